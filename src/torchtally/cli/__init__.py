@@ -30,6 +30,8 @@ COMMANDS = (
     "plan",
     "train",
     "sweep",
+    "sample",
+    "export",
     "data",
     "audit",
     "bench",

@@ -20,10 +20,13 @@ from torchtally.train.checkpoints.manifest import Manifest, as_plain_json
 from torchtally.train.checkpoints.randomness import random_states, set_random_states
 from torchtally.train.checkpoints.storage import read, torch_dtype
 from torchtally.train.logs.log import as_json
+from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers.build import OF_THE_IMPLEMENTATION, load_state
 from torchtally.train.trainer import Trainer
 
 MODEL, OPTIMIZER, RANDOM = "model/", "optimizer/", "random/"
+ARCHITECTURE = "architecture"
+"""In the plain data: all sizes of a decoder, with those of presets and of weights' config.json."""
 
 
 class TrainerContents:
@@ -68,9 +71,10 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         {key: value for key, value in group.items() if key not in ("params", "param_names")}
         for group in trainer.optimizer.param_groups
     ]
-    data: dict[str, Any] = as_plain_json(
-        {"stepper": trainer.stepper.state_dict(), "groups": groups}
-    )
+    state = {"stepper": trainer.stepper.state_dict(), "groups": groups}
+    if isinstance(trainer.task.model, Transformer):
+        state[ARCHITECTURE] = as_json(trainer.task.model.config)
+    data: dict[str, Any] = as_plain_json(state)
     return data
 
 

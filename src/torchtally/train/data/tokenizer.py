@@ -1,6 +1,7 @@
 """Text to token ids and back: bytes, or byte-pair encoding with the package `tokenizers`."""
 
 import codecs
+import json
 import os
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -88,6 +89,29 @@ class BytePairTokenizer:
 
 Tokenizer = ByteTokenizer | BytePairTokenizer
 """Both have the same attributes and methods."""
+
+
+def byte_tokenizer_text() -> str:
+    """A tokenizer.json that encodes as ByteTokenizer does: byte-level BPE without merges.
+
+    Byte-level BPE writes bytes as characters: printable ones of Latin-1 as themselves, the others
+    as the characters from U+0100 on (GPT-2's bytes_to_unicode).
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    names = [chr(byte if byte in printable else next(others)) for byte in range(256)]
+    byte_level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    end = {"id": 256, "content": END_NAMES[0], "special": True, "normalized": False,
+           "single_word": False, "lstrip": False, "rstrip": False}  # fmt: skip
+    document = {
+        "version": "1.0",
+        "added_tokens": [end],
+        "pre_tokenizer": {"type": "ByteLevel", **byte_level},
+        "decoder": {"type": "ByteLevel", **byte_level},
+        "model": {"type": "BPE", "vocab": {name: at for at, name in enumerate(names)},
+                  "merges": []},
+    }  # fmt: skip
+    return json.dumps(document, ensure_ascii=False)
 
 
 def tokenizer_text(path: str) -> str:

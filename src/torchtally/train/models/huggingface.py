@@ -29,7 +29,9 @@ NAMED = 5
 """Tensors named in an error before "and N more"."""
 
 
-def write_weights(model: Transformer, folder: Path | str) -> None:
+def write_weights(
+    model: Transformer, folder: Path | str, *, end_of_text: int | None = None
+) -> None:
     """Write `model.safetensors` and `config.json` to the folder, each atomically.
 
     Weights keep their dtype; those of Conv1D are transposed, a tied head is written once. Raises
@@ -38,7 +40,7 @@ def write_weights(model: Transformer, folder: Path | str) -> None:
     folder = Path(folder)
     parameters = dict(model.named_parameters())
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
-    document = config_document(model.config, dtype)
+    document = config_document(model.config, dtype) | {"eos_token_id": end_of_text}
     tensors = {
         entry.theirs: _theirs(parameters[entry.ours].detach(), entry).contiguous()
         for entry in weight_mappings(model.config)

@@ -1,0 +1,70 @@
+"""`tally sample`: text from a trained model."""
+
+import argparse
+
+from torchtally.cli.arguments import Subparsers, positive_count
+from torchtally.cli.output import emit
+
+NAME = "sample"
+SUMMARY = "continue a text with a trained model"
+
+EPILOG = """\
+examples:
+  tally sample runs/byte_gpt --prompt "def "
+  tally sample runs/byte_gpt --prompt "def " --tokens 500 --temperature 0
+  tally sample models/byte_gpt --prompt "import os" --json
+
+RUN is the folder of a run, or a model of transformers (`tally export`). The same
+seed gives the same text on the same machine.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        description="Print a prompt and its continuation by a model that was trained.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("run", metavar="RUN", help="the folder of a run, or of a model")
+    parser.add_argument("--prompt", default="\n", metavar="TEXT", help="default: a line end")
+    parser.add_argument(
+        "--tokens", type=positive_count, default=200, metavar="N", help="default 200"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="0 takes the likeliest token; default 0.8",
+    )
+    parser.add_argument(
+        "--top-k", type=positive_count, metavar="K", help="draw from the K likeliest tokens alone"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="default 1")
+    parser.add_argument(
+        "--step", type=positive_count, metavar="N", help="of this checkpoint; default: the newest"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON document")
+    parser.set_defaults(command=command)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print the text."""
+    from dataclasses import asdict
+
+    from torchtally.report.continuation import continuation_document
+    from torchtally.train.trained import continue_text, load_trained
+
+    continuation = continue_text(
+        load_trained(args.run, args.step),
+        args.prompt,
+        tokens=args.tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        seed=args.seed,
+    )
+    document = continuation_document(asdict(continuation))
+    emit(document if args.json else continuation.text + "\n")
+    return 0
