@@ -95,6 +95,7 @@ CALLS = {
     "chip": lambda: torchtally.chip("H100-SXM").name == "H100-SXM",
     "declare_cost": lambda: torchtally.declare_cost("a_kernel", flops=1) is None,
     "dtypes": lambda: torchtally.dtypes("0.1")["bf16"][0].value == 0.10009765625,
+    "durable": lambda: durable().step == 0,
     "known_chips": lambda: "H100-SXM" in [chip.name for chip in torchtally.known_chips()],
     "roofline": lambda: torchtally.roofline("H100-SXM").chip.name == "H100-SXM",
     "run": lambda: len(torchtally.run(train, gpu="H100-SXM").ops) == len(trace.ops) == 1,
@@ -107,6 +108,10 @@ def refuses_a_number():
         torchtally.summary(4)
     except torchtally.TallyError:
         return True
+
+def durable():
+    import torch
+    return torchtally.durable("nowhere", model=torch.nn.Linear(1, 1))
 
 def virtual_gpu():
     with torchtally.virtual_gpu("H100-SXM"):
