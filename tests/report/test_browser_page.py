@@ -30,7 +30,15 @@ from torchtally.report.browser import page as module
 from torchtally.report.browser.document import page_document
 from torchtally.report.browser.page import browser_page, hash_of, script_text, shell, style_text
 from torchtally.timing.roofline import Roofline
-from torchtally.trace import Phase, Role, Trace
+from torchtally.trace import (
+    Call,
+    Phase,
+    ProcessGroup,
+    Role,
+    Trace,
+    World,
+    communicator_stream,
+)
 from torchtally.units import format_bytes, format_flops, format_fraction, format_seconds
 
 H100 = Roofline(chip("H100-SXM"))
@@ -320,6 +328,153 @@ def test_the_treemap_is_gone_into_and_out_of(opened: Any) -> None:
         page.click(f".choice button:nth-child({number})")
         text = " ".join(page.evaluate(boxes))
         assert ("train.py" in text) is (name == "by line")
+
+
+def blocks() -> Trace:
+    """Two blocks with a product each, the second twice as large, and one outside of any module."""
+    made = TraceBuilder()
+    for number, size in enumerate((1024, 2048)):
+        where = site(
+            frame("train.py", 10 + number), module=f"blocks.{number}.up", module_class="Linear"
+        )
+        made.run(mm_call(size, 1024, 1024), (-1, -1), site=where)
+    made.run(mm_call(64, 64, 64), (-1, -1), site=site(frame("train.py", 20)))
+    made.end_step()
+    return made.build()
+
+
+@needs_chromium
+def test_modules_are_a_tree_whose_sums_hold(opened: Any) -> None:
+    page = opened(page_of(blocks()), view="#modules")
+    rows = "[...document.querySelectorAll('main tbody tr')].map((row) => row.innerText)"
+    named = page.evaluate(rows)
+    places = page.evaluate(
+        "[...document.querySelectorAll('main tbody tr')].map((row) => row.cells[0].textContent)"
+    )
+    assert places[:3] == ["▾(the model)", "▾blocks", "▸* ×2"]
+    assert "6.44 GFLOPs" in named[0]  # 2 x (1024 + 2048) x 1024 x 1024
+    assert "6.44 GFLOPs" in named[2]
+    assert named[-1].startswith("(outside any module)")
+    assert "524.29 KFLOPs" in named[-1]
+    page.click(".choice button:nth-child(2)")  # each by itself
+    page.click("[aria-level='2']")
+    assert len(page.evaluate(rows)) == 3
+    page.press("ArrowRight")
+    assert len(page.evaluate(rows)) == 5
+    page.press("/")
+    page.type("blocks.1")
+    assert len(page.evaluate(rows)) == 4  # the model, blocks, 1, up
+
+
+@needs_chromium
+def test_an_operator_opens_its_shapes(opened: Any) -> None:
+    page = opened(page_of(blocks()), view="#operators")
+    row = "document.querySelector('main tbody tr').innerText"
+    assert page.evaluate(row).split()[0] == "aten.mm"
+    page.click("main tbody tr td")
+    opened_rows = page.evaluate("document.querySelectorAll('.detail tbody tr').length")
+    assert opened_rows == 3
+    assert "float32[2048, 1024]" in page.evaluate("document.querySelector('.detail').innerText")
+    page.click(".choice button:nth-child(3)")
+    assert page.evaluate(row).split()[0] == "product"
+    page.click("main .link")
+    assert page.evaluate("location.hash") == "#source"
+    assert "line_11()" in page.evaluate("document.activeElement.innerText")
+
+
+@needs_chromium
+def test_the_roofline_tells_of_a_mark_and_hides_a_bound(opened: Any) -> None:
+    page = opened(page_of(blocks()), view="#roofline")
+    marks = "document.querySelectorAll('.roofline .mark').length"
+    before = page.evaluate(marks)
+    assert before >= 2
+    x, y = page.middle(".roofline .mark")
+    page.mouse("mouseMoved", x, y)
+    told = page.evaluate("document.querySelector('.tooltip').innerText")
+    assert "aten.mm" in told
+    assert "of the roof" in told
+    page.click(".legend button")
+    assert page.evaluate(marks) < before
+
+
+def reduced() -> Trace:
+    """A product on stream 0, and a sum over two ranks that the communicator does beside it."""
+    reduce = Call(
+        "c10d.allreduce_",
+        "default",
+        (spec(1 << 20, argument="tensors"),),
+        (spec(1 << 20, storage=0),),
+        (("group", 0),),
+        is_mutating=True,
+    )
+    made = TraceBuilder()
+    made.run(mm_call(4096, 4096, 4096), (-1, -1), site=site(frame("train.py", 10)))
+    made.run(reduce, (-1,), outputs=(-1,), site=site(frame("train.py", 11)))
+    made.end_step()
+    trace = made.build()
+    product, reduction = trace.ops
+    return structs.replace(
+        trace,
+        ops=(product, structs.replace(reduction, stream=communicator_stream(0))),
+        world=World(2, 2, 0),
+        groups=(ProcessGroup("0", "default_pg", (0, 1)),),
+    )
+
+
+@needs_chromium
+def test_streams_are_zoomed_and_lead_to_the_source(opened: Any) -> None:
+    page = opened(page_of(reduced()), view="#streams")
+    lanes = page.evaluate("tally.run.data.lanes.map((lane) => [lane.name, lane.ns.length])")
+    assert lanes == [["stream 0", 1], ["default_pg of 2", 1]]
+    text = page.evaluate("document.querySelector('main').textContent")
+    assert "Collectives of rank 0 of 2" in text
+    view = "tally.page.view"
+    end = page.evaluate(f"{view}.end")
+    left, top, width = (
+        page.evaluate(f"document.querySelector('.lanes').getBoundingClientRect().{side}")
+        for side in ("x", "y", "width")
+    )
+    label = page.evaluate(f"{view}.labelWidth")
+    first, _ = page.evaluate(f"{view}.layout().places")
+    page.mouse("mouseMoved", left + label + 5, top + first + 10)
+    assert "aten.mm" in page.evaluate("document.querySelector('.tooltip').innerText")
+    page.drag((left + label + 1, top + 40), (left + label + (width - label) / 2, top + 40))
+    from_ns, to_ns = page.evaluate(f"{view}.range")
+    assert to_ns - from_ns == pytest.approx(end / 2, rel=0.02)
+    page.press("0")
+    assert page.evaluate(f"{view}.range") == [0, end]
+    page.mouse("mouseMoved", left + label + 5, top + first + 10)
+    page.mouse("mousePressed", left + label + 5, top + first + 10)
+    page.mouse("mouseReleased", left + label + 5, top + first + 10)
+    assert page.evaluate("location.hash") == "#source"
+
+
+@needs_chromium
+def test_notes_list_what_is_unknown(opened: Any) -> None:
+    page = opened(page_of(realistic()), view="#notes")
+    text = page.evaluate("document.querySelector('main').innerText")
+    assert "h.0.mlp" in text  # the operator without a rule
+    assert "aten._local_scalar_dense" in text
+    assert "DIFFERENCES FROM A REAL GPU" in text.upper()
+
+
+@needs_chromium
+def test_a_run_without_times_has_every_view(opened: Any) -> None:
+    page = opened(browser_page(account(layered()), {}))
+    for number in range(1, 10):
+        page.press(str(number))
+        assert page.evaluate("document.querySelector('main').innerText.length") > 20
+    assert "nothing is predicted" in page.evaluate(
+        "(tally.page.go('overview'), document.querySelector('main').innerText)"
+    )
+
+
+@needs_chromium
+def test_an_empty_run_has_every_view(opened: Any) -> None:
+    page = opened(page_of(TraceBuilder().build()))
+    for number in range(1, 10):
+        page.press(str(number))
+        assert page.evaluate("document.querySelector('main').innerText.length") > 0
 
 
 @needs_chromium

@@ -32,6 +32,16 @@ class Track:
     """As in the trace; None where it is not one stream's."""
 
 
+class Lane(NamedTuple):
+    """Operators of a stream that follow one another. A stream that sends and receives at once has
+    several.
+    """
+
+    name: str
+    stream: int
+    stretches: list[Stretch]
+
+
 class Arrow(NamedTuple):
     """From a collective to an operator that waits for it: tracks by number, nanoseconds in them."""
 
@@ -78,13 +88,18 @@ def tracks_of(ledger: Ledger) -> tuple[RankTracks, ...]:
             f"{ledger.trace.chip}: times are unknown, so there is no timeline. Name a chip of "
             "which they are known: --gpu H100-SXM."
         )
+    return tuple(rank_tracks(part, begins_s) for part, begins_s in timed_parts(ledger))
+
+
+def timed_parts(ledger: Ledger) -> Iterator[tuple[Clocked, float]]:
+    """What is timed together of each rank, by number, and when all of its like begin."""
     ranks = sorted((ledger, *ledger.others), key=lambda each: each.trace.world.rank)
     parts = [part for each in ranks for part in clocked(each)]
     begins_s = {
         is_apart: min((part.begins_s for part in parts if part.is_apart is is_apart), default=0.0)
         for is_apart in (False, True)
     }
-    return tuple(rank_tracks(part, begins_s[part.is_apart]) for part in parts)
+    return ((part, begins_s[part.is_apart]) for part in parts)
 
 
 def clocked(ledger: Ledger) -> Iterator[Clocked]:
@@ -118,25 +133,38 @@ def rank_tracks(part: Clocked, begins_s: float) -> RankTracks:
     tracks = [] if _is_host(ledger) else [Track("step", _occupations(part, begins_s))]
     places: dict[int, tuple[int, Slice]] = {}
     details = details_of(ledger, part.reported)
+    for lane in lanes_of(part, begins_s):
+        slices: list[Slice] = []
+        for stretch in lane.stretches:
+            slices += stretch.slices(details)
+            places |= {entry.number: (len(tracks), slices[-1]) for entry in stretch.entries}
+        tracks.append(Track(lane.name, tuple(slices), lane.stream))
+    return RankTracks(
+        rank=rank,
+        name=name_of(part),
+        tracks=tuple(tracks),
+        arrows=tuple(_arrows(trace, part.reported, places)),
+        allocated=tuple(_allocated(part, begins_s)),
+    )
+
+
+def name_of(part: Clocked) -> str:
+    """Its rank, or its chip in a run of one GPU."""
+    world = part.ledger.trace.world
+    name = f"rank {world.rank}" if world.size > 1 else part.ledger.trace.chip
+    return f"{name}, evaluation by itself" if part.is_apart else name
+
+
+def lanes_of(part: Clocked, begins_s: float) -> Iterator[Lane]:
+    """Of each stream and communicator, by number."""
+    trace = part.ledger.trace
     by_stream: dict[int, list[Stretch]] = {}
     for stretch in stretches(trace, part.reported, part.spans, begins_s):
         by_stream.setdefault(stretch.entries[0].op.stream, []).append(stretch)
     for stream in sorted(by_stream):
         for number, lane in enumerate(in_lanes(by_stream[stream])):
-            slices: list[Slice] = []
-            for stretch in lane:
-                slices += stretch.slices(details)
-                places |= {entry.number: (len(tracks), slices[-1]) for entry in stretch.entries}
             name = stream_name(trace, stream) + (f" ({number + 1})" if number else "")
-            tracks.append(Track(name, tuple(slices), stream))
-    name = f"rank {rank}" if trace.world.size > 1 else trace.chip
-    return RankTracks(
-        rank=rank,
-        name=f"{name}, evaluation by itself" if part.is_apart else name,
-        tracks=tuple(tracks),
-        arrows=tuple(_arrows(trace, part.reported, places)),
-        allocated=tuple(_allocated(part, begins_s)),
-    )
+            yield Lane(name, stream, lane)
 
 
 def _is_host(ledger: Ledger) -> bool:

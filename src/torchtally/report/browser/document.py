@@ -18,7 +18,8 @@ from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.text import verdict
 from torchtally.table import Table
 from torchtally.trace import Phase, Role, TensorSpec
-from torchtally.units import format_bytes
+from torchtally.trace.ranks import COMMUNICATORS
+from torchtally.units import format_bytes, format_number
 from torchtally.views import by
 from torchtally.views.lines import is_behind_libraries, root_of, short_path
 from torchtally.views.moments import moment_at
@@ -30,6 +31,7 @@ from torchtally.views.ranges import memory_range, time_range
 from torchtally.views.roofline_plot import roofline_plot
 from torchtally.views.summary import judge, shortage_of, surroundings_of
 from torchtally.views.timeline import BAR_ORDER
+from torchtally.views.tracks import lanes_of, name_of, timed_parts
 
 Columns = dict[str, list[Any]]
 
@@ -41,6 +43,8 @@ MOST_FRAMES = 12
 MOST_SOURCE_LETTERS = 600_000
 """Of quoted files together; of what is left out, the lines that ran are shown."""
 MOST_ROWS = 1000
+MOST_SLICES = 60_000
+"""Of a stream."""
 TABLES = ("phase", "bound", "utilisation", "kernel", "step", "category", "workspace", "growth")
 """Views that the page shows as they are."""
 NETWORK_TABLES = ("collective", "group", "rank")
@@ -53,10 +57,11 @@ def page_document(ledger: Ledger, sources: Mapping[str, str]) -> Document:
     tables = (*TABLES, *(NETWORK_TABLES if ledger.total.network_bytes else ()))
     places = Places(ledger, table)
     sites = places.sites()
+    views = {name: by(ledger, name).top(MOST_ROWS) for name in tables}
     return {
         "version": VERSION,
         **_about(ledger),
-        "verdict": _verdict(ledger),
+        "verdict": _verdict(ledger, views["utilisation"]),
         "total": _total(ledger),
         "phases": [str(phase) for phase in PHASES],
         "jobs": _jobs(ledger, table),
@@ -68,8 +73,9 @@ def page_document(ledger: Ledger, sources: Mapping[str, str]) -> Document:
         "modules": places.modules(),
         "ops": _ops(ledger, table),
         "memory": _memory(ledger),
+        "lanes": [] if ledger.roofline is None else _lanes(ledger, table),
         "roofline": None if ledger.roofline is None else _plot(roofline_plot(ledger)),
-        "tables": {name: _table(by(ledger, name).top(MOST_ROWS)) for name in tables},
+        "tables": {name: _table(view) for name, view in views.items()},
         "coverage": {
             "counted": ledger.coverage.counted,
             "free": ledger.coverage.free,
@@ -127,11 +133,10 @@ def facts(ledger: Ledger) -> tuple[str, ...]:
     return (*ledger_facts(ledger), *([f"Timed on {chip}."] if chip != trace_chip else []))
 
 
-def _verdict(ledger: Ledger) -> Document:
+def _verdict(ledger: Ledger, rates: Table) -> Document:
     outcome, memory, time = judge(ledger), memory_range(ledger), time_range(ledger)
     shortage = shortage_of(ledger)
     parameters = parameters_of(ledger)
-    rates = by(ledger, "utilisation")
     utilisation = next(
         (dict(zip((c.name for c in rates.columns), row, strict=True)) for row in rates.rows), None
     )
@@ -413,6 +418,44 @@ def _memory(ledger: Ledger) -> Document:
     }
 
 
+# Streams ---------------------------------------------------------------------------------------
+
+
+def _lanes(ledger: Ledger, table: Provenances) -> list[Document]:
+    """What each stream and communicator of every rank does when, in nanoseconds.
+
+    A slice is a row of this rank's, or -1 - n for the n-th of the lane's names. `gap_ns` is how
+    long nothing ran before it, `wait_ns` the part in which a collective waits for other ranks.
+    """
+    lanes = []
+    for part, begins_s in timed_parts(ledger):
+        is_own = part.ledger is ledger
+        for lane in lanes_of(part, begins_s):
+            names: dict[str, int] = {}
+            rows, gaps, durations, waits = [], [], [], []
+            end_ns = 0
+            for stretch in lane.stretches[:MOST_SLICES]:
+                first = stretch.entries[0]
+                name = names.setdefault(first.call.name, len(names)) if not is_own else 0
+                rows.append(table.of_kernels[first.number] if is_own else -1 - name)
+                gaps.append(stretch.start_ns - end_ns)
+                durations.append(stretch.end_ns - stretch.start_ns)
+                waits.append(stretch.met_ns - stretch.start_ns)
+                end_ns = stretch.end_ns
+            lanes.append({
+                "rank": name_of(part),
+                "name": _name(lane.name),
+                "is_communicator": int(lane.stream >= COMMUNICATORS),
+                "row_steps": _steps(rows),
+                "gap_ns": gaps,
+                "ns": durations,
+                "wait_ns": waits if any(waits) else [],
+                "names": [_name(name) for name in names],
+                "left_out": max(0, len(lane.stretches) - MOST_SLICES),
+            })  # fmt: skip
+    return lanes
+
+
 # The rest --------------------------------------------------------------------------------------
 
 
@@ -423,7 +466,11 @@ def _plot(plot: Plot) -> Document:
         "y": [plot.y.title, str(plot.y.scale), plot.y.low, plot.y.high],
         "series": list(plot.series),
         "curves": [
-            [_name(curve.name), str(curve.basis), [list(point) for point in curve.points]]
+            [
+                _name(f"{curve.name} {format_number(curve.limit, curve.unit)} {curve.basis}"),
+                str(curve.basis),
+                [list(point) for point in curve.points],
+            ]
             for curve in plot.curves
         ],
         "marks": [

@@ -5,6 +5,11 @@ const VIEWS = [
   ["source", "Source", (run, go) => new SourceView(run, go)],
   ["memory", "Memory", (run, go) => new MemoryView(run, go)],
   ["treemap", "Treemap", (run, go) => new TreemapView(run, go)],
+  ["modules", "Modules", (run) => new ModulesView(run)],
+  ["operators", "Operators", (run, go) => new OperatorsView(run, go)],
+  ["roofline", "Roofline", (run) => new RooflineView(run)],
+  ["streams", "Streams", (run, go) => new StreamsView(run, go)],
+  ["notes", "Notes", (run) => new NotesView(run)],
 ];
 
 const KEYS = [
@@ -75,6 +80,8 @@ class Page {
     for (const tab of this.tabs.children) {
       tab.setAttribute("aria-selected", String(tab.getAttribute("data-view") === name));
     }
+    const tab = this.tabs.querySelector("[aria-selected=true]");
+    this.tabs.scrollLeft = tab.offsetLeft - (this.tabs.clientWidth - tab.offsetWidth) / 2;
     if (this.name !== name) {
       this.name = name;
       replaceChildren(this.main, this.view.node);

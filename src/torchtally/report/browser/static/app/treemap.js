@@ -126,7 +126,7 @@ function mixedColours(node) {
 class TreemapView {
   constructor(run, go) {
     Object.assign(this, { run, go, grouping: "module", tick: run.peakTick, path: [], search: "" });
-    this.crumbs = h("nav", { class: "crumbs", "aria-label": "where in the tree" });
+    this.crumbs = h("div", { class: "crumbs", role: "navigation", "aria-label": "where in the tree" });
     this.title = h("p", {});
     this.map = h("div", {
       class: "treemap", id: "treemap",
