@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import peers_table
+from benchmarks.published_trainings import table as trainings_table
 from tests.corpus.score import score_line, score_table
 from tests.layers import arrows_line, layers_table
 from tests.operators_page import operators_table
@@ -202,6 +203,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "score": score_line,
     "corpus": score_table,
     "operators": operators_table,
+    "trainings": trainings_table,
 }
 
 

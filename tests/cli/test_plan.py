@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from torchtally.cli import main, plan
-from torchtally.plan.activations.setting import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import OPTIMIZERS
+from torchtally.plan.parallel.attention import ATTENTIONS
+from torchtally.plan.parallel.pace import PACES, Host
 from torchtally.plan.quantity import FUNCTIONS, of
 from torchtally.plan.questions.largest import LARGEST
 from torchtally.plan.recipes import RECIPES
@@ -263,7 +265,9 @@ def test_help_lists_every_recipe_and_optimizer(capsys: Capture) -> None:
     assert f"{', '.join(OPTIMIZERS)}\n" in text.replace(",\n  ", ", ")
     options = plan_options()
     assert tuple(options["--recompute"]) == tuple(Recompute)
-    assert tuple(options["--attention"]) == tuple(AttentionKernel)
+    assert tuple(options["--attention"]) == tuple(ATTENTIONS)
+    assert tuple(options["--host"]) == tuple(Host)
+    assert tuple(options["--pace"]) == tuple(PACES)
     assert tuple(options["--kernels"]) == tuple(Implementation)
     assert tuple(options["--largest"]) == tuple(LARGEST)
 

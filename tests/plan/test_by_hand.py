@@ -27,6 +27,7 @@ from torchtally.plan.flops import Recompute, keys_seen
 from torchtally.plan.parallel import (
     chip_memory,
     communication,
+    delays,
     overlap,
     pricing,
     stage,
@@ -49,7 +50,7 @@ from torchtally.plan.questions.largest import largest_batch, largest_model
 from torchtally.plan.questions.layouts import layouts
 from torchtally.plan.questions.request import flops_per_token
 from torchtally.plan.questions.tokens_within import tokens_within
-from torchtally.plan.questions.training_time import training_time
+from torchtally.plan.questions.training_time import scaled_s, training_time
 from torchtally.plan.recipes import recipe
 from torchtally.timing.network import RankGroup
 from torchtally.timing.roofline.limits import KERNEL_S
@@ -245,7 +246,7 @@ def test_tensors_of_latent_attention() -> None:
 def test_streams_over_memory() -> None:
     """1000 elements, 4 bytes and 2 kernels forward, 6 bytes and 3 kernels backward."""
     bandwidth = bandwidth_bytes_per_s(H100)
-    there, back = KernelTimes(H100, BF16).stream("x", 1000, MemoryPasses(4, 6, 2, 3))
+    there, back, *_ = KernelTimes(H100, BF16).stream("x", 1000, MemoryPasses(4, 6, 2, 3))
     same(there, 1000 * 4 / bandwidth + 2 * KERNEL_S)
     same(back, 1000 * 6 / bandwidth + 3 * KERNEL_S)
 
@@ -253,7 +254,7 @@ def test_streams_over_memory() -> None:
 def test_streams_whose_elements_are_found_one_by_one() -> None:
     """The same, each element found twice forward and three times backward, on 132 processors."""
     bandwidth, moved = bandwidth_bytes_per_s(H100), MemoryPasses(4, 6, 2, 3, False, 2, 3)
-    there, back = KernelTimes(H100, BF16).stream("x", 1000, moved)
+    there, back, *_ = KernelTimes(H100, BF16).stream("x", 1000, moved)
     same(there, 1000 * 4 / bandwidth + 1000 * 2 / (PLACES_PER_S * 132) + 2 * KERNEL_S)
     same(back, 1000 * 6 / bandwidth + 1000 * 3 / (PLACES_PER_S * 132) + 3 * KERNEL_S)
 
@@ -267,11 +268,14 @@ def test_an_optimizers_step() -> None:
         (Implementation.EAGER, FP32, 21 * 4),
         (Implementation.EAGER, MIXED, 21 * 4 + 2 + (2 + 4) + 4),
     ):
-        same(optimizer_s(weights, 4, recipe_, ADAMW, how, H100), 100 * each / 4 / bandwidth)
+        same(
+            optimizer_s(weights, 4, ADAMW, how, KernelTimes(H100, recipe_)),
+            100 * each / 4 / bandwidth,
+        )
 
 
 def test_recomputation() -> None:
-    work = layer_work(MODEL.kinds[0], MODEL, Layout(), 16, BF16, H100)
+    work = layer_work(MODEL.kinds[0], MODEL, Layout(), 16, KernelTimes(H100, BF16))
     same(recompute_s(work, Layout()), 0)
     same(recompute_s(work, Layout(recompute=Recompute.SELECTIVE)), 0)
     same(recompute_s(work, Layout(recompute=Recompute.FULL)), work.forward.value)
@@ -288,6 +292,18 @@ def test_overlap() -> None:
     layers = of(3, Unit.NUMBER)
     same(overlap.exposed_by_layers_s("x", seconds(6), seconds(4), 0.5, layers), 6 - 0.5 * 4)
     same(overlap.exposed_by_layers_s("x", seconds(6), seconds(5), 1.0, layers), 6 / 3)
+
+
+def test_delays() -> None:
+    """Compute and bubble of 5 s beside the slowest; 3 s hidden; 139 launches; 8 messages."""
+    same(delays.stragglers_s(1.04, seconds(4), seconds(1)), (1.04 - 1) * (4 + 1))
+    same(delays.slow_s(3, 1.3), 3 * 1.3)
+    same(scaled_s(10, 3, 2), 10 * 3 / 2)
+    same(delays.contention_s(0.2, 5, 2), 0.2 * (5 - 2))
+    same(delays.contention_s(0.2, 2, 5), 0)
+    same(delays.host_s(139, 10, 1e-3, 1), 139 * 10 * 1e-3 - 1)
+    same(delays.host_s(139, 10, 1e-3, 2), 0)
+    same(communication.paced_s(9, 0.9, 8, 0.5), 9 / 0.9 + 8 * 0.5)
 
 
 def test_bubbles_that_weight_gradients_fill() -> None:

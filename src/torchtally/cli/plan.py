@@ -163,8 +163,20 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--attention",
-        choices=("flash", "math"),
-        help="kernel: what PyTorch would take",
+        choices=("flash", "math", "cudnn", "fa1", "fa2", "fa3"),
+        help="kernel: flash is what PyTorch would take, the default",
+    )
+    group.add_argument(
+        "--host",
+        choices=("eager", "compiled", "graphs"),
+        default="eager",
+        help="what issues kernels: Python (eager), torch.compile's code, CUDA graphs",
+    )
+    group.add_argument(
+        "--pace",
+        choices=("typical", "best"),
+        default="typical",
+        help="predicted steps: as published trainings went, or kernels at their best",
     )
     group.add_argument(
         "--kernels",
@@ -325,14 +337,17 @@ def _without_tokens(request: "Request", is_limited: bool) -> "Callable[[Request]
 
 def request(args: argparse.Namespace) -> "Request":
     """What the arguments say. Raises UsageError where they contradict each other."""
-    from torchtally.plan.activations.setting import AttentionKernel, Implementation
+    from torchtally.plan.activations.setting import Implementation
     from torchtally.plan.flops import Recompute
     from torchtally.plan.optimizers import optimizer
+    from torchtally.plan.parallel.attention import ATTENTIONS
+    from torchtally.plan.parallel.pace import PACES, Host
     from torchtally.plan.questions import Request, subject
     from torchtally.plan.recipes import recipe
     from torchtally.work.convention import Convention
 
     model = _model(args)
+    kernel, fused = ATTENTIONS[args.attention] if args.attention else (None, None)
     if args.price is not None and args.price[0]:
         raise UsageError("--price is of the chip in --gpus: give the amount alone, --price 2.49.")
     if args.mfu is not None and args.mfu == 0:
@@ -354,7 +369,10 @@ def request(args: argparse.Namespace) -> "Request":
         optimizer=optimizer(args.optimizer),
         recompute=None if args.recompute is None else Recompute(args.recompute),
         attention=Convention(args.convention),
-        kernel=None if args.attention is None else AttentionKernel(args.attention),
+        kernel=kernel,
+        fused=fused,
+        host=Host(args.host),
+        pace=PACES[args.pace],
         implementation=None if args.kernels is None else Implementation(args.kernels),
         is_for_torchtitan=args.torchtitan is not None,
         rows=args.top,

@@ -83,6 +83,13 @@ _LISTED = (
         source="ZeRO, arXiv 1910.02054, section 3.1: 16 bytes a parameter with Adam",
     ),
     Recipe(
+        name="mixed-fp16",
+        summary="float16 weights and gradients, float32 master weights and optimizer state",
+        weights="float16", gradients="float16", master="float32",
+        products="float16", activations="float16",
+        source="ZeRO, arXiv 1910.02054, section 3.1: 16 bytes a parameter with Adam",
+    ),
+    Recipe(
         name="megatron", summary="as mixed, with gradients added up in float32",
         weights="bfloat16", gradients="float32", master="float32",
         products="bfloat16", activations="bfloat16",

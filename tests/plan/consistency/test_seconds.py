@@ -23,6 +23,7 @@ from torchtally.plan.architecture.model import Model, SelfAttention
 from torchtally.plan.flops import token_flops
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.pace import BEST
 from torchtally.plan.parallel.pricing import step
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.recipes import recipe
@@ -75,7 +76,7 @@ def plan(name: str, recipe_name: str, gpu: str, model: Model | None = None) -> S
     found, how = model or MODELS[name].model, recipe(recipe_name)
     workload = Workload(
         model=found, cluster=cluster(f"1x{gpu}"), sequence=SEQUENCE, recipe=how,
-        optimizer=optimizer("adamw"),
+        optimizer=optimizer("adamw"), pace=BEST,
     )  # fmt: skip
     kernel = usual_kernel(found, how, SEQUENCE, Implementation.EAGER)
     return step(workload, Layout(micro_batch=2, kernel=kernel))

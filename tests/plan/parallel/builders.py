@@ -13,6 +13,7 @@ from torchtally.plan.architecture.model import (
     SelfAttention,
 )
 from torchtally.plan.optimizers import optimizer
+from torchtally.plan.parallel.pace import BEST
 from torchtally.plan.parallel.step import Workload
 from torchtally.plan.recipes import recipe
 
@@ -67,6 +68,7 @@ def workload(model: Model | None = None, chips: str = "8xH100-SXM", **fields: An
         "sequence": 2048,
         "recipe": recipe("mixed"),
         "optimizer": optimizer("adamw"),
+        "pace": BEST,
     }
     return Workload(**(given | fields))
 

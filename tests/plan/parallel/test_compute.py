@@ -13,6 +13,7 @@ from torchtally.chips import chip
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.parallel.compute import head_work, layer_work
+from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import activation, norm
 from torchtally.plan.parallel.pricing import step
@@ -61,7 +62,7 @@ def test_a_step_agrees_with_the_ledger_of_a_traced_one() -> None:
 
 
 def test_a_product_takes_as_long_as_the_roofline_says() -> None:
-    found = layer_work(MODEL.kinds[0], MODEL, Layout(), 4096, BF16, H100)
+    found = layer_work(MODEL.kinds[0], MODEL, Layout(), 4096, KernelTimes(H100, BF16))
     names = {quantity.name: quantity for quantity in found.forward.working()}
     gate = names["gate"]
     assert gate.note == "(4096, 2048) @ (2048, 8192) in bfloat16: compute-bound"
@@ -70,7 +71,7 @@ def test_a_product_takes_as_long_as_the_roofline_says() -> None:
 
 
 def test_backward_is_two_products_of_the_forwards_size() -> None:
-    found = head_work(MODEL, Layout(), 4096, BF16, H100)
+    found = head_work(MODEL, Layout(), 4096, KernelTimes(H100, BF16))
     weight, forward = found.weight_gradients, dict(found.forward.terms)["products"]
     assert weight.value == pytest.approx(forward.value, rel=0.25)
 
@@ -99,7 +100,7 @@ def test_a_larger_micro_batch_never_takes_less_time(
     seconds = []
     for batch in (1, 2, 4, 8):
         layout = Layout(micro_batch=batch, kernel=kernel, implementation=implementation)
-        work = layer_work(model.kinds[0], model, layout, 1024, BF16, chip(name))
+        work = layer_work(model.kinds[0], model, layout, 1024, KernelTimes(chip(name), BF16))
         seconds.append(work.forward.value + work.input_gradients.value)
     assert seconds == sorted(seconds)
 
@@ -112,8 +113,7 @@ def test_fused_kernels_are_never_slower(model: Model, tensor: int) -> None:
             model,
             Layout(tensor=tensor, implementation=implementation),
             2048,
-            BF16,
-            H100,
+            KernelTimes(H100, BF16),
         )
         for implementation in (Implementation.FUSED, Implementation.EAGER)
     )
@@ -123,7 +123,7 @@ def test_fused_kernels_are_never_slower(model: Model, tensor: int) -> None:
 
 def test_attention_that_keeps_its_scores_is_slower() -> None:
     flash, math = (
-        layer_work(MODEL.kinds[0], MODEL, Layout(kernel=kernel), 4096, BF16, H100)
+        layer_work(MODEL.kinds[0], MODEL, Layout(kernel=kernel), 4096, KernelTimes(H100, BF16))
         for kernel in (AttentionKernel.FLASH, AttentionKernel.MATH)
     )
     assert math.attention.value > 3 * flash.attention.value
@@ -135,7 +135,9 @@ def test_a_window_takes_less_than_the_whole_sequence() -> None:
     near = replace(kind, attention=replace(kind.attention, window=512))
     fused, eager = (
         [
-            layer_work(layer, MODEL, Layout(implementation=how), 16384, BF16, H100).attention.value
+            layer_work(
+                layer, MODEL, Layout(implementation=how), 16384, KernelTimes(H100, BF16)
+            ).attention.value
             for layer in (kind, near)
         ]
         for how in (Implementation.FUSED, Implementation.EAGER)
@@ -153,9 +155,11 @@ def test_experts_work_on_the_tokens_that_chose_them() -> None:
     dense = replace(model, kinds=(Layer(count=8, attention=model.kinds[0].attention,
                                         feed_forward=block),))  # fmt: skip
     many, one = (
-        dict(layer_work(config.kinds[0], config, Layout(), 16384, BF16, H100).forward.terms)[
-            "products"
-        ]
+        dict(
+            layer_work(
+                config.kinds[0], config, Layout(), 16384, KernelTimes(H100, BF16)
+            ).forward.terms
+        )["products"]
         for config in (model, dense)
     )
     assert many.value == pytest.approx(one.value, rel=0.3)

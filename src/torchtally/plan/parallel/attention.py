@@ -3,6 +3,7 @@
 b: micro-batch.  S: queries of one chip.  T: keys.  D, E: head dims of keys and of values.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torchtally.chips import Chip
@@ -11,17 +12,29 @@ from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.geometry import geometry_of, needs_mask
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model, SelfAttention
 from torchtally.plan.parallel import passes
-from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_of
+from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, PassTimes, word_of
 from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.step import Workload
 from torchtally.plan.quantity import Quantity, total_s
 from torchtally.timing.roofline.attention import AttentionShape, Fused, fused_kernel
+from torchtally.timing.roofline.launches import fused_attention_launches
 from torchtally.units import Unit
 from torchtally.work.geometry import Geometry
+
+ATTENTIONS: Mapping[str, tuple[AttentionKernel, Fused | None]] = {
+    "flash": (AttentionKernel.FLASH, None),
+    "math": (AttentionKernel.MATH, None),
+    "cudnn": (AttentionKernel.FLASH, Fused.CUDNN),
+    "fa1": (AttentionKernel.FLASH, Fused.FLASH_1),
+    "fa2": (AttentionKernel.FLASH, Fused.FLASH),
+    "fa3": (AttentionKernel.FLASH, Fused.FLASH_3),
+}
+"""By a short name: what is kept, and whose kernel; None: PyTorch's choice."""
 
 
 def attention_s(
     kind: Layer, model: Model, sequence: int, layout: Layout, work: KernelTimes
-) -> Pair:
+) -> PassTimes:
     """Scores and their products with values, forward and backward.
 
     Chips of context parallelism have pieces of the front and of the back, so each does an equal
@@ -44,7 +57,9 @@ def attention_s(
     geometry = Geometry(queries=T, keys=T) if is_masked else geometry_of(attention, sequence)
     shape = AttentionShape(b * heads, S, T, D, E, geometry, is_backward=False)
     dtype, chip = work.recipe.activations, work.chip
-    kernel = kernel_of(chip, dtype, attention, layout, is_masked=is_masked, is_dropped=is_dropped)
+    kernel = work.fused or kernel_of(
+        chip, dtype, attention, layout, is_masked=is_masked, is_dropped=is_dropped
+    )
     size = DTYPE_BYTES[dtype]
     operands = size * b * (heads * S * (D + E) + kv_heads * T * (D + E))
     beside = 4 * b * heads * S + (size * b * S * T if is_masked else 0)  # log-sum-exp, mask
@@ -53,9 +68,11 @@ def attention_s(
     moved = 2 * operands + size * b * heads * S * E + beside
     back = fused_kernel((replace(shape, is_backward=True),), dtype, kernel, moved, chip)
     note = f"({b}, {heads}, {S}, {D}) with ({b}, {kv_heads}, {T}, {E}), {_in_words(geometry)}"
-    return (
+    return PassTimes(
         Quantity("attention", there.seconds, Unit.SECONDS, source=ROOFLINE, note=note),
         Quantity("attention, backward", back.seconds, Unit.SECONDS, source=ROOFLINE, note=note),
+        fused_attention_launches(dtype, kernel, is_backward=False),
+        fused_attention_launches(dtype, kernel, is_backward=True),
     )
 
 
@@ -64,6 +81,24 @@ def is_given_mask(
 ) -> bool:
     """A window is a mask to transformers' modules. Kernels made for it skip what it leaves out."""
     return layout.implementation is Implementation.EAGER and needs_mask(attention, sequence)
+
+
+def fused_kernels(layout: Layout, workload: Workload) -> tuple[Fused, ...]:
+    """Of each kind of layer: the one that was asked for, or PyTorch's choice."""
+    model, dtype = workload.model, workload.recipe.activations
+    dropout = model.dropout if model.attention_dropout is None else model.attention_dropout
+    return tuple(
+        workload.fused
+        or kernel_of(
+            workload.cluster.chip,
+            dtype,
+            kind.attention,
+            layout,
+            is_masked=is_given_mask(kind.attention, workload.sequence, layout),
+            is_dropped=dropout > 0,
+        )
+        for kind in model.kinds
+    )
 
 
 def kernel_of(
@@ -120,7 +155,7 @@ def _in_words(geometry: Geometry) -> str:
 
 def _math_attention(
     shape: tuple[int, int, int, int, int], is_dropped: bool, layout: Layout, work: KernelTimes
-) -> Pair:
+) -> PassTimes:
     """As plain products, with the scores in memory between them; masked or not."""
     (heads, S, T, D, E), size = shape, work.recipe.activation_bytes
     first = work.product("scores", heads, S, T, D)
@@ -131,10 +166,19 @@ def _math_attention(
         work.product("gradient of queries", heads, S, D, T),
         work.product("gradient of keys", heads, T, D, S),
     ]
-    there, back = work.stream("scores", heads * S * T, passes.scores(layout.implementation, size))
-    forward = {"scores": first, "values": second, "passes": there}
-    backward = {word_of(gradient): gradient for gradient in gradients} | {"passes": back}
+    streams = [
+        work.stream("passes", heads * S * T, passes.scores(layout.implementation, size)),
+    ]
     if is_dropped:
         moved = passes.dropout(Implementation.EAGER, size)
-        forward["dropout"], backward["dropout"] = work.stream("dropout", heads * S * T, moved)
-    return total_s("attention", **forward), total_s("attention, backward", **backward)
+        streams.append(work.stream("dropout", heads * S * T, moved))
+    forward = {"scores": first, "values": second}
+    forward |= {word_of(stream.forward): stream.forward for stream in streams}
+    backward = {word_of(gradient): gradient for gradient in gradients}
+    backward |= {word_of(stream.forward): stream.backward for stream in streams}
+    return PassTimes(
+        total_s("attention", **forward),
+        total_s("attention, backward", **backward),
+        2 + sum(stream.forward_launches for stream in streams),
+        len(gradients) + sum(stream.backward_launches for stream in streams),
+    )

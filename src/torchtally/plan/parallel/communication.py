@@ -5,10 +5,19 @@ has to at least: volumes of Thakur, Rabenseifner and Gropp 2005, "Optimization o
 Communication Operations in MPICH", sections 4.1 to 4.5.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtally.chips import Cluster
-from torchtally.plan.closed_form import Bytes, Chips, Count, closed_form
+from torchtally.plan.closed_form import (
+    Bytes,
+    Chips,
+    Count,
+    Fraction,
+    Number,
+    Seconds,
+    closed_form,
+)
+from torchtally.plan.parallel.pace import BEST, Pace
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.timing.network import CollectiveKind, RankGroup, Transfer, collective
 from torchtally.units import Unit
@@ -24,6 +33,20 @@ class Traffic:
     sent: Quantity
     """Bytes that this chip sends."""
     seconds: Quantity
+    messages: float = 0.0
+    """Collectives, one after the other."""
+
+    def paced(self, pace: Pace) -> "Traffic":
+        """The same in a training: wires at a share of NCCL's rate, and each message later."""
+        if not self.seconds.value or pace is BEST:
+            return self
+        seconds = paced_s(self.seconds, pace.links, self.messages, pace.message_s)
+        return replace(self, seconds=seconds.with_name(self.seconds.name))
+
+
+@closed_form("communication", Unit.SECONDS)
+def paced_s(at_best_s: Seconds, links: Fraction, messages: Number, message_s: Seconds) -> str:
+    return "at_best_s / links + messages * message_s"
 
 
 def group(ranks: int, stride: int, cluster: Cluster) -> RankGroup:
@@ -55,7 +78,7 @@ def send(payload: Amount, *, crosses_nodes: bool, cluster: Cluster) -> Traffic:
     """From one chip to another."""
     size = of(payload, Unit.BYTES, "payload")
     pair = RankGroup(2, 2 if crosses_nodes else 1)
-    return Traffic(size, _seconds(collective("send", int(size.value), pair, cluster), size))
+    return Traffic(size, _seconds(collective("send", int(size.value), pair, cluster), size), 1.0)
 
 
 def nothing(name: str) -> Traffic:
@@ -67,7 +90,11 @@ def add_up(name: str, traffics: dict[str, Traffic], *, note: str = "") -> Traffi
     """One after the other."""
     sent = {word: traffic.sent for word, traffic in traffics.items()}
     seconds = {word: traffic.seconds for word, traffic in traffics.items()}
-    return Traffic(total("sent", Unit.BYTES, sent), total(name, Unit.SECONDS, seconds, note=note))
+    return Traffic(
+        total("sent", Unit.BYTES, sent),
+        total(name, Unit.SECONDS, seconds, note=note),
+        sum(traffic.messages for traffic in traffics.values()),
+    )
 
 
 def repeat(name: str, traffic: Traffic, times: Quantity, note: str = "") -> Traffic:
@@ -75,7 +102,7 @@ def repeat(name: str, traffic: Traffic, times: Quantity, note: str = "") -> Traf
     sent = derive("sent", Unit.BYTES, "times * each", times=times, each=traffic.sent)
     once = traffic.seconds
     whole = derive(name, Unit.SECONDS, "times * each", "", note, times=times, each=once)
-    return Traffic(sent, whole)
+    return Traffic(sent, whole, times.value * traffic.messages)
 
 
 def _among(
@@ -86,7 +113,7 @@ def _among(
         return nothing(_name(kind))
     size = of(payload, Unit.BYTES, "payload")
     sent = _pieces(rounds * (group.ranks - 1), size, group.ranks)
-    return Traffic(sent, _seconds(collective(kind, int(size.value), group, cluster), size))
+    return Traffic(sent, _seconds(collective(kind, int(size.value), group, cluster), size), 1.0)
 
 
 def _seconds(transfer: Transfer, payload: Quantity) -> Quantity:

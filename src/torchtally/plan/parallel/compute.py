@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import (
@@ -26,13 +25,12 @@ from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel import passes
 from torchtally.plan.parallel.attention import attention_s, is_given_mask
-from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, Pair, word_of
+from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, PassTimes, word_of
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.shards import experts_run, layer_on_chip, rows_of
 from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.recipes import Recipe
-from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.units import Unit
 
 
@@ -49,19 +47,37 @@ class ChipWork:
     attention_backward: Quantity
     streaming: Quantity
     """What of all of these is no product: it goes by bytes, at memory's speed."""
+    forward_launches: int
+    backward_launches: int
+    """Kernels: both halves of the backward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """With several matrices, one product each in the forward pass and two in the backward pass."""
+
+    forward: Quantity
+    inputs: Quantity
+    """Gradients of the inputs."""
+    weights: Quantity
+    matrices: int
+
+
+NOTHING_S = of(0.0, Unit.SECONDS)
+NO_PRODUCTS = Products(NOTHING_S, NOTHING_S, NOTHING_S, 0)
+NO_ATTENTION = PassTimes(NOTHING_S, NOTHING_S, 0, 0)
 
 
 def layer_work(
-    kind: Layer, model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip
+    kind: Layer, model: Model, layout: Layout, sequence: int, work: KernelTimes
 ) -> ChipWork:
     """One layer of this kind. Raises UsageError where the chip lacks a number it depends on."""
     weights = layer_on_chip(kind, model, layout)
     tokens = layout.tokens(sequence)
-    work = KernelTimes(chip, recipe)
-    forward, inputs, gradients = _products(weights, kind, tokens, layout, work)
+    products = _products(weights, kind, tokens, layout, work)
     attention = attention_s(kind, model, sequence, layout, work)
     moved = _streams(kind, model, weights, sequence, layout, work)
-    return _work((forward, inputs, gradients), moved, attention)
+    return _work(products, moved, attention)
 
 
 def recompute_s(work: ChipWork, layout: Layout) -> Quantity:
@@ -76,11 +92,11 @@ def recompute_s(work: ChipWork, layout: Layout) -> Quantity:
     return derive("recomputation", Unit.SECONDS, "0")
 
 
-def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip) -> ChipWork:
+def head_work(model: Model, layout: Layout, sequence: int, work: KernelTimes) -> ChipWork:
     """The last norm, the logits and their loss."""
     tokens = layout.tokens(sequence)
     vocabulary = ceil(model.vocabulary / layout.inner_split)
-    work = KernelTimes(chip, recipe)
+    recipe = work.recipe
     inner = model.embedding_width or model.width
     matrices = [Weight("head", Group.HEAD, (vocabulary, inner))]
     if inner != model.width:
@@ -104,33 +120,29 @@ def head_work(model: Model, layout: Layout, sequence: int, recipe: Recipe, chip:
     return _work(products, streams)
 
 
-def embedding_work(
-    model: Model, layout: Layout, sequence: int, recipe: Recipe, chip: Chip
-) -> ChipWork:
+def embedding_work(model: Model, layout: Layout, sequence: int, work: KernelTimes) -> ChipWork:
     """Rows looked up, and their gradients added up in zeros of the table's size."""
     tokens = layout.tokens(sequence)
-    work, size = KernelTimes(chip, recipe), recipe.activation_bytes
+    recipe, size = work.recipe, work.recipe.activation_bytes
     rows = work.stream("rows", tokens * model.width, MemoryPasses(2 * size, 3 * size))
     table = ceil(model.vocabulary / layout.inner_split) * model.width
     zeros = work.stream("table", table, MemoryPasses(0, 2 * recipe.gradient_bytes, 0, 1))
-    nothing = of(0.0, Unit.SECONDS)
-    return _work((nothing, nothing, nothing), [rows, zeros])
+    return _work(NO_PRODUCTS, [rows, zeros])
 
 
 def optimizer_s(
     weights: Iterable[Weight],
     shards: int,
-    recipe: Recipe,
     optimizer: Optimizer,
     implementation: Implementation,
-    chip: Chip,
+    work: KernelTimes,
 ) -> Quantity:
     """The optimizer's step over one chip's share of these weights, by the bytes that it moves.
 
     At least its state, the updated weights and the gradients once each way; operators over lists
     of tensors move more. Products of Muon's orthogonalisation are not in it.
     """
-    tensors = tuple(weights)
+    tensors, recipe = tuple(weights), work.recipe
     numbers = sum(weight.elements for weight in tensors)
     updated = recipe.master_bytes or recipe.weight_bytes
     copies = recipe.weight_bytes if recipe.master else 0
@@ -150,14 +162,14 @@ def optimizer_s(
         f"{optimizer.name}, {implementation}",
         moved=of(size, Unit.BYTES),
         shards=of(shards, Unit.CHIPS),
-        bandwidth_bytes_per_s=of(bandwidth_bytes_per_s(chip), Unit.BYTE_PER_S),
+        bandwidth_bytes_per_s=of(work.bandwidth_bytes_per_s, Unit.BYTE_PER_S),
     )
 
 
 def _products(
     weights: tuple[Weight, ...], kind: Layer, tokens: int, layout: Layout, work: KernelTimes
-) -> tuple[Quantity, Quantity, Quantity]:
-    """All products with the layer's weights: forward, inputs' gradients, weights' gradients."""
+) -> Products:
+    """All products with the layer's weights."""
     return _sums(
         [
             tuple(work.products(weight, rows_of(weight, kind, tokens, layout)))
@@ -167,16 +179,17 @@ def _products(
     )
 
 
-def _sums(products: list[tuple[Quantity, ...]]) -> tuple[Quantity, Quantity, Quantity]:
-    """Of products with several matrices: forward, inputs' gradients, weights' gradients."""
+def _sums(products: list[tuple[Quantity, ...]]) -> Products:
+    """Of products with several matrices."""
     forward, inputs, gradients = (
         {f"product_{n}": product for n, product in enumerate(each)}
         for each in zip(*products, strict=True)
     )
-    return (
+    return Products(
         total_s("products", **forward),
         total_s("gradients of inputs", **inputs),
         total_s("gradients of weights", **gradients),
+        len(products),
     )
 
 
@@ -187,7 +200,7 @@ def _streams(
     sequence: int,
     layout: Layout,
     work: KernelTimes,
-) -> list[Pair]:
+) -> list[PassTimes]:
     """What is neither a product nor attention."""
     recipe, how, size = work.recipe, layout.implementation, work.recipe.activation_bytes
     tokens = layout.tokens(sequence)
@@ -270,7 +283,7 @@ def _mask_streams(
     sequence: int,
     layout: Layout,
     work: KernelTimes,
-) -> Iterator[Pair]:
+) -> Iterator[PassTimes]:
     """What goes over memory for a mask: itself, and keys and values of each head, which PyTorch's
     kernels do not take grouped with one.
     """
@@ -284,14 +297,28 @@ def _mask_streams(
 
 
 def _work(
-    products: tuple[Quantity, ...], streams: list[Pair], attention: Pair | None = None
+    products: Products, streams: list[PassTimes], attention: PassTimes = NO_ATTENTION
 ) -> ChipWork:
-    none = of(0.0, Unit.SECONDS)
-    forward_products, inputs, gradients = products
-    core, core_back = attention or (none, none)
-    there = total_s("passes over memory", **{word_of(one): one for one, _ in streams})
-    back = total_s("passes over memory, backward", **{word_of(one): one for _, one in streams})
-    forward = total_s("forward", products=forward_products, attention=core, passes=there)
-    backward = total_s("backward to the input", products=inputs, attention=core_back, passes=back)
-    streaming = total_s("passes", forward=there, backward=back)
-    return ChipWork(forward, backward, gradients, core, core_back, streaming)
+    core, core_back = attention.forward, attention.backward
+    there = total_s(
+        "passes over memory", **{word_of(pair.forward): pair.forward for pair in streams}
+    )
+    back = total_s(
+        "passes over memory, backward",
+        **{word_of(pair.backward): pair.backward for pair in streams},
+    )
+    forward = total_s("forward", products=products.forward, attention=core, passes=there)
+    backward = total_s(
+        "backward to the input", products=products.inputs, attention=core_back, passes=back
+    )
+    pairs = (attention, *streams)
+    return ChipWork(
+        forward,
+        backward,
+        products.weights,
+        core,
+        core_back,
+        total_s("passes", forward=there, backward=back),
+        products.matrices + sum(pair.forward_launches for pair in pairs),
+        2 * products.matrices + sum(pair.backward_launches for pair in pairs),
+    )

@@ -6,14 +6,17 @@ M, K, N: (M, K) @ (K, N).
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gcd
+from typing import NamedTuple
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.closed_form import BytePerS, BytesEach, Count, Seconds, closed_form
+from torchtally.plan.parallel.pace import BEST, Pace
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.recipes import Recipe
+from torchtally.timing.roofline.attention import Fused
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
@@ -22,16 +25,29 @@ from torchtally.units import Unit
 
 ROOFLINE = "torchtally.timing.roofline: published rates of this chip, or estimates"
 
-Pair = tuple[Quantity, Quantity]
-"""Seconds forward and backward."""
+
+class PassTimes(NamedTuple):
+    """Seconds forward and backward, and the kernels that are launched for them."""
+
+    forward: Quantity
+    backward: Quantity
+    forward_launches: int
+    backward_launches: int
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """One chip with one recipe: what single kernels take on it."""
+    """One chip with one recipe: what single kernels take on it, at a pace."""
 
     chip: Chip
     recipe: Recipe
+    pace: Pace = BEST
+    fused: Fused | None = None
+    """Whose attention kernel runs; None: PyTorch's choice."""
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        return self.pace.passes * bandwidth_bytes_per_s(self.chip)
 
     def products(self, matrix: Weight, rows: int, name: str = "") -> Iterable[Quantity]:
         """Through a matrix or several: forward, its input's gradient, its own."""
@@ -48,21 +64,23 @@ class KernelTimes:
         size = DTYPE_BYTES.get(self.recipe.products, 4)
         result = self.recipe.activation_bytes
         moved = batch * (size * (M * K + K * N) + result * M * N)
-        memory_s = moved / bandwidth_bytes_per_s(self.chip)
+        memory_s = moved / self.bandwidth_bytes_per_s
         alignment_bytes = gcd(ALIGNMENT_BYTES, N * size, K * size)
         product = Product(batch, M, N, K, self.recipe.products, size, alignment_bytes)
         compute_s, launches = product_s(product, self.chip, memory_s)
         kernel = bound_kernel(
-            compute_s=compute_s, memory_s=memory_s, overhead_s=KERNEL_S * launches
+            compute_s=compute_s / self.pace.products_of(self.chip),
+            memory_s=memory_s,
+            overhead_s=KERNEL_S * launches,
         )
         times = f"{batch} x " if batch > 1 else ""
         shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {self.recipe.products}: {kernel.bound}-bound"
         return Quantity(name, kernel.seconds, Unit.SECONDS, source=ROOFLINE, note=shapes)
 
-    def stream(self, name: str, count: int, moved: MemoryPasses) -> Pair:
+    def stream(self, name: str, count: int, moved: MemoryPasses) -> PassTimes:
         """Over so many elements, forward and backward."""
         rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
-        speed = rate(self.chip)
+        speed = self.pace.passes * rate(self.chip)
         place_s = finding_s(1, PLACES_PER_S, self.chip)
         there, back = (
             _stream_s(count, moved_bytes, speed, kernels, places * place_s)
@@ -71,7 +89,12 @@ class KernelTimes:
                 (moved.backward, moved.backward_kernels, moved.backward_places),
             )
         )
-        return there.with_name(name), back.with_name(f"{name}, backward")
+        return PassTimes(
+            there.with_name(name),
+            back.with_name(f"{name}, backward"),
+            moved.forward_kernels,
+            moved.backward_kernels,
+        )
 
 
 @closed_form("pass over memory", Unit.SECONDS, ROOFLINE)

@@ -19,14 +19,10 @@ class Overlap:
     """By the name of the degree."""
 
     def assumptions(self) -> tuple[str, ...]:
-        """One for each degree of parallelism, and what is assumed of hosts and chips."""
-        return (
-            *(
-                f"{degree.overlapped} {self.shares[degree.name]:.0%}{degree.overlap_note}"
-                for degree in DEGREES
-            ),
-            "the host runs ahead of the device",
-            "all chips are equally fast",
+        """One for each degree of parallelism."""
+        return tuple(
+            f"{degree.overlapped} {self.shares[degree.name]:.0%}{degree.overlap_note}"
+            for degree in DEGREES
         )
 
 

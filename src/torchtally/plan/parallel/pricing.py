@@ -5,7 +5,8 @@ takes does not depend on the pipeline, what a chip holds not on the schedule. So
 layouts cost little more than their parts.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import wraps
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -27,14 +28,17 @@ from torchtally.plan.parallel.chip_memory import (
 )
 from torchtally.plan.parallel.communication import Traffic
 from torchtally.plan.parallel.degrees import DEGREES, IN_LAYERS, Degree
+from torchtally.plan.parallel.delays import contention_s, host_s, slow_s, stragglers_s
 from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.pace import BEST, MIXTURES_SLOWER, ROUND_LAUNCHES, SLOWER
 from torchtally.plan.parallel.pipeline import bubble_s
 from torchtally.plan.parallel.stage import LayerWorks, Pieces, StageTime, pieces, stage_time, works
 from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.parallel.step import Parts, Step, Workload
 from torchtally.plan.parallel.traffic import pipeline_traffic
-from torchtally.plan.parallel.updates import Updates, data_wait, updates
+from torchtally.plan.parallel.updates import Updates, data_wait, sent_for_states_s, updates
 from torchtally.plan.quantity import Quantity, derive, of, total
+from torchtally.timing.stragglers import slowest_of
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
@@ -84,6 +88,8 @@ class Pricing:
         self.workload = workload
         self.values: dict[tuple[Any, ...], Any] = {}
         """Parts by what they depend on."""
+        is_best = workload.pace is BEST
+        self.at_best = self if is_best else Pricing(replace(workload, pace=BEST))
 
     def step(self, layout: Layout) -> Step:
         """All of it."""
@@ -113,6 +119,8 @@ class Pricing:
         return Step(
             layout,
             parts.total,
+            self.at_best.parts(layout).total.with_name("at best"),
+            self._slow(parts.total),
             parts,
             memory,
             self.fits(memory),
@@ -124,6 +132,10 @@ class Pricing:
             parts.largest,
             part.overlap.assumptions(),
         )
+
+    def _slow(self, typical: Quantity) -> Quantity:
+        slower = MIXTURES_SLOWER if self.workload.model.is_mixture else SLOWER
+        return slow_s(typical, 1.0 if self.workload.pace is BEST else slower)
 
     def step_s(self, layout: Layout) -> float:
         """Seconds of a step alone: the sum of its parts."""
@@ -170,18 +182,48 @@ class Pricing:
         return Parts(parts, total("step", Unit.SECONDS, parts), streaming)
 
     def _parts(self, layout: Layout) -> dict[str, Quantity]:
-        return {
+        kernels = {
             **self._work(layout),
             "pipeline": self._sends(layout),
             "bubble": self._bubble(layout),
             "data": self._data(layout),
             "optimizer": self._updates(layout).optimizer,
         }
+        if self.workload.pace is BEST:
+            return kernels
+        compute, bubble = kernels["compute"], kernels["bubble"]
+        busy = {
+            **kernels,
+            "stragglers": stragglers_s(slowest_of(layout.chips), compute, bubble),
+            "contention": self._contention(layout, kernels),
+        }
+        return {**busy, "host": self._host(layout, busy)}
+
+    def _contention(self, layout: Layout, kernels: Mapping[str, Quantity]) -> Quantity:
+        """Of what hides behind compute: of data parallelism, in layers, between stages."""
+        pieces, m = self._pieces(layout), layout.micro_batches
+        sent_s = sent_for_states_s(layout, self._updates(layout))
+        sent_s += m * pieces.sent_s / layout.pipeline
+        exposed_s = kernels["data"].value + m * pieces.waits_s / layout.pipeline
+        if layout.pipeline > 1:
+            hops = 2 * (layout.pipeline - 1 + m * layout.virtual_stages)
+            sent_s += hops * self._hop(layout).seconds.value
+            exposed_s += kernels["pipeline"].value
+        return contention_s(self.workload.pace.contention, sent_s, exposed_s)
+
+    def _host(self, layout: Layout, kernels: Mapping[str, Quantity]) -> Quantity:
+        """What launching takes longer than all of these."""
+        w = self.workload
+        launch_s = w.pace.launch_of(w.host, layout.implementation)
+        busy_s = sum(quantity.value for quantity in kernels.values())
+        launches = self._pieces(layout).launches / layout.pipeline + ROUND_LAUNCHES
+        rounds = layout.micro_batches + (layout.pipeline - 1) / layout.virtual_stages
+        return host_s(launches, rounds, launch_s, busy_s)
 
     @once(*WORK, "is_accumulating")
     def _works(self, layout: Layout) -> LayerWorks:
         w = self.workload
-        return works(w.model, layout, w.sequence, w.recipe, w.cluster)
+        return works(w.model, layout, w.sequence, w.kernel_times, w.cluster)
 
     @once(*LAYER, "is_accumulating")
     def _pieces(self, layout: Layout) -> Pieces:
@@ -244,12 +286,12 @@ class Pricing:
     @once(*WORK, "has_stages", "chips")
     def _hop(self, layout: Layout) -> Traffic:
         w = self.workload
-        return pipeline_traffic(w.model, layout, w.sequence, w.recipe, w.cluster)
+        return pipeline_traffic(w.model, layout, w.sequence, w.recipe, w.cluster).paced(w.pace)
 
     @once(*WEIGHTS, "implementation")
     def _updates(self, layout: Layout) -> Updates:
         w = self.workload
-        return updates(w.model, layout, w.recipe, w.optimizer, w.cluster)
+        return updates(w.model, layout, w.optimizer, w.cluster, w.kernel_times)
 
     @once(*LAYER, *WEIGHTS, "micro_batches")
     def _data(self, layout: Layout) -> Quantity:

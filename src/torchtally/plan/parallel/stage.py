@@ -17,10 +17,10 @@ from torchtally.plan.parallel.compute import (
     recompute_s,
 )
 from torchtally.plan.parallel.degrees import IN_LAYERS, layer_traffics
+from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.overlap import Overlap, exposed_s
 from torchtally.plan.quantity import Quantity, derive, of, total_s
-from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
 ByDegree = Mapping[str, Quantity]
@@ -61,6 +61,15 @@ class LayerTime:
     again: Quantity
     """Recomputation of the forward pass."""
 
+    sent: Quantity
+    """Communication of both passes, overlapped or not."""
+
+    @property
+    def launches(self) -> int:
+        """Kernels of both passes, with recomputation."""
+        again = self.work.forward_launches if self.again.value else 0
+        return self.work.forward_launches + self.work.backward_launches + again
+
     @property
     def seconds(self) -> float:
         work = self.work
@@ -79,6 +88,28 @@ class Pieces:
     embedding: ChipWork
     ends_waits: ByDegree
     """Seconds that embedding and head wait for communication."""
+
+    @property
+    def launches(self) -> int:
+        """Kernels of a micro-batch in all layers."""
+        return sum(layer.kind.count * layer.launches for layer in self.layers)
+
+    @property
+    def sent_s(self) -> float:
+        """Of a micro-batch in all layers: communication, overlapped or not."""
+        return float(sum(layer.kind.count * layer.sent.value for layer in self.layers))
+
+    @property
+    def waits_s(self) -> float:
+        """What of it shows."""
+        return float(
+            sum(
+                layer.kind.count * quantity.value
+                for layer in self.layers
+                for waits in (layer.waits_forward, layer.waits_backward)
+                for quantity in waits.values()
+            )
+        )
 
     @property
     def layers_s(self) -> float:
@@ -107,23 +138,24 @@ class LayerWorks:
 
 
 def works(
-    model: Model, layout: Layout, sequence: int, recipe: Recipe, cluster: Cluster
+    model: Model, layout: Layout, sequence: int, work: KernelTimes, cluster: Cluster
 ) -> LayerWorks:
     """One chip's, after every split of a layer."""
-    workload = (model, layout, sequence, recipe)
+    workload = (model, layout, sequence, work.recipe)
     layers = []
     for kind in model.kinds:
         there, back = {}, {}
         for degree in IN_LAYERS:
             forward, backward = layer_traffics(degree, kind, *workload, cluster)
-            there[degree.name], back[degree.name] = forward.seconds, backward.seconds
-        layers.append((kind, layer_work(kind, *workload, cluster.chip), Sends(there, back)))
+            there[degree.name] = forward.paced(work.pace).seconds
+            back[degree.name] = backward.paced(work.pace).seconds
+        layers.append((kind, layer_work(kind, model, layout, sequence, work), Sends(there, back)))
     return LayerWorks(
         tuple(layers),
-        head_work(*workload, cluster.chip),
-        embedding_work(*workload, cluster.chip),
+        head_work(model, layout, sequence, work),
+        embedding_work(model, layout, sequence, work),
         {
-            degree.name: degree.ends_traffic(*workload, cluster).seconds
+            degree.name: degree.ends_traffic(*workload, cluster).paced(work.pace).seconds
             for degree in IN_LAYERS
             if degree.ends_traffic
         },
@@ -134,7 +166,13 @@ def pieces(works: LayerWorks, layout: Layout, overlap: Overlap) -> Pieces:
     """With recomputation, and the communication that does not overlap."""
     return Pieces(
         tuple(
-            LayerTime(kind, work, *_waits(work, sends, layout, overlap), recompute_s(work, layout))
+            LayerTime(
+                kind,
+                work,
+                *_waits(work, sends, layout, overlap),
+                recompute_s(work, layout),
+                _sent_s(sends, layout),
+            )
             for kind, work, sends in works.layers
         ),
         works.head,
@@ -206,6 +244,14 @@ def _waits(
         forward[degree.name] = exposed_s(name, sent, there, share)
         backward[degree.name] = exposed_s(f"{name}, backward", sent_back, back, share)
     return forward, backward
+
+
+def _sent_s(sends: Sends, layout: Layout) -> Quantity:
+    """Recomputation sends again what the forward pass did."""
+    times = 2 if layout.recompute is Recompute.FULL else 1
+    forward = sum(quantity.value for quantity in sends.forward.values())
+    backward = sum(quantity.value for quantity in sends.backward.values())
+    return of(times * forward + backward, Unit.SECONDS)
 
 
 def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:

@@ -13,10 +13,13 @@ from torchtally.plan.architecture.model import Model
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.chip_memory import ChipMemory
 from torchtally.plan.parallel.degrees import DEGREES
+from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.overlap import Overlap, overlap_of
+from torchtally.plan.parallel.pace import TYPICAL, Host, Pace
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.recipes import Recipe
+from torchtally.timing.roofline.attention import Fused
 from torchtally.work.convention import Convention
 
 
@@ -32,6 +35,14 @@ class Workload:
     overlap: Overlap = field(default_factory=overlap_of)
     attention: Convention = Convention.FULL
     """The convention by which MFU counts attention, if that is no more than the chips can do."""
+    pace: Pace = TYPICAL
+    host: Host = Host.EAGER
+    fused: Fused | None = None
+    """Whose fused attention kernel runs; None: PyTorch's choice."""
+
+    @property
+    def kernel_times(self) -> KernelTimes:
+        return KernelTimes(self.cluster.chip, self.recipe, self.pace, self.fused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,10 @@ class Step:
 
     layout: Layout
     seconds: Quantity
+    best: Quantity
+    """With kernels at their best published rates and nothing in their way."""
+    slow: Quantity
+    """What nine of ten published trainings stayed below."""
     parts: Parts
     memory: ChipMemory
     """Of the fullest chip."""

@@ -5,13 +5,14 @@ p: stages.  m: micro-batches.
 
 from dataclasses import dataclass
 
-from torchtally.chips import Chip, Cluster
+from torchtally.chips import Cluster
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.weights import Group
 from torchtally.plan.closed_form import Count, Number, ParameterCount, Seconds, closed_form
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.communication import Traffic, add_up, repeat
 from torchtally.plan.parallel.compute import optimizer_s
+from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers_s
 from torchtally.plan.parallel.shards import chip_weights
@@ -19,7 +20,6 @@ from torchtally.plan.parallel.stage import StageTime
 from torchtally.plan.parallel.states import parameters_of_stage
 from torchtally.plan.parallel.traffic import gather_traffic, gradient_traffic
 from torchtally.plan.quantity import Quantity, total_s
-from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
 
 
@@ -39,12 +39,12 @@ class Updates:
 def updates(
     model: Model,
     layout: Layout,
-    recipe: Recipe,
     optimizer: Optimizer,
     cluster: Cluster,
+    work: KernelTimes,
 ) -> Updates:
     """What is sent for parameters layer by layer, and the optimizer's step."""
-    stage = layout.pipeline - 1
+    stage, recipe = layout.pipeline - 1, work.recipe
     here = chip_weights(model, layout)
     units = _units(model.layers, layout.pipeline)
     gradients, gathered = {}, {}
@@ -57,10 +57,10 @@ def updates(
         gradients[word] = gradient_traffic(unit, layout, recipe, cluster, of_experts=of_experts)
         gathered[word] = gather_traffic(unit, layout, recipe, cluster, of_experts=of_experts)
     return Updates(
-        repeat("gradients", add_up("gradients of a unit", gradients), units),
-        repeat("weights", add_up("weights of a unit", gathered), units),
+        repeat("gradients", add_up("gradients of a unit", gradients), units).paced(work.pace),
+        repeat("weights", add_up("weights of a unit", gathered), units).paced(work.pace),
         units,
-        _optimizer_s(model, layout, recipe, optimizer, cluster.chip),
+        _optimizer_s(model, layout, optimizer, work),
     )
 
 
@@ -74,9 +74,7 @@ def _a_unit(parameters: ParameterCount, units: Number) -> str:
     return "ceil(parameters / units)"
 
 
-def _optimizer_s(
-    model: Model, layout: Layout, recipe: Recipe, optimizer: Optimizer, chip: Chip
-) -> Quantity:
+def _optimizer_s(model: Model, layout: Layout, optimizer: Optimizer, work: KernelTimes) -> Quantity:
     here = chip_weights(model, layout)
     is_shared, p = layout.shard is not Sharding.NONE, layout.pipeline
     shards, expert_shards = (layout.shards, layout.expert_shards) if is_shared else (1, 1)
@@ -85,7 +83,7 @@ def _optimizer_s(
     ends = [*here.head, *(here.embedding if p == 1 else ())]
     parts = {"layers": (dense, shards * p), "experts": (experts, expert_shards * p)}
     seconds = {
-        word: optimizer_s(weights, by, recipe, optimizer, layout.implementation, chip)
+        word: optimizer_s(weights, by, optimizer, layout.implementation, work)
         for word, (weights, by) in {**parts, "ends": (ends, shards)}.items()
     }
     return total_s("optimizer", **seconds)
@@ -111,6 +109,15 @@ def data_wait(layout: Layout, stage: StageTime, updates: Updates, overlap: Overl
     gradients_s = exposed_by_layers_s("gradients", sent, backward, share, units)
     weights_s = exposed_by_layers_s("weights", fetched, forward, share, units)
     return _wait_of_a_step_s(m if level == 2 else 1, gradients_s, weights_s)
+
+
+def sent_for_states_s(layout: Layout, updates: Updates) -> float:
+    """All communication of data parallelism in a step, overlapped or not."""
+    m, level = layout.micro_batches, layout.shard.stage
+    sent_s, fetched_s = updates.gradients.seconds.value, updates.gathered.seconds.value
+    if level == 3:
+        return float(m * (sent_s + 2 * fetched_s))
+    return float((m if level == 2 else 1) * sent_s + fetched_s)
 
 
 @closed_form("data parallelism", Unit.SECONDS)

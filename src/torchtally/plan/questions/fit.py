@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
+from torchtally.plan.parallel.attention import fused_kernels
 from torchtally.plan.parallel.chip_memory import ChipMemory
 from torchtally.plan.parallel.communication import NCCL
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.pace import BEST
 from torchtally.plan.parallel.pricing import step as step_of
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.parallel.volume import sent_bytes
@@ -16,6 +18,7 @@ from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, workload_of
 from torchtally.table import Column, Table
+from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
 
 FSDP = (
@@ -27,11 +30,18 @@ FULL_MEMORY = (
     "All memory of a chip is usable: fragmentation takes some, so leave room (--memory 72GiB)."
 )
 
-OPTIMISM = (
-    "Predicted steps assume kernels at their best and chips at full clock: of 29 published "
-    "trainings the median took 18 % longer than predicted, the worst 82 % "
-    "(benchmarks/published_layouts.py)."
+PREDICTION = (
+    "Predicted steps are typical ones: by constants learnt from published trainings, tried on "
+    "others (docs/trainings.md). Best: kernels at their best published rates. Slow: nine of ten "
+    "published trainings took no longer."
 )
+
+
+def range_in_words(step: Step) -> tuple[Part, ...]:
+    """Behind a typical step's seconds: " (best 1.0 s, slow 1.8 s)"."""
+    if step.slow.value == step.seconds.value:
+        return ()
+    return (" (best ", step.best, ", slow ", step.slow, ")")
 
 
 def fit(request: Request) -> Answer:
@@ -56,11 +66,11 @@ def fit(request: Request) -> Answer:
             *assumptions,
             batch_in_words(layout),
             *run_in_words(layout),
-            kernel_in_words(layout),
+            kernel_in_words(layout, workload),
+            *pace_in_words(workload),
             *overlap_in_words(step),
             *convention_in_words(step, request),
             FULL_MEMORY,
-            OPTIMISM,
         ),
     )
 
@@ -110,11 +120,27 @@ def implementation_in_words(layout: Layout) -> str:
     return f"Norms, activations and the loss: {how}."
 
 
-def kernel_in_words(layout: Layout) -> str:
-    """Attention's kernel; "" for the usual one."""
+def kernel_in_words(layout: Layout, workload: Workload) -> str:
+    """Attention's kernel."""
     if layout.kernel is AttentionKernel.FLASH:
-        return ""
+        names = dict.fromkeys(FUSED_WORDS[fused] for fused in fused_kernels(layout, workload))
+        return f"Attention's kernel: {' and '.join(names)} (--attention)."
     return "Attention keeps its scores: PyTorch has no fused kernel for it (--attention flash)."
+
+
+FUSED_WORDS = {
+    Fused.CUDNN: "cuDNN's",
+    Fused.FLASH: "FlashAttention-2",
+    Fused.FLASH_1: "the first FlashAttention",
+    Fused.FLASH_3: "FlashAttention-3",
+    Fused.EFFICIENT: "the memory-efficient one",
+}
+
+
+def pace_in_words(workload: Workload) -> tuple[str, ...]:
+    """What is assumed of kernels, hosts and the network, and how far it may be off."""
+    words = workload.pace.in_words(workload.cluster.chip, workload.host)
+    return (words,) if workload.pace is BEST else (words, PREDICTION)
 
 
 def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, ...]:
@@ -130,6 +156,7 @@ def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, .
         ", ",
         step.seconds,
         " a step predicted",
+        *range_in_words(step),
     )
 
 

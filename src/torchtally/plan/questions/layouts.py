@@ -15,12 +15,13 @@ from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import (
     FULL_MEMORY,
-    OPTIMISM,
     convention_in_words,
     implementation_in_words,
     kernel_in_words,
     memory_table,
     overlap_in_words,
+    pace_in_words,
+    range_in_words,
     time_table,
 )
 from torchtally.plan.questions.request import Request
@@ -53,6 +54,7 @@ def layouts(request: Request) -> Answer:
         headline=(
             f"{layout_text(best.layout)}: ",
             best.seconds,
+            *range_in_words(best),
             f" a step of {batch} sequences, ",
             best.mfu,
             f" MFU predicted for {subject_text(request)} on ",
@@ -74,13 +76,13 @@ def layouts(request: Request) -> Answer:
         assumptions=(
             *assumptions,
             implementation_in_words(best.layout),
-            kernel_in_words(best.layout),
+            kernel_in_words(best.layout, ranking.workload),
+            *pace_in_words(ranking.workload),
             f"{ranking.tried} layouts were tried, {ranking.fitting} of them fit; "
             f"{ranking.invalid} more combinations of degrees are impossible.",
             *overlap_in_words(best),
             *convention_in_words(best, request),
             FULL_MEMORY,
-            OPTIMISM,
         ),
         unknown=() if request.tokens is None else unknown_costs(request, request.chip),
         config=torchtitan_toml(best.layout, ranking.workload) if request.is_for_torchtitan else "",

@@ -10,10 +10,12 @@ from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.optimizers import Optimizer
+from torchtally.plan.parallel.pace import TYPICAL, Host, Pace
 from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.recipes import Recipe
 from torchtally.plan.training import six_flops_per_token
+from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
@@ -73,6 +75,12 @@ class Request:
     """How attention's FLOPs are counted."""
     kernel: AttentionKernel | None = None
     """Of attention. None: not given; PyTorch's own choice."""
+    fused: Fused | None = None
+    """Whose fused kernel; None: not given."""
+    host: Host = Host.EAGER
+    """Who issues kernels."""
+    pace: Pace = TYPICAL
+    """At which predicted steps go."""
     implementation: Implementation | None = None
     """None: not given; a search assumes fused kernels, everything else transformers' own."""
     is_for_torchtitan: bool = False

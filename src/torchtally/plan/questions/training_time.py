@@ -1,14 +1,15 @@
 """How long does a training take on these chips, and what does it cost?"""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from torchtally.plan.closed_form import Count, Tokens, closed_form
+from torchtally.plan.closed_form import Count, Seconds, Tokens, closed_form
 from torchtally.plan.memory import token_data_bytes
 from torchtally.plan.parallel.degrees import layout_text
+from torchtally.plan.parallel.step import Step
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, unknown_costs
-from torchtally.plan.questions.fit import OPTIMISM, convention_in_words
+from torchtally.plan.questions.fit import convention_in_words, pace_in_words
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.training import tokens_per_s, training_flops_of, training_s
@@ -20,8 +21,9 @@ def training_time(request: Request) -> Answer:
     """FLOPs over what the chips do in a second, with cost and energy."""
     cluster, tokens = request.of_cluster, request.of_tokens
     peak = peak_flop_per_s(request, cluster.chip)
-    mfu, attention, reached = reached_mfu(request)
-    per_token, counted = flops_per_token(replace(request, attention=attention))
+    reached = reached_mfu(request)
+    mfu = reached.mfu
+    per_token, counted = flops_per_token(replace(request, attention=reached.attention))
     chips = request.of_chips
     flops = training_flops_of(per_token, tokens)
     seconds = training_s(flops, chips, peak, mfu)
@@ -38,6 +40,7 @@ def training_time(request: Request) -> Answer:
         question="training-time",
         headline=(
             seconds,
+            *_range(seconds, reached.step),
             f" to train {subject_text(request)} on ",
             tokens,
             " tokens with ",
@@ -50,7 +53,7 @@ def training_time(request: Request) -> Answer:
         figures=figures,
         assumptions=(
             *counted,
-            *reached,
+            *reached.assumptions,
             "MFU is of the data sheet's dense peak and covers whole steps; restarts, evaluation "
             "and idle time are not counted.",
         ),
@@ -58,12 +61,22 @@ def training_time(request: Request) -> Answer:
     )
 
 
-def reached_mfu(request: Request) -> tuple[Quantity, Convention, tuple[str, ...]]:
-    """The MFU that the user expects, else that of the fastest layout, if the shape is known; and
-    how it counts attention.
-    """
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The MFU of a training, and where it comes from."""
+
+    mfu: Quantity
+    attention: Convention
+    """How it counts attention."""
+    assumptions: tuple[str, ...] = ()
+    step: Step | None = None
+    """The fastest layout's; None: the user gave the MFU."""
+
+
+def reached_mfu(request: Request) -> Reached:
+    """The MFU that the user expects, else that of the fastest layout, if the shape is known."""
     if request.mfu is not None or request.of_subject.model is None:
-        return request.of_mfu, request.attention, ()
+        return Reached(request.of_mfu, request.attention)
     from torchtally.plan.questions.layouts import rank
 
     ranking, _, assumptions = rank(request)
@@ -74,9 +87,22 @@ def reached_mfu(request: Request) -> tuple[Quantity, Convention, tuple[str, ...]
         f"MFU as predicted for the fastest of {ranking.tried} layouts "
         f"({layout_text(best.layout)}), without interruptions: --mfu overrides it, --search shows "
         "the layouts.",
-        OPTIMISM,
+        *pace_in_words(ranking.workload),
     )
-    return best.mfu.with_name("predicted MFU"), best.attention, reached
+    return Reached(best.mfu.with_name("predicted MFU"), best.attention, reached, best)
+
+
+def _range(seconds: Quantity, step: Step | None) -> tuple[Part, ...]:
+    """Behind the days of a predicted training: those at best, and those of a slow one."""
+    if step is None or step.slow.value == step.seconds.value:
+        return ()
+    best, slow = (scaled_s(seconds, end, step.seconds) for end in (step.best, step.slow))
+    return (" (best ", best, ", slow ", slow, ")")
+
+
+@closed_form("training time", Unit.SECONDS)
+def scaled_s(seconds: Seconds, end_s: Seconds, step_s: Seconds) -> str:
+    return "seconds * end_s / step_s"
 
 
 def _beside_budget(request: Request, costs: tuple[Quantity, ...]) -> tuple[Part, ...]:

@@ -43,6 +43,9 @@ def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
         recipe=request.recipe,
         optimizer=request.optimizer,
         attention=request.attention,
+        pace=request.pace,
+        host=request.host,
+        fused=request.fused,
     )
     return workload, tuple(text for text in (*assumptions, assumption) if text)
 

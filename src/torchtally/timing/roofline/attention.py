@@ -48,6 +48,7 @@ HEAD_DIMS = (32, 64, 96, 128, 160, 192, 256)
 
 class Fused(StrEnum):
     FLASH = "flash"
+    FLASH_1 = "flash_1"
     FLASH_3 = "flash_3"
     EFFICIENT = "efficient"
     CUDNN = "cudnn"
@@ -82,6 +83,10 @@ EFFICIENT_FLOAT32_PRODUCTS = 3
 """Memory-efficient attention multiplies float32 as three products in TF32, of the high and low bits
 (OpMultiplyAddFastF32 in gemm_kernel_utils.h), where the chip has TF32."""
 
+FIRST_OF_FLASH = Shares(0.5, 0.5)
+"""The first FlashAttention (2022): "FlashAttention-2 [...] around 2x speedup compared to
+FlashAttention", arXiv:2307.08691, abstract. Elsewhere than on an A100 an estimate."""
+
 EFFICIENT_OF_FLASH = Shares(0.5, 0.5)
 """Memory-efficient attention is xformers' CUTLASS kernel, which FlashAttention-2 beats by about 2
 as it does the first FlashAttention: arXiv:2307.08691, section 4.1. Elsewhere than on an A100 an
@@ -107,7 +112,11 @@ SHARES: dict[tuple[Fused, int], Shares] = {
 """By the major compute capability. 8.6, 8.9 and 12.0 have the A100's kind of tensor core
 instruction and run the A100's kernel (FlashAttention-2 README: Ampere, Ada, Hopper)."""
 
-OF_FLASH = {Fused.EFFICIENT: EFFICIENT_OF_FLASH, Fused.FLEX: FLEX_OF_FLASH}
+OF_FLASH = {
+    Fused.FLASH_1: FIRST_OF_FLASH,
+    Fused.EFFICIENT: EFFICIENT_OF_FLASH,
+    Fused.FLEX: FLEX_OF_FLASH,
+}
 
 HALVED_GAIN = 2
 """Of the promised peak, a chip that halves its rate for sums in float32 gives a kernel so many

@@ -1,0 +1,117 @@
+"""At which pace chips and their hosts work: as in the best published measurements, or as they do in
+trainings.
+
+What kernels reach at best, `timing/roofline` holds. A training lasts: a chip at its limit of power
+lowers its clocks, shapes are not those of a benchmark, caches are shared. `TYPICAL` is what that
+leaves, in few constants of few chips, learnt from one half of one published table and tried on all
+others (`benchmarks/published_trainings.py`; docs/accuracy.md has both).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torchtally.chips import Chip
+from torchtally.plan.activations.setting import Implementation
+from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
+
+
+class Host(StrEnum):
+    """Who issues kernels."""
+
+    EAGER = "eager"
+    """Python, module by module."""
+    COMPILED = "compiled"
+    """torch.compile's wrapper code."""
+    GRAPHS = "graphs"
+    """CUDA graphs, which are launched as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Shares of the best published rates, and what a step takes besides."""
+
+    name: str
+    products: Mapping[int, float]
+    """Share of the best rate of products, by the chip's major compute capability."""
+    other_products: float
+    """The same for all other chips."""
+    passes: float
+    """Share of the best bandwidth."""
+    links: float
+    """Share of the speed that NCCL's tuning model gives a collective."""
+    message_s: float
+    """What each collective takes besides: its launch, and until all ranks have come."""
+    contention: float
+    """How much longer compute takes while a collective runs beside it, over its time alone."""
+    launch_s: Mapping[tuple[Host, Implementation], float]
+    """What a host takes for one kernel; 0 where not said: it is never waited for."""
+
+    def products_of(self, chip: Chip) -> float:
+        generation = chip.compute_capability[0] if chip.compute_capability else 0
+        return self.products.get(generation, self.other_products)
+
+    def in_words(self, chip: Chip, host: Host) -> str:
+        """What is assumed of kernels, hosts and the network."""
+        if self == BEST:
+            return "Kernels at their best published rates; hosts run ahead; chips are alike."
+        issued = "CUDA graphs" if host is Host.GRAPHS else f"an {host} host".replace("an c", "a c")
+        return (
+            f"Pace: {self.name}, products at {self.products_of(chip):.0%} and passes over memory "
+            f"at {self.passes:.0%} of the best published rates, links at {self.links:.0%} and "
+            f"{self.message_s * 1e6:.0f} us later, compute {self.contention:.1%} slower beside "
+            f"communication, the slowest chip's time, kernels issued by {issued} (--pace, --host)."
+        )
+
+    def launch_of(self, host: Host, implementation: Implementation) -> float:
+        return self.launch_s.get((host, implementation), 0.0)
+
+
+BEST = Pace(
+    "best",
+    {},
+    other_products=1.0,
+    passes=1.0,
+    links=1.0,
+    message_s=0.0,
+    contention=0.0,
+    launch_s={},
+)
+"""Kernels at their best published rates, chips alike, hosts ahead."""
+
+MODULES_LAUNCH_S = 73e-6
+"""For one kernel of modules whose norms, activations and dropouts are one kernel each, called from
+Python with activations checkpointed. Learnt with `ROUND_LAUNCHES` from those rows of vTrain's
+single node, half A, whose kernels take less than 45 % of the measured time (Megatron-DeepSpeed on
+A100s): 3.43 ms a layer, 2.86 ms a micro-batch."""
+
+ROUND_LAUNCHES = 39
+"""What a micro-batch costs a host besides its layers, in launches: the batch, the loss, messages to
+other stages."""
+
+TYPICAL = Pace(
+    "typical",
+    {8: 0.95},
+    other_products=0.80,
+    passes=0.90,
+    links=0.90,
+    message_s=30e-6,
+    # Lee et al., arXiv:2507.03114: the mean of GPT and Llama trainings on A100s, H100s, MI210s and
+    # MI250s.
+    contention=0.189,
+    launch_s={
+        (Host.EAGER, Implementation.EAGER): ESTIMATED_ISSUE.forward_s,
+        (Host.EAGER, Implementation.FUSED): MODULES_LAUNCH_S,
+        (Host.COMPILED, Implementation.EAGER): ESTIMATED_ISSUE.backward_s,
+        (Host.COMPILED, Implementation.FUSED): ESTIMATED_ISSUE.backward_s,
+    },
+)
+"""What trainings sustain."""
+
+PACES = {pace.name: pace for pace in (TYPICAL, BEST)}
+
+SLOWER = 1.3
+"""Nine of ten published trainings took at most so many times as long as predicted: 1.27 and 1.28 of
+vTrain's rows on one node by halves, 1.35 and 1.38 of bigscience's, less elsewhere."""
+MIXTURES_SLOWER = 1.7
+"""The same of mixtures of experts, in Megatron-Bridge's tables of a year: 1.65 of half A."""

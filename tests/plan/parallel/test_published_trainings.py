@@ -1,0 +1,83 @@
+"""Plans against published trainings: what docs/trainings.md says must stay true."""
+
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from benchmarks.published_trainings import (
+    SOURCES,
+    Outcome,
+    by_group,
+    error,
+    outcomes,
+    rank_correlation,
+    signed,
+    sweeps,
+    trainings,
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Outcome]:
+    """Of vTrain's rows every third, of all others each."""
+    return outcomes(every=3)
+
+
+LIMITS = {
+    "vtrain, A100, one node": (0.05, 0.09),
+    "vtrain, A100, many nodes": (0.06, 0.10),
+    "llm_foundry, H100": (0.03, 0.08),
+    "llm_foundry, A100": (0.03, 0.08),
+    "bigscience, A100": (0.15, 0.15),
+    "megatron_bridge, Blackwell": (0.05, 0.08),
+    "megatron_bridge, H100": (0.03, 0.08),
+}
+"""Of each group the median with its sign and the median error."""
+
+
+def test_typical_steps_are_as_long_as_published_ones(found: list[Outcome]) -> None:
+    groups = by_group(found)
+    for name, (most_signed, most_error) in LIMITS.items():
+        ratios = [outcome.ratio for outcome in groups[name]]
+        assert abs(signed(ratios)) <= most_signed, name
+        assert error(ratios) <= most_error, name
+
+
+def test_half_b_is_predicted_as_well_as_half_a_that_was_learnt_from(found: list[Outcome]) -> None:
+    rows = [outcome for outcome in found if outcome.row.source.name == "llm_foundry"]
+    halves = [
+        error([outcome.ratio for outcome in rows if outcome.row.half == half]) for half in "AB"
+    ]
+    assert halves[1] <= 1.5 * halves[0]
+
+
+def test_a_published_step_lies_between_best_and_slow(found: list[Outcome]) -> None:
+    """Of the dense ones eight of ten: nine of ten are below slow, and few above best."""
+    dense = [outcome for outcome in found if not outcome.row.model.is_mixture]
+    within = [
+        outcome.step.best.value <= (outcome.row.step_s or 0) <= outcome.step.slow.value
+        for outcome in dense
+    ]
+    assert sum(within) / len(within) >= 0.8
+
+
+def test_layouts_are_ordered_as_they_were_measured(found: list[Outcome]) -> None:
+    rows = [outcome for outcome in found if outcome.row.source.name == "vtrain"]
+    ordered = sweeps(rows, least=4)
+    assert len(ordered) >= 10
+    assert median(rank_correlation(group) for group in ordered) >= 0.9
+
+
+def test_every_training_that_ran_out_of_memory_has_no_time() -> None:
+    rows = [row for source in SOURCES for row in trainings(source) if row.step_s is None]
+    assert {row.source.name for row in rows} == {"bigscience"}
+
+
+def test_a_training_twice_as_long_would_be_noticed(found: list[Outcome]) -> None:
+    """The check itself can fail."""
+    rows = [
+        replace(outcome, row=replace(outcome.row, step_s=2 * (outcome.row.step_s or 0)))
+        for outcome in by_group(found)["llm_foundry, A100"]
+    ]
+    assert error([outcome.ratio for outcome in rows]) > 0.4
