@@ -29,6 +29,7 @@ OPTIONS = {
              "--heads", "--vocabulary", "--sequence"],
     "show": ["--by", "--gpu", "--until", "--price", "--top", "--sort", "--columns", "--allocator"],
     "run": ["--gpu", "--steps", "--max-seconds", "--nonzero-fraction", "-o", "--json", "-m"],
+    "report": ["--gpu", "--step", "-o", "--convention", "--no-source"],
     "gpus": ["--format"],
     "dtypes": ["--of", "--format"],
     "audit": ["--tolerance", "--steps", "--gpu", "--top"],

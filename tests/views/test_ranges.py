@@ -1,13 +1,14 @@
 """How far a verdict may be off, by hand."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import GPU, TraceBuilder, factory_call
 from torchtally.chips import chip
 from torchtally.ledger import Ledger, account
 from torchtally.memory.workspace import context_bytes
 from torchtally.timing.roofline import Roofline
-from torchtally.trace import Reserved
+from torchtally.trace import Ending, Refusal, Reserved
 from torchtally.views.ranges import memory_range, time_range
 
 H100 = chip("H100-SXM")
@@ -35,6 +36,18 @@ def test_a_run_needs_what_is_allocated_and_at_most_five_percent_more_than_reserv
 def test_it_fits_outside_of_the_range_alone(gib: int, claim: str) -> None:
     """Of 79.19 GiB: 74 and 5 % are 77.7; 77 and 5 % are 80.85."""
     assert memory_range(ledger_of(gib * GIB, gib * GIB)).claim == claim
+
+
+def test_a_run_that_ran_out_needs_the_request_that_was_refused() -> None:
+    """4 GiB were allocated and 6 reserved when 80 more were requested."""
+    ledger = ledger_of(4 * GIB, 6 * GIB)
+    refusal = Refusal(GPU, 1, 80 * GIB, 4 * GIB, 6 * GIB, GIB, 0, "no room")
+    ending = Ending("exception", "torch.OutOfMemoryError: no room")
+    trace = replace(ledger.trace, refusals=(refusal,), ending=ending)
+    memory = memory_range(account(trace, roofline=Roofline(H100)))
+    assert memory.low_bytes == 84 * GIB + CONTEXT
+    assert memory.likely_bytes == 86 * GIB + CONTEXT
+    assert (memory.claim, memory.is_open) == ("does not fit", True)
 
 
 def test_a_time_by_data_sheet_is_a_sixth_off() -> None:

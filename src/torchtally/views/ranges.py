@@ -20,12 +20,15 @@ class MemoryRange:
     """Bytes of the device that a run takes in all."""
 
     low_bytes: int
-    """What is allocated at the peak, and the context: no allocator does with less."""
+    """What is allocated at the peak, and the context: no allocator does with less. Of a run that
+    ran out, with the request that was refused."""
     likely_bytes: int
     """What is reserved, the context and communicators."""
     high_bytes: int
     """The same with the error of the allocator's model."""
     capacity_bytes: int | None
+    is_open: bool
+    """The run ended for want of memory: what would have come after that request is not known."""
     claim: str
     """"fits", "close", "does not fit" or "unknown": "fits" is said outside of the range alone."""
 
@@ -46,13 +49,18 @@ def memory_range(ledger: Ledger) -> MemoryRange:
     """Of the whole run."""
     verdict = judge(ledger)
     besides = verdict.context_bytes + verdict.communicators.bytes
-    likely_bytes = verdict.reserved_bytes + besides
-    high_bytes = round(verdict.reserved_bytes * (1 + ALLOCATOR_ERROR)) + besides
+    refusal = ledger.trace.final_refusal
+    allocated_bytes, reserved_bytes = verdict.peak_bytes, verdict.reserved_bytes
+    if refusal is not None:
+        allocated_bytes = max(allocated_bytes, refusal.allocated_bytes + refusal.requested_bytes)
+        reserved_bytes = max(reserved_bytes, refusal.reserved_bytes + refusal.requested_bytes)
+    high_bytes = round(reserved_bytes * (1 + ALLOCATOR_ERROR)) + besides
     return MemoryRange(
-        low_bytes=verdict.peak_bytes + verdict.context_bytes,
-        likely_bytes=likely_bytes,
+        low_bytes=allocated_bytes + verdict.context_bytes,
+        likely_bytes=reserved_bytes + besides,
         high_bytes=high_bytes,
         capacity_bytes=verdict.capacity_bytes,
+        is_open=refusal is not None,
         claim=_claim(verdict, high_bytes),
     )
 

@@ -146,6 +146,7 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
         "low_bytes": memory.low_bytes,
         "likely_bytes": memory.likely_bytes,
         "high_bytes": memory.high_bytes,
+        "is_open": int(memory.is_open),
         "capacity_bytes": memory.capacity_bytes,
         "allocated_bytes": outcome.peak_bytes,
         "reserved_bytes": outcome.reserved_bytes,

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 
 from torchtally.ledger import Ledger
@@ -52,6 +53,12 @@ def packed(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode("utf-8"), 6, mtime=0)).decode("ascii")
 
 
+@cache
+def packed_script() -> str:
+    return packed(script_text())
+
+
+@cache
 def policy() -> str:
     """The page's own scripts and style, told by their hashes; no other, and nothing else."""
     scripts = f"{hash_of(_static(STARTER))} {hash_of(script_text())}"
@@ -78,16 +85,18 @@ def shell(title: str, sentences: Sequence[str], data: str) -> str:
         element("div", *(element("p", sentence) for sentence in sentences), id="page"),
         element("noscript", element("p", NO_SCRIPTS)),
         element("script", Html(packed(data)), id="data", type="application/gzip"),
-        element("script", Html(packed(script_text())), id="app", type="application/gzip"),
+        element("script", Html(packed_script()), id="app", type="application/gzip"),
         element("script", Html(_static(STARTER))),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
+@cache
 def style_text() -> str:
     return "".join(_static(name) for name in STYLES)
 
 
+@cache
 def script_text() -> str:
     """The library and our own files as one script, whose names are nobody else's."""
     own = "".join(_static(f"app/{name}") for name in SCRIPTS)

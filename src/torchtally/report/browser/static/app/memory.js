@@ -282,13 +282,15 @@ class MemoryView {
         const end = ends[place] ?? this.last;
         const left = Math.max(at(Math.max(start, from)), bbox.left);
         const right = Math.min(at(Math.min(end, to)), bbox.left + bbox.width);
-        const text = place < ends.length ? `step ${place + 1}` : "after the steps";
+        const text = place < ends.length ? `step ${place + 1}`
+          : place ? `after step ${place}` : "before the end of a step";
         if (right - left > ctx.measureText(text).width + 8 * pixel) {
           ctx.fillText(text, left + 4 * pixel, bbox.top - 3 * pixel);
         }
       });
     }
     this.drawPhases(plot, at, pixel);
+    this.labels = [];
     this.drawMoment(plot, at, this.run.peakTick, "--bad", pixel,
       `peak ${formatBytes(this.run.data.memory.peak_bytes)}`);
     if (this.pinned !== this.run.peakTick) {
@@ -330,9 +332,12 @@ class MemoryView {
     const width = ctx.measureText(text).width;
     const isRight = x + width + 12 * pixel > bbox.left + bbox.width;
     const left = isRight ? x - width - 10 * pixel : x + 2 * pixel;
-    ctx.fillRect(left, bbox.top + 2 * pixel, width + 8 * pixel, 16 * pixel);
+    const isNear = ([from, to]) => left < to && from < left + width + 8 * pixel;
+    const top = bbox.top + (2 + 18 * this.labels.filter(isNear).length) * pixel;
+    this.labels.push([left, left + width + 8 * pixel]);
+    ctx.fillRect(left, top, width + 8 * pixel, 16 * pixel);
     ctx.fillStyle = colourOf("--card");
-    ctx.fillText(text, left + 4 * pixel, bbox.top + 14 * pixel);
+    ctx.fillText(text, left + 4 * pixel, top + 12 * pixel);
   }
 
   /** The whole run below the chart, with the part that is shown. */

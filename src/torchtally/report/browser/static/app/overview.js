@@ -43,7 +43,7 @@ function bytesAt(run, tick) {
   return sums;
 }
 
-function memoryCard(run) {
+function memoryCard(run, picture) {
   const { verdict, chip } = run.data;
   const [tone, sentence] = CLAIMS[verdict.claim] || CLAIMS.unknown;
   const capacity = verdict.capacity_bytes;
@@ -52,9 +52,10 @@ function memoryCard(run) {
     h("h2", {}, "Memory"),
     h("p", { class: `figure ${tone}`, id: "verdict" }, sentence(chip)),
     gauge(run),
-    h("p", {}, h("b", {}, formatBytes(verdict.likely_bytes)),
-      capacity ? ` of ${formatBytes(capacity)}` : "", " needed, between ",
-      formatBytes(verdict.low_bytes), " and ", formatBytes(verdict.high_bytes), "."),
+    h("p", {}, verdict.is_open ? "At least " : "", h("b", {}, formatBytes(verdict.likely_bytes)),
+      capacity ? ` of ${formatBytes(capacity)}` : "", verdict.is_open
+        ? " needed, with the request at which the run ended; what comes after it is not known."
+        : ` needed, between ${formatBytes(verdict.low_bytes)} and ${formatBytes(verdict.high_bytes)}.`),
     verdict.shortage ? h("p", { class: "bad" }, verdict.shortage) : null,
     h("p", { class: "faint" }, `${formatBytes(verdict.allocated_bytes)} allocated at the peak, in ${
       verdict.peak_moment || "no step"}; ${formatBytes(verdict.reserved_bytes)} reserved by the `
@@ -64,7 +65,43 @@ function memoryCard(run) {
       + "held to."),
     h("ul", { class: "key" }, run.data.memory.categories.map((name, number) => at[number]
       ? h("li", {}, h("span", { class: `swatch category-${number}` }), `${name} `,
-        h("b", {}, formatBytes(at[number]))) : null)));
+        h("b", {}, formatBytes(at[number]))) : null)),
+    picture);
+}
+
+/** Memory over the run as a small picture: the fullest moment of each pixel, by category. */
+function drawPicture(canvas, run, timeline) {
+  const pixel = devicePixelRatio || 1;
+  const [width, height] = [Math.max(1, canvas.clientWidth) * pixel, canvas.clientHeight * pixel];
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext("2d");
+  const first = timeline.ticks[0] || 0;
+  const xOf = (tick) => ((tick - first) / (run.endTick - first || 1)) * width;
+  const most = run.data.memory.peak_bytes || 1;
+  const places = timeline.placesBetween(first, run.endTick, Math.max(1, Math.floor(width / 2)));
+  places.forEach((place, at) => {
+    const left = Math.floor(xOf(timeline.ticks[place]));
+    const right = at + 1 < places.length ? xOf(timeline.ticks[places[at + 1]]) : width;
+    let bottom = height;
+    for (const number of timeline.categories) {
+      const tall = (timeline.parts[number][place] / most) * height;
+      context.fillStyle = timeline.colours[number];
+      context.fillRect(left, bottom - tall, Math.ceil(right) - left, tall);
+      bottom -= tall;
+    }
+  });
+}
+
+/** The step's time by phase. */
+function phasesBar(run, whole) {
+  const phases = [...groupedBy(run.leaves, (leaf) => leaf.phase)].filter(([, total]) =>
+    total.seconds > 0);
+  const swatch = (phase) => h("span", { class: "swatch",
+    style: { background: `var(${PHASE_COLOURS[phase]})` } });
+  const bar = stackedBar(phases.map(([phase, total]) => [total.seconds, `phase-${phase}`,
+    `${phase}: ${formatSeconds(total.seconds)}`]), whole, { class: "bar tall" });
+  return [bar, h("ul", { class: "key" }, phases.map(([phase, total]) => h("li", {}, swatch(phase),
+    `${phase} `, h("b", {}, formatSeconds(total.seconds)))))];
 }
 
 function timeCard(run) {
@@ -87,6 +124,7 @@ function timeCard(run) {
     h("ul", { class: "key" }, bounds.filter(([, total]) => total.seconds > 0).map(
       ([bound, total]) => h("li", {}, h("span", { class: `swatch bound-${bound}` }), `${bound} `,
         h("b", {}, formatShare(total.seconds / time.step_s))))),
+    phasesBar(run, time.step_s),
     h("p", { class: "faint" }, time.basis === "calibrated"
       ? `Predicted by a calibration. Such steps were ${formatShare(time.error)} off in the median.`
       : `Predicted from the data sheet. Published training steps were ${
@@ -96,7 +134,7 @@ function timeCard(run) {
 function workCard(run) {
   const { verdict, total } = run.data;
   const items = [
-    [formatFlops(total.flops), "in the step"],
+    [formatFlops(total.flops), "work"],
     [formatBytes(total.bytes_moved), "moved from and to memory"],
     [formatBytes(total.bytes_saved), "saved for the backward pass"],
     verdict.mfu ? [formatShare(verdict.mfu[1]), verdict.mfu[0]] : null,
@@ -150,12 +188,20 @@ function topLines(run, go) {
 function overview(run, go) {
   const [lines, linesTable] = topLines(run, go);
   const phases = finishedTable(run.data.tables.phase);
+  const timeline = new Timeline(run);
+  const picture = h("canvas", { class: "picture", title: "memory over the run: click to open it",
+    onclick: () => go("memory") });
   const node = h("div", { class: "cards" },
-    memoryCard(run), timeCard(run),
+    memoryCard(run, picture), timeCard(run),
     h("div", { class: "column" }, workCard(run), trustCard(run, go)), lines,
     h("section", { class: "card full" }, h("h2", {}, "Phases"), phases.node));
   return {
     node,
+    redraw() {
+      if (!picture.isConnected) return;
+      timeline.colours = run.data.memory.categories.map((_, number) => colourOf(`--cat-${number}`));
+      drawPicture(picture, run, timeline);
+    },
     filter(text) { linesTable.filter(text); phases.filter(text); },
   };
 }
