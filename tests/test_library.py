@@ -87,6 +87,7 @@ def train():
 trace = torchtally.run(train, gpu="H100-SXM")
 CALLS = {
     "Chip": lambda: isinstance(torchtally.chip("H100-SXM"), torchtally.Chip),
+    "DurableCallback": lambda: torchtally.DurableCallback("nowhere") is not None,
     "Ledger": lambda: isinstance(torchtally.account(trace), torchtally.Ledger),
     "TallyError": lambda: issubclass(torchtally.TallyError, Exception),
     "Trace": lambda: isinstance(trace, torchtally.Trace),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torchtally.timing.targets import roofline
     from torchtally.trace import Trace
     from torchtally.train.durable import durable
+    from torchtally.train.durable_callback import DurableCallback
     from torchtally.views import by
     from torchtally.views.number_formats import dtypes
     from torchtally.virtual.extensions.declared import declare_cost
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Chip": "chips",
+    "DurableCallback": "train.durable_callback",
     "Ledger": "ledger",
     "TallyError": "errors",
     "Trace": "trace",
@@ -53,6 +55,7 @@ _HOMES = {
 
 __all__ = [
     "Chip",
+    "DurableCallback",
     "Ledger",
     "TallyError",
     "Trace",

@@ -33,6 +33,7 @@ from torchtally.train.trainer import Trainer, trainer_of
 
 def train(config: TrainConfig, **start: bool) -> list[str]:
     """What `tally train` does in the config's folder; the notes to the user."""
+    torch.set_num_threads(1)
     witness = Witness()
     witness.on_step = lambda *_: None  # type: ignore[method-assign]
     how = {"resumes": False, "allows_changes": False, "replaces": False} | start
@@ -333,9 +334,9 @@ def test_every_key_is_changed_or_free() -> None:
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Tensor]]]:
     """Folders with a checkpoint of step 2, and the state after step 3."""
-    torch.set_num_threads(1)
     ends: dict[str, tuple[Path, dict[str, Tensor]]] = {}
     text = tmp_path_factory.mktemp("text")
+    (text / "text.txt").write_text("".join(f"line {n}: {n * n}\n" for n in range(200)))
     for name in BASES:
         folder = tmp_path_factory.mktemp(name)
         config = of_base(name, folder, text)

@@ -124,7 +124,7 @@ class Durable(MutableMapping[str, Any]):
             stack.enter_context(self._checkpoints.lock() if ranks.is_first else nullcontext())
             is_main = threading.current_thread() is threading.main_thread()
             self._signals = (
-                stack.enter_context(listen(_say)) if is_main else Signals(_say, is_training=True)
+                stack.enter_context(listen(say)) if is_main else Signals(say, is_training=True)
             )
             manifest = newest_whole(self._checkpoints, ranks, self._say)
             if manifest is not None:
@@ -148,19 +148,32 @@ class Durable(MutableMapping[str, Any]):
         SIGINT or SIGHUP the step is finished and saved, and SystemExit raised with 128 plus the
         signal's number.
         """
-        # What the script drew before its first step, as for a batch that is replaced, is undone.
-        set_random(self._random)
-        self._signals.is_training = True
+        self.begin()
         for step in range(self.step, end):
             yield step
-            self.step = step + 1
-            stop, is_asked = self._saver.requests(self.step, self._signals)
-            if stop or is_asked or self.step == end:
-                self._saver.save(self.step, {})
-            if stop:
-                self._saver.wait()
-                self._contents.ranks.wait()
-                raise SystemExit(EXIT_CODE + stop)
+            self.done(step + 1, is_last=step + 1 == end)
+
+    def begin(self) -> None:
+        """Before the first step: restore the random states of the checkpoint.
+
+        What the script drew before, as for a batch that is replaced, is undone.
+        """
+        set_random(self._random)
+        self._signals.is_training = True
+
+    def done(self, step: int, *, is_last: bool = False) -> None:
+        """So many steps are done: save if it is due, after the last step in any case.
+
+        For loops that do not call `steps`; raises SystemExit as that does.
+        """
+        self.step = step
+        stop, is_asked = self._saver.requests(step, self._signals)
+        if stop or is_asked or is_last:
+            self._saver.save(step, {})
+        if stop:
+            self._saver.wait()
+            self._contents.ranks.wait()
+            raise SystemExit(EXIT_CODE + stop)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -183,7 +196,7 @@ class Durable(MutableMapping[str, Any]):
 
     def _say(self, text: str) -> None:
         if self._contents.ranks.is_first:
-            _say(text)
+            say(text)
 
     def _resume(self, manifest: Manifest) -> None:
         contents = self._contents
@@ -436,5 +449,5 @@ def _ranks() -> Ranks:
     return Ranks(dist.get_rank(), dist.get_world_size(), local_rank, group, saving_group)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"torchtally: {text}", file=sys.stderr, flush=True)
