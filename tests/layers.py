@@ -34,18 +34,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "tracer": ("chips", "errors", "isolation", "memory", "torch_private", "trace", "virtual"),
     "runs": ("chips", "errors", "isolation", "memory", "timing", "torch_private", "trace", "tracer",
              "virtual"),
-    "models": ("chips", "errors", "isolation", "ledger", "reading", "timing", "torch_private",
-               "trace", "tracer", "views"),
+    "gates": ("atomic", "errors", "ledger", "plan", "reading", "table", "units", "views"),
+    "models": ("chips", "errors", "ledger", "reading", "runs", "timing", "torch_private", "trace",
+               "views"),
     "fit": ("chips", "errors", "isolation", "ledger", "memory", "progress", "runs", "table",
             "trace", "tracer", "units", "views"),
-    "report": ("chips", "fit", "ledger", "memory", "number_formats", "plan", "progress", "steps",
-               "table", "trace", "units", "views"),
+    "report": ("chips", "fit", "gates", "ledger", "memory", "number_formats", "plan", "progress",
+               "steps", "table", "trace", "units", "views"),
     "bench": ("chips", "errors", "timing", "torch_private", "trace", "tracer", "virtual", "work"),
     "train": ("chips", "errors", "plan", "progress", "reading", "torch_private", "units"),
     "sweep": ("atomic", "errors", "progress", "reading", "runs", "table", "train", "units"),
-    "cli": ("atomic", "bench", "chips", "errors", "fit", "isolation", "ledger", "memory", "models",
-            "plan", "progress", "reading", "report", "runs", "sweep", "table", "timing", "trace",
-            "tracer", "train", "units", "views", "work"),
+    "cli": ("atomic", "bench", "chips", "errors", "fit", "gates", "isolation", "ledger", "memory",
+            "models", "plan", "progress", "reading", "report", "runs", "sweep", "table", "timing",
+            "trace", "tracer", "train", "units", "views", "work"),
+    "pytest_plugin": ("chips", "errors", "gates", "ledger", "models", "report", "runs", "timing",
+                      "trace", "views"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
@@ -74,7 +77,7 @@ the names that those have."""
 UNFORMATTED = frozenset({"table", "views"})
 """Leave numbers to renderers: in cells, and in notes as a `Number` with its unit."""
 
-LAZY = frozenset({"__init__", "__main__", "cli"})
+LAZY = frozenset({"__init__", "__main__", "cli", "pytest_plugin"})
 """Import what needs torch inside functions only, so that `tally --help` is immediate."""
 
 MEANINGLESS = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})

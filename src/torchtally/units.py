@@ -261,8 +261,8 @@ def parse_fraction(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds from "24h", "90min", "30d", "2w", "1mo" or "3600s"; a month is 1/12 year."""
-    examples = "30d, 24h, 90min, 2w, 1mo or 3600s"
+    """Seconds from "24h", "90min", "30d", "2w", "1mo", "3600s", "200ms"; a month is 1/12 year."""
+    examples = "30d, 24h, 90min, 2w, 1mo, 3600s or 200ms"
     return float(_parse(text, PARSED_SECONDS, "a length of time", examples))
 
 
@@ -330,6 +330,7 @@ PARSED_COUNT: Mapping[str, Fraction] = {
 }
 PARSED_FRACTION: Mapping[str, Fraction] = {"": Fraction(1), "%": Fraction(1, 100)}
 PARSED_SECONDS: Mapping[str, Fraction] = {
+    "us": Fraction(1, 10**6),
     "ms": Fraction(1, 1000),
     "s": Fraction(1),
     "min": Fraction(60),

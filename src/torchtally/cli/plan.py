@@ -25,9 +25,10 @@ from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torchtally.chips import Cluster
+    from torchtally.gates import Finding
     from torchtally.plan.architecture.model import Model
     from torchtally.plan.questions import Answer, Request
 
@@ -69,6 +70,7 @@ examples:
   tally plan --flops 3e24 --gpus 1024xH100-SXM --mfu 0.4
   tally plan path/to/config.json --tokens 2T --gpus 256xB200 --mfu 0.4 --explain
   tally plan 7B --tokens 1T --gpus 64xH100-SXM --mfu 0.4 --compare A100-SXM,B200
+  tally plan llama-3-8b --gpus 8xH100-SXM --check "memory < 80GB"
 """
 
 
@@ -238,6 +240,14 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--explain", action="store_true", help="each formula, with the numbers put in, and sources"
     )
     group.add_argument("--top", type=positive_count, metavar="N", help="rows of a table: 10")
+    group.add_argument(
+        "--check",
+        action="append",
+        default=[],
+        metavar="LIMIT",
+        help="what a figure of the answer must be, or the exit code is 3: 'memory < 80GB', "
+        "'training-time < 30d' (repeatable)",
+    )
     add_format(parser)
 
 
@@ -251,11 +261,34 @@ def command(args: argparse.Namespace) -> int:
 
         write_report(table_report(known_models()), args)
         return 0
-    answer = _ask(args)
+    answer, findings = _checked(args) if args.check else (_ask(args), [])
     if args.torchtitan is not None:
         write_or_emit(answer.config, args.torchtitan)
     write_report(answer_report(answer, is_explained=args.explain), args)
-    return 0
+    return show_findings(findings)
+
+
+def _checked(args: argparse.Namespace) -> "tuple[Answer, list[Finding]]":
+    """Limits that cannot be read are refused before the question is answered."""
+    from torchtally.gates.answers import check_answer, parse_checks
+
+    comparisons = parse_checks(args.check)
+    answer = _ask(args)
+    return answer, check_answer(answer, comparisons)
+
+
+def show_findings(findings: "Sequence[Finding]") -> int:
+    """On stderr, where no program reads the answer. Returns the exit code."""
+    if not findings:
+        return 0
+    from torchtally.cli.output import emit, is_coloured, width
+    from torchtally.gates import GATE_EXIT
+    from torchtally.report.gates import findings_text
+
+    if sys.stderr is not None:
+        text = findings_text(findings, width=width(), is_coloured=is_coloured(sys.stderr))
+        emit(text, sys.stderr)
+    return 0 if all(finding.holds for finding in findings) else GATE_EXIT
 
 
 def _ask(args: argparse.Namespace) -> "Answer":

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torchtally.chips import Chip
     from torchtally.fit.advisor import Advisor
     from torchtally.fit.network_advisor import NetworkAdvisor
+    from torchtally.gates import Finding
+    from torchtally.gates.run import RunGates
     from torchtally.ledger import Ledger
     from torchtally.runs.ranks.mailbox import Mailbox
     from torchtally.runs.ranks.together import SimulatedRanks
@@ -53,6 +55,8 @@ examples:
   tally run --gpu H100-SXM -m mypackage.train --config base.yaml
   tally run train.py --gpu H200 --json report.json 2> report.txt
   tally run train.py --html run.html            an interactive page for a browser
+  tally run train.py --assert "peak < 24GiB" --assert "step < 200ms"
+  tally run train.py --budget budgets.toml      as last time? --update writes it
   tally run train.py --gpu 8xH100-SXM --rank 3
   tally run pipeline.py --gpu 4xH100-SXM --rank all
   tally run --gpu 2x8xH100-SXM torchrun --nnodes 2 --nproc_per_node 8 train.py
@@ -62,7 +66,8 @@ The script is really executed: it reads its files and prints its output (stdout 
 Only its GPU is simulated, and what it writes goes to a folder beside the trace (run.tally.files):
 no file that existed before is changed. The report goes to stderr, the exit code is the script's: 0
 when the steps were done, 1 when it raised; 130 on Ctrl-C, 143 on SIGTERM, 124 when --max-seconds
-were over. The report is printed in every case.
+were over; 3 when a limit of --assert or --budget does not hold. The report is printed in every
+case.
 """
 
 
@@ -161,6 +166,15 @@ def add_parser(subparsers: Subparsers) -> None:
                         help="do not run the script again to try changes: out of memory, those "
                         "that would make it fit; on several GPUs, those that would hide more of "
                         "the network; with --what-if, that without it")  # fmt: skip
+    parser.add_argument("--assert", action="append", default=[], metavar="LIMIT", dest="limits",
+                        help="what must hold, or the exit code is 3: 'peak < 24GiB', "
+                        "'step < 200ms'; also reserved, saved, flops, forward, backward, "
+                        "recompute, parameters, mfu, tokens/s, samples/s (repeatable)")  # fmt: skip
+    parser.add_argument("--budget", metavar="FILE",
+                        help="limits of this run, from a file kept in the repository")  # fmt: skip
+    parser.add_argument(
+        "--update", action="store_true", help="write this run's figures to the file of --budget"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, no report on stderr")
     parser.set_defaults(command=command)
 
@@ -194,6 +208,7 @@ def command(args: argparse.Namespace) -> int:
     args.launch = launch_of(script)
     script = args.launch.script if args.launch else script
     check(script)
+    args.gates = gates_of(args, str(script))
     with ranks_of(args) as args.ranks:
         if args.launch is not None:
             script = args.launch.script_of(args.world.local_rank)
@@ -201,6 +216,18 @@ def command(args: argparse.Namespace) -> int:
     if sys.stdout is None or sys.stdout.closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for whoever flushes it at the end)
     return code
+
+
+def gates_of(args: argparse.Namespace, run: str) -> "RunGates":
+    """What the run is held to. Raises UsageError for what cannot be read."""
+    from torchtally.gates.run import RunGates, run_gates
+
+    if args.mailbox is not None:
+        return RunGates()  # the first of the ranks is held to it
+    gpus = args.gpus
+    gpu = gpus.chip.name if gpus.count == 1 else f"{gpus.count}x{gpus.chip.name}"
+    place = place_of(args.budget, "--budget")
+    return run_gates(args.limits, place, is_update=args.update, run=run, gpu=gpu)
 
 
 def be_rank_of(args: argparse.Namespace) -> "Mailbox | None":
@@ -263,6 +290,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
 
     from torchtally.fit.advisor import Advisor
     from torchtally.fit.network_advisor import NetworkAdvisor
+    from torchtally.gates import GATE_EXIT
     from torchtally.isolation.run import SUFFIX, folder_beside, isolation
     from torchtally.report.run_progress import RunProgress
     from torchtally.timing.prediction import Prediction
@@ -321,14 +349,14 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
                     variables=args.launch.environment if args.launch else None,
                     compares=args.compares,
                 )
-                report(trace, peers, args, stderr, advisor, network_advisor)
+                holds = report(trace, peers, args, stderr, advisor, network_advisor)
             except TallyError as error:
                 print(f"tally: error: {error}", file=stderr, flush=True)
                 return error.exit_code
         if outcome.exit_code == 0 and (reason := complaint(recording_session)):
             print(f"tally: error: {reason}", file=stderr, flush=True)
             return IDLE_EXIT
-        return outcome.exit_code
+        return outcome.exit_code if holds else outcome.exit_code or GATE_EXIT
 
     folder = folder_beside(args.trace_place)
     stopper = Stopper(leaving, max_seconds=args.max_seconds)
@@ -381,8 +409,9 @@ def report(
     stderr: TextIO,
     advisor: "Advisor",
     network_advisor: "NetworkAdvisor",
-) -> None:
+) -> bool:
     """Write the trace, then say what is in it. Says it, too, when the trace cannot be written.
+    Whether all limits hold.
 
     After a run that ended for want of memory, changes are tried that may make it fit; after one of
     several ranks those that may hide more of its collectives.
@@ -406,6 +435,10 @@ def report(
         page = ledger_report(ledger, file=args.output, columns=args.columns)
         emit(render(page, args.format, look(stderr)), stderr)
         stderr.flush()
+    findings = args.gates.findings(ledger)
+    show_findings(findings, args, stderr)
+    if trace.ending.kind in ("steps", "exit"):
+        update_budget(args, ledger)
     try:
         if trace.final_refusal is not None and not args.no_advice:
             advise(advisor, ledger, args, stderr)
@@ -418,6 +451,7 @@ def report(
                 changes=advisor.results,
                 timed_changes=network_advisor.results,
                 unchanged=network_advisor.unchanged,
+                findings=findings,
             )
             write_or_emit(render(page, "json", look(stderr)), args.json_place)
         if args.html_place is not None:
@@ -426,6 +460,28 @@ def report(
             write_page(ledger, args.html_place)
     if failed is not None:
         raise failed
+    return all(finding.holds for finding in findings)
+
+
+def show_findings(findings: "Sequence[Finding]", args: argparse.Namespace, stderr: TextIO) -> None:
+    """Every limit; of a quiet run those that do not hold."""
+    from torchtally.cli.output import emit, is_coloured, width
+    from torchtally.report.gates import findings_text
+
+    shown = [finding for finding in findings if not (args.quiet and finding.holds)]
+    if shown:
+        separator = "" if args.quiet else "\n"
+        text = findings_text(shown, width=width(), is_coloured=is_coloured(stderr))
+        emit(separator + text, stderr)
+        stderr.flush()
+
+
+def update_budget(args: argparse.Namespace, ledger: "Ledger") -> None:
+    """Write the run's figures, where --update asks for it."""
+    budget = args.gates.update(ledger)
+    if budget is not None:
+        say(f"{args.budget}: the budget of `{budget.run}` on {budget.gpu} is written",
+            is_quiet=args.quiet)  # fmt: skip
 
 
 def advise(advisor: "Advisor", ledger: "Ledger", args: argparse.Namespace, stderr: TextIO) -> None:

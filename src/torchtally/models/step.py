@@ -12,17 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtally import torch_private as private
-from torchtally.chips import Chip
 from torchtally.errors import UsageError
-from torchtally.isolation.run import isolation
 from torchtally.models.inputs import Inputs
 from torchtally.models.optimizers import MakeOptimizer, make_optimizer
 from torchtally.models.placing import TensorDevices, model_on_gpu, tensors_of
 from torchtally.models.precision import StepPrecision
-from torchtally.timing.prediction import Prediction
+from torchtally.runs.tracing_context import tracing
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Ending, Trace
-from torchtally.tracer.session import recording
 from torchtally.views.model_summary import ModuleFacts, Shape
 
 STEP = 2
@@ -41,7 +38,6 @@ class StepRequest:
     precision: StepPrecision
     is_training: bool
     loss: Loss | None
-    chip: Chip
 
 
 @dataclass(slots=True)
@@ -78,15 +74,7 @@ def _run(request: StepRequest, roofline: Roofline, idle: frozenset[str]) -> Step
     run = StepRun()
     with (
         random_states_kept(),
-        isolation("isolated", None) as isolated,
-        recording(
-            request.chip,
-            script=_name(model),
-            memory_is_limited=False,
-            prediction=Prediction(roofline),
-            written=isolated.written,
-            facts=isolated.facts,
-        ) as session,
+        tracing(_name(model), roofline, memory_is_limited=False) as session,
         request.precision.products(),
     ):
         recorder = session.recorder
@@ -96,7 +84,6 @@ def _run(request: StepRequest, roofline: Roofline, idle: frozenset[str]) -> Step
 
         _take_step(request, devices, idle, run, end_step)
         run.trace = session.trace(Ending("steps"))
-        isolated.tidy()
     return run
 
 

@@ -62,7 +62,6 @@ def summary(
         precision=how,
         is_training=training,
         loss=loss,
-        chip=target.chip,
     )
     trace, run = run_step(request, target)
     ledger = account(trace, roofline=target, step=STEP)

@@ -5,7 +5,9 @@ from functools import partial
 
 from torchtally.fit.network_advisor import TimedChange, TimedRun
 from torchtally.fit.results import ChangeResult
+from torchtally.gates import Finding
 from torchtally.ledger import Ledger
+from torchtally.report.gates import findings_document
 from torchtally.report.json import (
     changes_document,
     ledger_document,
@@ -36,10 +38,12 @@ def ledger_report(
     changes: Sequence[ChangeResult] | None = None,
     timed_changes: Sequence[TimedChange] = (),
     unchanged: TimedRun | None = None,
+    findings: Sequence[Finding] = (),
 ) -> Report:
     """The page about a run. `file` is the trace's, for the commands it suggests; `columns` are
     those to show in the tables that have any of them; `changes` were tried to make it fit,
     `timed_changes` to hide more of its network; `unchanged` is the run without its own changes.
+    `findings` are of its limits.
     """
 
     def document() -> dict[str, object]:
@@ -50,6 +54,8 @@ def ledger_report(
             tried["timed_changes"] = timed_changes_document(timed_changes)
         if unchanged is not None:
             tried["unchanged"] = unchanged_document(unchanged)
+        if findings:
+            tried["limits"] = findings_document(findings)
         return {**ledger_document(ledger), **tried}
 
     def text(look: Look) -> str:

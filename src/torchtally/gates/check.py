@@ -1,0 +1,65 @@
+"""Whether limits hold, and what they are held against."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torchtally.gates.gauges import GAUGES, GaugeReading
+from torchtally.gates.limits import Limit
+from torchtally.ledger import Ledger
+from torchtally.table import Table
+from torchtally.units import Unit
+from torchtally.views.moments import moment_at
+
+OF_MEMORY = ("peak", "reserved")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A limit, and what the quantity is."""
+
+    limit: Limit
+    unit: Unit
+    reading: GaugeReading
+    where: str = ""
+    """Of a peak: when it is reached."""
+    evidence: Table | None = None
+    """Of a limit that does not hold: the lines behind it."""
+
+    @property
+    def is_decided(self) -> bool:
+        """What may be more than was counted exceeds an upper limit, or keeps nothing."""
+        value = self.reading.value
+        if value is None:
+            return False
+        return not self.reading.doubt or (self.limit.is_upper and not self.limit.holds(value))
+
+    @property
+    def holds(self) -> bool:
+        """A limit that cannot be decided does not hold."""
+        value = self.reading.value
+        return value is not None and self.is_decided and self.limit.holds(value)
+
+
+def check(ledger: Ledger, limits: Iterable[Limit]) -> list[Finding]:
+    """A finding for each limit, in their order."""
+    return [_finding(ledger, limit) for limit in limits]
+
+
+def _finding(ledger: Ledger, limit: Limit) -> Finding:
+    gauge = GAUGES[limit.name]
+    reading = gauge.read(ledger)
+    found = Finding(limit, gauge.unit, reading)
+    if found.holds or reading.value is None:
+        return found
+    moment = moment_at(ledger, ledger.memory.peak_tick) if limit.name in OF_MEMORY else None
+    return Finding(limit, gauge.unit, reading, str(moment or ""), gauge.evidence(ledger))
+
+
+def check_values(
+    values: Mapping[str, tuple[float, Unit]], limits: Iterable[Limit]
+) -> list[Finding]:
+    """The same of quantities that are known by their names."""
+    return [
+        Finding(limit, values[limit.name][1], GaugeReading(values[limit.name][0]))
+        for limit in limits
+    ]

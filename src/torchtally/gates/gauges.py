@@ -1,0 +1,147 @@
+"""The quantities of a run that can be limited, and what shows where they come from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+from torchtally.ledger import Ledger, Total
+from torchtally.table import Table
+from torchtally.units import Unit
+from torchtally.views import by
+from torchtally.views.lines import lines
+from torchtally.views.parameters import parameters_of
+from torchtally.views.peak import peak_lines
+from torchtally.views.summary import reserved_bytes_of, why_no_time
+from torchtally.views.throughput import throughput
+from torchtally.views.utilisation import model_utilisation
+
+TOP_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeReading:
+    """What a gauge shows of one run."""
+
+    value: float | None
+    """None where it is unknown."""
+    doubt: str = ""
+    """Why it is unknown, or may be more than this; "" where it is what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A quantity of a run."""
+
+    name: str
+    summary: str
+    unit: Unit
+    read: Callable[[Ledger], GaugeReading]
+    evidence: Callable[[Ledger], Table]
+    """The lines that it comes from, largest first."""
+    is_better_lower: bool = True
+
+
+def _sorted_lines(column: str) -> Callable[[Ledger], Table]:
+    def table(ledger: Ledger) -> Table:
+        found = lines(ledger)
+        has_column = column in [each.name for each in found.columns]
+        return (found.sorted_by(column) if has_column else found).top(TOP_LINES)
+
+    return table
+
+
+def _peak_lines(ledger: Ledger) -> Table:
+    return peak_lines(ledger).top(TOP_LINES)
+
+
+def _held(read: Callable[[Ledger], int]) -> Callable[[Ledger], GaugeReading]:
+    """Of memory: exact, but of a run that never used the GPU."""
+
+    def reading(ledger: Ledger) -> GaugeReading:
+        if not ledger.memory.device:
+            return GaugeReading(None, "nothing was allocated on the GPU")
+        return GaugeReading(read(ledger))
+
+    return reading
+
+
+def _work(read: Callable[[Total], int]) -> Callable[[Ledger], GaugeReading]:
+    """Of FLOPs: those of operators without a rule are missing."""
+
+    def reading(ledger: Ledger) -> GaugeReading:
+        missing = ledger.coverage.uncounted
+        if not ledger.reported:
+            return GaugeReading(None, "no operator ran")
+        doubt = f"operators without a rule are not in it: {_names(missing)}" if missing else ""
+        return GaugeReading(read(ledger.total), doubt)
+
+    return reading
+
+
+def _names(operators: tuple[object, ...]) -> str:
+    return ", ".join(str(getattr(operator, "op", ""))[:80] for operator in operators[:3])
+
+
+def _step(ledger: Ledger) -> GaugeReading:
+    if ledger.step_s is None or not ledger.reported:
+        return GaugeReading(None, why_no_time(ledger) or "no operator ran")
+    untimed = ledger.untimed
+    return GaugeReading(
+        ledger.step_s, f"operators without a time: {_names(untimed)}" if untimed else ""
+    )
+
+
+def _mfu(ledger: Ledger) -> GaugeReading:
+    found = model_utilisation(ledger) if ledger.step_s else None
+    if found is None or found.fraction is None:
+        return GaugeReading(None, why_no_time(ledger) or "no matrix product with a known peak")
+    return GaugeReading(found.fraction, _step(ledger).doubt)
+
+
+def _rate(name: str) -> Callable[[Ledger], GaugeReading]:
+    def reading(ledger: Ledger) -> GaugeReading:
+        found = throughput(ledger)
+        per_s = None if found is None else getattr(found, name)
+        if per_s is None:
+            return GaugeReading(
+                None, why_no_time(ledger) or "no operator shows the size of the batch"
+            )
+        return GaugeReading(per_s, _step(ledger).doubt)
+
+    return reading
+
+
+def _parameters(ledger: Ledger) -> GaugeReading:
+    found = parameters_of(ledger)
+    return (
+        GaugeReading(None, "no model was seen") if found is None else GaugeReading(found.elements)
+    )
+
+
+_LISTED = (
+    Gauge("peak", "bytes allocated at most", Unit.BYTES,
+          _held(lambda ledger: ledger.memory.peak_bytes), _peak_lines),
+    Gauge("reserved", "bytes the allocator reserves at most", Unit.BYTES,
+          _held(reserved_bytes_of), _peak_lines),
+    Gauge("saved", "bytes held from the forward to the backward pass", Unit.BYTES,
+          _held(lambda ledger: ledger.total.bytes_saved), _sorted_lines("bytes_saved")),
+    Gauge("step", "predicted time of a step", Unit.SECONDS, _step, _sorted_lines("seconds")),
+    Gauge("flops", "FLOPs of a step", Unit.FLOPS,
+          _work(attrgetter("flops")), _sorted_lines("flops_forward")),
+    Gauge("forward", "FLOPs of its forward pass", Unit.FLOPS,
+          _work(attrgetter("flops_forward")), _sorted_lines("flops_forward")),
+    Gauge("backward", "FLOPs of its backward pass", Unit.FLOPS,
+          _work(attrgetter("flops_backward")), _sorted_lines("flops_backward")),
+    Gauge("recompute", "FLOPs of recomputation", Unit.FLOPS,
+          _work(attrgetter("flops_recompute")), _sorted_lines("flops_recompute")),
+    Gauge("parameters", "parameters of the model", Unit.PARAMETERS,
+          _parameters, lambda ledger: by(ledger, "repeated-module").top(TOP_LINES)),
+    Gauge("mfu", "model FLOPs utilisation", Unit.FRACTION,
+          _mfu, _sorted_lines("seconds"), is_better_lower=False),
+    Gauge("tokens/s", "tokens a second, of all ranks", Unit.TOKEN_PER_S,
+          _rate("tokens_per_s"), _sorted_lines("seconds"), is_better_lower=False),
+    Gauge("samples/s", "samples a second, of all ranks", Unit.NUMBER,
+          _rate("samples_per_s"), _sorted_lines("seconds"), is_better_lower=False),
+)  # fmt: skip
+GAUGES: Mapping[str, Gauge] = {gauge.name: gauge for gauge in _LISTED}
+"""By name, in the order of the help."""

@@ -1,0 +1,64 @@
+"""Whether limits hold, as text: a line for each, and the lines of code behind those that do not."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.text import Text
+
+from torchtally.gates import Finding
+from torchtally.report.document import Document
+from torchtally.report.grid import table_lines, wrapped
+from torchtally.report.terminal import joined
+from torchtally.units import format_number
+
+
+def findings_text(
+    findings: Sequence[Finding], *, width: int = 80, is_coloured: bool = False
+) -> str:
+    """Each limit, and whether it holds; those that do not hold last, each with its lines."""
+    return joined(list(_lines(findings, width)), is_coloured)
+
+
+def sentence(finding: Finding) -> str:
+    """Whether a limit holds, in one sentence."""
+    limit, reading = finding.limit, finding.reading
+    if reading.value is None:
+        return f"{limit.text}: cannot be decided, {limit.name} is unknown ({reading.doubt})"
+    value = format_number(reading.value, finding.unit)
+    if finding.holds:
+        return f"{limit.text}: holds, {value}"
+    if not finding.is_decided:
+        return f"{limit.text}: cannot be decided, {limit.name} is at least {value}; {reading.doubt}"
+    where = f" in {finding.where}" if finding.where else ""
+    return f"{limit.text}: DOES NOT HOLD, {limit.name} is {value}{where}"
+
+
+def _lines(findings: Iterable[Finding], width: int) -> Iterator[Text]:
+    ordered = sorted(findings, key=lambda finding: not finding.holds)
+    shown: set[int] = set()
+    for finding in ordered:
+        style = "green" if finding.holds else "bold red"
+        for number, line in enumerate(wrapped(sentence(finding), width)):
+            yield Text(line if number else line.strip(), style=style)
+    for finding in ordered:
+        table = finding.evidence
+        if table is not None and hash(table.title) not in shown:
+            shown.add(hash(table.title))
+            yield from table_lines(table, width, is_brief=True)
+
+
+def findings_document(findings: Iterable[Finding]) -> list[Document]:
+    """Each limit in its plain unit; a value that is unknown is null."""
+    return [
+        {
+            "limit": finding.limit.text,
+            "quantity": finding.limit.name,
+            "relation": finding.limit.relation,
+            "amount": finding.limit.amount,
+            "unit": str(finding.unit),
+            "value": finding.reading.value,
+            "doubt": finding.reading.doubt,
+            "where": finding.where,
+            "holds": finding.holds,
+        }
+        for finding in findings
+    ]

@@ -1,0 +1,102 @@
+"""`tally run --assert`, `--budget` and `tally plan --check`: exit codes and messages."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run_tally import tally_run
+from torchtally.cli import main
+from torchtally.gates import GATE_EXIT
+from torchtally.gates.budget import BudgetFile
+
+SCRIPT = """\
+import sys
+import torch
+weight = torch.nn.Parameter(torch.empty(1024, 1024, device="cuda"))
+optimizer = torch.optim.SGD([weight])
+for _ in range(2):
+    (weight @ weight).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+"""
+OPTIONS = ("--quiet", "--no-advice", "--steps", "all")
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+
+def test_limits_that_hold_change_nothing(tmp_path: Path) -> None:
+    done = tally_run("--no-advice", "train.py", "--assert", "peak < 1GiB", cwd=tmp_path)
+    assert done.code == 0
+    assert "\npeak < 1GiB: holds, " in done.stderr
+
+
+def test_a_limit_that_does_not_hold_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    words = ("--assert", "peak < 1MiB", "--assert", "flops < 1T", "--json", "report.json")
+    done = tally_run(*OPTIONS, *words, "train.py", cwd=tmp_path)
+    assert done.code == GATE_EXIT
+    assert done.stderr.startswith("peak < 1MiB: DOES NOT HOLD, peak is ")
+    assert "  parameters" in done.stderr
+    assert "  train.py:3  weight = torch.nn" in done.stderr
+    assert "flops < 1T" not in done.stderr  # a quiet run shows what does not hold
+    limits = json.loads((tmp_path / "report.json").read_text())["limits"]
+    assert [(limit["quantity"], limit["holds"]) for limit in limits] == [
+        ("peak", False), ("flops", True),
+    ]  # fmt: skip
+
+
+def test_the_scripts_own_exit_code_comes_first(tmp_path: Path) -> None:
+    done = tally_run(*OPTIONS, "--assert", "peak < 1MiB", "train.py", "7", cwd=tmp_path)
+    assert done.code == 7
+    assert "peak < 1MiB: DOES NOT HOLD" in done.stderr
+
+
+def test_a_mistake_is_noticed_before_the_script_runs(tmp_path: Path) -> None:
+    done = tally_run("--assert", "peak < 1", "train.py", cwd=tmp_path)
+    assert done.code == 2
+    assert "tally: error: 'peak < 1': '1' has no unit." in done.stderr
+    assert not done.file.exists()
+
+
+def test_a_budget_is_written_and_kept(tmp_path: Path) -> None:
+    budget = ("--budget", "budgets.toml")
+    assert tally_run(*OPTIONS, *budget, "--update", "train.py", cwd=tmp_path).code == 0
+    assert tally_run(*OPTIONS, *budget, "train.py", cwd=tmp_path).code == 0
+    file = tmp_path / "budgets.toml"
+    (found,) = BudgetFile.load(str(file)).budgets
+    assert (found.run, found.gpu) == ("train.py", "H100-SXM")
+    assert found.figures["flops"] >= 3 * 2 * 1024**3
+    text = file.read_text()
+    file.write_text("\n".join(
+        "flops = 1" if line.startswith("flops") else line for line in text.splitlines()
+    ))  # fmt: skip
+    done = tally_run(*OPTIONS, *budget, "train.py", cwd=tmp_path)
+    assert done.code == GATE_EXIT
+    assert "flops <= 1 FLOPs + 2% of the budget: DOES NOT HOLD" in done.stderr
+
+
+PLAN = ("plan", "llama-3-8b", "--gpus", "8xH100-SXM", "--micro-batch", "1")
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "message"),
+    [
+        ("memory < 80GB", 0, "memory < 80GB: holds, 71"),
+        ("tokens/s > 1M", GATE_EXIT, "tokens/s > 1M: DOES NOT HOLD, tokens/s is "),
+        ("MFU > 10%", 0, "mfu > 10%: holds, "),
+        ("memroy < 80GB", 2, "unknown quantity 'memroy'. Did you mean memory"),
+        ("memory < 80", 2, "'80' has no unit"),
+        ("memory", 2, "'memory' is no limit"),
+    ],
+)
+def test_a_plan_is_checked(
+    limit: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*PLAN, "--check", limit]) == code
+    out, err = capsys.readouterr()
+    assert message in err
+    assert bool(out) == (code != 2)
