@@ -69,8 +69,13 @@ def test_text_that_changed_is_tokenized_again(tmp_path: Path) -> None:
     first = header(config)["fingerprints"]
     text = tmp_path / "text.txt"
     text.write_text(text.read_text().replace("7", "8"))  # as many bytes
-    with pytest.raises(UsageError, match=r"fingerprints\.train\.sha256: saved '[0-9a-f]{64}', now"):
+    with pytest.raises(UsageError, match=r"data\.text: has changed .* data\.train = \["):
         train(config, resumes=True)
+    # The tokens of the run are still there.
+    former = {"text": [], "train": [f"{config.log.folder}/data"]}
+    assert train(language(tmp_path, steps=2, data=former), resumes=True) == ["resuming from step 2"]
+    (note, *_) = train(config, resumes=True, allows_changes=True)
+    assert f"fingerprints.train.sha256: saved '{first['train']['sha256']}', now" in note
     train(config, replaces=True)
     second = header(config)["fingerprints"]
     assert first["train"]["tokens"] == second["train"]["tokens"]
@@ -121,6 +126,17 @@ def test_changed_tokens_are_noticed(shards: TrainConfig, tmp_path: Path) -> None
     assert sum('"fingerprints"' in line for line in log) == 2  # of the run, and of its resumption
     manifest = Checkpoints(shards.log.folder).manifest(2)
     assert manifest.fingerprints["train"] == header(shards)["fingerprints"]["train"]
+
+
+def test_a_checkpoint_without_fingerprints_is_resumed(
+    shards: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Format 1: what the data was is unknown."""
+    monkeypatch.setattr("torchtally.train.checkpoints.saver.FORMAT_VERSION", 1)
+    train(shards, replaces=True)
+    monkeypatch.undo()
+    raw(tmp_path / "a_2.bin", np.zeros(3000))
+    assert train(shards, resumes=True) == ["resuming from step 2"]
 
 
 def test_other_validation_data_is_said_and_not_refused(shards: TrainConfig, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torchtally.train.loop import History, TrainingObserver, train
 from torchtally.train.plan import step_flops
 from torchtally.train.ranks import Ranks
 from torchtally.train.signals import Signals
+from torchtally.train.tasks import former_tokens, has_tokens_of_text
 from torchtally.train.trainer import Trainer, trainer_of
 
 
@@ -43,7 +44,9 @@ def train_in_folder(
     checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
     flops, peak = step_flops(config) / ranks.size, start.peak_flop_per_s
     with checkpoints.lock() if ranks.is_first else nullcontext():
-        ranks.run_on_first(lambda: _check_past(checkpoints, start), "look for an earlier run")
+        ranks.run_on_first(
+            lambda: _check_past(config, checkpoints, start), "look for an earlier run"
+        )
         trainer = trainer_of(config, ranks)
         resumed = None
         if start.resumes:
@@ -64,11 +67,20 @@ def train_in_folder(
     return history
 
 
-def _check_past(checkpoints: Checkpoints, start: Start) -> None:
-    if checkpoints.steps() and not (start.resumes or start.replaces):
+def _check_past(config: TrainConfig, checkpoints: Checkpoints, start: Start) -> None:
+    if start.replaces or not checkpoints.steps():
+        return
+    if not start.resumes:
         raise UsageError(
             f"{checkpoints.path}: has checkpoints of an earlier run. Continue it with --resume, "
             "drop it with --replace, or give this run a folder: --log.folder runs/other."
+        )
+    # Before they are replaced: the run that is resumed was trained on the tokens that are there.
+    reads_text = config.task == "language" and bool(config.data.text)
+    if reads_text and not start.allows_changes and not has_tokens_of_text(config):
+        raise UsageError(
+            f"data.text: has changed since its tokens were made. {former_tokens(config)} "
+            "--allow-changes continues on the new text, and --replace starts over."
         )
 
 

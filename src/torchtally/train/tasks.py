@@ -290,25 +290,42 @@ def prepare_data(config: TrainConfig, ranks: Ranks = ALONE) -> str:
     """The folder of tokens of the config's texts, below the run's folder; created by rank 0, and
     again where the texts have changed, while the others wait.
     """
-    folder = Path(config.log.folder) / "data"
 
     def prepare_text() -> None:
-        texts = [stdlib() if path == STDLIB else [path] for path in config.data.text]
-        inputs = tuple(path for paths in texts for path in paths)
-        request = PrepareRequest(inputs=inputs, out=str(folder), is_overwriting=True)
-        try:
-            if not is_current(request):
-                prepare(request)
-        except UsageError as error:
-            if not Path(folder, DESCRIPTION).exists():
-                raise
-            raise UsageError(
-                f"{error} To train on the tokens made of the text before, take "
-                f'data.text = [] and data.train = ["{folder}"].'
-            ) from error
+        if not has_tokens_of_text(config):
+            prepare(_text_request(config))
 
     ranks.run_on_first(prepare_text, "prepare the text")
-    return str(folder)
+    return _text_request(config).out
+
+
+def has_tokens_of_text(config: TrainConfig) -> bool:
+    """Whether the run's folder has the tokens of the config's texts as they are now.
+
+    Raises UsageError where a text is gone.
+    """
+    request = _text_request(config)
+    try:
+        return is_current(request)
+    except UsageError as error:
+        if not Path(request.out, DESCRIPTION).exists():
+            raise
+        raise UsageError(f"{error} {former_tokens(config)}") from error
+
+
+def former_tokens(config: TrainConfig) -> str:
+    """How to train on the tokens that were made of other texts before."""
+    return (
+        "To train on the tokens made before, set data.text = [] and "
+        f'data.train = ["{_text_request(config).out}"].'
+    )
+
+
+def _text_request(config: TrainConfig) -> PrepareRequest:
+    texts = [stdlib() if path == STDLIB else [path] for path in config.data.text]
+    inputs = tuple(path for paths in texts for path in paths)
+    folder = Path(config.log.folder) / "data"
+    return PrepareRequest(inputs=inputs, out=str(folder), is_overwriting=True)
 
 
 def share_rows(rows: int, ranks: Ranks) -> slice | None:
