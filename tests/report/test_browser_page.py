@@ -6,10 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.builders import (
@@ -24,6 +27,7 @@ from tests.builders import (
 from tests.report.browser import CHROMIUM, MISSING, Browser, Page, browser
 from tests.report.test_html import CORPUS, HARMLESS, injected
 from tests.report.test_text import realistic
+from tests.strategies import traces
 from torchtally.chips import chip
 from torchtally.ledger import account
 from torchtally.report.browser import page as module
@@ -120,6 +124,28 @@ def test_the_data_are_the_ledgers() -> None:
         storage.bytes for storage in ledger.memory.storages
     )
     assert data["coverage"]["uncounted"][0][:2] == ["h.0.mlp", 1]
+
+
+@given(traces(), st.booleans())
+def test_any_trace_becomes_data_whose_sums_are_the_ledgers(trace: Trace, is_timed: bool) -> None:
+    ledger = account(trace, roofline=H100 if is_timed else None)
+    data = json.loads(json.dumps(page_document(ledger, {}), allow_nan=False))
+    rows = list(accumulate(data["costs"]["row_steps"]))
+    jobs = [data["rows"]["job"][row] for row in rows]
+    counts = data["costs"]["count"]
+    flops = data["jobs"]["flops"]
+    pairs = list(zip(jobs, counts, strict=True))
+    assert sum(count * flops[job] for job, count in pairs) == ledger.total.flops
+    assert sum(counts) == ledger.total.count
+    assert len(data["ops"]["row_steps"]) == len(trace.ops)
+    if is_timed and counts:
+        assert sum(data["costs"]["seconds"] or [0.0]) == pytest.approx(ledger.total.seconds)
+    held = data["memory"]["storages"]
+    lives = zip(accumulate(held["born_steps"]), held["life"], held["bytes"], strict=True)
+    peak_tick = data["memory"]["peak_tick"]
+    alive = [size for born, life, size in lives
+             if born <= peak_tick and (life < 0 or peak_tick < born + life)]  # fmt: skip
+    assert sum(alive) == ledger.memory.peak_bytes
 
 
 def test_a_stride_is_told_where_it_has_gaps() -> None:

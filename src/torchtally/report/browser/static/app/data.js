@@ -35,9 +35,9 @@ class Run {
     const { born_steps: bornSteps, life, bytes, category, output } = memory.storages;
     const born = accumulated(bornSteps);
     const died = new Float64Array(born.length);
-    const last = this.ticks.length ? this.ticks[this.ticks.length - 1] + 1 : 1;
-    this.endTick = Math.max(last, born.length ? born[born.length - 1] + 1 : 1);
+    this.endTick = this.ticks.length ? this.ticks[this.ticks.length - 1] + 1 : 1;
     for (let place = 0; place < born.length; place += 1) {
+      this.endTick = Math.max(this.endTick, born[place] + 1);
       died[place] = life[place] < 0 ? Infinity : born[place] + life[place];
     }
     return {

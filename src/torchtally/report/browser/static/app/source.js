@@ -73,7 +73,8 @@ class SourceView {
       saved: largest((total) => total.saved),
     };
     if (!this.files.some(({ file }) => file === this.file)) {
-      this.file = this.files.length ? this.files[0].file : -1;
+      const hottest = [...this.files].sort((one, other) => other.total[key] - one.total[key]);
+      this.file = hottest.length ? hottest[0].file : -1;
     }
     this.draw();
   }
@@ -113,9 +114,14 @@ class SourceView {
       run.isTimed ? "time" : "", "FLOPs", "moved", "saved", ""].map((title) =>
       h("span", { role: "columnheader" }, title)));
     replaceChildren(this.body, head);
+    if (run.data.delegate && !this.isInnermost) {
+      this.body.append(h("p", { class: "faint aside" }, "One line of yours only calls a library, "
+        + "so these are lines of your own or of the library's model that run below it: ",
+      h("code", {}, run.data.delegate)));
+    }
     const entry = this.files.find(({ file }) => file === this.file);
     if (!entry) {
-      this.body.append(h("p", { class: "faint" }, "No line of Python is known of these operators."));
+      this.body.append(h("p", { class: "faint aside" }, "No line of Python is known of these operators."));
       return;
     }
     const costs = new Map();
@@ -127,7 +133,7 @@ class SourceView {
     const known = text || [];
     if (!text) {
       for (const line of entry.lines) known[run.lines.line[line] - 1] = run.lines.text[line];
-      this.body.append(h("p", { class: "faint" },
+      this.body.append(h("p", { class: "faint aside" },
         "The file was not found as it was when it ran: only the lines that ran are known."));
     }
     const words = this.search.split(/\s+/).filter(Boolean);
