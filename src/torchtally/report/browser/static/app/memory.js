@@ -202,7 +202,7 @@ class MemoryView {
       },
       axes: [
         axisOf({ values: (_, ticks) => ticks.map((at) => (seconds ? formatSeconds(at)
-          : formatCount(at))), space: 80, labelFont: font, labelSize: 22,
+          : formatCount(at))), space: 80, size: 32, labelGap: 0, labelFont: font, labelSize: 22,
         label: seconds ? "predicted time since the start" : "operators since the start" }),
         axisOf({ values: (_, ticks) => ticks.map((at) => formatBytes(at)), size: 84,
           incrs: Array.from({ length: 40 }, (_, power) => 2 ** (power + 4)) }),

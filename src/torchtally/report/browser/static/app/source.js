@@ -93,7 +93,7 @@ class SourceView {
     picker.value = String(this.file);
     this.picker = picker;
     replaceChildren(this.head, picker,
-      this.hasBoth ? choice("lines", [["own", "your lines"], ["inner", "innermost lines"]],
+      this.hasBoth ? choice("lines", [["own", run.data.delegate ? "the model's lines" : "your lines"], ["inner", "innermost lines"]],
         this.isInnermost ? "inner" : "own", (key) => {
           this.isInnermost = key === "inner";
           this.gather();
