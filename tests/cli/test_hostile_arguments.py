@@ -32,6 +32,7 @@ OPTIONS = {
     "report": ["--gpu", "--step", "-o", "--convention", "--no-source"],
     "gpus": ["--format"],
     "dtypes": ["--of", "--format"],
+    "tensor": ["--let", "--format"],
     "audit": ["--tolerance", "--steps", "--gpu", "--top"],
 }  # fmt: skip
 """Without a script, config or trace that is there: nothing is run."""

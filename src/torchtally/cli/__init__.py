@@ -37,6 +37,7 @@ COMMANDS = (
     "bench",
     "gpus",
     "dtypes",
+    "tensor",
 )
 """In the order of `tally --help`."""
 
@@ -57,6 +58,7 @@ examples:
   tally bench                                   what this machine achieves of what is promised
   tally gpus                                    the GPUs that can be simulated
   tally dtypes 0.1 1e-8                         what numbers become in fp16, bf16, fp8, nvfp4
+  tally tensor "x.T[1:]" --let x=3x4            a view or a copy, and where its elements lie
 
 `tally COMMAND --help` explains a command.
 """
