@@ -153,7 +153,7 @@ SOURCES = (
     Source(
         "bigscience",
         "bigscience-workshop/bigscience @9e64ede train/tr11-176B-ml/chronicles-prequel.md",
-        bloom, {"fp16": "mixed-fp16", "bf16": "megatron"}, AttentionKernel.MATH,
+        bloom, {"fp16": "ds-fp16", "bf16": "ds-bf16"}, AttentionKernel.MATH,
         overlap=NO_OVERLAP,
     ),
     Source(

@@ -261,7 +261,7 @@ def test_help_lists_every_recipe_and_optimizer(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         main(["plan", "--help"])
     text = capsys.readouterr().out
-    assert all(f"  {recipe.name:10}{recipe.summary}\n" in text for recipe in RECIPES.values())
+    assert all(f"  {recipe.name:12}{recipe.summary}\n" in text for recipe in RECIPES.values())
     assert f"{', '.join(OPTIMIZERS)}\n" in text.replace(",\n  ", ", ")
     options = plan_options()
     assert tuple(options["--recompute"]) == tuple(Recompute)

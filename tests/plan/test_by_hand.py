@@ -16,6 +16,7 @@ from torchtally.plan import capacity, flops, kv_cache, memory, optimizers, scali
 from torchtally.plan.activations.kept import (
     embedding_activation_bytes,
     layer_saved,
+    loss_bytes,
     working_activation_bytes,
 )
 from torchtally.plan.activations.pipeline import first_stage_activation_bytes
@@ -333,22 +334,32 @@ def test_collectives() -> None:
     same(thrice.seconds, 3 * tree.seconds.value)
 
 
+def test_the_gradient_of_the_logits() -> None:
+    """Six tokens: two tensors in float32 of PyTorch's loss, one of 16 bits of a fused one."""
+    vocabulary = MODEL.vocabulary
+    same(loss_bytes(setting_of(MODEL, 2, 3, BF16)), 6 * vocabulary * (4 + 4))
+    fused = setting_of(MODEL, 2, 3, BF16, implementation=Implementation.FUSED)
+    same(loss_bytes(fused), 6 * vocabulary * 2)
+
+
 def number(size: float) -> Quantity:
     return of(size, Unit.BYTES, "bytes")
 
 
 def test_activations_of_a_stage() -> None:
     """Six layers that keep 10 bytes each, on two stages; embedding 7, logits 5, working 3."""
-    layers = chip_memory.LayerActivations(((6, number(10)),), number(7), number(5), number(3))
+    layers = chip_memory.LayerActivations(
+        ((6, number(10)),), number(7), number(5), number(2), number(3)
+    )
     first, last = (chip_memory.stage_activations(layers, 2, stage=n) for n in (0, 1))
     same(first.layers, 6 * 10 / 2 + 7)
     same(first.head, 0)
     same(last.layers, 6 * 10 / 2)
     same(chip_memory.kept_bytes(first.layers, of(2, Unit.NUMBER)), 2 * 37)
-    same(chip_memory.at_the_end(Layout(micro_batches=4), last), 5)
+    same(chip_memory.at_the_end(Layout(micro_batches=4), last), 5 + 2)
     same(chip_memory.at_the_end(Layout(micro_batches=4), first), 3)
     gpipe = Layout(schedule=Schedule.GPIPE, micro_batches=4)
-    same(chip_memory.at_the_end(gpipe, last), 4 * 5)
+    same(chip_memory.at_the_end(gpipe, last), 4 * 5 + 2)
 
 
 def test_buffers_of_groups() -> None:
@@ -373,6 +384,21 @@ def test_gathered_layers_and_casts() -> None:
     again = Layout(pipeline=3, recompute=Recompute.FULL)
     same(chip_states(MODEL, again, AMP, ADAMW, stage=0).casts, round(2 * (3 * 672 + 80) / 3))
     same(chip_states(MODEL, Layout(), AMP, ADAMW, stage=0).casts, 0)
+
+
+def test_copies_of_weights_and_gradients() -> None:
+    """Three layers of 672 on three stages, one byte each in float8, whatever is recomputed. Of all
+    2048 parameters of the first stage's 672 + 16 and 80 the copies that DeepSpeed makes.
+    """
+    one = Layout(data=4, pipeline=3, shard=Sharding.ZERO1, micro_batches=8)
+    fp8 = chip_states(MODEL, one, recipe("fp8"), ADAMW, stage=0)
+    same(fp8.casts, 3 * 672 / 3 * 1)
+    same(chip_states(MODEL, replace(one, shard=Sharding.ZERO3), recipe("fp8"), ADAMW,
+                     stage=0).casts, 0)  # fmt: skip
+    here = 672 + 2 * 8 + 10 * 8
+    copies = chip_states(MODEL, one, recipe("ds-bf16"), ADAMW, stage=0).gradient_copies
+    same(copies, here * (2 + 2) + here / 4 * 4)
+    same(chip_states(MODEL, one, MIXED, ADAMW, stage=0).gradient_copies, 0)
 
 
 BIG = workload(llama(), "8xH100-SXM")

@@ -90,7 +90,7 @@ def epilog() -> str:
     """What is asked, the recipes and optimizers there are, and the examples."""
     from torchtally.plan.recipes import RECIPES
 
-    recipes = "".join(f"  {recipe.name:10}{recipe.summary}\n" for recipe in RECIPES.values())
+    recipes = "".join(f"  {recipe.name:12}{recipe.summary}\n" for recipe in RECIPES.values())
     optimizers = textwrap.fill(
         ", ".join(optimizer_names()), 78, initial_indent="  ", subsequent_indent="  "
     )

@@ -27,7 +27,19 @@ class Recipe:
     is_autocast: bool = False
     """`torch.autocast` casts the operands of products, and keeps casts of weights until the end of
     the forward pass."""
+    flat_gradients: tuple[str, ...] = ()
+    """Dtypes of further copies of all gradients that a chip holds, shared with nobody."""
+    step_gradients: str | None = None
+    """Dtype of a copy that the optimizer is given, of the chip's share of the weights."""
     source: str = ""
+
+    @property
+    def flat_gradient_bytes(self) -> int:
+        return sum(DTYPE_BYTES[dtype] for dtype in self.flat_gradients)
+
+    @property
+    def step_gradient_bytes(self) -> int:
+        return 0 if self.step_gradients is None else DTYPE_BYTES[self.step_gradients]
 
     @property
     def weight_bytes(self) -> int:
@@ -50,6 +62,10 @@ class Recipe:
         return DTYPE_BYTES[self.activations]
 
 
+DEEPSPEED = (
+    "DeepSpeed, BF16_Optimizer and stage_1_and_2.py: gradients flattened before they are reduced, "
+    "and a float32 copy of the partition for the optimizer"
+)
 _LISTED = (
     Recipe(
         name="fp32", summary="everything in float32",
@@ -94,6 +110,18 @@ _LISTED = (
         weights="bfloat16", gradients="float32", master="float32",
         products="bfloat16", activations="bfloat16",
         source="Megatron-LM, --accumulate-allreduce-grads-in-fp32: 18 bytes a parameter with Adam",
+    ),
+    Recipe(
+        name="ds-fp16", summary="as mixed-fp16, with DeepSpeed's copies of gradients",
+        weights="float16", gradients="float16", master="float32",
+        products="float16", activations="float16",
+        flat_gradients=("float16",), step_gradients="float32", source=DEEPSPEED,
+    ),
+    Recipe(
+        name="ds-bf16", summary="as megatron, with DeepSpeed's copies of gradients",
+        weights="bfloat16", gradients="float32", master="float32",
+        products="bfloat16", activations="bfloat16",
+        flat_gradients=("bfloat16", "bfloat16"), step_gradients="float32", source=DEEPSPEED,
     ),
     Recipe(
         name="fp8",

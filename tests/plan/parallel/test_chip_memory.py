@@ -10,7 +10,7 @@ from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import OPTIMIZERS, optimizer
 from torchtally.plan.parallel.chip_memory import ChipMemory
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
-from torchtally.plan.parallel.pricing import Pricing
+from torchtally.plan.parallel.pricing import Pricing, step
 from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.recipes import recipe
 
@@ -167,6 +167,22 @@ def test_splitting_layers_never_holds_more(a: int, b: int, pipeline: int, model:
     ]
     assert found[1].states.total.value <= found[0].states.total.value
     assert found[1].activations.value <= found[0].activations.value
+
+
+def test_experts_copies_in_float8_are_split_as_the_experts_are() -> None:
+    """A quarter of the experts, a quarter of their copies; micro-batches in flight share them."""
+    model = mixture(experts=8, active=2)
+    four, one = (
+        step(
+            workload(model, recipe=recipe("fp8")),
+            Layout(data=4, pipeline=2, expert=expert, micro_batches=4),
+        ).memory
+        for expert in (4, 1)
+    )
+    assert four.activations.value == one.activations.value
+    experts = 8 / 2 * 8 * 3 * 1024 * 2048
+    saved = one.states.casts.value - four.states.casts.value
+    assert saved == pytest.approx(experts * 3 / 4)
 
 
 def test_context_outside_the_allocator_is_that_of_the_rest_of_the_package() -> None:

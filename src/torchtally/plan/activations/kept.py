@@ -89,7 +89,8 @@ def layer_activation_bytes(at: Setting, kind: Layer) -> Quantity:
     """Kept by one layer of this kind; fully recomputed, its input alone."""
     if at.recompute is Recompute.FULL:
         return saved_bytes("a layer's input", [at.keep("input", STREAM, at.stream_bytes)])
-    kept, casts = layer_saved(at, kind), layer_cast_bytes(at, kind)
+    kept = layer_saved(at, kind)
+    casts = layer_cast_bytes(at, kind) if at.recipe.is_autocast else of(0, Unit.BYTES)
     note = ", ".join(dict.fromkeys(saved.name for saved in kept))
     size = saved_bytes("a layer's tensors", kept, note)
     if not casts.value:
@@ -126,17 +127,33 @@ def head_activation_bytes(at: Setting) -> Quantity:
     The last layer's result is among it, as what the norm is given.
     """
     size = saved_bytes("head's tensors", _head_saved(at))
-    if not at.has_weight_casts:
+    if not (at.has_weight_casts and at.recipe.is_autocast):
         return size.with_name("head's activations")
     casts = _cast_bytes(at, "vocabulary * embedding_width", _head_elements(at.model))
     return total("head's activations", Unit.BYTES, {"tensors": size, "weight_casts": casts})
 
 
+def loss_bytes(at: Setting) -> Quantity:
+    """Of logits' size, what the loss makes while it runs backward, besides what it has kept.
+
+    PyTorch's own: the gradient of the log-probabilities, a tensor of zeros but for one of each row,
+    and that of the logits, both in float32. Fused, the softmax becomes the gradient in its place,
+    and is cast.
+    """
+    name = "gradient of the logits"
+    itemsize_bytes = at.inner_bytes if at.is_fused else 2 * FLOAT32_BYTES
+    gradient = at.keep(name, f"{TOKENS} * vocabulary", itemsize_bytes, Region.INNER, "the loss",
+                       vocabulary=at.model.vocabulary)  # fmt: skip
+    return gradient.bytes.with_name(name)
+
+
 def layer_cast_bytes(at: Setting, kind: Layer) -> Quantity:
     """Copies of one layer's matrices in the dtype of products, kept for their inputs' gradients.
 
-    Under autocast, all but experts', whose products autocast does not know; until the forward pass
-    is over, autocast itself holds those of all layers, recomputed or not (`held_cast_bytes`).
+    Made anew for each micro-batch. Without autocast they are made once in a step, and belong to the
+    states. Under autocast, all but experts', whose products autocast does not know; until the
+    forward pass is over, autocast itself holds those of all layers, recomputed or not
+    (`held_cast_bytes`).
     """
     return _cast_bytes(at, "matrices", _matrix_elements(at, kind))
 
@@ -234,6 +251,8 @@ def _recompute_bytes(at: Setting, kind: Layer) -> Quantity:
     everything = layer_saved(at.without_recompute(), kind)
     if at.recompute is Recompute.FULL:
         again = saved_bytes("recomputed", [saved for saved in everything if not saved.is_input])
+        if not at.recipe.is_autocast:
+            return again
         casts = layer_cast_bytes(at, kind)
         return total("recomputed", Unit.BYTES, {"tensors": again, "weight_casts": casts})
     if at.kernel is not AttentionKernel.MATH:

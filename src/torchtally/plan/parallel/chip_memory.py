@@ -12,6 +12,7 @@ from torchtally.plan.activations.kept import (
     embedding_activation_bytes,
     head_activation_bytes,
     layer_activation_bytes,
+    loss_bytes,
     working_activation_bytes,
 )
 from torchtally.plan.activations.setting import setting_of
@@ -42,6 +43,8 @@ class LayerActivations:
     embedding: Quantity
     head: Quantity
     """The logits, and what the loss keeps."""
+    loss: Quantity
+    """Present only while the loss runs backward."""
     working: Quantity
     """Present only while one layer is recomputed."""
 
@@ -54,6 +57,7 @@ class StageActivations:
     """With the embedding's, on the first stage."""
     head: Quantity
     """On the last stage."""
+    loss: Quantity
     working: Quantity
 
 
@@ -123,13 +127,15 @@ def kept_bytes(per_micro_batch_bytes: Bytes, in_flight: Number) -> str:
 
 
 def at_the_end(layout: Layout, activations: StageActivations) -> Quantity:
-    """What is there besides: the logits, or later what one layer recomputes."""
-    return _logits_or_layer(layout.losses_at_once, activations.head, activations.working)
+    """What is there besides: the logits with their gradient, or later what one layer recomputes."""
+    return _logits_or_layer(
+        layout.losses_at_once, activations.head, activations.loss, activations.working
+    )
 
 
 @closed_form("logits, or one layer recomputed", Unit.BYTES)
-def _logits_or_layer(times: Count, logits: Bytes, recomputed: Bytes) -> str:
-    return "max(times * logits, recomputed)"
+def _logits_or_layer(times: Count, logits: Bytes, gradient: Bytes, recomputed: Bytes) -> str:
+    return "max(times * logits + gradient, recomputed)"
 
 
 def layer_activations(
@@ -141,6 +147,7 @@ def layer_activations(
         tuple((kind.count, layer_activation_bytes(at, kind)) for kind in model.kinds),
         embedding_activation_bytes(at),
         head_activation_bytes(at),
+        loss_bytes(at),
         working_activation_bytes(at),
     )
 
@@ -159,8 +166,10 @@ def stage_activations(
         terms["embedding_bytes"] = activations.embedding
         formula += " + embedding_bytes"
     layers = derive("activations of a micro-batch", Unit.BYTES, formula, **terms)
-    head = activations.head if stage == stages - 1 else derive("logits", Unit.BYTES, "0")
-    return StageActivations(layers, head, activations.working)
+    nothing = derive("logits", Unit.BYTES, "0")
+    is_last = stage == stages - 1
+    head, loss = (activations.head, activations.loss) if is_last else (nothing, nothing)
+    return StageActivations(layers, head, loss, activations.working)
 
 
 def outside(layout: Layout, chip: Chip) -> Quantity:

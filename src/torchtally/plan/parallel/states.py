@@ -5,6 +5,7 @@ p: stages.
 
 from dataclasses import dataclass
 
+from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.activations.kept import held_cast_bytes
 from torchtally.plan.activations.setting import setting_of
 from torchtally.plan.architecture.model import Model
@@ -34,13 +35,15 @@ class ChipStates:
 
     parameters: Quantity
     gradients: Quantity
+    gradient_copies: Quantity
+    """Flat ones that are shared with nobody, and the one that the optimizer is given."""
     master: Quantity
     optimizer: Quantity
     gathered: Quantity
     """Where parameters are shared: those of the layer at work and of the next, and the gradients of
     one layer before they are shared out."""
     casts: Quantity
-    """Copies of weights that autocast keeps in the products' dtype."""
+    """Copies of weights in the products' dtype."""
     total: Quantity
 
 
@@ -61,12 +64,26 @@ def chip_states(
     parts = {
         "parameters": each("parameters", recipe.weight_bytes, 3),
         "gradients": each("gradients", recipe.gradient_bytes, 2),
+        "gradient_copies": _copies(dense, experts, layout, recipe),
         "master": each("master weights", recipe.master_bytes, 1),
         "optimizer": _optimizer(here, layout, recipe, optimizer, stage),
         "gathered": _gather_buffer_bytes(model, here, layout, recipe),
-        "casts": _casts(model, layout, recipe),
+        "casts": _casts(model, here, layout, recipe),
     }
     return ChipStates(**parts, total=total("states", Unit.BYTES, parts))
+
+
+def _copies(dense: Quantity, experts: Quantity, layout: Layout, recipe: Recipe) -> Quantity:
+    """Copies of gradients that a library makes of its own."""
+    is_shared = layout.shard is not Sharding.NONE
+    flat, step = recipe.flat_gradient_bytes, recipe.step_gradient_bytes
+    if not (flat or step):
+        return derive("copies of gradients", Unit.BYTES, "0")
+    parts = {
+        "flat": _sharable_bytes("flat", dense, experts, flat, layout, False),
+        "of_the_step": _sharable_bytes("of the step", dense, experts, step, layout, is_shared),
+    }
+    return total("copies of gradients", Unit.BYTES, parts)
 
 
 def parameters_of_stage(
@@ -167,14 +184,29 @@ def _gathered_bytes(
     return "(largest + next_layer) * gathered_bytes + largest * gradient_bytes"
 
 
-def _casts(model: Model, layout: Layout, recipe: Recipe) -> Quantity:
+def _casts(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -> Quantity:
     """Autocast's copies until the forward pass is over, where layers are recomputed; else they are
-    among the activations. Parameters that are shared are gathered in the products' dtype.
+    among the activations. Without autocast a copy of the chip's own matrices, for all
+    micro-batches of a step. Parameters that are shared are gathered in the products' dtype.
     """
-    if layout.recompute is Recompute.NONE or layout.shard is Sharding.ZERO3:
+    if layout.shard is Sharding.ZERO3:
+        return derive("casts", Unit.BYTES, "0")
+    if not recipe.is_autocast:
+        products = DTYPE_BYTES.get(recipe.products, recipe.weight_bytes)
+        is_cast = products < recipe.weight_bytes
+        matrices = sum(weight.elements for weight in here.layers if weight.uses) * is_cast
+        return _step_cast_bytes(matrices, layout.pipeline, products)
+    if layout.recompute is Recompute.NONE:
         return derive("casts", Unit.BYTES, "0")
     whole = held_cast_bytes(setting_of(model, 1, 1, recipe, **layout.activation_options))
     return _cast_bytes(whole, layout.pipeline)
+
+
+@closed_form("casts", Unit.BYTES, "Transformer Engine, Linear.forward: is_first_microbatch")
+def _step_cast_bytes(
+    matrices: ParameterCount, stages: Count, product_bytes: BytesPerParameter
+) -> str:
+    return "matrices / stages * product_bytes"
 
 
 @closed_form("casts", Unit.BYTES)

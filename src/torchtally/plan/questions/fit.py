@@ -26,8 +26,13 @@ FSDP = (
     "other layouts)."
 )
 
+SURE_SHARE = 0.85
+"""Of a chip's memory: above it, published trainings ran out of memory that by their plans fitted
+(70.1 of 79.2 GiB, docs/trainings.md)."""
+
 FULL_MEMORY = (
-    "All memory of a chip is usable: fragmentation takes some, so leave room (--memory 72GiB)."
+    "All memory of a chip is usable: fragmentation takes some, so leave room (--memory 72GiB). "
+    f"Above {SURE_SHARE:.0%} of it, what fits is called close."
 )
 
 PREDICTION = (
@@ -144,7 +149,8 @@ def pace_in_words(workload: Workload) -> tuple[str, ...]:
 
 
 def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, ...]:
-    claim = "fits" if step.fits else "does not fit"
+    is_sure = step.memory.total.value <= SURE_SHARE * capacity.value
+    claim = "fits" if is_sure else "close" if step.fits else "does not fit"
     each = "each of " if request.of_cluster.count > 1 else ""
     return (
         f"{claim}: {subject_text(request)} takes ",
@@ -185,6 +191,7 @@ def _categories(memory: ChipMemory) -> Iterator[tuple[str, Quantity]]:
     states = memory.states
     yield "parameters", states.parameters
     yield "gradients", states.gradients
+    yield "copies of gradients", states.gradient_copies
     yield "master weights", states.master
     yield "optimizer state", states.optimizer
     yield "gathered layers", states.gathered
