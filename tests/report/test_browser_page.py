@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -161,8 +162,24 @@ def test_a_stride_is_told_where_it_has_gaps() -> None:
 
 
 def many_events() -> Trace:
-    """100,000 operators: 100,000 allocations and nearly as many frees."""
-    return big_trace(100_000)
+    """100,000 operators at random, each with an allocation; nearly all of them are freed. Sizes and
+    lives have no pattern, so that they compress as badly as those of any run.
+    """
+    chance = Random(1)
+    trace = big_trace(100_000)
+    ops = tuple(
+        structs.replace(op, call=kind % 300, site=kind % 200)
+        for op, kind in zip(trace.ops, chance.choices(range(600), k=100_000), strict=True)
+    )
+    storages = tuple(
+        structs.replace(
+            storage,
+            requested_bytes=512 * chance.randrange(1, 1 << 20),
+            died=min(storage.born + chance.randrange(1, 2000), trace.end),
+        )
+        for storage in trace.storages
+    )
+    return structs.replace(trace, ops=ops, storages=storages)
 
 
 # In a browser ----------------------------------------------------------------------------------
@@ -571,7 +588,7 @@ def test_no_view_is_wider_than_the_window(opened: Any, width: int) -> None:
 @needs_chromium
 def test_two_hundred_thousand_events_are_small_and_open_within_a_second(opened: Any) -> None:
     document = page_of(many_events())
-    assert len(document) <= 2_500_000
+    assert 500_000 < len(document) <= 2_500_000
     page = opened(document)
     fastest_ms = math.inf
     for _ in range(3):  # the machine may be busy with other tests

@@ -82,6 +82,12 @@ class Run {
     });
   }
 
+  /** Memory over the run, by category. */
+  get timeline() {
+    if (!this.knownTimeline) this.knownTimeline = new Timeline(this);
+    return this.knownTimeline;
+  }
+
   lineOf(row, isInnermost) {
     const site = this.rows.site[row];
     return isInnermost ? this.sites.library_line[site] : this.sites.line[site];

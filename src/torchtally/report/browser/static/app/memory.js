@@ -5,22 +5,25 @@ class Timeline {
   constructor(run) {
     const { storages } = run;
     const names = run.data.memory.categories;
-    const changes = [];
+    const isChanged = new Uint8Array(run.endTick + 1);
+    const end = (place) => Math.min(storages.died[place], run.endTick + 1);
     for (let place = 0; place < storages.count; place += 1) {
-      changes.push(storages.born[place]);
-      if (storages.died[place] !== Infinity) changes.push(storages.died[place]);
+      isChanged[storages.born[place]] = 1;
+      if (end(place) <= run.endTick) isChanged[end(place)] = 1;
     }
-    this.ticks = Float64Array.from(new Set(changes)).sort();
-    const count = this.ticks.length;
-    const placeOf = new Map();
-    this.ticks.forEach((tick, place) => placeOf.set(tick, place));
+    const placeOf = new Int32Array(run.endTick + 1);
+    const ticks = [];
+    isChanged.forEach((is, tick) => {
+      placeOf[tick] = ticks.length;
+      if (is) ticks.push(tick);
+    });
+    this.ticks = Float64Array.from(ticks);
+    const count = ticks.length;
     const parts = names.map(() => new Float64Array(count));
     for (let place = 0; place < storages.count; place += 1) {
       const part = parts[storages.category[place]];
-      part[placeOf.get(storages.born[place])] += storages.bytes[place];
-      if (storages.died[place] !== Infinity) {
-        part[placeOf.get(storages.died[place])] -= storages.bytes[place];
-      }
+      part[placeOf[storages.born[place]]] += storages.bytes[place];
+      if (end(place) <= run.endTick) part[placeOf[end(place)]] -= storages.bytes[place];
     }
     this.total = new Float64Array(count);
     for (const part of parts) {
@@ -75,7 +78,7 @@ const PHASE_COLOURS = {
 class MemoryView {
   constructor(run, go) {
     Object.assign(this, { run, go, axis: "operators" });
-    this.timeline = new Timeline(run);
+    this.timeline = run.timeline;
     this.first = this.timeline.ticks.length ? this.timeline.ticks[0] : 0;
     this.last = run.endTick;
     this.range = [this.first, this.last];

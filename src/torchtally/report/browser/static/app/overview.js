@@ -188,7 +188,7 @@ function topLines(run, go) {
 function overview(run, go) {
   const [lines, linesTable] = topLines(run, go);
   const phases = finishedTable(run.data.tables.phase);
-  const timeline = new Timeline(run);
+  const { timeline } = run;
   const picture = h("canvas", { class: "picture", title: "memory over the run: click to open it",
     onclick: () => go("memory") });
   const node = h("div", { class: "cards" },

@@ -169,23 +169,26 @@ class StreamsView {
 
   /** The slices that are seen. Those of one pixel are drawn as one. */
   drawLane(context, lane, top, colours) {
+    const [label, width] = [this.labelWidth, this.canvas.clientWidth];
+    const scale = (width - label) / (this.range[1] - this.range[0]);
+    const xOf = (ns) => label + (ns - this.range[0]) * scale;
     context.fillStyle = colours["--track"];
-    context.fillRect(this.labelWidth, top, this.canvas.clientWidth - this.labelWidth, LANE.height);
+    context.fillRect(label, top, width - label, LANE.height);
     const words = this.search.split(/\s+/).filter(Boolean);
     let place = Math.max(0, upperBound(lane.starts, this.range[0]) - 1);
     let drawn = -1;
     context.textAlign = "left";
     for (; place < lane.starts.length && lane.starts[place] < this.range[1]; place += 1) {
       if (lane.ends[place] < this.range[0]) continue;
-      const left = Math.max(this.labelWidth, this.xOf(lane.starts[place]));
-      const right = Math.min(this.canvas.clientWidth, this.xOf(lane.ends[place]));
+      const left = Math.max(label, xOf(lane.starts[place]));
+      const right = Math.min(width, xOf(lane.ends[place]));
       if (right <= drawn) continue;
       const wide = Math.max(right - left, 0.7);
       const isFound = !words.length || words.every((word) =>
         this.textOf(lane, place).includes(word));
       context.globalAlpha = isFound ? 1 : 0.15;
       const waits = lane.wait_ns.length ? lane.wait_ns[place] : 0;
-      const met = waits ? Math.max(left, this.xOf(lane.starts[place] + waits)) : left;
+      const met = waits ? Math.max(left, xOf(lane.starts[place] + waits)) : left;
       context.fillStyle = colours["--faint"];
       if (met > left) context.fillRect(left, top + LANE.height / 2 - 2, met - left, 4);
       context.fillStyle = this.colourOfSlice(lane, place, colours);
