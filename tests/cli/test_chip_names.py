@@ -41,7 +41,7 @@ BY_PROCESS = {
     "train": ("train", "--plan", "tiny.toml", "--gpu", "{}"),
     "summary": ("summary", "net.py:Net", "--input", "2x4", "--gpu", "{}"),
 }
-WITHOUT_CHIPS = {"data", "diff", "dtypes", "export", "sample", "sweep", "tensor"}
+WITHOUT_CHIPS = {"budget", "data", "diff", "dtypes", "export", "sample", "sweep", "tensor"}
 MEASURED = {"bench"}
 """`--show NAME` looks up what was measured: there is nothing where nothing was."""
 OF_THE_VARIABLE = ("run", "fit", "train", "summary")

@@ -140,3 +140,18 @@ def test_json_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_the_parsers_constants_are_the_librarys() -> None:
     assert tuple(precision.PRECISIONS) == PRECISIONS
     assert TREE_LEVELS == DEPTH
+
+
+def test_columns_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["summary", "net.py:Net", "--input", "2x4", "--columns", "output,name,parameters"]
+    assert main(words) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["32", "2x8", "fc:", "Linear"] in lines
+    assert main([*words[:-1], "outputs"]) == 2
+    assert "no column 'outputs'. Did you mean output" in capsys.readouterr().err
+
+
+def test_the_trace_of_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "net.py:Net", "--input", "2x4", "-o", "net.tally"]) == 0
+    assert main(["show", "net.tally", "--step", "2", "--by", "module"]) == 0
+    assert "fc" in capsys.readouterr().out

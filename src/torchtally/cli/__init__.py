@@ -26,6 +26,7 @@ COMMANDS = (
     "report",
     "diff",
     "summary",
+    "budget",
     "fit",
     "plan",
     "train",

@@ -5,7 +5,7 @@ import os
 
 from torchtally.cli.arguments import Subparsers, positive_count
 from torchtally.cli.chip_names import gpu_or_default
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import add_columns, add_format, place_of, write_report
 from torchtally.errors import ScriptError, TallyError, UsageError
 
 NAME = "summary"
@@ -25,6 +25,7 @@ examples:
   tally summary vit_base_patch16_224 --eval --precision pure-bf16
   tally summary model.py:Net --input ids=4x512:int64 --input mask=4x512:bool
   tally summary model.py:Net --input 8x256 --depth all --json | jq .peak_bytes
+  tally summary model.py:Net --input 8x256 -o net.tally; tally show net.tally --by op
 
 The model is built, and takes a training step, on a simulated GPU: a model that
 is larger than this machine's memory has a summary, too. A class or function is
@@ -86,6 +87,10 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="N",
         help=f"levels of the tree, or {ALL} (default {TREE_LEVELS})",
     )
+    add_columns(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write the step's trace, for tally show and others"
+    )
     add_format(parser, has_html=True)
     parser.set_defaults(command=command)
 
@@ -97,6 +102,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.models.summary import summary
     from torchtally.report.model import model_report
 
+    trace_place = place_of(args.output, "-o")
     gpu = gpu_or_default(args.gpu)
     source = model_source(args.model)
     in_order, by_name = source.filled(positional, named, is_training=not args.eval)
@@ -114,7 +120,9 @@ def command(args: argparse.Namespace) -> int:
         raise
     except Exception as error:
         raise ScriptError(complaint(args.model, error)) from error
-    write_report(model_report(found, depth=args.depth), args)
+    if trace_place is not None:
+        found.ledger.trace.save(trace_place)
+    write_report(model_report(found, depth=args.depth, columns=args.columns), args)
     return 0
 
 

@@ -95,10 +95,7 @@ class BudgetFile:
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: cannot be read as TOML ({error}).") from error
-        listed = values.pop("budget", [])
-        if values or not isinstance(listed, list):
-            raise UsageError(f"{path}: expected [[budget]] alone, got {', '.join(values)[:200]}.")
-        return cls(path, tuple(_budget(entry, path) for entry in listed))
+        return cls(path, budgets_of(values, path))
 
     def find(self, run: str, gpu: str) -> Budget | None:
         return next((each for each in self.budgets if (each.run, each.gpu) == (run, gpu)), None)
@@ -127,6 +124,15 @@ class BudgetFile:
             write_atomically(self.path, text_of(self.budgets).encode())
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written ({error.strerror}).") from error
+
+
+def budgets_of(values: dict[str, Any], path: str) -> tuple[Budget, ...]:
+    """The budgets of a file's TOML. Raises UsageError for what is not one."""
+    listed = values.get("budget", [])
+    others = [key for key in values if key != "budget"]
+    if others or not isinstance(listed, list):
+        raise UsageError(f"{path}: expected [[budget]] alone, got {', '.join(others)[:200]}.")
+    return tuple(_budget(entry, path) for entry in listed)
 
 
 def text_of(budgets: Iterable[Budget]) -> str:

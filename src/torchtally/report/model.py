@@ -1,5 +1,6 @@
 """The report of `tally summary`: a model's figures and the tree of its modules."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from torchtally.report.document import Document, pick, picks
@@ -11,16 +12,23 @@ FIGURES = ("flops_forward", "flops_backward", "flops_recompute", "bytes_saved")
 """Attributes of a total, and their keys."""
 
 
-def model_report(summary: ModelSummary, *, depth: int | None = DEPTH) -> Report:
-    """The page about a model, its tree to so many levels; the document has all of it."""
+def model_report(
+    summary: ModelSummary, *, depth: int | None = DEPTH, columns: Sequence[str] | None = None
+) -> Report:
+    """The page about a model, its tree to so many levels; the document has all of it.
+
+    Raises UsageError for a column that the tree does not have.
+    """
+    table = summary.table(depth)
+    table = table.only(columns) if columns else table
 
     def text(look: Look) -> str:
-        return model_text(summary, depth=depth, width=look.width, is_coloured=look.is_coloured)
+        return model_text(summary, table, width=look.width, is_coloured=look.is_coloured)
 
     return Report(
         title=summary.root.facts.class_name,
         facts=(verdict(summary.verdict), *model_facts(summary)),
-        tables=(("modules", summary.table(depth)),),
+        tables=(("modules", table),),
         text=text,
         document=partial(model_document, summary),
     )

@@ -6,7 +6,7 @@ from torchtally.report.page import element, joined, table_html
 from torchtally.report.terminal import table_text
 from torchtally.report.text import model_facts, model_text, summary_text, verdict
 from torchtally.table import Table
-from torchtally.views.model_summary import DEPTH, ModelSummary
+from torchtally.views.model_summary import ModelSummary
 from torchtally.views.number_formats import FormatComparison
 from torchtally.views.summary import summarise
 
@@ -19,7 +19,7 @@ def text(value: Table | Ledger | ModelSummary | FormatComparison) -> str:
     if isinstance(value, FormatComparison):
         return comparison_text(value)
     if isinstance(value, ModelSummary):
-        return model_text(value, depth=DEPTH)
+        return model_text(value, value.table())
     return table_text(value) if isinstance(value, Table) else summary_text(summarise(value))
 
 

@@ -17,6 +17,7 @@ from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import joined
 from torchtally.steps import Period
+from torchtally.table import Table
 from torchtally.trace import HostState, Placeholder, Use, World
 from torchtally.units import (
     format_bytes,
@@ -50,20 +51,20 @@ def summary_text(
 
 
 def model_text(
-    summary: ModelSummary, *, depth: int | None, width: int = 80, is_coloured: bool = False
+    summary: ModelSummary, table: Table, *, width: int = 80, is_coloured: bool = False
 ) -> str:
     """What a model costs: does it fit, how long does a step take, and the tree of its modules."""
-    return joined(list(_model_lines(summary, depth, width)), is_coloured)
+    return joined(list(_model_lines(summary, table, width)), is_coloured)
 
 
-def _model_lines(summary: ModelSummary, depth: int | None, width: int) -> Iterator[Text]:
+def _model_lines(summary: ModelSummary, table: Table, width: int) -> Iterator[Text]:
     page = summarise(summary.ledger)
     yield from _verdict(page, width)
     yield from _time(page, width)
     yield Text()
     for number, fact in enumerate(model_facts(summary)):
         yield from _prose(fact, width, "" if number else "bold")
-    yield from table_lines(summary.table(depth), width)
+    yield from table_lines(table, width)
     yield Text()
     yield from _coverage(page, width)
     yield from _untimed(page.time, width)
