@@ -69,6 +69,12 @@ def classify_path(path: str) -> Code:
     return Code.OWN
 
 
+@cache
+def is_of_gradients(path: str) -> bool:
+    """Whether a file clips or unscales gradients, by whichever link torch was imported."""
+    return os.path.realpath(path) in GRADIENT_FILES
+
+
 Key = tuple[int, ...]
 """A stack: (id of code, instruction) pairs, and perhaps the number of the stack above them."""
 
@@ -96,7 +102,7 @@ class Stacks:
     def _learn(self, code: CodeType, kind: Code | None = None) -> Code:
         if kind is None:
             kind = classify_path(code.co_filename)
-            if code.co_filename in GRADIENT_FILES and code.co_name not in SCALE_FUNCTIONS:
+            if is_of_gradients(code.co_filename) and code.co_name not in SCALE_FUNCTIONS:
                 kind = Code.GRADIENTS
         self._codes[id(code)] = code
         self._kinds[id(code)] = kind
