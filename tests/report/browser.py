@@ -73,6 +73,8 @@ class Page:
     def mouse(self, type: str, x: float, y: float, **more: Any) -> None:
         pressed = {} if type == "mouseMoved" else {"button": "left", "clickCount": 1}
         self.send("Input.dispatchMouseEvent", type=type, x=x, y=y, **{**pressed, **more})
+        if type != "mousePressed":
+            self.settle()
 
     def drag(self, from_: tuple[float, float], to: tuple[float, float]) -> None:
         self.mouse("mouseMoved", *from_)
@@ -86,9 +88,17 @@ class Page:
         text = {"text": key} if len(key) == 1 else {}
         self.send("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.send("Input.dispatchKeyEvent", type="keyUp", key=key)
+        self.settle()
 
     def type(self, text: str) -> None:
         self.send("Input.insertText", text=text)
+        self.settle()
+
+    def settle(self) -> None:
+        """Until what was typed or clicked has been handled, and drawn."""
+        self.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(1), 0)))"
+        )
 
     def resize(self, width: int, height: int, scale: float = 1.0) -> None:
         self.send(

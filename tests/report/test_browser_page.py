@@ -299,6 +299,10 @@ def test_memory_over_time_is_zoomed_by_dragging_and_back(opened: Any) -> None:
     assert last - first == pytest.approx(3000 * 200 / width, rel=0.05)
     assert (first + last) / 2 == pytest.approx(1500, abs=30)
     assert page.evaluate(f"{chart}.pinned === tally.run.peakTick")  # dragging pins no moment
+    page.mouse("mouseMoved", x, y)
+    page.mouse("mousePressed", x, y)
+    page.mouse("mouseReleased", x, y)
+    assert page.evaluate(f"{chart}.pinned") == pytest.approx(1500, abs=30)  # a click does
     page.press("0")
     assert page.evaluate(f"{chart}.range") == [0, 3000]
     page.click("#zoom-in")

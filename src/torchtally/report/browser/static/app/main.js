@@ -85,7 +85,11 @@ class Page {
     if (this.name !== name) {
       this.name = name;
       replaceChildren(this.main, this.view.node);
-      history.replaceState(null, "", `#${name}`);
+      try {
+        history.replaceState(null, "", `#${name}`);
+      } catch {
+        // a page within another one may have no address of its own
+      }
       window.scrollTo(0, 0);
       this.filter();
       this.redraw();

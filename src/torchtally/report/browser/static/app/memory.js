@@ -221,6 +221,7 @@ class MemoryView {
         draw: [(plot) => this.drawMarks(plot)],
       },
     }, columns, this.chart);
+    this.plot.over.addEventListener("mousedown", () => { this.wasDragged = false; });
     this.plot.over.addEventListener("click", (event) => this.click(event));
     this.plot.over.addEventListener("mouseleave", () => this.leave());
     this.plot.over.addEventListener("wheel", (event) => {
@@ -522,7 +523,7 @@ class MemoryView {
       ArrowRight: () => at < ticks.length && this.pin(ticks[at]),
       ArrowLeft: () => at >= 2 && this.pin(ticks[at - 2]),
     };
-    if (keys[event.key] && !event.target.closest("table, .choice")) {
+    if (keys[event.key] && !event.target.closest("table")) {
       event.preventDefault();
       keys[event.key]();
     }
