@@ -231,6 +231,25 @@ def test_a_model_that_cannot_be_copied() -> None:
     model.lock.close()  # type: ignore[union-attr, operator]
 
 
+def test_torchscript_is_refused() -> None:
+    with pytest.raises(UsageError, match="give the model it was made from"):
+        summary(torch.jit.script(nn.Linear(4, 4)), "2x4")
+
+
+def test_a_module_that_keeps_what_it_computed() -> None:
+    model = nn.Linear(4, 4)
+    model.last = model(torch.rand(2, 4))
+    found = summary(model, "2x4")
+    assert found.parameters == 4 * 4 + 4
+    assert model.last.grad_fn is not None
+
+
+def test_lazy_modules_get_their_sizes() -> None:
+    model = nn.Sequential(nn.LazyLinear(8))
+    assert summary(model, "2x4", **AS_IS).parameters == 4 * 8 + 8
+    assert isinstance(model[0], nn.LazyLinear)  # the caller's has none yet
+
+
 # What is shown -----------------------------------------------------------------------------------
 
 

@@ -10,8 +10,8 @@ from torchtally.errors import UsageError, did_you_mean
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
-WITH_CLOSURE = "LBFGS"
-"""Calls the model itself, as often as it likes: no step by step account."""
+LEFT_OUT = ("LBFGS", "SparseAdam")
+"""The one calls the model itself, as often as it likes; the other takes sparse gradients alone."""
 
 
 def optimizer_names() -> dict[str, MakeOptimizer]:
@@ -22,7 +22,7 @@ def optimizer_names() -> dict[str, MakeOptimizer]:
         if isinstance(value, type)
         and issubclass(value, Optimizer)
         and value is not Optimizer
-        and name != WITH_CLOSURE
+        and name not in LEFT_OUT
     }
 
 

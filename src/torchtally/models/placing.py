@@ -48,6 +48,8 @@ def model_on_gpu(
     Parameters have no values there, and the model itself is not touched. What modules share (tied
     weights) the copies share. Raises UsageError for a model that Python cannot copy.
     """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise UsageError("TorchScript has no modules to account: give the model it was made from.")
     memo: dict[int, Any] = {}
     is_whole = True
     for tensor in tensors_of(model):
@@ -59,6 +61,8 @@ def model_on_gpu(
         else:
             buffer = devices.on_gpu(tensor.detach() if tensor.requires_grad else tensor)
             memo[id(tensor)] = buffer.to(cast_of(tensor, weight_dtype))
+    for tensor in results_in(model):
+        memo[id(tensor)] = tensor.detach().clone()
     try:
         copied = copy.deepcopy(model, memo)
     except Exception as error:
@@ -71,6 +75,14 @@ def model_on_gpu(
 
 def cast_of(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     return dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+
+
+def results_in(model: nn.Module) -> Iterator[Tensor]:
+    """Results of operators that modules keep as attributes, which Python does not copy."""
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                yield value
 
 
 def tensors_of(model: nn.Module) -> Iterator[Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from torchtally import torch_private as private
@@ -103,6 +104,9 @@ def _take_step(
         copied.train(request.is_training)
     inputs = request.inputs.on_gpu(devices, dtype if precision.autocast_dtype is None else None)
     run.inputs = str(inputs)
+    if any(map(is_lazy, copied.parameters())):
+        with torch.no_grad():  # lazy modules get their sizes from what they are first called with
+            copied(*inputs.positional, **inputs.named)
     outputs: dict[nn.Module, tuple[Shape, ...]] = {}
     hooks = [module.register_forward_hook(_shapes_into(outputs)) for module in copied.modules()]
     trained = [parameter for parameter in copied.parameters() if parameter.requires_grad]
