@@ -224,7 +224,7 @@ def predicted(
     """Trainings of one model on the same chips share their `pricings`."""
     key = (
         row.source.name, row.model.name, row.model.kinds[0].attention.heads, row.sequence,
-        row.cluster.chip.name, row.cluster.count, row.recipe,
+        row.cluster.chip.name, row.cluster.count, row.recipe, host_of(row),
     )  # fmt: skip
     shared = {} if pricings is None else pricings
     if key not in shared:
@@ -232,12 +232,24 @@ def predicted(
     return shared[key].step(row.layout)
 
 
+GRAPHS_SINCE = "26.06"
+"""Megatron-Bridge's release from which its mixtures are taken to run as CUDA graphs: there their
+figures jump, and recipes of 2026-08 say `cuda_graph_impl = "full_iteration"`, where the performance
+guide of 0.4.2 has graphs of mixtures "restricted to the dense modules only"."""
+
+
+def host_of(row: Training) -> Host:
+    if row.model.is_mixture and row.release < GRAPHS_SINCE:
+        return Host.EAGER
+    return row.source.host
+
+
 def _pricing(row: Training, pace: Pace) -> Pricing:
     return Pricing(
         Workload(
             model=row.model, cluster=row.cluster, sequence=row.sequence,
             recipe=recipe(row.recipe), optimizer=optimizer("adamw"), overlap=row.source.overlap,
-            fused=row.source.fused, host=row.source.host, pace=pace,
+            fused=row.source.fused, host=host_of(row), pace=pace,
         )
     )  # fmt: skip
 

@@ -87,6 +87,16 @@ def test_cuda_graphs_need_no_host() -> None:
     assert step(replace(job, host=Host.GRAPHS), layout).parts["host"].value == 0
 
 
+def test_layers_of_experts_wait_for_their_host() -> None:
+    """It reads how many tokens each expert got, and launches then: its time adds up."""
+    job = workload(mixture(), "8xH100-SXM", pace=TYPICAL)
+    layout = Layout(data=8, expert=8, implementation=Implementation.FUSED)
+    launches = Pricing(job)._pieces(layout).launches_waited_for
+    assert launches == Pricing(job)._pieces(layout).launches
+    found = step(job, layout).parts["host"].value
+    assert found >= launches * 73e-6
+
+
 def test_recomputation_launches_the_forward_pass_again() -> None:
     pricing = Pricing(workload(SMALL))
     plain, full = Layout(), Layout(recompute=Recompute.FULL)

@@ -1,9 +1,13 @@
 """What one chip sends, by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.plan.parallel.builders import llama, mixture
 from torchtally.chips.clusters import cluster
+from torchtally.plan.activations.setting import Implementation
+from torchtally.plan.parallel.communication import all_to_all
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.traffic import (
     context_traffic,
@@ -32,6 +36,27 @@ def test_tensor_parallelism_sends_two_all_reduces_forward(is_sequence_parallel: 
     layout = Layout(tensor=4, is_sequence_parallel=is_sequence_parallel, micro_batch=3)
     found = tensor_traffic(KIND, MODEL, layout, 2048, MIXED, NET)
     assert found.sent.value == 4 * 3 * TOKENS_BYTES * 3 // 4
+
+
+def test_fused_dispatch_sends_a_token_to_a_node_once() -> None:
+    """Six tokens, each to two of experts on two nodes: both on one in half of all cases, so 1.5
+    copies between the nodes where there were 2; all 2 go on within a node of 8.
+    """
+    model = mixture(experts=16, active=2)
+    eager = Layout(data=16, expert=16)
+    fused = replace(eager, implementation=Implementation.FUSED)
+    two_nodes = cluster("16xH100-SXM")
+    kinds = (model.kinds[0], model)
+    plain, once = (expert_traffic(*kinds, layout, 6, MIXED, two_nodes) for layout in (eager, fused))
+    token_bytes = 6 * 1024 * 2
+    assert plain.sent.value == pytest.approx(2 * 15 / 16 * 2 * token_bytes, rel=1e-6)
+    routed = 2 * token_bytes
+    slower_s = max(
+        all_to_all(0.75 * routed, RankGroup(16, 2), two_nodes).seconds.value,
+        all_to_all(routed, RankGroup(8), two_nodes).seconds.value,
+    )
+    assert once.seconds.value == pytest.approx(2 * slower_s)
+    assert once.sent.value == pytest.approx(2 * (15 / 16 * 1.5 + 7 / 8 * 2) * token_bytes, rel=1e-6)
 
 
 def test_a_mixture_gathers_its_tokens_for_each_expert() -> None:

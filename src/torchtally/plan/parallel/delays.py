@@ -27,7 +27,13 @@ def contention_s(longer: Fraction, sent_s: Seconds, exposed_s: Seconds) -> str:
     return "longer * max(0, sent_s - exposed_s)"
 
 
-@closed_form("host", Unit.SECONDS, note="launching kernels takes longer than they do")
-def host_s(launches: Number, rounds: Number, launch_s: Seconds, busy_s: Seconds) -> str:
-    """What the host takes longer than the device. A round is a micro-batch on a stage's layers."""
-    return "max(0, launches * rounds * launch_s - busy_s)"
+@closed_form("host", Unit.SECONDS, note="launching kernels, where the device waits for it")
+def host_s(
+    launches: Number, waited_for: Number, rounds: Number, launch_s: Seconds, busy_s: Seconds
+) -> str:
+    """What the host takes longer than the device, and what the device waits for at any rate: a
+    layer of experts is launched when the host has read how many tokens each got. A round is a
+    micro-batch on a stage's layers.
+    """
+    waited = "waited_for * rounds * launch_s + " if waited_for else ""
+    return f"{waited}max(0, launches * rounds * launch_s - busy_s)"

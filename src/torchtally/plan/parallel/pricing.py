@@ -216,9 +216,11 @@ class Pricing:
         w = self.workload
         launch_s = w.pace.launch_of(w.host, layout.implementation)
         busy_s = sum(quantity.value for quantity in kernels.values())
-        launches = self._pieces(layout).launches / layout.pipeline + ROUND_LAUNCHES
+        pieces = self._pieces(layout)
+        waited_for = pieces.launches_waited_for / layout.pipeline
+        launches = pieces.launches / layout.pipeline + ROUND_LAUNCHES - waited_for
         rounds = layout.micro_batches + (layout.pipeline - 1) / layout.virtual_stages
-        return host_s(launches, rounds, launch_s, busy_s)
+        return host_s(launches, waited_for, rounds, launch_s, busy_s)
 
     @once(*WORK, "is_accumulating")
     def _works(self, layout: Layout) -> LayerWorks:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchtally.chips import Cluster
-from torchtally.plan.architecture.model import Layer, Model
+from torchtally.plan.architecture.model import Experts, Layer, Model
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.compute import (
     ChipWork,
@@ -93,6 +93,15 @@ class Pieces:
     def launches(self) -> int:
         """Kernels of a micro-batch in all layers."""
         return sum(layer.kind.count * layer.launches for layer in self.layers)
+
+    @property
+    def launches_waited_for(self) -> int:
+        """Those in layers of experts."""
+        return sum(
+            layer.kind.count * layer.launches
+            for layer in self.layers
+            if isinstance(layer.kind.feed_forward, Experts)
+        )
 
     @property
     def sent_s(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torchtally.chips import Cluster
 from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
 from torchtally.plan.closed_form import (
     Bytes,
@@ -15,6 +16,7 @@ from torchtally.plan.closed_form import (
     Chips,
     Count,
     ParameterCount,
+    Seconds,
     Tokens,
     closed_form,
 )
@@ -31,7 +33,7 @@ from torchtally.plan.parallel.communication import (
     send,
 )
 from torchtally.plan.parallel.layout import Layout, Sharding
-from torchtally.plan.quantity import Amount, Quantity, of
+from torchtally.plan.quantity import Amount, Quantity, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.network import RankGroup
 from torchtally.units import Unit
@@ -157,6 +159,7 @@ def expert_traffic(
     """Of one layer and micro-batch, forward: tokens to their experts, and back.
 
     Experts are taken to be chosen equally often. Chips of tensor parallelism send a part each.
+    Fused implementations send a token to each node once, and from there to its experts (DeepEP).
     """
     block = layer.feed_forward
     active = block.active if isinstance(block, Experts) else 0
@@ -164,7 +167,34 @@ def expert_traffic(
     routed = _routed_bytes(tokens, active, layout.stream_split)
     among = group(layout.expert, layout.tensor, cluster)
     once = all_to_all(routed if active else 0, among, cluster)
+    if layout.implementation is Implementation.FUSED and among.nodes > 1 and active:
+        once = _once_a_node(routed, active, among, cluster)
     return repeat("expert parallelism", once, of(2, Unit.COUNT), "dispatch and combine")
+
+
+def _once_a_node(routed: Quantity, active: int, among: RankGroup, cluster: Cluster) -> Traffic:
+    """Between nodes one copy for each node that has some of a token's experts; at the same time
+    copies that have come go on within the node, to each of those experts.
+    """
+    copies = _between_nodes_bytes(routed, among.nodes, active)
+    between = all_to_all(copies, among, cluster)
+    inside = all_to_all(routed, RankGroup(among.per_node), cluster)
+    sent = total("sent", Unit.BYTES, {"between": between.sent, "inside": inside.sent})
+    return Traffic(sent, _slower_s(between.seconds, inside.seconds), 1.0)
+
+
+@closed_form(
+    "tokens between nodes",
+    Unit.BYTES,
+    "deepseek-ai/DeepEP, README: from the RDMA domain to the NVLink domain",
+)
+def _between_nodes_bytes(routed: Bytes, nodes: Count, active: Count) -> str:
+    return "routed / active * nodes * (1 - (1 - 1 / nodes) ** active)"
+
+
+@closed_form("all-to-all", Unit.SECONDS)
+def _slower_s(between_s: Seconds, inside_s: Seconds) -> str:
+    return "max(between_s, inside_s)"
 
 
 @closed_form("routed tokens", Unit.BYTES, "GShard, arXiv 2006.16668")
