@@ -1,10 +1,10 @@
 """Sampling text from a decoder, token by token.
 
-There is no KV cache: each token runs the model over all previous tokens, up to its context. It is
-for inspecting a training, not for serving.
+Until the context is full a KV cache keeps what previous tokens left; then each token runs the model
+over the last ones. It is for inspecting a training, not for serving.
 
-Axes: `batch` prompts, `prompt` and `total` their tokens before and after, `vocabulary`, `kept` its
-top k.
+Axes: `batch` prompts, `prompt` and `total` their tokens before and after, `width`, `vocabulary`,
+`kept` its top k.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchtally.errors import UsageError
 from torchtally.train.evaluation import PrecisionContext, evaluation_mode
+from torchtally.train.models.past import Past
 from torchtally.train.models.transformer import Transformer
 
 
@@ -44,15 +45,25 @@ def sample(
     generator = torch.Generator(weight.device).manual_seed(seed)
     ids = prompt_ids.to(weight.device, torch.int64)
     with evaluation_mode(model):
+        past = model.no_past()
         for _ in range(tokens):
             with precision_context():
-                last = model.hidden(ids[:, -model.config.context :])[:, -1]
+                last = _last_hidden(model, ids, past)
                 logits = F.linear(last, weight)
             drawn = next_ids(
                 logits.float(), temperature=temperature, top_k=top_k, generator=generator
             )
             ids = torch.cat([ids, drawn[:, None]], dim=1)
     return ids
+
+
+def _last_hidden(
+    model: Transformer, ids: Int[Tensor, "batch total"], past: list[Past]
+) -> Float[Tensor, "batch width"]:
+    """The input of the head for the token after these."""
+    if ids.shape[1] > model.config.context:
+        return model.hidden(ids[:, -model.config.context :])[:, -1]
+    return model.hidden(ids[:, past[0].tokens :], past)[:, -1]
 
 
 def next_ids(

@@ -22,4 +22,4 @@ def test_a_wrong_dtype_is_found() -> None:
 def test_sizes_that_do_not_agree_are_found() -> None:
     q, k = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 5, 4)
     with pytest.raises(TypeCheckError):
-        attend(q, k, k, None, 0.0)
+        attend(q, k, k[:, :, 1:], None, 0.0, True)

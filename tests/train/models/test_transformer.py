@@ -256,3 +256,20 @@ def test_it_compiles_whole_in_a_process_without_checks() -> None:
     """With the compiler's tracing and its autograd, and no kernels: those need a C++ compiler."""
     done = subprocess.run(warm(COMPILED), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
+def test_with_a_kv_cache_each_token_is_computed_once(config: TransformerConfig) -> None:
+    """A prompt of 7 tokens, then 13 one by one: the hidden states of all 20 at once."""
+    model, ids = model_of(config).eval(), ids_of(config)
+    past = model.no_past()
+    with torch.no_grad():
+        parts = [model.hidden(ids[:, :7], past)]
+        parts += [model.hidden(ids[:, at : at + 1], past) for at in range(7, 20)]
+        torch.testing.assert_close(torch.cat(parts, 1), model.hidden(ids), rtol=1e-5, atol=1e-5)
+        assert [layer.tokens for layer in past] == [20] * config.layers
+        for at in range(20, 24):
+            model.hidden(ids[:, :1], past)
+            assert past[0].tokens == at + 1
+        with pytest.raises(UsageError, match="25 tokens exceed the model's context of 24"):
+            model.hidden(ids[:, :1], past)

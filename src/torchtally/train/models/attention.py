@@ -1,6 +1,7 @@
 """Causal self-attention: full or grouped heads, over all previous tokens or a sliding window.
 
-Axes: `batch`, `sequence`, `width`; `heads` of queries, `kv_heads` of keys and values, `head_dim`.
+Axes: `batch`, `sequence`, `width`; `heads` of queries, `kv_heads` of keys and values, `head_dim`;
+`keys` are as many as the sequence, or more with a KV cache.
 """
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.linear import Linear
+from torchtally.train.models.past import Past
 from torchtally.train.models.rotary import Rotary
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -31,19 +33,20 @@ def window_mask(
 
 def attend(
     q: Float[Tensor, "batch heads sequence head_dim"],
-    k: Float[Tensor, "batch kv_heads sequence head_dim"],
-    v: Float[Tensor, "batch kv_heads sequence head_dim"],
+    k: Float[Tensor, "batch kv_heads keys head_dim"],
+    v: Float[Tensor, "batch kv_heads keys head_dim"],
     mask: Bool[Tensor, "sequence sequence"] | None,
     dropout: float,
+    is_causal: bool,
 ) -> Float[Tensor, "batch heads sequence head_dim"]:
-    """softmax(q k^T / sqrt(head_dim)) v, under the mask or causally."""
+    """softmax(q k^T / sqrt(head_dim)) v, under the mask, causally or over all keys."""
     is_grouped = q.shape[1] != k.shape[1]
     if is_grouped and not _takes_groups(q, mask):
         group = q.shape[1] // k.shape[1]
         k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
         is_grouped = False
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, enable_gqa=is_grouped
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=is_grouped
     )
 
 
@@ -63,6 +66,7 @@ class CausalAttention(nn.Module):
         d, D, bias = config.width, config.head_dim, config.has_bias
         self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, D
         self.dropout, self.recomputes = config.dropout, recomputes
+        self.window = config.window
         self.qkv = Linear(d, (config.heads + 2 * config.kv_heads) * D, has_bias=bias)
         self.output = Linear(d, d, has_bias=bias, gain=gain)
 
@@ -71,17 +75,25 @@ class CausalAttention(nn.Module):
         x: Float[Tensor, "batch sequence width"],
         rotary: Rotary | None,
         mask: Bool[Tensor, "sequence sequence"] | None = None,
+        past: Past | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
-        q, k, v = (tensor.transpose(1, 2) for tensor in self._project(x, rotary))
+        """With a past, `x` are the first tokens, or the next one."""
+        begin = 0 if past is None else past.tokens
+        q, k, v = (tensor.transpose(1, 2) for tensor in self._project(x, rotary, begin))
+        if past is not None:
+            k, v = past.extend(k, v)
+        if begin and self.window is not None:
+            k, v = k[:, :, -self.window :], v[:, :, -self.window :]
         dropout = self.dropout if self.training else 0.0
+        is_causal = mask is None and not begin
         if self.recomputes and torch.is_grad_enabled():
-            attended = checkpoint(attend, q, k, v, mask, dropout, use_reentrant=False)
+            attended = checkpoint(attend, q, k, v, mask, dropout, is_causal, use_reentrant=False)
         else:
-            attended = attend(q, k, v, mask, dropout)
+            attended = attend(q, k, v, mask, dropout, is_causal)
         joined: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return joined
 
-    def _project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, ...]:
+    def _project(self, x: Tensor, rotary: Rotary | None, begin: int) -> tuple[Tensor, ...]:
         """q, k, v, each (batch, sequence, heads or kv_heads, head_dim), q and k rotated
         together.
         """
@@ -90,4 +102,4 @@ class CausalAttention(nn.Module):
         if rotary is None:
             return tuple(qkv.split((h, k, k), dim=2))
         turning, value = qkv.split((h + k, k), dim=2)
-        return (*rotary(turning).split((h, k), dim=2), value)
+        return (*rotary(turning, begin).split((h, k), dim=2), value)

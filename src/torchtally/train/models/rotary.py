@@ -66,10 +66,11 @@ class Rotary(nn.Module):
         return self
 
     def forward(
-        self, x: Float[Tensor, "batch sequence heads head_dim"]
+        self, x: Float[Tensor, "batch sequence heads head_dim"], begin: int = 0
     ) -> Float[Tensor, "batch sequence heads head_dim"]:
-        """Rotates in float32 or wider, and returns the input's dtype."""
-        cos, sin = (table[: x.shape[1], None] for table in (self.cos, self.sin))
+        """Rotates positions from `begin` on, in float32 or wider; returns the input's dtype."""
+        end = begin + x.shape[1]
+        cos, sin = (table[begin:end, None] for table in (self.cos, self.sin))
         first, second = x.chunk(2, dim=-1)
         turned = (first * cos - second * sin, second * cos + first * sin)
         return torch.cat(turned, dim=-1).to(x.dtype)

@@ -20,6 +20,7 @@ from torchtally.train.models.feed_forward import DecoderFeedForward
 from torchtally.train.models.linear import Embedding, Linear
 from torchtally.train.models.loss import linear_cross_entropy
 from torchtally.train.models.norms import norm_of
+from torchtally.train.models.past import Past
 from torchtally.train.models.rotary import Rotary
 
 
@@ -43,8 +44,9 @@ class DecoderBlock(nn.Module):
         x: Float[Tensor, "batch sequence width"],
         rotary: Rotary | None,
         mask: Bool[Tensor, "sequence sequence"] | None = None,
+        past: Past | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
-        x = x + self._drop_out(self.attention(self.attention_norm(x), rotary, mask))
+        x = x + self._drop_out(self.attention(self.attention_norm(x), rotary, mask, past))
         return x + self._drop_out(self.feed_forward(self.feed_forward_norm(x)))
 
     def _drop_out(self, x: Tensor) -> Tensor:
@@ -91,27 +93,36 @@ class Transformer(nn.Module):
             if module is not self and reset is not None:
                 reset()
 
-    def hidden(self, ids: Int[Tensor, "batch sequence"]) -> Float[Tensor, "batch sequence width"]:
-        """The input of the head: the output of the last norm.
+    def no_past(self) -> list[Past]:
+        """A KV cache without tokens, for `hidden`."""
+        return [Past(self.config.context) for _ in self.blocks]
+
+    def hidden(
+        self, ids: Int[Tensor, "batch sequence"], past: list[Past] | None = None
+    ) -> Float[Tensor, "batch sequence width"]:
+        """The input of the head: the output of the last norm. With a KV cache, `ids` are the first
+        tokens, or the next one.
 
         Raises UsageError for a sequence longer than the context.
         """
-        sequence = ids.shape[1]
-        if sequence > self.config.context:
+        begin, sequence = past[0].tokens if past else 0, ids.shape[1]
+        end = begin + sequence
+        assert not begin or sequence == 1
+        if end > self.config.context:
             raise UsageError(
-                f"{sequence} tokens exceed the model's context of {self.config.context}: shorten "
+                f"{end} tokens exceed the model's context of {self.config.context}: shorten "
                 "the sequence, or raise `context`."
             )
         x = self.embedding(ids)
         if self.positions is not None:
-            x = x + self.positions.weight[:sequence]
+            x = x + self.positions.weight[begin:end]
         x = F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
         mask = window_mask(sequence, self.config.window, ids.device)
-        for block in self.blocks:
+        for at, block in enumerate(self.blocks):
             if self.recompute is Recompute.FULL and torch.is_grad_enabled():
                 x = checkpoint(block, x, self.rotary, mask, use_reentrant=False)
             else:
-                x = block(x, self.rotary, mask)
+                x = block(x, self.rotary, mask, past[at] if past else None)
         normed: Tensor = self.norm(x)
         return normed
 
