@@ -17,46 +17,31 @@ shard by shard (FSDP2); all else, and `run`, is each rank's own.
 """
 
 import os
-import random
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchtally.errors import CheckpointError, UsageError
+from torchtally.errors import UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest, as_plain_json
-from torchtally.train.checkpoints.packing import pack, unpack
-from torchtally.train.checkpoints.resume import check_versions, differences, newest_whole
+from torchtally.train.checkpoints.manifest import Manifest
+from torchtally.train.checkpoints.objects import VALUES, Objects, check_object
+from torchtally.train.checkpoints.packing import pack
+from torchtally.train.checkpoints.resume import check_versions, newest_whole
 from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.checkpoints.state import (
     explain_damaged_state,
-    random_tensors,
-    saved_random,
     set_random,
 )
-from torchtally.train.checkpoints.storage import read, torch_dtype
 from torchtally.train.config import CheckpointConfig
-from torchtally.train.logs.log import as_json
 from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.signals import EXIT_CODE, Signals, listen
-
-PREFIXES = ("module.", "_orig_mod.")
-"""Of names in models wrapped by DDP and torch.compile: a checkpoint has the plain model's."""
-VALUES = "values"
-"""What the script keeps in the run."""
-FOR_ALL = (nn.Module, Optimizer)
-"""Objects whose state all ranks share."""
 
 
 def durable(
@@ -106,7 +91,7 @@ class Durable(MutableMapping[str, Any]):
         allow_changes: bool = False,
     ) -> None:
         for name, value in objects.items():
-            _check_object(name, value)
+            check_object(name, value)
         self.step = 0
         """Steps done."""
         self._checkpoints = Checkpoints(folder)
@@ -120,7 +105,7 @@ class Durable(MutableMapping[str, Any]):
         """Lock the folder, and load the newest whole checkpoint."""
         with ExitStack() as stack:
             ranks = _ranks()
-            self._contents = _Contents(self._objects, self._values, self._config, ranks)
+            self._contents = Objects(self._objects, self._values, self._config, ranks)
             stack.enter_context(self._checkpoints.lock() if ranks.is_first else nullcontext())
             is_main = threading.current_thread() is threading.main_thread()
             self._signals = (
@@ -225,219 +210,6 @@ class Durable(MutableMapping[str, Any]):
             )
         self.step = manifest.step
         self._say(f"resuming from step {manifest.step}")
-
-
-class _Contents:
-    """The state of objects and values as tensors and plain data, and back."""
-
-    def __init__(
-        self,
-        objects: Mapping[str, Any],
-        values: dict[str, Any],
-        config: Mapping[str, Any],
-        ranks: Ranks,
-    ) -> None:
-        self.ranks = ranks
-        self._objects, self._values = objects, values
-        self._config = as_plain_json(as_json(config))
-        self._plain: Any = None
-        # A scheduler changes the optimizer's later: compared are those that the script gave.
-        self._hyperparameters = as_plain_json(
-            as_json({name: _hyperparameters(one) for name, one in self._optimizers()})
-        )
-
-    def parameters(self) -> Iterator[Tensor]:
-        modules = (value for value in self._objects.values() if isinstance(value, nn.Module))
-        return chain.from_iterable(module.parameters() for module in modules)
-
-    def tensors(self) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = {}
-        shared = {
-            name: pack(_state(value), name, tensors)
-            for name, value in self._objects.items()
-            if isinstance(value, FOR_ALL)
-        }
-        own = {
-            name: pack(_state(value), f"{name}/{self.ranks.rank:05}", tensors)
-            for name, value in [*self._own_objects(), (VALUES, self._values)]
-        }
-        self._plain = {"objects": shared, "ranks": _gather(own, self.ranks)}
-        return tensors | random_tensors(self.ranks.rank)
-
-    def described(self) -> dict[str, Any]:
-        """Of the state that `tensors` has taken."""
-        state = {**self._plain, "hyperparameters": self._hyperparameters}
-        return {"config": self._config, "state": as_plain_json(state)}
-
-    def changes(self, manifest: Manifest) -> Iterator[tuple[str, Any, Any]]:
-        """(key, saved, here) of the config and the hyperparameters that the script gave."""
-        yield from differences(manifest.config, self._config, "config.")
-        for name, groups in self._hyperparameters.items():
-            saved = manifest.state["hyperparameters"].get(name, [])
-            yield from differences(_by_number(saved), _by_number(groups), f"{name}.")
-
-    def restore(self, checkpoints: Checkpoints, manifest: Manifest) -> dict[str, Tensor]:
-        """Load everything; the random states are returned, to be restored by the first step."""
-        with explain_damaged_state(manifest):
-            shared, per_rank = manifest.state["objects"], manifest.state["ranks"]
-            own = per_rank[self.ranks.rank if self.ranks.rank < len(per_rank) else 0]
-            _check_objects({*shared, *own} - {VALUES}, {*self._objects}, manifest)
-        random_targets = saved_random(manifest, self.ranks.rank)
-        live = {
-            name: tensor
-            for key, value in self._objects.items()
-            if isinstance(value, nn.Module)
-            for name, tensor in _module_tensors(key, value).items()
-        }
-        targets = {**live, **random_targets}
-        for name in {*_names(shared), *_names(own)} - {*live}:
-            targets[name] = self._target(name, manifest)
-        _check_live(live, {*_names(shared)}, manifest)
-        read(targets, checkpoints, manifest, ranks=self.ranks.size, group=self.ranks.group)
-        with explain_damaged_state(manifest):
-            for name, value in self._objects.items():
-                plain = shared[name] if isinstance(value, FOR_ALL) else own[name]
-                self._load(name, value, unpack(plain, targets), manifest)
-            self._values.update(unpack(own[VALUES], targets))
-        return random_targets
-
-    def _load(self, name: str, value: Any, state: Any, manifest: Manifest) -> None:
-        if isinstance(value, nn.Module):  # its tensors are in place
-            extra = {key: item for key, item in state.items() if not isinstance(item, Tensor)}
-            if extra:
-                value.load_state_dict({**value.state_dict(), **extra})
-        elif isinstance(value, torch.Generator):
-            value.set_state(state)
-        elif isinstance(value, np.random.Generator):
-            value.bit_generator.state = state
-        elif isinstance(value, random.Random):
-            value.setstate(state)
-        else:
-            before = _hyperparameters(value) if isinstance(value, Optimizer) else []
-            value.load_state_dict(state)
-            saved = manifest.state["hyperparameters"].get(name, [])
-            for group, given, was in zip(getattr(value, "param_groups", []), before, saved,
-                                         strict=False):  # fmt: skip
-                # Changed ones are the script's: load_state_dict has replaced them by the saved.
-                changed = differences(was, as_plain_json(as_json(given)))
-                group.update({key: given[key] for key, _, _ in changed if key in given})
-
-    def _target(self, name: str, manifest: Manifest) -> Tensor:
-        """A buffer for a saved tensor that is not a model's."""
-        if name not in manifest.tensors:
-            raise CheckpointError(f"The checkpoint of step {manifest.step} lacks {name}.")
-        saved = manifest.tensors[name]
-        parameter = self._parameter_of(name)
-        if parameter is not None and tuple(parameter.shape) == saved.shape:
-            # A DTensor parameter gives a DTensor, of this rank's shard.
-            return torch.empty_like(parameter, dtype=torch_dtype(saved), requires_grad=False)
-        return torch.empty(saved.shape, dtype=torch_dtype(saved))
-
-    def _parameter_of(self, name: str) -> Tensor | None:
-        """The parameter that a tensor of an optimizer's state belongs to: NAME/state/3/KEY."""
-        key, *path = name.split("/")
-        optimizer = self._objects.get(key)
-        if not (isinstance(optimizer, Optimizer) and path[:1] == ["state"] and path[1].isdigit()):
-            return None
-        every = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
-        return every[int(path[1])] if int(path[1]) < len(every) else None
-
-    def _optimizers(self) -> Iterator[tuple[str, Optimizer]]:
-        return ((n, value) for n, value in self._objects.items() if isinstance(value, Optimizer))
-
-    def _own_objects(self) -> Iterator[tuple[str, Any]]:
-        return ((n, value) for n, value in self._objects.items() if not isinstance(value, FOR_ALL))
-
-
-def _check_object(name: str, value: Any) -> None:
-    if not name.isidentifier() or name in (VALUES, "random"):
-        raise UsageError(f"objects: {name!r} cannot be the name of an object.")
-    has_state = all(
-        callable(getattr(value, key, None)) for key in ("state_dict", "load_state_dict")
-    )
-    generators = (torch.Generator, np.random.Generator, random.Random)
-    if not has_state and not isinstance(value, generators):
-        raise UsageError(
-            f"{name}: a {type(value).__name__} has no state_dict and load_state_dict, so its state "
-            "is unknown. A DataLoader has neither: take torchdata's StatefulDataLoader, or draw "
-            "each batch as a function of the step."
-        )
-
-
-def _state(value: Any) -> Any:
-    if isinstance(value, nn.Module):
-        return {_plain_name(key): item for key, item in value.state_dict().items()}
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
-    if isinstance(value, random.Random):
-        return value.getstate()
-    return value if isinstance(value, dict) else value.state_dict()
-
-
-def _plain_name(key: str) -> str:
-    while prefix := next((prefix for prefix in PREFIXES if key.startswith(prefix)), ""):
-        key = key.removeprefix(prefix)
-    return key
-
-
-def _module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
-    items = _state(module).items()
-    return {f"{name}/{key}": item.detach() for key, item in items if isinstance(item, Tensor)}
-
-
-def _hyperparameters(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Of each parameter group."""
-    return [
-        {
-            key: value.item() if isinstance(value, Tensor) else value
-            for key, value in group.items()
-            if key not in ("params", "param_names")
-        }
-        for group in optimizer.param_groups
-    ]
-
-
-def _by_number(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"param_groups[{at}]": group for at, group in enumerate(groups)}
-
-
-def _names(plain: Any) -> Iterator[str]:
-    """The names of the tensors in packed data."""
-    if isinstance(plain, dict) and "tensor" in plain:
-        yield plain["tensor"]
-    elif isinstance(plain, dict | list):
-        for item in plain.values() if isinstance(plain, dict) else plain:
-            yield from _names(item)
-
-
-def _check_objects(saved: set[str], here: set[str], manifest: Manifest) -> None:
-    for name in sorted(saved ^ here):
-        lacks, has = ("script", "checkpoint") if name in saved else ("checkpoint", "script")
-        raise UsageError(
-            f"{name}: the {lacks} lacks this object, which the {has} has (step {manifest.step}). "
-            "Resume with the objects that were saved."
-        )
-
-
-def _check_live(live: Mapping[str, Tensor], saved: set[str], manifest: Manifest) -> None:
-    """Refuse what only the checkpoint has of a model; `read` refuses what it lacks."""
-    for name in sorted(saved - live.keys()):
-        if f"{name.partition('/')[0]}/" in {f"{key.partition('/')[0]}/" for key in live}:
-            raise CheckpointError(
-                f"The checkpoint of step {manifest.step} has a tensor {name!r} that this model "
-                "lacks. Resume with the model that was saved."
-            )
-
-
-def _gather(plain: Any, ranks: Ranks) -> list[Any]:
-    """Every rank's plain data, in rank order."""
-    if ranks.size == 1:
-        return [plain]
-    texts: list[bytes] = [b""] * ranks.size
-    dist.all_gather_object(texts, msgspec.json.encode(plain), group=ranks.group)
-    return [msgspec.json.decode(text) for text in texts]
 
 
 def _ranks() -> Ranks:

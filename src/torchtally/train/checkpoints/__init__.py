@@ -8,6 +8,8 @@
     snapshot     copies on the host, unaffected by the next step
     randomness   states of random generators as tensors
     state        a trainer as tensors and plain data, and back
+    packing      state dicts as tensors and plain data, and back
+    objects      the state of a loop's own objects, likewise
     saver        saving in the background
     resume       the newest whole checkpoint, if it belongs to this training
 
