@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder, frame, mm_call, site
 from torchtally.chips import chip
 from torchtally.errors import UsageError
-from torchtally.gates import check, parse_limits
-from torchtally.gates.gauges import GAUGES
+from torchtally.gates import Finding, check, parse_limits
+from torchtally.gates.gauges import GAUGES, GaugeReading
 from torchtally.ledger import Ledger, account
 from torchtally.ledger.total import Uncounted
 from torchtally.report.gates import findings_document, findings_text, sentence
 from torchtally.timing.roofline import Roofline
+from torchtally.units import Unit
 
 
 def ledger(*, is_timed: bool = True) -> Ledger:
@@ -124,6 +125,25 @@ def test_what_is_not_counted_leaves_an_upper_limit_undecided() -> None:
     assert (holding.is_decided, holding.holds) == (False, False)
     assert "at least 48 FLOPs; operators without a rule are not in it: my::op" in sentence(holding)
     assert (broken.is_decided, broken.holds) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_most", "is_decided", "holds"),
+    [
+        ("flops < 11", False, False, False),  # at least 10: may be 12
+        ("flops < 9", False, True, False),
+        ("flops > 9", False, True, True),
+        ("flops > 11", False, False, False),
+        ("flops < 11", True, True, True),  # at most 10: may be 8
+        ("flops < 9", True, False, False),
+        ("flops > 9", True, False, False),
+        ("flops > 11", True, True, False),
+    ],
+)
+def test_what_a_bound_decides(text: str, is_most: bool, is_decided: bool, holds: bool) -> None:
+    (limit,) = parse_limits([text])
+    found = Finding(limit, Unit.FLOPS, GaugeReading(10, "some are missing", is_most))
+    assert (found.is_decided, found.holds) == (is_decided, holds)
 
 
 def test_every_gauge_can_be_read() -> None:

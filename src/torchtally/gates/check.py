@@ -27,11 +27,15 @@ class Finding:
 
     @property
     def is_decided(self) -> bool:
-        """What may be more than was counted exceeds an upper limit, or keeps nothing."""
-        value = self.reading.value
+        """What may be more than was counted can still exceed an upper limit, and keep a lower one;
+        of what may be less, the other way round.
+        """
+        value, reading = self.reading.value, self.reading
         if value is None:
             return False
-        return not self.reading.doubt or (self.limit.is_upper and not self.limit.holds(value))
+        return not reading.doubt or (
+            self.limit.holds(value) is (self.limit.is_upper is reading.is_most)
+        )
 
     @property
     def holds(self) -> bool:

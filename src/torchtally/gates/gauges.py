@@ -25,7 +25,9 @@ class GaugeReading:
     value: float | None
     """None where it is unknown."""
     doubt: str = ""
-    """Why it is unknown, or may be more than this; "" where it is what it is."""
+    """Why it is unknown, or may be another; "" where it is what it is."""
+    is_most: bool = False
+    """A doubtful value is what the quantity is at most, not at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def _mfu(ledger: Ledger) -> GaugeReading:
     found = model_utilisation(ledger) if ledger.step_s else None
     if found is None or found.fraction is None:
         return GaugeReading(None, why_no_time(ledger) or "no matrix product with a known peak")
-    return GaugeReading(found.fraction, _step(ledger).doubt)
+    return GaugeReading(found.fraction, _step(ledger).doubt, is_most=True)
 
 
 def _rate(name: str) -> Callable[[Ledger], GaugeReading]:
@@ -106,7 +108,7 @@ def _rate(name: str) -> Callable[[Ledger], GaugeReading]:
             return GaugeReading(
                 None, why_no_time(ledger) or "no operator shows the size of the batch"
             )
-        return GaugeReading(per_s, _step(ledger).doubt)
+        return GaugeReading(per_s, _step(ledger).doubt, is_most=True)
 
     return reading
 

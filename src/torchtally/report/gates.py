@@ -27,7 +27,8 @@ def sentence(finding: Finding) -> str:
     if finding.holds:
         return f"{limit.text}: holds, {value}"
     if not finding.is_decided:
-        return f"{limit.text}: cannot be decided, {limit.name} is at least {value}; {reading.doubt}"
+        bound = "at most" if reading.is_most else "at least"
+        return f"{limit.text}: cannot be decided, {limit.name} is {bound} {value}; {reading.doubt}"
     where = f" in {finding.where}" if finding.where else ""
     return f"{limit.text}: DOES NOT HOLD, {limit.name} is {value}{where}"
 
