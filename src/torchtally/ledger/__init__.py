@@ -10,6 +10,8 @@ of the chip that the run was traced for or of any other; without a roofline ther
 from torchtally.ledger.accounting import account
 from torchtally.ledger.groups import (
     Key,
+    is_copy,
+    is_view,
     kernel_of,
     library_line_of,
     line_of,
@@ -35,6 +37,8 @@ __all__ = [
     "Uncounted",
     "Untimed",
     "account",
+    "is_copy",
+    "is_view",
     "kernel_of",
     "library_line_of",
     "line_of",
