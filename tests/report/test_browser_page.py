@@ -5,7 +5,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from random import Random
@@ -24,6 +24,7 @@ from tests.builders import (
     mm_call,
     site,
     spec,
+    unknown_call,
 )
 from tests.report.browser import CHROMIUM, MISSING, Browser, Page, browser
 from tests.report.test_html import CORPUS, HARMLESS, injected
@@ -37,7 +38,10 @@ from torchtally.report.browser.page import browser_page, hash_of, script_text, s
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import (
     Call,
+    Ending,
+    Note,
     Phase,
+    Placeholder,
     ProcessGroup,
     Role,
     Trace,
@@ -557,25 +561,63 @@ def test_keys_change_view_theme_and_show_help(opened: Any) -> None:
     assert len(set(colours)) == 2
 
 
+def named(texts: Sequence[str]) -> Trace:
+    """A trace in which each text is the name of everything that can have one."""
+    made = TraceBuilder()
+    placeholders, notes = [], []
+    for line, text in enumerate(texts, start=1):
+        where = frame(text, line, text)
+        place = site(where, module=text, module_class=text)
+        weight = made.run(factory_call(8), site=place, role=Role.PARAMETER, name=text)
+        made.run(mm_call(line, 64, 64), (weight, weight), site=place)
+        made.run(unknown_call(text), (weight,), site=place)
+        placeholders.append(Placeholder(where, text, text, line))
+        notes.append(Note(text, line))
+    made.end_step()
+    trace = made.build(
+        script=texts[0], ending=Ending("exception", texts[-1]), placeholders=placeholders,
+        notes=notes,
+    )  # fmt: skip
+    return structs.replace(trace, torch_version=texts[0])
+
+
+def kinds_of(page: Page) -> set[str]:
+    """Names of the elements that are on a page, and of their attributes."""
+    return set(
+        page.evaluate(
+            "[...document.querySelectorAll('body *')].flatMap((node) => [node.tagName, "
+            "...node.getAttributeNames().map((name) => `${node.tagName} ${name}`)])"
+        )
+    )
+
+
+@needs_chromium
+def test_an_injected_element_is_found(opened: Any) -> None:
+    page = opened(page_of(realistic()))
+    before = kinds_of(page)
+    page.evaluate("document.querySelector('main').append(document.createElement('iframe'))")
+    assert kinds_of(page) - before == {"IFRAME"}
+
+
 @needs_chromium
 def test_thirty_hostile_names_add_no_element(opened: Any) -> None:
-    def nodes(text: str) -> list[str]:
-        page = opened(page_of(realistic(text or "x", text or "x", text or "x"), train=text))
-        kinds = []
-        for view in page.evaluate("[...document.querySelectorAll('nav button')].map("
-                                  "(tab) => tab.getAttribute('data-view'))"):  # fmt: skip
-            page.click(f"[data-view={view}]")
-            kinds += page.evaluate(
-                "[...document.querySelectorAll('main *, header *')].map((node) => node.tagName)"
-            )
-        assert page.evaluate("typeof alert.called") == "undefined"
-        return sorted(set(kinds))
+    """Of every view, line and row: the kinds of elements are those of a page of harmless names."""
+
+    def kinds(texts: Sequence[str]) -> set[str]:
+        sources = dict.fromkeys(texts, "\n".join(texts))
+        page = opened(browser_page(account(named(texts), roofline=H100), sources))
+        found: set[str] = set()
+        for number in range(1, 10):
+            page.press(str(number))
+            page.evaluate("document.querySelectorAll('.line.hot, tr.opens, .fold').forEach("
+                          "(node) => node.click())")  # fmt: skip
+            page.settle()
+            found |= kinds_of(page)
+        assert page.evaluate("document.querySelector('main').innerText.length") > 100
+        return found
 
     assert len(CORPUS) >= 30
-    harmless = nodes(HARMLESS)
-    assert set(nodes(" ".join(CORPUS))) <= set(harmless)
-    for text in CORPUS[:40:8]:
-        assert set(nodes(text)) <= set(harmless)
+    assert kinds(CORPUS) <= kinds([f"{HARMLESS}{number}" * 20 for number in range(len(CORPUS))])
 
 
 @needs_chromium

@@ -425,20 +425,25 @@ def _memory(ledger: Ledger) -> Document:
 def _lanes(ledger: Ledger, table: Provenances) -> list[Document]:
     """What each stream and communicator of every rank does when, in nanoseconds.
 
-    A slice is a row of this rank's, or -1 - n for the n-th of the lane's names. `gap_ns` is how
+    A slice is a row of this rank's; another rank's is -1 - n for the n-th of the lane's `others`:
+    its operator, what limits it, its phase. `gap_ns` is how
     long nothing ran before it, `wait_ns` the part in which a collective waits for other ranks.
     """
     lanes = []
     for part, begins_s in timed_parts(ledger):
         is_own = part.ledger is ledger
         for lane in lanes_of(part, begins_s):
-            names: dict[str, int] = {}
+            others: dict[tuple[str, str, str], int] = {}
             rows, gaps, durations, waits = [], [], [], []
             end_ns = 0
             for stretch in lane.stretches[:MOST_SLICES]:
                 first = stretch.entries[0]
-                name = names.setdefault(first.call.name, len(names)) if not is_own else 0
-                rows.append(table.of_kernels[first.number] if is_own else -1 - name)
+                if is_own:
+                    rows.append(table.of_kernels[first.number])
+                else:
+                    bound = part.ledger.slot(first).bound
+                    key = (_name(first.call.name), str(bound), str(first.op.phase))
+                    rows.append(-1 - others.setdefault(key, len(others)))
                 gaps.append(stretch.start_ns - end_ns)
                 durations.append(stretch.end_ns - stretch.start_ns)
                 waits.append(stretch.met_ns - stretch.start_ns)
@@ -451,7 +456,7 @@ def _lanes(ledger: Ledger, table: Provenances) -> list[Document]:
                 "gap_ns": gaps,
                 "ns": durations,
                 "wait_ns": waits if any(waits) else [],
-                "names": [_name(name) for name in names],
+                "others": list(others),
                 "left_out": max(0, len(lane.stretches) - MOST_SLICES),
             })  # fmt: skip
     return lanes

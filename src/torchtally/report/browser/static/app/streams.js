@@ -1,6 +1,6 @@
 // What every stream and communicator does when, on a canvas that is zoomed into; the collectives.
 
-const LANE = { height: 30, label: 168, axis: 26, gap: 4 };
+const LANE = { height: 30, label: 90, axis: 26, gap: 4 };
 const LEAST_NS = 50;
 
 class StreamsView {
@@ -55,7 +55,7 @@ class StreamsView {
 
   nameOf(lane, place) {
     const row = lane.rows[place];
-    return row < 0 ? lane.names[-1 - row] : this.run.jobs.kernel[this.run.rows.job[row]]
+    return row < 0 ? lane.others[-1 - row][0] : this.run.jobs.kernel[this.run.rows.job[row]]
       || this.run.jobs.name[this.run.rows.job[row]];
   }
 
@@ -74,9 +74,9 @@ class StreamsView {
   colourOfSlice(lane, place, colours) {
     if (lane.is_communicator) return colours["--network"];
     const row = lane.rows[place];
-    if (row < 0) return colours["--moved"];
-    if (this.colour === "bound") return colours[`--${this.boundOfRow(row)}`];
-    return colours[PHASE_COLOURS[this.run.data.phases[this.run.rows.phase[row]]]];
+    const [bound, phase] = row < 0 ? lane.others[-1 - row].slice(1)
+      : [this.boundOfRow(row), this.run.data.phases[this.run.rows.phase[row]]];
+    return colours[this.colour === "bound" ? `--${bound}` : PHASE_COLOURS[phase]];
   }
 
   /** Lanes with the ranks that they belong to as headings between them. */
@@ -91,7 +91,10 @@ class StreamsView {
     return { places, height: top + 6 };
   }
 
-  get labelWidth() { return Math.min(LANE.label, this.canvas.clientWidth * 0.28); }
+  get labelWidth() {
+    const letters = Math.max(0, ...this.lanes.map((lane) => lane.name.length));
+    return Math.min(Math.max(LANE.label, letters * 6.6), this.canvas.clientWidth * 0.28);
+  }
 
   xOf(ns) {
     const width = this.canvas.clientWidth - this.labelWidth;
@@ -193,13 +196,13 @@ class StreamsView {
       if (met > left) context.fillRect(left, top + LANE.height / 2 - 2, met - left, 4);
       context.fillStyle = this.colourOfSlice(lane, place, colours);
       context.fillRect(met, top, Math.max(0.7, right - met - (wide > 3 ? 0.6 : 0)), LANE.height);
-      if (wide > 46) {
+      if (right - met > 46) {
         context.save();
         context.beginPath();
-        context.rect(left, top, wide - 3, LANE.height);
+        context.rect(met, top, right - met - 3, LANE.height);
         context.clip();
         context.fillStyle = colours["--card"];
-        context.fillText(this.nameOf(lane, place).replace(/^aten\./, ""), left + 4,
+        context.fillText(this.nameOf(lane, place).replace(/^aten\./, ""), met + 4,
           top + LANE.height / 2);
         context.restore();
       }
@@ -288,7 +291,7 @@ class StreamsView {
       h("p", {}, `${formatSeconds(lane.ns[place] * 1e-9)} from ${
         formatSeconds(lane.starts[place] * 1e-9)}${waits
         ? `, ${formatSeconds(waits * 1e-9)} of it waiting for other ranks` : ""}`),
-      row < 0 ? null : [
+      row < 0 ? h("p", {}, `${lane.rank}: ${lane.others[-1 - row].slice(1).reverse().join(", ")}-bound`) : [
         h("p", { class: "code" }, run.tensors(run.jobs.inputs[run.rows.job[row]])),
         h("p", {}, `${run.data.phases[run.rows.phase[row]]}, ${run.moduleName(
           run.sites.module[run.rows.site[row]])}, ${lane.is_communicator ? "network"
