@@ -23,9 +23,8 @@ import torch
 
 from benchmarks.measuring import against, interleaved, megabytes, milliseconds, parser, show, write
 from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.resume import ResumePoint
 from torchtally.train.checkpoints.saver import Saver
-from torchtally.train.checkpoints.state import state_of, tensors_of
+from torchtally.train.checkpoints.state import TrainerContents, state_of, tensors_of
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.tasks import Rehearsal, TrainBatch
 from torchtally.train.trainer import Trainer
@@ -95,12 +94,12 @@ def ways(
     """Each a round, in seconds."""
     checkpoints = Checkpoints(folder)
     config = trainer.config.checkpoint
-    background = Saver(trainer, checkpoints, config)
-    foreground = Saver(trainer, checkpoints, replace(config, in_background=False))
+    background = Saver(TrainerContents(trainer), checkpoints, config)
+    foreground = Saver(TrainerContents(trainer), checkpoints, replace(config, in_background=False))
     saved = iter(range(1, 1_000_000))
 
     def save_by(saver: Saver) -> Callable[[], None]:
-        return lambda: saver.save(ResumePoint(next(saved)))
+        return lambda: saver.save(next(saved), {"skipped": 0, "is_evaluated": False})
 
     def torchs() -> None:
         state = {"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger, account
     from torchtally.models.summary import summary
     from torchtally.runs.function import run
+    from torchtally.runs.recording import record
     from torchtally.timing.targets import roofline
     from torchtally.trace import Trace
     from torchtally.train.durable import durable
@@ -47,6 +48,7 @@ _HOMES = {
     "dtypes": "views.number_formats",
     "durable": "train.durable",
     "known_chips": "chips",
+    "record": "runs.recording",
     "roofline": "timing.targets",
     "run": "runs.function",
     "summary": "models.summary",
@@ -66,6 +68,7 @@ __all__ = [
     "dtypes",
     "durable",
     "known_chips",
+    "record",
     "roofline",
     "run",
     "summary",

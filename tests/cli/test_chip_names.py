@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run_tally import END, TALLY, TIMEOUT_S, environment
+from tests.profiles.kineto_files import linear_step
 from tests.report.test_text import realistic
 from tests.warm import warm
 from torchtally.cli import COMMANDS, main
@@ -33,6 +34,7 @@ AT_ONCE = {
     "plan, compared": ("plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "B200",
                        "--compare", "{}"),
     "gpus": ("gpus", "{}"),
+    "explain": ("explain", "trace.json", "--gpu", "{}"),
 }  # fmt: skip
 BY_PROCESS = {
     "run": ("run", "train.py", "--gpu", "{}"),
@@ -73,6 +75,7 @@ vocabulary = 256
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     realistic().save(tmp_path / "run.tally")
+    linear_step().write(tmp_path / "trace.json")
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "text.txt").write_text("".join(f"line {n}\n" for n in range(2000)))
     (tmp_path / "tiny.toml").write_text(CONFIG)

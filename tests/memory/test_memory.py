@@ -120,6 +120,7 @@ def test_peak_and_its_categories() -> None:
         Category.COMMUNICATION_BUFFERS: 0,
         Category.TEMPORARIES: KIB,
         Category.WORKSPACES: 0,
+        Category.UNKNOWN: 0,
     }
     assert [storage.number for storage, _ in memory.alive_at_peak] == [0, 1, 2, 3]
 

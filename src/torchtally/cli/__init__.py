@@ -26,6 +26,7 @@ COMMANDS = (
     "report",
     "diff",
     "summary",
+    "explain",
     "budget",
     "fit",
     "plan",

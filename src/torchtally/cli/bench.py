@@ -30,6 +30,7 @@ examples:
   tally bench --html bench.html     the same as a page
   tally bench --show                the last measurement, without measuring again
   tally bench --show H100-SXM       the measurement of a chip, or of a calibration file
+  tally bench --import trace.json.gz            what torch.profiler measured elsewhere
   tally bench --no-keep -o mine.json --quick
 
 Measurements are kept where predictions find them: below $XDG_DATA_HOME or ~/.local/share, in
@@ -57,6 +58,17 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="CHIP",
         help="measure nothing: print an earlier measurement, the last one or that of CHIP",
     )
+    parser.add_argument(
+        "--import",
+        dest="imported",
+        action="append",
+        metavar="TRACE",
+        help="measure nothing: learn from a trace of torch.profiler, recorded with shapes "
+        "(`tally explain --record`); several can be given, of one chip",
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="with --import: the GPU of the trace, where it names none"
+    )
     parser.add_argument("-o", dest="output", metavar="FILE", help="write the calibration here, too")
     parser.add_argument(
         "--no-keep", action="store_true", help="do not keep it for later predictions"
@@ -71,15 +83,49 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.timing.calibration.stored import stored
     from torchtally.views.bench import bench_view, estimated_float32
 
+    if args.show is not None and args.imported:
+        raise UsageError("--show and --import are two questions: give one at a time.")
     if args.show is not None:
         say_variants([args.show])
         calibration = stored(args.device, args.show)
+    elif args.imported:
+        calibration = _imported(args.imported, args.gpu)
+        _keep(calibration, args)
     else:
         calibration = _measured(args.device, is_quick=args.quick)
         _keep(calibration, args)
     view = bench_view(calibration, estimated_float32(calibration, CPUINFO))
     write_report(bench_report(view), args, is_beside_files=True)
     return 0
+
+
+def _imported(paths: list[str], gpu: str | None) -> "Calibration":
+    """Of traces of one chip, added to what was measured of it before."""
+    import datetime
+
+    from torchtally.chips import chip
+    from torchtally.runs.explaining import explained
+    from torchtally.timing.calibration.imported import calibration_from
+    from torchtally.timing.calibration.library import of_chip
+    from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
+
+    traces = [explained(path, gpu) for path in paths]
+    names = {trace.chip: path for trace, path in zip(traces, paths, strict=True)}
+    if len(names) > 1:
+        told = ", ".join(f"{path} of {name}" for name, path in names.items())
+        raise UsageError(f"--import: traces of several chips ({told}). Import each chip's apart.")
+    if next(iter(names)) == "CPU":
+        raise UsageError(
+            "--import: a CPU's trace has no kernels. `tally bench --device cpu` measures a CPU."
+        )
+    target = chip(next(iter(names)))
+    return calibration_from(
+        traces,
+        target,
+        date=datetime.date.today().isoformat(),
+        issue=ESTIMATED_ISSUE,
+        before=of_chip(target),
+    )
 
 
 def _measured(device: str, *, is_quick: bool) -> "Calibration":

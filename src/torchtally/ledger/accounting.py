@@ -41,6 +41,9 @@ def account(
     for the whole run; None for a step that others are like (`Course.default_period`). Evaluation
     is left out of a single step. `convention` says whether causal attention counts in full.
 
+    Of a trace that a profiler recorded, times are measured, and the roofline of the chip that it
+    ran on says what they would be; the roofline of another chip predicts.
+
     `peers` are the traces of ranks that ran with this one: they are timed together, and wait for
     each other.
 
@@ -72,6 +75,10 @@ def account(
             delegate=delegate,
             others=others,
         )
+        measured = trace.measured
+        is_elsewhere = roofline is not None and roofline.chip.name != trace.chip
+        if measured is not None and not is_elsewhere:
+            return ledger.as_measured(roofline) if measured.kernels else ledger
         return ledger if roofline is None else ledger.timed(roofline)
 
 
@@ -178,6 +185,20 @@ def _allocations(trace: Trace, memory: Memory) -> tuple[dict[int, int], dict[int
     return allocated, saved
 
 
+def since(ledger: Ledger, tick: int) -> Ledger:
+    """The ledger with totals of its reported period from a tick on."""
+    period = replace(ledger.reported_period, first=max(tick, ledger.reported_period.first))
+    reported = entries_of(ledger.entries, period)
+    cut = replace(
+        ledger,
+        reported_period=period,
+        reported=reported,
+        total=_total(reported, ledger.costs),
+        coverage=_coverage(reported, ledger.costs),
+    )
+    return cut.with_times(ledger.times)
+
+
 def selected(course: Course, step: Selection) -> Period:
     """The period that a selection means. Raises UsageError for a step that was not run."""
     match step:
@@ -243,7 +264,7 @@ def _coverage(entries: Iterable[Entry], costs: Sequence[CallCost]) -> Coverage:
     missing: Counter[tuple[str, str]] = Counter(
         (entry.call.name, costs[entry.op.call].failure or reason_uncounted(entry.call))
         for entry in entries
-        if entry.kind is Kind.UNCOUNTED
+        if entry.kind is Kind.UNCOUNTED or costs[entry.op.call].failure
     )
     free = sum(count for kind, count in kinds.items() if kind.is_free)
     return Coverage(

@@ -1,6 +1,8 @@
 """Keys by which operators are grouped, and the sums of the groups."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from math import fsum
 from typing import TypeVar
 
 from torchtally.ledger.delegation import line, own_line
@@ -72,16 +74,25 @@ def kind_of(entry: Entry) -> Kind:
 
 
 def sums(
-    entries: Iterable[Entry], slots: Sequence[Slot], key: Callable[[Entry], Key]
+    entries: Iterable[Entry],
+    slots: Sequence[Slot],
+    key: Callable[[Entry], Key],
+    predicted_s: Sequence[float] = (),
 ) -> dict[Key, Total]:
     """Totals of the groups that `key` makes, in order of first appearance.
 
-    `slots` has one slot for each entry of the ledger, by number.
+    `slots` has one slot for each entry of the ledger, by number; so has `predicted_s`, where the
+    slots were measured.
     """
     groups: dict[Key, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(key(entry), []).append(entry)
-    return {group: _sum(members, slots) for group, members in groups.items()}
+    totals = {group: _sum(members, slots) for group, members in groups.items()}
+    if predicted_s:
+        for group, members in groups.items():
+            part_s = fsum(predicted_s[entry.number] * entry.share for entry in members)
+            totals[group] = replace(totals[group], predicted_s=part_s)
+    return totals
 
 
 def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from torchtally.errors import UsageError
 from torchtally.ledger.groups import (
     Key,
     kind_of,
@@ -19,6 +20,7 @@ from torchtally.ledger.groups import (
     phase_of,
     sums,
 )
+from torchtally.ledger.measured import measured_times
 from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.times import Times, Untold, predict_times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
@@ -81,10 +83,26 @@ class Ledger(Shown):
         columns = predict_times(
             [Untold(rank.trace, rank.costs, rank.reported) for rank in ranks], roofline
         )
-        own, *others = (rank._with(times) for rank, times in zip(ranks, columns, strict=True))
+        own, *others = (rank.with_times(times) for rank, times in zip(ranks, columns, strict=True))
         return replace(own, others=tuple(others))
 
-    def _with(self, times: Times) -> "Ledger":
+    def as_measured(self, roofline: Roofline | None) -> "Ledger":
+        """The same ledger with the times that a profiler measured, held against this chip.
+
+        Raises UsageError for a trace that no profiler recorded.
+        """
+        for rank in (self, *self.others):
+            if rank.trace.measured is None:
+                raise UsageError(f"{rank.trace.script}: simulated, so there are no measured times.")
+        own, *others = (
+            rank.with_times(measured_times(rank.trace, rank.trace.measured, rank.costs, roofline))
+            for rank in (self, *self.others)
+            if rank.trace.measured is not None
+        )
+        return replace(own, others=tuple(others))
+
+    def with_times(self, times: Times) -> "Ledger":
+        """The same ledger with these times, of its own trace."""
         network = [entry for entry in self.reported if entry.kind is Kind.COMMUNICATION]
         total = replace(
             self.total,
@@ -92,6 +110,7 @@ class Ledger(Shown):
             kernel_s=times.kernel_s(self.reported),
             network_s=times.kernel_s(network),
             exposed_s=times.exposed_s(network),
+            predicted_s=times.predicted_s(self.reported),
         )
         return replace(self, times=times, total=total)
 
@@ -121,8 +140,22 @@ class Ledger(Shown):
 
     @property
     def step_s(self) -> float | None:
-        """Predicted seconds of the reported period; None without a roofline."""
-        return None if self.roofline is None else self.total.seconds
+        """Seconds of the reported period, predicted or measured; None where neither is known."""
+        return self.total.seconds if self.is_timed else None
+
+    @property
+    def is_timed(self) -> bool:
+        return self.times.is_timed
+
+    @property
+    def knows_memory(self) -> bool:
+        """False of a profiler's file without memory events."""
+        return self.trace.measured is None or self.trace.measured.has_memory
+
+    @property
+    def is_measured(self) -> bool:
+        """Times are a profiler's; a roofline, where there is one, is what they are held against."""
+        return self.times.is_measured
 
     @property
     def period(self) -> str:
@@ -131,7 +164,7 @@ class Ledger(Shown):
 
     def sums(self, key: Callable[[Entry], Key]) -> dict[Key, Total]:
         """The reported period's totals, grouped, first seen first. They sum to `total`."""
-        return sums(self.reported, self.times.slots, key)
+        return sums(self.reported, self.times.slots, key, self.times.kernels_s)
 
     def by_line(self) -> dict[Line | None, Total]:
         """By the innermost line of the user's own code; of the model's where one line delegates."""
@@ -201,9 +234,12 @@ def _sums_broken(ledger: Ledger) -> Iterator[str]:
 def _time_broken(ledger: Ledger) -> Iterator[str]:
     """No operator takes less time than its kernel, and no kernel a negative time.
 
-    In a run that communicates kernels run beside each other: a moment is the time of one of them.
+    In a run that communicates, or that was measured, kernels run beside each other: a moment is the
+    time of one of them.
     """
-    is_alone = not any(entry.kind is Kind.COMMUNICATION for entry in ledger.entries)
+    is_alone = not ledger.is_measured and not any(
+        entry.kind is Kind.COMMUNICATION for entry in ledger.entries
+    )
     for entry in ledger.entries:
         slot = ledger.slot(entry)
         least_s = slot.kernel_s if is_alone else 0.0

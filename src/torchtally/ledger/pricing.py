@@ -17,7 +17,14 @@ class CallCost(NamedTuple):
     """By no convention: what a kernel skips under a causal mask does not depend on how we count."""
 
 
+UNRECORDED = "what it was called with was not recorded"
+
+
 def call_cost(call: Call, convention: Convention) -> CallCost:
+    if call.literal("unrecorded") is True:
+        is_sent = call.name.startswith(("c10d.", "nccl."))
+        kind = Kind.COMMUNICATION if is_sent else Kind.UNCOUNTED
+        return CallCost(kind, Cost(), UNRECORDED, Cost())
     try:
         kind, cost = cost_of(call)
     except Exception as error:  # one unforeseen call must not cost the user the whole report

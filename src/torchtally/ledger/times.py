@@ -42,10 +42,25 @@ class Times:
     """One per op of the trace, where streams run beside each other; see `ledger/spans.py`."""
     is_evaluation_apart: bool = False
     """Evaluation is timed as if training was not there, and training as if evaluation was not."""
+    is_measured: bool = False
+    """By a profiler; the roofline is what they are held against."""
+    kernels_s: tuple[float, ...] = ()
+    """Of measured times, one per op of the trace: what its kernels would take by the roofline; 0
+    where that is unknown."""
+
+    @property
+    def is_timed(self) -> bool:
+        return self.is_measured or self.roofline is not None
 
     def seconds(self, entries: Iterable[Entry]) -> float:
         """What these take, each from the end of the one before it to its own end."""
         return fsum(self.slots[entry.number].seconds * entry.share for entry in entries)
+
+    def predicted_s(self, entries: Iterable[Entry]) -> float:
+        """Of measured times: what these entries' kernels would take by the roofline."""
+        if not self.kernels_s:
+            return 0.0
+        return fsum(self.kernels_s[entry.number] * entry.share for entry in entries)
 
     def kernel_s(self, entries: Iterable[Entry]) -> float:
         """The part in which the device runs kernels."""

@@ -88,6 +88,9 @@ class Total:
     """How long collectives run, each by itself; most of it behind kernels that compute."""
     exposed_s: float = 0.0
     """The part of `seconds` in which collectives run and nothing computes."""
+    predicted_s: float = 0.0
+    """Of measured operators: what their kernels would take by the roofline, as far as it is known.
+    0 where `seconds` themselves are predicted."""
 
     @property
     def flops(self) -> int:

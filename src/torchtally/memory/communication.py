@@ -42,7 +42,7 @@ class Communication:
 def communication(trace: Trace) -> Communication:
     """All that the collectives of a trace tell."""
     found = Communication()
-    if not trace.groups:
+    if not trace.groups or trace.measured is not None:
         return found
     origins = Origins(trace)
     for op in trace.ops:

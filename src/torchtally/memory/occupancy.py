@@ -35,6 +35,8 @@ class Category(StrEnum):
     TEMPORARIES = "temporaries"
     WORKSPACES = "workspaces"
     """Scratch memory of libraries and within operators: no tensor of the script's."""
+    UNKNOWN = "unknown"
+    """Of a run that a profiler recorded: which tensor has a block is not in its file."""
 
 
 CATEGORY_OF_ROLE = {
@@ -197,6 +199,11 @@ def categorise(trace: Trace, shared: Communication) -> tuple[Category, ...]:
     that allocates them and the ops that read them. What a forward pass still holds when the run
     ends before a backward pass, or runs out of memory within it, counts as activations.
     """
+    if trace.measured is not None:
+        return tuple(
+            Category.UNKNOWN if storage.role is None else CATEGORY_OF_ROLE[storage.role]
+            for storage in trace.storages
+        )
     forward = _ops_of(trace, Phase.FORWARD) | _ops_of(trace, Phase.EVALUATION)
     backward = _ops_of(trace, Phase.BACKWARD)
     recompute = _ops_of(trace, Phase.RECOMPUTE)

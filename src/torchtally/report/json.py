@@ -181,7 +181,7 @@ def _run(ledger: Ledger) -> Document:
     return {
         **pick(run, "steps", "models"),
         "flops": run.total.flops,
-        "seconds": None if ledger.roofline is None else run.total.seconds,
+        "seconds": run.total.seconds if ledger.is_timed else None,
         "reported_share": pick(run.reported, "flops", "seconds"),
         "evaluation_share": pick(run.evaluation, "flops", "seconds"),
         "was_stopped": run.was_stopped,
@@ -216,7 +216,7 @@ Timing = Callable[[Key, Total], Document]
 
 
 def _timing(ledger: Ledger, key: Callable[[Entry], Key]) -> Timing[Key]:
-    if ledger.roofline is None:
+    if not ledger.is_timed:
         return lambda group, total: {"seconds": None, "kernel_s": None, "bound": None}
     limits = dominant_bounds(ledger, key)
     return lambda group, total: {
@@ -318,7 +318,7 @@ def _modules(ledger: Ledger) -> list[Document]:
             "flops_with_inner": with_inner.flops,
             **pick(total, *FLOPS, *MOVED, *HELD, "count"),
             **timing(path, total),
-            "seconds_with_inner": None if ledger.roofline is None else with_inner.seconds,
+            "seconds_with_inner": with_inner.seconds if ledger.is_timed else None,
         })  # fmt: skip
     return documents
 

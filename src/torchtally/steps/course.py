@@ -117,7 +117,9 @@ class Course:
 def course_of(trace: Trace) -> Course:
     """The course of a run, from its trace as recorded."""
     flow = Flow(trace)
-    return Course(with_evaluation(trace, flow), tuple(_steps(flow)))
+    # What reads what is not in a profiler's file: nothing tells evaluation apart.
+    told_apart = trace if trace.measured is not None else with_evaluation(trace, flow)
+    return Course(told_apart, tuple(_steps(flow)))
 
 
 def _steps(flow: Flow) -> Iterator[TrainingStep]:

@@ -1,6 +1,7 @@
 """What happened, as facts: no formula, no torch. See ``trace.py`` for the whole."""
 
 from torchtally.trace.effect import Effect, EffectKind, FileId, StubFile
+from torchtally.trace.measured import LostTime, Measured, MeasuredKernel
 from torchtally.trace.op import (
     Call,
     Frame,
@@ -47,6 +48,9 @@ __all__ = [
     "FusedKernel",
     "HostState",
     "Literal",
+    "LostTime",
+    "Measured",
+    "MeasuredKernel",
     "Note",
     "Op",
     "Part",

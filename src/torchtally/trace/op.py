@@ -81,7 +81,8 @@ class Call(Record, frozen=True):
     ("allow_tf32", True) is not an argument but PyTorch's setting at that moment: CUDA's libraries
     may compute this float32 product, convolution or recurrent network in TF32. Nor is
     ("in_graph", True): a CUDA graph that is replayed issues the call with its others. Nor is
-    ("group", n): the collective is one of `Trace.groups[n]`.
+    ("group", n): the collective is one of `Trace.groups[n]`. ("unrecorded", True): a profiler did
+    not record what the operator was called with.
 
     Of attention, values are among them where they are known, since its work depends on them:
     "lengths_q" and "lengths_k" of packed sequences, and of a mask "attended", two counts of the
@@ -183,7 +184,8 @@ class Op(Record, frozen=True):
     """Its number in `Trace.sites`."""
     phase: Phase
     inputs: tuple[int, ...]
-    """Numbers of the storages of the call's inputs, in that order; -1 for a host tensor."""
+    """Numbers of the storages of the call's inputs, in that order; -1 for a host tensor, and for
+    every tensor of a run that a profiler recorded."""
     outputs: tuple[int, ...]
     """Numbers of the storages of the call's outputs, in that order; -1 for a host tensor."""
     stream: int = 0

@@ -26,6 +26,7 @@ from torchtally.trace.file import (
     refuse_as_corrupted,
     write_body,
 )
+from torchtally.trace.measured import Measured
 from torchtally.trace.op import Call, Frame, Op, Site
 from torchtally.trace.ranks import Coalesced, ProcessGroup, StreamWait, World
 from torchtally.trace.record import Count, Index, Record, Tick
@@ -178,6 +179,8 @@ class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In order; none overlaps another."""
     peers: tuple[Count, ...] = ()
     """Ranks of the world that ran with this one, each with a trace of its own."""
+    measured: Measured | None = None
+    """Of a run that a profiler recorded: when its kernels ran. Tensors have no storages then."""
 
     @property
     def end(self) -> int:
@@ -254,6 +257,10 @@ def unpack(packed: Packed) -> Trace:
     check_steps(trace.step_ends)
     check_ticks(trace.waits, "at which the host waited")
     check_ticks(trace.differentiated, "whose autograd nodes ran")
+    if trace.measured is not None:
+        kernels = trace.measured.kernels
+        check_numbers([kernel.op for kernel in kernels], len(trace.ops), "operator")
+        check_numbers([kernel.name for kernel in kernels], len(trace.measured.names), "kernel name")
     check_numbers([refusal.site for refusal in trace.refusals], len(packed.sites), "site")
     for _, _, numbers in packed.sites:
         check_numbers(numbers, len(frames), "frame")

@@ -15,12 +15,12 @@ BOUND = Column("bound", "bound", Unit.NAME, rank=3)
 
 def bound_columns(ledger: Ledger) -> tuple[Column, ...]:
     """The column, where there are times."""
-    return () if ledger.roofline is None else (BOUND,)
+    return (BOUND,) if ledger.is_timed else ()
 
 
 def bound_cells(ledger: Ledger, key: Callable[[Entry], Key]) -> Callable[[Key], tuple[Cell, ...]]:
     """For each group its cell of that column; "" where it takes no time."""
-    if ledger.roofline is None:
+    if not ledger.is_timed:
         return lambda group: ()
     bounds = dominant_bounds(ledger, key)
     return lambda group: (str(bounds.get(group, "")),)

@@ -36,7 +36,7 @@ NOTE = (
 @view("bound", "what limits it: compute, memory, network, overhead", "time")
 def bounds(ledger: Ledger) -> Table:
     """By what would have to be faster, and the line that waits for it most."""
-    by_bound = ledger.by_bound() if ledger.roofline is not None else {}
+    by_bound = ledger.by_bound() if ledger.is_timed else {}
     total = ledger.total
     seconds_of = seconds_by_bound(ledger, once_per_site(line_of))
     root = root_of(seconds_of)
@@ -68,5 +68,5 @@ def bounds(ledger: Ledger) -> Table:
         columns=COLUMNS,
         rows=rows,
         totals=(None, *(sums if rows else [None] * len(sums)), None, None, None),
-        note=NOTE if ledger.roofline is not None else NO_TIMES,
+        note=NOTE if ledger.is_timed else NO_TIMES,
     )

@@ -119,7 +119,7 @@ def row_of(ledger: Ledger, key: Key, entries: list[Entry]) -> tuple[Cell, ...]:
     groups = ledger.trace.groups
     group = groups[number] if number is not None and number < len(groups) else None
     transfer = transfer_of(ledger, entries[0])
-    is_timed = ledger.roofline is not None
+    is_timed = ledger.is_timed
     slots = [ledger.slot(entry) for entry in entries]
     return (
         fsum(slot.exposed_s for slot in slots) if is_timed else None,

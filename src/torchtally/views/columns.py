@@ -1,7 +1,7 @@
 """The columns that tables of totals share, and the table they make."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from torchtally.ledger import Ledger, Total
@@ -14,7 +14,7 @@ class Figure:
     """A column filled with one quantity of a total."""
 
     column: Column
-    of: Callable[[Total], int | float]
+    of: Callable[[Total], int | float | None]
 
 
 def _quantity(name: str, title: str, unit: Unit, rank: int = 0) -> Figure:
@@ -47,6 +47,29 @@ PAYLOAD = Figure(
 )
 """Of collectives, where a run has any: time that nothing hides, all their time, what each of their
 ranks hands over or is given."""
+
+
+def _over(part: float, whole: float) -> float | None:
+    """None where there is nothing to divide."""
+    return part / whole if part and whole else None
+
+
+FLOP_RATE = Figure(
+    Column("flop_per_s", "FLOP/s", Unit.FLOP_PER_S),
+    lambda total: _over(total.flops, total.kernel_s),
+)
+BYTE_RATE = Figure(
+    Column("bytes_per_s", "moved/s", Unit.BYTE_PER_S),
+    lambda total: _over(total.bytes, total.kernel_s),
+)
+PREDICTED = _quantity("predicted_s", "roofline", Unit.SECONDS, rank=4)
+OF_ROOFLINE = Figure(
+    Column("roofline_share", "reached", Unit.FRACTION),
+    lambda total: _over(total.predicted_s, total.kernel_s),
+)
+ACHIEVED = (FLOP_RATE, BYTE_RATE, OF_ROOFLINE, PREDICTED)
+"""Of measured times: what kernels reached while they ran, and what they would take by the roofline,
+over what they took and as it is."""
 SHARE = Column("share", "share", Unit.FRACTION, rank=2)
 """Of the step's FLOPs."""
 TIMED_SHARES = (
@@ -73,7 +96,7 @@ def cost_table(
 
     Recomputation, the optimizer, evaluation and the network get columns only where there is any.
     """
-    total, is_timed = ledger.total, ledger.roofline is not None
+    total, is_timed = ledger.total, ledger.is_timed
     kept = [
         quantity
         for quantity in quantities
@@ -81,9 +104,14 @@ def cost_table(
         and (quantity is not MOVED or is_timed)
         and (quantity not in (EXPOSED, NETWORK) or (is_timed and total.network_bytes))
         and (quantity is not PAYLOAD or total.network_bytes)
+        and (quantity not in (SAVED, VIEWS, COPIES) or not ledger.is_measured)
+        and (quantity is not ALLOCATED or ledger.knows_memory)
     ]
     shares = TIMED_SHARES if is_timed else (SHARE,)
-    before, after = ((SECONDS,), (KERNEL,)) if is_timed else ((), ())
+    if ledger.is_measured:
+        kept = [as_background(quantity) for quantity in kept if quantity not in (READ, WRITTEN)]
+    before = (SECONDS,) if is_timed else ()
+    after = (KERNEL, *(ACHIEVED if ledger.is_measured else ())) if is_timed else ()
 
     def numbers(cost: Total) -> tuple[Cell, ...]:
         return (
@@ -105,6 +133,14 @@ def cost_table(
         totals=(*numbers(total), *(None for _ in texts)),
         note=note,
     )
+
+
+def as_background(figure: Figure) -> Figure:
+    """Shown where there is room: what was reached is what a measured run is read for."""
+    rank = figure.column.rank
+    if rank or figure is COUNT:
+        return figure
+    return replace(figure, column=replace(figure.column, rank=4))
 
 
 WHOLE = {"seconds_share": "seconds", "share": "flops"}

@@ -70,7 +70,7 @@ def whole(before: Ledger, after: Ledger) -> Table:
 
 
 def quantities_of(ledger: Ledger) -> tuple[int | float | None, ...]:
-    step_s = None if ledger.roofline is None else ledger.total.seconds
+    step_s = ledger.total.seconds if ledger.is_timed else None
     total, memory = ledger.total, ledger.memory
     return step_s, total.flops, total.bytes, memory.peak_bytes, reserved_bytes_of(ledger)
 
@@ -160,7 +160,7 @@ def table(
     title: str, labels: tuple[Column, ...], rows: Sequence[Changed], before: Ledger, after: Ledger
 ) -> Table:
     """The largest change of time first, or of FLOPs where no time is known."""
-    is_timed = before.roofline is not None and after.roofline is not None
+    is_timed = before.is_timed and after.is_timed
     cells = [(*changes(row, is_timed=is_timed), *row.label) for row in rows]
     changed = [row for row in cells if any(row[place] for place in CHANGES)]
     changed.sort(key=lambda row: [-abs(row[place] or 0) for place in CHANGES])  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def run_shares(ledger: Ledger) -> RunShares:
     whole = parts.get(False, NOTHING) + evaluation
 
     def share(part: Total) -> RunShare:
-        seconds = None if ledger.roofline is None else part_of(part.seconds, whole.seconds)
+        seconds = part_of(part.seconds, whole.seconds) if ledger.is_timed else None
         return RunShare(part_of(part.flops, whole.flops), seconds)
 
     return RunShares(
@@ -127,7 +127,7 @@ def steps(ledger: Ledger) -> Table:
 
     Evaluation is in columns of its own, beside the step it came before or in.
     """
-    course, is_timed = ledger.course, ledger.roofline is not None
+    course, is_timed = ledger.course, ledger.is_timed
     blocks = list(_blocks(course.steps))
     ends = [block.last.end for block in blocks]
     parts = sums(

@@ -30,6 +30,7 @@ BAR_ORDER = (
     Category.GATHERED_PARAMETERS,
     Category.COMMUNICATION_BUFFERS,
     Category.TEMPORARIES,
+    Category.UNKNOWN,
 )
 """What stays comes first, so that what moves is seen to. Their letters differ."""
 

@@ -82,7 +82,7 @@ MOST_BYTES = 32_000_000
 
 def implausible(calibration: Calibration) -> str:
     """Why the figures cannot be measurements; "" where they can."""
-    if "float32" not in calibration.peak_flop_per_s:
+    if calibration.kind == "cpu" and "float32" not in calibration.peak_flop_per_s:
         return "peak_flop_per_s lacks float32"
     for dtype, rate in calibration.peak_flop_per_s.items():
         if not 0 < rate < 1e20:
@@ -103,6 +103,8 @@ def implausible(calibration: Calibration) -> str:
                 return f"samples: {number} ({sample.call.name}): unknown dtype {spec.dtype[:40]!r}"
         if not 0 < sample.seconds < 1e5:
             return f"samples: {number} ({sample.call.name}): took {sample.seconds} s"
+    if not 0 <= calibration.reach < 100:
+        return f"reach: {calibration.reach} is implausible"
     costs = [calibration.first_touch_s_per_byte, *structs.astuple(calibration.issue)]
     if not all(0 <= cost < 1 for cost in costs):
         return "issue: expected 0 to 1 s per operator"

@@ -31,7 +31,9 @@ class MeasuredRatio(NamedTuple):
 class Corrections:
     """Ratios of measured to modelled time, by family and variant."""
 
-    def __init__(self, samples: Iterable[Sample], model: Model) -> None:
+    def __init__(self, samples: Iterable[Sample], model: Model, reach: float = 0.0) -> None:
+        self._reach = reach
+        """`Calibration.reach`."""
         self._points: dict[tuple[str, str], list[MeasuredRatio]] = {}
         self._variants: dict[str, list[str]] = {}
         self._families: dict[Kind, list[str]] = {}
@@ -62,13 +64,22 @@ class Corrections:
         place = tuple(map(log, position.size))
         points = self._points_of(position, place)
         if points:
-            return exp(interpolate(points, place)), True
+            return exp(interpolate(points, place) * self._trust(points, place)), True
+        if self._reach:
+            return 1.0, False
         near = [
             interpolate(points, place)
             for family in self._families.get(kind, ())
             if (points := self._points_of(Features(family, position.variant, position.size), place))
         ]
         return (exp(middle(near)), False) if near else (1.0, False)
+
+    def _trust(self, points: list[MeasuredRatio], place: tuple[float, ...]) -> float:
+        """The part of a correction that holds so far from what was measured."""
+        if not self._reach:
+            return 1.0
+        squared = min(distance(point.place, place) for point in points)
+        return 1 / (1 + squared / self._reach**2)
 
     def _points_of(self, position: Features, place: tuple[float, ...]) -> list[MeasuredRatio]:
         """Of the variant, else of the family's first: the same operator, in another layout."""

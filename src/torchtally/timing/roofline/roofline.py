@@ -96,4 +96,4 @@ class Roofline:
     def _corrections(self) -> Corrections | None:
         if self.calibration is None:
             return None
-        return Corrections(self.calibration.samples, self._model)
+        return Corrections(self.calibration.samples, self._model, self.calibration.reach)

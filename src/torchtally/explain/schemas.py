@@ -1,0 +1,110 @@
+"""Operators by the names and argument types that a profiler records.
+
+A profiler records nested operators: `aten::linear` with `aten::addmm` within it. A trace has those
+that a dispatch mode sees: the outermost one that is not merely a composition of others
+(CompositeImplicitAutograd), in the overload that was called.
+"""
+
+from functools import cache
+
+import torch
+
+from torchtally import torch_private as private
+from torchtally.profiles import Arguments
+
+Overload = private.OpOverload
+
+DTYPES = {
+    "c10::BFloat16": torch.bfloat16,
+    "c10::Half": torch.float16,
+    "float": torch.float32,
+    "double": torch.float64,
+    "long int": torch.int64,
+    "long": torch.int64,
+    "int": torch.int32,
+    "short": torch.int16,
+    "short int": torch.int16,
+    "signed char": torch.int8,
+    "unsigned char": torch.uint8,
+    "bool": torch.bool,
+    "c10::complex<float>": torch.complex64,
+    "c10::complex<double>": torch.complex128,
+    "c10::Float8_e4m3fn": torch.float8_e4m3fn,
+    "c10::Float8_e5m2": torch.float8_e5m2,
+    "c10::Float8_e4m3fnuz": torch.float8_e4m3fnuz,
+    "c10::Float8_e5m2fnuz": torch.float8_e5m2fnuz,
+}
+"""By the spelling of `caffe2::TypeMeta`, which the profiler records (torch/csrc/profiler/util.cpp,
+inputTypes)."""
+
+TENSOR_LISTS = ("TensorList", "GenericList[TensorList]")
+SCALARS = ("Scalar", "ScalarList")
+
+
+@cache
+def packet(name: str) -> tuple[Overload, ...]:
+    """The overloads of "aten::mm"; none of an operator that this PyTorch does not have."""
+    namespace, colons, operator = name.partition("::")
+    if not colons or not namespace.isidentifier() or not operator.isidentifier():
+        return ()
+    try:
+        found = getattr(getattr(torch.ops, namespace), operator)
+        # Overloads of TorchScript alone ("prim_Device") are unknown to the dispatcher.
+        return tuple(
+            getattr(found, each) for each in found.overloads() if not each.startswith("prim")
+        )
+    except (AttributeError, RuntimeError):
+        return ()
+
+
+def overload_of(name: str, arguments: Arguments) -> Overload | None:
+    """The overload that these arguments fit; None where none does."""
+    if arguments.shapes is None:
+        return None
+    found = [each for each in packet(name) if fits(each, arguments)]
+    plain = [
+        each for each in found if not any(part.is_out for part in private.schema(each).arguments)
+    ]
+    return next(iter(plain or found), None)
+
+
+def fits(overload: Overload, arguments: Arguments) -> bool:
+    """Whether an overload takes arguments of these types. A profiler leaves none out."""
+    expected = private.schema(overload).arguments
+    if len(expected) != len(arguments.types):
+        return False
+    return all(
+        takes(str(argument.type), recorded)
+        for argument, recorded in zip(expected, arguments.types, strict=True)
+    )
+
+
+def takes(expected: str, recorded: str) -> bool:
+    """Whether an argument of this schema's type may be recorded so."""
+    is_tensor, is_list = "Tensor" in expected, "List[" in expected
+    if "Dimname" in expected:
+        return False
+    if recorded in DTYPES:
+        return is_tensor and not is_list
+    if recorded in TENSOR_LISTS:
+        return is_tensor and is_list
+    if recorded == "Scalar":
+        return not is_tensor and not is_list and "str" not in expected
+    if recorded == "ScalarList":
+        return not is_tensor and is_list
+    return not (recorded == "" and expected == "Tensor")
+
+
+@cache
+def is_composition(name: str) -> bool:
+    """In every overload, so that the dispatcher shows its parts alone."""
+    overloads = [each for each in packet(name) if not private.overload_name(each).endswith("out")]
+    return bool(overloads) and all(map(private.has_composite_kernel, overloads))
+
+
+def is_shown(name: str, arguments: Arguments) -> bool | None:
+    """Whether a dispatch mode sees the operator. None for what is no operator of this PyTorch."""
+    overload = overload_of(name, arguments)
+    if overload is not None:
+        return not private.has_composite_kernel(overload)
+    return (not is_composition(name)) if packet(name) else None

@@ -1,0 +1,27 @@
+"""What profilers wrote of real runs, as facts: no torch, no formula.
+
+profile.py    operators, kernels, memory and steps of one process, whoever recorded them
+kineto.py     torch.profiler's JSON (Kineto): a profile
+stream.py     the events of a JSON trace of any size, in bounded memory
+nesting.py    which operator, and which Python code, an event of a thread lies in
+"""
+
+from torchtally.profiles.kineto import read_kineto
+from torchtally.profiles.profile import (
+    Arguments,
+    DeviceActivity,
+    HostOperator,
+    MemoryChange,
+    Profile,
+    ProfiledDevice,
+)
+
+__all__ = [
+    "Arguments",
+    "DeviceActivity",
+    "HostOperator",
+    "MemoryChange",
+    "Profile",
+    "ProfiledDevice",
+    "read_kineto",
+]

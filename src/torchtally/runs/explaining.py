@@ -1,0 +1,92 @@
+"""A profiler's file as a trace, on the chip that it names or that is given."""
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+
+from torchtally.chips import Chip, find_chip
+from torchtally.errors import ScriptError, UsageError
+from torchtally.explain import trace_of
+from torchtally.profiles import Profile, read_kineto
+from torchtally.timing.targets import CPU, target
+from torchtally.trace import Trace
+
+HOST = Chip(
+    name=CPU,
+    vendor=CPU,
+    architecture="host",
+    memory_bytes=1 << 40,
+    memory_bandwidth_bytes_per_s=1e11,
+    peaks={},
+    source="none: its speed is not used",
+)
+"""What calls are made on, where a CPU ran them and was not measured by `tally bench`."""
+
+
+def explained(path: str, gpu: str | None = None) -> Trace:
+    """The trace in a profiler's file. `gpu` names the chip that it ran on, where the file's own
+    name of it is not known.
+
+    Raises TraceFileError for a file that is no profiler's, UsageError for an unknown chip.
+    """
+    profile = read_kineto(path)
+    chip = chip_of(profile, gpu)
+    return trace_of(profile, chip, is_host=chip.vendor == CPU)
+
+
+def chip_of(profile: Profile, gpu: str | None) -> Chip:
+    """The chip that most of the device's time was spent on; the CPU where none was."""
+    if not profile.activities:
+        return HOST
+    if gpu is not None:
+        return target(gpu)
+    busy_us: dict[int, float] = {}
+    for activity in profile.activities:
+        busy_us[activity.device] = busy_us.get(activity.device, 0.0) + activity.duration_us
+    busiest = max(busy_us, key=lambda number: busy_us[number])
+    device = next((each for each in profile.devices if each.number == busiest), None)
+    name = "" if device is None else device.name
+    known = find_chip(name) if name else None
+    if known is None:
+        said = f"its GPU is {name!r}, which is not in the table" if name else "it names no GPU"
+        raise UsageError(
+            f"{profile.file}: {said}.\n"
+            "Say what it ran on: --gpu NAME (`tally gpus` lists the names)."
+        )
+    return known
+
+
+def simulated(command: str, gpu: str) -> Trace:
+    """The trace of a script as `tally run` simulates it, in a process of its own.
+
+    Raises ScriptError where the script fails, UsageError for a command that cannot be split.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--script {command!r}: {error}.") from None
+    if not words:
+        raise UsageError("--script: which one? Give it with its arguments, in quotes.")
+    with tempfile.TemporaryDirectory(prefix="torchtally-") as folder:
+        path = os.path.join(folder, "run.tally")
+        told = [
+            sys.executable,
+            "-m",
+            "torchtally",
+            "run",
+            "--quiet",
+            "--gpu",
+            gpu,
+            "-o",
+            path,
+            *words,
+        ]
+        done = subprocess.run(told, stdout=subprocess.DEVNULL, check=False)
+        if not os.path.exists(path):
+            raise ScriptError(
+                f"{command}: the simulated run failed (exit code {done.returncode}).\n"
+                f"See it by itself: tally run --gpu {gpu} {command}"
+            )
+        return Trace.load(path)
