@@ -1,6 +1,7 @@
 """The interactive page: one file that a browser opens without a network.
 
 document    all that the page shows, as plain data in columns
+places      its names, lines, modules and files
 page        the file: a policy that forbids everything else, the style, the scripts, the data
 static/     the style and the scripts, and uPlot, which draws the chart of memory
 

@@ -6,11 +6,18 @@ name ends in `_steps` holds differences from the row before. Numbers are FLOPs, 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
-from torchtally.ledger import Ledger, Line
+from torchtally.ledger import Ledger
 from torchtally.progress import printable
+from torchtally.report.browser.places import (
+    Columns,
+    Places,
+    files_document,
+    name_text,
+    place_text,
+    steps_of,
+)
 from torchtally.report.document import Document, in_words
 from torchtally.report.effects import sections
 from torchtally.report.ledger import ledger_facts
@@ -21,7 +28,7 @@ from torchtally.trace import Phase, Role, TensorSpec
 from torchtally.trace.ranks import COMMUNICATORS
 from torchtally.units import format_bytes, format_number
 from torchtally.views import by
-from torchtally.views.lines import is_behind_libraries, root_of, short_path
+from torchtally.views.lines import is_behind_libraries
 from torchtally.views.moments import moment_at
 from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import parameters_of
@@ -33,15 +40,7 @@ from torchtally.views.summary import judge, shortage_of, surroundings_of
 from torchtally.views.timeline import BAR_ORDER
 from torchtally.views.tracks import lanes_of, name_of, timed_parts
 
-Columns = dict[str, list[Any]]
-
 VERSION = 1
-MOST_LETTERS = 400
-"""Of a name or a line."""
-MOST_FRAMES = 12
-"""Of the lines that led to an operator."""
-MOST_SOURCE_LETTERS = 600_000
-"""Of quoted files together; of what is left out, the lines that ran are shown."""
 MOST_ROWS = 1000
 MOST_SLICES = 60_000
 """Of a stream."""
@@ -69,7 +68,7 @@ def page_document(ledger: Ledger, sources: Mapping[str, str]) -> Document:
         "costs": _costs(table),
         "sites": sites,
         "lines": places.lines(),
-        "files": _files(places, sources),
+        "files": files_document(places, sources),
         "modules": places.modules(),
         "ops": _ops(ledger, table),
         "memory": _memory(ledger),
@@ -80,19 +79,19 @@ def page_document(ledger: Ledger, sources: Mapping[str, str]) -> Document:
             "counted": ledger.coverage.counted,
             "free": ledger.coverage.free,
             "uncounted": [
-                [_name(each.op), each.count, _name(each.reason)]
+                [name_text(each.op), each.count, name_text(each.reason)]
                 for each in ledger.coverage.uncounted
             ],
             "untimed": [
-                [_name(each.op), each.count, _name(each.reason)] for each in ledger.untimed
+                [name_text(each.op), each.count, name_text(each.reason)] for each in ledger.untimed
             ],
         },
         "placeholders": [
             [
-                _place(each.frame, places.root),
-                _name(each.frame.text) if each.frame else "",
-                _name(each.op),
-                _name(each.given),
+                place_text(each.frame, places.root),
+                name_text(each.frame.text) if each.frame else "",
+                name_text(each.op),
+                name_text(each.given),
                 str(each.use),
                 each.count,
             ]
@@ -102,26 +101,17 @@ def page_document(ledger: Ledger, sources: Mapping[str, str]) -> Document:
     }
 
 
-def _name(text: str) -> str:
-    """A stranger's text: without control characters, and not endless."""
-    return printable(text[:MOST_LETTERS])
-
-
-def _place(line: Any, root: str) -> str:
-    return f"{_name(short_path(line.file, root))}:{line.line}" if line else ""
-
-
 def _about(ledger: Ledger) -> Document:
     trace = ledger.trace
     return {
-        "script": _name(trace.script),
-        "chip": _name(trace.chip),
+        "script": name_text(trace.script),
+        "chip": name_text(trace.chip),
         "period": ledger.period,
-        "facts": [_name(fact) for fact in facts(ledger)],
+        "facts": [name_text(fact) for fact in facts(ledger)],
         "rank": [trace.world.rank, trace.world.size],
-        "ending": [trace.ending.kind, _name(trace.ending.message)],
+        "ending": [trace.ending.kind, name_text(trace.ending.message)],
         "is_behind_libraries": ledger.delegate is None and is_behind_libraries(ledger),
-        "delegate": None if ledger.delegate is None else _name(ledger.delegate.text),
+        "delegate": None if ledger.delegate is None else name_text(ledger.delegate.text),
     }
 
 
@@ -141,7 +131,7 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
         (dict(zip((c.name for c in rates.columns), row, strict=True)) for row in rates.rows), None
     )
     return {
-        "sentence": _name(verdict(outcome)),
+        "sentence": name_text(verdict(outcome)),
         "claim": memory.claim,
         "low_bytes": memory.low_bytes,
         "likely_bytes": memory.likely_bytes,
@@ -152,7 +142,7 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
         "reserved_bytes": outcome.reserved_bytes,
         "context_bytes": outcome.context_bytes,
         "communicator_bytes": outcome.communicators.bytes,
-        "peak_moment": _name(outcome.peak_moment),
+        "peak_moment": name_text(outcome.peak_moment),
         "time": None
         if time is None
         else {
@@ -164,11 +154,11 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
         },
         "mfu": None
         if utilisation is None or utilisation["fraction"] is None
-        else [_name(str(utilisation["name"])), utilisation["fraction"]],
+        else [name_text(str(utilisation["name"])), utilisation["fraction"]],
         "parameters": None if parameters is None else parameters.elements,
         "shortage": None
         if shortage is None
-        else f"Out of memory in {_name(shortage.moment)}: requested "
+        else f"Out of memory in {name_text(shortage.moment)}: requested "
         f"{format_bytes(shortage.refusal.requested_bytes)}.",
     }
 
@@ -200,9 +190,9 @@ def _jobs(ledger: Ledger, table: Provenances) -> Document:
 
     calls = [ledger.trace.calls[cost.job.call] for cost in table.jobs]
     jobs: Columns = {
-        "name": [_name(cost.operator) for cost in table.jobs],
+        "name": [name_text(cost.operator) for cost in table.jobs],
         "kernel": [
-            _name(call.name) if call.fused is not None and call.fused.parts else ""
+            name_text(call.name) if call.fused is not None and call.fused.parts else ""
             for call in calls
         ],
         "kind": [str(cost.kind) for cost in table.jobs],
@@ -218,7 +208,8 @@ def _jobs(ledger: Ledger, table: Provenances) -> Document:
         "inputs": [[number(spec) for spec in call.inputs[:12]] for call in calls],
         "outputs": [[number(spec) for spec in call.outputs[:12]] for call in calls],
         "literals": [
-            _name(", ".join(f"{name}={value}" for name, value in call.literals)) for call in calls
+            name_text(", ".join(f"{name}={value}" for name, value in call.literals))
+            for call in calls
         ],
     }
     return {
@@ -255,7 +246,7 @@ def _rows(table: Provenances) -> Columns:
 def _costs(table: Provenances) -> Columns:
     """Of the reported period, by row and bound."""
     columns: Columns = {
-        "row_steps": _steps([row for row, _ in table.spent]),
+        "row_steps": steps_of([row for row, _ in table.spent]),
         "bound": [str(bound) for _, bound in table.spent],
     }
     for name in ("count", "bytes_allocated", "bytes_saved"):
@@ -270,101 +261,10 @@ def _ops(ledger: Ledger, table: Provenances) -> Columns:
     """Every operator of the run, in order."""
     slots = ledger.times.slots
     return {
-        "tick_steps": _steps([op.clock for op in ledger.trace.ops]),
-        "row_steps": _steps(table.of_kernels),
+        "tick_steps": steps_of([op.clock for op in ledger.trace.ops]),
+        "row_steps": steps_of(table.of_kernels),
         "ns": [] if ledger.roofline is None else [round(slot.seconds * 1e9) for slot in slots],
     }
-
-
-def _steps(numbers: Sequence[int]) -> list[int]:
-    """The first number, and the difference of each from the one before."""
-    return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
-
-
-# Places ----------------------------------------------------------------------------------------
-
-
-class Places:
-    """Numbers of the lines, modules and files of a run, given as they are asked for."""
-
-    def __init__(self, ledger: Ledger, table: Provenances) -> None:
-        self.ledger, self.table = ledger, table
-        self.root = root_of([*table.lines, *ledger.by_line()])
-        self._lines: dict[Line, int] = {}
-        self._files: dict[str, int] = {}
-        self._modules: dict[tuple[str, str], int] = {}
-
-    def line(self, line: Line | None) -> int:
-        """-1: none."""
-        if line is None:
-            return -1
-        if line not in self._lines:
-            self._files.setdefault(line.file, len(self._files))
-            self._lines[line] = len(self._lines)
-        return self._lines[line]
-
-    def module(self, name: str, class_name: str) -> int:
-        return self._modules.setdefault((name, class_name), len(self._modules))
-
-    def sites(self) -> Columns:
-        """Each site's line, innermost line, module, and the lines that led to it."""
-        table, trace = self.table, self.ledger.trace
-        frames: dict[int, int] = {}
-
-        def stack(numbers: Iterable[Any]) -> list[int]:
-            return [frame_number(frame) for frame in numbers]
-
-        def frame_number(frame: Any) -> int:
-            if id(frame) not in frames:
-                frames[id(frame)] = self.line(
-                    Line(frame.file, frame.line, frame.text, frame.is_own)
-                )
-            return frames[id(frame)]
-
-        return {
-            "line": [self.line(line) for line in table.lines],
-            "library_line": [self.line(line) for line in table.library_lines],
-            "module": [self.module(site.module, site.module_class) for site in trace.sites],
-            "stack": [stack(site.frames[:MOST_FRAMES]) for site in trace.sites],
-        }
-
-    def lines(self) -> Columns:
-        return {
-            "file": [self._files[line.file] for line in self._lines],
-            "line": [line.line for line in self._lines],
-            "text": [_name(line.text) for line in self._lines],
-            "is_own": [int(line.is_own) for line in self._lines],
-        }
-
-    def modules(self) -> Columns:
-        return {
-            "name": [_name(name) for name, _ in self._modules],
-            "class": [_name(class_name) for _, class_name in self._modules],
-        }
-
-    @property
-    def files(self) -> Sequence[str]:
-        return tuple(self._files)
-
-
-def _files(places: Places, sources: Mapping[str, str]) -> list[Document]:
-    """Each file's short name, and its text where it is known and there is room for it."""
-    documents, letters = [], 0
-    for file in places.files:
-        text = sources.get(file)
-        letters += len(text or "")
-        is_quoted = text is not None and letters <= MOST_SOURCE_LETTERS
-        documents.append({
-            "name": _name(short_path(file, places.root)),
-            "text": [_source_line(line) for line in text.splitlines()]
-            if text is not None and is_quoted
-            else None,
-        })  # fmt: skip
-    return documents
-
-
-def _source_line(line: str) -> str:
-    return printable(line.expandtabs(4)[:MOST_LETTERS])
 
 
 # Memory ----------------------------------------------------------------------------------------
@@ -382,22 +282,22 @@ def _memory(ledger: Ledger) -> Document:
         made = trace.ops[place].outputs if place is not None else ()
         outputs.append(made.index(storage.number) if storage.number in made else -1)
     return {
-        "device": _name(memory.device),
+        "device": name_text(memory.device),
         "categories": [category.replace("_", " ") for category in BAR_ORDER],
         "peak_tick": memory.peak_tick,
         "peak_bytes": memory.peak_bytes,
         "step_ends": list(trace.step_ends),
         "period": [ledger.reported_period.first, ledger.reported_period.end],
-        "moment": _name(str(moment_at(ledger, memory.peak_tick) or "")),
+        "moment": name_text(str(moment_at(ledger, memory.peak_tick) or "")),
         "refused_ticks": [
             refusal.tick for refusal in trace.refusals if refusal.device == memory.device
         ],
         "reserved": {
-            "tick_steps": _steps([r.tick for r in trace.reserved if r.device == memory.device]),
+            "tick_steps": steps_of([r.tick for r in trace.reserved if r.device == memory.device]),
             "bytes": [r.bytes for r in trace.reserved if r.device == memory.device],
         },
         "storages": {
-            "born_steps": _steps([storage.born for storage in memory.storages]),
+            "born_steps": steps_of([storage.born for storage in memory.storages]),
             "life": [
                 -1 if storage.died is None else storage.died - storage.born
                 for storage in memory.storages
@@ -407,7 +307,7 @@ def _memory(ledger: Ledger) -> Document:
             "output": outputs,
         },
         "names": {
-            str(place): _name(storage.name)
+            str(place): name_text(storage.name)
             for place, storage in enumerate(memory.storages)
             if storage.name
         },
@@ -442,7 +342,7 @@ def _lanes(ledger: Ledger, table: Provenances) -> list[Document]:
                     rows.append(table.of_kernels[first.number])
                 else:
                     bound = part.ledger.slot(first).bound
-                    key = (_name(first.call.name), str(bound), str(first.op.phase))
+                    key = (name_text(first.call.name), str(bound), str(first.op.phase))
                     rows.append(-1 - others.setdefault(key, len(others)))
                 gaps.append(stretch.start_ns - end_ns)
                 durations.append(stretch.end_ns - stretch.start_ns)
@@ -450,9 +350,9 @@ def _lanes(ledger: Ledger, table: Provenances) -> list[Document]:
                 end_ns = stretch.end_ns
             lanes.append({
                 "rank": name_of(part),
-                "name": _name(lane.name),
+                "name": name_text(lane.name),
                 "is_communicator": int(lane.stream >= COMMUNICATORS),
-                "row_steps": _steps(rows),
+                "row_steps": steps_of(rows),
                 "gap_ns": gaps,
                 "ns": durations,
                 "wait_ns": waits if any(waits) else [],
@@ -467,13 +367,13 @@ def _lanes(ledger: Ledger, table: Provenances) -> list[Document]:
 
 def _plot(plot: Plot) -> Document:
     return {
-        "title": _name(plot.title),
+        "title": name_text(plot.title),
         "x": [plot.x.title, str(plot.x.scale), plot.x.low, plot.x.high],
         "y": [plot.y.title, str(plot.y.scale), plot.y.low, plot.y.high],
         "series": list(plot.series),
         "curves": [
             [
-                _name(f"{curve.name} {format_number(curve.limit, curve.unit)} {curve.basis}"),
+                name_text(f"{curve.name} {format_number(curve.limit, curve.unit)} {curve.basis}"),
                 str(curve.basis),
                 [list(point) for point in curve.points],
             ]
@@ -485,27 +385,28 @@ def _plot(plot: Plot) -> Document:
                 float(f"{mark.y:.5g}"),
                 mark.series,
                 float(f"{mark.weight:.5g}"),
-                _name(mark.name),
-                _name(mark.detail),
-                _name(mark.place),
+                name_text(mark.name),
+                name_text(mark.detail),
+                name_text(mark.place),
             ]
             for mark in plot.marks
         ],
         "left_out": [[name, share] for name, share in plot.left_out],
-        "note": _name(plot.note),
+        "note": name_text(plot.note),
     }
 
 
 def _table(table: Table) -> Document:
     return {
-        "title": _name(in_words(table.title)),
+        "title": name_text(in_words(table.title)),
         "columns": [
-            [column.name, _name(column.title), str(column.unit)] for column in table.columns
+            [column.name, name_text(column.title), str(column.unit)] for column in table.columns
         ],
         "rows": [
-            [_name(cell) if isinstance(cell, str) else cell for cell in row] for row in table.rows
+            [name_text(cell) if isinstance(cell, str) else cell for cell in row]
+            for row in table.rows
         ],
-        "totals": [_name(cell) if isinstance(cell, str) else cell for cell in table.totals],
+        "totals": [name_text(cell) if isinstance(cell, str) else cell for cell in table.totals],
         "left_out": table.left_out,
         "note": printable(in_words(table.note)[:2000]),
     }
@@ -526,6 +427,6 @@ def _remarks(ledger: Ledger, root: str) -> list[Document]:
             for sentence in odd_size_sentences(odd_sizes(ledger), ledger.step_s, root)
         ]
     return [
-        {"title": _name(title), "lines": [_name(line) for line in lines]}
+        {"title": name_text(title), "lines": [name_text(line) for line in lines]}
         for title, lines in remarks
     ]
