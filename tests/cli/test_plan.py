@@ -28,6 +28,7 @@ SMALL = ("llama-3-8b", "--gpus", "2xH100-SXM", "--sequence", "1024")
 QUESTIONS = {
     "model": ("llama-3-8b",),
     "model by its size": ("7B",),
+    "own-layout": (*SMALL, *EIGHT, "--batch", "16", "--layout", "tp 2, zero-1"),
     "fit": ("llama-3-8b", *EIGHT, "--micro-batch", "1", "--sequence", "4096"),
     "fit by size": ("--parameters", "7B", *EIGHT, "--sequence", "2048"),
     "training-time": ("70B", "--tokens", "15T", "--gpus", "1024xH100-SXM", "--mfu", "0.5"),

@@ -48,6 +48,7 @@ The question follows from the arguments:
   a model, chips, --tokens-per-s     which MFU is that?
   --largest model|batch|sequence     the largest that fits the chips
   --search                           every layout of the chips, fastest first
+  --layout                           one's own, and what the fastest has over it
   --flops                            which model and tokens use this compute best?
 
 MODEL is a name (llama-3-70b; `tally plan --models` lists them), a Hugging Face
@@ -62,6 +63,7 @@ examples:
   tally plan llama-3-8b
   tally plan llama-3-8b --gpus 8xH100-SXM --micro-batch 1 --sequence 8192
   tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM --search
+  tally plan llama-3-70b --gpus 64xH100-SXM --batch 128 --layout "tp 8, pp 2x5"
   tally plan llama-3-8b --gpus 2x8xH100-SXM --recipe amp --torchtitan best.toml
   tally plan --largest model --gpus 8xH100-SXM --optimizer adamw --recipe fp32
   tally plan 7B --tokens 1T --mfu 0.4 --deadline 14d --gpus H100-SXM
@@ -228,6 +230,11 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--flops", type=flop_count, metavar="N", help="compute to spend: 3e24")
     group.add_argument("--search", action="store_true", help="every parallel layout, fastest first")
     group.add_argument(
+        "--layout",
+        metavar="WORDS",
+        help="a layout of one's own, beside the fastest: 'dp 16/z2, tp 8, pp 8x5, mb 1x8, full'",
+    )
+    group.add_argument(
         "--torchtitan",
         metavar="FILE",
         help="search what torchtitan has, and write the fastest as its configuration (0.2, TOML)",
@@ -340,9 +347,11 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
     from torchtally.plan.questions.implied_mfu import implied_mfu
     from torchtally.plan.questions.largest import LARGEST, largest_model
     from torchtally.plan.questions.layouts import layouts
+    from torchtally.plan.questions.own_layout import own_layout
 
     options = {
         "--largest": (args.largest is not None, LARGEST.get(args.largest, largest_model)),
+        "--layout": (args.layout is not None, own_layout),
         "--search": (args.search or args.torchtitan is not None, layouts),
         "--tokens-per-s": (args.tokens_per_s is not None, implied_mfu),
         "--flops": (args.flops is not None, compute_budget),
@@ -407,6 +416,7 @@ def request(args: argparse.Namespace) -> "Request":
         host=Host(args.host),
         pace=PACES[args.pace],
         implementation=None if args.kernels is None else Implementation(args.kernels),
+        layout=args.layout or "",
         is_for_torchtitan=args.torchtitan is not None,
         rows=args.top,
     )

@@ -148,9 +148,14 @@ def pace_in_words(workload: Workload) -> tuple[str, ...]:
     return (words,) if workload.pace is BEST else (words, PREDICTION)
 
 
-def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, ...]:
+def claim_of(step: Step, capacity: Quantity) -> str:
+    """Whether it fits, in a word or three."""
     is_sure = step.memory.total.value <= SURE_SHARE * capacity.value
-    claim = "fits" if is_sure else "close" if step.fits else "does not fit"
+    return "fits" if is_sure else "close" if step.fits else "does not fit"
+
+
+def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, ...]:
+    claim = claim_of(step, capacity)
     each = "each of " if request.of_cluster.count > 1 else ""
     return (
         f"{claim}: {subject_text(request)} takes ",

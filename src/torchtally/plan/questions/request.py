@@ -83,6 +83,8 @@ class Request:
     """At which predicted steps go."""
     implementation: Implementation | None = None
     """None: not given; a search assumes fused kernels, everything else transformers' own."""
+    layout: str = ""
+    """One's own, in words; "" where none is given."""
     is_for_torchtitan: bool = False
     """A search tries what torchtitan has, and its answer has the configuration."""
     rows: int | None = None

@@ -1,0 +1,141 @@
+"""What does a layout of one's own take, and why is the fastest one faster?"""
+
+from torchtally.errors import UsageError
+from torchtally.plan.parallel.degrees import DEGREES, invalidities, layout_in_short, layout_text
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.layout_words import parse_layout
+from torchtally.plan.parallel.pricing import step as step_of
+from torchtally.plan.parallel.step import Step, Workload
+from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.fit import (
+    FULL_MEMORY,
+    capacity_of,
+    claim_of,
+    convention_in_words,
+    implementation_in_words,
+    kernel_in_words,
+    memory_table,
+    overlap_in_words,
+    pace_in_words,
+    range_in_words,
+    time_table,
+)
+from torchtally.plan.questions.layouts import choices_of, search_of
+from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.words import chips_text, subject_text
+from torchtally.plan.questions.workload import workload_of
+from torchtally.table import Column, Table
+from torchtally.units import Unit
+
+
+def own_layout(request: Request) -> Answer:
+    """Its step and its memory, beside those of the fastest layout for the same batch."""
+    workload, assumptions = workload_of(request)
+    layout = layout_of(request, workload)
+    step = step_of(workload, layout)
+    ranking = search_of(request, workload, layout.global_batch)
+    fastest = ranking.steps[0] if ranking.steps else None
+    capacity = capacity_of(request)
+    return Answer(
+        question="own-layout",
+        headline=(
+            f"{layout_text(layout)}: ",
+            step.seconds,
+            *range_in_words(step),
+            f" a step of {layout.global_batch} sequences, ",
+            step.mfu,
+            f" MFU predicted for {subject_text(request)} on ",
+            *chips_text(request.of_cluster),
+            f"; {claim_of(step, capacity)}: ",
+            step.memory.total,
+            " of ",
+            capacity,
+            *_beside(step, fastest),
+        ),
+        figures=(
+            step.seconds.with_name("step"),
+            step.tokens_per_s,
+            step.mfu,
+            step.memory.total,
+        ),
+        tables=(
+            *(() if fastest is None else (comparison(step, fastest),)),
+            time_table(step, workload),
+            memory_table(step.memory),
+        ),
+        assumptions=(
+            *assumptions,
+            implementation_in_words(layout),
+            kernel_in_words(layout, workload),
+            *pace_in_words(workload),
+            *overlap_in_words(step),
+            *convention_in_words(step, request),
+            FULL_MEMORY,
+        ),
+    )
+
+
+def layout_of(request: Request, workload: Workload) -> Layout:
+    """The one that the request says. Raises UsageError with every reason why it is impossible."""
+    choices = choices_of(request, workload)
+    base = Layout(
+        kernel=choices.kernel,
+        implementation=choices.implementation,
+        recompute=request.recompute or Layout().recompute,
+        micro_batch=request.micro_batch or 1,
+    )
+    chips = request.of_cluster.count
+    layout = parse_layout(request.layout, chips, request.global_batch, base)
+    reasons = invalidities(
+        layout,
+        workload.model,
+        workload.cluster,
+        sequence=workload.sequence,
+        global_batch=request.global_batch,
+    )
+    if reasons:
+        raise UsageError(f"--layout {request.layout!r} is impossible: {'; '.join(reasons)}.")
+    return layout
+
+
+def _beside(step: Step, fastest: Step | None) -> tuple[str, ...]:
+    """How much faster the fastest layout is, in words."""
+    if fastest is None or fastest.seconds.value >= step.seconds.value:
+        return ()
+    gain = step.seconds.value / fastest.seconds.value - 1
+    return (f"; {layout_text(fastest.layout)} would be {gain:.1%} faster",)
+
+
+def comparison(step: Step, fastest: Step) -> Table:
+    """Part by part: where the fastest layout gains."""
+    words = {degree.name: degree.words.replace("-", " ") for degree in DEGREES}
+    rows = [
+        (words.get(name, name), _seconds(step, name), _seconds(fastest, name))
+        for name in dict.fromkeys((*step.parts.seconds, *fastest.parts.seconds))
+    ]
+    return Table(
+        title=f"Beside the fastest: {layout_in_short(fastest.layout)}",
+        columns=(
+            Column("part", "part", Unit.NAME),
+            Column("own_s", "yours", Unit.SECONDS),
+            Column("fastest_s", "fastest", Unit.SECONDS),
+            Column("difference_s", "saved", Unit.SECONDS),
+        ),
+        rows=tuple(
+            (name, own, other, own - other)
+            for name, own, other in sorted(rows, key=lambda row: row[2] - row[1])
+            if own or other
+        ),
+        totals=(
+            None,
+            step.seconds.value,
+            fastest.seconds.value,
+            step.seconds.value - fastest.seconds.value,
+        ),
+        note="The fastest of those that fit; --search shows its memory.",
+    )
+
+
+def _seconds(step: Step, name: str) -> float:
+    """Of one part; 0 where the step has none of this name."""
+    return float(step.parts[name].value) if name in step.parts.seconds else 0.0
