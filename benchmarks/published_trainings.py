@@ -300,6 +300,15 @@ def by_group(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     return groups
 
 
+def by_source(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """On all chips, mixtures apart."""
+    sources: dict[str, list[Outcome]] = {}
+    for outcome in found:
+        kind = " mixtures" if outcome.row.model.is_mixture else ""
+        sources.setdefault(f"{outcome.row.source.name}{kind}", []).append(outcome)
+    return sources
+
+
 COLUMNS = (
     "rows", "n", "at best", "half A: n", "median", "error", "half B: n", "median", "error", "p90",
 )  # fmt: skip
@@ -348,8 +357,9 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 def table() -> str:
     """For docs/trainings.md: every group of rows, each half apart."""
-    groups = by_group(outcomes())
-    lines = [cells(name, found) for name, found in groups.items()]
+    found = outcomes()
+    groups = {f"**{name}**": group for name, group in by_source(found).items()} | by_group(found)
+    lines = [cells(name, groups[name]) for name in sorted(groups, key=lambda name: name.strip("*"))]
     rows = [COLUMNS, (":--", *("--:",) * (len(COLUMNS) - 1)), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 

@@ -83,9 +83,9 @@ MODULES_LAUNCH_S = 73e-6
 """For one kernel of modules whose norms, activations and dropouts are one kernel each, called from
 Python with activations checkpointed. Learnt with `ROUND_LAUNCHES` from those rows of vTrain's
 single node, half A, whose kernels take less than 45 % of the measured time (Megatron-DeepSpeed on
-A100s): 3.43 ms a layer, 2.86 ms a micro-batch."""
+A100s): 3.41 ms a layer, 2.68 ms a micro-batch."""
 
-ROUND_LAUNCHES = 39
+ROUND_LAUNCHES = 37
 """What a micro-batch costs a host besides its layers, in launches: the batch, the loss, messages to
 other stages."""
 
