@@ -49,6 +49,7 @@ UP = ((1, 1.0), (5, 0.5), (10, 3.0))
         (-11, "", Status.FAILED),
         (-9, "", Status.FAILED),
         (143, "", Status.STOPPED),
+        (129, "", Status.STOPPED),
         (130, "", Status.STOPPED),
         (-15, "", Status.STOPPED),
     ],

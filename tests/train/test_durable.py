@@ -94,6 +94,23 @@ def test_a_signal_saves_and_ends_it(
     assert_equal(nano(tmp_path, STEPS), whole)
 
 
+def signalled_after_the_loop(folder: Path) -> None:
+    for _ in loop(folder, nn.Linear(2, 2)):
+        pass
+    with torchtally.durable(folder, model=nn.Linear(2, 2)) as run:
+        assert not list(run.steps(2))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(TIME_LIMIT_S)
+
+
+def test_a_signal_after_the_last_step_ends_it(tmp_path: Path) -> None:
+    process = forked().Process(target=signalled_after_the_loop, args=(tmp_path,), daemon=True)
+    process.start()
+    process.join(TIME_LIMIT_S)
+    assert process.exitcode == 128 + signal.SIGTERM
+    assert Checkpoints(tmp_path).steps() == [2]
+
+
 def waiting_for(number: int) -> Any:
     """Signals its own process in step 5, and gives the thread that listens time to hear."""
 

@@ -21,8 +21,8 @@ from torchtally.train.outcome import StepError
 
 DIVERGED = StepError.exit_code
 """Exit code of a training that stopped at a NaN, an inf or a spike."""
-STOPPED = (130, 143, -2, -15)
-"""Exit codes after SIGINT or SIGTERM: the run has saved, or had nothing to save."""
+STOPPED = (129, 130, 143, -1, -2, -15)
+"""Exit codes after SIGHUP, SIGINT or SIGTERM: the run has saved, or had nothing to save."""
 OUT_OF_MEMORY = re.compile(
     r"(device|host|CUDA|HIP) (is )?out of memory|OutOfMemoryError|MemoryError|DefaultCPUAllocator"
 )

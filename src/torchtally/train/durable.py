@@ -134,9 +134,14 @@ class Durable(MutableMapping[str, Any]):
         signal's number.
         """
         self.begin()
-        for step in range(self.step, end):
-            yield step
-            self.done(step + 1, is_last=step + 1 == end)
+        try:
+            for step in range(self.step, end):
+                yield step
+                self.done(step + 1, is_last=step + 1 == end)
+        finally:
+            self._signals.is_training = False  # the next signal ends the process at once
+        if self._signals.stop:  # heard after the last step was saved
+            raise SystemExit(EXIT_CODE + self._signals.stop)
 
     def begin(self) -> None:
         """Before the first step: restore the random states of the checkpoint.

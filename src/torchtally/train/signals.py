@@ -35,7 +35,8 @@ class Signals:
 
     say: Callable[[str], None]
     is_training: bool = False
-    """Before the first step nothing can be saved, and the first signal ends the process."""
+    """Before the first step and after the last there is nothing to save, and the first signal ends
+    the process."""
     stop: int = 0
     """The signal that asked to stop; 0: none."""
     _saves: int = 0
@@ -54,7 +55,7 @@ class Signals:
         now_s = time.monotonic()
         name = signal.Signals(number).name
         if not self.is_training:
-            self._end_at_once(number, f"{name}: nothing to save yet")
+            self._end_at_once(number, f"{name}: nothing to save")
         elif not self.stop:
             self.stop, self._stopped_s = number, now_s
             self.say(
