@@ -35,6 +35,7 @@ AT_ONCE = {
                        "--compare", "{}"),
     "gpus": ("gpus", "{}"),
     "explain": ("explain", "trace.json", "--gpu", "{}"),
+    "watch": ("watch", "train.log", "--once", "--against", "run.tally", "--gpu", "{}"),
 }  # fmt: skip
 BY_PROCESS = {
     "run": ("run", "train.py", "--gpu", "{}"),
@@ -77,6 +78,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     realistic().save(tmp_path / "run.tally")
     linear_step().write(tmp_path / "trace.json")
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.log").write_text("iter 10: loss 2.3456, time 135.20ms, mfu 31.02%\n")
     (tmp_path / "text.txt").write_text("".join(f"line {n}\n" for n in range(2000)))
     (tmp_path / "tiny.toml").write_text(CONFIG)
     (tmp_path / "net.py").write_text(

@@ -27,6 +27,7 @@ COMMANDS = (
     "diff",
     "summary",
     "explain",
+    "watch",
     "budget",
     "fit",
     "plan",

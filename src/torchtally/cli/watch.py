@@ -1,0 +1,190 @@
+"""`tally watch`: a running training beside its prediction, from its log or profiler's traces."""
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from torchtally.cli.arguments import Subparsers, fraction
+from torchtally.cli.output import emit, width
+from torchtally.progress import StatusLine, is_terminal, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchtally.ledger import Ledger
+    from torchtally.watch.expectation import ExpectedStep
+    from torchtally.watch.watcher import Watcher, WatchEvent
+
+NAME = "watch"
+SUMMARY = "follow a running training's log or traces, beside what was predicted"
+
+DEFAULT_TOLERANCE = 0.1
+
+EPILOG = """\
+examples:
+  python train.py | tee train.log               in one terminal, and in another
+  tally watch train.log --against run.tally     what `tally run -o run.tally` predicted
+  tally watch runs/1                            a folder of `tally train`, or of traces
+  tally watch trace_folder --against run.tally --tolerance 5%
+  tally watch train.log --once --json           what is in it now, as JSON lines
+
+Logs of nanoGPT, nanochat, llm.c, torchtitan, Megatron-LM, Hugging Face's Trainer and `tally train`
+are known; of a folder those named *.log, *.out and log.jsonl, and the traces that
+torch.profiler.tensorboard_trace_handler writes (*.pt.trace.json, *.gz). A log may be truncated or
+replaced (`tail -F`); a trace is read when it is whole.
+
+A warning is printed where the median of the last 5 steps parts from the prediction by more than
+the tolerance, or memory exceeds it, and where nothing comes for 3 times as long as usual.
+
+Exit code: 0 with --once, 2 where there is nothing to watch; 130 on Ctrl-C, after a summary.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        description="Follow a training while it runs: step time, tokens/s, MFU and memory as it "
+        "measures them, beside what a simulated run predicted.",
+        epilog=EPILOG,
+    )
+    parser.add_argument(
+        "path",
+        metavar="FOLDER|LOG",
+        help="a log, waited for if it does not exist yet; or a folder of logs and traces",
+    )
+    parser.add_argument(
+        "--against", metavar="FILE", help="the prediction: a simulated run (tally run -o FILE)"
+    )
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="the GPU it runs on, where that is not the one of the prediction or no trace names it",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=fraction,
+        default=DEFAULT_TOLERANCE,
+        metavar="T",
+        help="how far steps and memory may part from the prediction (default 10%%)",
+    )
+    parser.add_argument("--once", action="store_true", help="what is there now, and end")
+    parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
+    parser.set_defaults(command=command)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Follow until interrupted. Raises UsageError for what cannot be followed."""
+    from torchtally.cli import INTERRUPTED
+    from torchtally.cli.chip_names import say_variants
+    from torchtally.watch.following import Waiting, follow
+    from torchtally.watch.watcher import Watcher
+
+    if args.gpu is not None:
+        say_variants([args.gpu])
+    expected = None if args.against is None else expectation(args.against, args.gpu)
+    watcher = Watcher(expected, args.tolerance)
+    begin(args, expected)
+    events = follow(
+        args.path,
+        watcher,
+        lambda path: account_of(path, args.gpu),
+        Waiting(time.monotonic, time.sleep),
+        is_once=args.once,
+    )
+    # What is piped, and what is there already, is one line for each event.
+    is_live = not args.json and not args.once
+    is_drawn = is_live and sys.stdout is not None and is_terminal(sys.stdout)
+    with StatusLine(sys.stdout, is_quiet=not is_drawn, width=width()) as status:
+        show = printer(args, status if is_drawn else None)
+        try:
+            for event in events:
+                show(event)
+        except KeyboardInterrupt:
+            status.erase()
+            end(args, watcher)
+            return INTERRUPTED
+    end(args, watcher)
+    return 0
+
+
+def expectation(path: str, gpu: str | None) -> "ExpectedStep":
+    """What a simulated run predicts, of this GPU where one is named."""
+    from torchtally.ledger import account
+    from torchtally.timing.targets import known_roofline, roofline
+    from torchtally.trace import Trace
+    from torchtally.trace.peers import load_peers
+    from torchtally.watch.expectation import expected_step
+
+    trace = Trace.load(path)
+    timing = known_roofline(trace.chip) if gpu is None else roofline(gpu)
+    return expected_step(account(trace, roofline=timing, peers=load_peers(trace, path)), path)
+
+
+def account_of(path: str, gpu: str | None) -> "Ledger":
+    """A profiler's trace, accounted for."""
+    from torchtally.ledger import account
+    from torchtally.runs.explaining import explained
+    from torchtally.timing.targets import known_roofline
+
+    trace = explained(path, gpu)
+    return account(trace, roofline=known_roofline(trace.chip))
+
+
+def begin(args: argparse.Namespace, expected: "ExpectedStep | None") -> None:
+    """The prediction, once."""
+    from torchtally.report.grid import wrapped
+    from torchtally.report.watched import beginning_document, expected_text, json_line
+
+    if args.json:
+        emit(json_line(beginning_document(args.path, args.tolerance, expected)))
+    elif expected is not None:
+        lines = wrapped(expected_text(expected), width())
+        emit("\n".join([lines[0].strip(), *lines[1:]]) + "\n")
+
+
+def printer(args: argparse.Namespace, status: StatusLine | None) -> "Callable[[WatchEvent], None]":
+    """What shows an event: as a line of JSON, as the line of a terminal, or as one that stays."""
+    from torchtally.report.watched import (
+        STAYING,
+        event_document,
+        event_text,
+        json_line,
+        place_of,
+    )
+
+    place = args.path
+
+    def show(event: "WatchEvent") -> None:
+        nonlocal place
+        if args.json:
+            emit(json_line(event_document(event)))
+            return
+        text = printable(event_text(event))
+        heading = ""
+        if place_of(event) not in (place, args.path):
+            heading = f"==> {printable(place_of(event))} <==\n"
+        place = place_of(event)
+        if status is None:
+            emit(f"{heading}{text}\n")
+        elif event.what in STAYING:
+            status.say(f"{heading}{text}")
+        else:
+            if heading:
+                status.say(heading)
+            status.draw(text)
+
+    return show
+
+
+def end(args: argparse.Namespace, watcher: "Watcher") -> None:
+    """The summary."""
+    from torchtally.report.watched import json_line, summary_document, summary_text
+
+    if not args.json:
+        emit(summary_text(watcher, width()))
+        return
+    for record in watcher.records.values():
+        emit(json_line(summary_document(record)))

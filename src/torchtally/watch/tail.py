@@ -1,0 +1,104 @@
+"""A file that grows, followed by its name as `tail -F` does."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import IO
+
+from torchtally.errors import UsageError
+from torchtally.reading import open_at_once
+
+CHUNK_BYTES = 1 << 20
+MOST_LINE_BYTES = 1 << 20
+"""Of a line that does not end: what is longer is no log's, and is dropped."""
+ENDS = re.compile(rb"[\r\n]+")
+"""A progress bar ends its lines by going back to the beginning of the line."""
+
+
+class FollowedFile:
+    """Whole lines, once each. A file that is absent is waited for; one that is renamed away is read
+    to its end, then the new one of its name; one that is truncated is read from its beginning.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.notes: list[str] = []
+        """What happened to the file; the reader takes them away."""
+        self._file: IO[bytes] | None = None
+        self._rest = b""
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def lines(self) -> Iterator[str]:
+        """Those completed since the last time. Raises UsageError for what cannot be read."""
+        if self._file is None and not self._open():
+            return
+        yield from self._grown()
+        if self._is_replaced():
+            yield from self.last_line()
+            self._close()
+            self.notes.append(f"{self.path}: replaced by a new file; following that")
+            if self._open():
+                yield from self._grown()
+
+    def last_line(self) -> Iterator[str]:
+        """The line that has no end yet, where nothing more is expected of it."""
+        rest, self._rest = self._rest, b""
+        if rest.strip():
+            yield rest.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        self._close()
+
+    def _open(self) -> bool:
+        try:
+            file = open(self.path, "rb", buffering=0, opener=open_at_once)  # noqa: SIM115
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"{self.path}: cannot be followed ({why or error}).") from error
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise UsageError(f"{self.path}: cannot be followed: it is no file.")
+        self._file, self._rest = file, b""
+        return True
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rest = None, b""
+
+    def _grown(self) -> Iterator[str]:
+        assert self._file is not None
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+            self.notes.append(f"{self.path}: truncated; following it from its beginning")
+            self._file.seek(0)
+            self._rest = b""
+        while True:
+            try:
+                piece = self._file.read(CHUNK_BYTES)
+            except OSError as error:
+                raise UsageError(f"{self.path}: cannot be read ({error.strerror}).") from error
+            if not piece:
+                return
+            *whole, self._rest = ENDS.split(self._rest + piece)
+            if len(self._rest) > MOST_LINE_BYTES:
+                self._rest = b""
+            for line in whole:
+                if line and len(line) <= MOST_LINE_BYTES:
+                    yield line.decode("utf-8", "replace")
+
+    def _is_replaced(self) -> bool:
+        """Whether another file has the name now. A name that is gone may come back: until then its
+        file is followed on.
+        """
+        assert self._file is not None
+        try:
+            named = os.stat(self.path)
+        except OSError:
+            return False
+        return not os.path.samestat(named, os.fstat(self._file.fileno()))
