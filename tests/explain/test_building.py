@@ -168,6 +168,36 @@ def test_a_collective_has_its_group_and_payload(tmp_path: Path) -> None:
     assert ledger.step_s == pytest.approx((750 - 30) * US)
 
 
+def test_a_rank_that_waits_for_another_is_told_from_one_that_sends(tmp_path: Path) -> None:
+    """Both ranks' all-reduce ends together: 150 us on the one that came first, 60 on the other."""
+    traces = []
+    for rank, (start, duration) in enumerate(((720, 150), (810, 60))):
+        made = linear_step()
+        made.kernel(
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 505, start, duration,
+            stream=20,
+            **{"Collective name": "allreduce", "In msg nelems": 1 << 20,
+               "Out msg nelems": 1 << 20, "Group size": 2, "dtype": "BFloat16",
+               "Process Group Name": "0"},
+        )  # fmt: skip
+        group = {"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}
+        told = {"rank": rank, "world_size": 2, "pg_config": [group]}
+        traces.append(trace_of(tmp_path, made, distributedInfo=told))
+    first, second = traces
+    ledger = account(first, roofline=known_roofline(first.chip), peers=[second])
+    ledger.check()
+    (entry,) = (each for each in ledger.reported if each.kind is Kind.COMMUNICATION)
+    slot = ledger.slot(entry)
+    assert slot.waiting_s == pytest.approx(90 * US)
+    assert slot.exposed_s == pytest.approx(60 * US)
+    (other,) = ledger.others
+    (entry,) = (each for each in other.reported if each.kind is Kind.COMMUNICATION)
+    assert other.slot(entry).waiting_s == 0
+    alone = ledger_of(first)
+    (entry,) = (each for each in alone.reported if each.kind is Kind.COMMUNICATION)
+    assert alone.slot(entry).waiting_s == 0
+
+
 def test_recomputation_is_told_from_the_backward_pass(tmp_path: Path) -> None:
     made = linear_step()
     matrix = [4096, 4096]

@@ -286,6 +286,20 @@ def accuracy_markdown(compared: Compared, predicted_step_s: StepPredictor | None
     return "\n".join(parts)
 
 
+REAL_TRACES = Path(__file__).parents[2] / "docs" / "real_traces.md"
+KERNELS = "## Kernels on an H100, by kind"
+
+
+def kernels_section(page: Path = REAL_TRACES) -> str:
+    """The kernels of a real H100, as `benchmarks.real_traces` found them in public traces, which
+    are not kept here.
+    """
+    _, _, found = page.read_text().partition(KERNELS)
+    table = found.partition("\n## ")[0].strip()
+    told = f"From [real traces](real_traces.md), by `python -m benchmarks.real_traces`. {table}"
+    return f"{KERNELS}\n\n{told}\n"
+
+
 def section(corpus: Corpus, rows: Sequence[Row]) -> str:
     about = corpus.about
     versions = [f"torch {about['torch']}"]
@@ -448,6 +462,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = [read_corpus(path) for path in given.corpus] or list(corpora().values())
         page = accuracy_markdown([(corpus, compare(corpus)) for corpus in chosen], predict_step_s)
+        page += "\n" + kernels_section()
         if given.write is not None:
             given.write.write_text(page, encoding="utf-8")
         else:

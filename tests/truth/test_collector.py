@@ -21,6 +21,7 @@ from tests.truth.compare import (
     below_parity,
     compare,
     corpora,
+    kernels_section,
     predict,
 )
 from tests.truth.measure import PHASES, Measurement, about, measure, phase_after
@@ -405,6 +406,7 @@ def test_predictions_agree_with_what_was_measured() -> None:
     found = {name: below_parity(row) for name, row in rows.items()}
     assert not any(found.values()), found
     page = accuracy_markdown([(committed[name], rows[name]) for name in committed])
+    page += "\n" + kernels_section()
     shown = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     if predicted_with(shown) == predicted_with(page):  # other versions may allocate otherwise
         assert page == shown, "bring the page up to date: make docs"

@@ -16,10 +16,12 @@ from tests.truth import collect, measure, timing
 from tests.truth.cases import CASES, Training, case_of
 from tests.truth.collect import CaseError, Corpus, Entry, read_corpus, settings
 from tests.truth.compare import (
+    REAL_TRACES,
     StepTime,
     accuracy_markdown,
     compare,
     corpora,
+    kernels_section,
     predict,
     predict_step_s,
     step_times,
@@ -573,3 +575,12 @@ def test_a_step_is_predicted_by_the_roofline_of_the_corpus_own_chip() -> None:
     # (timing/roofline/products.py): three products with the vocabulary take longer than all else.
     vocabulary_s = 6 * 768 * 50257 * tokens / 51e12
     assert least_s < predicted_s < 5 * least_s + vocabulary_s
+
+
+def test_the_page_has_the_kernels_of_a_real_gpu_as_the_benchmark_wrote_them() -> None:
+    section = kernels_section()
+    kept = REAL_TRACES.read_text()
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    assert len(rows) > 5
+    assert all(row in kept for row in rows)
+    assert section in (REAL_TRACES.parent / "accuracy.md").read_text()

@@ -20,7 +20,7 @@ from torchtally.ledger.groups import (
     phase_of,
     sums,
 )
-from torchtally.ledger.measured import measured_times
+from torchtally.ledger.measured import late_ranks, measured_times
 from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.times import Times, Untold, predict_times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
@@ -91,12 +91,16 @@ class Ledger(Shown):
 
         Raises UsageError for a trace that no profiler recorded.
         """
-        for rank in (self, *self.others):
+        ranks = (self, *self.others)
+        for rank in ranks:
             if rank.trace.measured is None:
                 raise UsageError(f"{rank.trace.script}: simulated, so there are no measured times.")
+        late = late_ranks([rank.trace for rank in ranks], [rank.costs for rank in ranks])
         own, *others = (
-            rank.with_times(measured_times(rank.trace, rank.trace.measured, rank.costs, roofline))
-            for rank in (self, *self.others)
+            rank.with_times(
+                measured_times(rank.trace, rank.trace.measured, rank.costs, roofline, late_s)
+            )
+            for rank, late_s in zip(ranks, late, strict=True)
             if rank.trace.measured is not None
         )
         return replace(own, others=tuple(others))

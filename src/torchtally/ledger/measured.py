@@ -5,7 +5,8 @@ Every moment from the first kernel to the last belongs to one operator, by the r
 one that the device idles for. So measured and predicted ledgers have the same laws and views.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from torchtally.errors import UsageError
 from torchtally.ledger.pricing import CallCost
@@ -25,16 +26,18 @@ def measured_times(
     measured: Measured,
     costs: Sequence[CallCost],
     roofline: Roofline | None,
+    late_s: Mapping[int, float] = MappingProxyType({}),
 ) -> Times:
     """Times as measured. The roofline says what binds each operator and what it would take there;
-    without one, and for operators that it cannot time, nothing does.
+    without one, and for operators that it cannot time, nothing does. `late_s` is what collectives
+    wait for other ranks, by the operator's place.
     """
     own = None if roofline is None else roofline.within(trace.world, trace.groups)
     modelled = [
         None if own is None else predicted_kernel(trace, number, cost, own)
         for number, cost in enumerate(costs)
     ]
-    charged = charges_of(trace, measured, costs)
+    charged = charges_of(trace, measured, costs, late_s)
     kernel_s = [0.0] * len(trace.ops)
     spans = [NO_SPAN] * len(trace.ops)
     for kernel in measured.kernels:
@@ -43,9 +46,9 @@ def measured_times(
         start_s, end_s = kernel.start_ns * NS, kernel.end_ns * NS
         before = spans[place]
         spans[place] = (
-            Span(start_s, end_s)
+            Span(start_s, end_s, late_s.get(place, 0.0))
             if before is NO_SPAN
-            else Span(min(before.start_s, start_s), max(before.end_s, end_s))
+            else Span(min(before.start_s, start_s), max(before.end_s, end_s), before.waiting_s)
         )
     slots = []
     for place, op in enumerate(trace.ops):
@@ -89,11 +92,50 @@ def predicted_kernel(
         return None
 
 
-def charges_of(trace: Trace, measured: Measured, costs: Sequence[CallCost]) -> list[Charge]:
+def late_ranks(
+    traces: Sequence[Trace], costs: Sequence[Sequence[CallCost]]
+) -> list[dict[int, float]]:
+    """What each rank's collectives wait for others, by the operator's place.
+
+    Hosts' clocks differ, so beginnings say nothing. But the last rank to come waits for nobody: a
+    collective takes what it takes there, and longer by their waiting on the others. Ranks' n-th
+    collectives of a group are one; a group of which ranks recorded different numbers is left out.
+    """
+    rows: list[dict[object, list[tuple[int, float]]]] = []
+    for trace, of_calls in zip(traces, costs, strict=True):
+        seconds: dict[int, float] = {}
+        for kernel in trace.measured.kernels if trace.measured is not None else ():
+            seconds[kernel.op] = seconds.get(kernel.op, 0.0) + kernel.duration_ns * NS
+        by_group: dict[object, list[tuple[int, float]]] = {}
+        for place in sorted(seconds):
+            call = trace.ops[place].call
+            number = trace.calls[call].literal("group")
+            if of_calls[call].kind is Kind.COMMUNICATION and isinstance(number, int):
+                group = trace.groups[number]
+                by_group.setdefault((group.name, group.ranks), []).append((place, seconds[place]))
+        rows.append(by_group)
+    late: list[dict[int, float]] = [{} for _ in traces]
+    for key in rows[0] if rows else ():
+        columns = [row.get(key, []) for row in rows]
+        if len(columns) < 2 or len({len(column) for column in columns}) > 1:
+            continue
+        for together in zip(*columns, strict=True):
+            least_s = min(seconds for _, seconds in together)
+            for rank, (place, seconds) in enumerate(together):
+                late[rank][place] = seconds - least_s
+    return late
+
+
+def charges_of(
+    trace: Trace, measured: Measured, costs: Sequence[CallCost], late_s: Mapping[int, float]
+) -> list[Charge]:
     """What each operator is charged, all its kernels together."""
     network = Kind.COMMUNICATION
     per_kernel = charges(
-        [Span(kernel.start_ns * NS, kernel.end_ns * NS) for kernel in measured.kernels],
+        [
+            Span(kernel.start_ns * NS, kernel.end_ns * NS, late_s.get(kernel.op, 0.0))
+            for kernel in measured.kernels
+        ],
         [costs[trace.ops[kernel.op].call].kind is network for kernel in measured.kernels],
     )
     totals = [Charge()] * len(trace.ops)
