@@ -23,6 +23,7 @@ examples:
   tally explain trace.json.gz -o real.tally     keep the account; `tally show real.tally` opens it
   tally explain trace.json.gz --against run.tally       beside what `tally run -o` predicted
   tally explain trace.json.gz --script "train.py --batch=8"     the same: runs it first
+  tally explain report.sqlite                   Nsight Systems: nsys export --type sqlite
   tally explain snapshot.pickle                 who holds the memory at the peak
   tally explain snapshot.pickle --against run.tally
   tally explain --record                        the lines that record a trace worth explaining
@@ -42,8 +43,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "files",
         metavar="FILE",
         nargs="*",
-        help="a trace of torch.profiler (JSON, plain or gzipped; several: one of each rank), or a "
-        "snapshot of torch.cuda.memory",
+        help="a trace of torch.profiler (JSON, plain or gzipped; several: one of each rank), an "
+        "export of Nsight Systems (SQLite, or a folder of Parquet files), or a snapshot of "
+        "torch.cuda.memory",
     )
     parser.add_argument(
         "--record", action="store_true", help="print the lines that record such a trace"
@@ -228,5 +230,10 @@ with torch.profiler.profile(
 #   so read launch-bound stretches from a trace without them.
 # profile_memory: the allocator's peak.
 #
-# The same, in one line: `with torchtally.record("trace.json.gz") as step: ... step()`.
+# Nsight Systems, with operators and their sizes:
+#   with torch.autograd.profiler.emit_nvtx(record_shapes=True): ...  # around two steps
+#   nsys profile --trace=cuda,nvtx -o report python train.py
+#   nsys export --type sqlite report.nsys-rep       # then: tally explain report.sqlite
+#
+# torch.profiler, in one line: `with torchtally.record("trace.json.gz") as step: ... step()`.
 """

@@ -1,6 +1,7 @@
 """A real run's ledger: from what a profiler recorded to a trace.
 
 schemas.py    the operator that a profiler's row names, and whether the dispatcher shows it
+untyped.py    types for arguments that were recorded by their sizes alone
 replaying.py  each distinct call made once on the simulated GPU: what tells its shapes and cost
 sites.py      Python stacks of a profiler as places of a trace
 building.py   all of it together: a profile as a trace

@@ -17,6 +17,7 @@ from torchtally.explain.collectives import collective_call, groups_of
 from torchtally.explain.replaying import NotReplayedError, Replayer, contiguous, replayer
 from torchtally.explain.schemas import DTYPES, is_shown
 from torchtally.explain.sites import Sites
+from torchtally.explain.untyped import with_types
 from torchtally.profiles import Arguments, DeviceActivity, HostOperator, MemoryChange, Profile
 from torchtally.profiles.profile import NOWHERE
 from torchtally.trace import (
@@ -60,7 +61,7 @@ class HostLaunch(NamedTuple):
 
 def trace_of(profile: Profile, chip: Chip, *, is_host: bool) -> Trace:
     """The trace of what a profiler recorded, on this chip. `is_host`: nothing ran on a GPU."""
-    return Builder(profile, chip, is_host=is_host).trace()
+    return Builder(with_types(profile), chip, is_host=is_host).trace()
 
 
 class Builder:
@@ -173,6 +174,10 @@ class Builder:
         lost = [
             LostTime(reason, len(parts), sum(ns(part.duration_us) for part in parts))
             for reason, parts in dropped.items()
+        ]
+        lost += [
+            LostTime(part.reason, part.activities, ns(part.duration_us))
+            for part in self.profile.left_out
         ]
         return kept, lost
 
@@ -349,6 +354,8 @@ class Builder:
         profile = self.profile
         if profile.unreadable:
             yield Note("events of the file not of the form a profiler writes", profile.unreadable)
+        for text, count in profile.notes:
+            yield Note(text, count)
         for failure, count in self._failures.most_common(MOST_FAILURES):
             yield Note(f"not counted: {failure}", count)
 

@@ -2,11 +2,13 @@
 
 profile.py    operators, kernels, memory and steps of one process, whoever recorded them
 kineto.py     torch.profiler's JSON (Kineto): a profile
+nsys.py       Nsight Systems' exports, SQLite and Parquet: a profile
 stream.py     the events of a JSON trace of any size, in bounded memory
 nesting.py    which operator, and which Python code, an event of a thread lies in
 """
 
 from torchtally.profiles.kineto import read_kineto
+from torchtally.profiles.nsys import is_nsys, read_nsys
 from torchtally.profiles.profile import (
     Arguments,
     DeviceActivity,
@@ -23,5 +25,7 @@ __all__ = [
     "MemoryChange",
     "Profile",
     "ProfiledDevice",
+    "is_nsys",
     "read_kineto",
+    "read_nsys",
 ]

@@ -26,6 +26,11 @@ class Arguments(NamedTuple):
 
 NO_ARGUMENTS = Arguments(None, None, (), None)
 
+ANY_TENSOR = "a tensor"
+"""In place of a type: a tensor with dimensions, its dtype not recorded."""
+ANY_ARGUMENT = "an argument"
+"""In place of a type: a number, a tensor without dimensions, nothing: not recorded which."""
+
 
 class HostOperator(NamedTuple):
     """An operator, or a part of the autograd engine, on a thread of the host."""
@@ -134,6 +139,14 @@ class RecordedWait(NamedTuple):
     operator: int
 
 
+class LeftOut(NamedTuple):
+    """What ran on devices and is in the file, but not in the profile."""
+
+    reason: str
+    activities: int
+    duration_us: float
+
+
 @dataclass(frozen=True, slots=True)
 class ProfiledDevice:
     """A GPU as its driver describes it."""
@@ -174,6 +187,9 @@ class Profile:
     memory: tuple[MemoryChange, ...] = ()
     """By time."""
     waits: tuple[RecordedWait, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[tuple[str, int], ...] = ()
+    """What to know of the profile, each with how often it is so."""
     has_shapes: bool = False
     has_strides: bool = False
     has_stacks: bool = False

@@ -9,7 +9,7 @@ import tempfile
 from torchtally.chips import Chip, find_chip
 from torchtally.errors import ScriptError, UsageError
 from torchtally.explain import trace_of
-from torchtally.profiles import Profile, read_kineto
+from torchtally.profiles import Profile, is_nsys, read_kineto, read_nsys
 from torchtally.timing.targets import CPU, target
 from torchtally.trace import Trace
 
@@ -31,7 +31,7 @@ def explained(path: str, gpu: str | None = None) -> Trace:
 
     Raises TraceFileError for a file that is no profiler's, UsageError for an unknown chip.
     """
-    profile = read_kineto(path)
+    profile = read_nsys(path) if is_nsys(path) else read_kineto(path)
     chip = chip_of(profile, gpu)
     return trace_of(profile, chip, is_host=chip.vendor == CPU)
 
