@@ -23,6 +23,7 @@ examples:
   tally explain trace.json.gz -o real.tally     keep the account; `tally show real.tally` opens it
   tally explain trace.json.gz --against run.tally       beside what `tally run -o` predicted
   tally explain trace.json.gz --script "train.py --batch=8"     the same: runs it first
+  tally explain trace.json --execution-trace et.json    with its operators' exact arguments
   tally explain report.sqlite                   Nsight Systems: nsys export --type sqlite
   tally explain snapshot.pickle                 who holds the memory at the peak
   tally explain snapshot.pickle --against run.tally
@@ -63,6 +64,14 @@ def add_parser(subparsers: Subparsers) -> None:
         "--gpu", metavar="NAME", help="the GPU that it ran on; without it as the file names it"
     )
     parser.add_argument(
+        "--execution-trace",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="arguments of its operators (torch.profiler.ExecutionTraceObserver in the same run); "
+        "with several files once for each",
+    )
+    parser.add_argument(
         "--against",
         metavar="FILE",
         help="a simulated run of the same program (tally run -o): "
@@ -99,7 +108,15 @@ def command(args: argparse.Namespace) -> int:
     say_variants([] if args.gpu is None else [args.gpu])
     if is_snapshot(args.files[0]):
         return explain_snapshot(args)
-    first, *others = [read(path, args.gpu) for path in args.files]
+    executions = args.execution_trace or [None] * len(args.files)
+    if len(executions) != len(args.files):
+        raise UsageError(
+            f"{len(args.files)} traces and {len(executions)} execution traces: give one for each."
+        )
+    first, *others = [
+        read(path, args.gpu, execution)
+        for path, execution in zip(args.files, executions, strict=True)
+    ]
     if args.against is not None or args.script is not None:
         return beside(first, args)
     if args.output is not None:
@@ -199,11 +216,11 @@ def beside(trace: "Trace", args: argparse.Namespace) -> int:
     return 0
 
 
-def read(path: str, gpu: str | None) -> "Trace":
+def read(path: str, gpu: str | None, execution: str | None) -> "Trace":
     """A profiler's file as a trace; the work is done where torch is."""
     from torchtally.runs.explaining import explained
 
-    return explained(path, gpu)
+    return explained(path, gpu, execution)
 
 
 def ledger_of(first: "Trace", others: "list[Trace]", args: argparse.Namespace) -> "Ledger":

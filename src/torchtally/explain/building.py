@@ -36,7 +36,7 @@ from torchtally.trace import (
     World,
     communicator_stream,
 )
-from torchtally.trace.measured import UNKNOWN_NS
+from torchtally.trace.measured import NOT_COUNTED, UNKNOWN_NS
 from torchtally.work import Kind, cost_of
 
 DEVICE = "cuda:0"
@@ -357,7 +357,7 @@ class Builder:
         for text, count in profile.notes:
             yield Note(text, count)
         for failure, count in self._failures.most_common(MOST_FAILURES):
-            yield Note(f"not counted: {failure}", count)
+            yield Note(NOT_COUNTED + failure, count)
 
 
 MOST_FAILURES = 30

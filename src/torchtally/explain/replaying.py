@@ -5,8 +5,8 @@ operator calls. Tensors of these shapes and the call itself tell all of that, an
 
 Known limits. The dtypes of a list's tensors are not recorded: they are read from the kernel's name,
 else taken to be the commonest of the file. Lists of optional tensors (`index`) are not recorded at
-all: such calls stay uncounted. Strides before PyTorch 2.1 are taken to be contiguous, and values
-that are not tensors to be the defaults.
+all: such calls stay uncounted. An execution trace of the same run has both. Strides before PyTorch
+2.1 are taken to be contiguous, and values that are not tensors to be the defaults.
 """
 
 import ast
@@ -21,7 +21,14 @@ import torch
 from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.chips import chip as chip_of
-from torchtally.explain.schemas import DTYPES, TENSOR_LISTS, Overload, overload_of
+from torchtally.explain.schemas import (
+    DTYPES,
+    EMPTY_LIST,
+    Overload,
+    is_tensor_list,
+    overload_of,
+    types_in_list,
+)
 from torchtally.profiles import Arguments
 from torchtally.trace import Call
 from torchtally.tracer.calls import Calls
@@ -142,8 +149,10 @@ class Replayer:
         if recorded in DTYPES:
             device = device_of(overload, arguments, place, kernels)
             return tensor(shape, strides, DTYPES[recorded], device)
-        if recorded in TENSOR_LISTS:
-            return self._tensors(shape, strides, kernels)
+        if recorded == EMPTY_LIST:
+            return []
+        if is_tensor_list(recorded):
+            return self._tensors(shape, strides, types_in_list(recorded), kernels)
         text = "" if arguments.values is None else arguments.values[place]
         if "Tensor" in expected:
             if "List[" in expected:
@@ -157,15 +166,21 @@ class Replayer:
             return argument.default_value
         return assumed(overload, argument.name, expected, arguments)
 
-    def _tensors(self, shapes: object, strides: object, kernels: str) -> list[torch.Tensor]:
+    def _tensors(
+        self, shapes: object, strides: object, types: Sequence[str], kernels: str
+    ) -> list[torch.Tensor | None]:
         if not isinstance(shapes, tuple) or any(not isinstance(each, tuple) for each in shapes):
             raise NotReplayedError("the shapes of a list of tensors are not recorded")
-        dtype = dtype_of_kernels(kernels) or self._float_dtype
+        usual = dtype_of_kernels(kernels) or self._float_dtype
+        dtypes: Sequence[torch.dtype | None] = [usual] * len(shapes)
+        if len(types) == len(shapes):
+            dtypes = [DTYPES.get(each) for each in types]  # none for one that is not given
         rows: Sequence[object] = strides if isinstance(strides, tuple) else [None] * len(shapes)
         if len(rows) != len(shapes):
             rows = [None] * len(shapes)
         return [
-            tensor(shape, stride, dtype, "cuda") for shape, stride in zip(shapes, rows, strict=True)
+            None if dtype is None else tensor(shape, stride, dtype, "cuda")
+            for shape, stride, dtype in zip(shapes, rows, dtypes, strict=True)
         ]
 
 

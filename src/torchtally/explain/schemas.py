@@ -38,6 +38,8 @@ DTYPES = {
 inputTypes)."""
 
 TENSOR_LISTS = ("TensorList", "GenericList[TensorList]")
+TYPED_LIST = "TensorList["
+EMPTY_LIST = "TensorList[]"
 SCALARS = ("Scalar", "ScalarList")
 
 
@@ -86,13 +88,26 @@ def takes(expected: str, recorded: str) -> bool:
         return False
     if recorded in DTYPES:
         return is_tensor and not is_list
-    if recorded in TENSOR_LISTS:
+    if recorded == EMPTY_LIST:
+        return is_list
+    if is_tensor_list(recorded):
         return is_tensor and is_list
     if recorded == "Scalar":
         return not is_tensor and not is_list and "str" not in expected
     if recorded == "ScalarList":
         return not is_tensor and is_list
     return not (recorded == "" and expected == "Tensor")
+
+
+def is_tensor_list(recorded: str) -> bool:
+    return recorded in TENSOR_LISTS or recorded.startswith(TYPED_LIST)
+
+
+def types_in_list(recorded: str) -> list[str]:
+    """Of "TensorList[float,]" its tensors' types, "" for one that is not given; [] where they were
+    not recorded.
+    """
+    return recorded[len(TYPED_LIST) : -1].split(",") if recorded.startswith(TYPED_LIST) else []
 
 
 @cache

@@ -3,10 +3,12 @@
 profile.py    operators, kernels, memory and steps of one process, whoever recorded them
 kineto.py     torch.profiler's JSON (Kineto): a profile
 nsys.py       Nsight Systems' exports, SQLite and Parquet: a profile
+execution.py  PyTorch's execution traces: arguments of a profile's operators
 stream.py     the events of a JSON trace of any size, in bounded memory
 nesting.py    which operator, and which Python code, an event of a thread lies in
 """
 
+from torchtally.profiles.execution import is_execution_trace, read_execution_trace
 from torchtally.profiles.kineto import read_kineto
 from torchtally.profiles.nsys import is_nsys, read_nsys
 from torchtally.profiles.profile import (
@@ -25,7 +27,9 @@ __all__ = [
     "MemoryChange",
     "Profile",
     "ProfiledDevice",
+    "is_execution_trace",
     "is_nsys",
+    "read_execution_trace",
     "read_kineto",
     "read_nsys",
 ]

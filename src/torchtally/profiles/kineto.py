@@ -8,12 +8,14 @@ no launch was recorded, since before 2024 a kernel's is its own correlation.
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from torchtally.errors import TraceFileError
+from torchtally.profiles.execution import ExecutionTrace
 from torchtally.profiles.nesting import HostEvent, Nested, PythonStacks, nested
 from torchtally.profiles.profile import (
     NO_ARGUMENTS,
@@ -32,6 +34,7 @@ from torchtally.profiles.profile import (
 from torchtally.profiles.stream import TraceStream
 
 MADE_BY = "torch.profiler (Kineto)"
+FROM_EXECUTION_TRACE = "operators with their arguments from the execution trace"
 MOST_EVENTS = 60_000_000
 
 Identity = int | float | str | None
@@ -43,6 +46,7 @@ class Args(msgspec.Struct, gc=False):
 
     correlation: int | None = None
     external_id: int | None = msgspec.field(default=None, name="External id")
+    record_function: int | None = msgspec.field(default=None, name="Record function id")
     sequence: int | None = msgspec.field(default=None, name="Sequence number")
     forward_thread: int | None = msgspec.field(default=None, name="Fwd thread id")
     dims: msgspec.Raw = msgspec.field(default=NO_TEXT, name="Input Dims")
@@ -174,8 +178,9 @@ class Thread:
 class KinetoReader:
     """Collects events; `profile()` puts them together."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, execution: ExecutionTrace | None = None) -> None:
         self.path = path
+        self.execution = execution
         self.events = 0
         self.malformed = 0
         self._names = NameNumbers()
@@ -232,7 +237,7 @@ class KinetoReader:
         name, payload = self._names.number(event.name), len(self._operators)
         self._operators.extend(
             (
-                self._arguments_of(args),
+                self._arguments_of(args, event.name),
                 bounded(-1 if args.sequence is None else args.sequence),
                 bounded(args.forward_thread or 0),
                 bounded(-1 if args.external_id is None else args.external_id),
@@ -240,7 +245,12 @@ class KinetoReader:
         )
         self._thread(event).add(HostEvent.OPERATOR, event, name, payload)
 
-    def _arguments_of(self, args: Args) -> int:
+    def _arguments_of(self, args: Args, name: str) -> int:
+        if self.execution is not None:
+            number = args.record_function or args.external_id
+            known = self.execution.arguments(number, name)
+            if known is not None and known[0]:
+                return self._arguments.setdefault(known, len(self._arguments))
         dims = bytes(args.dims) or bytes(args.dims_before_2022)
         if not dims:
             return 0
@@ -356,7 +366,8 @@ class KinetoReader:
         waits.sort(key=lambda wait: wait.start_us)
         arguments = tuple(map(decoded, self._arguments))
         has_strides = any(each.strides is not None for each in arguments[1:])
-        activities = list(self._linked(names, launches, by_external_id if has_strides else {}))
+        is_recent = has_strides and self.execution is None
+        activities = list(self._linked(names, launches, by_external_id if is_recent else {}))
         activities.sort(key=lambda activity: activity.start_us)
         head = merged(heads)
         return Profile(
@@ -406,14 +417,15 @@ class KinetoReader:
             )
 
 
-def read_kineto(path: str) -> Profile:
+def read_kineto(path: str, execution: ExecutionTrace | None = None) -> Profile:
     """The profile in a file of `export_chrome_trace`, plain or gzipped, read chunk by chunk.
+    Arguments are those of the execution trace of the same run, where it has the operator.
 
     Raises TraceFileError for a file that cannot be read, that is damaged, or that holds nothing
     a profiler records.
     """
     stream = TraceStream(path, KinetoEvent, Head)
-    reader = KinetoReader(path)
+    reader = KinetoReader(path, execution)
     for events in stream.chunks():
         reader.add(events)
     profile = reader.profile(stream.heads, stream.unreadable)
@@ -423,7 +435,14 @@ def read_kineto(path: str) -> Profile:
             "Was anything run within the profiler's steps? `tally explain --record` shows how to "
             "record."
         )
-    return profile
+    if execution is None:
+        return profile
+    if not execution.joined:
+        raise TraceFileError(
+            f"{execution.path}: none of its calls is in {path}.\n"
+            "Record both in the same run: the observer beside the profiler."
+        )
+    return replace(profile, notes=((FROM_EXECUTION_TRACE, execution.joined),))
 
 
 def decoded(key: tuple[bytes, bytes, bytes, bytes]) -> Arguments:

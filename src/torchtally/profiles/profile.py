@@ -19,7 +19,8 @@ class Arguments(NamedTuple):
     strides: tuple[object, ...] | None
     """In the same form. None before PyTorch 2.1."""
     types: tuple[str, ...]
-    """As C++ spells them: "c10::BFloat16", "TensorList", "Scalar", ""."""
+    """As C++ spells them: "c10::BFloat16", "TensorList", "Scalar", "". An execution trace tells the
+    types of a list's tensors, too: "TensorList[float,float]"."""
     values: tuple[str, ...] | None
     """Of arguments that are not tensors, as text. None before PyTorch 2.1."""
 

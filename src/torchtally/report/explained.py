@@ -13,6 +13,7 @@ from torchtally.report.report import Look, Report
 from torchtally.report.terminal import joined
 from torchtally.table import Table
 from torchtally.trace import Measured
+from torchtally.trace.measured import NOT_COUNTED
 from torchtally.units import format_bytes, format_flops, format_fraction, format_seconds
 from torchtally.views import by
 from torchtally.views.against import kernel_ratios, lines_against, lost_time, unmatched
@@ -187,6 +188,9 @@ def gaps_of(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
             f"Left out: {part.kernels} kernels of {format_seconds(part.duration_ns * 1e-9)}, "
             f"{part.reason}."
         )
+    for note in ledger.trace.notes:
+        if not note.text.startswith(NOT_COUNTED):
+            yield f"{note.text[:1].upper()}{note.text[1:]} ({note.count} of them)."
     if run.uncounted:
         named = ", ".join(
             f"{name} {format_seconds(seconds)}" for name, seconds in run.uncounted[:MOST_UNCOUNTED]

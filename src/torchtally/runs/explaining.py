@@ -7,9 +7,16 @@ import sys
 import tempfile
 
 from torchtally.chips import Chip, find_chip
-from torchtally.errors import ScriptError, UsageError
+from torchtally.errors import ScriptError, TraceFileError, UsageError
 from torchtally.explain import trace_of
-from torchtally.profiles import Profile, is_nsys, read_kineto, read_nsys
+from torchtally.profiles import (
+    Profile,
+    is_execution_trace,
+    is_nsys,
+    read_execution_trace,
+    read_kineto,
+    read_nsys,
+)
 from torchtally.timing.targets import CPU, target
 from torchtally.trace import Trace
 
@@ -25,15 +32,31 @@ HOST = Chip(
 """What calls are made on, where a CPU ran them and was not measured by `tally bench`."""
 
 
-def explained(path: str, gpu: str | None = None) -> Trace:
+def explained(path: str, gpu: str | None = None, execution: str | None = None) -> Trace:
     """The trace in a profiler's file. `gpu` names the chip that it ran on, where the file's own
-    name of it is not known.
+    name of it is not known; `execution` an execution trace of the same run.
 
     Raises TraceFileError for a file that is no profiler's, UsageError for an unknown chip.
     """
-    profile = read_nsys(path) if is_nsys(path) else read_kineto(path)
+    profile = profile_in(path, execution)
     chip = chip_of(profile, gpu)
     return trace_of(profile, chip, is_host=chip.vendor == CPU)
+
+
+def profile_in(path: str, execution: str | None) -> Profile:
+    if is_nsys(path):
+        if execution is not None:
+            raise UsageError(
+                f"{path}: an export of Nsight Systems does not number calls as {execution} does.\n"
+                "An execution trace is joined with a trace of torch.profiler."
+            )
+        return read_nsys(path)
+    if is_execution_trace(path):
+        raise TraceFileError(
+            f"{path}: an execution trace, which has no times.\n"
+            "Name the profiler's trace of the same run, and this one with --execution-trace."
+        )
+    return read_kineto(path, None if execution is None else read_execution_trace(execution))
 
 
 def chip_of(profile: Profile, gpu: str | None) -> Chip:

@@ -3,6 +3,8 @@
 from torchtally.trace.record import Count, Index, Record
 
 UNKNOWN_NS = -1
+NOT_COUNTED = "not counted: "
+"""With what notes begin that say why operators were not counted."""
 
 
 class MeasuredKernel(Record, frozen=True):
