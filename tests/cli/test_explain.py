@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.run_tally import environment
 from tests.profiles.kineto_files import linear_step
+from tests.profiles.nsys_files import linear_step as nsight_step
 from tests.truth.snapshots import FILE as SNAPSHOT
 from tests.warm import warm
 
@@ -130,3 +131,23 @@ def test_what_cannot_be_explained_is_said_in_a_line(
     assert done.stdout == ""
     assert said in done.stderr
     assert len(done.stderr.splitlines()) <= 3
+
+
+def test_an_export_of_nsight_systems_and_what_it_lacks(tmp_path: Path) -> None:
+    nsight_step().write(tmp_path / "report.sqlite")
+    done = tally("explain", "report.sqlite", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert text.startswith("report.sqlite: measured on H100-SXM, by Nsight Systems")
+    assert "680.0 us, 89.7 % computing" in text
+    assert "Dtypes not recorded: read from the kernels' names (5 of them)." in text
+    (tmp_path / "report.sqlite").write_bytes(b"SQLite format 3\0 and no more")
+    done = tally("explain", "report.sqlite", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "report.sqlite: the export is damaged or cut short" in done.stderr
+
+
+def test_one_execution_trace_for_each_trace(folder: Path) -> None:
+    done = tally("explain", "a.json", "b.json", "--execution-trace", "et.json", cwd=folder)
+    assert done.returncode != 0
+    assert "2 traces and 1 execution traces: give one for each" in done.stderr

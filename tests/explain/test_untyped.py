@@ -116,6 +116,21 @@ def test_indices_masks_and_numbers_are_told_by_their_names() -> None:
     assert loss.types == (BF16, BF16)
 
 
+def test_numbers_that_shapes_tell() -> None:
+    """(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
+    is_causal, philox_seed, philox_offset, scale).
+    """
+    query, key = (2, 8, 128, 64), (2, 8, 256, 64)
+    sizes = (query, query, key, key, query, (2, 8, 128), *((),) * 9)
+    name = "aten::_scaled_dot_product_flash_attention_backward"
+    attention = typed(name, sizes_alone(*sizes), BF16)
+    assert attention.values is not None
+    assert attention.values[8:10] == ("128", "256")
+    assert attention.types[5] == "float"
+    norm = typed("aten::native_layer_norm", sizes_alone((4, 8), (), (8,), (8,), ()), BF16)
+    assert norm.values == ("", "[8]", "", "", "")
+
+
 def test_what_fits_no_overload_is_left_as_it_is() -> None:
     for name, arguments in (
         ("aten::mm", sizes_alone((2, 3))),

@@ -4,8 +4,9 @@ Which argument is a tensor, an index or a mask is in the operator's schema; the 
 is in the names of the kernels that it launched, else the commonest of the file. Sizes of a list's
 tensors stand among those of the arguments: lists of one operator are taken to be equally long.
 
-Known limits. A cast is taken to read the dtype that its kernel names first. Of numbers only the
-defaults are known, so a call whose cost depends on others (a convolution's stride) is not counted.
+Known limits. A cast is taken to read the dtype that its kernel names first. Of numbers the defaults
+are known, and what shapes tell; a call whose cost depends on others (a convolution's stride) is not
+counted.
 """
 
 import re
@@ -114,6 +115,7 @@ def typed(name: str, arguments: Arguments, dtype: str) -> Arguments:
             continue
         shapes = grouped(overload, arguments.shapes or ())
         if shapes is not None:
+            names = [part.name for part in parts]
             return Arguments(
                 shapes,
                 None,
@@ -121,10 +123,7 @@ def typed(name: str, arguments: Arguments, dtype: str) -> Arguments:
                     type_of(str(part.type), part.name, shapes, place, dtype)
                     for place, part in enumerate(parts)
                 ),
-                tuple(
-                    length(shapes, LENGTHS[part.name]) if part.name in LENGTHS else ""
-                    for part in parts
-                ),
+                tuple(value_of(part.name, shapes, names) for part in parts),
             )
     return arguments
 
@@ -193,7 +192,13 @@ def type_of(kind: str, name: str, shapes: Shapes, place: int, dtype: str) -> str
     return "float" if name in STATISTICS else dtype
 
 
-def length(shapes: Shapes, place: int) -> str:
-    """The last dimension but one, as text: of (batch, heads, length, width)."""
-    shape = shapes[place] if place < len(shapes) else ()
+def value_of(name: str, shapes: Shapes, names: Sequence[str]) -> str:
+    """A number that shapes tell, as text; "" for any other: attention's lengths, the last dimension
+    but one of (batch, heads, length, width), and the dimensions that a layer norm's weight has.
+    """
+    if name == "normalized_shape" and "weight" in names:
+        weight = shapes[names.index("weight")]
+        return str(list(weight)) if isinstance(weight, tuple) and weight else ""
+    place = LENGTHS.get(name)
+    shape = shapes[place] if place is not None and place < len(shapes) else ()
     return str(shape[-2]) if isinstance(shape, tuple) and len(shape) > 1 else ""

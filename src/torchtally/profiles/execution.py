@@ -32,7 +32,7 @@ class RecordedCall(NamedTuple):
     arguments: ArgumentsKey
 
 
-class Inputs(msgspec.Struct):
+class CallInputs(msgspec.Struct):
     """Of schemas since 1.0.2."""
 
     values: list[Any] = []
@@ -46,13 +46,13 @@ class Attribute(msgspec.Struct, gc=False):
     value: Any = None
 
 
-class Node(msgspec.Struct):
+class CallNode(msgspec.Struct):
     """A call. Of the fields of other schemas nothing is there."""
 
     name: str = ""
     record_function: int | None = msgspec.field(default=None, name="rf_id")
     attributes: list[Attribute] = msgspec.field(default_factory=list, name="attrs")
-    inputs: Inputs | list[Any] = msgspec.field(default_factory=list)
+    inputs: CallInputs | list[Any] = msgspec.field(default_factory=list)
     shapes: list[Any] = msgspec.field(default_factory=list, name="input_shapes")
     types: list[str] = msgspec.field(default_factory=list, name="input_types")
 
@@ -64,16 +64,16 @@ class Node(msgspec.Struct):
         return next((value for value in values if isinstance(value, int)), None)
 
     @property
-    def arguments(self) -> Inputs:
-        if isinstance(self.inputs, Inputs):
+    def arguments(self) -> CallInputs:
+        if isinstance(self.inputs, CallInputs):
             return self.inputs
-        return Inputs(self.inputs, self.shapes, self.types)
+        return CallInputs(self.inputs, self.shapes, self.types)
 
 
 class ExecutionFile(msgspec.Struct):
     """What is read of the file; other metadata is skipped."""
 
-    nodes: list[Node]
+    nodes: list[CallNode]
     schema: str = ""
 
 
@@ -142,7 +142,7 @@ def is_execution_trace(path: str) -> bool:
     return head.lstrip().startswith(b"{") and b'"schema"' in head and b'"nodes"' in head
 
 
-def key_of(inputs: Inputs) -> ArgumentsKey:
+def key_of(inputs: CallInputs) -> ArgumentsKey:
     """Arguments in Kineto's words."""
     strides = inputs.strides
     count = len(inputs.types)

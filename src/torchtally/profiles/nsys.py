@@ -141,7 +141,7 @@ class Process(NamedTuple):
 NO_PROCESS = Process(-1)
 
 
-class Work(NamedTuple):
+class DeviceWork(NamedTuple):
     """What ran on a device, with the process that it was launched by."""
 
     process: Process
@@ -223,7 +223,7 @@ class NsysReader:
 
     # The device.
 
-    def _work(self, device_numbers: dict[tuple[int, int], int]) -> Iterator[Work]:
+    def _work(self, device_numbers: dict[tuple[int, int], int]) -> Iterator[DeviceWork]:
         where = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId")
         names = ("demangledName", "shortName", "mangledName")
         for table, category, more in (
@@ -240,7 +240,7 @@ class NsysReader:
                 process = process_of(global_pid)
                 device = count(device)
                 rest = row[len(where) :]
-                yield Work(
+                yield DeviceWork(
                     process,
                     KinetoEvent(
                         ph="X",
@@ -392,7 +392,7 @@ def is_nsys(path: str) -> bool:
         return False
 
 
-def busiest(work: Iterable[Work]) -> Process:
+def busiest(work: Iterable[DeviceWork]) -> Process:
     busy_us: Counter[Process] = Counter()
     for row in work:
         busy_us[row.process] += row.event.dur or 0.0  # type: ignore[assignment]
