@@ -98,6 +98,7 @@ CALLS = {
     "dtypes": lambda: torchtally.dtypes("0.1")["bf16"][0].value == 0.10009765625,
     "durable": lambda: durable().step == 0,
     "known_chips": lambda: "H100-SXM" in [chip.name for chip in torchtally.known_chips()],
+    "record": lambda: ends_too_early(),
     "roofline": lambda: torchtally.roofline("H100-SXM").chip.name == "H100-SXM",
     "run": lambda: len(torchtally.run(train, gpu="H100-SXM").ops) == len(trace.ops) == 1,
     "summary": lambda: refuses_a_number(),
@@ -107,6 +108,13 @@ CALLS = {
 def refuses_a_number():
     try:
         torchtally.summary(4)
+    except torchtally.TallyError:
+        return True
+
+def ends_too_early():
+    try:
+        with torchtally.record("nowhere.json"):
+            pass
     except torchtally.TallyError:
         return True
 
