@@ -12,8 +12,7 @@ names operators and sizes, no dtypes; sizes of a list's tensors stand among thos
 import os
 import re
 import sqlite3
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -141,11 +140,11 @@ class Process(NamedTuple):
 NO_PROCESS = Process(-1)
 
 
-class DeviceWork(NamedTuple):
-    """What ran on a device, with the process that it was launched by."""
+class Busy(NamedTuple):
+    """What of a process ran on devices."""
 
-    process: Process
-    event: KinetoEvent
+    activities: int
+    duration_ns: int
 
 
 class NsysReader:
@@ -165,23 +164,30 @@ class NsysReader:
             )
         self._read_strings()
         device_numbers = self._device_numbers()
-        work = list(self._work(device_numbers))
-        process = busiest(work)
+        busy = self._busy_by_process()
+        process = max(busy, key=lambda each: busy[each].duration_ns, default=NO_PROCESS)
         reader = KinetoReader(self.path)
-        own: list[KinetoEvent] = []
-        others: list[KinetoEvent] = []
-        for row in work:
-            (own if row.process == process else others).append(row.event)
-        for events in (own, self._host_events(process)):
-            reader.add(events)
+        reader.add(self._work(process, device_numbers))
+        reader.add(self._host_events(process))
         profile = reader.profile([], self.unreadable)
         if not profile.operators and not profile.activities:
             raise TraceFileError(
                 f"{self.path}: no kernel and no operator is in it.\nRecord CUDA and NVTX: {HOW}"
             )
-        durations_us = [event.dur or 0.0 for event in others]
-        left_out = (LeftOut(IN_OTHER_PROCESSES, len(others), sum(durations_us)),) if others else ()
-        return replace(profile, made_by=MADE_BY, devices=tuple(self._devices()), left_out=left_out)
+        others = [part for each, part in busy.items() if each != process]
+        left_out = (
+            LeftOut(
+                IN_OTHER_PROCESSES,
+                sum(part.activities for part in others),
+                sum(part.duration_ns for part in others) / 1e3,
+            ),
+        )
+        return replace(
+            profile,
+            made_by=MADE_BY,
+            devices=tuple(self._devices()),
+            left_out=left_out if others else (),
+        )
 
     # Names and devices.
 
@@ -223,7 +229,19 @@ class NsysReader:
 
     # The device.
 
-    def _work(self, device_numbers: dict[tuple[int, int], int]) -> Iterator[DeviceWork]:
+    def _busy_by_process(self) -> dict[Process, Busy]:
+        busy: dict[Process, Busy] = {}
+        for table in (KERNELS, GRAPHS, COPIES, SETS):
+            for start, end, global_pid in self.tables.rows(table, ("start", "end", "globalPid")):
+                if is_time(start) and is_time(end) and end >= start:
+                    process = process_of(global_pid)
+                    activities, duration_ns = busy.get(process, (0, 0))
+                    busy[process] = Busy(activities + 1, duration_ns + end - start)
+        return busy
+
+    def _work(
+        self, own: Process, device_numbers: dict[tuple[int, int], int]
+    ) -> Iterator[KinetoEvent]:
         where = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId")
         names = ("demangledName", "shortName", "mangledName")
         for table, category, more in (
@@ -238,24 +256,23 @@ class NsysReader:
                     self.unreadable += 1
                     continue
                 process = process_of(global_pid)
+                if process != own:
+                    continue
                 device = count(device)
                 rest = row[len(where) :]
-                yield DeviceWork(
-                    process,
-                    KinetoEvent(
-                        ph="X",
-                        cat=category,
-                        name=self._name(table, rest),
-                        pid=process.number,
-                        tid=count(stream),
-                        ts=start / 1e3,
-                        dur=(end - start) / 1e3,
-                        args=Args(
-                            correlation=correlation if is_time(correlation) else None,
-                            device=device_numbers.get((process.pid, device), device),
-                            stream=count(stream),
-                            bytes=count(rest[1]) if table in (COPIES, SETS) else None,
-                        ),
+                yield KinetoEvent(
+                    ph="X",
+                    cat=category,
+                    name=self._name(table, rest),
+                    pid=process.number,
+                    tid=count(stream),
+                    ts=start / 1e3,
+                    dur=(end - start) / 1e3,
+                    args=Args(
+                        correlation=correlation if is_time(correlation) else None,
+                        device=device_numbers.get((process.pid, device), device),
+                        stream=count(stream),
+                        bytes=count(rest[1]) if table in (COPIES, SETS) else None,
                     ),
                 )
 
@@ -390,13 +407,6 @@ def is_nsys(path: str) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
-
-
-def busiest(work: Iterable[DeviceWork]) -> Process:
-    busy_us: Counter[Process] = Counter()
-    for row in work:
-        busy_us[row.process] += row.event.dur or 0.0  # type: ignore[assignment]
-    return max(busy_us, key=lambda process: busy_us[process], default=NO_PROCESS)
 
 
 def process_of(global_id: object) -> Process:
