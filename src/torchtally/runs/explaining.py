@@ -69,8 +69,10 @@ def chip_of(profile: Profile, gpu: str | None) -> Chip:
     for activity in profile.activities:
         busy_us[activity.device] = busy_us.get(activity.device, 0.0) + activity.duration_us
     busiest = max(busy_us, key=lambda number: busy_us[number])
-    device = next((each for each in profile.devices if each.number == busiest), None)
-    name = "" if device is None else device.name
+    named = [device.name for device in profile.devices if device.number == busiest]
+    # ROCm numbers the devices of kernels otherwise than those that it describes.
+    names = set(named or (device.name for device in profile.devices))
+    name = names.pop() if len(names) == 1 else ""
     known = find_chip(name) if name else None
     if known is None:
         said = f"its GPU is {name!r}, which is not in the table" if name else "it names no GPU"

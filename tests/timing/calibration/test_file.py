@@ -110,7 +110,7 @@ def test_whatever_is_shipped_can_be_read():
         found = read(path)
         assert found.device
         assert found.date
-        assert len(found.samples) > 1000
+        assert len(found.samples) > (100 if found.reach else 1000)
 
 
 def test_a_gpus_calibration_is_its_chips_alone(library):
