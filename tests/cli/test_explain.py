@@ -59,6 +59,7 @@ def test_views_documents_and_what_is_kept(folder: Path) -> None:
     assert rows["backward"]["flop_per_s"] == pytest.approx(4 * 4096**3 / 400e-6)
     shown = tally("show", "real.tally", "--by", "phase", "--json", cwd=folder)
     assert json.loads(shown.stdout)["rows"] == list(rows.values())
+    assert tally("show", "real.tally", cwd=folder).stdout.startswith("trace.json.gz: measured on")
     elsewhere = tally("show", "real.tally", "--by", "phase", "--gpu", "B200", "--json", cwd=folder)
     assert "flop_per_s" not in json.loads(elsewhere.stdout)["rows"][0]  # predicted, there
 

@@ -77,7 +77,8 @@ def ledger_report(
 def ledger_facts(ledger: Ledger) -> tuple[str, ...]:
     """On which chip, of which period, by which convention."""
     trace, step_s = ledger.trace, ledger.step_s
-    time = "" if step_s is None else f", {format_seconds(step_s)} predicted"
+    how = "measured" if ledger.is_measured else "predicted"
+    time = "" if step_s is None else f", {format_seconds(step_s)} {how}"
     return (
         f"On {trace.chip}, per {ledger.period}{time}.",
         f"PyTorch {trace.torch_version}; {ledger.convention.description}.",

@@ -42,7 +42,7 @@ class TimeRange:
     high_s: float
     error: float
     basis: str
-    """"data sheet" or "calibrated"."""
+    """"data sheet", "calibrated", or "measured" by a profiler, without an error."""
 
 
 def memory_range(ledger: Ledger) -> MemoryRange:
@@ -78,6 +78,8 @@ def time_range(ledger: Ledger) -> TimeRange | None:
     roofline, step_s = ledger.roofline, ledger.step_s
     if roofline is None or step_s is None:
         return None
+    if ledger.is_measured:
+        return TimeRange(step_s, step_s, step_s, 0.0, "measured")
     is_calibrated = roofline.calibration is not None
     error = CALIBRATED_ERROR if is_calibrated else DATA_SHEET_ERROR
     basis = "calibrated" if is_calibrated else "data sheet"

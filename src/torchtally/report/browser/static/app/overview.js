@@ -117,8 +117,9 @@ function timeCard(run) {
   return h("section", { class: "card" },
     h("h2", {}, "Time"),
     h("p", { class: "figure", id: "step-time" }, formatSeconds(time.step_s)),
-    h("p", {}, `per ${period}, typically between ${formatSeconds(time.low_s)} and ${
-      formatSeconds(time.high_s)}.`),
+    h("p", {}, time.basis === "measured" ? `per ${period}, measured by a profiler.`
+      : `per ${period}, typically between ${formatSeconds(time.low_s)} and ${
+        formatSeconds(time.high_s)}.`),
     stackedBar(bounds.map(([bound, total]) => [total.seconds, `bound-${bound}`,
       `${bound}: ${formatSeconds(total.seconds)}`]), time.step_s, { class: "bar tall" }),
     h("ul", { class: "key" }, bounds.filter(([, total]) => total.seconds > 0).map(
