@@ -351,7 +351,7 @@ def test_every_key_is_changed_or_free() -> None:
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Tensor]]]:
     """Folders with a checkpoint of step 2, and the state after step 3."""
     ends: dict[str, tuple[Path, dict[str, Tensor]]] = {}
-    text = tmp_path_factory.mktemp("text")
+    text = tmp_path_factory.mktemp("bases_text")
     (text / "text.txt").write_text("".join(f"line {n}: {n * n}\n" for n in range(200)))
     for name in BASES:
         folder = tmp_path_factory.mktemp(name)
@@ -406,7 +406,7 @@ def test_a_changed_key_changes_the_bits_or_is_refused(
 ) -> None:
     base, value = CHANGES[key]
     folder, end = bases[base]
-    text = next(iter(folder.parent.glob("text*")))
+    text = next(iter(folder.parent.glob("bases_text*")))
     try:
         found = after_another_step(of_base(base, folder, text, **with_key(base, key, value)))
     except (CheckpointError, UsageError):
@@ -422,6 +422,6 @@ def test_an_unchanged_config_changes_no_bit(
 ) -> None:
     """Else the test above would show nothing."""
     for name, (folder, end) in bases.items():
-        text = next(iter(folder.parent.glob("text*")))
+        text = next(iter(folder.parent.glob("bases_text*")))
         found = after_another_step(of_base(name, folder, text))
         assert all(torch.equal(found[key], end[key]) for key in end), name

@@ -203,7 +203,7 @@ def test_paths_are_shown_from_the_users_own_directory() -> None:
 
 
 def test_an_unknown_view_is_an_error_that_lists_them() -> None:
-    with pytest.raises(UsageError, match=r"no view by 'colour'.*kind, library-line, line"):
+    with pytest.raises(UsageError, match=r"no view by 'colour'.*kind, layout, library-line, line"):
         by(model(), "colour")
 
 

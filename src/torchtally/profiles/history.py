@@ -35,7 +35,8 @@ from torchtally.trace import (
 from torchtally.trace.storage import allocated_bytes
 
 DEVICE = "cuda:0"
-ALLOCATION = Call("memory.allocation", "", (), ())
+ALLOCATION = Call("aten.empty_strided", "", (), ())
+"""What allocates a tensor, of which nothing but its bytes is known."""
 EARLIER = "held before the history began"
 MADE_BY = "torch.cuda.memory._dump_snapshot"
 MOST_FRAMES = 40

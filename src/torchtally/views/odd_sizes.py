@@ -82,6 +82,8 @@ def tried(size: int, multiple: int, ledger: Ledger, roofline: Roofline) -> OddSi
     by_line: dict[Line | None, float] = {}
     for entry in ledger.reported:
         call = entry.call
+        if entry.kind.is_free or entry.kind is Kind.UNCOUNTED:
+            continue  # no rule, or one that fails on this call
         if id(call) not in saved_s_by_call:
             saved_s_by_call[id(call)] = saved_s(call, size, next_size, roofline)
         entry_s = entry.share * saved_s_by_call[id(call)]

@@ -44,7 +44,7 @@ QUESTIONS = (
 
 LABELS = (
     "profiler._record_function_enter profiler._record_function_enter_new"
-    " profiler._record_function_exit _c10d_functional.wait_tensor memory.allocation"
+    " profiler._record_function_exit _c10d_functional.wait_tensor"
 )
 
 
