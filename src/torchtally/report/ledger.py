@@ -81,7 +81,8 @@ def ledger_facts(ledger: Ledger) -> tuple[str, ...]:
     time = "" if step_s is None else f", {format_seconds(step_s)} {how}"
     return (
         f"On {trace.chip}, per {ledger.period}{time}.",
-        f"PyTorch {trace.torch_version}; {ledger.convention.description}.",
+        (f"PyTorch {trace.torch_version}; " if trace.torch_version else "")
+        + f"{ledger.convention.description}.",
     )
 
 

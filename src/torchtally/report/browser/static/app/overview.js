@@ -126,7 +126,9 @@ function timeCard(run) {
       ([bound, total]) => h("li", {}, h("span", { class: `swatch bound-${bound}` }), `${bound} `,
         h("b", {}, formatShare(total.seconds / time.step_s))))),
     phasesBar(run, time.step_s),
-    h("p", { class: "faint" }, time.basis === "calibrated"
+    h("p", { class: "faint" }, time.basis === "measured"
+      ? "Kernels as they ran; a profiler that records stacks slows the host."
+      : time.basis === "calibrated"
       ? `Predicted by a calibration. Such steps were ${formatShare(time.error)} off in the median.`
       : `Predicted from the data sheet. Published training steps were ${
         formatShare(time.error)} off in the median; half of them further.`));
@@ -137,7 +139,8 @@ function workCard(run) {
   const items = [
     [formatFlops(total.flops), "work"],
     [formatBytes(total.bytes_moved), "moved from and to memory"],
-    [formatBytes(total.bytes_saved), "saved for the backward pass"],
+    verdict.time && verdict.time.basis === "measured" ? null
+      : [formatBytes(total.bytes_saved), "saved for the backward pass"],
     verdict.mfu ? [formatShare(verdict.mfu[1]), verdict.mfu[0]] : null,
     verdict.parameters ? [formatCount(verdict.parameters), "parameters"] : null,
     [formatCount(total.count), "operators"],
