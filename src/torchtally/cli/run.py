@@ -5,9 +5,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import (
     RunParser,
@@ -19,19 +19,14 @@ from torchtally.cli.arguments import (
 )
 from torchtally.cli.chip_names import gpu_or_default, say
 from torchtally.cli.output import add_columns, check_columns, place_of
-from torchtally.errors import TallyError, UsageError
+from torchtally.errors import UsageError
 from torchtally.report.formats import format_names
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
-    from torchtally.fit.advisor import Advisor
-    from torchtally.fit.network_advisor import NetworkAdvisor
-    from torchtally.gates import Finding
     from torchtally.gates.run import RunGates
-    from torchtally.ledger import Ledger
     from torchtally.runs.ranks.mailbox import Mailbox
     from torchtally.runs.ranks.together import SimulatedRanks
-    from torchtally.trace import Trace
     from torchtally.tracer.script_file import Script
     from torchtally.tracer.steps import StepLimit
 
@@ -41,8 +36,6 @@ SUMMARY = "run a training script on a simulated GPU, and account for it line by 
 DEFAULT_OUTPUT = "run.tally"
 STEPS_OF_ONE_MODEL = 2
 """Unless told: the second is the steady state, with optimizer state in memory."""
-PROBED_STEPS = 2
-"""At least, where changes are tried after a run that ran out of memory."""
 
 EPILOG = """\
 Options that tally does not have go to the script, as do those behind it that the script itself
@@ -286,83 +279,37 @@ def ranks_asked(choice: "tuple[int, ...] | str", size: int) -> "list[int] | None
 
 def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
-    from msgspec.structs import replace
-
-    from torchtally.fit.advisor import Advisor
-    from torchtally.fit.network_advisor import NetworkAdvisor
-    from torchtally.gates import GATE_EXIT
+    from torchtally.cli.run_report import conclude
     from torchtally.isolation.run import SUFFIX, folder_beside, isolation
     from torchtally.report.run_progress import RunProgress
     from torchtally.timing.prediction import Prediction
     from torchtally.timing.targets import roofline
-    from torchtally.tracer.idle import IDLE_EXIT, complaint
     from torchtally.tracer.script import run
     from torchtally.tracer.session import recording, said_at_start
     from torchtally.tracer.stopper import ScriptOutcome, Stopper
 
-    stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
+    args.stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
     if remark := said_at_start():
         say(remark, is_quiet=args.quiet)
     expected = args.steps if isinstance(args.steps, int) else None
     progress = RunProgress(steps=expected, is_quiet=args.quiet)
-    started_s, started_in = time.monotonic(), os.getcwd()
+    args.started_s, args.started_in = time.monotonic(), os.getcwd()
 
     def complete_step(step: int) -> None:
         if not stopper.is_in_child:
             progress.complete_step(step)
 
     def leaving(outcome: ScriptOutcome) -> int:
-        recording_session.recorder.is_stopped = True
+        session.recorder.is_stopped = True
         progress.stop()
-        with isolated.suspended():
-            os.chdir(started_in)
-            try:
-                trace = recording_session.trace(outcome.ending)
-                peers: list[Trace] = []
-                if args.ranks is not None and outcome.ending.kind in ("steps", "exit"):
-                    peers = args.ranks.gather(trace, lambda text: say(text, is_quiet=args.quiet))
-                    trace = replace(trace, peers=tuple(peer.world.rank for peer in peers))
-                elif args.ranks is not None and args.ranks.is_first:
-                    for rank, lines in args.ranks.failures():
-                        print(f"tally: rank {rank} failed:\n{lines}", file=stderr, flush=True)
-                isolated.tidy()
-                run_s = time.monotonic() - started_s
-                # Those that it took, and the one that it could not complete.
-                steps = max(PROBED_STEPS, len(trace.step_ends) + 1)
-                advisor = Advisor(
-                    script,
-                    target,
-                    steps=steps,
-                    run_s=run_s,
-                    writes=args.writes,
-                    world=args.world,
-                    variables=args.launch.environment if args.launch else None,
-                )
-                network_advisor = NetworkAdvisor(
-                    script,
-                    target.name,
-                    steps=len(trace.step_ends),
-                    run_s=run_s,
-                    what_ifs=args.what_if,
-                    writes=args.writes,
-                    world=args.world,
-                    variables=args.launch.environment if args.launch else None,
-                    compares=args.compares,
-                )
-                holds = report(trace, peers, args, stderr, advisor, network_advisor)
-            except TallyError as error:
-                print(f"tally: error: {error}", file=stderr, flush=True)
-                return error.exit_code
-        if outcome.exit_code == 0 and (reason := complaint(recording_session)):
-            print(f"tally: error: {reason}", file=stderr, flush=True)
-            return IDLE_EXIT
-        return outcome.exit_code if holds else outcome.exit_code or GATE_EXIT
+        return conclude(script, session, isolated, outcome, args)
 
-    folder = folder_beside(args.trace_place)
     stopper = Stopper(leaving, max_seconds=args.max_seconds)
     with (
         progress.moving(),
-        isolation(args.writes, folder, shown=args.output + SUFFIX) as isolated,
+        isolation(
+            args.writes, folder_beside(args.trace_place), shown=args.output + SUFFIX
+        ) as isolated,
         recording(
             target,
             script=str(script),
@@ -380,14 +327,14 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             world=args.world,
             exchange=None if args.ranks is None else args.ranks.mailbox,
             variables=args.launch.environment if args.launch else {},
-        ) as recording_session,
+        ) as session,
     ):
         if args.ranks is not None:
             args.ranks.mailbox.outside = isolated.suspended
-        progress.operators = lambda: recording_session.recorder.clock
-        progress.host_operators = lambda: recording_session.recorder.host_operators
-        progress.host_bytes = lambda: recording_session.gpu.host_bytes
-        progress.peak_bytes = lambda: recording_session.gpu.peak_allocated_bytes
+        progress.operators = lambda: session.recorder.clock
+        progress.host_operators = lambda: session.recorder.host_operators
+        progress.host_bytes = lambda: session.gpu.host_bytes
+        progress.peak_bytes = lambda: session.gpu.peak_allocated_bytes
         code = leaving(run(script, stopper))
         leave_threads_behind(code)
     return code
@@ -400,116 +347,3 @@ def leave_threads_behind(code: int) -> None:
     if [thread for thread in threading.enumerate() if thread is not threading.main_thread()]:
         flush_outputs()
         os._exit(code)
-
-
-def report(
-    trace: "Trace",
-    peers: "list[Trace]",
-    args: argparse.Namespace,
-    stderr: TextIO,
-    advisor: "Advisor",
-    network_advisor: "NetworkAdvisor",
-) -> bool:
-    """Write the trace, then say what is in it. Says it, too, when the trace cannot be written.
-    Whether all limits hold.
-
-    After a run that ended for want of memory, changes are tried that may make it fit; after one of
-    several ranks those that may hide more of its collectives.
-    """
-    import gc
-
-    from torchtally.cli.output import emit, look, write_or_emit
-    from torchtally.ledger import account
-    from torchtally.report.formats import render
-    from torchtally.report.ledger import ledger_report
-    from torchtally.timing.targets import known_roofline
-
-    gc.disable()  # a million records, none of them garbage
-    failed: TallyError | None = None
-    try:
-        trace.save(args.trace_place)
-    except TallyError as error:
-        failed = error
-    ledger = account(trace, roofline=known_roofline(trace.chip), peers=peers)
-    if not args.quiet:
-        page = ledger_report(ledger, file=args.output, columns=args.columns)
-        emit(render(page, args.format, look(stderr)), stderr)
-        stderr.flush()
-    findings = args.gates.findings(ledger)
-    show_findings(findings, args, stderr)
-    if trace.ending.kind in ("steps", "exit"):
-        update_budget(args, ledger)
-    try:
-        if trace.final_refusal is not None and not args.no_advice:
-            advise(advisor, ledger, args, stderr)
-        elif trace.ending.kind in ("steps", "exit") and not args.no_advice and not peers:
-            advise_network(network_advisor, ledger, args, stderr)
-    finally:
-        if args.json_place is not None:
-            page = ledger_report(
-                ledger,
-                changes=advisor.results,
-                timed_changes=network_advisor.results,
-                unchanged=network_advisor.unchanged,
-                findings=findings,
-            )
-            write_or_emit(render(page, "json", look(stderr)), args.json_place)
-        if args.html_place is not None:
-            from torchtally.cli.report import write_page
-
-            write_page(ledger, args.html_place)
-    if failed is not None:
-        raise failed
-    return all(finding.holds for finding in findings)
-
-
-def show_findings(findings: "Sequence[Finding]", args: argparse.Namespace, stderr: TextIO) -> None:
-    """Every limit; of a quiet run those that do not hold."""
-    from torchtally.cli.output import emit, is_coloured, width
-    from torchtally.report.gates import findings_text
-
-    shown = [finding for finding in findings if not (args.quiet and finding.holds)]
-    if shown:
-        separator = "" if args.quiet else "\n"
-        text = findings_text(shown, width=width(), is_coloured=is_coloured(stderr))
-        emit(separator + text, stderr)
-        stderr.flush()
-
-
-def update_budget(args: argparse.Namespace, ledger: "Ledger") -> None:
-    """Write the run's figures, where --update asks for it."""
-    budget = args.gates.update(ledger)
-    if budget is not None:
-        say(f"{args.budget}: the budget of `{budget.run}` on {budget.gpu} is written",
-            is_quiet=args.quiet)  # fmt: skip
-
-
-def advise(advisor: "Advisor", ledger: "Ledger", args: argparse.Namespace, stderr: TextIO) -> None:
-    """Try changes, and show what each of them does."""
-    from torchtally.cli.output import emit, is_coloured, width
-    from torchtally.report.advice import advice_text
-
-    if args.quiet and args.json is None:
-        return
-    advisor.advise(ledger, None if args.quiet else stderr)
-    if not args.quiet:
-        emit(advice_text(advisor, width(), is_coloured=is_coloured(stderr)), stderr)
-        stderr.flush()
-
-
-def advise_network(
-    advisor: "NetworkAdvisor", ledger: "Ledger", args: argparse.Namespace, stderr: TextIO
-) -> None:
-    """Try the changes that collectives suggest, and a run without its own; show what they do."""
-    from torchtally.cli.output import emit, is_coloured, width
-    from torchtally.report.advice import network_advice_text
-
-    if args.quiet and args.json is None:
-        return
-    stream = None if args.quiet else stderr
-    advisor.compare(ledger, stream)
-    advisor.advise(ledger, stream)
-    if not args.quiet:
-        look = {"is_coloured": is_coloured(stderr)}
-        emit(network_advice_text(advisor, ledger, width(), **look), stderr)
-        stderr.flush()
