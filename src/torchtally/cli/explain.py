@@ -1,6 +1,7 @@
 """`tally explain`: the account of a real run, from what a profiler recorded of it."""
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count
@@ -218,9 +219,14 @@ def beside(trace: "Trace", args: argparse.Namespace) -> int:
 
 def read(path: str, gpu: str | None, execution: str | None) -> "Trace":
     """A profiler's file as a trace; the work is done where torch is."""
+    from torchtally.progress import StatusLine
     from torchtally.runs.explaining import explained
 
-    return explained(path, gpu, execution)
+    name = os.path.basename(path)
+    with StatusLine() as line:
+        return explained(
+            path, gpu, execution, lambda share: line.show(f"reading {name}", share=share)
+        )
 
 
 def ledger_of(first: "Trace", others: "list[Trace]", args: argparse.Namespace) -> "Ledger":

@@ -7,30 +7,18 @@ no launch was recorded, since before 2024 a kernel's is its own correlation.
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from torchtally.errors import TraceFileError
+from torchtally.profiles.arguments import decoded
+from torchtally.profiles.assembly import Activity, Assembly, NameNumbers, Thread
 from torchtally.profiles.execution import ExecutionTrace
-from torchtally.profiles.nesting import HostEvent, Nested, PythonStacks, nested
-from torchtally.profiles.profile import (
-    NO_ARGUMENTS,
-    NOWHERE,
-    Annotation,
-    Arguments,
-    Collective,
-    DeviceActivity,
-    HostOperator,
-    MemoryChange,
-    Profile,
-    ProfiledDevice,
-    ProfiledGroup,
-    RecordedWait,
-)
+from torchtally.profiles.heads import Head, devices_of, distributed_of, facts_of, merged
+from torchtally.profiles.nesting import HostEvent
+from torchtally.profiles.profile import NOWHERE, Collective, Profile
 from torchtally.profiles.stream import TraceStream
 
 MADE_BY = "torch.profiler (Kineto)"
@@ -67,7 +55,7 @@ class Args(msgspec.Struct, gc=False):
     elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
     elements_out: int | None = msgspec.field(default=None, name="Out msg nelems")
     group_size: int | None = msgspec.field(default=None, name="Group size")
-    group: str | None = msgspec.field(default=None, name="Process ProfiledGroup Name")
+    group: str | None = msgspec.field(default=None, name="Process Group Name")
     dtype: str | None = None
 
 
@@ -82,16 +70,6 @@ class KinetoEvent(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class Head(msgspec.Struct):
-    """What is read of a trace beside its events; all else, `metadata` above all, is skipped."""
-
-    devices: Any = msgspec.field(default=None, name="deviceProperties")
-    distributed: Any = msgspec.field(default=None, name="distributedInfo")
-    cuda_runtime_version: Any = None
-    cuda_driver_version: Any = None
-    hip_runtime_version: Any = None
-
-
 OPERATOR_CATEGORIES = frozenset(("cpu_op", "Operator"))
 CALL_CATEGORIES = frozenset(("cuda_runtime", "cuda_driver", "Runtime", "privateuse1_runtime"))
 ACTIVITY_KINDS = {
@@ -102,77 +80,8 @@ ACTIVITY_KINDS = {
     "gpu_memset": "memset",
     "Memset": "memset",
 }
-WAITS = ("Synchronize", "EventQuery")
-GRAPH_LAUNCHES = ("GraphLaunch",)
 MEMORY = "[memory]"
 DEVICE_TYPE_CPU = 0
-
-
-class NameNumbers:
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, name: str) -> int:
-        return self.numbers.setdefault(name, len(self.numbers))
-
-    @property
-    def texts(self) -> list[str]:
-        return list(self.numbers)
-
-
-class Activity(NamedTuple):
-    """A kernel, copy or memset as its event says it; numbers that it lacks are -1."""
-
-    name: int
-    kind: str
-    start_us: float
-    duration_us: float
-    device: int
-    stream: int
-    correlation: int
-    external_id: int
-    bytes: int
-    collective: Collective | None
-
-
-class DeviceLaunch(NamedTuple):
-    """A call of CUDA's that starts something on the device."""
-
-    operator: int
-    at_us: float
-    is_of_graph: bool
-    stack: int
-
-
-NO_LAUNCH = DeviceLaunch(NOWHERE, math.nan, False, NOWHERE)
-
-
-class Thread:
-    """What happened on one thread, as columns. `payload` depends on the kind."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.kinds = array("b")
-        self.starts_us = array("d")
-        self.ends_us = array("d")
-        self.names = array("q")
-        self.payloads = array("q")
-
-    def add(self, kind: int, event: KinetoEvent, name: int, payload: int) -> None:
-        self.kinds.append(kind)
-        self.starts_us.append(event.ts)
-        self.ends_us.append(event.ts + (event.dur or 0.0))
-        self.names.append(name)
-        self.payloads.append(payload)
-
-    def places(self, stacks: PythonStacks) -> Iterator[Nested]:
-        return nested(
-            np.frombuffer(self.kinds, dtype=np.int8),
-            np.frombuffer(self.starts_us),
-            np.frombuffer(self.ends_us),
-            np.frombuffer(self.names, dtype=np.int64),
-            stacks,
-        )
 
 
 class KinetoReader:
@@ -187,11 +96,11 @@ class KinetoReader:
         self._threads: dict[tuple[Identity, Identity], Thread] = {}
         self._arguments: dict[tuple[bytes, bytes, bytes, bytes], int] = {(b"", b"", b"", b""): 0}
         self._operators = array("q")
-        """(arguments, sequence, forward thread, external id) from an event's payload on."""
+        """`OPERATOR_COLUMNS` for each."""
         self._calls = array("q")
         """Correlations, by a call's payload."""
         self._memory = array("q")
-        """(address, bytes, allocated, reserved, device) from an event's payload on."""
+        """`MEMORY_COLUMNS` for each."""
         self._activities: list[Activity] = []
         self._with_strides = False
 
@@ -207,7 +116,7 @@ class KinetoReader:
                     continue
                 if category == "python_function":
                     name = self._names.number(event.name)
-                    self._thread(event).add(HostEvent.PYTHON, event, name, 0)
+                    self._put(HostEvent.PYTHON, event, name, 0)
                 elif category in OPERATOR_CATEGORIES:
                     self._add_operator(event)
                 elif category in CALL_CATEGORIES:
@@ -216,7 +125,7 @@ class KinetoReader:
                     self._add_activity(event, ACTIVITY_KINDS[category])
                 elif category == "user_annotation":
                     name = self._names.number(event.name)
-                    self._thread(event).add(HostEvent.ANNOTATION, event, name, 0)
+                    self._put(HostEvent.ANNOTATION, event, name, 0)
             elif event.ph == "i" and event.name == MEMORY:
                 self._add_memory(event)
         if self.events > MOST_EVENTS:
@@ -225,12 +134,12 @@ class KinetoReader:
                 "Record fewer steps: torch.profiler.schedule(wait=1, warmup=1, active=2)."
             )
 
-    def _thread(self, event: KinetoEvent) -> Thread:
+    def _put(self, kind: int, event: KinetoEvent, name: int, payload: int) -> None:
         key = event.pid, event.tid
         thread = self._threads.get(key)
         if thread is None:
             thread = self._threads[key] = Thread(len(self._threads))
-        return thread
+        thread.add(kind, event.ts, event.dur or 0.0, name, payload)
 
     def _add_operator(self, event: KinetoEvent) -> None:
         args = event.args or Args()
@@ -243,7 +152,7 @@ class KinetoReader:
                 bounded(-1 if args.external_id is None else args.external_id),
             )
         )
-        self._thread(event).add(HostEvent.OPERATOR, event, name, payload)
+        self._put(HostEvent.OPERATOR, event, name, payload)
 
     def _arguments_of(self, args: Args, name: str) -> int:
         if self.execution is not None:
@@ -261,7 +170,7 @@ class KinetoReader:
         correlation = None if event.args is None else event.args.correlation
         self._calls.append(bounded(-1 if correlation is None else correlation))
         name = self._names.number(event.name)
-        self._thread(event).add(HostEvent.CALL, event, name, len(self._calls) - 1)
+        self._put(HostEvent.CALL, event, name, len(self._calls) - 1)
 
     def _add_activity(self, event: KinetoEvent, kind: str) -> None:
         if (event.dur or 0.0) < 0:
@@ -292,134 +201,47 @@ class KinetoReader:
         payload = len(self._memory)
         sizes = (args.block_bytes, args.allocated or 0, args.reserved or 0, device)
         self._memory.extend(map(bounded, (args.address or 0, *sizes)))
-        self._thread(event).add(HostEvent.INSTANT, event, 0, payload)
-
-    # Putting together.
+        self._put(HostEvent.INSTANT, event, 0, payload)
 
     def profile(self, heads: Sequence[Head], unreadable: int) -> Profile:
-        names = self._names.texts
-        stacks = PythonStacks()
-        operators: list[HostOperator] = []
-        annotations: list[Annotation] = []
-        memory: list[MemoryChange] = []
-        waits: list[RecordedWait] = []
-        launches: dict[int, DeviceLaunch] = {}
-        """By correlation."""
-        by_external_id: dict[int, int] = {}
+        assembly = Assembly(self._names.texts, self._operators, self._calls, self._memory)
         for thread in self._threads.values():
-            operator_of: dict[int, int] = {}
-            annotation_of: dict[int, int] = {}
-            for place in thread.places(stacks):
-                event = place.event
-                kind, payload = thread.kinds[event], thread.payloads[event]
-                start_us, end_us = thread.starts_us[event], thread.ends_us[event]
-                name = names[thread.names[event]] if names else ""
-                operator = operator_of.get(place.operator, NOWHERE)
-                annotation = annotation_of.get(place.annotation, NOWHERE)
-                if kind == HostEvent.OPERATOR:
-                    called_with, sequence, forward_thread, external_id = self._operators[
-                        payload : payload + 4
-                    ]
-                    operator_of[event] = len(operators)
-                    if external_id >= 0:
-                        by_external_id[external_id] = len(operators)
-                    operators.append(
-                        HostOperator(
-                            name,
-                            called_with,
-                            thread.number,
-                            start_us,
-                            end_us,
-                            operator,
-                            place.stack,
-                            sequence,
-                            forward_thread,
-                            annotation,
-                        )
-                    )
-                elif kind == HostEvent.CALL:
-                    correlation = self._calls[payload]
-                    is_graph = name.endswith(GRAPH_LAUNCHES)
-                    if correlation >= 0:
-                        launches.setdefault(
-                            correlation, DeviceLaunch(operator, start_us, is_graph, place.stack)
-                        )
-                    if any(wait in name for wait in WAITS):
-                        waits.append(RecordedWait(name, start_us, end_us, operator))
-                elif kind == HostEvent.ANNOTATION:
-                    annotation_of[event] = len(annotations)
-                    annotations.append(
-                        Annotation(name, thread.number, start_us, end_us, annotation)
-                    )
-                else:
-                    memory.append(
-                        MemoryChange._make(
-                            (
-                                start_us,
-                                thread.number,
-                                *self._memory[payload : payload + 5],
-                                operator,
-                            )
-                        )
-                    )
-        memory.sort(key=lambda change: change.at_us)
-        waits.sort(key=lambda wait: wait.start_us)
+            assembly.add(thread)
         arguments = tuple(map(decoded, self._arguments))
         has_strides = any(each.strides is not None for each in arguments[1:])
+        # Before 2024 a kernel's "External id" is its own correlation.
         is_recent = has_strides and self.execution is None
-        activities = list(self._linked(names, launches, by_external_id if is_recent else {}))
-        activities.sort(key=lambda activity: activity.start_us)
+        activities = assembly.linked(self._activities, by_external_id=is_recent)
         head = merged(heads)
         return Profile(
             file=self.path,
             made_by=MADE_BY,
             devices=devices_of(head.devices),
             **distributed_of(head.distributed),
-            operators=tuple(operators),
+            operators=tuple(assembly.operators),
             arguments=arguments,
-            stacks=stacks.table(names),
-            annotations=tuple(annotations),
-            activities=tuple(activities),
-            memory=tuple(memory),
-            waits=tuple(waits),
+            stacks=assembly.stacks.table(assembly.names),
+            annotations=tuple(assembly.annotations),
+            activities=tuple(sorted(activities, key=lambda activity: activity.start_us)),
+            memory=tuple(sorted(assembly.memory, key=lambda change: change.at_us)),
+            waits=tuple(sorted(assembly.waits, key=lambda wait: wait.start_us)),
             has_shapes=len(arguments) > 1,
             has_strides=has_strides,
-            has_stacks=any(operator.stack != NOWHERE for operator in operators),
+            has_stacks=any(operator.stack != NOWHERE for operator in assembly.operators),
             events=self.events,
             unreadable=unreadable + self.malformed,
             facts=facts_of(head),
         )
 
-    def _linked(
-        self,
-        names: Sequence[str],
-        launches: dict[int, DeviceLaunch],
-        by_external_id: dict[int, int],
-    ) -> Iterator[DeviceActivity]:
-        for row in self._activities:
-            launch = launches.get(row.correlation, NO_LAUNCH) if row.correlation >= 0 else NO_LAUNCH
-            operator = launch.operator
-            if operator == NOWHERE:
-                operator = by_external_id.get(row.external_id, NOWHERE)
-            yield DeviceActivity(
-                names[row.name],
-                row.kind,
-                row.start_us,
-                row.duration_us,
-                row.device,
-                row.stream,
-                operator,
-                launch.at_us,
-                launch.is_of_graph,
-                row.bytes,
-                launch.stack,
-                row.collective,
-            )
 
-
-def read_kineto(path: str, execution: ExecutionTrace | None = None) -> Profile:
+def read_kineto(
+    path: str,
+    execution: ExecutionTrace | None = None,
+    on_read: Callable[[float], None] = lambda share: None,
+) -> Profile:
     """The profile in a file of `export_chrome_trace`, plain or gzipped, read chunk by chunk.
     Arguments are those of the execution trace of the same run, where it has the operator.
+    `on_read` is told which share of the file has been read.
 
     Raises TraceFileError for a file that cannot be read, that is damaged, or that holds nothing
     a profiler records.
@@ -428,6 +250,7 @@ def read_kineto(path: str, execution: ExecutionTrace | None = None) -> Profile:
     reader = KinetoReader(path, execution)
     for events in stream.chunks():
         reader.add(events)
+        on_read(stream.share)
     profile = reader.profile(stream.heads, stream.unreadable)
     if not profile.operators and not profile.activities:
         raise TraceFileError(
@@ -443,53 +266,6 @@ def read_kineto(path: str, execution: ExecutionTrace | None = None) -> Profile:
             "Record both in the same run: the observer beside the profiler."
         )
     return replace(profile, notes=((FROM_EXECUTION_TRACE, execution.joined),))
-
-
-def decoded(key: tuple[bytes, bytes, bytes, bytes]) -> Arguments:
-    if not key[0]:
-        return NO_ARGUMENTS
-    dims, strides, types, values = (json_of(part) for part in key)
-    shapes = nested_ints(dims)
-    if shapes is None:
-        return NO_ARGUMENTS
-    count = len(shapes)
-    kinds = tuple(map(str, types)) if isinstance(types, list) else ()
-    texts = tuple(map(str, values)) if isinstance(values, list) else None
-    return Arguments(
-        shapes,
-        fitting(nested_ints(strides), count),
-        kinds if len(kinds) == count else ("",) * count,
-        fitting(texts, count),
-    )
-
-
-def fitting(values: tuple[Any, ...] | None, count: int) -> tuple[Any, ...] | None:
-    return values if values is not None and len(values) == count else None
-
-
-def json_of(text: bytes) -> object:
-    try:
-        return msgspec.json.decode(text) if text else None
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def nested_ints(value: object) -> tuple[Any, ...] | None:
-    """Lists as tuples; None for anything but lists of ints, of lists of ints, of strings."""
-    if not isinstance(value, list):
-        return None
-    parts: list[Any] = []
-    for part in value:
-        if isinstance(part, list):
-            inner = nested_ints(part)
-            if inner is None:
-                return None
-            parts.append(inner)
-        elif isinstance(part, int) and not isinstance(part, bool) and 0 <= part < 1 << 62:
-            parts.append(part)
-        else:
-            return None
-    return tuple(parts)
 
 
 def bounded(value: int) -> int:
@@ -512,61 +288,3 @@ def collective_of(args: Args) -> Collective | None:
         args.group_size or 0,
         args.group or "",
     )
-
-
-def merged(heads: Sequence[Head]) -> Head:
-    """What stands before the events, and behind them where that says more."""
-    values: dict[str, Any] = {}
-    for head in heads:
-        for field in Head.__struct_fields__:
-            value = getattr(head, field)
-            if value is not None:
-                values[field] = value
-    return Head(**values)
-
-
-def devices_of(value: object) -> tuple[ProfiledDevice, ...]:
-    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
-    return tuple(
-        ProfiledDevice(
-            int_of(row.get("id")),
-            str(row.get("name", ""))[:200],
-            int_of(row.get("totalGlobalMem")),
-            int_of(row.get("numSms")),
-        )
-        for row in rows
-    )
-
-
-def distributed_of(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {}
-    rank, size = int_of(value.get("rank")), int_of(value.get("world_size"))
-    groups = value.get("pg_config")
-    return {
-        "rank": rank,
-        "world_size": max(size, rank + 1),
-        "groups": tuple(
-            ProfiledGroup(
-                str(group.get("pg_name", "")),
-                str(group.get("pg_desc", "")),
-                tuple(int_of(member) for member in list_of(group.get("ranks"))),
-            )
-            for group in list_of(groups)
-            if isinstance(group, dict)
-        ),
-    }
-
-
-def list_of(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def int_of(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < 1 << 62 else 0
-
-
-def facts_of(head: Head) -> dict[str, str]:
-    named = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version")
-    versions = {name: getattr(head, name) for name in named}
-    return {name: str(value)[:40] for name, value in versions.items() if isinstance(value, int)}

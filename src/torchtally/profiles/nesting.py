@@ -4,7 +4,7 @@ Profilers record when a call began and how long it took. Calls of one thread are
 over them in order of their beginning, with a stack, says which one an event lies in.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +55,7 @@ class PythonStacks:
     def number(self, parent: int, name: int) -> int:
         return self._numbers.setdefault((parent, name), len(self._numbers))
 
-    def table(self, names: list[str]) -> tuple[Stack, ...]:
+    def table(self, names: Sequence[str]) -> tuple[Stack, ...]:
         return tuple(Stack(parent, names[name]) for parent, name in self._numbers)
 
 

@@ -21,7 +21,8 @@ from urllib.parse import quote
 import msgspec
 
 from torchtally.errors import TraceFileError
-from torchtally.profiles.kineto import NO_TEXT, Args, KinetoEvent, KinetoReader, nested_ints
+from torchtally.profiles.arguments import nested_ints
+from torchtally.profiles.kineto import NO_TEXT, Args, KinetoEvent, KinetoReader
 from torchtally.profiles.profile import (
     ANY_ARGUMENT,
     ANY_TENSOR,

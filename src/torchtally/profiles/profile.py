@@ -108,6 +108,8 @@ class DeviceActivity(NamedTuple):
     stack: int = NOWHERE
     """Of the launch."""
     collective: Collective | None = None
+    annotation: int = NOWHERE
+    """The innermost `record_function` around the launch."""
 
     @property
     def end_us(self) -> float:

@@ -44,6 +44,8 @@ class TraceStream(Generic[E, H]):
         self.heads: list[H] = []
         self.bytes = 0
         """Read so far, decompressed."""
+        self.share = 0.0
+        """Of the file, read so far."""
         self.unreadable = 0
         """Events of another form than `E`."""
         self._event = event
@@ -55,7 +57,12 @@ class TraceStream(Generic[E, H]):
         """Raises TraceFileError for a file that cannot be read, or is no whole trace."""
         try:
             with _opened(self.path) as file:
-                yield from self._chunks(file)
+                size = max(1, os.fstat(file.fileno()).st_size)
+                raw = file.fileobj if isinstance(file, gzip.GzipFile) else file
+                for events in self._chunks(file):
+                    # Of a pipe neither size nor place is known.
+                    self.share = min(1.0, raw.tell() / size) if raw.seekable() else 0.0
+                    yield events
         except FileNotFoundError:
             raise TraceFileError(f"{self.path}: no such file.") from None
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:

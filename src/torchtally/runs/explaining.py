@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 from torchtally.chips import Chip, find_chip
 from torchtally.errors import ScriptError, TraceFileError, UsageError
@@ -32,18 +33,24 @@ HOST = Chip(
 """What calls are made on, where a CPU ran them and was not measured by `tally bench`."""
 
 
-def explained(path: str, gpu: str | None = None, execution: str | None = None) -> Trace:
+def explained(
+    path: str,
+    gpu: str | None = None,
+    execution: str | None = None,
+    on_read: Callable[[float], None] = lambda share: None,
+) -> Trace:
     """The trace in a profiler's file. `gpu` names the chip that it ran on, where the file's own
-    name of it is not known; `execution` an execution trace of the same run.
+    name of it is not known; `execution` an execution trace of the same run. `on_read` is told
+    which share of the file has been read.
 
     Raises TraceFileError for a file that is no profiler's, UsageError for an unknown chip.
     """
-    profile = profile_in(path, execution)
+    profile = profile_in(path, execution, on_read)
     chip = chip_of(profile, gpu)
     return trace_of(profile, chip, is_host=chip.vendor == CPU)
 
 
-def profile_in(path: str, execution: str | None) -> Profile:
+def profile_in(path: str, execution: str | None, on_read: Callable[[float], None]) -> Profile:
     if is_nsys(path):
         if execution is not None:
             raise UsageError(
@@ -56,7 +63,8 @@ def profile_in(path: str, execution: str | None) -> Profile:
             f"{path}: an execution trace, which has no times.\n"
             "Name the profiler's trace of the same run, and this one with --execution-trace."
         )
-    return read_kineto(path, None if execution is None else read_execution_trace(execution))
+    known = None if execution is None else read_execution_trace(execution)
+    return read_kineto(path, known, on_read)
 
 
 def chip_of(profile: Profile, gpu: str | None) -> Chip:
