@@ -138,6 +138,28 @@ def test_what_is_of_another_library_keeps_its_time_and_is_uncounted(tmp_path: Pa
     }
 
 
+def test_a_kernel_outside_of_operators_belongs_to_the_optimizer_around_it(tmp_path: Path) -> None:
+    made = linear_step()
+    made.annotation("Optimizer.step#FusedAdam.step", 790, 40)
+    made.kernel("void multi_tensor_apply_kernel<Adam>(int)", 800, 900, 25)
+    ledger = ledger_of(trace_of(tmp_path, made))
+    (entry,) = (each for each in ledger.reported if "multi_tensor" in each.call.name)
+    assert entry.op.phase is Phase.OPTIMIZER
+
+
+def test_what_could_not_be_made_again_is_said_once_for_each_operator_with_kernels(
+    tmp_path: Path,
+) -> None:
+    made = linear_step()
+    unfitting = [[4096, 7], [4096, 4096]]
+    for at in (760, 770, 780):
+        made.operator("aten::mm", at, 8, unfitting, [BF16, BF16])
+        if at > 760:
+            made.kernel("sm90_xmma_gemm_bf16bf16", at + 1, at + 40, 5)
+    (note,) = (each for each in trace_of(tmp_path, made).notes if "aten::mm" in each.text)
+    assert note.count == 2
+
+
 def test_without_shapes_nothing_is_counted_as_zero(tmp_path: Path) -> None:
     made = linear_step()
     for event in made.events:
@@ -161,6 +183,8 @@ def test_a_collective_has_its_group_and_payload(tmp_path: Path) -> None:
     told = {"rank": 0, "world_size": 2, "pg_config": [group]}
     ledger = ledger_of(trace_of(tmp_path, made, distributedInfo=told))
     (entry,) = (each for each in ledger.reported if each.kind is Kind.COMMUNICATION)
+    assert [group.ranks for group in ledger.trace.groups] == [(0, 1)]
+    assert ledger.trace.groups[entry.call.literal("group")].description == "default_pg"
     assert entry.cost.network_bytes == 2 << 20
     assert ledger.total.network_s == pytest.approx(150 * US)
     # 600..750, beside products until 640 and the update 700..710.
@@ -190,6 +214,10 @@ def test_a_rank_that_waits_for_another_is_told_from_one_that_sends(tmp_path: Pat
     slot = ledger.slot(entry)
     assert slot.waiting_s == pytest.approx(90 * US)
     assert slot.exposed_s == pytest.approx(60 * US)
+    run = real_run(ledger)
+    assert run.waiting_s == pytest.approx(90 * US)
+    assert run.exposed_s == pytest.approx(60 * US)
+    assert run.busy_s + sum(seconds for _, seconds in run.idle) == pytest.approx(run.step_s)
     (other,) = ledger.others
     (entry,) = (each for each in other.reported if each.kind is Kind.COMMUNICATION)
     assert other.slot(entry).waiting_s == 0

@@ -49,6 +49,7 @@ from torchtally.trace import (
     communicator_stream,
 )
 from torchtally.units import format_bytes, format_flops, format_fraction, format_seconds
+from torchtally.views.timeline import BAR_ORDER
 
 H100 = Roofline(chip("H100-SXM"))
 SOURCE = "import torch\n\n\n" + "".join(f"line_{number}()\n" for number in range(4, 60))
@@ -73,6 +74,13 @@ def page_of(trace: Trace, **sources: str) -> str:
 
 def test_the_shell_is_small() -> None:
     assert len(shell("", (), "").encode()) <= 150_000
+
+
+def test_every_category_has_a_colour() -> None:
+    style = shell("", (), "")
+    for number in range(len(BAR_ORDER)):
+        assert f"--cat-{number}:" in style
+        assert f".category-{number} " in style
 
 
 def test_the_policy_allows_this_script_and_this_style_and_nothing_else() -> None:

@@ -9,17 +9,19 @@ import os
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeGuard
+from typing import TypeGuard
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.explain.allocations import AllocatorEvents
 from torchtally.explain.collectives import collective_call, groups_of
+from torchtally.explain.phases import HostLaunch, Phases, step_ends
 from torchtally.explain.replaying import NotReplayedError, Replayer, contiguous, replayer
 from torchtally.explain.schemas import DTYPES, is_shown
 from torchtally.explain.sites import Sites
 from torchtally.explain.untyped import with_types
-from torchtally.profiles import Arguments, DeviceActivity, HostOperator, MemoryChange, Profile
-from torchtally.profiles.profile import NOWHERE
+from torchtally.profiles import Arguments, DeviceActivity, HostOperator, Profile
+from torchtally.profiles.profile import DEVICE, NOWHERE
 from torchtally.trace import (
     Call,
     Ending,
@@ -29,34 +31,17 @@ from torchtally.trace import (
     Note,
     Op,
     Phase,
-    Reserved,
-    Storage,
     TensorSpec,
     Trace,
     World,
     communicator_stream,
 )
 from torchtally.trace.measured import NOT_COUNTED, UNKNOWN_NS
-from torchtally.work import Kind, cost_of
+from torchtally.trace.op import UNRECORDED
+from torchtally.work import known_cost
 
-DEVICE = "cuda:0"
-ENGINE = "autograd::engine::evaluate_function"
-OPTIMIZER_STEP = "Optimizer.step#"
-STEP = "ProfilerStep#"
 OF_AN_EARLIER_STEP = "launched before the profiler began"
 ON_OTHER_DEVICES = "on other devices of this process"
-
-
-class HostLaunch(NamedTuple):
-    """What is to become operators of the trace: one of the host's, or kernels that have none."""
-
-    at_us: float
-    name: str
-    arguments: int
-    operator: int
-    """NOWHERE for kernels without a host operator."""
-    stack: int
-    activities: tuple[DeviceActivity, ...]
 
 
 def trace_of(profile: Profile, chip: Chip, *, is_host: bool) -> Trace:
@@ -74,76 +59,73 @@ class Builder:
         self._calls: dict[Call, int] = {}
         self._table: list[Call] = []
         """The calls by number."""
-        self._replayed: dict[object, tuple[int, ...]] = {}
+        self._replayed: dict[object, tuple[tuple[int, ...], str]] = {}
+        """The calls of a launch's kind, and why they could not be made again."""
         self._failures: Counter[str] = Counter()
         self._phases = Phases(profile, self.sites)
+        self._ops: list[Op] = []
+        self._ticks_us: list[float] = []
+        """When the host called each."""
+        self._kernels: list[tuple[int, DeviceActivity]] = []
+        """Each with the place of its operator."""
+        self._host_ops = 0
+        self._tick_of_sequence: dict[int, int] = {}
+        """The operator that made an autograd node, by the node's sequence number."""
+        self._differentiated: set[int] = set()
 
     def trace(self) -> Trace:
         profile = self.profile
         activities, lost = self._chosen()
         launches = sorted(self._launches(activities), key=lambda launch: launch.at_us)
         float_dtype = DTYPES[commonest_float(profile)]
-        ops: list[Op] = []
-        kernels: list[tuple[int, DeviceActivity]] = []
-        ticks_us: list[float] = []
-        tick_of_sequence: dict[int, int] = {}
-        differentiated: set[int] = set()
-        host_ops = 0
         with replayer(self.chip, float_dtype, is_host=self.is_host) as replay:
             for launch in launches:
-                numbers = self._numbers(launch, replay)
-                if not launch.activities and not self.is_host and not self._is_free(numbers):
-                    host_ops += 1  # computes on the host: it has launched nothing
-                    continue
-                phase, site, sequence = self._phases.of(launch)
-                if self.is_host and phase is Phase.OPTIMIZER and self._counts_steps(numbers):
-                    host_ops += 1
-                    continue
-                first = len(ops)
-                for number in numbers:
-                    call = self._table[number]
-                    ops.append(
-                        Op(
-                            len(ops),
-                            number,
-                            site,
-                            phase,
-                            (-1,) * len(call.inputs),
-                            (-1,) * len(call.outputs),
-                            self._stream(call, launch),
-                        )
-                    )
-                    ticks_us.append(launch.at_us)
-                if sequence is not None:
-                    if phase is Phase.BACKWARD:
-                        differentiated.update(
-                            tick for tick in [tick_of_sequence.get(sequence)] if tick is not None
-                        )
-                    elif phase is not Phase.OPTIMIZER:
-                        tick_of_sequence[sequence] = first
-                kernels += self._shared(first, numbers, launch.activities)
-        measured = self._measured(kernels, lost)
-        memory = AllocatorEvents(profile.memory, ticks_us)
+                self._add(launch, self._numbers(launch, replay))
+        measured = self._measured(self._kernels, lost)
+        memory = AllocatorEvents(profile.memory, self._ticks_us)
         return Trace(
             script=f"{os.path.basename(profile.file)}",
             chip=self.chip.name,
             torch_version="",
             calls=tuple(self._table),
             sites=self.sites.table,
-            ops=tuple(ops),
+            ops=tuple(self._ops),
             storages=tuple(memory.storages),
-            step_ends=tuple(step_ends(profile, ticks_us)),
+            step_ends=tuple(step_ends(profile, self._ticks_us)),
             ending=Ending("exit"),
-            differentiated=tuple(sorted(differentiated)),
+            differentiated=tuple(sorted(self._differentiated)),
             notes=tuple(self._notes()),
             reserved=tuple(memory.reserved),
-            waits=tuple(self._waits(ticks_us)),
-            host_ops=host_ops,
+            waits=tuple(self._waits()),
+            host_ops=self._host_ops,
             facts=dict(profile.facts),
             world=World(profile.world_size, min(profile.world_size, 8), profile.rank),
             groups=self.groups.table,
             measured=measured,
         )
+
+    def _add(self, launch: HostLaunch, numbers: Sequence[int]) -> None:
+        """The launch as operators of the trace; counted alone where it computes on the host."""
+        if not launch.activities and not self.is_host and not self._is_free(numbers):
+            self._host_ops += 1  # it has launched nothing
+            return
+        phase, site, sequence = self._phases.of(launch)
+        if self.is_host and phase is Phase.OPTIMIZER and self._counts_steps(numbers):
+            self._host_ops += 1
+            return
+        first = len(self._ops)
+        for number in numbers:
+            call = self._table[number]
+            inputs, outputs = (-1,) * len(call.inputs), (-1,) * len(call.outputs)
+            stream = self._stream(call, launch)
+            self._ops.append(Op(len(self._ops), number, site, phase, inputs, outputs, stream))
+            self._ticks_us.append(launch.at_us)
+        if sequence is not None and phase is Phase.BACKWARD:
+            if sequence in self._tick_of_sequence:
+                self._differentiated.add(self._tick_of_sequence[sequence])
+        elif sequence is not None and phase is not Phase.OPTIMIZER:
+            self._tick_of_sequence[sequence] = first
+        self._kernels += self._shared(first, numbers, launch.activities)
 
     # Kernels and operators.
 
@@ -207,15 +189,27 @@ class Builder:
                     number,
                     operator.stack,
                     self._host_activity(operator) if self.is_host else tuple(launched),
+                    operator.annotation,
                 )
                 continue
             # Compiled code, a function of autograd's: what it launches by itself are kernels.
             for activity in launched:
                 name = f"kernel.{plain_name(activity.name)}"
-                yield HostLaunch(launch_us(activity), name, 0, number, operator.stack, (activity,))
+                yield HostLaunch(
+                    launch_us(activity),
+                    name,
+                    0,
+                    number,
+                    operator.stack,
+                    (activity,),
+                    operator.annotation,
+                )
         for parts in alone.values():
             name = f"kernel.{plain_name(parts[0].name)}"
-            yield HostLaunch(launch_us(parts[0]), name, 0, NOWHERE, parts[0].stack, tuple(parts))
+            first = parts[0]
+            yield HostLaunch(
+                launch_us(first), name, 0, NOWHERE, first.stack, tuple(parts), first.annotation
+            )
 
     def _host_activity(self, operator: HostOperator) -> tuple[DeviceActivity, ...]:
         """Of a CPU: the operator is its own kernel."""
@@ -238,11 +232,13 @@ class Builder:
         """The launch's calls, by number."""
         kernels = tuple(dict.fromkeys(activity.name for activity in launch.activities))
         key = (launch.name, launch.arguments, kernels)
-        numbers = self._replayed.get(key)
-        if numbers is None:
-            calls = self._called(launch, replay, kernels)
-            numbers = tuple(map(self._number, calls))
-            self._replayed[key] = numbers
+        known = self._replayed.get(key)
+        if known is None:
+            calls, failure = self._called(launch, replay, kernels)
+            known = self._replayed[key] = tuple(map(self._number, calls)), failure
+        numbers, failure = known
+        if failure and launch.activities:
+            self._failures[failure] += 1
         return numbers
 
     def _number(self, call: Call) -> int:
@@ -254,19 +250,19 @@ class Builder:
 
     def _called(
         self, launch: HostLaunch, replay: Replayer, kernels: Sequence[str]
-    ) -> tuple[Call, ...]:
+    ) -> tuple[tuple[Call, ...], str]:
+        """The calls that a launch is, and why not if they cannot be told."""
         arguments = self.profile.arguments[launch.arguments]
         collective = collective_call(launch.activities, launch.name, arguments, self.groups)
         if collective is not None:
-            return (collective,)
+            return (collective,), ""
         if launch.name.startswith("kernel."):
-            return (Call(launch.name, "", (), (), UNRECORDED),)
+            return (Call(launch.name, "", (), (), UNRECORDED),), ""
         try:
             calls = replay.calls(launch.name, arguments, kernels)
         except NotReplayedError as error:
-            self._failures[f"{launch.name}: {error}"] += 1
-            return (unreplayed(launch.name, arguments),)
-        return calls or (unreplayed(launch.name, arguments),)
+            return (unreplayed(launch.name, arguments),), f"{launch.name}: {error}"
+        return calls or (unreplayed(launch.name, arguments),), ""
 
     def _counts_steps(self, numbers: Sequence[int]) -> bool:
         """The steps that an optimizer counts are the host's, as beside a GPU."""
@@ -339,14 +335,14 @@ class Builder:
             ),
         )
 
-    def _waits(self, ticks_us: Sequence[float]) -> Iterator[int]:
+    def _waits(self) -> Iterator[int]:
         """Ticks before which the host waited for the device."""
         if self.is_host:
             return
         before = -1
         for wait in self.profile.waits:
-            tick = bisect_left(ticks_us, wait.end_us)
-            if before < tick < len(ticks_us):
+            tick = bisect_left(self._ticks_us, wait.end_us)
+            if before < tick < len(self._ticks_us):
                 before = tick
                 yield tick
 
@@ -361,147 +357,6 @@ class Builder:
 
 
 MOST_FAILURES = 30
-
-
-class Phases:
-    """The phase and place of a host operator."""
-
-    def __init__(self, profile: Profile, sites: Sites) -> None:
-        self._operators = profile.operators
-        self._annotations = profile.annotations
-        self._sites = sites
-        self._site_of_sequence: dict[int, int] = {}
-        for operator in profile.operators:
-            if operator.sequence >= 0 and not operator.forward_thread and operator.stack != NOWHERE:
-                self._site_of_sequence.setdefault(operator.sequence, operator.stack)
-
-    def of(self, launch: HostLaunch) -> tuple[Phase, int, int | None]:
-        """(phase, site, number of the autograd node that it makes or that runs it)."""
-        if launch.operator == NOWHERE:
-            return Phase.FORWARD, self._sites.number(launch.stack), None
-        operator = self._operators[launch.operator]
-        if self._is_in_optimizer(operator.annotation):
-            return Phase.OPTIMIZER, self._sites.number(operator.stack), None
-        chain = [operator, *self._around(operator)]
-        engine = next((each for each in chain if each.name.startswith(ENGINE)), None)
-        if engine is None:
-            sequence = next((each.sequence for each in chain if each.sequence >= 0), None)
-            return Phase.FORWARD, self._sites.number(operator.stack), sequence
-        made = next(
-            (each for each in chain if each.sequence >= 0 and each.sequence != engine.sequence
-             and not each.forward_thread and not each.name.startswith(ENGINE)),
-            None,
-        )  # fmt: skip
-        if made is not None or self._sites.recomputes(operator.stack):
-            # Makes autograd nodes while the engine runs: a forward pass that is done again.
-            return Phase.RECOMPUTE, self._sites.number(operator.stack), (
-                None if made is None else made.sequence
-            )  # fmt: skip
-        sequence = engine.sequence if engine.sequence >= 0 else None
-        stack = operator.stack
-        if sequence is not None:
-            stack = self._site_of_sequence.get(sequence, stack)
-        return Phase.BACKWARD, self._sites.number(stack), sequence
-
-    def _around(self, operator: HostOperator) -> Iterator[HostOperator]:
-        while operator.parent != NOWHERE:
-            operator = self._operators[operator.parent]
-            yield operator
-
-    def _is_in_optimizer(self, annotation: int) -> bool:
-        while annotation != NOWHERE:
-            row = self._annotations[annotation]
-            if row.name.startswith(OPTIMIZER_STEP):
-                return True
-            annotation = row.parent
-        return False
-
-
-class AllocatorEvents:
-    """Storages and reserved bytes by the allocator's events, on the trace's clock."""
-
-    def __init__(self, changes: Sequence[MemoryChange], ticks_us: Sequence[float]) -> None:
-        self.storages: list[Storage] = []
-        self.reserved: list[Reserved] = []
-        own = [change for change in changes if change.device >= 0]
-        if not own or not ticks_us:
-            return
-        device = Counter(change.device for change in own).most_common(1)[0][0]
-        own = [change for change in own if change.device == device]
-        before = own[0].allocated_bytes - own[0].bytes
-        alive: dict[int, int] = {}
-        sizes: list[int] = []
-        births: list[int] = []
-        deaths: list[int | None] = []
-        # What was held before, and whose blocks are given back under an address not seen here.
-        held = max(0, before)
-        given_back: list[tuple[int, int]] = []
-        reserved = -1
-        last = len(ticks_us) - 1
-        for change in own:
-            tick = max(0, min(last, bisect_left(ticks_us, change.at_us + 1e-9) - 1))
-            if change.reserved_bytes != reserved:
-                reserved = change.reserved_bytes
-                self.reserved.append(Reserved(DEVICE, tick, reserved))
-            if change.bytes > 0:
-                alive[change.address] = len(sizes)
-                sizes.append(change.bytes)
-                births.append(tick)
-                deaths.append(None)
-            elif (row := alive.pop(change.address, None)) is not None:
-                deaths[row] = tick
-            elif change.bytes < 0:
-                given_back.append((tick, -change.bytes))
-        for tick, size in given_back:
-            size = min(size, held)
-            held -= size
-            if size:
-                self._add(size, 0, tick, EARLIER)
-        if held:
-            self._add(held, 0, None, EARLIER)
-        for size, born, died in zip(sizes, births, deaths, strict=True):
-            self._add(size, born, died, "")
-
-    def _add(self, size: int, born: int, died: int | None, name: str) -> None:
-        # A block is given back while an operator runs: it is held up to the next one.
-        died = None if died is None else max(died, born + 1)
-        self.storages.append(Storage(len(self.storages), DEVICE, size, born, died, None, name))
-
-
-EARLIER = "held before the profiler began"
-
-
-def step_ends(profile: Profile, ticks_us: Sequence[float]) -> Iterator[int]:
-    """Ticks at which the profiler's steps end; without any, those of optimizers' steps."""
-    annotations = profile.annotations
-    ends_us = [each.end_us for each in annotations if each.name.startswith(STEP)]
-    if not ends_us:
-        ends_us = last_of_each_update(profile)
-    before = 0
-    for end_us in sorted(ends_us):
-        tick = bisect_left(ticks_us, end_us)
-        if tick > before:
-            before = tick
-            yield tick
-
-
-def last_of_each_update(profile: Profile) -> list[float]:
-    """Ends of optimizers' steps that no other one follows before a backward pass."""
-    updates = sorted(
-        (each.start_us, each.end_us)
-        for each in profile.annotations
-        if each.name.startswith(OPTIMIZER_STEP)
-    )
-    backward_us = sorted(
-        each.start_us for each in profile.operators if each.name.startswith(ENGINE)
-    )
-    ends: list[float] = []
-    for place, (_, end_us) in enumerate(updates):
-        following = updates[place + 1][0] if place + 1 < len(updates) else math.inf
-        passes = bisect_left(backward_us, following) > bisect_left(backward_us, end_us)
-        if following == math.inf or passes:
-            ends.append(end_us)
-    return ends
 
 
 def shown_operators(profile: Profile) -> list[int]:
@@ -525,22 +380,13 @@ def shown_operators(profile: Profile) -> list[int]:
 
 
 def is_free(call: Call) -> bool:
-    return call.literal("unrecorded") is not True and kind_of(call).is_free
-
-
-def kind_of(call: Call) -> Kind:
-    try:
-        return cost_of(call)[0]
-    except Exception:  # a call whose shapes no rule foresaw; the ledger says so
-        return Kind.UNCOUNTED
+    known = known_cost(call)
+    return known is not None and known[0].is_free
 
 
 def moved(call: Call) -> tuple[int, int]:
-    try:
-        _, cost = cost_of(call)
-    except Exception:  # as above
-        return 0, 0
-    return cost.bytes + cost.flops, 1
+    known = known_cost(call)
+    return (0, 0) if known is None else (known[1].bytes + known[1].flops, 1)
 
 
 def unreplayed(name: str, arguments: Arguments) -> Call:
@@ -560,7 +406,6 @@ def unreplayed(name: str, arguments: Arguments) -> Call:
 
 
 MOST_NAME = 200
-UNRECORDED = (("unrecorded", True),)
 
 
 def is_plain(value: object) -> TypeGuard[tuple[int, ...]]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.profiles import Arguments, DeviceActivity, Profile
-from torchtally.profiles.profile import Collective
+from torchtally.profiles.profile import DEVICE, Collective
 from torchtally.trace import Call, ProcessGroup, TensorSpec
+from torchtally.trace.op import UNRECORDED
 
-DEVICE = "cuda:0"
 KERNELS = ("nccl", "rccl")
 
 CALLS = {
@@ -95,7 +95,7 @@ def collective_call(
         return described(said, groups)
     plain = name.replace("::", ".", 1)
     known = plain if plain.startswith("c10d.") else f"nccl.{family(kernel.name)}"
-    return Call(known, "", (), (), (("unrecorded", True),))
+    return Call(known, "", (), (), UNRECORDED)
 
 
 def described(said: Collective, groups: GroupNumbers) -> Call:

@@ -277,7 +277,10 @@ def dtype_of_kernels(kernels: str) -> torch.dtype | None:
 
 
 def value_of(name: str, text: str) -> Any:
-    """An argument that is no tensor, from its text. Raises NotReplayedError for what is none."""
+    """An argument other than a tensor, from its text.
+
+    Raises NotReplayedError where the text names nothing.
+    """
     if text in ("inf", "-inf", "nan"):
         return float(text)
     try:

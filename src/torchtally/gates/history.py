@@ -30,7 +30,7 @@ class BudgetCommit:
 def history(path: str) -> list[BudgetCommit]:
     """The commits that changed the file, oldest first; none outside of a repository of git.
 
-    A version that is no file of budgets is left out. Raises UsageError where git fails.
+    Versions that cannot be read as budgets are left out. Raises UsageError where git fails.
     """
     folder, name = os.path.split(os.path.abspath(path))
     if _git(folder, "rev-parse", "--is-inside-work-tree") is None:

@@ -21,7 +21,7 @@ UNRECORDED = "what it was called with was not recorded"
 
 
 def call_cost(call: Call, convention: Convention) -> CallCost:
-    if call.literal("unrecorded") is True:
+    if not call.is_recorded:
         is_sent = call.name.startswith(("c10d.", "nccl."))
         kind = Kind.COMMUNICATION if is_sent else Kind.UNCOUNTED
         return CallCost(kind, Cost(), UNRECORDED, Cost())

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchtally.memory.allocator import AllocatorSettings, Block, CachingAllocator
+from torchtally.profiles.profile import DEVICE
 from torchtally.profiles.snapshot import MemorySnapshot, StackFrame
 from torchtally.trace import (
     Call,
@@ -34,7 +35,6 @@ from torchtally.trace import (
 )
 from torchtally.trace.storage import allocated_bytes
 
-DEVICE = "cuda:0"
 ALLOCATION = Call("aten.empty_strided", "", (), ())
 """What allocates a tensor, of which nothing but its bytes is known."""
 EARLIER = "held before the history began"

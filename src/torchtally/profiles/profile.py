@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 NOWHERE = -1
 """In place of a number: no parent, no stack, no operator."""
+DEVICE = "cuda:0"
+"""The device of a profile, as its trace calls it."""
 
 
 class Arguments(NamedTuple):

@@ -151,6 +151,8 @@ def facts(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
         f"{format_fraction(part_of(run.computing_s, whole))} computing"
         + (f", {format_fraction(part_of(run.exposed_s, whole))} exposed network"
            if run.exposed_s > 0 else "")
+        + (f", {format_fraction(part_of(run.waiting_s, whole))} waiting for late ranks"
+           if run.waiting_s > 0 else "")
         + "".join(
             f", {format_fraction(part_of(seconds, whole))} idle ({cause})"
             for cause, seconds in run.idle
@@ -167,10 +169,11 @@ def facts(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
             )
         yield f"{text}."
     if run.roofline_s > 0:
+        timed = part_of(run.timed_s, run.kernel_s)
         yield (
-            f"Kernels take {format_seconds(run.kernel_s)}; those that the roofline of "
-            f"{ledger.trace.chip} can time take {format_seconds(run.timed_s)}, where it gives them "
-            f"{format_seconds(run.roofline_s)} "
+            f"Kernels took {format_seconds(run.kernel_s)}. The roofline of {ledger.trace.chip} "
+            f"knows a time for {format_fraction(timed)} of that: {format_seconds(run.roofline_s)} "
+            f"beside {format_seconds(run.timed_s)} measured "
             f"({format_fraction(part_of(run.roofline_s, run.timed_s))})."
         )
     if measured.has_memory:
@@ -230,8 +233,8 @@ def document(ledger: Ledger, measured: Measured, run: RealRun) -> Document:
                  "seconds": part.duration_ns * 1e-9}
                 for part in measured.lost
             ],
-            **pick(run, "step_s", "computing_s", "exposed_s", "kernel_s", "counted_s", "timed_s",
-                   "roofline_s"),
+            **pick(run, "step_s", "computing_s", "exposed_s", "waiting_s", "kernel_s",
+                   "counted_s", "timed_s", "roofline_s"),
             "idle_s": {str(cause): seconds for cause, seconds in run.idle},
             "uncounted": [
                 {"op": name, "kernel_s": seconds} for name, seconds in run.uncounted

@@ -84,6 +84,8 @@ class Course:
     def _name(self, step: TrainingStep) -> str:
         if self.is_steady(step):
             return f"steady-state step {step.number}"
+        if self.trace.measured is not None:
+            return f"recorded step {step.number}"
         if step.number == 1:
             return "step 1 (with all before it)"
         if self.steps[step.number - 2].experiment != step.experiment:

@@ -117,12 +117,21 @@ class Call(Record, frozen=True):
         return default
 
     @property
+    def is_recorded(self) -> bool:
+        """What it was called with is known."""
+        return self.literal("unrecorded") is not True
+
+    @property
     def is_view(self) -> bool:
         """Every result lives in storage that came in, and nothing was written."""
         if self.is_mutating or not self.outputs or not self.inputs:
             return False
         came_in = {spec.storage for spec in self.inputs}
         return all(spec.storage in came_in for spec in self.outputs)
+
+
+UNRECORDED = (("unrecorded", True),)
+"""Literals of a call of which a profiler recorded the name alone."""
 
 
 class Part(Record, frozen=True):

@@ -229,7 +229,10 @@ class RealRun:
     step_s: float
     computing_s: float
     exposed_s: float
-    """Collectives, while nothing computes."""
+    """Collectives, while nothing computes and all ranks have come."""
+    waiting_s: float
+    """Collectives that wait for late ranks, while nothing computes. Known with the other ranks'
+    files alone: else it is in `exposed_s`."""
     idle: tuple[tuple[IdleCause, float], ...]
     """Most first."""
     kernel_s: float
@@ -244,7 +247,7 @@ class RealRun:
 
     @property
     def busy_s(self) -> float:
-        return self.computing_s + self.exposed_s
+        return self.computing_s + self.exposed_s + self.waiting_s
 
 
 def real_run(ledger: Ledger) -> RealRun:
@@ -252,11 +255,9 @@ def real_run(ledger: Ledger) -> RealRun:
     idle_s: dict[IdleCause, float] = defaultdict(float)
     for _, gap in reported_gaps(ledger):
         idle_s[gap.cause] += gap.seconds
-    network_s = fsum(
-        ledger.slot(entry).seconds - ledger.slot(entry).idle_s
-        for entry in ledger.reported
-        if entry.kind is Kind.COMMUNICATION
-    )
+    sent = [ledger.slot(entry) for entry in ledger.reported if entry.kind is Kind.COMMUNICATION]
+    exposed_s = fsum(slot.exposed_s for slot in sent)
+    waiting_s = fsum(slot.waiting_s for slot in sent)
     whole_idle_s = fsum(ledger.slot(entry).idle_s for entry in ledger.reported)
     uncounted: dict[str, float] = defaultdict(float)
     counted_s = timed_s = 0.0
@@ -271,8 +272,9 @@ def real_run(ledger: Ledger) -> RealRun:
     total = ledger.total
     return RealRun(
         step_s=total.seconds,
-        computing_s=total.seconds - whole_idle_s - network_s,
-        exposed_s=network_s,
+        computing_s=total.seconds - whole_idle_s - exposed_s - waiting_s,
+        exposed_s=exposed_s,
+        waiting_s=waiting_s,
         idle=tuple(sorted(idle_s.items(), key=lambda pair: -pair[1])),
         kernel_s=total.kernel_s,
         counted_s=counted_s,

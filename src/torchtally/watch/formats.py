@@ -89,7 +89,7 @@ class LogFormat:
 
 
 def positive(read: Callable[[str], float], text: str) -> float | None:
-    """None for what is no number above zero: nanoGPT's MFU is -100 % before it is known."""
+    """None unless it is a number above zero: nanoGPT's MFU is -100 % before it is known."""
     try:
         value = read(text)
     except (ValueError, OverflowError, UsageError):

@@ -63,7 +63,7 @@ class FollowedFile:
             raise UsageError(f"{self.path}: cannot be followed ({why or error}).") from error
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
-            raise UsageError(f"{self.path}: cannot be followed: it is no file.")
+            raise UsageError(f"{self.path}: cannot be followed: it is not a regular file.")
         self._file, self._rest = file, b""
         return True
 

@@ -23,6 +23,23 @@ from torchtally.work import (  # noqa: F401 (each import registers its family's 
     sorting,
 )
 from torchtally.work.cost import Cost
-from torchtally.work.rule import RULES, Kind, cost_of, cost_of_part, heart_of, reason_uncounted
+from torchtally.work.rule import (
+    RULES,
+    Kind,
+    cost_of,
+    cost_of_part,
+    heart_of,
+    known_cost,
+    reason_uncounted,
+)
 
-__all__ = ["RULES", "Cost", "Kind", "cost_of", "cost_of_part", "heart_of", "reason_uncounted"]
+__all__ = [
+    "RULES",
+    "Cost",
+    "Kind",
+    "cost_of",
+    "cost_of_part",
+    "heart_of",
+    "known_cost",
+    "reason_uncounted",
+]

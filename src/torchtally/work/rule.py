@@ -250,3 +250,13 @@ def cost_of(call: Call) -> tuple[Kind, Cost]:
     if rule is None:
         return cost_without_rule(call)
     return rule.kind, rule.formula(call)
+
+
+def known_cost(call: Call) -> tuple[Kind, Cost] | None:
+    """The same, of what a profiler recorded: None where that does not suffice."""
+    if not call.is_recorded:
+        return None
+    try:
+        return cost_of(call)
+    except Exception:  # arguments that no rule foresaw: the ledger lists the call with the reason
+        return None

@@ -20,7 +20,7 @@ from torchtally.timing.calibration.calibration import Calibration, Issue
 from torchtally.timing.calibration.features import is_tf32
 from torchtally.timing.calibration.sample import Sample
 from torchtally.trace import Call, Trace
-from torchtally.work import Cost, Kind, cost_of
+from torchtally.work import Kind, known_cost
 
 REACH = 0.7
 """A factor of two. With samples of three models' traces (OWLv2, ViT, BERT on an H100) the kernels
@@ -49,7 +49,7 @@ def imported(traces: Iterable[Trace]) -> Imported:
     samples, peaks, bandwidth = [], dict[str, float](), 0.0
     for call, times in runs.items():
         seconds = median(times)
-        found = cost_or_none(call)
+        found = known_cost(call)
         if found is None or seconds < SHORTEST_S or not is_sampled(call, found[0]):
             continue
         kind, cost = found
@@ -69,15 +69,6 @@ def measured_calls(trace: Trace) -> Iterable[tuple[Call, float]]:
     for kernel in trace.measured.kernels:
         seconds[kernel.op] += kernel.duration_ns * 1e-9
     return [(trace.calls[trace.ops[place].call], taken) for place, taken in seconds.items()]
-
-
-def cost_or_none(call: Call) -> tuple[Kind, Cost] | None:
-    if call.literal("unrecorded") is True:
-        return None
-    try:
-        return cost_of(call)
-    except Exception:  # a call whose shapes no rule foresaw
-        return None
 
 
 def is_sampled(call: Call, kind: Kind) -> bool:

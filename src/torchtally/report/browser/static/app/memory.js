@@ -79,6 +79,8 @@ class MemoryView {
   constructor(run, go) {
     Object.assign(this, { run, go, axis: "operators" });
     this.timeline = run.timeline;
+    const { time } = run.data.verdict;
+    this.timeName = time && time.basis === "measured" ? "measured time" : "predicted time";
     this.first = this.timeline.ticks.length ? this.timeline.ticks[0] : 0;
     this.last = run.endTick;
     this.range = [this.first, this.last];
@@ -111,7 +113,7 @@ class MemoryView {
         ends.length > 1 && ends.length < 10 ? h("span", { class: "choice" }, ends.map((end, place) =>
           h("button", { type: "button", onclick: () => this.show({
             range: [place ? ends[place - 1] : this.first, end] }) }, `step ${place + 1}`))) : null,
-        this.seconds ? choice("axis", [["operators", "by operator"], ["seconds", "by predicted time"]],
+        this.seconds ? choice("axis", [["operators", "by operator"], ["seconds", `by ${this.timeName}`]],
           "operators", (key) => { this.axis = key; this.redraw(); }) : null,
         h("span", { class: "faint" }, "Drag to zoom, double-click for the whole run, click to pin a moment.")),
       h("section", { class: "card" }, this.legend, this.chart, this.map),
@@ -206,7 +208,7 @@ class MemoryView {
       axes: [
         axisOf({ values: (_, ticks) => ticks.map((at) => (seconds ? formatSeconds(at)
           : formatCount(at))), space: 80, size: 32, labelGap: 0, labelFont: font, labelSize: 22,
-        label: seconds ? "predicted time since the start" : "operators since the start" }),
+        label: seconds ? `${this.timeName} since the start` : "operators since the start" }),
         axisOf({ values: (_, ticks) => ticks.map((at) => formatBytes(at)), size: 84,
           incrs: Array.from({ length: 40 }, (_, power) => 2 ** (power + 4)) }),
       ],
