@@ -28,6 +28,7 @@ HAND_SUMS = (
     "test_activations",
     "test_deep_linear",
     "test_mission",
+    "inference.test_sums",
     "parallel.test_chip_memory",
     "parallel.test_communication",
     "parallel.test_pipeline",

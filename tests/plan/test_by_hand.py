@@ -12,7 +12,7 @@ from tests.plan.dimensions import check_units
 from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips import chip
 from torchtally.chips.clusters import cluster
-from torchtally.plan import capacity, flops, kv_cache, memory, optimizers, scaling, training
+from torchtally.plan import capacity, flops, memory, optimizers, scaling, training
 from torchtally.plan.activations.kept import (
     embedding_activation_bytes,
     layer_saved,
@@ -142,16 +142,6 @@ def test_keys_that_a_token_sees() -> None:
     for geometry in (whole, window, chunks):
         attended = geometry.full_pairs * geometry.attended_share
         assert keys_seen(geometry, CAUSAL).value == pytest.approx(attended / geometry.queries)
-
-
-def test_a_kv_cache() -> None:
-    """Five sequences of 6 tokens, 2 bytes a number."""
-    (kind,) = MODEL.kinds
-    same(kv_cache.kv_cache_bytes(MODEL, 6, 5), 2 * 3 * 1 * 4 * 2 * 6 * 5)
-    window = replace(kind, attention=replace(kind.attention, window=4))
-    same(kv_cache.layer_cache_bytes(window, 6, 5, 2), 2 * 3 * 1 * 4 * 2 * 4 * 5)
-    latent = replace(kind, attention=LATENT)
-    same(kv_cache.layer_cache_bytes(latent, 6, 5, 2), 3 * (5 + 2) * 2 * 6 * 5)
 
 
 def test_states() -> None:
