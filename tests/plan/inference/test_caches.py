@@ -23,7 +23,7 @@ LENGTHS = (5, 40)
 """Tokens: below and above the windows of these configurations."""
 WIDE = {"falcon, new": 2, "gpt_neo": 40 * 4 / (40 * 2 + 7 * 2)}
 """What transformers' dynamic caches hold at 40 tokens, over what the model needs: Falcon's new
-layers repeat keys for every query, GPT-Neo's local layers keep what their window has left behind."""
+layers repeat keys for every query, GPT-Neo's local layers keep what left their window."""
 ALIGNED = {"moe_intermediate_size": 32}
 """PyTorch's grouped products on a CPU take rows of whole 16 bytes."""
 

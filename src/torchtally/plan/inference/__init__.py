@@ -1,4 +1,4 @@
-"""What a model needs to generate: weights and caches in any format, seconds of a prompt and a token.
+"""What a model needs to generate: weights in any format, seconds of a prompt and of a token.
 
 packings   how the numbers of a matrix lie in memory: bits, scales, zero points
 gguf       llama.cpp's block formats, and which matrix gets which in its mixtures

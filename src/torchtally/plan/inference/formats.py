@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torchtally.errors import UsageError, did_you_mean
 from torchtally.plan.architecture.weights import Group, Weight
-from torchtally.plan.inference.gguf import MIXTURES, Mixture
+from torchtally.plan.inference.gguf import QUANTIZATIONS, Quantization
 from torchtally.plan.inference.packings import FLOAT16, FLOAT32, Packing, plain
 
 LINEAR = frozenset((Group.ATTENTION, Group.FEED_FORWARD, Group.EXPERTS))
@@ -33,7 +33,7 @@ class WeightFormat:
     products: tuple[str, ...] = ("bfloat16",)
     """Dtypes of the operands of products, the best first: the first that a chip has. What a format
     is not multiplied in is cast on the way."""
-    mixture: Mixture | None = field(default=None, hash=False)
+    mixture: Quantization | None = field(default=None, hash=False)
     """Of llama.cpp, which decides matrix by matrix."""
 
     def packing_of(self, weight: Weight) -> Packing:
@@ -143,7 +143,7 @@ _LISTED = (
             products=("float16", "bfloat16"),
             source="ggml-org/llama.cpp, src/llama-quant.cpp @007dbbf3",
         )
-        for name, mixture in MIXTURES.items()
+        for name, mixture in QUANTIZATIONS.items()
     ),
 )  # fmt: skip
 WEIGHT_FORMATS: Mapping[str, WeightFormat] = {listed.name: listed for listed in _LISTED}

@@ -48,7 +48,7 @@ def has_more_bits(i: int, n: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LayerPlace:
     """A matrix that a rule decides on."""
 
     i: int
@@ -62,12 +62,12 @@ class Site:
         return has_more_bits(self.i, self.n)
 
 
-Rule = Callable[[Site], str]
+Rule = Callable[[LayerPlace], str]
 """Which block format a matrix gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
+class Quantization:
     """One name of llama-quantize's: the format of most matrices, and rules for some."""
 
     most: str
@@ -80,46 +80,46 @@ class Mixture:
     """Most matrices are Q8_0, and only experts are `most`."""
 
 
-MIXTURES: Mapping[str, Mixture] = {
-    "q2_K": Mixture(
+QUANTIZATIONS: Mapping[str, Quantization] = {
+    "q2_K": Quantization(
         most="Q2_K",
-        values=lambda site: "Q4_K" if site.queries >= MANY_QUERIES else "Q3_K",
-        down=lambda site: "Q3_K",
+        values=lambda place: "Q4_K" if place.queries >= MANY_QUERIES else "Q3_K",
+        down=lambda place: "Q3_K",
         output="Q3_K",
     ),
-    "q3_K_M": Mixture(
+    "q3_K_M": Quantization(
         most="Q3_K",
-        values=lambda site: "Q5_K" if site.i < 2 else "Q4_K",
+        values=lambda place: "Q5_K" if place.i < 2 else "Q4_K",
         fused="Q4_K",
-        down=lambda site: "Q5_K" if site.i < site.n // 16 else "Q4_K",
+        down=lambda place: "Q5_K" if place.i < place.n // 16 else "Q4_K",
         output="Q4_K",
     ),
-    "q4_0": Mixture(most="Q4_0"),
-    "q4_K_S": Mixture(
+    "q4_0": Quantization(most="Q4_0"),
+    "q4_K_S": Quantization(
         most="Q4_K",
-        values=lambda site: "Q5_K" if site.i < 4 else "Q4_K",
-        down=lambda site: "Q5_K" if site.i < site.n // 8 else "Q4_K",
+        values=lambda place: "Q5_K" if place.i < 4 else "Q4_K",
+        down=lambda place: "Q5_K" if place.i < place.n // 8 else "Q4_K",
     ),
-    "q4_K_M": Mixture(
+    "q4_K_M": Quantization(
         most="Q4_K",
-        values=lambda site: "Q6_K" if site.is_chosen else "Q4_K",
+        values=lambda place: "Q6_K" if place.is_chosen else "Q4_K",
         fused="Q5_K",
-        down=lambda site: "Q6_K" if site.is_chosen else "Q4_K",
+        down=lambda place: "Q6_K" if place.is_chosen else "Q4_K",
     ),
-    "q5_K_S": Mixture(most="Q5_K"),
-    "q5_K_M": Mixture(
+    "q5_K_S": Quantization(most="Q5_K"),
+    "q5_K_M": Quantization(
         most="Q5_K",
-        values=lambda site: "Q6_K" if site.is_chosen else "Q5_K",
+        values=lambda place: "Q6_K" if place.is_chosen else "Q5_K",
         fused="Q6_K",
-        down=lambda site: "Q6_K" if site.is_chosen else "Q5_K",
+        down=lambda place: "Q6_K" if place.is_chosen else "Q5_K",
     ),
-    "q6_K": Mixture(most="Q6_K"),
-    "q8_0": Mixture(most="Q8_0"),
-    "mxfp4-gguf": Mixture(most="MXFP4", is_of_experts=True),
+    "q6_K": Quantization(most="Q6_K"),
+    "q8_0": Quantization(most="Q8_0"),
+    "mxfp4-gguf": Quantization(most="MXFP4", is_of_experts=True),
 }
 
 
-def packings(weight: Weight, model: Model, mixture: Mixture) -> Counter[Packing]:
+def packings(weight: Weight, model: Model, mixture: Quantization) -> Counter[Packing]:
     """How many of this weight's tensors lie in which format; one tensor of experts is a stack.
 
     Which layers a kind of layer is at is not known of a model of several kinds: then each kind is
@@ -129,20 +129,19 @@ def packings(weight: Weight, model: Model, mixture: Mixture) -> Counter[Packing]
         return Counter({FLOAT32: weight.count})
     if weight.name in ("positions", "relative positions"):
         return Counter({FLOAT32: weight.count})
-    sites = [_site(i, weight.count, model) for i in range(weight.count)]
-    return Counter(_fitting(_name(weight, model, mixture, site), weight) for site in sites)
+    places = [_place(i, weight.count, model) for i in range(weight.count)]
+    return Counter(_fitting(_name(weight, model, mixture, place), weight) for place in places)
 
 
-def _site(at: int, count: int, model: Model) -> Site:
+def _place(at: int, count: int, model: Model) -> LayerPlace:
     n = model.layers
     attention = model.kinds[0].attention
-    heads = (attention.heads, attention.kv_heads) if isinstance(attention, SelfAttention) else (1, 1)
-    queries = heads[0] // heads[1]
+    queries = attention.heads // attention.kv_heads if isinstance(attention, SelfAttention) else 1
     is_seventy = n == SEVENTY_LAYERS and queries == SHARING_HEADS
-    return Site(at if count == n else at * n // max(count, 1), n, queries, is_seventy)
+    return LayerPlace(at if count == n else at * n // max(count, 1), n, queries, is_seventy)
 
 
-def _name(weight: Weight, model: Model, mixture: Mixture, site: Site) -> str:
+def _name(weight: Weight, model: Model, mixture: Quantization, place: LayerPlace) -> str:
     """The block format, before it is known to fit."""
     name, most = weight.name, mixture.most
     if name == "head" or (name == "embedding" and model.is_tied):
@@ -150,24 +149,24 @@ def _name(weight: Weight, model: Model, mixture: Mixture, site: Site) -> str:
     if mixture.is_of_experts:
         return most if weight.group is Group.EXPERTS else "Q8_0"
     if name in ("v", "qkv", "kv up"):
-        return _of_values(name, model, mixture, site)
+        return _of_values(name, model, mixture, place)
     if name == "k" and _experts(model) == MANY_EXPERTS:
         return "Q8_0"
     if name in ("down", "experts out") and mixture.down:
-        return mixture.down(site)
+        return mixture.down(place)
     if name == "attention output":
         return _of_output(model, mixture)
     return most
 
 
-def _of_values(name: str, model: Model, mixture: Mixture, site: Site) -> str:
-    chosen = mixture.values(site) if mixture.values else mixture.most
-    if site.is_seventy and chosen in ("Q3_K", "Q4_K"):
+def _of_values(name: str, model: Model, mixture: Quantization, place: LayerPlace) -> str:
+    chosen = mixture.values(place) if mixture.values else mixture.most
+    if place.is_seventy and chosen in ("Q3_K", "Q4_K"):
         chosen = "Q5_K"
     return "Q8_0" if _experts(model) == MANY_EXPERTS else chosen
 
 
-def _of_output(model: Model, mixture: Mixture) -> str:
+def _of_output(model: Model, mixture: Quantization) -> str:
     if _experts(model) == MANY_EXPERTS:
         return "Q5_K" if mixture.most in ("Q2_K", "Q3_K", "Q4_K") else mixture.most
     return mixture.output or mixture.most

@@ -1,4 +1,4 @@
-"""Bytes of a model's weights in a format: of the whole model, of one weight, of one chip's share."""
+"""Bytes of a model's weights in a format: of the whole model, or of one weight."""
 
 from collections import Counter
 from fractions import Fraction
