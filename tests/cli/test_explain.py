@@ -122,11 +122,16 @@ def test_how_to_record_is_printed_without_a_file(tmp_path: Path) -> None:
         (["trace.json.gz", "--against", "a", "--script", "b"], "give one"),
         (["trace.json.gz", "--gpu", "H1000"], "H1000"),
         (["trace.json.gz", "--step", "7"], "--step 7"),
+        (["trace.json.gz", "trace.json.gz"], "both are of rank 0 of 1"),
+        (["trace.json.gz", "--script", "-c 'raise SystemExit(7)'"], "failed (exit code 7)"),
+        (["kept.tally"], "`tally show kept.tally` opens it"),
     ],
 )
 def test_what_cannot_be_explained_is_said_in_a_line(
     folder: Path, arguments: list[str], said: str
 ) -> None:
+    if arguments == ["kept.tally"]:
+        tally("explain", "trace.json.gz", "-o", "kept.tally", cwd=folder)
     done = tally("explain", *arguments, cwd=folder)
     assert done.returncode in (1, 2)
     assert done.stdout == ""

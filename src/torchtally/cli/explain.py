@@ -10,6 +10,8 @@ from torchtally.cli.output import add_columns, add_format, write_or_emit, write_
 from torchtally.cli.show import step_selection, view_names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchtally.ledger import Ledger
     from torchtally.trace import Trace
 
@@ -114,10 +116,7 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{len(args.files)} traces and {len(executions)} execution traces: give one for each."
         )
-    first, *others = [
-        read(path, args.gpu, execution)
-        for path, execution in zip(args.files, executions, strict=True)
-    ]
+    first, *others = read_all(args.files, args.gpu, executions)
     if args.against is not None or args.script is not None:
         return beside(first, args)
     if args.output is not None:
@@ -215,6 +214,18 @@ def beside(trace: "Trace", args: argparse.Namespace) -> int:
         table = (table.sorted_by(args.sort) if args.sort else table).top(args.top)
         write_report(view_report(table, real), args)
     return 0
+
+
+def read_all(
+    files: "Sequence[str]", gpu: str | None, executions: "Sequence[str | None]"
+) -> "list[Trace]":
+    """The traces of one run's ranks."""
+    from torchtally.runs.explaining import check_ranks
+
+    pairs = zip(files, executions, strict=True)
+    traces = [read(path, gpu, execution) for path, execution in pairs]
+    check_ranks(files, traces)
+    return traces
 
 
 def read(path: str, gpu: str | None, execution: str | None) -> "Trace":

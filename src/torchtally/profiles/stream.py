@@ -16,6 +16,7 @@ import msgspec
 
 from torchtally.errors import TraceFileError
 from torchtally.reading import open_at_once
+from torchtally.trace.file import MAGIC
 
 CHUNK_BYTES = 8 << 20
 MOST_HEAD_BYTES = 64 << 20
@@ -110,6 +111,11 @@ class TraceStream(Generic[E, H]):
             )
         if buffer.startswith(b"["):
             return buffer[1:], True
+        if buffer.startswith(MAGIC):
+            raise TraceFileError(
+                f"{self.path}: a trace of torchtally's own.\n"
+                f"`tally show {self.path}` opens it; `tally diff` compares two."
+            )
         if not buffer.startswith(b"{"):
             raise TraceFileError(
                 f"{self.path}: not a profiler's trace: it is not JSON.\n"

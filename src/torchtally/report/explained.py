@@ -26,6 +26,7 @@ ROWS = {"phase": None, "bound": None, "idle": 6, "op": 10, "slow": 6, "library-l
         "repeated-module": 6, "collective": 6}  # fmt: skip
 """Views of the page, and how many of their rows."""
 MOST_UNCOUNTED = 4
+MOST_RANKS = 8
 
 
 def explained_report(ledger: Ledger, columns: Sequence[str] | None = None) -> Report:
@@ -160,6 +161,10 @@ def facts(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
         )
         + "."
     )  # fmt: skip
+    if ledger.others:
+        ranks = ", ".join(str(other.trace.world.rank) for other in ledger.others[:MOST_RANKS])
+        more = f" and {len(ledger.others) - MOST_RANKS} more" * (len(ledger.others) > MOST_RANKS)
+        yield f"Read beside it: rank {ranks}{more}; `--by rank` compares them."
     utilisation = model_utilisation(ledger)
     if ledger.total.flops:
         text = f"{format_flops(ledger.total.flops)}"

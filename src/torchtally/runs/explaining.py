@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torchtally.chips import Chip, find_chip
 from torchtally.errors import ScriptError, TraceFileError, UsageError
@@ -48,6 +48,27 @@ def explained(
     profile = profile_in(path, execution, on_read)
     chip = chip_of(profile, gpu)
     return trace_of(profile, chip, is_host=chip.vendor == CPU)
+
+
+def check_ranks(files: Sequence[str], traces: Sequence[Trace]) -> None:
+    """Raises UsageError unless the files are different ranks of one run."""
+    first, *others = (trace.world for trace in traces)
+    seen = {first.rank: files[0]}
+    for path, world in zip(files[1:], others, strict=True):
+        if world.size != first.size:
+            raise UsageError(
+                f"{files[0]} is of {first.size} ranks, {path} of {world.size}: "
+                f"not of one run.\n{ALONE}"
+            )
+        if world.rank in seen:
+            raise UsageError(
+                f"{seen[world.rank]} and {path}: both are of rank {world.rank} of {world.size}; "
+                f"several files are the ranks of one run.\n{ALONE}"
+            )
+        seen[world.rank] = path
+
+
+ALONE = "Two runs are compared by `tally explain FILE -o FILE.tally` of each, and `tally diff`."
 
 
 def profile_in(path: str, execution: str | None, on_read: Callable[[float], None]) -> Profile:
@@ -117,7 +138,7 @@ def simulated(command: str, gpu: str) -> Trace:
             *words,
         ]
         done = subprocess.run(told, stdout=subprocess.DEVNULL, check=False)
-        if not os.path.exists(path):
+        if done.returncode or not os.path.exists(path):
             raise ScriptError(
                 f"{command}: the simulated run failed (exit code {done.returncode}).\n"
                 f"See it by itself: tally run --gpu {gpu} {command}"

@@ -96,6 +96,8 @@ class Course:
         count = len(self.steps)
         steps = f"{count} training step{'s' * (count > 1)}" if count else ""
         name = f"the whole run ({steps or 'no training step was completed'})"
+        if self.trace.measured is not None:
+            name = f"all that was recorded{f' ({steps})' * bool(steps)}"
         return Period(name, 0, self.trace.end, count, True)
 
     def span(self, first: int, last: int) -> Period:
