@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.plan.quantity import derive, of, total
+from torchtally.plan.quantity import Quantity, derive, of, total, without_working
 from torchtally.units import Unit
 
 WIDTH, HEIGHT = of(3, Unit.NUMBER), of(4, Unit.NUMBER)
@@ -78,3 +78,14 @@ def test_a_formula_reaches_nothing_but_its_terms() -> None:
 def test_a_total_is_its_terms_sum(sizes: list[int]) -> None:
     terms = {f"part_{n}": of(size, Unit.BYTES) for n, size in enumerate(sizes)}
     assert total("all", Unit.BYTES, terms).value == sum(sizes)
+
+
+def test_without_working_the_numbers_are_the_same() -> None:
+    def twice() -> Quantity:
+        return derive("twice", Unit.COUNT, "2 * each", each=of(3, Unit.COUNT))
+
+    with without_working():
+        bare = twice()
+    assert bare.value == twice().value == 6
+    assert bare.terms == () != twice().terms
+    assert not bare.is_given

@@ -6,6 +6,8 @@ Terms are quantities themselves, so an answer carries its whole working.
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -50,6 +52,19 @@ class Quantity:
         )
 
 
+_has_working = ContextVar("has_working", default=True)
+
+
+@contextmanager
+def without_working() -> Iterator[None]:
+    """Derive the same numbers without keeping their terms: for thousands that are only compared."""
+    token = _has_working.set(False)
+    try:
+        yield
+    finally:
+        _has_working.reset(token)
+
+
 Amount = int | float | Quantity
 """What a formula takes: a plain number, or a quantity with its own working."""
 
@@ -85,6 +100,8 @@ def derive(
     except ZeroDivisionError:
         zeros = [term.name or word for word, term in terms.items() if not term.value]
         raise UsageError(f"{name} is undefined where {' or '.join(zeros)} is 0.") from None
+    if not _has_working.get():
+        return Quantity(name, _number(value, unit), unit, formula, (), source, note)
     named = tuple(
         (word, term if term.name else term.with_name(_in_words(word)))
         for word, term in terms.items()

@@ -45,10 +45,14 @@ def llama(
     )
 
 
-def mixture(*, experts: int = 8, active: int = 2, layers: int = 8) -> Model:
+def mixture(
+    *, experts: int = 8, active: int = 2, layers: int = 8, dense_layers: int = 0
+) -> Model:
     block = Experts(experts=experts, active=active, width=2048, is_gated=True, activation="silu")
     plain = llama(layers=layers)
-    return replace(plain, kinds=(replace(plain.kinds[0], feed_forward=block),))
+    mixed = replace(plain.kinds[0], feed_forward=block, count=layers - dense_layers)
+    dense = (replace(plain.kinds[0], count=dense_layers),) if dense_layers else ()
+    return replace(plain, kinds=(*dense, mixed))
 
 
 def bare(parameters: int) -> Model:

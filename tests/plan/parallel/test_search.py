@@ -10,7 +10,7 @@ from torchtally.errors import UsageError
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.parallel.degrees import invalidities
 from torchtally.plan.parallel.layout import Schedule, Sharding
-from torchtally.plan.parallel.pricing import Pricing
+from torchtally.plan.parallel.pricing import Pricing, step
 from torchtally.plan.parallel.search import (
     Choices,
     Ranking,
@@ -50,21 +50,35 @@ def everything(job: Workload, global_batch: int, choices: Choices | None = None)
 
 
 def test_the_ranking_is_that_of_all_layouts_one_by_one(ranking: Ranking) -> None:
-    found = ranking
-    pricing = Pricing(SMALL)
-    steps = [pricing.step(priced) for priced in everything(SMALL, 32)]  # type: ignore[arg-type]
+    assert_ranked_one_by_one(SMALL, 32, ranking)
+
+
+def test_of_a_mixture_with_a_dense_layer_too() -> None:
+    """Dense layers do not depend on how experts are split, and are computed once for all splits."""
+    job = workload(mixture(dense_layers=4), "4xH100-SXM", sequence=1024)
+    only = Choices(schedules=(Schedule.ONE_F_ONE_B,), most_micro_batch=2)
+    assert_ranked_one_by_one(job, 16, search(job, 16, choices=only), only)
+
+
+def assert_ranked_one_by_one(
+    job: Workload, global_batch: int, ranking: Ranking, choices: Choices | None = None
+) -> None:
+    """All layouts with their working give the same order, and winners alone the same numbers."""
+    pricing = Pricing(job)
+    steps = [pricing.step(layout) for layout in everything(job, global_batch, choices)]  # type: ignore[arg-type]
     fitting = sorted(
-        (step for step in steps if step.fits),
-        key=lambda step: (step.seconds.value, step.memory.total.value),
+        (priced for priced in steps if priced.fits),
+        key=lambda priced: (priced.seconds.value, priced.memory.total.value),
     )
-    assert found.tried == len(steps)
-    assert found.fitting == len(fitting)
-    assert [step.seconds.value for step in found.steps] == pytest.approx(
-        [step.seconds.value for step in fitting[:20]]
-    )
-    least = min(step.memory.total.value for step in steps)
-    assert found.smallest is not None
-    assert found.smallest.memory.total.value == least
+    assert ranking.tried == len(steps)
+    assert ranking.fitting == len(fitting)
+    assert [(best.seconds.value, best.memory.total.value) for best in ranking.steps] == [
+        (best.seconds.value, best.memory.total.value) for best in fitting[:20]
+    ]
+    assert [step(job, best.layout) for best in ranking.steps[:3]] == list(ranking.steps[:3])
+    least = min(priced.memory.total.value for priced in steps)
+    assert ranking.smallest is not None
+    assert ranking.smallest.memory.total.value == least
 
 
 def test_all_of_them_can_be() -> None:

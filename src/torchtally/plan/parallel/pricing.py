@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torchtally.plan import training
+from torchtally.plan.architecture.model import Experts
 from torchtally.plan.closed_form import Count, Fraction, Seconds, Tokens, closed_form
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.parallel.chip_memory import (
@@ -32,7 +33,16 @@ from torchtally.plan.parallel.delays import contention_s, host_s, slow_s, stragg
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pace import BEST, MIXTURES_SLOWER, ROUND_LAUNCHES, SLOWER
 from torchtally.plan.parallel.pipeline import bubble_s
-from torchtally.plan.parallel.stage import LayerWorks, Pieces, StageTime, pieces, stage_time, works
+from torchtally.plan.parallel.stage import (
+    EndsWork,
+    LayerWork,
+    Pieces,
+    StageTime,
+    ends_chip_work,
+    layer_chip_work,
+    pieces,
+    stage_time,
+)
 from torchtally.plan.parallel.states import ChipStates, chip_states
 from torchtally.plan.parallel.step import Parts, Step, Workload
 from torchtally.plan.parallel.traffic import pipeline_traffic
@@ -52,6 +62,9 @@ WEIGHTS = (*ALL, "shard", "shard_group")
 WORK = (*(degree.name for degree in IN_LAYERS), "is_sequence_parallel", "micro_batch", "kernel",
         "implementation")  # fmt: skip
 """What a chip's compute for one micro-batch in a layer depends on, but for recomputation."""
+ACTIVATIONS = tuple(name for name in WORK if name != "expert") + ("recompute",)
+"""What a chip keeps of one micro-batch depends on: balanced experts bring it as many tokens however
+they are split."""
 LAYER = (*WORK, "recompute")
 """What one micro-batch through a layer depends on, besides the workload."""
 
@@ -223,13 +236,25 @@ class Pricing:
         return host_s(launches, waited_for, rounds, launch_s, busy_s)
 
     @once(*WORK, "is_accumulating")
-    def _works(self, layout: Layout) -> LayerWorks:
+    def _layer(self, layout: Layout, number: int) -> LayerWork:
+        """Of the kind of layer with this number."""
         w = self.workload
-        return works(w.model, layout, w.sequence, w.kernel_times, w.cluster)
+        kind = w.model.kinds[number]
+        return layer_chip_work(kind, w.model, layout, w.sequence, w.kernel_times, w.cluster)
+
+    @once(*WORK, "is_accumulating")
+    def _ends(self, layout: Layout) -> EndsWork:
+        w = self.workload
+        return ends_chip_work(w.model, layout, w.sequence, w.kernel_times, w.cluster)
 
     @once(*LAYER, "is_accumulating")
     def _pieces(self, layout: Layout) -> Pieces:
-        return pieces(self._works(layout), layout, self.workload.overlap)
+        whole = replace(layout, expert=1)  # as all that is no mixture sees it: computed once
+        layers = (
+            self._layer(layout if isinstance(kind.feed_forward, Experts) else whole, number)
+            for number, kind in enumerate(self.workload.model.kinds)
+        )
+        return pieces(layers, self._ends(whole), layout, self.workload.overlap)
 
     @once(*LAYER, "is_accumulating")
     def _layers_s(self, layout: Layout) -> float:
@@ -281,7 +306,7 @@ class Pricing:
     def _in_flight(self, layout: Layout, stage: int) -> float:
         return flying_on(layout, stage).value
 
-    @once(*LAYER, "pipeline", "losses_at_once")
+    @once(*ACTIVATIONS, "pipeline", "losses_at_once")
     def _end_bytes(self, layout: Layout, stage: int) -> int:
         return int(at_the_end(layout, self._activations(layout, stage)).value)
 
@@ -310,12 +335,12 @@ class Pricing:
         w = self.workload
         return chip_states(w.model, layout, w.recipe, w.optimizer, stage=stage)
 
-    @once(*LAYER)
+    @once(*ACTIVATIONS)
     def _layer_activations(self, layout: Layout) -> LayerActivations:
         w = self.workload
         return layer_activations(w.model, layout, w.sequence, w.recipe)
 
-    @once(*LAYER, "pipeline")
+    @once(*ACTIVATIONS, "pipeline")
     def _activations(self, layout: Layout, stage: int) -> StageActivations:
         return stage_activations(self._layer_activations(layout), layout.pipeline, stage=stage)
 

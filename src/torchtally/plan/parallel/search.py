@@ -20,6 +20,7 @@ from torchtally.plan.parallel.degrees import DEGREES, divisors, invalidities
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.step import Step, Workload
+from torchtally.plan.quantity import without_working
 
 SCHEDULES = (
     Schedule.ONE_F_ONE_B,
@@ -84,19 +85,20 @@ def search(
     if global_batch < 1:
         raise UsageError(f"Expected a batch of at least 1 sequence, got {global_batch}.")
     pricing, chosen = Pricing(workload), choices or Choices()
-    with _without_collection():
+    with _without_collection(), without_working():
         meshes, invalid = _meshes(workload, chosen, global_batch)
         tried = _try_all(pricing, meshes, chosen, global_batch, progress)
         best = _fastest(pricing, tried.fitting, keep)
-        return Ranking(
-            workload,
-            pricing.steps(best),
-            tried.count,
-            len(tried.fitting),
-            invalid,
-            None if tried.smallest is None else pricing.step(tried.smallest),
-            workload.cluster.chip.total_memory_bytes,
-        )
+    shown = Pricing(workload)
+    return Ranking(
+        workload,
+        shown.steps(best),
+        tried.count,
+        len(tried.fitting),
+        invalid,
+        None if tried.smallest is None else shown.step(tried.smallest),
+        workload.cluster.chip.total_memory_bytes,
+    )
 
 
 Sharing = tuple[Sharding, int | None]

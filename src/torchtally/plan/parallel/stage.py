@@ -3,7 +3,7 @@
 p: stages.  F, B, W: forward, backward to the input, backward to the weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torchtally.chips import Cluster
@@ -136,59 +136,75 @@ class Sends:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWorks:
-    """A micro-batch through one layer of each kind and both ends: compute and communication."""
+class LayerWork:
+    """A micro-batch through one layer of one kind: compute and communication."""
 
-    layers: tuple[tuple[Layer, ChipWork, Sends], ...]
+    kind: Layer
+    work: ChipWork
+    sends: Sends
+
+
+@dataclass(frozen=True, slots=True)
+class EndsWork:
+    """A micro-batch through the embedding and the head."""
+
     head: ChipWork
     embedding: ChipWork
-    ends: ByDegree
-    """Seconds that embedding and head send."""
+    sends: ByDegree
+    """Seconds that both send."""
 
 
-def works(
+def layer_chip_work(
+    kind: Layer, model: Model, layout: Layout, sequence: int, work: KernelTimes, cluster: Cluster
+) -> LayerWork:
+    """Of one chip, after every split of the layer."""
+    there, back = {}, {}
+    for degree in IN_LAYERS:
+        forward, backward = layer_traffics(
+            degree, kind, model, layout, sequence, work.recipe, cluster
+        )
+        there[degree.name] = forward.paced(work.pace).seconds
+        back[degree.name] = backward.paced(work.pace).seconds
+    return LayerWork(kind, layer_work(kind, model, layout, sequence, work), Sends(there, back))
+
+
+def ends_chip_work(
     model: Model, layout: Layout, sequence: int, work: KernelTimes, cluster: Cluster
-) -> LayerWorks:
-    """One chip's, after every split of a layer."""
-    workload = (model, layout, sequence, work.recipe)
-    layers = []
-    for kind in model.kinds:
-        there, back = {}, {}
-        for degree in IN_LAYERS:
-            forward, backward = layer_traffics(degree, kind, *workload, cluster)
-            there[degree.name] = forward.paced(work.pace).seconds
-            back[degree.name] = backward.paced(work.pace).seconds
-        layers.append((kind, layer_work(kind, model, layout, sequence, work), Sends(there, back)))
-    return LayerWorks(
-        tuple(layers),
+) -> EndsWork:
+    """Of one chip that has both."""
+    return EndsWork(
         head_work(model, layout, sequence, work),
         embedding_work(model, layout, sequence, work),
         {
-            degree.name: degree.ends_traffic(*workload, cluster).paced(work.pace).seconds
+            degree.name: degree.ends_traffic(model, layout, sequence, work.recipe, cluster)
+            .paced(work.pace)
+            .seconds
             for degree in IN_LAYERS
             if degree.ends_traffic
         },
     )
 
 
-def pieces(works: LayerWorks, layout: Layout, overlap: Overlap) -> Pieces:
+def pieces(
+    layers: Iterable[LayerWork], ends: EndsWork, layout: Layout, overlap: Overlap
+) -> Pieces:
     """With recomputation, and the communication that does not overlap."""
     return Pieces(
         tuple(
             LayerTime(
-                kind,
-                work,
-                *_waits(work, sends, layout, overlap),
-                recompute_s(work, layout),
-                _sent_s(sends, layout),
+                layer.kind,
+                layer.work,
+                *_waits(layer.work, layer.sends, layout, overlap),
+                recompute_s(layer.work, layout),
+                _sent_s(layer.sends, layout),
             )
-            for kind, work, sends in works.layers
+            for layer in layers
         ),
-        works.head,
-        works.embedding,
+        ends.head,
+        ends.embedding,
         {
             name: exposed_s("embedding and head", sent, of(0.0, Unit.SECONDS), overlap.shares[name])
-            for name, sent in works.ends.items()
+            for name, sent in ends.sends.items()
         },
     )
 

@@ -162,13 +162,15 @@ def expert_traffic(
     Fused implementations send a token to each node once, and from there to its experts (DeepEP).
     """
     block = layer.feed_forward
-    active = block.active if isinstance(block, Experts) else 0
+    if not isinstance(block, Experts) or layout.expert == 1:
+        return nothing("expert parallelism")
     tokens = _tokens_bytes(model, layout, sequence, recipe)
-    routed = _routed_bytes(tokens, active, layout.stream_split)
+    routed = _routed_bytes(tokens, block.active, layout.stream_split)
     among = group(layout.expert, layout.tensor, cluster)
-    once = all_to_all(routed if active else 0, among, cluster)
-    if layout.implementation is Implementation.FUSED and among.nodes > 1 and active:
-        once = _once_a_node(routed, active, among, cluster)
+    if layout.implementation is Implementation.FUSED and among.nodes > 1:
+        once = _once_a_node(routed, block.active, among, cluster)
+    else:
+        once = all_to_all(routed, among, cluster)
     return repeat("expert parallelism", once, of(2, Unit.COUNT), "dispatch and combine")
 
 
