@@ -86,7 +86,7 @@ print(ledger.total.flops_matmul == forward + backward, ledger.total.flops)
 print(ledger)
 print(torchtally.by(ledger, "op").top(5))
 lines = torchtally.by(ledger, "line").sorted_by("bytes_saved")
-print(lines.column("place")[0], "saves most for backward:", lines.column("bytes_saved")[0], "bytes")
+print(lines.column("line")[0], "saves most for backward:", lines.column("bytes_saved")[0], "bytes")
 
 # %% Ask a what-if: how much memory does recomputation give back, and what does it cost?
 

@@ -11,6 +11,19 @@ Cell = str | int | float | None
 """A text, a number in the unit of its column, or nothing."""
 
 
+class Place(str):
+    """A line of code as a table shows it ("train.py:41"), and what documents say of it."""
+
+    file: str
+    """Its path as it was recorded, which the shown one may be the end of."""
+    line: int
+
+    def __new__(cls, shown: str, file: str, line: int) -> "Place":
+        place = super().__new__(cls, shown)
+        place.file, place.line = file, line
+        return place
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number within a sentence, for a renderer to format."""

@@ -73,6 +73,8 @@ class Unit(StrEnum):
     """A short one of our own that stands where it is and is never cut."""
     PLACE = "place"
     """A path, possibly with a line number: the end says most."""
+    LINE = "line"
+    """A line of code as "train.py:41", which documents split into `file` and `line`."""
     TEXT = "text"
     """Source code or a name: the beginning says most."""
     BAR = "bar"
@@ -80,7 +82,12 @@ class Unit(StrEnum):
 
     @property
     def is_text(self) -> bool:
-        return self in (Unit.NAME, Unit.WORD, Unit.PLACE, Unit.TEXT, Unit.BAR)
+        return self in TEXTS
+
+    @property
+    def is_code(self) -> bool:
+        """Spelled by the user or by torch; may be long."""
+        return self in (Unit.PLACE, Unit.LINE, Unit.TEXT)
 
     @property
     def is_whole(self) -> bool:
@@ -88,6 +95,7 @@ class Unit(StrEnum):
         return self in WHOLE
 
 
+TEXTS = (Unit.NAME, Unit.WORD, Unit.PLACE, Unit.LINE, Unit.TEXT, Unit.BAR)
 WHOLE = (Unit.FLOPS, Unit.BYTES, Unit.COUNT, Unit.PARAMETERS, Unit.TOKENS, Unit.CHIPS)
 
 Rung = tuple[float, str]

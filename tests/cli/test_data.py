@@ -53,7 +53,7 @@ def test_show_a_folder(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[
     assert tally_data("show", out, "--json") == 0
     first, second = json.loads(capsys.readouterr().out)["files"]
     assert first == {
-        "path": f"{out}/train-00000.bin", "format": "llm.c", "dtype": "uint16", "tokens": 5000,
+        "file": f"{out}/train-00000.bin", "format": "llm.c", "dtype": "uint16", "tokens": 5000,
         "token_bytes": 10000, "offset_bytes": 1024, "documents": None, "tokens_looked_at": 5000,
         "least_token": 10, "greatest_token": 116,
     }  # fmt: skip

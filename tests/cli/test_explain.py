@@ -54,7 +54,7 @@ def test_views_documents_and_what_is_kept(folder: Path) -> None:
     done = tally(
         "explain", "trace.json.gz", "-o", "real.tally", "--by", "phase", "--json", cwd=folder
     )
-    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    rows = {row["phase"]: row for row in json.loads(done.stdout)["rows"]}
     assert rows["backward"]["seconds"] == pytest.approx(410e-6)
     assert rows["backward"]["flop_per_s"] == pytest.approx(4 * 4096**3 / 400e-6)
     shown = tally("show", "real.tally", "--by", "phase", "--json", cwd=folder)

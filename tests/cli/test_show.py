@@ -74,7 +74,7 @@ def test_json_of_a_view_to_a_file(
     command = ["show", file, "--by", "op", "--top", "1", "--json", str(place)]
     assert main([*command, "--convention", "causal"]) == 0
     document = json.loads(place.read_text())
-    assert document["rows"][0]["name"] == "aten.mm"
+    assert document["rows"][0]["operator"] == "aten.mm"
     assert document["rows_left_out"] == 1
     assert document["convention"]["attention"] == "causal"
     assert not capsys.readouterr().out
@@ -188,14 +188,14 @@ def test_chips_compared(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(rows) == ["H100-SXM", "A100-SXM", "RTX-4090", "H200-SXM"]
     assert rows["H100-SXM"]["traced"] == "*"
     assert all(row["step_s"] > 0 for row in rows.values())  # type: ignore[operator]
-    assert rows["RTX-4090"]["usd"] is None
+    assert rows["RTX-4090"]["cost_usd"] is None
     assert {"name": "energy_joules", "unit": "joules"} in document["columns"]  # type: ignore[operator]
 
 
 def test_what_a_training_costs(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows, _ = told([file, "--until", "24h", "--price", "2.49"], capsys)
     row = rows["H100-SXM"]
-    assert row["usd"] == pytest.approx(24 * 2.49)
+    assert row["cost_usd"] == pytest.approx(24 * 2.49)
     assert (row["seconds"], row["gpu_hours"], row["price_source"]) == (86400, 24, "yours")
 
 
@@ -215,8 +215,8 @@ def test_a_timeline_replaces_the_file_of_its_name(
 def test_a_price_of_one_of_several_chips(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     prices = ["--price", "rtx4090=0.5", "--price", "H100-SXM=3"]
     rows, _ = told([file, *OTHERS, "--until", "1d", *prices], capsys)
-    assert rows["RTX-4090"]["usd"] == pytest.approx(12)
-    assert rows["H100-SXM"]["usd"] == pytest.approx(72)
+    assert rows["RTX-4090"]["cost_usd"] == pytest.approx(12)
+    assert rows["H100-SXM"]["cost_usd"] == pytest.approx(72)
     assert rows["A100-SXM"]["price_as_of"] != "yours"
 
 

@@ -65,8 +65,10 @@ def test_all_steps_are_one_command(script: Path) -> None:
     document = json.loads((script.parent / "all.json").read_text())
     assert document["per"] == "the whole run (9 training steps)"
     trained = flops(16) + 5 * flops(32) + 3 * flops(64)
-    assert document["flops"]["matmul"] == trained + trained // 2  # evaluation is a forward pass
-    assert document["flops"]["evaluation"] == trained // 2
+    assert (
+        document["totals"]["flops_matmul"] == trained + trained // 2
+    )  # evaluation is a forward pass
+    assert document["totals"]["flops_evaluation"] == trained // 2
     assert (document["run"]["models"], document["parameters"]) == (3, None)
     text = " ".join(run.stderr.split())
     assert "The run: 9 steps of 3 models" in text
@@ -112,24 +114,24 @@ def test_any_step_can_be_shown(step: str, period: str, matmul: int, shown: Show)
     """A single one without its evaluation, which is half as much again."""
     document = shown("--step", step)
     assert document["per"] == period
-    assert document["flops"]["matmul"] == matmul
+    assert document["totals"]["flops_matmul"] == matmul
 
 
 def test_a_view_of_a_step(shown: Show) -> None:
     document = shown("--step", "4", "--by", "phase")
-    assert [row["name"] for row in document["rows"]][:2] == ["forward", "backward"]
+    assert [row["phase"] for row in document["rows"]][:2] == ["forward", "backward"]
     whole = shown("--step", "all", "--by", "phase")
-    assert "evaluation" in {row["name"] for row in whole["rows"]}
+    assert "evaluation" in {row["phase"] for row in whole["rows"]}
 
 
 def test_the_view_by_step_is_of_the_whole_run_whichever_step_is_shown(shown: Show) -> None:
     document = shown("--by", "step")
     assert document == {**shown("--step", "3", "--by", "step"), "per": document["per"]}
-    rows = {row["steps"]: row for row in document["rows"]}
+    rows = {row["step_range"]: row for row in document["rows"]}
     assert list(rows) == ["1", "2", "3 to 6", "7", "8 to 9"]
     assert rows["3 to 6"]["like"] == "like 2"
     assert rows["7"]["remark"] == "model 3, with all before it"
-    assert sum(row["share"] for row in rows.values()) == pytest.approx(1)
+    assert sum(row["run_share"] for row in rows.values()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_the_parsers_constants_are_the_librarys() -> None:
 
 
 def test_columns_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["summary", "net.py:Net", "--input", "2x4", "--columns", "output,name,parameters"]
+    words = ["summary", "net.py:Net", "--input", "2x4", "--columns", "output,module,parameters"]
     assert main(words) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["32", "2x8", "fc:", "Linear"] in lines

@@ -116,7 +116,7 @@ def wrong(
             report["trained_parameters"] or 0 if case.steps else trained,
             trained,
         ),
-        "FLOPs": (report["flops"]["matmul"], expected.flops),
+        "FLOPs": (report["totals"]["flops_matmul"], expected.flops),
         "steps": (report["steps"], case.steps),
         "period": (report["per"].partition(" (")[0], case.period.partition(" (")[0]),
         "ending": (report["ending"]["kind"], case.ending),
@@ -136,7 +136,7 @@ def wrong(
 
 
 def fractions(report: dict[str, Any]) -> list[float]:
-    return [each["fraction"] for each in report["utilisation"] if each["fraction"] is not None]
+    return [each["peak_share"] for each in report["utilisation"] if each["peak_share"] is not None]
 
 
 # What is expected --------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ REPORT: dict[str, Any] = {
     "per": "steady-state step 2",
     "ending": {"kind": "steps"},
     "coverage": {"uncounted": []},
-    "utilisation": [{"fraction": 0.5}],
+    "utilisation": [{"peak_share": 0.5}],
 }
 
 
@@ -79,7 +79,7 @@ def test_a_report_as_expected_has_no_faults() -> None:
         ({"ending": {"kind": "exit"}}, "ending: exit, expected steps"),
         ({"coverage": {"uncounted": ["aten.x"]}},
          "uncounted operators: ['aten.x'], expected []"),
-        ({"utilisation": [{"fraction": 1.25}]}, "MFU 125.0%"),
+        ({"utilisation": [{"peak_share": 1.25}]}, "MFU 125.0%"),
     ],
 )  # fmt: skip
 def test_every_other_report_is_wrong(changed: dict[str, Any], fault: str) -> None:

@@ -76,7 +76,7 @@ def test_gpt_costs_what_its_formula_says(tmp_path: Path) -> None:
     L, d, S, B, V = GPT["layers"], GPT["width"], GPT["context"], GPT["batch_size"], 256
     weights = L * 12 * d * d + d * V  # qkv 3, projection 1, up 4, down 4; the head
     found = tally(tmp_path, EXAMPLES / "train_gpt.py", *as_flags(**GPT), "--gpu=H100-SXM")
-    assert found["flops"]["matmul"] == training_flops(weights, L * d, S, B * S)
+    assert found["totals"]["flops_matmul"] == training_flops(weights, L * d, S, B * S)
     assert found["coverage"]["uncounted"] == []
 
 
@@ -86,7 +86,7 @@ def test_llama_costs_what_its_formula_says(tmp_path: Path) -> None:
     block = 2 * d * d + 2 * d * (d // H * K) + 3 * d * f  # q, output; k, v; gate, up, down
     script = EXAMPLES / "train_llama_hf.py"
     found = tally(tmp_path, script, *as_flags(**LLAMA), "--gpu=H100-SXM", "--no-checkpointing")
-    assert found["flops"]["matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
+    assert found["totals"]["flops_matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
     assert found["coverage"]["uncounted"] == []
 
 
@@ -102,8 +102,8 @@ def test_checkpointing_trades_memory_for_flops(tmp_path: Path) -> None:
         for flags in ([], ["--checkpoint"])
     )
     assert again["memory"]["peak_allocated_bytes"] < kept["memory"]["peak_allocated_bytes"]
-    assert again["flops"]["forward"] == kept["flops"]["forward"]
-    assert again["flops"]["total"] > kept["flops"]["total"]
+    assert again["totals"]["flops_forward"] == kept["totals"]["flops_forward"]
+    assert again["totals"]["flops"] > kept["totals"]["flops"]
 
 
 def test_a_loss_that_is_read_is_reported(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_rank_of_fsdp_costs_what_its_formula_says(tmp_path: Path) -> None:
     sizes = as_flags(**DECODER)
     found = tally(tmp_path, EXAMPLES / "train_fsdp.py", *sizes, f"--gpu={ranks}xH100-SXM")
     block = 12 * d * d
-    assert found["flops"]["matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
+    assert found["totals"]["flops_matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
     elements = L * (block + 2 * d) + 2 * d * V + d
     assert found["parameters"] == elements
     assert found["own_parameters"] == elements // ranks

@@ -48,8 +48,8 @@ def test_commits_are_oldest_first_and_broken_versions_left_out(place: Path) -> N
 
 def test_a_course_has_the_commits_that_changed_its_figures(place: Path) -> None:
     table = course_table(history(str(place)), *RUN)
-    assert table.column("peak") == (10, 40)
-    assert table.column("step") == (0.5, 0.25)
+    assert table.column("peak_allocated_bytes") == (10, 40)
+    assert table.column("step_s") == (0.5, 0.25)
     chart = course_chart(history(str(place)), *RUN)
     assert chart is not None
     assert {each.name: each.points for each in chart.series} == {
@@ -85,9 +85,8 @@ def test_the_command_shows_budgets_history_and_chart(
     assert "\x1b" not in out
     assert main(["budget", str(place), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [row["peak"] for row in document["history of train.py --batch 8 on H100-SXM"]] == [
-        10,
-        40,
-    ]
+    courses = {course["title"]: course["rows"] for course in document["histories"]}
+    rows = courses["train.py --batch 8 on H100-SXM"]
+    assert [row["peak_allocated_bytes"] for row in rows] == [10, 40]
     assert main(["budget", "none.toml"]) == 2
     assert "none.toml: no such file" in capsys.readouterr().err

@@ -256,18 +256,18 @@ def test_lazy_modules_get_their_sizes() -> None:
 def test_alike_modules_are_one_row_with_their_sum() -> None:
     found = summary(layers(), "8x4", **AS_IS)
     table = found.table(depth=1)
-    names = table.column("name")
+    names = table.column("module")
     assert names[:3] == ("Sequential", "  (0-2): 3 x Sequential", "  3: Linear")
     assert table.column("parameters")[1] == 3 * (4 * 4 + 4)
     assert table.column("flops_forward")[2] == 2 * 8 * 4 * 2
     assert table.column("output")[:3] == ("8x2", "8x4", "8x2")
     assert len(found.table(depth=0).rows) == 2  # the model, and what is outside of it
-    assert found.table(None).column("name")[2] == "    0: 3 x Linear"
+    assert found.table(None).column("module")[2] == "    0: 3 x Linear"
 
 
 def test_modules_that_differ_stay_apart() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 5))
-    names = summary(model, "8x4", **AS_IS).table().column("name")
+    names = summary(model, "8x4", **AS_IS).table().column("module")
     assert names[1:3] == ("  (0-1): 2 x Linear", "  2: Linear")
 
 
@@ -282,7 +282,7 @@ def test_a_list_is_no_level() -> None:
                 x = block(x)
             return x
 
-    names = summary(Net(), "8x4", **AS_IS).table(depth=1).column("name")
+    names = summary(Net(), "8x4", **AS_IS).table(depth=1).column("module")
     assert names[:2] == ("Net", "  blocks.(0-1): 2 x Linear")
 
 
@@ -296,7 +296,7 @@ def test_it_is_shown_in_80_columns_and_as_a_document() -> None:
     assert repr(found).startswith("<ModelSummary of Sequential on H100-SXM: 70 parameters, ")
     document = json.loads(render(model_report(found), "json", Look()))
     assert document["parameters"] == 70
-    assert [module["name"] for module in document["modules"]] == [
+    assert [module["module"] for module in document["modules"]] == [
         "", "0", "0.0", "0.1", "1", "1.0", "1.1", "2", "2.0", "2.1", "3",
     ]  # fmt: skip
     assert document["flops_forward"] == found.flops_forward

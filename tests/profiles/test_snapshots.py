@@ -61,8 +61,8 @@ def test_holders_are_named_by_line_and_by_what_frames_tell(tmp_path: Path, recor
     assert at_peak[Category.OPTIMIZER_STATE] == 2 * at_peak[Category.PARAMETERS]
     text = snapshot_report(ledger).document
     assert text is not None
-    places = {row["place"] for row in text()["peak-line"]}
-    assert any(str(place).endswith("snapshot_case.py:23") for place in places)
+    places = {(str(row["file"]), row["line"]) for row in text()["peak-line"]}
+    assert any(file.endswith("snapshot_case.py") and line == 23 for file, line in places)
 
 
 def test_other_settings_are_replayed_on_its_requests(tmp_path: Path, recorded: Json) -> None:

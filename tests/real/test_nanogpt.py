@@ -73,13 +73,13 @@ def test_a_step_of_gpt2_costs_its_closed_form(
     assert report["coverage"]["uncounted"] == []
     assert report["parameters"] == PARAMETERS == 124_373_760
     A = micro_batches
-    assert report["flops"]["matmul"] == A * (FORWARD + BACKWARD)
+    assert report["totals"]["flops_matmul"] == A * (FORWARD + BACKWARD)
     at_peak = report["memory"]["at_peak"]
     assert at_peak["parameters"] == PARAMETER_BYTES
     counters = len(MATRICES + NORMS) * allocated_bytes(4)  # fused AdamW's, on the device
     assert at_peak["optimizer_state"] == 2 * PARAMETER_BYTES + counters
     assert sum(at_peak.values()) == report["memory"]["peak_allocated_bytes"]
-    attention = {op["name"] for op in report["ops"] if "scaled_dot_product" in op["name"]}
+    attention = {op["operator"] for op in report["ops"] if "scaled_dot_product" in op["operator"]}
     assert len(attention) == 2  # forward and backward of one fused kernel
     ran_eagerly = any(note["text"].startswith("torch.compile") for note in report["notes"])
     assert ran_eagerly == ("--compile=False" not in arguments)
@@ -101,4 +101,4 @@ def test_the_bench_prints_what_the_report_says(tmp_path: Path) -> None:
     report = json.loads(out.read_text())
     assert float(printed[1]) == pytest.approx(1e3 * report["time"]["step_s"], rel=1e-3)
     mfu = next(each for each in report["utilisation"] if each["name"].startswith("MFU"))
-    assert float(printed[2]) == pytest.approx(100 * mfu["fraction"], rel=0.01)
+    assert float(printed[2]) == pytest.approx(100 * mfu["peak_share"], rel=0.01)

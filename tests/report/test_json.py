@@ -45,14 +45,16 @@ def test_the_keys_that_programs_rely_on() -> None:
     assert document["steps"] == 2
     assert document["per"] == "steady-state step 2"
     assert document["convention"]["attention"] == "full"
-    assert document["flops"] == {
-        "forward": F,
-        "backward": F,
-        "recompute": 0,
-        "optimizer": 0,
-        "evaluation": 0,
-        "total": 2 * F,
-        "matmul": 2 * F,
+    assert document["totals"] == {
+        "flops": 2 * F,
+        "flops_forward": F,
+        "flops_backward": F,
+        "flops_recompute": 0,
+        "flops_optimizer": 0,
+        "flops_evaluation": 0,
+        "flops_matmul": 2 * F,
+        "bytes_read": 2 * (SMALL + LARGE),
+        "bytes_written": 2 * SMALL,
     }
     memory = document["memory"]
     assert memory["at_peak"] == {
@@ -77,8 +79,8 @@ def test_the_keys_that_programs_rely_on() -> None:
         "models": 1,
         "flops": 4 * F,
         "seconds": None,
-        "reported_share": {"flops": 0.5, "seconds": None},
-        "evaluation_share": {"flops": 0.0, "seconds": None},
+        "reported_share": {"flops_share": 0.5, "seconds_share": None},
+        "evaluation_share": {"flops_share": 0.0, "seconds_share": None},
         "was_stopped": False,
         "steps_differ": "",
     }
@@ -89,7 +91,7 @@ def test_the_keys_that_programs_rely_on() -> None:
     assert (line["bytes_saved"], line["bytes_allocated"]) == (SMALL, 2 * SMALL + 512)
     assert (line["count"], line["views"], line["copies"]) == (3, 0, 0)
     assert document["ops"][0] == {
-        "name": "aten.mm",
+        "operator": "aten.mm",
         "count": 2,
         "flops": 2 * F,
         "bytes_read": 2 * (SMALL + LARGE),
@@ -98,17 +100,17 @@ def test_the_keys_that_programs_rely_on() -> None:
         "kernel_s": None,
         "bound": None,
     }
-    assert [module["name"] for module in document["modules"]] == ["h", "h.0", "h.0.mlp"]
+    assert [module["module"] for module in document["modules"]] == ["h", "h.0", "h.0.mlp"]
     assert document["coverage"] == {
         "counted": 2,
         "free": 0,
-        "uncounted": [{"op": "h.0.mlp", "count": 1, "reason": "no rule"}],
+        "uncounted": [{"operator": "h.0.mlp", "count": 1, "reason": "no rule"}],
     }
     assert document["placeholders"][0] == {
         "file": "train.py",
         "line": 9,
         "source": "logits = self.lm_head(x)",
-        "op": "aten._local_scalar_dense",
+        "operator": "aten._local_scalar_dense",
         "given": "1.0",
         "use": "number",
         "count": 7,
@@ -136,8 +138,8 @@ def test_times_have_their_keys() -> None:
     assert line["seconds"] == line["kernel_s"] == pytest.approx(2 * MS)
     assert line["bound"] == "compute"
     assert [module["bound"] for module in document["modules"]] == [None, None, "compute"]
-    assert document["modules"][0]["seconds_with_inner"] == pytest.approx(2 * MS)
-    assert [(op["name"], op["bound"]) for op in document["ops"]] == [
+    assert document["modules"][0]["seconds_with_children"] == pytest.approx(2 * MS)
+    assert [(op["operator"], op["bound"]) for op in document["ops"]] == [
         ("aten.mm", "compute"),
         ("h.0.mlp", None),
     ]
@@ -149,20 +151,25 @@ def test_utilisation_and_throughput_have_their_keys() -> None:
     assert mfu == {
         "key": "mfu_full",
         "name": "MFU",
-        "convention": "products of the forward and backward pass",
+        "basis": "products of the forward and backward pass",
         "unit": "flops",
         "amount": 2 * F,
         "per_s": pytest.approx(2 * F / 2e-3),
         "peak_per_s": pytest.approx(67e12),  # float32 of the H100's data sheet
         "peak": "promised dense float32",
-        "fraction": pytest.approx(2 * F / 2e-3 / 67e12),
+        "peak_share": pytest.approx(2 * F / 2e-3 / 67e12),
     }
     assert [record["unit"] for record in document["utilisation"]] == ["flops", "flops", "bytes"]
     found = document["throughput"]
-    assert found["samples"] == {"per_step": 512, "op": "aten.mm", "file": "train.py", "line": 41}
+    assert found["sample_batch"] == {
+        "per_step": 512,
+        "operator": "aten.mm",
+        "file": "train.py",
+        "line": 41,
+    }
     assert found["samples_per_s"] == pytest.approx(512 / 2e-3)
     assert found["steps_per_s"] == pytest.approx(500)
-    assert (found["tokens"], found["tokens_per_s"]) == (None, None)
+    assert (found["token_batch"], found["tokens_per_s"]) == (None, None)
 
 
 def test_what_is_not_known_is_null() -> None:
@@ -181,10 +188,10 @@ def test_calibrations_and_missing_times_are_named() -> None:
         "device": "NVIDIA H100 80GB HBM3",
         "date": "2026-11-21",
         "torch_version": "2.13.0",
-        "share_of_kernel_s": 0.0,
+        "calibrated_share": 0.0,
     }
     assert time["untimed"] == [
-        {"op": "aten.mm", "count": 2, "reason": "nobody knows how long aten.mm takes"}
+        {"operator": "aten.mm", "count": 2, "reason": "nobody knows how long aten.mm takes"}
     ]
 
 
@@ -199,14 +206,14 @@ def test_hostile_names_survive_the_round_trip() -> None:
 def test_modules_come_in_the_order_of_their_numbers() -> None:
     names = [f"h.{n}" for n in (10, 2, 1)]
     document = [ledger_document(account(realistic(name=name)))["modules"][-1] for name in names]
-    assert [module["name"] for module in document] == names
+    assert [module["module"] for module in document] == names
 
 
 @given(trace=traces())
 @settings(deadline=None)
 def test_the_parts_sum_to_the_totals(trace: Trace) -> None:
     document = json.loads(dumps(ledger_document(account(trace, roofline=DATASHEET))))
-    flops = document["flops"]
+    totals = document["totals"]
     for part in ("lines", "modules", "ops"):
         for name, whole in (("seconds", "step_s"), ("kernel_s", "kernel_s")):
             parts = fsum(record[name] for record in document[part])
@@ -217,10 +224,13 @@ def test_the_parts_sum_to_the_totals(trace: Trace) -> None:
     )
     for part in ("lines", "modules"):
         for phase in ("forward", "backward", "recompute", "optimizer"):
-            assert sum(record[f"flops_{phase}"] for record in document[part]) == flops[phase]
+            assert (
+                sum(record[f"flops_{phase}"] for record in document[part])
+                == totals[f"flops_{phase}"]
+            )
         for moved in ("bytes_read", "bytes_written"):
-            assert sum(record[moved] for record in document[part]) == document["bytes"][moved]
-    assert sum(op["flops"] for op in document["ops"]) == flops["total"]
+            assert sum(record[moved] for record in document[part]) == totals[moved]
+    assert sum(op["flops"] for op in document["ops"]) == totals["flops"]
     assert sum(document["memory"]["at_peak"].values()) == document["memory"]["peak_allocated_bytes"]
 
 
@@ -228,7 +238,7 @@ def test_a_view_names_its_columns() -> None:
     ledger = account(realistic())
     document = table_document(by(ledger, "line").top(1), ledger)
     (row,) = document["rows"]
-    assert row["place"] == "train.py:41"
+    assert (row["file"], row["line"]) == ("train.py", 41)
     assert row["flops_forward"] == document["totals"]["flops_forward"] == F
 
 

@@ -354,7 +354,7 @@ def test_columns_that_are_asked_for_are_all_shown() -> None:
     assert table_text(table, width=50).splitlines()[1].split() == [
         "allocated", "fwd", "FLOPs", "line", "source"
     ]  # fmt: skip
-    assert by(account(realistic()), "line").only(["place"]).columns[0].title == "line"
+    assert by(account(realistic()), "line").only(["line"]).columns[0].title == "line"
     with pytest.raises(UsageError, match="Did you mean flops_forward"):
         table.only(["flops_forwrd"])
 

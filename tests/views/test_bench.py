@@ -76,7 +76,7 @@ def test_the_cubest_shape_of_as_much_work_is_chosen() -> None:
 def test_bandwidths() -> None:
     """3.015 of 3.35 TB/s, 31.5 of 63 GB/s."""
     found = table(bench_view(calibrations.gpu()), "bandwidth")
-    rows = dict(zip(found.column("name"), found.column("share"), strict=True))
+    rows = dict(zip(found.column("transfer"), found.column("peak_share"), strict=True))
     link = chip("H100-SXM").host_link
     assert link is not None
     assert link.bytes_per_s_per_direction is not None
@@ -105,9 +105,8 @@ def test_attention_is_counted_in_full() -> None:
 def test_the_issue_rate() -> None:
     found = table(bench_view(calibrations.gpu()), "issue")
     assert found.column("per_s") == (100_000, 125_000, 200_000, 1_000_000, 500_000)
-    assert "each further kernel" not in table(bench_view(calibrations.cpu()), "issue").column(
-        "name"
-    )
+    on_cpu = table(bench_view(calibrations.cpu()), "issue")
+    assert "each further kernel" not in on_cpu.column("operator")
 
 
 def test_a_cpu_is_promised_nothing() -> None:
@@ -150,7 +149,7 @@ def test_the_text_and_the_document() -> None:
         assert said in text, said
     document = json.loads(render(bench_report(view), "json", Look()))
     assert document["products"][0]["dtype"] == "float32"
-    assert document["issue"][0] == {"name": "forward", "seconds": 1e-5, "per_s": 100_000}
+    assert document["issue"][0] == {"operator": "forward", "seconds": 1e-5, "per_s": 100_000}
 
 
 # What a CPU could do ---------------------------------------------------------------------------

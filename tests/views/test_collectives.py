@@ -57,7 +57,7 @@ def test_what_runs_behind_a_product_is_hidden(ledger: Ledger) -> None:
         assert rows[ranks]["network_s"] == pytest.approx(transfer.seconds)
         assert rows[ranks]["algorithm"] == transfer.way
         assert rows[ranks]["bus_bytes_per_s"] == pytest.approx(transfer.bus_bytes_per_s)
-        assert str(rows[ranks]["place"]).startswith("test_collectives.py:")
+        assert str(rows[ranks]["line"]).startswith("test_collectives.py:")
     assert rows[2]["exposed_s"] == pytest.approx(small.seconds)
     assert rows[8]["exposed_s"] == pytest.approx(ESTIMATED_ISSUE.forward_s)
 

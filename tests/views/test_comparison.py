@@ -72,7 +72,7 @@ def test_a_row_is_what_a_ledger_of_that_chip_says() -> None:
     price = chip("A100-SXM").price
     assert price is not None
     usd = ledger.total.seconds * 1000 / 3600 * price.usd_per_hour
-    assert found["usd"] == pytest.approx(usd)
+    assert found["cost_usd"] == pytest.approx(usd)
 
 
 def test_a_chip_given_twice_or_traced_is_there_once() -> None:
@@ -93,7 +93,7 @@ def test_a_chip_that_lacks_what_the_time_takes_has_no_time() -> None:
     bare = replace(chip("A100-SXM"), name="Bare", peaks={})
     table = comparison(timed(trace()), [Roofline(bare)])
     found = rows(table)["Bare"]
-    numbers = ("step_s", "relative", "mfu", "usd", "energy_joules")
+    numbers = ("step_s", "relative", "mfu", "cost_usd", "energy_joules")
     assert [found[number] for number in numbers] == [None] * 5
     assert found["bound"] == ""
     assert "no time for aten.mm x 4: Bare has no peak" in in_words(table.note)
@@ -114,7 +114,7 @@ def test_the_length_is_that_which_was_asked_for() -> None:
     assert price is not None
     found = rows(table)["A100-SXM"]
     assert found["seconds"] == 7200
-    assert found["usd"] == pytest.approx(2 * price.usd_per_hour)
+    assert found["cost_usd"] == pytest.approx(2 * price.usd_per_hour)
     assert found["steps"] == int(7200 // found["step_s"])  # type: ignore[operator]
     assert in_words(table.title).endswith("of 2 h")
 

@@ -26,13 +26,13 @@ def test_a_line_that_moved_is_the_same_one() -> None:
     after = lines("import torch", "", "new()", "x = f(1)", "y = h(x)", file="/b/train.py")
     rows = {row.label: (row.before.count, row.after.count) for row in aligned(before, after)}
     assert rows == {
-        ("(no line)", ""): (0, 0),
-        ("train.py:1", "import torch"): (1, 1),
-        ("train.py:3", "new()"): (0, 3),
-        ("train.py:4", "x = f(1)"): (2, 4),
-        ("train.py:3 (before)", "y = g(x)"): (3, 0),
-        ("train.py:4 (before)", "z = y + 1"): (4, 0),
-        ("train.py:5", "y = h(x)"): (0, 5),
+        ("(no line)", "", "both"): (0, 0),
+        ("train.py:1", "import torch", "both"): (1, 1),
+        ("train.py:3", "new()", "after"): (0, 3),
+        ("train.py:4", "x = f(1)", "both"): (2, 4),
+        ("train.py:3 (before)", "y = g(x)", "before"): (3, 0),
+        ("train.py:4 (before)", "z = y + 1", "before"): (4, 0),
+        ("train.py:5", "y = h(x)", "after"): (0, 5),
     }
 
 

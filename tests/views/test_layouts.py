@@ -38,8 +38,8 @@ def test_what_moves_most_is_first_and_views_move_nothing() -> None:
     assert table.column("views") == (0, 1, 1)
     assert table.column("copies") == (2, 0, 0)
     assert table.column("bytes_moved") == (2 * (24 + 24), 0, 0)
-    assert table.column("name") == ("clone", "t", "t")
-    assert table.column("place") == ("train.py:6", "train.py:5", "train.py:6")
+    assert table.column("operator") == ("clone", "t", "t")
+    assert table.column("line") == ("train.py:6", "train.py:5", "train.py:6")
     assert table.totals[:3] == (2, 2, 96)
 
 

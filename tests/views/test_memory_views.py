@@ -75,7 +75,8 @@ def timeline_laws_broken(ledger: Ledger, table: Table) -> list[str]:
     memory = ledger.memory
     ticks, totals = table.column("tick"), table.column("bytes")
     present = [column.name for column in table.columns]
-    parts = [table.column(str(category)) for category in Category if str(category) in present]
+    names = [f"{category}_bytes" for category in Category]
+    parts = [table.column(name) for name in names if name in present]
     marks = [
         tick for tick, name in zip(ticks, table.column("bar"), strict=True) if "<" in str(name)
     ]
@@ -95,7 +96,7 @@ def timeline_laws_broken(ledger: Ledger, table: Table) -> list[str]:
 def sums_broken(table: Table, expected_bytes: int) -> list[str]:
     """Bytes sum to what is expected, shares to one, in the rows and in the totals."""
     found = sum(table.column("bytes")), table.total("bytes")
-    share = sum(table.column("fraction"))
+    share = sum(table.column("bytes_share"))
     return [
         *(f"bytes are {number}" for number in found if number != expected_bytes),
         *([f"shares are {share}"] if share != pytest.approx(1 if expected_bytes else 0) else []),
@@ -160,7 +161,7 @@ def with_cell(table: Table, row: int, name: str, cell: object) -> Table:
 @pytest.mark.parametrize(
     ("spoil", "broken"),
     [
-        (lambda table: with_cell(table, 3, "activations", 7), "categories sum to the total"),
+        (lambda table: with_cell(table, 3, "activations_bytes", 7), "categories sum to the total"),
         (lambda table: with_cell(table, 3, "bytes", 7), "the total is what is held"),
         (lambda table: replace(table, rows=table.rows[:2]), "the fullest row is the peak"),
         (lambda table: with_cell(table, 0, "bar", "<"), "the peak alone is marked"),
@@ -219,8 +220,9 @@ Memory over the run
   A row is the fullest moment of its stretch of the run, with the memory in use
   while its line runs. < marks the peak. P parameters, O optimizer state, G
   gradients, I inputs, A activations.
-  Hidden columns (use --columns or a wider terminal): parameters, gradients,
-  optimizer_state, activations, inputs, name, tick
+  Hidden columns (use --columns or a wider terminal): parameters_bytes,
+  gradients_bytes, optimizer_state_bytes, activations_bytes, inputs_bytes,
+  module, tick
 """
 
 
@@ -290,7 +292,7 @@ def rows(table: Table, *names: str) -> set[tuple[object, ...]]:
 
 def test_modules_hold_their_parameters_and_what_they_made() -> None:
     table = by(account(training().build()), "peak-module")
-    assert rows(table, "name", "class", "bytes", "parameters", "activations") == {
+    assert rows(table, "module", "class", "bytes", "parameters_bytes", "activations_bytes") == {
         ("h.0", "L", 2 * KIB, KIB, KIB),
         ("h.1", "L", 3 * KIB, KIB, KIB),  # and its gradient
         ("(outside any module)", "", 2 * KIB, 0, 0),  # a batch, optimizer state
@@ -299,7 +301,7 @@ def test_modules_hold_their_parameters_and_what_they_made() -> None:
 
 def test_repeated_modules_are_one_row_at_the_peak() -> None:
     table = by(account(training().build()), "peak-repeated-module")
-    assert rows(table, "name", "modules", "bytes", "gradients") == {
+    assert rows(table, "module", "module_count", "bytes", "gradients_bytes") == {
         ("h.*", 2, 5 * KIB, KIB),
         ("(outside any module)", 1, 2 * KIB, 0),
     }
@@ -312,7 +314,7 @@ def test_every_storage_at_the_peak_says_what_it_is() -> None:
     assert workspace == len(made.storages) - 2
     table = by(account(made.build()), "peak-storage")
     assert table.column("bytes")[0] == 8 * KIB
-    found = rows(table, "category", "bytes", "since", "tensor", "place", "owner")
+    found = rows(table, "category", "bytes", "since", "tensor", "line", "owner")
     assert {
         ("workspaces", 8 * KIB, "step 4", "", "train.py:20", "cuBLAS workspace"),
         ("parameters", KIB, "step 1", "float32[16, 16]", "train.py:1", "h.1.w"),
@@ -333,9 +335,9 @@ def ledger_peak_tick(made: TraceBuilder) -> int:
 def test_activations_belong_to_those_who_made_them() -> None:
     ledger = account(training().build())
     table = by(ledger, "activations-line")
-    assert rows(table, "place", "bytes", "count") == {("net.py:4", 2 * KIB, 2)}
+    assert rows(table, "line", "bytes", "count") == {("net.py:4", 2 * KIB, 2)}
     table = by(ledger, "activations-module")
-    assert rows(table, "name", "bytes", "modules") == {("h.*", 2 * KIB, 2)}
+    assert rows(table, "module", "bytes", "module_count") == {("h.*", 2 * KIB, 2)}
     assert "step 3, forward of net.py:4" in table.note
 
 
@@ -386,7 +388,8 @@ def test_a_checkpointed_transformer_holds_one_blocks_activations() -> None:
     plain, checkpointed = (accounted(transformer(flag)) for flag in (False, True))
     tables = [by(ledger, "activations-module") for ledger in (plain, checkpointed)]
     times = [
-        dict(zip(table.column("name"), table.column("modules"), strict=True)) for table in tables
+        dict(zip(table.column("module"), table.column("module_count"), strict=True))
+        for table in tables
     ]
     assert times[0]["blocks.*.attention"] == times[0]["blocks.*"] == 4
     assert times[1]["blocks.*.attention"] == 1  # made again for one block at a time
@@ -406,14 +409,14 @@ def test_a_checkpointed_transformer_holds_one_blocks_activations() -> None:
 
 def test_a_healthy_loop_does_not_grow() -> None:
     table = by(account(training().build()), "growth")
-    assert table.column("place") == ("(3 lines as before)",)
+    assert table.column("line") == ("(3 lines as before)",)
     assert table.column("growth_bytes") == (0,)
     assert table.note.startswith("No leak")
 
 
 def test_a_leak_is_at_its_line_with_its_bytes_per_step() -> None:
     table = by(account(training(leak_bytes=5 * KIB).build()), "growth")
-    assert table.column("place")[0] == "train.py:9"
+    assert table.column("line")[0] == "train.py:9"
     first = rows(table.top(1), "bytes_before", "bytes_after", "growth_bytes", "storages")
     assert first == {(10 * KIB, 15 * KIB, 5 * KIB, 1)}
     assert table.total("growth_bytes") == 5 * KIB
@@ -503,6 +506,8 @@ def test_the_views_are_documents_too() -> None:
         document = table_document(table, ledger)
         names = [column.name for column in table.columns]
         assert len(set(names)) == len(names)
+        line = names.index("line") if "line" in names else len(names)
+        names[line:line] = ["file"] * (line < len(names))
         assert [list(row) for row in document["rows"]] == [names] * len(table.rows)
         assert dumps(document).isascii()
     first = table_document(by(ledger, "timeline"), ledger)["rows"][0]

@@ -88,7 +88,7 @@ def test_the_table_of_1800_steps_of_two_seconds() -> None:
     watts = 700 * (IDLE_SHARE_OF_POWER + (1 - IDLE_SHARE_OF_POWER) / 2)
     assert row["seconds"] == 3600
     assert row["gpu_hours"] == 1
-    assert row["usd"] == row["usd_per_hour"] == 2.5
+    assert row["cost_usd"] == row["usd_per_hour"] == 2.5
     assert row["price_source"] == row["price_as_of"] == "yours"
     assert row["steps"] == 1800
     assert row["energy_joules"] == pytest.approx(3600 * watts)
@@ -107,7 +107,7 @@ def test_the_price_of_the_table_has_its_source_and_date() -> None:
     price = chip("H100-SXM").price
     assert price is not None
     table = money(step(), Until(1800, Extent.STEPS))
-    assert table.column("usd") == (price.usd_per_hour,)
+    assert table.column("cost_usd") == (price.usd_per_hour,)
     assert table.column("price_as_of") == (price.as_of,)
     assert f"{price.source}, as of {price.as_of}" in in_words(table.note)
 
@@ -118,7 +118,7 @@ def test_the_price_of_the_table_has_its_source_and_date() -> None:
 def test_a_chip_without_a_price_says_so() -> None:
     assert chip("RTX-4090").price is None
     table = money(step(gpu="RTX-4090"), Until(10, Extent.STEPS))
-    assert table.column("usd") == table.column("usd_per_hour") == (None,)
+    assert table.column("cost_usd") == table.column("usd_per_hour") == (None,)
     assert table.column("seconds") == (20.0,)
     assert "RTX-4090: no price: no source gives one; --price takes yours." in in_words(table.note)
 
@@ -135,7 +135,7 @@ def test_a_chip_without_rated_power_has_no_energy() -> None:
 def test_without_a_roofline_nothing_is_known() -> None:
     ledger = on(step(), None)
     table = money(ledger, Until(10, Extent.STEPS))
-    assert table.column("seconds") == table.column("usd") == (None,)
+    assert table.column("seconds") == table.column("cost_usd") == (None,)
     assert "no time: H100-SXM is not in the chip table" in in_words(table.note)
 
 

@@ -93,7 +93,7 @@ def ms(table: Table, *names: str) -> list[tuple[object, ...]]:
 
 def test_lines_have_their_time_and_what_it_waits_for(ledger: Ledger) -> None:
     table = by(ledger, "line")
-    assert ms(table, "place", "seconds", "bound", "flops_forward") == [
+    assert ms(table, "line", "seconds", "bound", "flops_forward") == [
         ("train.py:3", 4, "memory", F + 6),
         ("train.py:4", 3, "compute", 2 * F),
         ("train.py:5", 0.5, "overhead", 6),
@@ -103,35 +103,35 @@ def test_lines_have_their_time_and_what_it_waits_for(ledger: Ledger) -> None:
 
 
 def test_rows_come_by_time_and_without_times_by_flops(ledger: Ledger) -> None:
-    assert by(ledger, "line").column("place")[0] == "train.py:3"
-    assert by(account(model()), "line").column("place")[0] == "train.py:4"
-    assert by(ledger, "op").column("name") == ("aten.mm", "aten.relu", "aten.exp")
+    assert by(ledger, "line").column("line")[0] == "train.py:3"
+    assert by(account(model()), "line").column("line")[0] == "train.py:4"
+    assert by(ledger, "op").column("operator") == ("aten.mm", "aten.relu", "aten.exp")
     by_flops = by(ledger, "line").sorted_by("flops_forward")
-    assert by_flops.column("place")[0] == "train.py:4"
+    assert by_flops.column("line")[0] == "train.py:4"
     assert by_flops.sorted_by("seconds").rows == by(ledger, "line").rows
 
 
 def test_modules_have_their_own_time_and_that_with_the_inner_ones(ledger: Ledger) -> None:
-    assert ms(by(ledger, "module"), "name", "seconds", "seconds_with_children") == [
+    assert ms(by(ledger, "module"), "module", "seconds", "seconds_with_children") == [
         ("net.0", 4, 4),
         ("net.1", 3, 3),
         ("(outside any module)", 0.5, 0.5),
         ("net", 0, 7),
     ]
-    assert ms(by(ledger, "repeated-module"), "name", "seconds", "modules") == [
+    assert ms(by(ledger, "repeated-module"), "module", "seconds", "module_count") == [
         ("net.*", 7, 2),
         ("(outside any module)", 0.5, 1),
     ]
 
 
 def test_kinds_and_phases_have_their_time(ledger: Ledger) -> None:
-    assert ms(by(ledger, "kind"), "name", "seconds") == [("product", 4), ("elementwise", 3.5)]
-    assert ms(by(ledger, "phase"), "name", "seconds") == [("forward", 6.5), ("backward", 1)]
+    assert ms(by(ledger, "kind"), "kind", "seconds") == [("product", 4), ("elementwise", 3.5)]
+    assert ms(by(ledger, "phase"), "phase", "seconds") == [("forward", 6.5), ("backward", 1)]
 
 
 def test_bounds_have_their_time_and_the_line_that_takes_most_of_it(ledger: Ledger) -> None:
     table = by(ledger, "bound")
-    assert ms(table, "name", "seconds", "count", "place") == [
+    assert ms(table, "bound", "seconds", "count", "line") == [
         ("compute", 4, 4, "train.py:4"),
         ("memory", 3, 1, "train.py:3"),
         ("overhead", 0.5, 1, "train.py:5"),
@@ -162,12 +162,12 @@ def test_what_takes_no_time_waits_for_nothing() -> None:
     made = TraceBuilder()
     made.run(unknown_call(), (made.run(factory_call(4)),))
     table = by(account(made.build(), roofline=stopwatch()), "op")
-    assert ("mylib.mystery", "") in rows(table, "name", "bound")
+    assert ("mylib.mystery", "") in rows(table, "operator", "bound")
 
 
 def test_an_operator_whose_time_nobody_knows_is_remarked() -> None:
     found = account(model(), roofline=stopwatch(relu=NOBODY_KNOWS))
-    assert ("aten.relu", "no time") in rows(by(found, "op"), "name", "remark")
+    assert ("aten.relu", "no time") in rows(by(found, "op"), "operator", "remark")
 
 
 def test_idle_time_is_apart_from_the_kernels() -> None:
@@ -175,7 +175,7 @@ def test_idle_time_is_apart_from_the_kernels() -> None:
     slow = structs.replace(AT_ONCE, forward_s=4 * MS, backward_s=4 * MS)
     found = account(model(), roofline=stopwatch(host=slow))
     found.check()
-    assert ms(by(found, "line"), "place", "seconds", "kernel_s", "bound")[0] == (
+    assert ms(by(found, "line"), "line", "seconds", "kernel_s", "bound")[0] == (
         "train.py:4", 12, 3, "overhead"
     )  # fmt: skip
     time = step_time(found)
@@ -310,4 +310,4 @@ def test_nowhere_has_time_too() -> None:
     made = TraceBuilder()
     made.run(PRODUCT, (made.run(factory_call(3, 4)),) * 2, site=NOWHERE)
     table = by(account(made.build(), roofline=stopwatch()), "bound")
-    assert table.column("place")[0] == "(no line)"
+    assert table.column("line")[0] == "(no line)"

@@ -385,10 +385,10 @@ def test_the_view_shows_every_figure_and_names_its_peak() -> None:
     ledger = gpt(is_tied=True)
     table = by(ledger, "utilisation")
     assert table.column("name") == tuple(utilisation.name for utilisation in utilisations(ledger))
-    assert table.column("fraction") == tuple(
+    assert table.column("peak_share") == tuple(
         utilisation.fraction for utilisation in utilisations(ledger)
     )
-    assert all(table.column("convention"))
+    assert all(table.column("basis"))
     text = table_text(table, width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "MFU, attention in full" in text

@@ -39,7 +39,7 @@ def model() -> Ledger:
 
 def test_lines_are_the_users_own() -> None:
     table = by(model(), "line")
-    assert table.column("place") == ("train.py:5", "(no line)")
+    assert table.column("line") == ("train.py:5", "(no line)")
     assert table.column("source") == ("line_5()", "")
     assert table.column("flops_forward") == (4 * F, F)
     assert table.column("flops_backward") == (3 * F, 0)
@@ -48,7 +48,7 @@ def test_lines_are_the_users_own() -> None:
 
 def test_library_lines_are_the_innermost() -> None:
     table = by(model(), "library-line")
-    assert table.column("place") == ("modeling.py:77", "(no line)", "train.py:5")
+    assert table.column("line") == ("modeling.py:77", "(no line)", "train.py:5")
 
 
 TRAIN = Frame("/home/me/train.py", 9, "main", "trainer.train()", is_own=True)
@@ -76,35 +76,35 @@ def test_below_a_librarys_training_loop_lines_are_the_models() -> None:
     """Functions of the model's file have their lines; those of other files their caller's."""
     ledger = trained((LAYER,), (ROTARY, LAYER), (KERNEL, LAYER))
     table = by(ledger, "line")
-    assert table.column("place") == ("transformers/llama.py:3", "transformers/llama.py:4")
+    assert table.column("line") == ("transformers/llama.py:3", "transformers/llama.py:4")
     assert table.column("flops_forward") == (2 * F, F)
     assert table.title == "By line of the model, all below train.py:9 trainer.train()"
     assert "--by own-line" in str(table.note)
-    assert by(ledger, "own-line").column("place") == ("train.py:9",)
+    assert by(ledger, "own-line").column("line") == ("train.py:9",)
     ledger.check()
 
 
 def test_the_users_own_module_comes_before_the_librarys_around_it() -> None:
     ledger = trained(*10 * [(LAYER,)], (OWN_LAYER, LAYER))
     assert ledger.delegate is not None
-    assert "model.py:6" in by(ledger, "line").column("place")
+    assert "model.py:6" in by(ledger, "line").column("line")
 
 
 def test_what_the_loop_does_itself_stays_on_the_users_line() -> None:
     """The optimizer's operators run in no module's forward."""
     ledger = trained(*20 * [(LAYER,)], ())
-    assert by(ledger, "line").column("place") == ("transformers/llama.py:3", "train.py:9")
+    assert by(ledger, "line").column("line") == ("transformers/llama.py:3", "train.py:9")
 
 
 def test_own_lines_stay_where_they_do_a_tenth_of_the_step() -> None:
     ledger = trained(*9 * [(LAYER,)], own=1)
     assert ledger.delegate is None
-    assert by(ledger, "line").column("place") == ("train.py:9", "train.py:5")
+    assert by(ledger, "line").column("line") == ("train.py:9", "train.py:5")
 
 
 def test_the_page_of_a_training_loop_shows_the_models_lines_first() -> None:
     summary = summarise(trained((LAYER,), (KERNEL, LAYER)))
-    assert summary.lines.column("place") == ("transformers/llama.py:3",)
+    assert summary.lines.column("line") == ("transformers/llama.py:3",)
     assert summary.library_lines is None
     page = summary_text(summary, file="run.tally")
     assert "all below train.py:9 trainer.train()" in " ".join(page.split())
@@ -119,8 +119,8 @@ def test_work_behind_a_librarys_lines_is_noticed() -> None:
 
 def test_modules_have_their_own_and_their_inner_work() -> None:
     table = by(model(), "module")
-    own = dict(zip(table.column("name"), table.column("flops_forward"), strict=True))
-    whole = dict(zip(table.column("name"), table.column("flops_with_children"), strict=True))
+    own = dict(zip(table.column("module"), table.column("flops_forward"), strict=True))
+    whole = dict(zip(table.column("module"), table.column("flops_with_children"), strict=True))
     assert own == {
         "h": 0,
         "h.0": 0,
@@ -144,27 +144,27 @@ def test_modules_have_their_own_and_their_inner_work() -> None:
 
 def test_repeated_modules_are_folded() -> None:
     table = by(model(), "repeated-module")
-    row = dict(zip(table.column("name"), table.column("modules"), strict=True))
+    row = dict(zip(table.column("module"), table.column("module_count"), strict=True))
     assert row == {"h.*.mlp": 2, "(the model)": 1, "(outside any module)": 1}
 
 
 def test_operators_phases_and_kinds() -> None:
     ledger = model()
     assert by(ledger, "op").column("count") == (8,)
-    assert by(ledger, "phase").column("name") == ("forward", "backward")
-    assert by(ledger, "kind").column("name") == ("product",)
+    assert by(ledger, "phase").column("phase") == ("forward", "backward")
+    assert by(ledger, "kind").column("kind") == ("product",)
 
 
 def test_categories_sum_to_the_peak() -> None:
     ledger = model()
     table = by(ledger, "category")
     assert table.total("bytes") == ledger.memory.peak_bytes == sum(table.column("bytes"))
-    assert table.total("fraction") == 1
+    assert table.total("bytes_share") == 1
 
 
 def test_memory_at_the_peak_has_its_lines() -> None:
     table = by(model(), "peak-line")
-    rows = zip(*map(table.column, ("category", "bytes", "place")), strict=True)
+    rows = zip(*map(table.column, ("category", "bytes", "line")), strict=True)
     assert set(rows) == {
         ("activations", 3 * 512, "train.py:5"),
         ("temporaries", 4 * 512, "train.py:5"),
@@ -187,7 +187,7 @@ def test_sorting_by_another_column() -> None:
     table = by(model(), "line")
     assert table.sorted_by("bytes_saved").column("bytes_saved") == (3 * 512, 0)
     assert table.sorted_by("flops_forward").rows == table.rows
-    with pytest.raises(UsageError, match=r"no column 'speed'. Choose from: share, flops_for"):
+    with pytest.raises(UsageError, match=r"no column 'speed'. Choose from: flops_share, flops_for"):
         table.sorted_by("speed")
     with pytest.raises(UsageError, match="'source' is a column of text"):
         table.sorted_by("source")

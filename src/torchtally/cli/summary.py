@@ -24,7 +24,7 @@ examples:
   tally summary resnet50 --input 64x3x224x224 --optimizer sgd         of timm
   tally summary vit_base_patch16_224 --eval --precision pure-bf16
   tally summary model.py:Net --input ids=4x512:int64 --input mask=4x512:bool
-  tally summary model.py:Net --input 8x256 --depth all --json | jq .peak_bytes
+  tally summary model.py:Net --input 8x256 --depth all --json | jq .peak_allocated_bytes
   tally summary model.py:Net --input 8x256 -o net.tally; tally show net.tally --by op
 
 The model is built, and takes a training step, on a simulated GPU: a model that

@@ -179,7 +179,7 @@ def comparison_table(changed: TimedRun, unchanged: TimedRun, what_ifs: Sequence[
     return Table(
         title="With these changes, and without",
         columns=(
-            Column("run", "run", Unit.TEXT),
+            Column("what_if", "run", Unit.TEXT),
             Column("step_s", "step", Unit.SECONDS),
             Column("peak_allocated_bytes", "allocated", Unit.BYTES),
             Column("peak_reserved_bytes", "reserved", Unit.BYTES),

@@ -10,7 +10,7 @@ from torchtally.units import Unit
 
 
 def _columns(names: Sequence[str]) -> tuple[Column, ...]:
-    return tuple(Column(name, name, GAUGES[name].unit) for name in names)
+    return tuple(Column(GAUGES[name].key, name, GAUGES[name].unit) for name in names)
 
 
 def _names(budgets: Sequence[Budget]) -> list[str]:
@@ -26,8 +26,8 @@ def budgets_table(budgets: Sequence[Budget], path: str) -> Table:
         columns=(
             *_columns(names),
             Column("tolerance", "tolerance", Unit.WORD),
-            Column("run", "run", Unit.TEXT),
-            Column("gpu", "GPU", Unit.TEXT),
+            Column("command", "run", Unit.TEXT),
+            Column("chip", "GPU", Unit.TEXT),
             Column("limits", "limits", Unit.TEXT, rank=1),
         ),
         rows=tuple(

@@ -36,6 +36,8 @@ class Gauge:
 
     name: str
     summary: str
+    key: str
+    """In documents, where the same quantity has one name."""
     unit: Unit
     read: Callable[[Ledger], GaugeReading]
     evidence: Callable[[Ledger], Table]
@@ -121,28 +123,29 @@ def _parameters(ledger: Ledger) -> GaugeReading:
 
 
 _LISTED = (
-    Gauge("peak", "bytes allocated at most", Unit.BYTES,
+    Gauge("peak", "bytes allocated at most", "peak_allocated_bytes", Unit.BYTES,
           _held(lambda ledger: ledger.memory.peak_bytes), _peak_lines),
-    Gauge("reserved", "bytes the allocator reserves at most", Unit.BYTES,
+    Gauge("reserved", "bytes the allocator reserves at most", "peak_reserved_bytes", Unit.BYTES,
           _held(reserved_bytes_of), _peak_lines),
-    Gauge("saved", "bytes held from the forward to the backward pass", Unit.BYTES,
+    Gauge("saved", "bytes held from the forward to the backward pass", "bytes_saved", Unit.BYTES,
           _held(lambda ledger: ledger.total.bytes_saved), _sorted_lines("bytes_saved")),
-    Gauge("step", "predicted time of a step", Unit.SECONDS, _step, _sorted_lines("seconds")),
-    Gauge("flops", "FLOPs of a step", Unit.FLOPS,
+    Gauge("step", "predicted time of a step", "step_s", Unit.SECONDS,
+          _step, _sorted_lines("seconds")),
+    Gauge("flops", "FLOPs of a step", "flops", Unit.FLOPS,
           _work(attrgetter("flops")), _sorted_lines("flops_forward")),
-    Gauge("forward", "FLOPs of its forward pass", Unit.FLOPS,
+    Gauge("forward", "FLOPs of its forward pass", "flops_forward", Unit.FLOPS,
           _work(attrgetter("flops_forward")), _sorted_lines("flops_forward")),
-    Gauge("backward", "FLOPs of its backward pass", Unit.FLOPS,
+    Gauge("backward", "FLOPs of its backward pass", "flops_backward", Unit.FLOPS,
           _work(attrgetter("flops_backward")), _sorted_lines("flops_backward")),
-    Gauge("recompute", "FLOPs of recomputation", Unit.FLOPS,
+    Gauge("recompute", "FLOPs of recomputation", "flops_recompute", Unit.FLOPS,
           _work(attrgetter("flops_recompute")), _sorted_lines("flops_recompute")),
-    Gauge("parameters", "parameters of the model", Unit.PARAMETERS,
+    Gauge("parameters", "parameters of the model", "parameters", Unit.PARAMETERS,
           _parameters, lambda ledger: by(ledger, "repeated-module").top(TOP_LINES)),
-    Gauge("mfu", "model FLOPs utilisation", Unit.FRACTION,
+    Gauge("mfu", "model FLOPs utilisation", "mfu", Unit.FRACTION,
           _mfu, _sorted_lines("seconds"), is_better_lower=False),
-    Gauge("tokens/s", "tokens a second, of all ranks", Unit.TOKEN_PER_S,
+    Gauge("tokens/s", "tokens a second, of all ranks", "tokens_per_s", Unit.TOKEN_PER_S,
           _rate("tokens_per_s"), _sorted_lines("seconds"), is_better_lower=False),
-    Gauge("samples/s", "samples a second, of all ranks", Unit.NUMBER,
+    Gauge("samples/s", "samples a second, of all ranks", "samples_per_s", Unit.NUMBER,
           _rate("samples_per_s"), _sorted_lines("seconds"), is_better_lower=False),
 )  # fmt: skip
 GAUGES: Mapping[str, Gauge] = {gauge.name: gauge for gauge in _LISTED}

@@ -130,13 +130,13 @@ def audit_document(comparison: Comparison, chip: Chip) -> Document:
         **pick(comparison, "tolerance", "reserved_tolerance", "failure", "disagreements"),
         "peak_allocated": figures(comparison.allocated),
         "peak_reserved": figures(comparison.reserved),
-        "steps": [
+        "by_step": [
             {"peak_allocated": figures(allocated), "peak_reserved": figures(reserved)}
             for allocated, reserved in comparison.steps
         ],
         "held": {str(name): figures(pair) for name, pair in comparison.held},
         "lines": [
-            {**pick(line, "file", "line", "text"), **figures(pair)}
+            {**pick(line, "file", "line"), "source": line.text, **figures(pair)}
             for line, pair in comparison.lines
         ],
         "measured": comparison.measured.to_json(),

@@ -1,11 +1,11 @@
 """A document for programs, as JSON. Keys are stable; a change of meaning raises the version."""
 
 import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torchtally.table import Cell, Prose, Table
-from torchtally.units import format_number
+from torchtally.table import Cell, Place, Prose, Table
+from torchtally.units import Unit, format_number
 
 if TYPE_CHECKING:
     from torchtally.plan.quantity import Quantity
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 Document = dict[str, Any]
+
+
+class Gap(Protocol):
+    """An operator without a rule, or without a time."""
+
+    @property
+    def op(self) -> str: ...
 
 
 def dumps(document: Document) -> str:
@@ -35,9 +42,22 @@ def remarks(table: Table) -> str:
 
 
 def rows_of(table: Table) -> list[dict[str, Cell]]:
-    """Each row of a table by the names of its columns."""
-    names = [column.name for column in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in table.rows]
+    """Each row of a table by the names of its columns; lines of code as `file` and `line`."""
+    return [keyed(table, row) for row in table.rows]
+
+
+def keyed(table: Table, cells: Sequence[Cell]) -> dict[str, Cell]:
+    """Cells by the names of their columns."""
+    record: dict[str, Cell] = {}
+    for column, cell in zip(table.columns, cells, strict=True):
+        if column.unit is Unit.LINE:
+            record |= pick(cell, "file", "line") if isinstance(cell, Place) else NO_LINE
+        else:
+            record[column.name] = cell
+    return record
+
+
+NO_LINE: dict[str, Cell] = {"file": None, "line": None}
 
 
 def columns_of(table: Table) -> list[Document]:
@@ -48,6 +68,11 @@ def columns_of(table: Table) -> list[Document]:
 def pick(value: object, *names: str) -> Document:
     """These attributes by their names."""
     return {name: getattr(value, name) for name in names}
+
+
+def gaps_document(gaps: Iterable[Gap]) -> list[Document]:
+    """Operators of which something is unknown, and why."""
+    return [{"operator": gap.op, **pick(gap, "count", "reason")} for gap in gaps]
 
 
 def picks(values: Iterable[object], *names: str) -> list[Document]:

@@ -242,7 +242,7 @@ def document(ledger: Ledger, measured: Measured, run: RealRun) -> Document:
                    "counted_s", "timed_s", "roofline_s"),
             "idle_s": {str(cause): seconds for cause, seconds in run.idle},
             "uncounted": [
-                {"op": name, "kernel_s": seconds} for name, seconds in run.uncounted
+                {"operator": name, "kernel_s": seconds} for name, seconds in run.uncounted
             ],
         },
     }  # fmt: skip

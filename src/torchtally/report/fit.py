@@ -210,7 +210,7 @@ def fit_document(fleet: Fleet, survey: Survey | None, vary: str) -> Document:
         "computations": [
             {
                 "simulated": family.simulated.chip.name,
-                "values": sorted(family.values),
+                "simulated_at": sorted(family.values),
                 "checked_at": family.check_value,
                 "asked": list(family.questions),
             }

@@ -56,7 +56,7 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
 
 
 def _is_flexible(table: Table, place: int) -> bool:
-    return table.columns[place].unit in (Unit.PLACE, Unit.TEXT)
+    return table.columns[place].unit.is_code
 
 
 def _shown(table: Table, width: int) -> list[int]:
@@ -112,7 +112,7 @@ def _fitted(cell: Cell, unit: Unit, width: int) -> str:
     if not unit.is_text:
         return text.rjust(width)
     if unit is not Unit.NAME:
-        text = cut_left(text, width) if unit is Unit.PLACE else cut_right(text, width)
+        text = cut_left(text, width) if unit in (Unit.PLACE, Unit.LINE) else cut_right(text, width)
     return text + " " * (width - cell_len(text))
 
 

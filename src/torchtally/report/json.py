@@ -1,6 +1,6 @@
 """The account as a document for programs. Keys are stable; a change of meaning raises the version.
 
-FLOPs and bytes are whole numbers, seconds are not; unknown values are null. `flops`, `time`,
+FLOPs and bytes are whole numbers, seconds are not; unknown values are null. `totals`, `time`,
 `utilisation`, `throughput`, `lines`, `modules`, `ops` and `coverage` are of one period, which `per`
 names ("steady-state step 2"); `memory` and `run` are of the whole run.
 """
@@ -26,7 +26,16 @@ from torchtally.ledger import (
 )
 from torchtally.memory import Category
 from torchtally.memory.workspace import KINDS, Trust
-from torchtally.report.document import Document, columns_of, in_words, pick, picks, rows_of
+from torchtally.report.document import (
+    Document,
+    columns_of,
+    gaps_document,
+    in_words,
+    keyed,
+    pick,
+    picks,
+    rows_of,
+)
 from torchtally.report.effects import effect_document
 from torchtally.table import Table
 from torchtally.trace import Frame, HostState
@@ -36,7 +45,7 @@ from torchtally.views.modules import with_children
 from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.step_time import calibrated_share
-from torchtally.views.steps import run_shares, unlike
+from torchtally.views.steps import RunShare, run_shares, unlike
 from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
 from torchtally.views.utilisation import Utilisation, utilisations
@@ -74,8 +83,7 @@ def ledger_document(ledger: Ledger) -> Document:
         "host_state": None
         if trace.host_state is None
         else pick(trace.host_state, *HostState.__struct_fields__),
-        "flops": _flops(ledger.total),
-        "bytes": pick(ledger.total, *MOVED),
+        "totals": pick(ledger.total, "flops", *FLOPS, "flops_matmul", *MOVED),
         "memory": _memory(ledger),
         "time": _time(ledger),
         "utilisation": [_utilisation(utilisation) for utilisation in utilisations(ledger)],
@@ -86,10 +94,14 @@ def ledger_document(ledger: Ledger) -> Document:
         "ops": _ops(ledger),
         "coverage": {
             **pick(ledger.coverage, "counted", "free"),
-            "uncounted": picks(ledger.coverage.uncounted, "op", "count", "reason"),
+            "uncounted": gaps_document(ledger.coverage.uncounted),
         },
         "placeholders": [
-            {**_place(placeholder.frame), **pick(placeholder, "op", "given", "use", "count")}
+            {
+                **_place(placeholder.frame),
+                "operator": placeholder.op,
+                **pick(placeholder, "given", "use", "count"),
+            }
             for placeholder in trace.placeholders
         ],
         "notes": picks(trace.notes, "text", "count"),
@@ -100,7 +112,6 @@ def ledger_document(ledger: Ledger) -> Document:
 
 def table_document(table: Table, ledger: Ledger) -> Document:
     """One view: each row by its columns' names."""
-    names = [column.name for column in table.columns]
     return {
         **pick(ledger.trace, "script", "chip"),
         **_period(ledger),
@@ -109,7 +120,7 @@ def table_document(table: Table, ledger: Ledger) -> Document:
         "columns": columns_of(table),
         "rows": rows_of(table),
         "rows_left_out": table.left_out,
-        "totals": dict(zip(names, table.totals, strict=True)),
+        "totals": keyed(table, table.totals),
     }
 
 
@@ -182,11 +193,15 @@ def _run(ledger: Ledger) -> Document:
         **pick(run, "steps", "models"),
         "flops": run.total.flops,
         "seconds": run.total.seconds if ledger.is_timed else None,
-        "reported_share": pick(run.reported, "flops", "seconds"),
-        "evaluation_share": pick(run.evaluation, "flops", "seconds"),
+        "reported_share": shares_document(run.reported),
+        "evaluation_share": shares_document(run.evaluation),
         "was_stopped": run.was_stopped,
         "steps_differ": unlike(ledger),
     }
+
+
+def shares_document(shares: RunShare) -> Document:
+    return {"flops_share": shares.flops, "seconds_share": shares.seconds}
 
 
 def _parameters(parameters: ModelParameters | None) -> Document:
@@ -196,11 +211,6 @@ def _parameters(parameters: ModelParameters | None) -> Document:
         "own_parameters": None if parameters is None else parameters.own_elements,
         "trained_parameters": None if parameters is None else parameters.trained,
     }
-
-
-def _flops(total: Total) -> Document:
-    phases = {name.removeprefix("flops_"): flops for name, flops in pick(total, *FLOPS).items()}
-    return {**phases, "total": total.flops, "matmul": total.flops_matmul}
 
 
 def _place(line: Line | Frame | None) -> Document:
@@ -239,7 +249,7 @@ def _time(ledger: Ledger) -> Document | None:
             for bound, total in _largest_first(ledger.by_bound())
         },
         "calibrated": _calibration(ledger),
-        "untimed": picks(ledger.untimed, "op", "count", "reason"),
+        "untimed": gaps_document(ledger.untimed),
         "odd_sizes": [
             {**pick(odd, "size", "next_size", "saved_s"), **_place(odd.line)}
             for odd in odd_sizes(ledger)
@@ -254,18 +264,19 @@ def _calibration(ledger: Ledger) -> Document | None:
         return None
     return {
         **pick(calibration, "device", "date", "torch_version"),
-        "share_of_kernel_s": calibrated_share(ledger),
+        "calibrated_share": calibrated_share(ledger),
     }
 
 
 def _utilisation(utilisation: Utilisation) -> Document:
     """MBU is in bytes, all else in FLOPs."""
     return {
-        **pick(utilisation, "key", "name", "convention"),
+        **pick(utilisation, "key", "name"),
+        "basis": utilisation.convention,
         "unit": "bytes" if utilisation.is_bytes else "flops",
         **pick(utilisation, "amount", "per_s", "peak_per_s"),
         "peak": utilisation.of,
-        "fraction": utilisation.fraction,
+        "peak_share": utilisation.fraction,
     }
 
 
@@ -274,8 +285,8 @@ def _throughput(rates: Throughput | None) -> Document | None:
         return None
     return {
         **pick(rates, "steps_per_s", "tokens_per_s", "samples_per_s", "data_parallel_ranks"),
-        "tokens": _batch(rates.tokens),
-        "samples": _batch(rates.samples),
+        "token_batch": _batch(rates.tokens),
+        "sample_batch": _batch(rates.samples),
     }
 
 
@@ -284,7 +295,12 @@ def _batch(batch: Batch | None) -> Document | None:
     if batch is None:
         return None
     place = _place(batch.line)
-    return {"per_step": batch.size, "op": batch.op, "file": place["file"], "line": place["line"]}
+    return {
+        "per_step": batch.size,
+        "operator": batch.op,
+        "file": place["file"],
+        "line": place["line"],
+    }
 
 
 def _lines(ledger: Ledger) -> list[Document]:
@@ -299,7 +315,7 @@ def _lines(ledger: Ledger) -> list[Document]:
 def _ops(ledger: Ledger) -> list[Document]:
     timing = _timing(ledger, op_of)
     return [
-        {"name": name, **pick(total, "count", "flops", *MOVED), **timing(name, total)}
+        {"operator": name, **pick(total, "count", "flops", *MOVED), **timing(name, total)}
         for name, total in _largest_first(ledger.by_op())
     ]
 
@@ -313,12 +329,12 @@ def _modules(ledger: Ledger) -> list[Document]:
     for path in sorted(whole, key=_module_order):
         total, with_inner = own.get(path, Total()), whole[path]
         documents.append({
-            "name": path.module,
+            "module": path.module,
             "class": path.module_class,
-            "flops_with_inner": with_inner.flops,
+            "flops_with_children": with_inner.flops,
             **pick(total, *FLOPS, *MOVED, *HELD, "count"),
             **timing(path, total),
-            "seconds_with_inner": with_inner.seconds if ledger.is_timed else None,
+            "seconds_with_children": with_inner.seconds if ledger.is_timed else None,
         })  # fmt: skip
     return documents
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from torchtally.report.document import Document, pick, picks
+from torchtally.report.document import Document, gaps_document, pick, picks
 from torchtally.report.report import Look, Report
 from torchtally.report.text import model_facts, model_text, verdict
 from torchtally.views.model_summary import DEPTH, ModelSummary, ModuleNode
@@ -46,8 +46,10 @@ def model_document(summary: ModelSummary) -> Document:
             "attention": str(ledger.convention), "text": ledger.convention.description,
         },
         **pick(ledger.total, *FIGURES),
-        **pick(summary, "model_flops", "step_s", "peak_bytes"),
-        **pick(outcome, "reserved_bytes", "context_bytes", "capacity_bytes", "fits"),
+        **pick(summary, "model_flops", "step_s"),
+        "peak_allocated_bytes": summary.peak_bytes,
+        "peak_reserved_bytes": outcome.reserved_bytes,
+        **pick(outcome, "context_bytes", "capacity_bytes", "fits"),
         "modules": [_module(node, is_timed) for node in summary.root.walk()],
         "outside": {
             **pick(summary.outside, *FIGURES),
@@ -55,20 +57,20 @@ def model_document(summary: ModelSummary) -> Document:
         },
         "coverage": {
             **pick(ledger.coverage, "counted", "free"),
-            "uncounted": picks(ledger.coverage.uncounted, "op", "count", "reason"),
+            "uncounted": gaps_document(ledger.coverage.uncounted),
         },
-        "untimed": picks(ledger.untimed, "op", "count", "reason"),
+        "untimed": gaps_document(ledger.untimed),
         "notes": picks(ledger.trace.notes, "text", "count"),
     }  # fmt: skip
 
 
 def _module(node: ModuleNode, is_timed: bool) -> Document:
     return {
-        "name": node.facts.path,
+        "module": node.facts.path,
         "class": node.facts.class_name,
         **pick(node, "parameters", "trained_parameters"),
         "own_parameters": node.facts.parameters,
         **pick(node.total, *FIGURES),
         "seconds": node.total.seconds if is_timed else None,
-        "output": [list(shape) for shape in node.facts.output],
+        "outputs": [list(shape) for shape in node.facts.output],
     }

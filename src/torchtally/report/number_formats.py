@@ -112,7 +112,7 @@ def _format(row: NumberFormat, chips: Sequence[Chip]) -> Document:
         "use": row.use,
         "note": row.note,
         "source": row.source,
-        "chips": [chip.name for chip in chips if row.is_computed_by(chip)],
+        "computed_by": [chip.name for chip in chips if row.is_computed_by(chip)],
     }
 
 

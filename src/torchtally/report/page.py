@@ -117,7 +117,7 @@ def _head(column: Column) -> Html:
 
 def _cell(cell: Cell, unit: Unit) -> Html:
     text = cell_text(cell, unit)
-    hover = {"title": text} if unit in (Unit.PLACE, Unit.TEXT) and len(text) > SHORT else {}
+    hover = {"title": text} if unit.is_code and len(text) > SHORT else {}
     return element("td", text, **_class(unit), **hover)
 
 
@@ -128,7 +128,7 @@ SHORT = 60
 def _class(unit: Unit) -> dict[str, str]:
     if not unit.is_text:
         return {"class_": "number"}
-    return {"class_": "code"} if unit in (Unit.PLACE, Unit.TEXT) else {}
+    return {"class_": "code"} if unit.is_code else {}
 
 
 def _totals(table: Table, order: Sequence[int]) -> Iterator[Html]:

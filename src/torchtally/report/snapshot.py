@@ -101,7 +101,7 @@ def beside(ledger: Ledger, predicted: Ledger) -> Table:
             Column("measured_bytes", "measured", Unit.BYTES),
             Column("predicted_bytes", "predicted", Unit.BYTES),
             Column("off_bytes", "off", Unit.BYTES),
-            Column("what", "", Unit.TEXT),
+            Column("name", "", Unit.TEXT),
         ),
         rows=tuple(rows),
     )

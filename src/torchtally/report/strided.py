@@ -142,7 +142,7 @@ def evaluation_document(evaluation: EvaluatedExpression) -> Document:
         "shares_storage_with": [step.expression for step in evaluation.sharing()],
         "steps": [
             {
-                "step": step.code,
+                "code": step.code,
                 "expression": step.expression,
                 "origin": step.origin.value,
                 **_tensor(step.tensor),
@@ -160,7 +160,7 @@ def _tensor(tensor: StridedTensor) -> Document:
         "contiguous_strides": list(tensor.contiguous_strides),
         "storage": storage_name(tensor.storage),
         "storage_elements_used": tensor.storage_elements_used,
-        "place": tensor.formula,
+        "formula": tensor.formula,
     }
 
 

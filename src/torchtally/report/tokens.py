@@ -19,7 +19,7 @@ COLUMNS = (
     Column("documents", "documents", Unit.COUNT),
     Column("format", "format", Unit.WORD),
     Column("dtype", "dtype", Unit.WORD),
-    Column("path", "file", Unit.PLACE),
+    Column("file", "file", Unit.PLACE),
 )
 
 
@@ -44,18 +44,17 @@ def prepared_text(folder: str, description: Document, *, skipped: int, replaced:
 
 def token_files_report(files: Sequence[Facts]) -> Report:
     """What each file of tokens holds."""
+    documents = [{"file" if name == "path" else name: fact for name, fact in file.items()}
+                 for file in files]  # fmt: skip
     names = [column.name for column in COLUMNS]
-    rows = tuple(tuple(file[name] for name in names) for file in files)
+    rows = tuple(tuple(document[name] for name in names) for document in documents)
     total = (sum(file["tokens"] for file in files), sum(file["token_bytes"] for file in files))
-
-    def document() -> Document:
-        return {"files": [dict(file) for file in files]}
 
     return Report(
         title="Token files",
         tables=(("files", Table("Token files", COLUMNS, rows, (*total, *[None] * 6))),),
         text=lambda look: "\n".join(map(token_file_text, files)),
-        document=document,
+        document=lambda: {"files": documents},
     )
 
 

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from statistics import median
+from typing import Protocol
 
 from torchtally.report.document import SCHEMA_VERSION, Document, pick
 from torchtally.report.grid import wrapped
@@ -11,7 +12,7 @@ from torchtally.units import format_bytes, format_count, format_fraction, format
 from torchtally.watch.expectation import ExpectedStep
 from torchtally.watch.watcher import Happening, SourceRecord, Watcher, WatchEvent, memory_of
 
-FIGURES = ("step_s", "tokens_per_s", "mfu", "mfu_convention", "peak_bytes", "reserved_bytes")
+FIGURES = ("step_s", "tokens_per_s", "mfu", "mfu_convention")
 STAYING = frozenset(Happening) - {Happening.STEP}
 """What is not drawn over by the next line on a terminal."""
 
@@ -191,19 +192,40 @@ def beginning_document(path: str, tolerance: float, expected: ExpectedStep | Non
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "watch",
-        "path": path,
+        "file": path,
         "tolerance": tolerance,
         "predicted": predicted_document(expected),
     }
 
 
 def predicted_document(expected: ExpectedStep | None) -> Document | None:
-    return None if expected is None else pick(expected, "file", "chip", "ranks", "tokens", *FIGURES)
+    if expected is None:
+        return None
+    figures = pick(expected, "file", "chip", "ranks", "tokens", *FIGURES)
+    return {**figures, **peaks_document(expected)}
+
+
+class Peaks(Protocol):
+    """What is known of memory."""
+
+    @property
+    def peak_bytes(self) -> int | None: ...
+
+    @property
+    def reserved_bytes(self) -> int | None: ...
+
+
+def peaks_document(peaks: Peaks) -> Document:
+    """What an observation, a log or a prediction says of memory."""
+    return {
+        "peak_allocated_bytes": peaks.peak_bytes,
+        "peak_reserved_bytes": peaks.reserved_bytes,
+    }
 
 
 def event_document(event: WatchEvent) -> Document:
     """What happened. Numbers that are unknown are null."""
-    document: Document = {"kind": str(event.what), "source": event.source}
+    document: Document = {"kind": str(event.what), "log": event.source}
     if event.what is Happening.NOTE:
         return {**document, "text": event.text}
     seen, expected = event.observation, event.expected
@@ -216,10 +238,11 @@ def event_document(event: WatchEvent) -> Document:
         **pick(event, "tokens_per_s"),
         "mfu": mfu_of(event),
         "logged_mfu": seen.mfu,
-        **pick(seen, "peak_bytes", "reserved_bytes", "idle_share"),
+        **peaks_document(seen),
+        **pick(seen, "idle_share"),
         "predicted": None
         if expected is None
-        else pick(expected, "step_s", "tokens_per_s", "mfu", "peak_bytes", "reserved_bytes"),
+        else {**pick(expected, "step_s", "tokens_per_s", "mfu"), **peaks_document(expected)},
         **pick(event, "parted", "is_memory", "slow", "waited_s", "usual_s"),
     }
 
@@ -229,7 +252,8 @@ def summary_document(record: SourceRecord) -> Document:
     expected = record.expected
     return {
         "kind": "summary",
-        **pick(record, "source", "observed", "first_step"),
+        "log": record.source,
+        **pick(record, "observed", "first_step"),
         "last_step": None if record.last is None else record.last.step,
         "step_s": record.median_s,
         "least_step_s": min(record.steps_s, default=None),
@@ -237,7 +261,8 @@ def summary_document(record: SourceRecord) -> Document:
         "tokens_per_s": median(record.tokens_per_s) if record.tokens_per_s else None,
         "mfu": None if expected is None else expected.mfu_at(record.median_s),
         "logged_mfu": median(record.logged_mfu) if record.logged_mfu else None,
-        **pick(record, "peak_bytes", "reserved_bytes", "slow", "late", "parted", "memory_parted"),
+        **peaks_document(record),
+        **pick(record, "slow", "late", "parted", "memory_parted"),
         "predicted": predicted_document(expected),
     }
 

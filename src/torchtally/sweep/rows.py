@@ -23,9 +23,9 @@ def results_table(
     columns = [
         *([Column("mark", "", Unit.WORD)] if marks else []),
         *(_key_column(n, key, short[key]) for n, key in enumerate(definition.varying_keys)),
-        *([Column("validation", "validation", Unit.LOSS)] if _has_validation(results) else []),
-        Column("final", "final loss", Unit.LOSS, rank=0 if not by_validation else 2),
-        Column("best", "best loss", Unit.LOSS, rank=3),
+        *([Column("validation_loss", "validation", Unit.LOSS)] if _has_validation(results) else []),
+        Column("final_loss", "final loss", Unit.LOSS, rank=0 if not by_validation else 2),
+        Column("best_loss", "best loss", Unit.LOSS, rank=3),
         Column("steps", "steps", Unit.COUNT, rank=1),
         Column("wall_s", "time", Unit.SECONDS, rank=2),
         Column("status", "status", Unit.WORD),
@@ -55,9 +55,9 @@ def _row(
     values = dict(result.point.values)
     cells: dict[str, Cell] = {
         "mark": marks.get(result.point.name, ""),
-        "validation": result.validation_loss,
-        "final": result.final_loss,
-        "best": result.best_loss,
+        "validation_loss": result.validation_loss,
+        "final_loss": result.final_loss,
+        "best_loss": result.best_loss,
         "steps": result.steps,
         "wall_s": result.ending.wall_s,
         "status": result.remark,

@@ -13,7 +13,7 @@ from torchtally.views.view import view
 
 FIGURES = (
     Column("bytes", "held", Unit.BYTES),
-    Column("fraction", "share", Unit.FRACTION),
+    Column("bytes_share", "share", Unit.FRACTION),
     Column("count", "storages", Unit.COUNT),
 )
 

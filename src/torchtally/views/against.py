@@ -108,7 +108,7 @@ def lost_time(real: Ledger, predicted: Ledger, join: Joined) -> Table:
     return Table(
         title="Where the real step differs from the prediction",
         columns=(
-            Column("change_s", "lost", Unit.SECONDS),
+            Column("lost_s", "lost", Unit.SECONDS),
             Column("seconds_share", "of time", Unit.FRACTION, rank=1),
             Column("count", "ops", Unit.COUNT, rank=2),
             Column("cause", "cause", Unit.TEXT),
@@ -138,7 +138,7 @@ def lines_against(real: Ledger, predicted: Ledger) -> Table:
     return Table(
         title="By line of your code, measured and predicted",
         columns=(
-            Column("change_s", "lost", Unit.SECONDS),
+            Column("lost_s", "lost", Unit.SECONDS),
             Column("measured_s", "measured", Unit.SECONDS),
             Column("predicted_s", "predicted", Unit.SECONDS),
             *TEXTS,
@@ -175,7 +175,7 @@ def unmatched(join: Joined, real: Ledger, predicted: Ledger) -> Table:
             Column("kernel_s", "kernels", Unit.SECONDS),
             Column("count", "ops", Unit.COUNT),
             Column("cause", "", Unit.TEXT),
-            Column("name", "operator", Unit.TEXT),
+            Column("operator", "operator", Unit.TEXT),
             *TEXTS,
         ),
         rows=tuple(rows),

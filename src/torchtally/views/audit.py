@@ -5,7 +5,7 @@ from typing import Any
 from torchtally.memory.comparison import Comparison, Pair
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
-from torchtally.views.lines import own_root, short_path
+from torchtally.views.lines import own_root, place_of
 
 NO_LINE = "(rests of blocks)"
 
@@ -25,7 +25,7 @@ def peaks(comparison: Comparison) -> Table:
         if comparison.steps
         else ""
     )
-    columns = (Column("what", "peaks", Unit.NAME), *numbers())
+    columns = (Column("name", "peaks", Unit.NAME), *numbers())
     return Table("Memory", columns, tuple(rows), note=note)
 
 
@@ -47,7 +47,7 @@ def lines_at_peak(comparison: Comparison) -> Table:
     rows = [
         (
             *cells(pair),
-            f"{short_path(line.file, root)}:{line.line}" if line.line else line.file,
+            place_of(line.file, line.line, root) if line.line else line.file,
             line.text,
         )
         for line, pair in comparison.lines
@@ -58,7 +58,7 @@ def lines_at_peak(comparison: Comparison) -> Table:
         title="At the peak of allocated memory, by the line that was running",
         columns=(
             *numbers(is_brief=True),
-            Column("line", "line", Unit.PLACE),
+            Column("line", "line", Unit.LINE),
             Column("source", "source", Unit.TEXT),
         ),
         rows=tuple(rows),

@@ -158,10 +158,10 @@ def bandwidth_table(
 ) -> Table:
     """Memory, and the ways between host and device, each at its best."""
     columns = (
-        Column("name", "path", Unit.NAME),
+        Column("transfer", "path", Unit.NAME),
         Column("achieved_bytes_per_s", "achieved", Unit.BYTE_PER_S),
         Column("promised_bytes_per_s", "promised", Unit.BYTE_PER_S),
-        Column("share", "share", Unit.FRACTION),
+        Column("peak_share", "share", Unit.FRACTION),
     )
     link = gpu.host_link.bytes_per_s_per_direction if gpu and gpu.host_link else None
     paths = [
@@ -323,7 +323,7 @@ def issue_table(calibration: Calibration) -> Table:
     """What the host takes per operator of a plain training loop."""
     issue = calibration.issue
     columns = (
-        Column("name", "operator", Unit.NAME),
+        Column("operator", "operator", Unit.NAME),
         Column("seconds", "each", Unit.SECONDS),
         Column("per_s", "per second", Unit.COUNT),
     )

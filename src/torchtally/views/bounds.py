@@ -13,7 +13,7 @@ from torchtally.views.view import view
 
 QUANTITIES = (COUNT, FLOPS, MOVED, KERNEL)
 COLUMNS = (
-    Column("name", "bound", Unit.NAME),
+    Column("bound", "bound", Unit.NAME),
     SECONDS.column,
     Column("seconds_share", "of time", Unit.FRACTION),
     replace(COUNT.column, rank=4),

@@ -10,9 +10,9 @@ from torchtally.views.view import view
 
 COLUMNS = (
     Column("bytes", "at peak", Unit.BYTES),
-    Column("fraction", "share", Unit.FRACTION),
+    Column("bytes_share", "share", Unit.FRACTION),
     Column("count", "storages", Unit.COUNT),
-    Column("name", "category", Unit.NAME),
+    Column("category", "category", Unit.NAME),
 )
 
 

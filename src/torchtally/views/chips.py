@@ -8,7 +8,7 @@ from torchtally.table import Column, Table
 from torchtally.units import Unit
 
 COLUMNS = (
-    Column("name", "chip", Unit.NAME),
+    Column("chip", "chip", Unit.NAME),
     Column("memory_bytes", "memory", Unit.BYTES),
     Column("memory_bandwidth_bytes_per_s", "bandwidth", Unit.BYTE_PER_S),
     Column("bfloat16_flop_per_s", "dense bf16", Unit.FLOP_PER_S),

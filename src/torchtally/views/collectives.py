@@ -21,7 +21,7 @@ COLUMNS = (
     Column("waiting_s", "waiting", Unit.SECONDS),
     Column("network_s", "network", Unit.SECONDS),
     Column("count", "calls", Unit.COUNT),
-    Column("name", "collective", Unit.NAME),
+    Column("collective", "collective", Unit.NAME),
     Column("group", "group", Unit.NAME, rank=1),
     Column("ranks", "ranks", Unit.COUNT, rank=2),
     Column("payload_bytes", "bytes each", Unit.BYTES),
@@ -29,7 +29,7 @@ COLUMNS = (
     Column("algorithm", "algorithm", Unit.NAME, rank=4),
     Column("phase", "phase", Unit.NAME, rank=5),
     Column("dtype", "dtype", Unit.NAME, rank=6),
-    Column("place", "line", Unit.PLACE),
+    Column("line", "line", Unit.LINE),
 )
 SUMMED = 4
 """The first so many add up."""

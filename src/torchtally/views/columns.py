@@ -70,11 +70,11 @@ OF_ROOFLINE = Figure(
 ACHIEVED = (FLOP_RATE, BYTE_RATE, OF_ROOFLINE, PREDICTED)
 """Of measured times: what kernels reached while they ran, and what they would take by the roofline,
 over what they took and as it is."""
-SHARE = Column("share", "share", Unit.FRACTION, rank=2)
+SHARE = Column("flops_share", "share", Unit.FRACTION, rank=2)
 """Of the step's FLOPs."""
 TIMED_SHARES = (
     Column("seconds_share", "of time", Unit.FRACTION, rank=2),
-    Column("share", "of FLOPs", Unit.FRACTION, rank=2),
+    Column("flops_share", "of FLOPs", Unit.FRACTION, rank=2),
 )
 """Of the step's time and of its FLOPs, where there are times."""
 
@@ -143,7 +143,7 @@ def as_background(figure: Figure) -> Figure:
     return replace(figure, column=replace(figure.column, rank=4))
 
 
-WHOLE = {"seconds_share": "seconds", "share": "flops"}
+WHOLE = {"seconds_share": "seconds", "flops_share": "flops"}
 """What a share is a share of."""
 
 

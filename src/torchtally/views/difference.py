@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from torchtally.ledger import Ledger, Path, Total
 from torchtally.ledger.total import Line
-from torchtally.table import Cell, Column, Table
+from torchtally.table import Cell, Column, Place, Table
 from torchtally.units import Unit
 from torchtally.views.lines import root_of, short_path
 from torchtally.views.peak import title_of
@@ -40,14 +40,19 @@ QUANTITIES = (
     Column("bytes_change", "moved", Unit.BYTES, rank=1),
     Column("count_change", "ops", Unit.COUNT, rank=3),
 )
-LINE = (Column("place", "line", Unit.PLACE), Column("source", "source", Unit.TEXT))
+BEFORE, AFTER, BOTH = "before", "after", "both"
+LINE = (
+    Column("line", "line", Unit.LINE),
+    Column("source", "source", Unit.TEXT),
+    Column("present", "in", Unit.WORD, rank=4),
+)
 MODULE = (Column("module", "module", Unit.PLACE), Column("class", "class", Unit.TEXT))
 
 
 def whole(before: Ledger, after: Ledger) -> Table:
     """Both runs, and what the second has more."""
     columns = (
-        Column("run", "run", Unit.NAME),
+        Column("state", "run", Unit.NAME),
         Column("step_s", "step", Unit.SECONDS),
         Column("flops", "FLOPs", Unit.FLOPS),
         Column("bytes_moved", "moved", Unit.BYTES),
@@ -64,7 +69,7 @@ def whole(before: Ledger, after: Ledger) -> Table:
         columns=columns,
         rows=tuple(
             (name, *row)
-            for name, row in zip(("before", "after", "change"), (*rows, change), strict=True)
+            for name, row in zip((BEFORE, AFTER, "change"), (*rows, change), strict=True)
         ),
     )
 
@@ -90,7 +95,7 @@ Sums = Mapping[Line | None, Total]
 
 def aligned(old: Sums, new: Sums) -> list[Changed]:
     """By the texts of each file's lines, in order."""
-    nowhere = Changed(("(no line)", ""), old.get(None, ABSENT), new.get(None, ABSENT))
+    nowhere = Changed(("(no line)", "", BOTH), old.get(None, ABSENT), new.get(None, ABSENT))
     rows = [nowhere]
     files = [by_file(lines, root_of(lines)) for lines in (old, new)]
     for name in dict.fromkeys([*files[0], *files[1]]):
@@ -99,19 +104,23 @@ def aligned(old: Sums, new: Sums) -> list[Changed]:
         for tag, a, b, c, d in matcher.get_opcodes():
             if tag == "equal":
                 rows += [
-                    Changed((f"{name}:{line.line}", line.text), old[former], new[line])
+                    Changed((at(name, line), line.text, BOTH), old[former], new[line])
                     for former, line in zip(first[a:b], second[c:d], strict=True)
                 ]
                 continue
             rows += [
-                Changed((f"{name}:{line.line} (before)", line.text), old[line], ABSENT)
+                Changed((at(name, line, " (before)"), line.text, BEFORE), old[line], ABSENT)
                 for line in first[a:b]
             ]
             rows += [
-                Changed((f"{name}:{line.line}", line.text), ABSENT, new[line])
+                Changed((at(name, line), line.text, AFTER), ABSENT, new[line])
                 for line in second[c:d]
             ]
     return rows
+
+
+def at(name: str, line: Line, remark: str = "") -> Place:
+    return Place(f"{name}:{line.line}{remark}", line.file, line.line)
 
 
 def by_file(lines: Iterable[Line | None], root: str) -> dict[str, list[Line]]:
@@ -207,7 +216,7 @@ def by_categories(before: Ledger, after: Ledger) -> Table:
             Column("bytes_change", "change", Unit.BYTES),
             Column("bytes_before", "before", Unit.BYTES),
             Column("bytes_after", "after", Unit.BYTES),
-            Column("name", "category", Unit.NAME),
+            Column("category", "category", Unit.NAME),
         ),
         rows=tuple(rows),
         totals=(*sums, None),

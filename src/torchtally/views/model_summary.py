@@ -20,7 +20,7 @@ FORWARD_COLUMN = replace(FORWARD, column=replace(FORWARD.column, title="fwd"))
 BACKWARD_COLUMN = replace(BACKWARD, column=replace(BACKWARD.column, title="bwd", rank=0))
 RECOMPUTE_COLUMN = replace(RECOMPUTE, column=replace(RECOMPUTE.column, title="rec", rank=1))
 PARAMETERS = Column("parameters", "params", Unit.PARAMETERS)
-TREE = Column("name", "module", Unit.TEXT)
+TREE = Column("module", "module", Unit.TEXT)
 OUTPUT = Column("output", "output", Unit.TEXT, rank=3)
 
 Shape = tuple[int, ...]

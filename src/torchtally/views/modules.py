@@ -33,14 +33,14 @@ TIMED_WITH_CHILDREN = (
     Column("seconds_with_children", "in all", Unit.SECONDS),
     replace(WITH_CHILDREN, rank=1),
 )
-MODULES = Column("modules", "times", Unit.COUNT)
+MODULES = Column("module_count", "times", Unit.COUNT)
 """How many modules a row is of."""
 NOTE = "A module's own operators; 'with inner' adds the modules inside it."
 TIMED_NOTE = (
     "A module's own operators; 'in all' is its time with the modules inside it, 'with inner' are "
     "its FLOPs with them."
 )
-TEXTS = (Column("name", "module", Unit.PLACE), Column("class", "class", Unit.TEXT))
+TEXTS = (Column("module", "module", Unit.PLACE), Column("class", "class", Unit.TEXT))
 
 
 @view("module", "every module by its path")

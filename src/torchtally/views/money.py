@@ -187,7 +187,7 @@ COLUMNS = (
     Column("chip", "chip", Unit.NAME),
     Column("seconds", "duration", Unit.SECONDS),
     Column("gpu_hours", "GPU-hours", Unit.HOURS),
-    Column("usd", "cost", Unit.USD),
+    Column("cost_usd", "cost", Unit.USD),
     Column("usd_per_hour", "per hour", Unit.USD),
     Column("price_as_of", "priced", Unit.WORD),
     Column("energy_joules", "energy", Unit.JOULES),

@@ -87,7 +87,7 @@ VALUE = (
 USES = (
     NAME,
     Column("use", "use", Unit.TEXT),
-    Column("chips", "chips", Unit.TEXT),
+    Column("computed_by", "chips", Unit.TEXT),
     Column("note", "note", Unit.TEXT),
 )
 

@@ -36,7 +36,7 @@ def operators(ledger: Ledger) -> Table:
 
     rows = [(total, (name, remark(name), *bound(name))) for name, total in ledger.by_op().items()]
     texts = (
-        Column("name", "operator", Unit.PLACE),
+        Column("operator", "operator", Unit.PLACE),
         Column("remark", "", Unit.TEXT),
         *bound_columns(ledger),
     )
@@ -70,9 +70,9 @@ def kernels(ledger: Ledger) -> Table:
     ]  # fmt: skip
     texts = (
         Column("launches", "launches", Unit.COUNT),
-        Column("name", "kernel", Unit.PLACE),
+        Column("kernel", "kernel", Unit.PLACE),
         Column("operators", "operators", Unit.PLACE, rank=1),
-        Column("lines", "lines", Unit.PLACE, rank=2),
+        Column("from_lines", "lines", Unit.PLACE, rank=2),
         *bound_columns(ledger),
     )
     return cost_table("By kernel", QUANTITIES, texts, rows, ledger)
@@ -82,7 +82,7 @@ def kernels(ledger: Ledger) -> Table:
 def kinds(ledger: Ledger) -> Table:
     """By kind of work: products, attention, elementwise, views."""
     rows = [(total, (str(kind),)) for kind, total in ledger.by_kind().items()]
-    texts = (Column("name", "kind", Unit.NAME),)
+    texts = (Column("kind", "kind", Unit.NAME),)
     return cost_table("By kind of work", QUANTITIES, texts, rows, ledger)
 
 
@@ -90,5 +90,5 @@ def kinds(ledger: Ledger) -> Table:
 def phases(ledger: Ledger) -> Table:
     """By phase: forward, backward, recompute (forward work done again), optimizer."""
     rows = [(total, (str(phase),)) for phase, total in ledger.by_phase().items()]
-    texts = (Column("name", "phase", Unit.NAME),)
+    texts = (Column("phase", "phase", Unit.NAME),)
     return cost_table("By phase", PHASE_QUANTITIES, texts, rows, ledger)

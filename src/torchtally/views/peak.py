@@ -14,7 +14,7 @@ from torchtally.views.moments import moment_at, step_of
 from torchtally.views.view import view
 
 BYTES = Column("bytes", "at peak", Unit.BYTES)
-FRACTION = Column("fraction", "share", Unit.FRACTION)
+SHARE = Column("bytes_share", "share", Unit.FRACTION)
 CATEGORY = Column("category", "held for", Unit.NAME)
 
 
@@ -33,7 +33,7 @@ def peak_lines(ledger: Ledger) -> Table:
     )
     return Table(
         title="Memory at the peak, by the line that allocated it",
-        columns=(CATEGORY, BYTES, FRACTION, Column("count", "storages", Unit.COUNT, 1), *TEXTS),
+        columns=(CATEGORY, BYTES, SHARE, Column("count", "storages", Unit.COUNT, 1), *TEXTS),
         rows=rows,
         totals=(None, *_figures(ledger, at_peak), len(at_peak), None, None),
         note=f"{_peak_note(ledger)}A gradient is allocated by its forward line's backward.",
@@ -82,9 +82,9 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
         title=title,
         columns=(
             BYTES,
-            FRACTION,
+            SHARE,
             *(
-                Column(str(category), title_of(category), Unit.BYTES, rank)
+                Column(f"{category}_bytes", title_of(category), Unit.BYTES, rank)
                 for rank, category in enumerate(categories, start=1)
             ),
             *times,
@@ -106,7 +106,7 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
 STORAGE_COLUMNS = (
     CATEGORY,
     BYTES,
-    Column("fraction", "share", Unit.FRACTION, rank=3),
+    Column("bytes_share", "share", Unit.FRACTION, rank=3),
     Column("since", "since", Unit.NAME),
     Column("tensor", "tensor", Unit.TEXT),
     Column("owner", "name or module", Unit.PLACE),

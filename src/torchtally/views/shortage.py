@@ -26,7 +26,7 @@ class Shortage:
 COLUMNS = (
     Column("category", "held for", Unit.NAME),
     Column("bytes", "held", Unit.BYTES),
-    Column("fraction", "share", Unit.FRACTION),
+    Column("bytes_share", "share", Unit.FRACTION),
     Column("count", "storages", Unit.COUNT, rank=2),
     Column("since", "since", Unit.NAME, rank=1),
     *TEXTS,

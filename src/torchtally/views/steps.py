@@ -169,13 +169,13 @@ def steps(ledger: Ledger) -> Table:
 def _columns(*, is_timed: bool) -> tuple[Column, ...]:
     times = (
         Column("seconds", "time", Unit.SECONDS),
-        Column("evaluation_seconds", "evaluation", Unit.SECONDS),
+        Column("seconds_evaluation", "evaluation", Unit.SECONDS),
     )
     return (
-        Column("steps", "step", Unit.NAME),
+        Column("step_range", "step", Unit.NAME),
         Column("count", "ops", Unit.COUNT, rank=3),
         *(times if is_timed else ()),
-        Column("share", "of run", Unit.FRACTION),
+        Column("run_share", "of run", Unit.FRACTION),
         Column("flops", "FLOPs", Unit.FLOPS),
         Column("flops_evaluation", "eval FLOPs", Unit.FLOPS, rank=2),
         Column("like", "kind", Unit.NAME, rank=1),

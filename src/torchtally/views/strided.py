@@ -20,7 +20,7 @@ STEPS = (
     Column("offset", "offset", Unit.COUNT),
     Column("is_contiguous", "contiguous", Unit.WORD),
     Column("bytes", "bytes", Unit.BYTES),
-    Column("step", "step", Unit.TEXT),
+    Column("code", "step", Unit.TEXT),
 )
 
 

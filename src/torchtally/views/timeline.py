@@ -75,7 +75,7 @@ def timeline(ledger: Ledger) -> Table:
         Column("bar", "by category", Unit.BAR),
         *(
             Column(
-                str(category),
+                f"{category}_bytes",
                 title_of(category),
                 Unit.BYTES,
                 rank=2 + largest_first.index(category),

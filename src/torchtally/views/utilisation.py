@@ -400,15 +400,15 @@ def _read_by(entry: Entry) -> Iterator[int]:
 
 COLUMNS = (
     Column("name", "figure", Unit.NAME),
-    Column("fraction", "of peak", Unit.FRACTION),
+    Column("peak_share", "of peak", Unit.FRACTION),
     Column("flop_per_s", "reached", Unit.FLOP_PER_S),
     Column("peak_flop_per_s", "peak", Unit.FLOP_PER_S),
     Column("flops", "FLOPs", Unit.FLOPS, rank=1),
-    Column("byte_per_s", "reached", Unit.BYTE_PER_S, rank=2),
-    Column("peak_byte_per_s", "bandwidth", Unit.BYTE_PER_S, rank=2),
+    Column("bytes_per_s", "reached", Unit.BYTE_PER_S, rank=2),
+    Column("peak_bytes_per_s", "bandwidth", Unit.BYTE_PER_S, rank=2),
     Column("bytes", "bytes", Unit.BYTES, rank=3),
-    Column("of", "which peak", Unit.TEXT, rank=4),
-    Column("convention", "what counts", Unit.TEXT, rank=5),
+    Column("peak", "which peak", Unit.TEXT, rank=4),
+    Column("basis", "what counts", Unit.TEXT, rank=5),
 )
 
 DEFINITIONS = {

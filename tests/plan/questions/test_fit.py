@@ -27,7 +27,7 @@ def test_the_time_of_a_step_names_collectives_and_their_ways() -> None:
 def test_one_chip_sends_nothing() -> None:
     alone = workload(llama(), "1xH100-SXM")
     table = time_table(step(alone, Layout()), alone)
-    assert [column.name for column in table.columns] == ["part", "seconds", "share"]
+    assert [column.name for column in table.columns] == ["part", "seconds", "seconds_share"]
 
 
 def test_what_a_chip_sends_stands_beside_the_time() -> None:

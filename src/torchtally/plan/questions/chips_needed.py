@@ -156,13 +156,13 @@ def _offers_table(offers: list[_Offer], request: Request) -> Table:
     columns = [
         Column("chip", "chip", Unit.NAME),
         Column("cost_usd", "cost", Unit.USD),
-        Column("chip_hours", "chip-hours", Unit.HOURS),
+        Column("gpu_hours", "chip-hours", Unit.HOURS),
         Column("usd_per_hour", "price", Unit.USD_PER_HOUR),
         Column("memory_bytes", "memory", Unit.BYTES, rank=1),
-        Column("as_of", "offer of", Unit.WORD, rank=2),
+        Column("price_as_of", "offer of", Unit.WORD, rank=2),
     ]
     if request.deadline_s is not None:
-        columns.insert(2, Column("chips", "chips", Unit.CHIPS))
+        columns.insert(2, Column("chip_count", "chips", Unit.CHIPS))
 
     def row(offer: _Offer) -> tuple[Cell, ...]:
         as_of = offer.chip.price.as_of if offer.chip.price is not None else ""

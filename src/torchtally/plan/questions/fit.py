@@ -180,7 +180,7 @@ def memory_table(memory: ChipMemory) -> Table:
         columns=(
             Column("category", "category", Unit.NAME),
             Column("bytes", "memory", Unit.BYTES),
-            Column("share", "share", Unit.FRACTION),
+            Column("bytes_share", "share", Unit.FRACTION),
             Column("note", "what", Unit.TEXT, rank=1),
         ),
         rows=tuple(
@@ -224,7 +224,7 @@ def time_table(step: Step, workload: Workload) -> Table:
         columns=(
             Column("part", "part", Unit.NAME),
             Column("seconds", "time", Unit.SECONDS),
-            Column("share", "share", Unit.FRACTION),
+            Column("seconds_share", "share", Unit.FRACTION),
             *(network_columns if has_network else ()),
         ),
         rows=tuple(

@@ -100,7 +100,7 @@ def _groups(request: Request) -> Table:
         columns=(
             Column("group", "group", Unit.NAME),
             Column("parameters", "parameters", Unit.PARAMETERS),
-            Column("share", "share", Unit.FRACTION),
+            Column("parameters_share", "share", Unit.FRACTION),
             Column("weights", "which", Unit.TEXT, rank=1),
         ),
         rows=tuple(
@@ -122,7 +122,7 @@ def _token_flops(request: Request) -> Table:
         columns=(
             Column("part", "part", Unit.NAME),
             Column("flops", "FLOPs", Unit.FLOPS),
-            Column("share", "share", Unit.FRACTION),
+            Column("flops_share", "share", Unit.FRACTION),
         ),
         rows=tuple((quantity.name, quantity.value, quantity.value / whole) for quantity in parts),
         totals=(None, whole, 1.0),

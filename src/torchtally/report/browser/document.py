@@ -153,8 +153,8 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
             "basis": time.basis,
         },
         "mfu": None
-        if utilisation is None or utilisation["fraction"] is None
-        else [name_text(str(utilisation["name"])), utilisation["fraction"]],
+        if utilisation is None or utilisation["peak_share"] is None
+        else [name_text(str(utilisation["name"])), utilisation["peak_share"]],
         "parameters": None if parameters is None else parameters.elements,
         "shortage": None
         if shortage is None

@@ -9,6 +9,7 @@ import io
 from collections.abc import Iterator
 
 from torchtally.progress import printable
+from torchtally.report.document import keyed, rows_of
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 
@@ -27,9 +28,9 @@ def _csv(table: Table) -> str:
 
 
 def _lines(table: Table) -> Iterator[list[str | int | float]]:
-    yield [column.name for column in table.columns]
-    for row in table.rows:
+    yield list(keyed(table, table.totals))
+    for row in rows_of(table):
         yield [
             "" if cell is None else printable(cell) if isinstance(cell, str) else cell
-            for cell in row
+            for cell in row.values()
         ]

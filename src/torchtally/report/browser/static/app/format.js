@@ -58,4 +58,4 @@ const formatFlops = (n) => formatNumber(n, "FLOPs");
 const formatSeconds = (s) => formatNumber(s, "seconds");
 const formatShare = (f) => formatNumber(f, "fraction");
 const formatCount = (n) => formatNumber(n, "count");
-const TEXT_UNITS = new Set(["name", "word", "place", "text", "bar"]);
+const TEXT_UNITS = new Set(["name", "word", "place", "line", "text", "bar"]);

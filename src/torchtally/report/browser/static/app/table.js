@@ -47,7 +47,7 @@ class DataTable {
 
   classOf(column) {
     if (!isText(column)) return "number";
-    return column.unit === "place" || column.unit === TEXT_START ? "code" : "";
+    return column.unit === "place" || column.unit === "line" || column.unit === TEXT_START ? "code" : "";
   }
 
   /** By a column: largest first of numbers, a to z of texts; a second click turns it round. */
