@@ -81,7 +81,7 @@ def torchtally() -> Said:
         subprocess.run([*command, *own], check=True, cwd=folder)
         document = json.loads(report.read_text())
     return Said(
-        flops=document["flops"]["total"],
+        flops=document["totals"]["flops"],
         parameters=document["parameters"],
         peak_bytes=document["memory"]["peak_allocated_bytes"],
     )

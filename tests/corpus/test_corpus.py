@@ -53,7 +53,7 @@ STEP = NAMES["torch.device(0)"]
 REPORT: dict[str, Any] = {
     "parameters": ONE.parameters,
     "trained_parameters": ONE.parameters,
-    "flops": {"matmul": ONE.flops},
+    "totals": {"flops_matmul": ONE.flops},
     "steps": 2,
     "per": "steady-state step 2",
     "ending": {"kind": "steps"},
@@ -72,7 +72,7 @@ def test_a_report_as_expected_has_no_faults() -> None:
         ({"parameters": 1}, "parameters: 1, expected 2,080"),
         ({"parameters": None}, "parameters: 0, expected 2,080"),
         ({"trained_parameters": 1}, "trained parameters: 1, expected 2,080"),
-        ({"flops": {"matmul": ONE.flops + 1}}, "FLOPs: 131,073, expected 131,072"),
+        ({"totals": {"flops_matmul": ONE.flops + 1}}, "FLOPs: 131,073, expected 131,072"),
         ({"steps": 1}, "steps: 1, expected 2"),
         ({"per": "step 2 (unlike those before it)"},
          "period: step 2, expected steady-state step 2"),
