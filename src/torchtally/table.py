@@ -11,14 +11,14 @@ Cell = str | int | float | None
 """A text, a number in the unit of its column, or nothing."""
 
 
-class Place(str):
+class LinePlace(str):
     """A line of code as a table shows it ("train.py:41"), and what documents say of it."""
 
     file: str
     """Its path as it was recorded, which the shown one may be the end of."""
     line: int
 
-    def __new__(cls, shown: str, file: str, line: int) -> "Place":
+    def __new__(cls, shown: str, file: str, line: int) -> "LinePlace":
         place = super().__new__(cls, shown)
         place.file, place.line = file, line
         return place

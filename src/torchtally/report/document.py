@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torchtally.table import Cell, Place, Prose, Table
+from torchtally.table import Cell, LinePlace, Prose, Table
 from torchtally.units import Unit, format_number
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 Document = dict[str, Any]
 
 
-class Gap(Protocol):
+class UnknownOperator(Protocol):
     """An operator without a rule, or without a time."""
 
     @property
@@ -51,7 +51,7 @@ def keyed(table: Table, cells: Sequence[Cell]) -> dict[str, Cell]:
     record: dict[str, Cell] = {}
     for column, cell in zip(table.columns, cells, strict=True):
         if column.unit is Unit.LINE:
-            record |= pick(cell, "file", "line") if isinstance(cell, Place) else NO_LINE
+            record |= pick(cell, "file", "line") if isinstance(cell, LinePlace) else NO_LINE
         else:
             record[column.name] = cell
     return record
@@ -70,7 +70,7 @@ def pick(value: object, *names: str) -> Document:
     return {name: getattr(value, name) for name in names}
 
 
-def gaps_document(gaps: Iterable[Gap]) -> list[Document]:
+def gaps_document(gaps: Iterable[UnknownOperator]) -> list[Document]:
     """Operators of which something is unknown, and why."""
     return [{"operator": gap.op, **pick(gap, "count", "reason")} for gap in gaps]
 

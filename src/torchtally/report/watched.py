@@ -205,7 +205,7 @@ def predicted_document(expected: ExpectedStep | None) -> Document | None:
     return {**figures, **peaks_document(expected)}
 
 
-class Peaks(Protocol):
+class PeakMemory(Protocol):
     """What is known of memory."""
 
     @property
@@ -215,7 +215,7 @@ class Peaks(Protocol):
     def reserved_bytes(self) -> int | None: ...
 
 
-def peaks_document(peaks: Peaks) -> Document:
+def peaks_document(peaks: PeakMemory) -> Document:
     """What an observation, a log or a prediction says of memory."""
     return {
         "peak_allocated_bytes": peaks.peak_bytes,

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from torchtally.ledger import Ledger, Path, Total
 from torchtally.ledger.total import Line
-from torchtally.table import Cell, Column, Place, Table
+from torchtally.table import Cell, Column, LinePlace, Table
 from torchtally.units import Unit
 from torchtally.views.lines import root_of, short_path
 from torchtally.views.peak import title_of
@@ -119,8 +119,8 @@ def aligned(old: Sums, new: Sums) -> list[Changed]:
     return rows
 
 
-def at(name: str, line: Line, remark: str = "") -> Place:
-    return Place(f"{name}:{line.line}{remark}", line.file, line.line)
+def at(name: str, line: Line, remark: str = "") -> LinePlace:
+    return LinePlace(f"{name}:{line.line}{remark}", line.file, line.line)
 
 
 def by_file(lines: Iterable[Line | None], root: str) -> dict[str, list[Line]]:

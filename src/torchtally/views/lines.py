@@ -15,7 +15,7 @@ from torchtally.ledger import (
     once_per_site,
     own_line_of,
 )
-from torchtally.table import Cell, Column, Place, Table
+from torchtally.table import Cell, Column, LinePlace, Table
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import bound_cells, bound_columns
 from torchtally.views.columns import (
@@ -93,13 +93,13 @@ def _table(
 
 
 def line_texts(line: Line | None, root: str) -> tuple[Cell, Cell]:
-    """Place and source of a line."""
+    """LinePlace and source of a line."""
     return NO_LINE if line is None else (place_of(line.file, line.line, root), line.text)
 
 
-def place_of(file: str, line: int, root: str) -> Place:
+def place_of(file: str, line: int, root: str) -> LinePlace:
     """A line, its file shown as `short_path` has it."""
-    return Place(f"{short_path(file, root)}:{line}", file, line)
+    return LinePlace(f"{short_path(file, root)}:{line}", file, line)
 
 
 def root_of(lines: Iterable[Line | None]) -> str:
