@@ -29,6 +29,7 @@ FAMILIES = {
 AT_ONCE = {
     "show": ("show", "run.tally", "--gpu", "{}"),
     "report": ("report", "run.tally", "-o", "-", "--gpu", "{}"),
+    "export": ("export", "run.tally", "--to", "markdown", "-o", "-", "--gpu", "{}"),
     "show, compared": ("show", "run.tally", "--gpu", "B200", "--gpu", "{}"),
     "plan": ("plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "8x{}"),
     "plan, compared": ("plan", "7B", "--tokens", "1T", "--mfu", "0.4", "--gpus", "B200",
@@ -44,7 +45,7 @@ BY_PROCESS = {
     "train": ("train", "--plan", "tiny.toml", "--gpu", "{}"),
     "summary": ("summary", "net.py:Net", "--input", "2x4", "--gpu", "{}"),
 }
-WITHOUT_CHIPS = {"budget", "data", "diff", "dtypes", "export", "sample", "sweep", "tensor"}
+WITHOUT_CHIPS = {"budget", "data", "diff", "dtypes", "sample", "sweep", "tensor"}
 MEASURED = {"bench"}
 """`--show NAME` looks up what was measured: there is nothing where nothing was."""
 OF_THE_VARIABLE = ("run", "fit", "train", "summary")

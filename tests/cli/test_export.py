@@ -56,7 +56,7 @@ def sampled(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def test_transformers_computes_the_same(
     dtype: str, trained: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tally("export", trained.log.folder, "--to", "hf", "--out", str(tmp_path), "--dtype", dtype) == 0  # fmt: skip # noqa: E501
+    assert tally("export", trained.log.folder, "--to", "hf", "-o", str(tmp_path), "--dtype", dtype) == 0  # fmt: skip # noqa: E501
     said = capsys.readouterr().out
     # 2 x 257 x 32 + 2 layers of (2 x 32 + 32 x 64 + 32 x 32 + 3 x 32 x 64) + 32
     assert f"step 4: 35.04 K parameters in {dtype}" in said
@@ -82,7 +82,7 @@ def test_transformers_computes_the_same(
 
 def test_a_training_goes_on_from_the_export_alone(trained: TrainConfig, tmp_path: Path) -> None:
     folder = str(tmp_path / "model")
-    assert tally("export", trained.log.folder, "--to", "hf", "--out", folder) == 0
+    assert tally("export", trained.log.folder, "--to", "hf", "-o", folder) == 0
     config = language(tmp_path, model={"weights": folder})
     assert config.model.transformer() == trained.model.transformer()
     ours, exported = trainer_of(config).model, load_trained(trained.log.folder).model
@@ -127,7 +127,7 @@ def test_byte_pairs_and_bfloat16_weights(tmp_path: Path) -> None:
     )  # fmt: skip
     train(config)
     out = tmp_path / "model"
-    assert tally("export", config.log.folder, "--to", "hf", "--out", str(out)) == 0
+    assert tally("export", config.log.folder, "--to", "hf", "-o", str(out)) == 0
     theirs: Any = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
     assert theirs.dtype == torch.bfloat16
     tokenizer: Any = AutoTokenizer.from_pretrained(out)
@@ -152,7 +152,7 @@ def test_what_cannot_be_exported_is_named(
     trained: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "model")
-    to = ("--to", "hf", "--out", out)
+    to = ("--to", "hf", "-o", out)
     assert "neither the folder of a run" in refused(capsys, "export", str(tmp_path), *to)
     run = trained.log.folder
     text = refused(capsys, "export", run, "--step", "1", *to)
@@ -175,7 +175,7 @@ def test_without_its_data_a_model_has_no_tokenizer(
     try:
         error = refused(capsys, "sample", trained.log.folder)
         assert "the tokenizer of the data is unknown" in error
-        assert tally("export", trained.log.folder, "--to", "hf", "--out", str(tmp_path / "m")) == 0
+        assert tally("export", trained.log.folder, "--to", "hf", "-o", str(tmp_path / "m")) == 0
         assert "without a tokenizer" in capsys.readouterr().out
     finally:
         (tmp_path / "moved").rename(data)

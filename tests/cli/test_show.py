@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.test_text import realistic
-from torchtally.cli import COMMANDS, main, show
+from torchtally.cli import COMMANDS, ledgers, main
 from torchtally.cli.arguments import until
 from torchtally.views import VIEWS
 from torchtally.work.convention import Convention
@@ -59,7 +59,7 @@ def test_help_lists_every_view_with_its_summary(capsys: pytest.CaptureFixture[st
 
 
 def test_the_conventions_are_those_of_the_library() -> None:
-    assert tuple(Convention) == show.CONVENTIONS
+    assert tuple(Convention) == ledgers.CONVENTIONS
 
 
 def test_json_to_stdout(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,19 +199,6 @@ def test_what_a_training_costs(file: str, capsys: pytest.CaptureFixture[str]) ->
     assert (row["seconds"], row["gpu_hours"], row["price_source"]) == (86400, 24, "yours")
 
 
-def test_a_timeline_replaces_the_file_of_its_name(
-    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = tmp_path / "step.json"
-    place.write_text("older")
-    assert main(["show", file, "--timeline", str(place), "--gpu", "A100-SXM"]) == 0
-    assert capsys.readouterr().out == ""
-    document = json.loads(place.read_text())
-    assert document["otherData"]["chip"] == "A100-SXM"
-    assert main(["show", file, "--timeline", "-", "--gpu", "A100-SXM"]) == 0
-    assert json.loads(capsys.readouterr().out) == document
-
-
 def test_a_price_of_one_of_several_chips(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     prices = ["--price", "rtx4090=0.5", "--price", "H100-SXM=3"]
     rows, _ = told([file, *OTHERS, "--until", "1d", *prices], capsys)
@@ -286,10 +273,6 @@ def test_no_prices(text: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--gpu", "T4", "--price", "2.49"], "which chip? Name it: --price T4=2.49."),
         (["--gpu", "T4", "--price", "L4=2.49"], "L4 is not shown here; add --gpu L4."),
         (["--until", "1T-tokens"], "How many tokens a step"),
-        (["--timeline", "x.json", "--by", "line"], "--timeline is a separate view"),
-        (["--timeline", "x.json", "--roofline"], "--timeline is a file of its own"),
-        (["--timeline", "x.json", "--gpu", "T4", "--gpu", "L4"], "--timeline is of one chip"),
-        (["--timeline", "/no/such/place.json"], "/no/such/place.json: cannot be written"),
     ],
 )
 def test_what_cannot_be_compared(

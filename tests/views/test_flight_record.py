@@ -77,7 +77,7 @@ def test_a_command_writes_them(tmp_path: Path) -> None:
     assert run.code == 0, run.stderr
     tally = "from torchtally.cli import main\nmain()"
     prefix = str(tmp_path / "rank_")
-    shown = warm(tally, "show", str(run.file), "--flight-recorder", prefix)
+    shown = warm(tally, "export", str(run.file), "--to", "flight-recorder", "-o", prefix)
     subprocess.run(shown, check=True, cwd=tmp_path)
     for rank in range(2):
         (entry,) = pickle.loads(Path(f"{prefix}{rank}").read_bytes())["entries"]

@@ -19,7 +19,7 @@ from tests.builders import TraceBuilder, mm_call, spec
 from torchtally.chips import chip
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
-from torchtally.report.trace_events import timeline_text
+from torchtally.report.exports.perfetto import timeline_text
 from torchtally.timing.moments import Occupation
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Call, Coalesced, Phase, ProcessGroup, StreamWait, Trace, World

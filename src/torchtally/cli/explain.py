@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_columns, add_format, write_or_emit, write_report
+from torchtally.cli.output import add_columns, add_format, write_report
 from torchtally.cli.show import step_selection, view_names
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ examples:
   tally explain trace.json.gz                   what torch.profiler exported
   tally explain trace.json.gz --by op           any view that `tally show` has, measured
   tally explain trace.json.gz --gpu A100-SXM-40GB       where the driver's name is not known
-  tally explain trace.json.gz -o real.tally     keep the account; `tally show real.tally` opens it
+  tally explain trace.json.gz -o real.tally     keep the account, for `tally show` and `export`
   tally explain trace.json.gz --against run.tally       beside what `tally run -o` predicted
   tally explain trace.json.gz --script "train.py --batch=8"     the same: runs it first
   tally explain trace.json --execution-trace et.json    with its operators' exact arguments
@@ -84,9 +84,6 @@ def add_parser(subparsers: Subparsers) -> None:
         "--script", metavar="COMMAND", help="the same, of a script that is simulated first"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="keep the account as a trace")
-    parser.add_argument(
-        "--timeline", metavar="FILE", help="the account over time, for ui.perfetto.dev"
-    )
     add_columns(parser)
     parser.add_argument("--sort", metavar="COLUMN", help="with --by: largest first by this column")
     parser.add_argument("--top", type=positive_count, metavar="N", help="only the first N rows")
@@ -122,11 +119,6 @@ def command(args: argparse.Namespace) -> int:
     if args.output is not None:
         first.save(args.output)
     ledger = ledger_of(first, others, args)
-    if args.timeline is not None:
-        from torchtally.report.trace_events import timeline_text
-
-        write_or_emit(timeline_text(ledger), args.timeline)
-        return 0
     from torchtally.report.explained import explained_report
     from torchtally.report.ledger import view_report
     from torchtally.views import by
@@ -160,7 +152,7 @@ def explain_snapshot(args: argparse.Namespace) -> int:
     from torchtally.trace import Trace
     from torchtally.views import by
 
-    if len(args.files) > 1 or args.script is not None or args.timeline is not None:
+    if len(args.files) > 1 or args.script is not None:
         raise UsageError(
             "A memory snapshot is explained by itself: give one file, and --against a trace."
         )

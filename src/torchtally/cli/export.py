@@ -1,22 +1,51 @@
-"""`tally export`: a trained model in the format of transformers."""
+"""`tally export`: a run in the formats of other tools, a trained model in that of transformers."""
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers, positive_count
-from torchtally.cli.output import emit
+from torchtally.cli.arguments import Subparsers
+from torchtally.cli.chip_names import say_variants
+from torchtally.cli.ledgers import add_convention, ledger_of_file
+from torchtally.cli.output import emit, place_of, write_bytes
+from torchtally.cli.show import chip_of, step_selection
+from torchtally.report.exports import export_names
+
+if TYPE_CHECKING:
+    from torchtally.report.exports import Exported
 
 NAME = "export"
-SUMMARY = "write a trained model for transformers"
+SUMMARY = "write a run for memory_viz, Perfetto, speedscope, ..., or a trained model"
+MODEL = "hf"
 
-EPILOG = """\
+EXAMPLES = """\
 examples:
-  tally export runs/byte_gpt --to hf --out models/byte_gpt
-  tally export runs/byte_gpt --step 500 --to hf --out models/early --dtype bfloat16
+  tally export run.tally --to memory-snapshot           writes run.snapshot.pickle
+  tally export run.tally --to perfetto -o step.json.gz --gpu A100-SXM
+  tally export run.tally --to speedscope --step 2
+  tally export run.tally --to flamegraph --of memory -o peak.svg
+  tally export run.tally --to folded -o - | flamegraph.pl > flops.svg
+  tally export run.tally --to parquet -o calls.parquet
+  tally export runs/byte_gpt --to hf -o models/byte_gpt
+  tally export runs/byte_gpt --to hf -o models/early --step 500 --dtype bfloat16
 
-In DIR afterwards: config.json, model.safetensors, and the tokenizer of the data as
-tokenizer.json. AutoModelForCausalLM and AutoTokenizer of transformers load it, and
-so does every tool that loads such folders; `model.weights = "DIR"` trains on from it.
+Of a run, totals are of one step, as in `tally show`; a memory snapshot is of the whole run unless
+--step names a part of it. A model's folder gets config.json, model.safetensors, and the tokenizer
+of the data as tokenizer.json, which transformers loads.
 """
+OF_A_RUN = ("gpu", "of")
+OF_A_MODEL = ("dtype", "overwrite")
+
+
+def epilog() -> str:
+    """Every format with its line of help, and the examples."""
+    from torchtally.report.exports import exporter
+
+    lines = {name: exporter(name).SUMMARY for name in export_names()}
+    lines[MODEL] = "a model that `tally train` trained, as a folder of transformers"
+    width = max(map(len, lines))
+    text = "".join(f"  {name:{width}}  {line}\n" for name, line in lines.items())
+    return f"formats:\n{text}\n{EXAMPLES}"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -24,25 +53,114 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
-        description="Write a model that `tally train` trained as a folder of transformers.",
-        epilog=EPILOG,
+        description="Write what a run did as files that other tools open, or a trained model.",
+        epilog=epilog,
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run (log.folder)")
-    parser.add_argument("--to", choices=("hf",), required=True, help="hf: Hugging Face's format")
-    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write")
     parser.add_argument(
-        "--step", type=positive_count, metavar="N", help="of this checkpoint; default: the newest"
+        "file", metavar="RUN", help="a trace (tally run -o FILE); for hf the folder of a training"
     )
+    parser.add_argument(
+        "--to", choices=(*export_names(), MODEL), required=True, metavar="FORMAT",
+        help="one of those below",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o",
+        "--output",
+        "--out",
+        metavar="FILE",
+        help="where it goes, replacing what is there (default: beside RUN; - for stdout, where it "
+        "is text); .gz at its end compresses",
+    )
+    parser.add_argument(
+        "--step",
+        type=step_selection,
+        metavar="N",
+        help="of step N, of FIRST..LAST, or of the whole run ('all'); hf: of this checkpoint",
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="another chip to time the run on")
+    parser.add_argument(
+        "--of",
+        metavar="QUANTITY",
+        help="of flamegraph and folded: time (default), flops, bytes (moved), saved (for the "
+        "backward pass), memory (at the peak)",
+    )
+    add_convention(parser)
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="of the weights; default: as they were trained",
+        help="hf: of the weights; default: as they were trained",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the model in DIR")
+    parser.add_argument("--overwrite", action="store_true", help="hf: replace the model in FILE")
     parser.set_defaults(command=command)
 
 
 def command(args: argparse.Namespace) -> int:
+    """Write the files, and say where."""
+    check(args)
+    return export_model(args) if args.to == MODEL else export_run(args)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises UsageError for options of a run with a model, and the other way round."""
+    from torchtally.errors import UsageError
+
+    is_model = args.to == MODEL
+    for name in OF_A_RUN if is_model else OF_A_MODEL:
+        if getattr(args, name):
+            raise UsageError(
+                f"--{name} is of {'a run' if is_model else 'a model'}: leave it out with "
+                f"--to {args.to}."
+            )
+    if is_model and args.output is None:
+        raise UsageError("--to hf: where? Name the folder: -o models/mine.")
+    if is_model and not isinstance(args.step, int | None):
+        raise UsageError("--to hf is of one checkpoint: give --step a number.")
+
+
+def export_run(args: argparse.Namespace) -> int:
+    """The files of a format, each whole or not at all."""
+    import os
+
+    from torchtally.errors import UsageError
+    from torchtally.report.exports import Wanted, export, exporter
+
+    place = args.output or args.file.removesuffix(".tally") + exporter(args.to).SUFFIX
+    if place != "-" and os.path.exists(place) and os.path.samefile(place, args.file):
+        raise UsageError(f"{place}: is the run itself. Choose another file with -o FILE.")
+    place_of(place, "-o")
+    say_variants([args.gpu] if args.gpu else [])
+    ledger = ledger_of_file(args, chip_of(args.gpu) if args.gpu else None)
+    exported = export(ledger, args.to, Wanted(args.of or "", args.step is not None))
+    write_parts(exported, args.to, place)
+    for remark in exported.remarks:
+        print(f"tally: note: {remark}", file=sys.stderr)
+    return 0
+
+
+def write_parts(exported: "Exported", format: str, place: str) -> None:
+    """To files beside each other, whose names are printed, or one text to stdout for "-"."""
+    from torchtally.errors import UsageError
+
+    if place == "-":
+        content = exported.parts.get("")
+        if not isinstance(content, str):
+            raise UsageError(f"--to {format} is no text for stdout. Name its file: -o FILE.")
+        emit(content)
+        return
+    for part, content in exported.parts.items():
+        write_bytes(packed(content, place), place + part)
+        emit(f"{place}{part}\n")
+
+
+def packed(content: str | bytes, place: str) -> bytes:
+    """As it stands in a file of this name; the same bytes for the same content."""
+    import gzip
+
+    plain = content.encode("utf-8", "replace") if isinstance(content, str) else content
+    return gzip.compress(plain, 6, mtime=0) if place.endswith(".gz") else plain
+
+
+def export_model(args: argparse.Namespace) -> int:
     """Write the folder, and say what is in it."""
     from pathlib import Path
 
@@ -51,13 +169,14 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.train.trained import export, load_trained
     from torchtally.units import format_count
 
-    if Path(args.out, CONFIG).exists() and not args.overwrite:
-        raise UsageError(f"{args.out}: already has a model. Use --overwrite to replace it.")
-    trained = load_trained(args.run, args.step)
-    names = export(trained, args.out, dtype=args.dtype)
+    folder = args.output
+    if Path(folder, CONFIG).exists() and not args.overwrite:
+        raise UsageError(f"{folder}: already has a model. Use --overwrite to replace it.")
+    trained = load_trained(args.file, args.step)
+    names = export(trained, folder, dtype=args.dtype)
     parameters = format_count(sum(value.numel() for value in trained.model.parameters()))
     kind = str(trained.model.embedding.weight.dtype).removeprefix("torch.")
-    emit(f"{trained.source}: {parameters} parameters in {kind}\n{args.out}: {', '.join(names)}\n")
+    emit(f"{trained.source}: {parameters} parameters in {kind}\n{folder}: {', '.join(names)}\n")
     if trained.tokenizer is None:
         emit("without a tokenizer: that of the data is unknown\n")
     return 0

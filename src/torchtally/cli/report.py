@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
+from torchtally.cli.ledgers import add_convention, ledger_of_file
 from torchtally.cli.output import write_or_emit
-from torchtally.cli.show import CONVENTIONS, chip_of, step_selection
+from torchtally.cli.show import chip_of, step_selection
 from torchtally.cli.sources import source_texts
 
 if TYPE_CHECKING:
@@ -48,12 +49,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--step", type=step_selection, metavar="N|N..M|all", help="what the totals are of"
     )
-    parser.add_argument(
-        "--convention",
-        choices=CONVENTIONS,
-        default="full",
-        help="count causal attention in full (the default) or by half",
-    )
+    add_convention(parser)
     parser.add_argument(
         "--no-source", action="store_true", help="no text of files but the lines that ran"
     )
@@ -62,25 +58,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Write the page. Raises TraceFileError for a file that is not a whole trace."""
-    import gc
-
-    from torchtally.ledger import account
-    from torchtally.timing.targets import known_roofline
-    from torchtally.trace import Trace
-    from torchtally.trace.peers import load_peers
-    from torchtally.work.convention import Convention
-
-    gc.disable()  # a short life with a million records, none of them garbage
     say_variants([args.gpu] if args.gpu else [])
-    roofline = chip_of(args.gpu) if args.gpu else None
-    trace = Trace.load(args.file)
-    ledger = account(
-        trace,
-        convention=Convention(args.convention),
-        roofline=roofline or known_roofline(trace.chip),
-        step=args.step,
-        peers=load_peers(trace, args.file),
-    )
+    ledger = ledger_of_file(args, chip_of(args.gpu) if args.gpu else None)
     place = args.output or f"{args.file.removesuffix('.tally')}.html"
     write_page(ledger, place, has_source=not args.no_source)
     if place != "-":

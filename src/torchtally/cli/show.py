@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count, price, until
 from torchtally.cli.chip_names import say_variants
+from torchtally.cli.ledgers import add_convention, ledger_of_file
 from torchtally.cli.output import (
     add_columns,
     add_format,
     check_columns,
-    write_bytes,
-    write_or_emit,
     write_report,
 )
 from torchtally.errors import UsageError
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 NAME = "show"
 SUMMARY = "show any view of a trace that `tally run -o FILE` wrote"
 
-CONVENTIONS = ("full", "causal")
-
 EXAMPLES = """\
 examples:
   tally show run.tally
@@ -39,8 +36,6 @@ examples:
   tally show run.tally --by step                every step of the run, and evaluation
   tally show run.tally --step all               the whole run; --step 3, --step 2..5
   tally show run.tally --roofline --html page.html
-  tally show run.tally --timeline step.json     open it in ui.perfetto.dev
-  tally show run.tally --flight-recorder dumps/rank_      torchfrtrace dumps
   tally show run.tally --allocator expandable_segments:True
   tally show run.tally --by op --json | jq '.rows[0]'
   tally show run.tally --gpu A100-SXM --gpu RTX-4090 --gpu H200      the same step elsewhere
@@ -151,18 +146,6 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="a page for a browser, to FILE: that plot, and the views by bound, line and module",
     )
-    parser.add_argument(
-        "--timeline",
-        metavar="FILE",
-        help="every stream and communicator of every rank over time, to FILE, which "
-        "ui.perfetto.dev opens; with --gpu, on another chip",
-    )
-    parser.add_argument(
-        "--flight-recorder",
-        metavar="PREFIX",
-        help="collectives of every simulated rank as PyTorch's flight recorder dumps them, to "
-        "files PREFIX0, PREFIX1, ... for torchfrtrace; times are predicted",
-    )
     add_columns(parser)
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
@@ -171,65 +154,24 @@ def add_parser(subparsers: Subparsers) -> None:
         "--top", type=positive_count, metavar="N", help="only the N most expensive rows"
     )
     add_format(parser)
-    parser.add_argument(
-        "--convention",
-        choices=CONVENTIONS,
-        default="full",
-        help="count causal attention in full (the default) or by half",
-    )
+    add_convention(parser)
     parser.set_defaults(command=command)
 
 
 def command(args: argparse.Namespace) -> int:
     """Show the view. Raises TraceFileError for a file that is not a whole trace."""
-    import gc
-
     check(args)
-    from torchtally.ledger import account
-    from torchtally.timing.targets import known_roofline
-    from torchtally.trace import Trace
-    from torchtally.trace.peers import load_peers
-    from torchtally.work.convention import Convention
-
     say_variants(args.gpu)
     chips = [chip_of(name) for name in args.gpu]
-    gc.disable()  # a short life with a million records, none of them garbage
-    trace = Trace.load(args.file)
     is_of_one = args.by is not None or is_drawn(args)
-    timed_on = chips[0] if is_of_one and chips else known_roofline(trace.chip)
-    ledger = account(
-        trace,
-        convention=Convention(args.convention),
-        roofline=timed_on,
-        step=args.step,
-        peers=load_peers(trace, args.file),
-    )
-    if args.timeline is not None:
-        from torchtally.report.trace_events import timeline_text
-
-        write_or_emit(timeline_text(ledger), args.timeline)
-        return 0
-    if args.flight_recorder is not None:
-        return _write_flight_records(ledger, args.flight_recorder)
+    ledger = ledger_of_file(args, chips[0] if is_of_one and chips else None)
     write_report(_report(ledger, chips, args), args, is_beside_files=args.roofline)
     return 0
 
 
-def _write_flight_records(ledger: "Ledger", prefix: str) -> int:
-    """A file for each rank. Returns the exit code."""
-    import pickle
-
-    from torchtally.views.flight_record import flight_record
-
-    for rank in (ledger, *ledger.others):
-        content = pickle.dumps(flight_record(rank))
-        write_bytes(content, f"{prefix}{rank.trace.world.rank}")
-    return 0
-
-
 def is_drawn(args: argparse.Namespace) -> bool:
-    """A plot is asked for, in the terminal, on a page or over time."""
-    return args.roofline or args.html is not None or args.timeline is not None
+    """A plot is asked for, in the terminal or on a page."""
+    return args.roofline or args.html is not None
 
 
 def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Report":
@@ -259,13 +201,10 @@ def _of_a_real_run(ledger: "Ledger", columns: "Sequence[str] | None") -> "Report
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError for options that ask for two things at once, or for nothing."""
     is_money = args.until is not None or bool(args.price)
-    if args.timeline is not None and (args.roofline or args.html is not None):
-        raise UsageError("--timeline is a file of its own: leave out --roofline and --html.")
-    drawn = "--timeline is" if args.timeline is not None else "--roofline and --html are"
     if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
-        raise UsageError(f"{drawn} a separate view: give one at a time.")
+        raise UsageError("--roofline and --html are a separate view: give one at a time.")
     if is_drawn(args) and len(args.gpu) > 1:
-        raise UsageError(f"{drawn} of one chip: give one --gpu.")
+        raise UsageError("--roofline and --html are of one chip: give one --gpu.")
     if args.by is not None and args.allocator:
         raise UsageError("--by and --allocator are two views: give one at a time.")
     if (args.by is not None or args.allocator) and is_money:

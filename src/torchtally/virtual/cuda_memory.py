@@ -11,13 +11,11 @@ from typing import Any
 from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.memory.allocator import AllocatorSettings, Block
+from torchtally.memory.allocator.snapshot import SNAPSHOT_PROTOCOL
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.memory_history import MemoryHistory, snapshot
 from torchtally.virtual.stand_ins import StandIn
-
-PICKLE_PROTOCOL = 4
-"""The snapshot viewer in the web reads no other (pytorch issue 183842)."""
 
 
 class CudaMemory:
@@ -114,7 +112,7 @@ class CudaMemory:
         """As torch's, in a protocol every viewer reads, whatever Python's default is."""
         contents = private.memory_snapshot(**options)
         with open(filename, "wb") as file:
-            pickle.dump(contents, file, protocol=PICKLE_PROTOCOL)
+            pickle.dump(contents, file, protocol=SNAPSHOT_PROTOCOL)
 
     def record_history(self, *args: Any, **kwargs: Any) -> None:
         for history in self.histories:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from torchtally.memory.allocator import Block
+from torchtally.memory.allocator import Block, segment_record, settings_record
 from torchtally.virtual.device_memory import DeviceMemory
 
 OURS = str(Path(__file__).parent.parent)
@@ -105,63 +105,18 @@ class MemoryHistory:
 
     def segments(self) -> list[dict[str, Any]]:
         """Every segment with its blocks, by address."""
-        return [self._segment(blocks) for blocks in self.memory.allocator.segments()]
-
-    def _segment(self, blocks: list[Block]) -> dict[str, Any]:
-        head = blocks[0]
-        active = [block for block in blocks if not block.is_available]
-        return {
-            "device": self.memory.device.index or 0,
-            "address": head.address,
-            "total_size": sum(block.size for block in blocks),
-            "allocated_size": sum(block.size for block in blocks if block.is_allocated),
-            "active_size": sum(block.size for block in active),
-            "requested_size": sum(block.requested_bytes for block in active),
-            "stream": head.stream,
-            "segment_type": "small" if head.pool.is_small else "large",
-            "segment_pool_id": head.pool.owner,
-            "is_expandable": head.segment is not None,
-            "frames": [],
-            "blocks": [
-                {
-                    "address": block.address,
-                    "size": block.size,
-                    "requested_size": block.requested_bytes,
-                    "state": state_of(block),
-                    "frames": list(block.frames or ()),
-                }
-                for block in blocks
-            ],
-        }
+        device = self.memory.device.index or 0
+        return [segment_record(blocks, device) for blocks in self.memory.allocator.segments()]
 
     def entries(self) -> list[dict[str, Any]]:
         return list(self._entries)
 
 
-def state_of(block: Block) -> str:
-    if block.is_allocated:
-        return "active_allocated"
-    return "active_pending_free" if block.is_pending else "inactive"
-
-
 def snapshot(histories: list[MemoryHistory]) -> dict[str, Any]:
     """All GPUs' segments and histories."""
-    settings = histories[0].memory.allocator.settings
     return {
         "segments": [segment for history in histories for segment in history.segments()],
         "device_traces": [history.entries() for history in histories],
-        "allocator_settings": {
-            "PYTORCH_CUDA_ALLOC_CONF": settings.text,
-            "max_split_size": settings.max_split_bytes if settings.max_split_bytes < 2**63 else -1,
-            "garbage_collection_threshold": settings.garbage_collection_threshold,
-            "expandable_segments": settings.is_expandable,
-            "pinned_num_register_threads": 1,
-            "release_lock_on_cudamalloc": False,
-            "pinned_use_cuda_host_register": False,
-            "roundup_power2_divisions": {
-                str(1 << interval): divisions
-                for interval, divisions in enumerate(settings.roundup_power2_divisions)
-            },
-        },
+        "allocator_settings": settings_record(histories[0].memory.allocator.settings),
         "external_annotations": [],
     }

@@ -5,18 +5,22 @@ from torchtally.memory.allocator.caching import CachingAllocator
 from torchtally.memory.allocator.checkpoint import PoolState, checkpoint, restore
 from torchtally.memory.allocator.out_of_memory import OutOfMemoryError
 from torchtally.memory.allocator.private_pools import PoolId, Takes
-from torchtally.memory.allocator.replay import replay
+from torchtally.memory.allocator.replay import Player, replay
 from torchtally.memory.allocator.settings import AllocatorSettings
+from torchtally.memory.allocator.snapshot import segment_record, settings_record
 
 __all__ = [
     "AllocatorSettings",
     "Block",
     "CachingAllocator",
     "OutOfMemoryError",
+    "Player",
     "PoolId",
     "PoolState",
     "Takes",
     "checkpoint",
     "replay",
     "restore",
+    "segment_record",
+    "settings_record",
 ]

@@ -9,9 +9,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchtally.ledger import Ledger
+from torchtally.report.exports import Exported, Wanted
 from torchtally.views.tracks import RankTracks, tracks_of
 
+SUMMARY = "every stream, communicator and rank over time, for ui.perfetto.dev, chrome://tracing"
+SUFFIX = ".trace.json"
+
 Event = dict[str, Any]
+
+
+def export(ledger: Ledger, wanted: Wanted) -> Exported:
+    """One document. Raises UsageError for a ledger without times."""
+    return Exported({"": timeline_text(ledger)})
 
 
 def timeline_text(ledger: Ledger) -> str:

@@ -1,0 +1,15 @@
+"""The page about the run in Markdown: what `tally show --format markdown` prints."""
+
+from torchtally.ledger import Ledger
+from torchtally.report.exports import Exported, Wanted
+from torchtally.report.formats import render
+from torchtally.report.ledger import ledger_report
+from torchtally.report.report import Look
+
+SUMMARY = "the page about the run, for an issue or a pull request"
+SUFFIX = ".md"
+
+
+def export(ledger: Ledger, wanted: Wanted) -> Exported:
+    """One text."""
+    return Exported({"": render(ledger_report(ledger), "markdown", Look())})
