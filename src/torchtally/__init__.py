@@ -14,6 +14,7 @@
 Names are imported when first used: `import torchtally` imports no torch.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torchtally.errors import TallyError
     from torchtally.ledger import Ledger, account
     from torchtally.models.summary import summary
+    from torchtally.notebook.commands import tally
     from torchtally.runs.function import run
     from torchtally.runs.recording import record
     from torchtally.timing.targets import roofline
@@ -52,6 +54,7 @@ _HOMES = {
     "roofline": "timing.targets",
     "run": "runs.function",
     "summary": "models.summary",
+    "tally": "notebook.commands",
     "virtual_gpu": "virtual.session",
 }
 
@@ -72,6 +75,7 @@ __all__ = [
     "roofline",
     "run",
     "summary",
+    "tally",
     "virtual_gpu",
 ]
 
@@ -83,19 +87,30 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"torchtally.{home}"), name)
 
 
-def _text(value: Any) -> str:
-    from torchtally.report.shown import text
+def _renderer(form: str) -> Callable[[Any], str]:
+    def render(value: Any) -> str:
+        home = "notebook.page" if form == "page" else "report.shown"
+        text: str = getattr(import_module(f"torchtally.{home}"), form)(value)
+        return text
 
-    return text(value)
-
-
-def _html(value: Any) -> str:
-    from torchtally.report.shown import html
-
-    return html(value)
+    return render
 
 
-renderers.update(text=_text, html=_html)
+renderers.update({form: _renderer(form) for form in ("text", "html", "markdown", "page")})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext torchtally`: the magics `%%tally` and `%tally`."""
+    from torchtally.notebook.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext torchtally`."""
+    from torchtally.notebook.magics import unload
+
+    unload(shell)
 
 
 def __dir__() -> list[str]:

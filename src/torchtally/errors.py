@@ -4,6 +4,7 @@
     ├── UsageError             a wrong command line or argument            (exit 2)
     │   └── UnknownChipError   a GPU name that no row of the table answers (exit 2)
     ├── ScriptError            the user's script cannot be run             (exit 2)
+    ├── LimitError             a limit of a cell does not hold             (exit 3)
     ├── CheckpointError        cannot be written, or is damaged            (exit 1)
     ├── OutputError            stdout is closed or full                    (exit 1)
     ├── TraceFileError         not a trace, cut short, or of another version (exit 1)
@@ -34,6 +35,12 @@ class UnknownChipError(UsageError):
 
 class ScriptError(TallyError):
     exit_code = 2
+
+
+class LimitError(TallyError):
+    """What must hold does not; the message has a line for each limit."""
+
+    exit_code = 3
 
 
 class CheckpointError(TallyError):

@@ -5,6 +5,8 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
@@ -14,7 +16,7 @@ from torchtally.errors import OutputError, UsageError, did_you_mean
 from torchtally.report.formats import format_names, render
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torchtally.report.report import Look, Report
 
@@ -83,7 +85,25 @@ def write_report(
             write_or_emit(render(report, format, look(sys.stdout)), place)
     places = [place for place in files.values() if place is not None]
     if not places or (is_beside_files and "-" not in places):
-        emit(render(report, args.format, look(sys.stdout)))
+        reports = _reports.get()
+        if reports is not None and args.format == "text":
+            reports.append(report)
+        else:
+            emit(render(report, args.format, look(sys.stdout)))
+
+
+_reports: "ContextVar[list[Report] | None]" = ContextVar("reports", default=None)
+
+
+@contextmanager
+def reports_collected() -> "Iterator[list[Report]]":
+    """Within, reports that would be printed as plain text are kept instead: for who shows them."""
+    reports: list[Report] = []
+    token = _reports.set(reports)
+    try:
+        yield reports
+    finally:
+        _reports.reset(token)
 
 
 def look(stream: TextIO | None) -> "Look":

@@ -5,6 +5,7 @@ findings = check(ledger, limits)           # each says whether its limit holds, 
 """
 
 from torchtally.gates.check import Finding as Finding
+from torchtally.gates.check import Findings as Findings
 from torchtally.gates.check import check as check
 from torchtally.gates.limits import Limit as Limit
 from torchtally.gates.limits import parse_limits as parse_limits

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torchtally.gates.gauges import GAUGES, GaugeReading
 from torchtally.gates.limits import Limit
 from torchtally.ledger import Ledger
+from torchtally.shown import Shown
 from torchtally.table import Table
 from torchtally.units import Unit
 from torchtally.views.moments import moment_at
@@ -44,9 +45,13 @@ class Finding:
         return value is not None and self.is_decided and self.limit.holds(value)
 
 
-def check(ledger: Ledger, limits: Iterable[Limit]) -> list[Finding]:
+class Findings(Shown, list[Finding]):
     """A finding for each limit, in their order."""
-    return [_finding(ledger, limit) for limit in limits]
+
+
+def check(ledger: Ledger, limits: Iterable[Limit]) -> Findings:
+    """A finding for each limit, in their order."""
+    return Findings(_finding(ledger, limit) for limit in limits)
 
 
 def _finding(ledger: Ledger, limit: Limit) -> Finding:

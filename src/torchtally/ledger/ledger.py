@@ -25,7 +25,7 @@ from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.times import Times, Untold, predict_times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
 from torchtally.memory import Memory
-from torchtally.shown import Shown
+from torchtally.shown import Browsable
 from torchtally.steps import Course, Period
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.slots import Slot
@@ -39,7 +39,7 @@ class ConservationError(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger(Shown):
+class Ledger(Browsable):
     """The account of one run. Immutable; every view of it sums to `total`."""
 
     trace: Trace

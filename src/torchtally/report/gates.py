@@ -7,6 +7,7 @@ from rich.text import Text
 from torchtally.gates import Finding
 from torchtally.report.document import Document
 from torchtally.report.grid import table_lines, wrapped
+from torchtally.report.report import Look, Report
 from torchtally.report.terminal import joined
 from torchtally.units import format_number
 
@@ -16,6 +17,27 @@ def findings_text(
 ) -> str:
     """Each limit, and whether it holds; those that do not hold last, each with its lines."""
     return joined(list(_lines(findings, width)), is_coloured)
+
+
+def findings_report(findings: Sequence[Finding]) -> Report:
+    """Whether all limits hold, a sentence for each, and the lines behind those that do not."""
+    holding = sum(finding.holds for finding in findings)
+    evidence = {
+        hash(finding.evidence.title): finding.evidence
+        for finding in findings
+        if finding.evidence is not None
+    }
+
+    def text(look: Look) -> str:
+        return findings_text(findings, width=look.width, is_coloured=look.is_coloured)
+
+    return Report(
+        title=f"{holding} of {len(findings)} limits hold",
+        facts=tuple(sentence(finding) for finding in findings),
+        tables=tuple((str(number), table) for number, table in evidence.items()),
+        text=text,
+        document=lambda: {"limits": findings_document(findings)},
+    )
 
 
 def sentence(finding: Finding) -> str:

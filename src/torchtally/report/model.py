@@ -5,7 +5,7 @@ from functools import partial
 
 from torchtally.report.document import Document, gaps_document, pick, picks
 from torchtally.report.report import Look, Report
-from torchtally.report.text import model_facts, model_text, verdict
+from torchtally.report.text import model_sentences, model_text
 from torchtally.views.model_summary import DEPTH, ModelSummary, ModuleNode
 
 FIGURES = ("flops_forward", "flops_backward", "flops_recompute", "bytes_saved")
@@ -25,10 +25,12 @@ def model_report(
     def text(look: Look) -> str:
         return model_text(summary, table, width=look.width, is_coloured=look.is_coloured)
 
+    facts, remarks = model_sentences(summary)
     return Report(
         title=summary.root.facts.class_name,
-        facts=(verdict(summary.verdict), *model_facts(summary)),
+        facts=facts,
         tables=(("modules", table),),
+        remarks=remarks,
         text=text,
         document=partial(model_document, summary),
     )

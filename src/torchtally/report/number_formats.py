@@ -8,7 +8,6 @@ from torchtally.chips import Chip, known_chips
 from torchtally.number_formats import Conversion, FloatLayout, NumberFormat
 from torchtally.report.document import Document
 from torchtally.report.grid import INDENT, wrapped
-from torchtally.report.page import element, joined, table_html
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
 from torchtally.table import Table
@@ -46,13 +45,6 @@ def comparison_text(comparison: FormatComparison, look: Look | None = None) -> s
         for name, table in _tables(comparison)
     ]
     return "\n".join(parts)
-
-
-def comparison_html(comparison: FormatComparison) -> str:
-    """The same tables as HTML."""
-    return joined(
-        [element("h2", "Number formats"), *(table_html(t) for _, t in _tables(comparison))]
-    )
 
 
 def _tables(comparison: FormatComparison) -> Iterator[tuple[str, Table]]:

@@ -65,6 +65,7 @@ def page(
     facts: Sequence[str],
     plots: Sequence[Plot],
     tables: Sequence[Table],
+    remarks: Sequence[str] = (),
     text: str = "",
 ) -> str:
     """A whole document. `facts` are sentences below its title, `text` is preformatted."""
@@ -83,9 +84,15 @@ def page(
         *(element("p", fact) for fact in facts),
         *map(plot_html, plots),
         *map(table_html, tables),
-        *([element("pre", Html("\n".join(map(_safe, text.splitlines()))))] if text else []),
+        *(element("p", remark) for remark in remarks),
+        *([preformatted(text)] if text else []),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def preformatted(text: str) -> Html:
+    """Lines as they are."""
+    return element("pre", Html("\n".join(map(_safe, text.splitlines()))))
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -93,32 +100,55 @@ def page(
 
 def table_html(table: Table) -> Html:
     """A table with all its columns, those of text first, its totals and its note."""
+    return element("section", element("h2", in_words(table.title)), *grid_html(table))
+
+
+def grid_html(table: Table, *, bars: int | None = None) -> Iterator[Html]:
+    """The table without its title, and its note. Cells of the column at the place `bars` have
+    their share of its total as `--share`, for a style that draws it.
+    """
     columns = table.columns
     order = text_first(table)
     head = (_head(columns[index]) for index in order)
     rows = (
-        element("tr", *(_cell(row[index], columns[index].unit) for index in order))
+        element(
+            "tr",
+            *(
+                _cell(
+                    row[index],
+                    columns[index].unit,
+                    share=_share(row[index], table.totals[index]) if index == bars else None,
+                )
+                for index in order
+            ),
+        )
         for row in table.rows
     )
     parts = [element("thead", element("tr", *head)), element("tbody", *rows)]
     if any(cell is not None for cell in table.totals):
         parts.append(element("tfoot", element("tr", *_totals(table, order))))
-    return element(
-        "section",
-        element("h2", in_words(table.title)),
-        element("div", element("table", *parts), class_="wide"),
-        *([element("p", text)] if (text := remarks(table)) else []),
-    )
+    yield element("div", element("table", *parts), class_="wide")
+    if text := remarks(table):
+        yield element("p", text)
+
+
+def _share(cell: Cell, total: Cell) -> float | None:
+    """None where there is none."""
+    if isinstance(cell, str) or isinstance(total, str) or not total or cell is None:
+        return None
+    return min(max(cell / total, 0.0), 1.0)
 
 
 def _head(column: Column) -> Html:
     return element("th", column.title, scope="col", **_class(column.unit))
 
 
-def _cell(cell: Cell, unit: Unit) -> Html:
+def _cell(cell: Cell, unit: Unit, *, share: float | None = None) -> Html:
     text = cell_text(cell, unit)
-    hover = {"title": text} if unit.is_code and len(text) > SHORT else {}
-    return element("td", text, **_class(unit), **hover)
+    more = {"title": text} if unit.is_code and len(text) > SHORT else {}
+    if share is not None:
+        more["style"] = f"--share:{share:.1%}"
+    return element("td", text, **_class(unit), **more)
 
 
 SHORT = 60

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchtally.report.document import Document, in_words
+from torchtally.shown import Shown
 from torchtally.table import Table
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Shown):
     """Sentences, plots and tables; with a text or a document of its own where those say more."""
 
     title: str
@@ -31,6 +32,8 @@ class Report:
     plots: "tuple[Plot, ...]" = ()
     tables: tuple[tuple[str, Table], ...] = ()
     """By name, as a document's keys."""
+    remarks: tuple[str, ...] = ()
+    """Sentences below the tables: what is unknown, or was not counted."""
     text: Callable[[Look], str] | None = None
     """For a terminal; None for plots and tables one after the other."""
     document: Callable[[], Document] | None = None

@@ -5,9 +5,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from functools import partial
 from typing import TextIO
 
-from torchtally.progress import StatusLine
+from torchtally.progress import StatusLine, TextStream
 from torchtally.units import format_bytes, format_seconds
 
 INTERVAL_S = 0.2
@@ -22,17 +24,26 @@ class RunProgress:
     is drawn behind text that has not ended: a prompt, or a progress bar of the script's own.
     """
 
-    def __init__(self, *, steps: int | None = None, is_quiet: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        steps: int | None = None,
+        is_quiet: bool = False,
+        stream: TextStream | None = None,
+    ) -> None:
+        """`stream`: where it is drawn; None for stderr."""
         self.steps_expected = steps
         self.steps = 0
         self.operators: Callable[[], int] = int
         self.host_operators: Callable[[], int] = int
         self.host_bytes: Callable[[], int] = int
         self.peak_bytes: Callable[[], int] = int
-        self._status = StatusLine(is_quiet=is_quiet)
+        self._status = StatusLine(stream, is_quiet=is_quiet)
         self._process = os.getpid()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._draw, name="tally-progress", daemon=True)
+        # In our context: a notebook's kernel finds the cell that an output is of by it.
+        draw = partial(copy_context().run, self._draw)
+        self._thread = threading.Thread(target=draw, name="tally-progress", daemon=True)
         self._lock = threading.RLock()
         self._is_line_over = True
         """Whether what the script printed last ended its line."""

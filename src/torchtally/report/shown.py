@@ -1,38 +1,90 @@
-"""What `print` and a notebook show of a table, a ledger and others: see `torchtally.shown`."""
+"""What `print` and a notebook show of tables, ledgers and others: see `torchtally.shown`.
 
+Each becomes a report, which the formats of commands render, and `notebook` for a notebook.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torchtally.gates import Findings
 from torchtally.ledger import Ledger
-from torchtally.report.number_formats import comparison_html, comparison_text
-from torchtally.report.page import element, joined, table_html
-from torchtally.report.terminal import table_text
-from torchtally.report.text import model_facts, model_text, summary_text, verdict
+from torchtally.plan.questions import Answer
+from torchtally.report.answer import answer_report
+from torchtally.report.formats import render
+from torchtally.report.gates import findings_report
+from torchtally.report.model import model_report
+from torchtally.report.notebook import MOST_ROWS, report_html
+from torchtally.report.number_formats import comparison_report
+from torchtally.report.report import Look, Report, table_report
+from torchtally.report.text import closing_sentences, opening_sentences, summary_text
+from torchtally.report.trace import trace_report
 from torchtally.table import Table
+from torchtally.trace import Trace
 from torchtally.views.model_summary import ModelSummary
 from torchtally.views.number_formats import FormatComparison
-from torchtally.views.summary import summarise
-
-MOST_ROWS = 20
-"""Of each table in a notebook."""
+from torchtally.views.summary import Summary, summarise
 
 
-def text(value: Table | Ledger | ModelSummary | FormatComparison) -> str:
-    """A table, or what `tally dtypes`, `tally summary` or, of a ledger, `tally show` prints."""
-    if isinstance(value, FormatComparison):
-        return comparison_text(value)
-    if isinstance(value, ModelSummary):
-        return model_text(value, value.table())
-    return table_text(value) if isinstance(value, Table) else summary_text(summarise(value))
+def text(value: Any) -> str:
+    """A table, or what a command prints of its like."""
+    return render(report_of(value), "text", Look())
 
 
-def html(value: Table | Ledger | ModelSummary | FormatComparison) -> str:
-    """The same as HTML: escaped, without scripts, styles or links."""
-    if isinstance(value, FormatComparison):
-        return comparison_html(value)
-    if isinstance(value, ModelSummary):
-        sentences = (verdict(value.verdict), *model_facts(value))
-        return joined([*(element("p", text) for text in sentences), table_html(value.table())])
-    if isinstance(value, Table):
-        return table_html(value.top(MOST_ROWS))
-    summary = summarise(value)
-    tables = (summary.phases, summary.categories, summary.lines, summary.modules)
-    shown = (table_html(table.top(MOST_ROWS)) for table in tables if table and table.rows)
-    return joined([element("p", verdict(summary.verdict)), *shown])
+def html(value: Any) -> str:
+    """The same for a notebook: escaped, without scripts or links."""
+    return report_html(report_of(value))
+
+
+def markdown(value: Any) -> str:
+    """The same as Markdown, with as many rows as a notebook has."""
+    report = report_of(value)
+    tables = tuple((name, table.top(MOST_ROWS)) for name, table in report.tables)
+    return render(replace(report, tables=tables), "markdown", Look())
+
+
+def report_of(value: Any) -> Report:
+    """What is said of a value, once for all forms."""
+    if isinstance(value, Report):
+        return value
+    make = next(make for kind, make in REPORTS.items() if isinstance(value, kind))
+    return make(value)
+
+
+def ledger_overview(ledger: Ledger) -> Report:
+    """The one-page report of a run."""
+    summary = summarise(ledger)
+    title, *sentences = opening_sentences(summary)
+    return Report(
+        title=title,
+        facts=tuple(sentences),
+        tables=tuple((str(n), table) for n, table in enumerate(_tables(summary))),
+        remarks=closing_sentences(summary),
+        text=partial(_summary_text, summary),
+    )
+
+
+def _tables(summary: Summary) -> list[Table]:
+    """The dearest lines first, since a notebook folds what comes later."""
+    holders = None if summary.shortage is None else summary.shortage.holders
+    tables = (
+        holders, summary.lines, summary.peak_lines, summary.library_lines, summary.categories,
+        summary.modules, summary.phases, summary.run_steps,
+    )  # fmt: skip
+    return [table for table in tables if table is not None and table.rows]
+
+
+def _summary_text(summary: Summary, look: Look) -> str:
+    return summary_text(summary, width=look.width, is_coloured=look.is_coloured)
+
+
+REPORTS: dict[type, Callable[[Any], Report]] = {
+    Table: table_report,
+    Ledger: ledger_overview,
+    Trace: trace_report,
+    ModelSummary: model_report,
+    FormatComparison: comparison_report,
+    Answer: answer_report,
+    Findings: findings_report,
+}

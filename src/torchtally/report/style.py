@@ -54,7 +54,7 @@ td { max-width: 24rem; overflow: hidden; text-overflow: ellipsis; }
 tbody tr:nth-child(even) { background: var(--stripe); }
 tfoot td { font-weight: 700; border-top: 1px solid var(--rule); }
 .number { text-align: right; }
-.code { font-family: ui-monospace, monospace; font-size: .95em; }
+.code { font-family: ui-monospace, monospace; font-size: .95em; white-space: pre; }
 @media (max-width: 40rem) {
   body { padding: 1rem .8rem 2rem; font-size: 15px; }
   svg text { font-size: 20px; }

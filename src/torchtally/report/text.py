@@ -14,7 +14,7 @@ from torchtally.progress import printable
 from torchtally.report.effects import sections
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.odd_sizes import odd_size_sentences
-from torchtally.report.plain import cut_left, cut_right
+from torchtally.report.plain import LIMIT, cut_left, cut_right
 from torchtally.report.terminal import joined
 from torchtally.steps import Period
 from torchtally.table import Table
@@ -66,10 +66,7 @@ def _model_lines(summary: ModelSummary, table: Table, width: int) -> Iterator[Te
         yield from _prose(fact, width, "" if number else "bold")
     yield from table_lines(table, width)
     yield Text()
-    yield from _coverage(page, width)
-    yield from _untimed(page.time, width)
-    yield from _placeholders(page, width)
-    yield from _notes(page, width)
+    yield from _doubts(page, width)
 
 
 def model_facts(summary: ModelSummary) -> Iterator[str]:
@@ -83,10 +80,10 @@ def model_facts(summary: ModelSummary) -> Iterator[str]:
 
 def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     yield from _verdict(summary, width)
+    yield from _ended(summary, width)
     if summary.shortage is not None:
-        yield from _shortage(summary.shortage, width)
-    else:
-        yield from _ending(summary, width)
+        yield Text()
+        yield from table_lines(summary.shortage.holders.top(TOP_HOLDERS), width, is_brief=True)
     if summary.total.count:
         yield from _time(summary, width)
     yield Text()
@@ -94,13 +91,55 @@ def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     if summary.total.count:
         yield from _tables(summary, width)
         yield Text()
+    yield from _doubts(summary, width)
+    yield from _effects(summary, width)
+    if summary.total.count:
+        yield from _next(summary, file)
+
+
+def _ended(summary: Summary, width: int) -> Iterator[Text]:
+    if summary.shortage is not None:
+        yield from _shortage(summary.shortage, width)
+    else:
+        yield from _ending(summary, width)
+
+
+def _doubts(summary: Summary, width: int) -> Iterator[Text]:
+    """What is counted, what is unknown, and what a real GPU would do otherwise."""
+    if summary.total.count:
         yield from _coverage(summary, width)
         yield from _untimed(summary.time, width)
     yield from _placeholders(summary, width)
     yield from _notes(summary, width)
-    yield from _effects(summary, width)
-    if summary.total.count:
-        yield from _next(summary, file)
+
+
+# As sentences, for pages ------------------------------------------------------------------------
+
+
+def opening_sentences(summary: Summary) -> tuple[str, ...]:
+    """What the one-page report says above its tables, the verdict first."""
+    parts = [_verdict(summary, LIMIT), _ended(summary, LIMIT)]
+    parts += [_time(summary, LIMIT)] if summary.total.count else []
+    return _sentences(*parts, _heading(summary, LIMIT))
+
+
+def closing_sentences(summary: Summary) -> tuple[str, ...]:
+    """What it says below them: what is counted, unknown or different, and which files changed."""
+    return _sentences(_doubts(summary, LIMIT), _effects(summary, LIMIT))
+
+
+def model_sentences(summary: ModelSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is said of a model above and below the tree of its modules."""
+    page = summarise(summary.ledger)
+    above = _sentences(_verdict(page, LIMIT), _time(page, LIMIT))
+    return (*above, *model_facts(summary)), _sentences(_doubts(page, LIMIT))
+
+
+def _sentences(*parts: Iterator[Text]) -> tuple[str, ...]:
+    return tuple(line.plain.strip() for lines in parts for line in lines)
+
+
+# The parts --------------------------------------------------------------------------------------
 
 
 def _tables(summary: Summary, width: int) -> Iterator[Text]:
@@ -329,8 +368,6 @@ def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
     line = shortage.site.line
     if line is not None and line.text:
         yield Text(f"{INDENT}{cut_right(printable(line.text), width - len(INDENT))}")
-    yield Text()
-    yield from table_lines(shortage.holders.top(TOP_HOLDERS), width, is_brief=True)
 
 
 def _ending(summary: Summary, width: int) -> Iterator[Text]:

@@ -1,6 +1,8 @@
 """Trace a function on a virtual GPU."""
 
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torchtally.chips import Chip, Cluster
 from torchtally.isolation import Writes
@@ -10,8 +12,13 @@ from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import cluster_of, roofline
 from torchtally.trace import Ending, Trace
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
-from torchtally.tracer.session import Predictor, recording, world_of
+from torchtally.tracer.session import Predictor, Recording, ignore_step, recording, world_of
 from torchtally.tracer.steps import StepLimit, StepsDone
+from torchtally.tracer.stopper import INTERRUPTED
+
+
+def ignore_recording(recording: Recording) -> None:
+    """Nothing is to be done before the run."""
 
 
 def run(
@@ -55,7 +62,56 @@ def run(
 
     Whatever `function` raises is raised here. Raises UnknownChipError for an unknown GPU.
     """
-    name = getattr(function, "__qualname__", repr(function))
+    done = run_to_end(
+        function,
+        gpu=gpu,
+        name=getattr(function, "__qualname__", repr(function)),
+        rank=rank,
+        limit=StepLimit(steps),
+        nonzero_fraction=nonzero_fraction,
+        memory_is_limited=memory_is_limited,
+        placeholder_limit=placeholder_limit,
+        writes=writes,
+        files=files,
+        host_clock=host_clock,
+        prediction=prediction,
+    )
+    if done.error is not None:
+        raise done.error
+    return done.trace
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A function's run, however it ended."""
+
+    trace: Trace
+    error: BaseException | None
+    """What the function raised; None where it came to its end, or its steps were done."""
+
+
+def run_to_end(
+    function: Callable[[], object],
+    *,
+    gpu: str | Chip,
+    name: str,
+    limit: StepLimit,
+    rank: int = 0,
+    nonzero_fraction: float = 1.0,
+    memory_is_limited: bool = True,
+    placeholder_limit: int = PLACEHOLDER_LIMIT,
+    writes: Writes = "isolated",
+    files: str | None = None,
+    host_clock: bool = False,
+    prediction: Predictor | None = None,
+    on_start: Callable[[Recording], None] = ignore_recording,
+    on_step: Callable[[int], None] = ignore_step,
+) -> EndedRun:
+    """The trace of all that a function did until it ended, was stopped, or failed.
+
+    As `run`, but for `name`, what the trace is called; `limit`, when it is stopped; `on_start`,
+    called before it with the recording, and `on_step`, with the number of each training step.
+    """
     gpus = Cluster(gpu) if isinstance(gpu, Chip) else cluster_of(gpu)
     roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpus.chip.name)
     with (
@@ -63,7 +119,8 @@ def run(
         recording(
             roofline_of_chip.chip,
             script=name,
-            limit=StepLimit(steps),
+            limit=limit,
+            on_step=on_step,
             nonzero_fraction=nonzero_fraction,
             memory_is_limited=memory_is_limited,
             placeholder_limit=placeholder_limit,
@@ -74,11 +131,21 @@ def run(
             world=world_of(gpus, rank),
         ) as recording_,
     ):
-        ending = Ending("exit")
+        ending, error = Ending("exit"), None
         try:
+            on_start(recording_)
             function()
         except StepsDone:
             ending = Ending("steps")
+        except BaseException as raised:
+            ending, error = ending_by(raised), raised
         trace = recording_.trace(ending)
         isolated.tidy()
-        return trace
+        return EndedRun(trace, error)
+
+
+def ending_by(error: BaseException) -> Ending:
+    """How a run ended that raised an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED.ending
+    return Ending("exception", traceback.format_exception_only(error)[-1].strip())

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from torchtally.shown import Browsable
 from torchtally.trace.checks import (
     check_calls,
     check_numbers,
@@ -127,7 +128,7 @@ class HostState(Record, frozen=True):
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
-class Trace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Trace(Browsable, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All facts of one run. Immutable; written and read without torch."""
 
     script: str

@@ -54,6 +54,7 @@ from torchtally.tracer.compiled import CompiledRuns, call_of, numbers
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.reads import use_of
 from torchtally.tracer.source import Stacks, Walk, line_of, own_frame
+from torchtally.tracer.texts import shown_file
 from torchtally.virtual.compiling.kernels import LoweredGraph
 from torchtally.virtual.compiling.origins import Origin
 from torchtally.virtual.invocation import Invocation
@@ -728,13 +729,14 @@ def endless_loop(reader: FrameType, own: Frame | None, value: str, reads: int) -
     code = reader.f_code
     line = line_of(code, reader.f_lasti)
     source = linecache.getline(code.co_filename, line).strip()
-    place = f"{code.co_filename}:{line}"
+    file = shown_file(code.co_filename)
+    place = f"{file}:{line}"
     message = (
         f"{place}: `{source}` asked {reads:,} times without a training step in between for a value "
         f"that does not exist on the virtual GPU, and was given {value} each time: the loop may "
         "never end."
     )
-    if own is not None and (own.file, own.line) != (code.co_filename, line):
+    if own is not None and (own.file, own.line) != (file, line):
         message += f" It runs below {own.file}:{own.line}: `{own.text}`."
     return EndlessLoopError(
         f"{message}\nLimit the loop by a number of iterations (max_new_tokens, range), or allow "

@@ -13,6 +13,7 @@ import torch
 import torchtally
 from torchtally import torch_private as private
 from torchtally.trace import Frame
+from torchtally.tracer.texts import shown_file
 
 
 class Code(IntEnum):
@@ -101,7 +102,7 @@ class Stacks:
 
     def _learn(self, code: CodeType, kind: Code | None = None) -> Code:
         if kind is None:
-            kind = classify_path(code.co_filename)
+            kind = classify_path(shown_file(code.co_filename))
             if is_of_gradients(code.co_filename) and code.co_name not in SCALE_FUNCTIONS:
                 kind = Code.GRADIENTS
         self._codes[id(code)] = code
@@ -187,7 +188,7 @@ class Stacks:
             code = self._codes[code_id]
             line = line_of(code, instruction)
             frame = Frame(
-                file=os.path.abspath(code.co_filename),
+                file=os.path.abspath(shown_file(code.co_filename)),
                 line=line,
                 function=code.co_qualname,
                 text=linecache.getline(code.co_filename, line).strip(),

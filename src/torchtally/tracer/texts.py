@@ -3,6 +3,14 @@
 import linecache
 from types import CodeType
 
+cell_names: dict[str, str] = {}
+"""By the name of a file that a notebook compiled a cell as: what reports call it, "cell [3]"."""
+
+
+def shown_file(file: str) -> str:
+    """What reports call a file."""
+    return cell_names.get(file, file)
+
 
 def compiled(source: str, name: str) -> CodeType:
     """The code, whose lines tracebacks and reports find under this name."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from torchtally.ledger import Ledger, Path, Total
-from torchtally.shown import Shown
+from torchtally.shown import Browsable
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.columns import BACKWARD, FORWARD, RECOMPUTE, SAVED, SECONDS
@@ -86,7 +86,7 @@ class ModuleNode:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSummary(Shown):
+class ModelSummary(Browsable):
     """One training step of a model (or one forward pass), accounted by its modules."""
 
     ledger: Ledger

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchtally.plan.quantity import Quantity
+from torchtally.shown import Shown
 from torchtally.table import Table
 
 Part = str | Quantity
@@ -11,7 +12,7 @@ Part = str | Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Shown):
     """The answer to one question. Immutable; `figures` carry the whole working."""
 
     question: str
@@ -29,6 +30,9 @@ class Answer:
     """Commands to run next."""
     config: str = ""
     """Of torchtitan, for the layout of the answer; empty where it was not asked for."""
+
+    def __repr__(self) -> str:
+        return f"<Answer to {self.question!r}: {len(self.figures)} figures>"
 
     @property
     def working(self) -> tuple[Quantity, ...]:

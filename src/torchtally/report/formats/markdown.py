@@ -29,6 +29,9 @@ def _lines(report: Report, look: Look) -> Iterator[str]:
     for _, table in report.tables:
         yield ""
         yield from _table(table)
+    for remark in report.remarks:
+        yield ""
+        yield _escaped(remark)
     if not report.tables and report.text is not None:
         yield from ("", "```text", *report.text(Look()).replace("`", "'").splitlines(), "```")
 

@@ -1,7 +1,7 @@
 """Plain lines for a terminal, a pipe or a log."""
 
 from torchtally.report.report import Look, Report
-from torchtally.report.terminal import table_text
+from torchtally.report.terminal import prose, table_text
 
 
 def render(report: Report, look: Look) -> str:
@@ -10,6 +10,8 @@ def render(report: Report, look: Look) -> str:
         return report.text(look)
     width, colour = look.width, look.is_coloured
     parts = []
+    if not (report.plots or report.tables):
+        parts += [prose(sentence, width) for sentence in (report.title, *report.facts)]
     if report.plots:
         # Not at the top: plots are drawn from views, and `tally plan` loads none.
         from torchtally.report.plot import plot_text
@@ -19,4 +21,5 @@ def render(report: Report, look: Look) -> str:
             for plot in report.plots
         ]
     parts += [table_text(table, width=width, is_coloured=colour) for _, table in report.tables]
-    return "\n".join(parts)
+    separator = "\n" if report.tables or report.plots else ""
+    return separator.join(parts)

@@ -1,0 +1,250 @@
+"""`%%tally` runs a cell on a simulated GPU, `%tally` a command: after `%load_ext torchtally`.
+
+Works with IPython 7.34 (Colab's) and later. What the magics return, the notebook shows.
+"""
+
+import shlex
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from torchtally.cli.arguments import Parser, add_isolation
+from torchtally.cli.chip_names import gpu_or_default
+from torchtally.cli.run import limit_of, step_count
+from torchtally.errors import LimitError, ScriptError, TallyError, UsageError
+from torchtally.gates import check, parse_limits
+from torchtally.ledger import Ledger, account
+from torchtally.notebook.commands import parsed, tally
+from torchtally.progress import CLEAR_LINE
+from torchtally.report.gates import sentence
+from torchtally.report.run_progress import RunProgress
+from torchtally.runs.cell import run_cell
+from torchtally.runs.function import EndedRun
+from torchtally.timing.targets import known_roofline
+from torchtally.tracer import tracebacks
+from torchtally.tracer.notebook import code_of
+from torchtally.tracer.session import Recording
+from torchtally.tracer.texts import cell_names
+
+Shell = Any
+"""IPython's `InteractiveShell`, which has no types of its own in older versions."""
+
+EPILOG = """\
+The cell is run as `tally run` runs a script, and stopped after two training steps. It sees the
+names of the notebook, and what it makes is there afterwards: tensors on "cuda" without data, for
+the next %%tally cell. What existed before is as it was, and no file is changed.
+
+examples:
+  %%tally --gpu H100-SXM
+  %%tally --gpu RTX-4090 --steps all --name ledger
+  %%tally --gpu H100-SXM --assert "peak < 24GiB" -o run.tally
+"""
+
+
+def load(shell: Shell) -> None:
+    """Add the magics: IPython calls it for `%load_ext torchtally`."""
+
+    def magic(line: str, cell: str | None = None) -> Any:
+        return users(shell, lambda: tally(line) if cell is None else tally_cell(shell, line, cell))
+
+    magic.__doc__ = (
+        f"{tally.__doc__}\n\n%%tally [options]: a cell.\n\n{cell_parser().format_help()}"
+    )
+    shell.register_magic_function(magic, magic_kind="line_cell", magic_name="tally")
+
+
+def unload(shell: Shell) -> None:
+    """Take the magics away again."""
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("tally", None)
+
+
+def cell_parser() -> Parser:
+    """Of the words behind `%%tally`."""
+    parser = Parser(
+        prog="%%tally",
+        description="Run a cell on a simulated GPU and show what each of its lines costs.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="the chip to simulate; 8xH100-SXM: several")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of several GPUs")
+    parser.add_argument(
+        "--steps", type=step_count, metavar="N|all",
+        help="stop after N training steps (default: 2 of the same model)",
+    )  # fmt: skip
+    parser.add_argument("--name", metavar="NAME", help="give the ledger this name; _ is it, too")
+    parser.add_argument("-o", "--output", metavar="FILE", help="save the trace")
+    parser.add_argument(
+        "--assert", action="append", default=[], dest="limits", metavar="LIMIT",
+        help="what must hold, or the cell fails: 'peak < 24GiB' (repeatable)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-oom", action="store_true", help="go on beyond the chip's memory instead of raising"
+    )
+    parser.add_argument(
+        "--host-clock", action="store_true", help="clocks of the cell are the host's"
+    )
+    add_isolation(parser, "nowhere")
+    return parser
+
+
+def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
+    """Run a cell; its ledger. Raises what the cell raises, after showing what ran before it."""
+    args = parsed(cell_parser(), shlex.split(line))
+    if args is None:
+        return None
+    limits = parse_limits(args.limits)
+    if args.name is not None and not args.name.isidentifier():
+        raise UsageError(f"--name {args.name}: not a name of Python.")
+    gpu = gpu_or_default(args.gpu)
+    cell_names.update(names_of_cells(shell))
+    name = name_of_this_cell(shell)
+    code = code_of(f"\n{cell}", name)  # the first line is that of the magic
+    if code is None:
+        return None
+    stream = stream_of(shell)
+    progress = RunProgress(steps=args.steps if isinstance(args.steps, int) else None, stream=stream)
+
+    def begin(recording: Recording) -> None:
+        progress.operators = lambda: recording.recorder.clock
+        progress.host_operators = lambda: recording.recorder.host_operators
+        progress.host_bytes = lambda: recording.gpu.host_bytes
+        progress.peak_bytes = lambda: recording.gpu.peak_allocated_bytes
+
+    with progress.moving():
+        done = run_cell(
+            code,
+            shell.user_ns,
+            name=name,
+            gpu=gpu,
+            rank=args.rank,
+            limit=limit_of(args.steps),
+            memory_is_limited=not args.no_oom,
+            writes=args.writes,
+            host_clock=args.host_clock,
+            on_start=begin,
+            on_step=progress.complete_step,
+        )
+    if stream is not None:
+        stream.write(f"tally: {progress.line()}")  # stays: it says how much ran
+    return reported(shell, done, args.name, args.output, limits)
+
+
+def reported(
+    shell: Shell, done: EndedRun, name: str | None, output: str | None, limits: Any
+) -> Ledger:
+    """The ledger of a cell's run, saved and named as asked for."""
+    if output is not None:
+        done.trace.save(output)
+    ledger = account(done.trace, roofline=known_roofline(done.trace.chip))
+    if name is not None:
+        shell.user_ns[name] = ledger
+    if done.error is not None:
+        if ledger.entries:
+            show(ledger)
+        raise done.error
+    findings = check(ledger, limits)
+    if not all(finding.holds for finding in findings):
+        show(ledger)
+        raise LimitError("\n".join(sentence(each) for each in findings if not each.holds))
+    return ledger
+
+
+def names_of_cells(shell: Shell) -> dict[str, str]:
+    """What reports call the cells that ran, by the name of the file they were compiled as.
+
+    IPython numbers them (`CachingCompiler`, IPython/core/compilerop.py).
+    """
+    numbers = getattr(shell.compile, "_filename_map", {})
+    return {file: f"cell [{number}]" for file, number in numbers.items()}
+
+
+def name_of_this_cell(shell: Shell) -> str:
+    """Of the cell whose magic runs: the innermost one on the stack.
+
+    `execution_count` may be the next cell's already (ipykernel 7).
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename in cell_names:
+            return cell_names[frame.f_code.co_filename]
+        frame = frame.f_back
+    return f"cell [{shell.execution_count}]"
+
+
+# What the notebook shows ------------------------------------------------------------------------
+
+
+def show(value: object) -> None:
+    """Below the cell, before its result."""
+    from IPython.display import display
+
+    display(value)  # type: ignore[no-untyped-call]
+
+
+class DisplayedLine:
+    """A stream of one line, which a notebook shows below the cell and draws anew."""
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> None:
+        """In the place of the line before; that it is to be erased changes nothing."""
+        line = {"text/plain": text.replace(CLEAR_LINE, "").strip()}
+        if not line["text/plain"]:
+            return
+        if self._handle is None:
+            self._handle = display_line(line)
+        else:
+            self._handle.update(line, raw=True)
+
+    def flush(self) -> None:
+        """Every line is shown at once."""
+
+
+def display_line(line: dict[str, str]) -> Any:
+    from IPython.display import display
+
+    return display(line, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+
+
+def stream_of(shell: Shell) -> DisplayedLine | None:
+    """Where a cell's progress goes; None in a terminal, which has a line of its own for it."""
+    return DisplayedLine() if hasattr(shell, "kernel") else None
+
+
+def users(shell: Shell, action: Callable[[], Any]) -> Any:
+    """Do it; errors are shown as the user's own: without our frames and IPython's.
+
+    IPython asks an error for `_render_traceback_` before it makes a traceback itself
+    (`InteractiveShell.showtraceback`).
+    """
+    try:
+        return action()
+    except TallyError as error:
+        render_as(error, [f"tally: error: {error}"])
+        raise
+    except SyntaxError as error:  # IPython would show its own frames, too
+        lines = "".join(traceback.format_exception_only(error)).splitlines()
+        shown = ScriptError(str(error))
+        render_as(shown, lines)
+        raise shown from None
+    except Exception as error:
+        tracebacks.strip(error)
+        lines = shell.InteractiveTB.structured_traceback(
+            type(error), error, error.__traceback__, tb_offset=0
+        )
+        render_as(error, lines)
+        raise
+
+
+def render_as(error: BaseException, lines: list[str]) -> None:
+    """Have IPython show these lines for an error."""
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
