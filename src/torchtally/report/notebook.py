@@ -8,7 +8,7 @@ so every colour here is made from that one. Where a style is taken away (GitHub)
 from collections.abc import Iterator, Sequence
 
 from torchtally.report.document import in_words
-from torchtally.report.page import Html, element, grid_html, joined, plot_html, preformatted
+from torchtally.report.page import BARS, Html, element, grid_html, joined, plot_html, preformatted
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 
@@ -37,8 +37,6 @@ STYLE = """
   max-width: 26rem; overflow: hidden; text-overflow: ellipsis; }
 .tally.tally th { font-weight: 500; opacity: .78; border-bottom: 1px solid var(--rule); }
 .tally.tally tbody tr:nth-child(even) { background: var(--stripe); }
-.tally.tally td[style] {
-  background: linear-gradient(to right, var(--bar) var(--share), transparent 0); }
 .tally.tally tfoot td { font-weight: 600; border-top: 1px solid var(--rule); }
 .tally.tally .number { text-align: right; }
 .tally.tally .code { font-family: ui-monospace, monospace; white-space: pre; }
@@ -63,6 +61,11 @@ STYLE = """
 .tally.tally .key { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 0 1.2rem; }
 .tally.tally .key svg { display: inline-block; width: 1.6rem; height: .9rem; }
 """
+STYLE += "".join(
+    f".tally.tally .bar-{bar} {{ background: linear-gradient(to right, "
+    f"var(--bar) {bar / BARS:.0%}, transparent 0); }}\n"
+    for bar in range(1, BARS + 1)
+)
 """The class twice: more weight than a notebook's own rules for tables have."""
 
 

@@ -105,7 +105,7 @@ def table_html(table: Table) -> Html:
 
 def grid_html(table: Table, *, bars: int | None = None) -> Iterator[Html]:
     """The table without its title, and its note. Cells of the column at the place `bars` have
-    their share of its total as `--share`, for a style that draws it.
+    a class for their share of its total, for a style that draws it: "bar-0" to "bar-20".
     """
     columns = table.columns
     order = text_first(table)
@@ -145,12 +145,14 @@ def _head(column: Column) -> Html:
 
 def _cell(cell: Cell, unit: Unit, *, share: float | None = None) -> Html:
     text = cell_text(cell, unit)
-    more = {"title": text} if unit.is_code and len(text) > SHORT else {}
-    if share is not None:
-        more["style"] = f"--share:{share:.1%}"
-    return element("td", text, **_class(unit), **more)
+    hover = {"title": text} if unit.is_code and len(text) > SHORT else {}
+    if share is None:
+        return element("td", text, **_class(unit), **hover)
+    return element("td", text, class_=f"number bar-{round(share * BARS)}", **hover)
 
 
+BARS = 20
+"""The lengths that a bar can have, besides none."""
 SHORT = 60
 """Characters of a text that a cell surely shows whole."""
 
