@@ -45,9 +45,7 @@ def llama(
     )
 
 
-def mixture(
-    *, experts: int = 8, active: int = 2, layers: int = 8, dense_layers: int = 0
-) -> Model:
+def mixture(*, experts: int = 8, active: int = 2, layers: int = 8, dense_layers: int = 0) -> Model:
     block = Experts(experts=experts, active=active, width=2048, is_gated=True, activation="silu")
     plain = llama(layers=layers)
     mixed = replace(plain.kinds[0], feed_forward=block, count=layers - dense_layers)

@@ -185,9 +185,7 @@ def ends_chip_work(
     )
 
 
-def pieces(
-    layers: Iterable[LayerWork], ends: EndsWork, layout: Layout, overlap: Overlap
-) -> Pieces:
+def pieces(layers: Iterable[LayerWork], ends: EndsWork, layout: Layout, overlap: Overlap) -> Pieces:
     """With recomputation, and the communication that does not overlap."""
     return Pieces(
         tuple(
