@@ -255,6 +255,16 @@ def parse_count(text: str) -> int:
     return int(count)
 
 
+def parse_token_length(text: str) -> int:
+    """Tokens of one sequence from "4096", "8K" or "128Ki" (131072), "1M" (2**20).
+
+    K is 1024 and M is 1024 times that, as context lengths are named; 128000 is itself.
+    """
+    number = text.strip()
+    has_prefix = number[-1:] in ("K", "k", "M", "m")
+    return parse_count(f"{number[:-1]}{number[-1].upper()}i" if has_prefix else number)
+
+
 def parse_number(text: str) -> float:
     """A number, with or without a prefix, from "400K", "0.5" or "3e-4"."""
     return float(_parse(text, PARSED_COUNT, "a number", "400K, 0.5 or 3e-4"))

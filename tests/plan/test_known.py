@@ -295,3 +295,29 @@ def test_more_parameters_never_make_a_smaller_model(one: int, two: int, vocabula
 def test_a_vocabulary_that_leaves_nothing_for_layers() -> None:
     with pytest.raises(UsageError, match=r"No usual shape.*Give --layers"):
         scale_to(10**6, vocabulary=256_000)
+
+
+@pytest.mark.parametrize(
+    ("hub", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B", "Llama 3.1 8B"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "Llama 3.1 8B"),
+        ("meta-llama/Llama-2-70b-chat-hf", "Llama 2 70B"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "Llama 3.1 70B"),
+        ("Qwen/Qwen3-8B", "Qwen3 8B"),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507", "Qwen3 30B-A3B"),
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5 7B"),
+        ("google/gemma-3-27b-it", "Gemma 3 27B"),
+        ("deepseek-ai/DeepSeek-V3", "DeepSeek-V3"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "Mixtral 8x7B"),
+        ("openai-community/gpt2-xl", "GPT-2 1.5B"),
+    ],
+)
+def test_names_of_the_hub(hub: str, name: str) -> None:
+    assert known_model(hub).name == name
+
+
+@pytest.mark.parametrize("name", ["mistralai/Mistral-7B-v0.3", "Llama-3.1-8B-bnb-4bit", "chat"])
+def test_another_version_or_format_is_not_taken_for_the_first(name: str) -> None:
+    with pytest.raises(UsageError, match="No known model"):
+        known_model(name)

@@ -19,6 +19,7 @@ from torchtally.units import (
     parse_fraction,
     parse_number,
     parse_seconds,
+    parse_token_length,
     parse_usd,
 )
 
@@ -296,6 +297,7 @@ def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
 
 
 positive_count = above_zero(parse_count)
+sequence_length = above_zero(parse_token_length)
 flop_count = above_zero(parse_count, MOST_FLOPS)
 positive_rate = above_zero(parse_number)
 usd = above_zero(parse_usd)

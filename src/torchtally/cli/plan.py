@@ -16,10 +16,12 @@ from torchtally.cli.arguments import (
     positive_count,
     positive_rate,
     price,
+    sequence_length,
     usd,
 )
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_or_emit, write_report
+from torchtally.cli.plan_options import given_options, refuse_unused
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 NAME = "plan"
 SUMMARY = "plan a training without a script: time, memory, layout, cost"
+
+RECIPE = "mixed"
+"""Where --recipe is not given."""
 
 EPILOG = """\
 The question follows from the arguments:
@@ -96,7 +101,9 @@ def epilog() -> str:
     optimizers = textwrap.fill(
         ", ".join(optimizer_names()), 78, initial_indent="  ", subsequent_indent="  "
     )
-    return f"{EPILOG}recipes (default mixed):\n{recipes}\noptimizers:\n{optimizers}\n\n{EXAMPLES}"
+    return (
+        f"{EPILOG}recipes (default {RECIPE}):\n{recipes}\noptimizers:\n{optimizers}\n\n{EXAMPLES}"
+    )
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -140,7 +147,10 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     count = positive_count
     group.add_argument("--tokens", type=count, metavar="N", help="of the whole training: 15T")
     group.add_argument(
-        "--sequence", type=count, metavar="N", help="tokens in one; the model's longest"
+        "--sequence",
+        type=sequence_length,
+        metavar="N",
+        help="tokens in one, 128K is 131072; the model's longest, at most 8192",
     )
     group.add_argument(
         "--micro-batch", type=count, metavar="N", help="sequences a chip works on at once"
@@ -149,14 +159,12 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--recipe",
         type=one_of(recipe_names),
-        default="mixed",
         metavar="NAME",
         help="number formats (below)",
     )
     group.add_argument(
         "--optimizer",
         type=one_of(optimizer_names),
-        default="adamw",
         metavar="NAME",
         help="whose state takes memory (below); default adamw",
     )
@@ -173,14 +181,12 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--host",
         choices=("eager", "compiled", "graphs"),
-        default="eager",
-        help="what issues kernels: Python (eager), torch.compile's code, CUDA graphs",
+        help="what issues kernels: Python (eager, default), torch.compile's code, CUDA graphs",
     )
     group.add_argument(
         "--pace",
         choices=("typical", "best"),
-        default="typical",
-        help="predicted steps: as published trainings went, or kernels at their best",
+        help="predicted steps: as published trainings went (default), or kernels at their best",
     )
     group.add_argument(
         "--kernels",
@@ -189,7 +195,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "does (fused, of --search)",
     )
     group.add_argument(
-        "--convention", choices=("full", "causal"), default="full", help="attention's FLOPs: full"
+        "--convention", choices=("full", "causal"), help="attention's FLOPs; default full"
     )
 
 
@@ -264,6 +270,11 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.report.report import table_report
 
     if args.models:
+        given = next(given_options(args), None)
+        if given is not None:
+            raise UsageError(
+                "--models lists what there is, and takes nothing beside it but a format."
+            )
         from torchtally.plan.questions.known_models import known_models
 
         write_report(table_report(known_models()), args)
@@ -310,6 +321,7 @@ def _ask(args: argparse.Namespace) -> "Answer":
 
 def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
     question = question_of(args, request)
+    refuse_unused(args, request, question)
     if args.compare is None:
         return question(request)
     from torchtally.plan.questions.compared import compare
@@ -407,14 +419,14 @@ def request(args: argparse.Namespace) -> "Request":
         sequence=args.sequence,
         micro_batch=args.micro_batch,
         global_batch=args.batch,
-        recipe=recipe(args.recipe),
-        optimizer=optimizer(args.optimizer),
+        recipe=recipe(args.recipe or RECIPE),
+        optimizer=optimizer(args.optimizer or "adamw"),
         recompute=None if args.recompute is None else Recompute(args.recompute),
-        attention=Convention(args.convention),
+        attention=Convention(args.convention or "full"),
         kernel=kernel,
         fused=fused,
-        host=Host(args.host),
-        pace=PACES[args.pace],
+        host=Host(args.host or "eager"),
+        pace=PACES[args.pace or "typical"],
         implementation=None if args.kernels is None else Implementation(args.kernels),
         layout=args.layout or "",
         is_for_torchtitan=args.torchtitan is not None,
@@ -438,7 +450,7 @@ def _cluster(args: argparse.Namespace) -> "Cluster | None":
     if args.memory is not None:
         chip = chip.with_memory(args.memory)
     if args.peak is not None:
-        chip = chip.with_peak(recipe(args.recipe).products, args.peak)
+        chip = chip.with_peak(recipe(args.recipe or RECIPE).products, args.peak)
     return replace(chips, chip=chip)
 
 

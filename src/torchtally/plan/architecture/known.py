@@ -19,6 +19,10 @@ from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.shapes import by_hand
 
 TABLE = Path(__file__).with_name("known_models.toml")
+TUNED = re.compile(
+    r"([-_](instruct|chat|it|pt|base|hf|thinking|sft|dpo))+([-_]\d{4})?$", re.IGNORECASE
+)
+"""Behind a model's name: trained further in the same shape, with the month that it is of."""
 MOST_NAMES = 12
 """In a message."""
 
@@ -65,13 +69,17 @@ def known_models() -> tuple[KnownModel, ...]:
 def known_model(name: str) -> Model:
     """The model of this name; case, spaces, "-" and "_" do not matter.
 
-    Nor does ".", unless that leaves two: "gpt-3 1.3b" is not "gpt-3 13b". Raises UsageError with
-    the names that begin alike, or else resemble it.
+    Nor does ".", unless that leaves two: "gpt-3 1.3b" is not "gpt-3 13b". A name on the Hub may end
+    in what it was tuned for: "meta-llama/Llama-3.1-8B-Instruct" has the shape of Llama 3.1 8B.
+    Raises UsageError with the names that begin alike, or else resemble it.
     """
-    row = _rows().get(essence(name)) or _alone(_rows_without_dots().get(_dotless(name), ()))
-    if row is None:
-        raise UsageError(_unknown(name))
-    return row.model()
+    for spelling in (name, TUNED.sub("", name)):
+        row = _rows().get(essence(spelling)) or _alone(
+            _rows_without_dots().get(_dotless(spelling), ())
+        )
+        if row is not None:
+            return row.model()
+    raise UsageError(_unknown(name))
 
 
 def essence(name: str) -> str:

@@ -54,9 +54,17 @@ def fewest_chips(request: Request) -> Answer:
             " MFU",
         ),
         figures=(count, in_time, for_memory, seconds, flops, *bill(request, count, seconds, chip)),
-        assumptions=(*counted, ANY_NUMBER),
+        assumptions=(*counted, ANY_NUMBER, *_asked_instead(request)),
         unknown=unknown_costs(request, chip),
     )
+
+
+def _asked_instead(request: Request) -> tuple[str, ...]:
+    """A number in --gpus is not what the answer is about."""
+    given = request.of_cluster.count
+    if given == 1:
+        return ()
+    return (f"However many chips are needed, not the {given} of --gpus (leave --deadline out).",)
 
 
 @closed_form("chips", Unit.CHIPS)

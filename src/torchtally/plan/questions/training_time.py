@@ -10,7 +10,12 @@ from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import convention_in_words, pace_in_words
-from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
+from torchtally.plan.questions.request import (
+    Request,
+    flops_per_token,
+    peak_flop_per_s,
+    sequence_of,
+)
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.training import tokens_per_s, training_flops_of, training_s
 from torchtally.units import Unit
@@ -122,10 +127,11 @@ def _data(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:
 
 
 def _steps(request: Request, tokens: Quantity) -> tuple[Quantity, ...]:
-    """Optimizer steps, where the global batch is known."""
-    if request.global_batch is None or request.sequence is None:
+    """Optimizer steps, where the global batch and the sequence are known."""
+    sequence, _ = sequence_of(request)
+    if request.global_batch is None or sequence is None:
         return ()
-    return (_optimizer_steps(tokens, request.global_batch, request.sequence),)
+    return (_optimizer_steps(tokens, request.global_batch, sequence),)
 
 
 @closed_form("optimizer steps", Unit.COUNT)

@@ -8,7 +8,7 @@ from torchtally.plan.architecture.shapes import scale_to
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.step import Workload
-from torchtally.plan.questions.request import Request, sequence_of
+from torchtally.plan.questions.request import USUAL_SEQUENCE, Request, sequence_of
 
 USUAL_VOCABULARY = 128_256
 """Llama 3's: of an assumed shape, where only a parameter count is known."""
@@ -28,14 +28,12 @@ def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
 
 
 def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
-    """What is trained on which chips, and the assumptions.
-
-    Raises UsageError where the sequence length is unknown.
-    """
+    """What is trained on which chips, and the assumptions."""
     model, assumptions = shape_of(request)
     sequence, assumption = sequence_of(request)
     if sequence is None:
-        raise UsageError("Missing sequence length: give --sequence 4096.")
+        sequence = USUAL_SEQUENCE
+        assumption = f"Sequences of {sequence} tokens, usual in pre-training (--sequence)."
     workload = Workload(
         model=model,
         cluster=request.of_cluster,

@@ -1,0 +1,206 @@
+"""No option of `tally plan` is ignored: it changes the answer, or it is an error."""
+
+import argparse
+from typing import Any
+
+import pytest
+
+from torchtally.cli import main, plan
+from torchtally.cli.arguments import Parser
+from torchtally.cli.plan_options import CHECKED, given_options
+from torchtally.errors import UsageError
+
+Capture = pytest.CaptureFixture[str]
+
+TWO = ("--gpus", "2xH100-SXM")
+SMALL = ("gpt2", *TWO)
+MFU = ("--mfu", "0.4")
+
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "model": ("gpt2",),
+    "model by its size": ("7B",),
+    "model by its sizes": ("--layers", "2", "--width", "64", "--heads", "2", "--vocabulary", "99"),
+    "fit": SMALL,
+    "fit by size": ("100M", *TWO),
+    "training-time": (*SMALL, "--tokens", "1B", *MFU),
+    "training-time of a size": ("100M", *TWO, "--tokens", "1B", *MFU),
+    "training-time of a size, of steps": (
+        *("100M", *TWO, "--tokens", "1B", *MFU),
+        *("--batch", "8", "--sequence", "512"),
+    ),
+    "training-time, predicted": (*SMALL, "--tokens", "1B"),
+    "fewest-chips": ("gpt2", "--gpus", "H100-SXM", "--tokens", "1T", *MFU, "--deadline", "2d"),
+    "what-to-rent": ("gpt2", "--tokens", "1T", *MFU),
+    "what-to-rent, in time": ("gpt2", "--tokens", "1T", *MFU, "--deadline", "2d"),
+    "tokens-within": (*SMALL, *MFU, "--deadline", "2d"),
+    "tokens-within, for money": (*SMALL, *MFU, "--budget", "100"),
+    "implied-mfu": (*SMALL, "--tokens-per-s", "1000"),
+    "largest-model": ("--largest", "model", *TWO),
+    "largest-model, with activations": ("--largest", "model", *TWO, "--sequence", "128"),
+    "largest-batch": (*SMALL, "--largest", "batch"),
+    "largest-sequence": (*SMALL, "--largest", "sequence"),
+    "layouts": (*SMALL, "--search"),
+    "layouts, of a training": (*SMALL, "--search", "--tokens", "1B"),
+    "own-layout": (*SMALL, "--layout", "dp 2"),
+    "compute-budget": ("--flops", "1e20"),
+    "compute-budget, on chips": ("--flops", "1e20", *TWO, *MFU),
+}
+
+VALUES: dict[str, tuple[str, ...]] = {
+    "--parameters": ("3B",),
+    "--tokens": ("7B",),
+    "--sequence": ("256",),
+    "--micro-batch": ("2",),
+    "--batch": ("64",),
+    "--recipe": ("fp8", "fp32"),
+    "--optimizer": ("sgd",),
+    "--recompute": ("full",),
+    "--attention": ("math",),
+    "--host": ("compiled",),
+    "--pace": ("best",),
+    "--kernels": ("eager", "fused"),
+    "--convention": ("causal",),
+    "--mfu": ("0.3",),
+    "--memory": ("4GB",),
+    "--peak": ("100TFLOP/s",),
+    "--price": ("9",),
+    "--deadline": ("1h", "300d"),
+    "--budget": ("9",),
+    "--top": ("2",),
+    "--tied": ("",),
+    "--gated": ("",),
+    "--ffn": ("100",),
+    "--kv-heads": ("1",),
+    "--layers": ("3",),
+    "--largest": ("model", "batch"),
+    "--tokens-per-s": ("50",),
+    "--flops": ("1e20",),
+}
+"""Values of each option that differ from its default; of two, either may change the answer."""
+
+
+@pytest.fixture(scope="module")
+def parser() -> Parser:
+    parser = Parser()
+    plan.add_parser(parser.add_subparsers())
+    return parser
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Parser, "error", _refuse)
+        yield
+
+
+def _refuse(parser: Parser, message: str) -> None:
+    raise UsageError(message)
+
+
+def answered(parser: Parser, words: tuple[str, ...]) -> str:
+    """All that the answer has: its figures with their working, tables and sentences."""
+    args = parser.parse_args(["plan", *words])
+    return repr(plan._answered(args, plan.request(args)))
+
+
+def with_option(option: str, value: str) -> tuple[str, ...]:
+    return (option, value) if value else (option,)
+
+
+@pytest.mark.parametrize("key", QUESTIONS)
+def test_every_option_changes_the_answer_or_is_an_error(key: str, parser: Parser) -> None:
+    words = QUESTIONS[key]
+    plain = answered(parser, words)
+    ignored = [
+        option
+        for option, values in VALUES.items()
+        if option not in words and not _counts(parser, words, plain, option, values)
+    ]
+    assert ignored == []
+
+
+def _counts(
+    parser: Parser, words: tuple[str, ...], plain: str, option: str, values: tuple[str, ...]
+) -> bool:
+    for value in values:
+        try:
+            if answered(parser, (*words, *with_option(option, value))) != plain:
+                return True
+        except UsageError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("key", QUESTIONS)
+def test_what_an_answer_depends_on_is_not_refused(key: str, parser: Parser) -> None:
+    """Options as if the question could not depend on them: those refused leave the answer alone."""
+    words = QUESTIONS[key]
+    plain = answered(parser, words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "refuse_unused", lambda *of_question: None)
+        refused = []
+        for option, values in VALUES.items():
+            if option not in words and _is_refused_alone(parser, words, option, values[0]):
+                refused += [
+                    (option, value)
+                    for value in values
+                    if answered(parser, (*words, *with_option(option, value))) != plain
+                ]
+    assert refused == []
+
+
+def _is_refused_alone(parser: Parser, words: tuple[str, ...], option: str, value: str) -> bool:
+    """The question stays the same one, and the option is refused by `refuse_unused` alone."""
+    from torchtally.cli.plan_options import refuse_unused
+
+    try:
+        before = plan.question_of(*_asked(parser, words))
+        args, request = _asked(parser, (*words, *with_option(option, value)))
+        question = plan.question_of(args, request)
+    except UsageError:
+        return False
+    try:
+        refuse_unused(args, request, question)
+    except UsageError:
+        return question is before
+    return False
+
+
+def _asked(parser: Parser, words: tuple[str, ...]) -> tuple[argparse.Namespace, Any]:
+    args = parser.parse_args(["plan", *words])
+    return args, plan.request(args)
+
+
+def test_the_values_above_are_of_every_option_that_is_checked() -> None:
+    options = {f"--{name.replace('_', '-')}" for name in CHECKED} - {"--model"}
+    assert options == set(VALUES)
+
+
+def test_an_option_that_is_not_given_is_not_among_the_given(parser: Parser) -> None:
+    assert list(given_options(parser.parse_args(["plan", *SMALL]))) == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("llama-3-8b", "--largest", "model", *TWO), "MODEL changes nothing"),
+        (("gpt2", "--host", "graphs", "--pace", "best"), "--host and --pace change nothing"),
+        (("gpt2", "--models"), "--models lists"),
+        (("7B", "--recipe", "fp8", "--price", "2"), "--price changes nothing"),
+    ],
+)
+def test_the_refusal_names_the_option(
+    words: tuple[str, ...], message: str, capsys: Capture
+) -> None:
+    assert main(["plan", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_size_alone_takes_a_usual_sequence_and_says_so(capsys: Capture) -> None:
+    assert main(["plan", "100M", *TWO]) == 0
+    assert "Sequences of 8192 tokens, usual in pre-training (--sequence)" in capsys.readouterr().out
+
+
+def test_128k_is_a_context_of_131072(capsys: Capture) -> None:
+    assert main(["plan", "llama-3.1-8b", "--sequence", "128K"]) == 0
+    assert "131072 tokens" in capsys.readouterr().out
