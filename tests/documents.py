@@ -185,14 +185,28 @@ def roofline_picture(folder: Path) -> str:
     return f'{head} xmlns="http://www.w3.org/2000/svg">{style[0]}{font}{paper}{body}\n'
 
 
-PICTURES: dict[str, Callable[[Path], str]] = {"docs/roofline.svg": roofline_picture}
+def viewer_picture(folder: Path) -> str:
+    """The page about memory of `tally view run.tally`, as Textual draws it."""
+    from tests.report.test_viewer import screenshot
+
+    svg = screenshot(str(folder / "run.tally"), "5", size=(100, 30))
+    # Its fonts are somewhere on the network; a reader's own will do.
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)
+
+
+PICTURES: dict[str, Callable[[Path], str]] = {
+    "docs/roofline.svg": roofline_picture,
+    "docs/viewer.svg": viewer_picture,
+}
+"""By their places in the repository; a document in docs/ names the file alone."""
 
 
 def pictures(document: str, folder: Path) -> dict[Path, str]:
     """The pictures of a document as they are now. Its commands have run in the folder."""
     return {
-        REPOSITORY / match["path"]: PICTURES[match["path"]](folder)
+        REPOSITORY / path: PICTURES[path](folder)
         for match in PICTURE.finditer(document)
+        for path in [f"docs/{Path(match['path']).name}"]
     }
 
 

@@ -133,6 +133,8 @@ def breach(layer: str, module: str, is_lazy: bool, package: str) -> str:
         return "" if layer in TORCH else f"{layer} imports torch"
     if root == "rich":
         return "" if layer == "report" else f"{layer} imports rich"
+    if root == "textual":
+        return "" if layer == "report" else f"{layer} imports textual"
     if root != package or not rest:
         return ""
     target = rest.partition(".")[0]

@@ -46,6 +46,8 @@ BY_PROCESS = {
     "summary": ("summary", "net.py:Net", "--input", "2x4", "--gpu", "{}"),
 }
 WITHOUT_CHIPS = {"budget", "data", "diff", "dtypes", "sample", "sweep", "tensor"}
+FULL_SCREEN = {"view"}
+"""Tested in test_view.py: it needs a terminal."""
 MEASURED = {"bench"}
 """`--show NAME` looks up what was measured: there is nothing where nothing was."""
 OF_THE_VARIABLE = ("run", "fit", "train", "summary")
@@ -96,7 +98,7 @@ def tally(*arguments: str, variable: str = "") -> "subprocess.CompletedProcess[s
 
 def test_every_command_with_chips_is_here(capsys: pytest.CaptureFixture[str]) -> None:
     tested = {words[0] for words in (*AT_ONCE.values(), *BY_PROCESS.values())}
-    assert tested | MEASURED | WITHOUT_CHIPS == set(COMMANDS)
+    assert tested | MEASURED | FULL_SCREEN | WITHOUT_CHIPS == set(COMMANDS)
     for command in COMMANDS:
         with pytest.raises(SystemExit):
             main([command, "--help"])

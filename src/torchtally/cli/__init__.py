@@ -23,6 +23,7 @@ from torchtally.errors import OutputError, TallyError
 COMMANDS = (
     "run",
     "show",
+    "view",
     "report",
     "diff",
     "summary",

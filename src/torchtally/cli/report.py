@@ -45,26 +45,38 @@ def add_parser(subparsers: Subparsers) -> None:
         "-o", "--output", metavar="PAGE", help="where the page goes (default: FILE with .html; "
         "- for stdout)"
     )  # fmt: skip
-    parser.add_argument("--gpu", metavar="NAME", help="another chip to time the run on")
-    parser.add_argument(
-        "--step", type=step_selection, metavar="N|N..M|all", help="what the totals are of"
-    )
-    add_convention(parser)
+    add_account(parser)
     parser.add_argument(
         "--no-source", action="store_true", help="no text of files but the lines that ran"
     )
     parser.set_defaults(command=command)
 
 
+def add_account(parser: argparse.ArgumentParser) -> None:
+    """Add what says how the trace is accounted for."""
+    parser.add_argument("--gpu", metavar="NAME", help="another chip to time the run on")
+    parser.add_argument(
+        "--step", type=step_selection, metavar="N|N..M|all", help="what the totals are of"
+    )
+    add_convention(parser)
+
+
 def command(args: argparse.Namespace) -> int:
     """Write the page. Raises TraceFileError for a file that is not a whole trace."""
-    say_variants([args.gpu] if args.gpu else [])
-    ledger = ledger_of_file(args, chip_of(args.gpu) if args.gpu else None)
+    ledger = ledger_of(args)
     place = args.output or f"{args.file.removesuffix('.tally')}.html"
     write_page(ledger, place, has_source=not args.no_source)
     if place != "-":
         print(place)
     return 0
+
+
+def ledger_of(args: argparse.Namespace) -> "Ledger":
+    """The trace that is asked for, accounted for. Raises TraceFileError, or UsageError for an
+    unknown chip or step.
+    """
+    say_variants([args.gpu] if args.gpu else [])
+    return ledger_of_file(args, chip_of(args.gpu) if args.gpu else None)
 
 
 def write_page(ledger: "Ledger", place: str, *, has_source: bool = True) -> None:

@@ -274,3 +274,15 @@ def _coverage(entries: Iterable[Entry], costs: Sequence[CallCost]) -> Coverage:
             Uncounted(op, count, reason) for (op, reason), count in missing.most_common()
         ),
     )
+
+
+def narrowed(ledger: Ledger, entries: Iterable[Entry]) -> Ledger:
+    """The ledger with totals of these of its reported operators: of a line, of a module.
+
+    Every view of it is of them alone; memory stays that of the whole run.
+    """
+    reported = tuple(entries)
+    part = replace(ledger, reported=reported, coverage=_coverage(reported, ledger.costs))
+    # Not by whole kernels, as `_total`: of a fused one, these may be some parts.
+    total = part.sums(lambda entry: None).get(None, Total())
+    return replace(part, total=total)

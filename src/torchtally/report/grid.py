@@ -5,7 +5,7 @@ Numbers first, so that texts, of any length, have the rest of the line.
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -24,42 +24,75 @@ LEAST_TEXT = {0: 0, 1: 24, 2: 34, 3: 46}
 """By how many columns of text there are: room that is worth more than another number."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """Which columns of a table are shown in which order, each how wide."""
+
+    table: Table
+    widths: Mapping[int, int]
+    """By the column's place in the table, from left to right."""
+
+    @property
+    def hidden(self) -> list[str]:
+        """Names of columns for which there is no room."""
+        columns = enumerate(self.table.columns)
+        return [column.name for place, column in columns if place not in self.widths]
+
+    def cells(self, row: Sequence[Cell], *, nothing: str = "-") -> dict[int, str]:
+        """The row's cells as text, each as wide as its column. `nothing` is a missing number."""
+        units = self.table.columns
+        return {
+            place: _fitted(row[place], units[place].unit, width, nothing)
+            for place, width in self.widths.items()
+        }
+
+    def line(self, row: Sequence[Cell]) -> str:
+        return (INDENT + GAP.join(self.cells(row).values())).rstrip()
+
+
+def layout_of(table: Table, width: int, *, least_text: int = 0) -> TableLayout:
+    """At most `width` columns of a terminal, unless the table's numbers alone are wider.
+
+    Texts get at least `least_text` columns before another number is shown.
+    """
+    fixed_widths = {
+        place: _fixed_width(table, place)
+        for place in range(len(table.columns))
+        if not _is_flexible(table, place)
+    }
+    places_shown = _shown(table, fixed_widths, width, least_text)
+    fixed = [place for place in places_shown if place in fixed_widths]
+    fixed.sort(key=lambda place: table.columns[place].unit is not Unit.NAME)
+    flexible = [place for place in places_shown if place not in fixed_widths]
+    widths = {place: fixed_widths[place] for place in fixed}
+    room = width - len(INDENT) - sum(widths.values()) - len(GAP) * len(fixed)
+    return TableLayout(table, widths | _flexible_widths(table, flexible, max(room, 1)))
+
+
 def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Text]:
     """The table, its title first, at most `width` wide unless its numbers alone are wider.
 
     A brief one has totals only where all rows are shown, and no notes.
     """
-    places_shown = _shown(table, width)
-    fixed = [place for place in places_shown if not _is_flexible(table, place)]
-    fixed.sort(key=lambda place: table.columns[place].unit is not Unit.NAME)
-    flexible = [place for place in places_shown if _is_flexible(table, place)]
-    widths = {place: _fixed_width(table, place) for place in fixed}
-    room = width - len(INDENT) - sum(widths.values()) - len(GAP) * len(fixed)
-    widths |= _flexible_widths(table, flexible, max(room, 1))
-
-    def line(cells: Sequence[Cell], style: str = "") -> Text:
-        parts = [
-            _fitted(cells[place], table.columns[place].unit, widths[place])
-            for place in fixed + flexible
-        ]
-        return Text((INDENT + GAP.join(parts)).rstrip(), style=style)
-
+    layout = layout_of(table, width)
     header = [column.title for column in table.columns]
-    lines = [Text(printable(in_words(table.title)), style="bold"), line(header, "dim")]
-    lines += [line(row) for row in table.rows]
+    lines = [
+        Text(printable(in_words(table.title)), style="bold"),
+        Text(layout.line(header), style="dim"),
+    ]
+    lines += [Text(layout.line(row)) for row in table.rows]
     if not (is_brief and table.left_out) and any(cell is not None for cell in table.totals):
-        lines.append(line(_labelled_totals(table), "bold"))
+        lines.append(Text(layout.line(labelled_totals(table)), style="bold"))
     if is_brief:
         return [*lines, *_remarks(replace(table, note=""), [], width)]
-    hidden = [column.name for n, column in enumerate(table.columns) if n not in places_shown]
-    return [*lines, *_remarks(table, hidden, width)]
+    return [*lines, *_remarks(table, layout.hidden, width)]
 
 
 def _is_flexible(table: Table, place: int) -> bool:
     return table.columns[place].unit.is_code
 
 
-def _shown(table: Table, width: int) -> list[int]:
+def _shown(table: Table, fixed_widths: Mapping[int, int], width: int, least_text: int) -> list[int]:
     """The columns there is room for: the highest rank goes first, of equals the last."""
     columns = table.columns
     places = list(range(len(columns)))
@@ -67,16 +100,16 @@ def _shown(table: Table, width: int) -> list[int]:
         (column for column in places if columns[column].rank),
         key=lambda column: columns[column].rank,
     )
-    while droppable and _least_width(table, places) > width:
+    while droppable and _least_width(fixed_widths, places, least_text) > width:
         places.remove(droppable.pop())
     return places
 
 
-def _least_width(table: Table, places: Sequence[int]) -> int:
-    fixed = [column for column in places if not _is_flexible(table, column)]
-    numbers = sum(_fixed_width(table, column) + len(GAP) for column in fixed)
+def _least_width(fixed_widths: Mapping[int, int], places: Sequence[int], least_text: int) -> int:
+    fixed = [place for place in places if place in fixed_widths]
+    numbers = sum(fixed_widths[place] + len(GAP) for place in fixed)
     texts = min(len(places) - len(fixed), max(LEAST_TEXT))
-    return len(INDENT) + numbers + (LEAST_TEXT[texts] or -len(GAP))
+    return len(INDENT) + numbers + (max(LEAST_TEXT[texts], least_text * bool(texts)) or -len(GAP))
 
 
 def _fixed_width(table: Table, place: int) -> int:
@@ -106,11 +139,11 @@ def _text_width(table: Table, place: int) -> int:
     return max([len(table.columns[place].title), 5, *map(cell_len, cells)])
 
 
-def _fitted(cell: Cell, unit: Unit, width: int) -> str:
+def _fitted(cell: Cell, unit: Unit, width: int, nothing: str) -> str:
     """The cell in so many columns: texts to the left and cut, numbers to the right and whole."""
-    text = cell_text(cell, unit)
     if not unit.is_text:
-        return text.rjust(width)
+        return (nothing if cell is None else cell_text(cell, unit)).rjust(width)
+    text = cell_text(cell, unit)
     if unit is not Unit.NAME:
         text = cut_left(text, width) if unit in (Unit.PLACE, Unit.LINE) else cut_right(text, width)
     return text + " " * (width - cell_len(text))
@@ -134,7 +167,7 @@ def cell_text(cell: Cell, unit: Unit) -> str:
     return IN_COLUMNS[unit](cell)
 
 
-def _labelled_totals(table: Table) -> list[Cell]:
+def labelled_totals(table: Table) -> list[Cell]:
     """The totals, with "total" in the first column of text."""
     cells = list(table.totals)
     place = next(n for n, column in enumerate(table.columns) if column.unit.is_text)

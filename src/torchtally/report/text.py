@@ -47,7 +47,7 @@ def summary_text(
     summary: Summary, *, file: str = "", width: int = 80, is_coloured: bool = False
 ) -> str:
     """The one-page report. `file` is the trace's, for the commands it suggests."""
-    return joined(list(_summary_lines(summary, file, width)), is_coloured)
+    return joined(list(summary_lines(summary, file, width)), is_coloured)
 
 
 def model_text(
@@ -78,7 +78,7 @@ def model_facts(summary: ModelSummary) -> Iterator[str]:
     yield f"{summary.how}; {summary.ledger.convention.description}"
 
 
-def _summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
+def summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     yield from _verdict(summary, width)
     yield from _ended(summary, width)
     if summary.shortage is not None:

@@ -1,10 +1,11 @@
-"""Memory at the peak: by line, by module and by storage."""
+"""Memory at the peak, or at any other tick: by line, by module and by storage."""
 
 from dataclasses import replace
 
 from torchtally.ledger import Ledger, Line, Path
 from torchtally.memory import Category
 from torchtally.table import Cell, Column, Table
+from torchtally.trace import TensorSpec
 from torchtally.units import Unit
 from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, root_of
@@ -21,29 +22,40 @@ CATEGORY = Column("category", "held for", Unit.NAME)
 @view("peak-line", "at the peak, by the line that allocated it", "memory")
 def peak_lines(ledger: Ledger) -> Table:
     """Bytes alive at the peak, by the line that allocated them and by category."""
-    at_peak = _at_peak(ledger)
-    root = root_of(holding.line for holding in at_peak)
+    return lines_at(ledger, ledger.memory.peak_tick)
+
+
+def lines_at(ledger: Ledger, tick: int) -> Table:
+    """Bytes alive at a tick, by the line that allocated them and by category."""
+    alive, alive_bytes = holdings(ledger, tick), ledger.memory.timeline.at(tick)
+    root = root_of({holding.line for holding in alive})
 
     def key(holding: Holding) -> tuple[Line | None, Category]:
         return holding.line, holding.category
 
     rows = tuple(
-        (title_of(category), *_figures(ledger, part), len(part), *line_texts(line, root))
-        for (line, category), part in grouped(at_peak, key)
+        (title_of(category), *_figures(part, alive_bytes), len(part), *line_texts(line, root))
+        for (line, category), part in grouped(alive, key)
     )
     return Table(
-        title="Memory at the peak, by the line that allocated it",
-        columns=(CATEGORY, BYTES, SHARE, Column("count", "storages", Unit.COUNT, 1), *TEXTS),
+        title=f"Memory {_when(ledger, tick)}, by the line that allocated it",
+        columns=(
+            CATEGORY,
+            _bytes_column(ledger, tick),
+            SHARE,
+            Column("count", "storages", Unit.COUNT, 1),
+            *TEXTS,
+        ),
         rows=rows,
-        totals=(None, *_figures(ledger, at_peak), len(at_peak), None, None),
-        note=f"{_peak_note(ledger)}A gradient is allocated by its forward line's backward.",
+        totals=(None, *_figures(alive, alive_bytes), len(alive), None, None),
+        note=f"{_note(ledger, tick)}A gradient is allocated by its forward line's backward.",
     )
 
 
 @view("peak-module", "at the peak, by module", "memory")
 def peak_modules(ledger: Ledger) -> Table:
     """Bytes alive at the peak, by module and category."""
-    return _module_table(ledger, "Memory at the peak, by module", is_folded=False)
+    return modules_at(ledger, ledger.memory.peak_tick, is_folded=False)
 
 
 @view(
@@ -51,37 +63,39 @@ def peak_modules(ledger: Ledger) -> Table:
 )
 def peak_repeated_modules(ledger: Ledger) -> Table:
     """The same, modules whose paths differ in numbers alone (`h.0`, `h.1`) as one row."""
-    title = "Memory at the peak, by module, repeated ones together"
-    return _module_table(ledger, title, is_folded=True)
+    return modules_at(ledger, ledger.memory.peak_tick, is_folded=True)
 
 
-def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
-    at_peak = _at_peak(ledger)
+def category_of(holding: Holding) -> Category:
+    return holding.category
+
+
+def modules_at(ledger: Ledger, tick: int, *, is_folded: bool) -> Table:
+    """Bytes alive at a tick, by module and category; repeated modules as one row where folded."""
+    alive, alive_bytes = holdings(ledger, tick), ledger.memory.timeline.at(tick)
     owner = owner_of(ledger)
-    largest_first = sorted(ledger.memory.at_peak, key=lambda pair: -pair[1])
-    categories = [category for category, size in largest_first if size]
+    held_for = grouped(alive, category_of)
+    categories = [category for category, part in held_for if bytes_of(part)]
 
     def key(holding: Holding) -> Path:
         return folded(owner(holding)) if is_folded else owner(holding)
 
     def by_category(part: list[Holding]) -> list[Cell]:
-        return [
-            bytes_of(holding for holding in part if holding.category is category)
-            for category in categories
-        ]
+        size_of = {category: bytes_of(own) for category, own in grouped(part, category_of)}
+        return [size_of.get(category, 0) for category in categories]
 
     times = [MODULES] if is_folded else []
     rows = []
-    for path, part in grouped(at_peak, key):
+    for path, part in grouped(alive, key):
         modules: list[Cell] = (
             [len({owner(holding).module for holding in part})] if is_folded else []
         )
-        cells = (*_figures(ledger, part), *by_category(part), *modules, *module_texts(path))
+        cells = (*_figures(part, alive_bytes), *by_category(part), *modules, *module_texts(path))
         rows.append(cells)
     return Table(
-        title=title,
+        title=f"Memory {_when(ledger, tick)}, by module{', repeated ones together' * is_folded}",
         columns=(
-            BYTES,
+            _bytes_column(ledger, tick),
             SHARE,
             *(
                 Column(f"{category}_bytes", title_of(category), Unit.BYTES, rank)
@@ -92,21 +106,19 @@ def _module_table(ledger: Ledger, title: str, *, is_folded: bool) -> Table:
         ),
         rows=tuple(rows),
         totals=(
-            *_figures(ledger, at_peak),
-            *by_category(at_peak),
+            *_figures(alive, alive_bytes),
+            *by_category(alive),
             *([None] if is_folded else []),
             None,
             None,
         ),
-        note=f"{_peak_note(ledger)}Parameters are charged to the module that owns them, the rest "
+        note=f"{_note(ledger, tick)}Parameters are charged to the module that owns them, the rest "
         "to the module whose forward or backward allocated it; optimizers are outside any module.",
     )
 
 
 STORAGE_COLUMNS = (
-    CATEGORY,
-    BYTES,
-    Column("bytes_share", "share", Unit.FRACTION, rank=3),
+    replace(SHARE, rank=3),
     Column("since", "since", Unit.NAME),
     Column("tensor", "tensor", Unit.TEXT),
     Column("owner", "name or module", Unit.PLACE),
@@ -121,15 +133,19 @@ STORAGE_COLUMNS = (
 @view("peak-storage", "every storage that is alive at the peak", "memory")
 def peak_storages(ledger: Ledger) -> Table:
     """Every storage that is alive at the peak, largest first."""
-    at_peak = _at_peak(ledger)
-    root = root_of(holding.line for holding in at_peak)
-    tick = ledger.memory.peak_tick
+    return storages_at(ledger, ledger.memory.peak_tick)
+
+
+def storages_at(ledger: Ledger, tick: int) -> Table:
+    """Every storage that is alive at a tick, largest first."""
+    alive, alive_bytes = holdings(ledger, tick), ledger.memory.timeline.at(tick)
+    root = root_of({holding.line for holding in alive})
 
     def row(holding: Holding) -> tuple[Cell, ...]:
         place, source = line_texts(holding.line, root)
         return (
             title_of(holding.category),
-            *_figures(ledger, [holding]),
+            *_figures([holding], alive_bytes),
             f"step {step_of(ledger, holding.storage.born)}",
             tensor_of(holding),
             holding.storage.name or (holding.entry.site.module if holding.entry else "") or place,
@@ -141,11 +157,11 @@ def peak_storages(ledger: Ledger) -> Table:
         )
 
     return Table(
-        title="Memory at the peak, storage by storage",
-        columns=STORAGE_COLUMNS,
-        rows=tuple(map(row, at_peak)),
-        totals=(None, *_figures(ledger, at_peak), *[None] * 8),
-        note=f"{_peak_note(ledger)}'since' is the training step in which a storage was allocated.",
+        title=f"Memory {_when(ledger, tick)}, storage by storage",
+        columns=(CATEGORY, _bytes_column(ledger, tick), *STORAGE_COLUMNS),
+        rows=tuple(map(row, alive)),
+        totals=(None, *_figures(alive, alive_bytes), *[None] * 8),
+        note=f"{_note(ledger, tick)}'since' is the training step in which a storage was allocated.",
     )
 
 
@@ -154,8 +170,13 @@ def tensor_of(holding: Holding) -> str:
     entry = holding.entry
     if entry is not None and holding.storage.number in entry.op.outputs:
         spec = entry.call.outputs[entry.op.outputs.index(holding.storage.number)]
-        return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+        return tensor_text(spec)
     return ""
+
+
+def tensor_text(spec: TensorSpec) -> str:
+    """Dtype and shape: "bfloat16[32, 768]"."""
+    return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
 
 
 def title_of(category: Category) -> str:
@@ -163,16 +184,23 @@ def title_of(category: Category) -> str:
     return category.replace("_", " ")
 
 
-def _at_peak(ledger: Ledger) -> list[Holding]:
-    return holdings(ledger, ledger.memory.peak_tick)
+def _figures(part: list[Holding], alive_bytes: int) -> tuple[int, float]:
+    """Bytes, and their share of all that is alive."""
+    size = bytes_of(part)
+    return size, size / alive_bytes if alive_bytes else 0.0
 
 
-def _figures(ledger: Ledger, part: list[Holding]) -> tuple[int, float]:
-    """Bytes, and their share of the peak."""
-    size, peak = bytes_of(part), ledger.memory.peak_bytes
-    return size, size / peak if peak else 0.0
+def _bytes_column(ledger: Ledger, tick: int) -> Column:
+    return BYTES if tick == ledger.memory.peak_tick else replace(BYTES, title="bytes")
 
 
-def _peak_note(ledger: Ledger) -> str:
-    moment = moment_at(ledger, ledger.memory.peak_tick)
-    return f"The peak is in {moment}. " if moment is not None else ""
+def _when(ledger: Ledger, tick: int) -> str:
+    return "at the peak" if tick == ledger.memory.peak_tick else f"at tick {tick}"
+
+
+def _note(ledger: Ledger, tick: int) -> str:
+    moment = moment_at(ledger, tick)
+    if moment is None:
+        return ""
+    what = "The peak" if tick == ledger.memory.peak_tick else f"Tick {tick}"
+    return f"{what} is in {moment}. "

@@ -1,7 +1,7 @@
 """Live memory over the run: the fullest moment of each stretch, by category."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from torchtally.ledger import Ledger
@@ -104,26 +104,26 @@ def stretches(ledger: Ledger) -> list[tuple[int, int]]:
     """The run's ticks in about STRETCHES parts [first, end), none empty. Each is within one step,
     and the end of a step is one by itself; where there are too many steps for that, neither is so.
     """
-    end = _end(ledger)
+    end = end_of(ledger)
     cuts = {end + last for end in ledger.trace.step_ends for last in (-1, 0)}
     ends = [*sorted(cut for cut in cuts if 0 < cut < end), end]
     if len(ends) > STRETCHES:
-        return list(_equal(0, end, STRETCHES))
+        return list(equal_stretches(0, end, STRETCHES))
     spare = STRETCHES - len(ends)
     return [
         stretch
         for first, last in pairwise([0, *ends])
-        for stretch in _equal(first, last, 1 + round(spare * (last - first) / end))
+        for stretch in equal_stretches(first, last, 1 + round(spare * (last - first) / end))
     ]
 
 
-def _end(ledger: Ledger) -> int:
+def end_of(ledger: Ledger) -> int:
     """One past the last tick at which an operator ran or a storage was born."""
     born = max((storage.born for storage in ledger.memory.storages), default=0)
     return max(ledger.trace.end, born + 1)
 
 
-def _equal(first: int, end: int, parts: int) -> Iterator[tuple[int, int]]:
+def equal_stretches(first: int, end: int, parts: int) -> Iterator[tuple[int, int]]:
     """[first, end) in so many parts, or fewer where there are not as many ticks."""
     parts = min(parts, end - first)
     cuts = [first + (end - first) * part // parts for part in range(parts + 1)]
@@ -140,12 +140,18 @@ def bar(at: dict[Category, int], peak_bytes: int) -> str:
 
     Where one category's letters end is rounded, so the length is the total's.
     """
-    if not peak_bytes:
+    parts = ((initial(category), at.get(category, 0)) for category in BAR_ORDER)
+    return lettered(parts, peak_bytes, BAR_WIDTH)
+
+
+def lettered(parts: Iterable[tuple[str, float]], whole: float, width: int) -> str:
+    """Quantities as letters, `width` of them for the whole, rounded so that the sum is right."""
+    if not whole:
         return ""
-    text, total = "", 0
-    for category in BAR_ORDER:
-        total += at.get(category, 0)
-        text += initial(category) * (round(BAR_WIDTH * total / peak_bytes) - len(text))
+    text, total = "", 0.0
+    for letter, part in parts:
+        total += part
+        text += letter * (round(width * total / whole) - len(text))
     return text
 
 

@@ -1,0 +1,108 @@
+"""`tally view`: walk through a run, full-screen in the terminal or in a browser."""
+
+import argparse
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from torchtally.cli.arguments import Subparsers
+from torchtally.cli.report import add_account, ledger_of, write_page
+from torchtally.errors import UsageError
+from torchtally.progress import is_terminal
+
+if TYPE_CHECKING:
+    from torchtally.ledger import Ledger
+
+NAME = "view"
+SUMMARY = "walk through a run in the terminal: source, modules, operators, memory"
+
+EPILOG = """\
+examples:
+  tally run train.py                      leaves its trace in run.tally
+  tally view run.tally                    full-screen, in this terminal
+  tally view run.tally --gpu A100-SXM     the same run, timed on another chip
+  tally view run.tally --browser          the page of `tally report`, in a browser
+
+keys: 1 to 8 or tab change the page, arrows move, enter opens what a row is made of, escape goes
+back, / searches, s sorts by the next column, r reverses, q ends. More are at the foot of each page.
+
+Needs textual: pip install 'torchtally[view]'. --browser does not.
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        description="Walk through a run, full-screen: verdict, source with costs by line, module "
+        "tree, operators, memory over time with what is alive, streams, placeholders.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("file", metavar="FILE", help="a trace, as `tally run -o FILE` wrote it")
+    add_account(parser)
+    parser.add_argument(
+        "--browser",
+        action="store_true",
+        help="write the page of `tally report` to a temporary file, and open it in a browser",
+    )
+    parser.set_defaults(command=command)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Show the run. Raises UsageError where there is no terminal or no textual."""
+    if args.browser:
+        return open_in_browser(args)
+    check_terminal(args.file)
+    view(ledger_of(args), args.file)
+    return 0
+
+
+def check_terminal(file: str) -> None:
+    """Raises UsageError where nothing can be drawn full-screen."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if not all(stream is not None and is_terminal(stream) for stream in streams):
+        raise UsageError(
+            f"tally view needs a terminal for input and output.\nElsewhere: `tally show {file}` "
+            f"prints the run, `tally report {file}` writes a page for a browser."
+        )
+    check_textual()
+
+
+def check_textual() -> None:
+    """Raises UsageError where the library that draws is not installed."""
+    if find_spec("textual") is None:
+        raise UsageError(
+            "tally view draws with textual, which is not installed.\n"
+            "Install it: pip install 'torchtally[view]', or use `tally view FILE --browser`."
+        )
+
+
+def view(ledger: "Ledger", file: str) -> None:
+    """Full-screen, until it is ended."""
+    import gc
+
+    from torchtally.cli.output import is_coloured
+    from torchtally.cli.sources import source_texts
+    from torchtally.report.viewer.app import TraceViewer
+
+    gc.freeze()  # the trace stays; what the screen makes from here on is collected again
+    gc.enable()
+    TraceViewer(ledger, source_texts(ledger), file=file, has_colours=is_coloured(sys.stdout)).run()
+
+
+def open_in_browser(args: argparse.Namespace) -> int:
+    """Write the page where only this user can read it, and say where it is."""
+    import os
+    import tempfile
+    import webbrowser
+    from pathlib import Path
+
+    ledger = ledger_of(args)
+    number, place = tempfile.mkstemp(prefix="tally-", suffix=".html")
+    os.close(number)
+    write_page(ledger, place)
+    print(place)
+    if not webbrowser.open(Path(place).as_uri()):
+        print("tally: no browser could be started: open that file in one.", file=sys.stderr)
+    return 0

@@ -1,0 +1,51 @@
+"""Where a run differs from one on the device, and what its totals leave out, as one table."""
+
+from collections.abc import Iterator
+
+from torchtally.ledger import Ledger
+from torchtally.table import Cell, Column, Table
+from torchtally.trace import Frame, Use
+from torchtally.units import Unit
+from torchtally.views.lines import place_of, root_of
+
+COLUMNS = (
+    Column("kind", "what", Unit.NAME),
+    Column("count", "times", Unit.COUNT),
+    Column("detail", "of what", Unit.TEXT),
+    Column("line", "line", Unit.LINE),
+    Column("source", "source", Unit.TEXT, rank=1),
+)
+
+
+def notes(ledger: Ledger) -> Table:
+    """Operators that are in no total, placeholders (conditions first), differences, and what the
+    script did outside of its GPU.
+    """
+    rows = tuple(_rows(ledger))
+    return Table(
+        title="What is not counted, and where this run differs from one on the device",
+        columns=COLUMNS,
+        rows=rows,
+        note="" if rows else "Every operator has a rule, and no value was replaced.",
+    )
+
+
+def _rows(ledger: Ledger) -> Iterator[tuple[Cell, ...]]:
+    trace, root = ledger.trace, root_of(ledger.by_line())
+
+    def at(frame: Frame | None) -> tuple[Cell, Cell]:
+        return ("", "") if frame is None else (place_of(frame.file, frame.line, root), frame.text)
+
+    for uncounted in ledger.coverage.uncounted:
+        yield "not counted", uncounted.count, f"{uncounted.op}: {uncounted.reason}", "", ""
+    for untimed in ledger.untimed:
+        yield "time unknown", untimed.count, f"{untimed.op}: {untimed.reason}", "", ""
+    uses = list(Use)
+    for each in sorted(trace.placeholders, key=lambda each: (uses.index(each.use), -each.count)):
+        kind = f"placeholder, {each.use}"
+        verb = "" if each.is_assumption else "gave "
+        yield kind, each.count, f"{each.op} {verb}{each.given}", *at(each.frame)
+    for note in trace.notes:
+        yield "difference", note.count, note.text, "", ""
+    for effect in trace.effects:
+        yield str(effect.kind), effect.count, effect.name, *at(effect.frame)
