@@ -22,7 +22,7 @@ from torchtally.report.viewer.page import (
     ModulesPage,
     NotesPage,
     OverviewPage,
-    Page,
+    ViewerPage,
     PageMaker,
     SourcePage,
     ViewPage,
@@ -96,7 +96,7 @@ class PagesScreen(Screen[None]):
     def __init__(self, heading: str, ledger: Ledger, pages: Sequence[PageMaker]) -> None:
         super().__init__()
         self.heading, self.ledger, self.pages = heading, ledger, pages
-        self.made: dict[int, Page] = {}
+        self.made: dict[int, ViewerPage] = {}
         self.current = -1
 
     def compose(self) -> ComposeResult:
@@ -110,7 +110,7 @@ class PagesScreen(Screen[None]):
         await self.action_show_page(0)
 
     @property
-    def page(self) -> Page:
+    def page(self) -> ViewerPage:
         return self.made[self.current]
 
     async def action_show_page(self, number: int) -> None:
@@ -157,7 +157,7 @@ class PagesScreen(Screen[None]):
         elif len(self.app.screen_stack) > 2:
             self.app.pop_screen()
 
-    def on_page_opened(self, event: Page.Opened) -> None:
+    def on_viewer_page_opened(self, event: ViewerPage.Opened) -> None:
         """The operators of one row, by themselves."""
         part = narrowed(self.ledger, event.entries)
         heading = f"{self.heading} > {event.title}" if self.is_part else event.title
@@ -168,7 +168,7 @@ class PagesScreen(Screen[None]):
         """Whether these are pages of a part of the run."""
         return False
 
-    def on_page_view_opened(self, event: Page.ViewOpened) -> None:
+    def on_viewer_page_view_opened(self, event: ViewerPage.ViewOpened) -> None:
         pages: list[PageMaker] = [(event.name, partial(ViewPage, self.ledger, event.name))]
         self.app.push_screen(PagesScreen(self.heading, self.ledger, pages))
 

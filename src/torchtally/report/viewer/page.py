@@ -28,7 +28,7 @@ DRILL_VIEWS = ("call", "op", "line", "module", "library-line", "kernel", "phase"
 """Of the operators of one row."""
 
 
-class Page(Vertical):
+class ViewerPage(Vertical):
     """What fills the screen between the tabs and the keys."""
 
     class Opened(Message):
@@ -45,7 +45,7 @@ class Page(Vertical):
             super().__init__()
             self.name = name
 
-    DEFAULT_CSS = "Page { height: 1fr; }"
+    DEFAULT_CSS = "ViewerPage { height: 1fr; }"
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Page(Vertical):
             self.notify("No operator of the reported step ran there.", markup=False)
 
 
-class OverviewPage(Page):
+class OverviewPage(ViewerPage):
     """The report of `tally show`."""
 
     def __init__(self, ledger: Ledger, file: str) -> None:
@@ -74,7 +74,7 @@ class OverviewPage(Page):
         yield LinesView(lambda width: [*summary_lines(summary, self.file, width)])
 
 
-class ViewPage(Page):
+class ViewPage(ViewerPage):
     """A view as it is; a row opens its operators where the view is of operators."""
 
     def __init__(self, ledger: Ledger, name: str) -> None:
@@ -101,7 +101,7 @@ def row_title(table: Table, row: int) -> str:
     return "  ".join(texts)
 
 
-class SourcePage(Page):
+class SourcePage(ViewerPage):
     """A file of the user's with what each line costs; `f` shows the next file."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -169,7 +169,7 @@ def _place(table: Table, name: str) -> int:
     return next(n for n, column in enumerate(table.columns) if column.name == name)
 
 
-class ModulesPage(Page):
+class ModulesPage(ViewerPage):
     """The tree of modules; left and right close and open a branch."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -275,7 +275,7 @@ def _holders(tree: ModuleTree) -> list[int]:
     return holders
 
 
-class NotesPage(Page):
+class NotesPage(ViewerPage):
     """What is not counted, placeholders, differences."""
 
     def compose(self) -> ComposeResult:
@@ -293,7 +293,7 @@ class NotesPage(Page):
         self.open(row_title(table, event.row), entries)
 
 
-class ViewsPage(Page):
+class ViewsPage(ViewerPage):
     """Every view by its name; a row opens it."""
 
     def compose(self) -> ComposeResult:
@@ -313,7 +313,7 @@ class ViewsPage(Page):
         self.post_message(self.ViewOpened(str(event.view.table.rows[event.row][0])))
 
 
-PageMaker = tuple[str, Callable[[], Page]]
+PageMaker = tuple[str, Callable[[], ViewerPage]]
 """A page's title, and what makes it when it is first shown."""
 
 

@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from torchtally.ledger import Ledger
-from torchtally.report.viewer.page import Page
+from torchtally.report.viewer.page import ViewerPage
 from torchtally.report.viewer.table_view import TableView
 from torchtally.table import Table
 
@@ -42,7 +42,7 @@ class CourseChart(Widget):
         self.page.action_zoom(2.0)
 
 
-class TimePage(Page):
+class TimePage(ViewerPage):
     """Time is a whole number from `low` to `high`: ticks of a run, nanoseconds of a step."""
 
     DEFAULT_CSS = "CourseChart { height: 45%; min-height: 3; }"
