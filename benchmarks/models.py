@@ -28,6 +28,11 @@ class Model:
         sizes = {**self.sizes, self.layers_key: layers}
         return replace(self, name=f"{self.name}, {layers} layers", sizes=sizes)
 
+    def resized(self, **sizes: int) -> "Model":
+        """The same architecture with these sizes in place of its own."""
+        named = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        return replace(self, name=f"{self.kind}({named})", sizes={**self.sizes, **sizes})
+
     def build(self) -> Any:
         """On whatever device factories put tensors on now."""
         import torch

@@ -119,6 +119,14 @@ def test_predicted_steps_stand_beside_measured_ones(
         assert model["calibrated_share"] > 0.9
 
 
+def test_monitor(tmp_path: Path) -> None:
+    """How much it costs the benchmark judges, on a machine that does nothing else."""
+    found = figures(tmp_path, "monitor")
+    assert found["target_ratio"] == 1.01
+    assert len(found["ratio"]) == len(found["step"]) == 3
+    assert 0 < found["call_s"] < 1e-3
+
+
 def test_cluster_ranks(tmp_path: Path) -> None:
     found = figures(tmp_path, "cluster_ranks", "--layers", "1")
     assert (found["target_of_plain"], found["target_of_few"]) == (2.0, 1.1)

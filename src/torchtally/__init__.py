@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from torchtally.errors import TallyError
     from torchtally.ledger import Ledger, account
     from torchtally.models.summary import summary
+    from torchtally.monitoring.lightning_callback import LightningTallyCallback
+    from torchtally.monitoring.monitor import monitor
+    from torchtally.monitoring.trainer_callback import TallyCallback
     from torchtally.notebook.commands import tally
     from torchtally.runs.function import run
     from torchtally.runs.recording import record
@@ -41,6 +44,8 @@ _HOMES = {
     "Chip": "chips",
     "DurableCallback": "train.durable_callback",
     "Ledger": "ledger",
+    "LightningTallyCallback": "monitoring.lightning_callback",
+    "TallyCallback": "monitoring.trainer_callback",
     "TallyError": "errors",
     "Trace": "trace",
     "account": "ledger",
@@ -50,6 +55,7 @@ _HOMES = {
     "dtypes": "views.number_formats",
     "durable": "train.durable",
     "known_chips": "chips",
+    "monitor": "monitoring.monitor",
     "record": "runs.recording",
     "roofline": "timing.targets",
     "run": "runs.function",
@@ -62,6 +68,8 @@ __all__ = [
     "Chip",
     "DurableCallback",
     "Ledger",
+    "LightningTallyCallback",
+    "TallyCallback",
     "TallyError",
     "Trace",
     "account",
@@ -71,6 +79,7 @@ __all__ = [
     "dtypes",
     "durable",
     "known_chips",
+    "monitor",
     "record",
     "roofline",
     "run",

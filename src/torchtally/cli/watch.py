@@ -112,15 +112,10 @@ def command(args: argparse.Namespace) -> int:
 
 def expectation(path: str, gpu: str | None) -> "ExpectedStep":
     """What a simulated run predicts, of this GPU where one is named."""
-    from torchtally.ledger import account
-    from torchtally.timing.targets import known_roofline, roofline
     from torchtally.trace import Trace
-    from torchtally.trace.peers import load_peers
-    from torchtally.watch.expectation import expected_step
+    from torchtally.watch.expectation import expected_step, ledger_of
 
-    trace = Trace.load(path)
-    timing = known_roofline(trace.chip) if gpu is None else roofline(gpu)
-    return expected_step(account(trace, roofline=timing, peers=load_peers(trace, path)), path)
+    return expected_step(ledger_of(Trace.load(path), gpu, path), path)
 
 
 def account_of(path: str, gpu: str | None) -> "Ledger":

@@ -39,6 +39,8 @@ class StepRequest:
     precision: StepPrecision
     is_training: bool
     loss: Loss | None
+    micro_batches: int = 1
+    """Forward and backward passes before the optimizer's step."""
 
 
 @dataclass(slots=True)
@@ -117,7 +119,8 @@ def _take_step(
     else:
         end_step()
     if request.is_training:
-        _train(copied, inputs, request)
+        for _ in range(request.micro_batches):
+            _train(copied, inputs, request)
         run.unused = (
             frozenset(
                 name

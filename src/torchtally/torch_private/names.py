@@ -464,6 +464,15 @@ def is_compiled_module(module: torch.nn.Module) -> bool:
     return is_wrapper or module._compiled_call_impl is not None
 
 
+def compiled_from(module: torch.nn.Module) -> torch.nn.Module | None:
+    """What `torch.compile(module)` was called with; None for a module that it did not return."""
+    frames = compiler_frames()
+    if frames is None or not isinstance(module, frames.OptimizedModule):
+        return None
+    original: torch.nn.Module = module._orig_mod
+    return original
+
+
 def frame_converters() -> tuple[PrivateName, ...]:
     """What compiles a frame of a function that was decorated for it, where Dynamo is loaded."""
     module: Any = sys.modules.get(DYNAMO_CONVERTERS)

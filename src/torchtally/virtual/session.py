@@ -103,6 +103,11 @@ class VirtualGPU:
 _active = threading.Lock()
 
 
+def is_simulated() -> bool:
+    """Whether "cuda" is a simulated GPU now, in this process."""
+    return _active.locked()
+
+
 class Session(AbstractContextManager[VirtualGPU]):
     """A session that is left in the thread that entered it.
 

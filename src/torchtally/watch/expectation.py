@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchtally.ledger import Ledger
+from torchtally.ledger import Ledger, account
+from torchtally.timing.targets import known_roofline, roofline
+from torchtally.trace import Trace
+from torchtally.trace.peers import load_peers
 from torchtally.views.summary import reserved_bytes_of
 from torchtally.views.throughput import throughput
 from torchtally.views.utilisation import model_utilisation
@@ -58,6 +61,15 @@ def expected_step(ledger: Ledger, file: str) -> ExpectedStep:
         peak_bytes=ledger.memory.peak_bytes if ledger.knows_memory else None,
         reserved_bytes=reserved_bytes_of(ledger) if ledger.knows_memory else None,
     )
+
+
+def ledger_of(trace: Trace, gpu: str | None = None, path: str = "") -> Ledger:
+    """The trace's account, on this GPU where one is named; its file has other ranks' beside it.
+
+    Raises UnknownChipError.
+    """
+    timing = known_roofline(trace.chip) if gpu is None else roofline(gpu)
+    return account(trace, roofline=timing, peers=load_peers(trace, path) if path else ())
 
 
 def logged_expectation(predicted: Mapping[str, Any], file: str) -> ExpectedStep | None:
