@@ -895,4 +895,8 @@ def test_compiled_modules_are_told_from_others():
     assert not private.is_compiled_module(module)
     module.compile(backend="eager")
     assert private.is_compiled_module(module)
-    assert private.is_compiled_module(torch.compile(torch.nn.Linear(1, 1), backend="eager"))
+    assert private.compiled_from(module) is None  # in place
+    original = torch.nn.Linear(1, 1)
+    compiled = torch.compile(original, backend="eager")
+    assert private.is_compiled_module(compiled)
+    assert private.compiled_from(compiled) is original
