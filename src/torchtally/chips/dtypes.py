@@ -25,3 +25,6 @@ DTYPE_BYTES = {
     "float4_e2m1fn_x2": 1,
 }
 """Bytes of one element; float4_e2m1fn_x2 holds two numbers in one."""
+
+NUMBERS_EACH = {"float4_e2m1fn_x2": 2}
+"""Numbers in one element, where there are several."""

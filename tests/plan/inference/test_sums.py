@@ -8,6 +8,7 @@ from tests.plan.dimensions import check_units
 from tests.plan.parallel.builders import llama
 from torchtally.plan import kv_cache
 from torchtally.plan.architecture.model import LatentAttention
+from torchtally.plan.inference import draft, forward, memory, serving
 from torchtally.plan.inference.formats import weight_format
 from torchtally.plan.inference.weights import model_bytes
 from torchtally.plan.kv_cache import Cache, CacheKind, cache_format
@@ -71,3 +72,45 @@ def test_weights() -> None:
     same(model_bytes(MODEL, weight_format("bf16")), wide + 2 * 3 * 672)
     rows = 8 + 4 + 4 + 8 + 20 + 20 + 8
     same(model_bytes(MODEL, weight_format("fp8")), wide + 3 * (672 + 2 * rows))
+
+
+def test_parts_of_a_forward_pass() -> None:
+    same(forward.layers_s(32, 0.5), 32 * 0.5)
+    same(forward.grouped_s(0.5, 0.25), 0.5 / 0.25)
+    same(forward.engine_s(32, 0.01, 0.5, 3, 2), 32 * 0.01 + 0.5 + (3 - 2))
+    same(forward.engine_s(32, 0.01, 0.5, 2, 3), 32 * 0.01 + 0.5)
+    same(forward.sampling_s(600, 100, 0.5), 600 / 100 + 0.5)
+    same(forward.cached_attention_s(600, 100, 800, 200, 2, 0.5), 600 / 100 + 2 * 0.5)
+    same(forward.cached_attention_s(600, 100, 1800, 200, 2, 0.5), 1800 / 200 + 2 * 0.5)
+
+
+def test_what_a_chip_holds() -> None:
+    """10 tokens: four vectors of the width and two of the inner width; 3 rows of logits."""
+    same(memory.buffer_bytes(10, 8, 20, 3, 100, 2, 4), 10 * (4 * 8 + 2 * 20) * 2 + 3 * 100 * 4)
+    same(memory.usable_bytes(0.9, 101), 90)  # 90.9, rounded down
+
+
+def test_tokens_per_second() -> None:
+    """2 replicas of 3 sequences: 10 tokens of 0.1 s, and 3 prompts of 0.5 s in between."""
+    same(serving.steady_tokens_per_s(2, 3, 10, 0.1, 0.5), 2 * 3 * 10 / (10 * 0.1 + 3 * 0.5))
+    same(serving.decode_tokens_per_s(2, 3, 0.1), 2 * 3 / 0.1)
+    same(serving.prompt_tokens_per_s(2, 100, 0.5), 2 * 100 / 0.5)
+    same(serving.each_s(6, 4), 6 / 4)
+    same(serving.slow_s(1.3, 2), 1.3 * 2)
+
+
+def test_money_and_energy_of_tokens() -> None:
+    """8 chips at 3.6 dollars an hour are 0.008 dollars a second."""
+    same(serving.million_tokens_usd(8, 3.6, 1000), 0.008 / 1000 * 1e6)
+    same(serving.token_joules(8, 700, 1000), 8 * 700 / 1000)
+
+
+def test_where_decode_turns_compute_bound() -> None:
+    """1000 bytes take 10 s; a sequence's 2 * 50 FLOPs take 1 s: at 10 of them."""
+    same(serving.balanced_sequences(1000, 100, 50, 100), 10)
+
+
+def test_speculative_decoding() -> None:
+    """Of 2 guesses at one half: a token for sure, another with 1/2, a third with 1/4."""
+    same(draft.kept_of_round(0.5, 2), 1 + 1 / 2 + 1 / 4)
+    same(draft.round_token_s(2, 0.1, 0.5, 1.75), (2 * 0.1 + 0.5) / 1.75)

@@ -33,7 +33,7 @@ class WeightFormat:
     products: tuple[str, ...] = ("bfloat16",)
     """Dtypes of the operands of products, the best first: the first that a chip has. What a format
     is not multiplied in is cast on the way."""
-    mixture: Quantization | None = field(default=None, hash=False)
+    quantization: Quantization | None = field(default=None, hash=False)
     """Of llama.cpp, which decides matrix by matrix."""
 
     def packing_of(self, weight: Weight) -> Packing:
@@ -139,11 +139,11 @@ _LISTED = (
     ),
     *(
         WeightFormat(
-            name=name, summary=f"llama.cpp's {name}", matrices=plain(0), mixture=mixture,
+            name=name, summary=f"llama.cpp's {name}", matrices=plain(0), quantization=rule,
             products=("float16", "bfloat16"),
             source="ggml-org/llama.cpp, src/llama-quant.cpp @007dbbf3",
         )
-        for name, mixture in QUANTIZATIONS.items()
+        for name, rule in QUANTIZATIONS.items()
     ),
 )  # fmt: skip
 WEIGHT_FORMATS: Mapping[str, WeightFormat] = {listed.name: listed for listed in _LISTED}

@@ -14,8 +14,8 @@ from torchtally.units import Unit
 
 def packings(weight: Weight, model: Model, kept: WeightFormat) -> Counter[Packing]:
     """How many of this weight's tensors lie in which way."""
-    if kept.mixture is not None:
-        return gguf.packings(weight, model, kept.mixture)
+    if kept.quantization is not None:
+        return gguf.packings(weight, model, kept.quantization)
     return Counter({kept.packing_of(weight): weight.count})
 
 

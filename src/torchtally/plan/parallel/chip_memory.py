@@ -179,7 +179,7 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
     """
     context = context_bytes(chip.compute_capability) if chip.compute_capability else 0
     groups = sum(degree.ranks(layout) > 1 for degree in DEGREES)
-    return _outside_bytes(context, groups)
+    return outside_bytes(context, groups)
 
 
 @closed_form(
@@ -188,7 +188,7 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
     "NVIDIA/nccl 2.30.7, src/init.cc @5067397c: computeBuffSizes",
     "estimated: CUDA's context by its libraries, NCCL's buffers by its defaults",
 )
-def _outside_bytes(
+def outside_bytes(
     context: Bytes, groups: Count, channels: Count = NCCL_CHANNELS,
     connection: Bytes = CONNECTION_BYTES,
 ) -> str:  # fmt: skip

@@ -76,7 +76,7 @@ def layer_work(
     tokens = layout.tokens(sequence)
     products = _products(weights, kind, tokens, layout, work)
     attention = attention_s(kind, model, sequence, layout, work)
-    moved = _streams(kind, model, weights, sequence, layout, work)
+    moved = layer_streams(kind, model, weights, sequence, layout, work)
     return _work(products, moved, attention)
 
 
@@ -193,7 +193,7 @@ def _sums(products: list[tuple[Quantity, ...]]) -> Products:
     )
 
 
-def _streams(
+def layer_streams(
     kind: Layer,
     model: Model,
     weights: tuple[Weight, ...],

@@ -20,6 +20,7 @@ from functools import lru_cache
 from math import ceil, gcd, inf, prod
 
 from torchtally.chips import Chip
+from torchtally.chips.dtypes import NUMBERS_EACH
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.rates import (
@@ -215,13 +216,14 @@ def tiled_s(product: Product, tile: tuple[int, int], splits: int, rate: float, c
     """Waves of whole tiles, at `rate` FLOP/s of the whole chip, and one filling of the pipeline."""
     assert chip.multiprocessors is not None
     m, n = tile
-    depth = max(1, DEPTH_BYTES // product.itemsize_bytes)
+    packed = NUMBERS_EACH.get(product.dtype, 1)
+    depth = max(1, packed * DEPTH_BYTES // product.itemsize_bytes)
     units = product.batch * ceil(product.M / m) * ceil(product.N / n) * splits
     waves = ceil(units / chip.multiprocessors)
     steps = ceil(ceil(product.K / depth) / splits)
     step_s = max(2 * m * n * depth * chip.multiprocessors / rate, LOAD_S / STAGES)
     if chip.boost_clock_hz is not None:
-        taken_in_bytes = (m + n) * depth * product.itemsize_bytes
+        taken_in_bytes = (m + n) * depth * product.itemsize_bytes / packed
         step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * chip.boost_clock_hz))
     if product.piece_bytes < DEPTH_BYTES:
         pieces = max(m, n) * ceil(DEPTH_BYTES / product.piece_bytes)
