@@ -376,7 +376,7 @@ def vector_product_s(product: Product, chip: Chip) -> float | None:
 
 
 def _stream_launches(streams: list[PassTimes], kind: Layer) -> int:
-    """Kernels: both norms of a layer are one stream, and so are queries and keys that are turned."""
+    """Kernels: both norms of a layer are one stream, and so are turned queries and keys."""
     times = {"norms": kind.norms, "residuals": 2, "rotation": 2}
     return sum(stream.forward_launches * times.get(stream.forward.name, 1) for stream in streams)
 
