@@ -139,14 +139,14 @@ def keys_seen(geometry: Geometry, attention: Convention) -> Quantity:
     if geometry.chunk is not None:
         C = of(geometry.chunk, Unit.TOKENS)
         if is_full:
-            return derive(name, unit, "chunk", chunk=C)
+            return derive(name, unit, "min(sequence, chunk)", sequence=S, chunk=C)
         rest = of(geometry.queries % geometry.chunk, Unit.TOKENS)
         formula = "((sequence - rest) * chunk + rest**2) / (2 * sequence)"
         return derive(name, unit, formula, sequence=S, chunk=C, rest=rest)
     if geometry.before is not None:
         W = of(geometry.before + 1, Unit.TOKENS)
         if is_full:
-            return derive(name, unit, "window", window=W)
+            return derive(name, unit, "min(sequence, window)", sequence=S, window=W)
         return derive(name, unit, "window - window**2 / (2 * sequence)", sequence=S, window=W)
     if is_full:
         return derive(name, unit, "sequence", sequence=S)

@@ -40,6 +40,17 @@ def states_of_count(parameters: Amount, recipe: Recipe, optimizer: Optimizer) ->
     return _states(count, recipe, uniform_state_bytes(optimizer, count, recipe.state_bytes))
 
 
+def states_of_sizes(
+    parameters: Amount, weights: Amount, gradients: Amount, master: Amount, optimizer: Quantity
+) -> States:
+    """Of so many parameters with so many bytes for the weight of each, its gradient and its master
+    copy.
+    """
+    kept = _each("parameters", parameters, weights, "")
+    computed = _each("gradients", parameters, gradients, "")
+    return _summed(kept, computed, _each("master weights", parameters, master, ""), optimizer)
+
+
 def parameter_bytes(parameters: Amount, recipe: Recipe) -> Quantity:
     """The weights that the model holds."""
     return _each("parameters", parameters, recipe.weight_bytes, recipe.weights)
@@ -91,7 +102,7 @@ def _ids_bytes(tokens: Tokens, id_bytes: BytesEach) -> str:
     return "tokens * id_bytes"
 
 
-def _each(name: str, parameters: Amount, itemsize_bytes: int, dtype: str) -> Quantity:
+def _each(name: str, parameters: Amount, itemsize_bytes: Amount, dtype: str) -> Quantity:
     count, each = of(parameters, Unit.PARAMETERS), of(itemsize_bytes, Unit.BYTES_PER_PARAMETER)
     formula = "parameters * bytes_each"
     return derive(name, Unit.BYTES, formula, "", dtype, parameters=count, bytes_each=each)
@@ -99,7 +110,12 @@ def _each(name: str, parameters: Amount, itemsize_bytes: int, dtype: str) -> Qua
 
 def _states(parameters: Quantity, recipe: Recipe, optimizer: Quantity) -> States:
     weights, gradients = parameter_bytes(parameters, recipe), gradient_bytes(parameters, recipe)
-    master = master_bytes(parameters, recipe)
+    return _summed(weights, gradients, master_bytes(parameters, recipe), optimizer)
+
+
+def _summed(
+    weights: Quantity, gradients: Quantity, master: Quantity, optimizer: Quantity
+) -> States:
     parts = {"parameters": weights, "gradients": gradients, "master": master}
     parts |= {"optimizer_state": optimizer}
     whole = total("states", Unit.BYTES, parts, note="held from step to step")

@@ -67,14 +67,21 @@ def uniform_state_bytes(optimizer: Optimizer, parameters: Amount, itemsize_bytes
             "number: give a model by its name, its config.json, or --layers, --width and "
             "--vocabulary."
         )
+    return moments_bytes(parameters, optimizer.moments, itemsize_bytes, optimizer.source)
+
+
+def moments_bytes(
+    parameters: Amount, moments: Amount, state_bytes: Amount, source: str = ""
+) -> Quantity:
+    """Optimizer state of so many numbers for each parameter, of so many bytes each."""
     return derive(
         "optimizer state",
         Unit.BYTES,
         "parameters * moments * state_bytes",
-        optimizer.source,
+        source,
         parameters=of(parameters, Unit.PARAMETERS),
-        moments=of(optimizer.moments, Unit.NUMBER),
-        state_bytes=of(itemsize_bytes, Unit.BYTES_PER_PARAMETER),
+        moments=of(moments, Unit.NUMBER),
+        state_bytes=of(state_bytes, Unit.BYTES_PER_PARAMETER),
     )
 
 

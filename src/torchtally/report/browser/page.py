@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from torchtally.ledger import Ledger
 from torchtally.report.browser.document import facts, page_document
@@ -21,22 +22,33 @@ STYLES = ("uplot.min.css", "style.css")
 STARTER = "start.js"
 LIBRARY = "uplot.iife.min.js"
 SCRIPTS = (
-    "format.js",
-    "dom.js",
-    "data.js",
-    "table.js",
-    "overview.js",
-    "source.js",
-    "memory.js",
-    "treemap.js",
-    "modules.js",
-    "operators.js",
-    "roofline.js",
-    "streams.js",
-    "notes.js",
-    "main.js",
+    "app/format.js",
+    "app/dom.js",
+    "app/data.js",
+    "app/table.js",
+    "app/overview.js",
+    "app/source.js",
+    "app/memory.js",
+    "app/treemap.js",
+    "app/modules.js",
+    "app/operators.js",
+    "app/roofline.js",
+    "app/streams.js",
+    "app/notes.js",
+    "app/main.js",
 )
-"""Of the folder `app`, in their order: each uses what those before it define."""
+"""Of the folder `static`, in their order: each uses what those before it define."""
+
+
+class App(NamedTuple):
+    """What makes a page of its data."""
+
+    scripts: tuple[str, ...]
+    has_charts: bool
+    """With the library that draws them."""
+
+
+REPORT = App(SCRIPTS, True)
 NO_SCRIPTS = "This page needs JavaScript to draw its tables and charts."
 
 
@@ -54,26 +66,26 @@ def packed(text: str) -> str:
 
 
 @cache
-def packed_script() -> str:
-    return packed(script_text())
+def packed_script(app: App) -> str:
+    return packed(script_text(app))
 
 
 @cache
-def policy() -> str:
+def policy(app: App) -> str:
     """The page's own scripts and style, told by their hashes; no other, and nothing else."""
-    scripts = f"{hash_of(_static(STARTER))} {hash_of(script_text())}"
+    scripts = f"{hash_of(_static(STARTER))} {hash_of(script_text(app))}"
     return (
         f"default-src 'none'; script-src {scripts}; style-src {hash_of(style_text())}; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def shell(title: str, sentences: Sequence[str], data: str) -> str:
+def shell(title: str, sentences: Sequence[str], data: str, app: App = REPORT) -> str:
     """The page around its data; `sentences` are what it says before its script has drawn it."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy()),
+        element("meta", http_equiv="Content-Security-Policy", content=policy(app)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
         element("meta", name="color-scheme", content="light dark"),
@@ -85,7 +97,7 @@ def shell(title: str, sentences: Sequence[str], data: str) -> str:
         element("div", *(element("p", sentence) for sentence in sentences), id="page"),
         element("noscript", element("p", NO_SCRIPTS)),
         element("script", Html(packed(data)), id="data", type="application/gzip"),
-        element("script", Html(packed_script()), id="app", type="application/gzip"),
+        element("script", Html(packed_script(app)), id="app", type="application/gzip"),
         element("script", Html(_static(STARTER))),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -97,12 +109,15 @@ def style_text() -> str:
 
 
 @cache
-def script_text() -> str:
+def script_text(app: App = REPORT) -> str:
     """The library and our own files as one script, whose names are nobody else's."""
-    own = "".join(_static(f"app/{name}") for name in SCRIPTS)
+    own = "".join(_static(name) for name in app.scripts)
+    program = f'(() => {{\n"use strict";\n{own}}})();\n'
+    if not app.has_charts:
+        return program
     licence = _static("uplot.LICENSE").strip()
     _banner, _, library = _static(LIBRARY).partition("\n")  # an address, and the page has none
-    return f'/*! uPlot 1.6.32\n{licence}\n*/\n{library}\n(() => {{\n"use strict";\n{own}}})();\n'
+    return f"/*! uPlot 1.6.32\n{licence}\n*/\n{library}\n{program}"
 
 
 def hash_of(text: str) -> str:

@@ -6,7 +6,7 @@ const SAFE_ATTRIBUTES = new Set(["class", "id", "title", "type", "role", "tabind
   "aria-label", "aria-sort", "aria-selected", "aria-expanded", "aria-pressed", "aria-hidden",
   "aria-live", "aria-current", "aria-level", "aria-controls", "viewBox", "x", "y", "x1", "y1", "x2",
   "y2", "cx", "cy", "r", "width", "height", "points", "d", "text-anchor", "transform", "spellcheck",
-  "autocomplete", "data-bound", "data-phase"]);
+  "autocomplete", "aria-invalid", "min", "max", "step", "data-bound", "data-phase"]);
 const SVG = "http:" + "//www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
