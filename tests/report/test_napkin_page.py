@@ -13,8 +13,8 @@ from tests.report.browser import CHROMIUM, MISSING, Browser, Page, browser
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.flops import token_flops
 from torchtally.plan.kv_cache import kv_cache_bytes
-from torchtally.plan.napkin import BY_SIZE, LONGEST, Napkin, models_by_name, napkin
 from torchtally.plan.quantity import FUNCTIONS
+from torchtally.plan.questions.napkin import BY_SIZE, LONGEST, Napkin, models_by_name, napkin
 from torchtally.report.browser.napkin import OPERATORS, napkin_document, napkin_page, tree_of
 from torchtally.units import Unit, format_number
 
@@ -176,7 +176,7 @@ def test_a_changed_number_changes_what_follows_and_the_address(page: Page) -> No
     put(page, "#input-chips", "2048")
     assert days().startswith("71.97 days")
     put(page, "#slider-mfu", "1000", "input")
-    assert days().startswith("35.98 days")
+    assert days().startswith("35.99 days")
     put(page, "#choice-model", "Llama 3 8B")
     command = page.evaluate("document.querySelector('#command').textContent")
     assert command.startswith("tally plan llama-3-8b --tokens 15T --gpus 2048xH100-SXM --mfu 1 ")

@@ -78,6 +78,7 @@ examples:
   tally plan path/to/config.json --tokens 2T --gpus 256xB200 --mfu 0.4 --explain
   tally plan 7B --tokens 1T --gpus 64xH100-SXM --mfu 0.4 --compare A100-SXM,B200
   tally plan llama-3-8b --gpus 8xH100-SXM --check "memory < 80GB"
+  tally plan --page napkin.html         sliders; without arguments: it asks
 """
 
 
@@ -254,6 +255,12 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--top", type=positive_count, metavar="N", help="rows of a table: 10")
     group.add_argument(
+        "--page",
+        metavar="FILE",
+        help="napkin math as a page for a browser, offline: the closed forms with sliders, "
+        "beginning with the numbers given here",
+    )
+    group.add_argument(
         "--check",
         action="append",
         default=[],
@@ -265,7 +272,14 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Answer the question of the arguments."""
+    """Answer the question of the arguments; without any, ask for one."""
+    from torchtally.cli.asking import converse, is_terminal
+
+    if args.argv == [NAME] and is_terminal():
+        return converse(lambda words: command(parsed_words(words)), request_of_words)
+    if args.page is not None:
+        write_napkin(args)
+        return 0
     from torchtally.report.answer import answer_report
     from torchtally.report.report import table_report
 
@@ -284,6 +298,28 @@ def command(args: argparse.Namespace) -> int:
         write_or_emit(answer.config, args.torchtitan)
     write_report(answer_report(answer, is_explained=args.explain), args)
     return show_findings(findings)
+
+
+def parsed_words(words: "Sequence[str]") -> argparse.Namespace:
+    """The arguments that the words are. Raises SystemExit where they are none, having said why."""
+    from torchtally.cli import parser
+
+    args = parser([NAME]).parse_args([NAME, *words])
+    args.argv = [NAME, *words]
+    return args
+
+
+def request_of_words(words: "Sequence[str]") -> "Request":
+    """Raises UsageError for a model or chips that are not known."""
+    return request(parsed_words(words))
+
+
+def write_napkin(args: argparse.Namespace) -> None:
+    """The closed forms as a page, with the numbers that the arguments give."""
+    from torchtally.plan.questions.napkin import napkin_of
+    from torchtally.report.browser.napkin import napkin_page
+
+    write_or_emit(napkin_page(napkin_of(request(args))), args.page)
 
 
 def _checked(args: argparse.Namespace) -> "tuple[Answer, list[Finding]]":

@@ -10,8 +10,8 @@ from functools import lru_cache
 from math import isnan
 from typing import Any
 
-from torchtally.plan.napkin import Input, Napkin, Variant
 from torchtally.plan.quantity import Quantity
+from torchtally.plan.questions.napkin import Input, Napkin, Variant
 from torchtally.report.browser.page import App, shell
 
 NAPKIN = App(
@@ -73,7 +73,7 @@ def input_document(row: Input) -> dict[str, Any]:
         "word": row.word,
         "name": quantity.name,
         "unit": str(quantity.unit),
-        "value": known(quantity.value),
+        "value": quantity.value if row.is_known else None,
         "least": row.least,
         "most": row.most,
         "is_logarithmic": row.is_logarithmic,

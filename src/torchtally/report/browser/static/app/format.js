@@ -13,6 +13,9 @@ const RUNGS = {
     [86400, "days"], [365.25 * 86400, "years"]],
 };
 
+/** Ladders of what is never counted in whole ones. */
+const MEASURED = new Set([RUNGS.seconds]);
+
 /** Two decimals, or as many as fit. */
 function digitsOf(value, width) {
   for (const decimals of [2, 1]) {
@@ -32,7 +35,7 @@ function inUnits(number, rungs, width = 6) {
     if (Number(digitsOf(amount / size, width)) < nextSize / size) break;
     [size, unit] = [nextSize, nextUnit];
   }
-  const isExact = Number.isInteger(amount) && size === 1 && rungs !== RUNGS.seconds;
+  const isExact = Number.isInteger(amount) && size === 1 && !MEASURED.has(rungs);
   const text = isExact ? String(amount) : digitsOf(amount / size, width);
   return `${sign}${text} ${unit}`.trim();
 }

@@ -19,6 +19,7 @@ function parseAmount(text, unit, isLength) {
 
 const WATT_HOURS = ["u", "m", "", "k", "M", "G", "T"].map((prefix, place) =>
   [1000 ** (place - 2), `${prefix}Wh`]);
+MEASURED.add(WATT_HOURS);
 
 /** In the digits of a sentence, as `tally plan` writes it (units.py: format_number). */
 function formatProse(number, unit) {

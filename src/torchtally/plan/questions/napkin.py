@@ -8,10 +8,11 @@ inputs' values: what depends on a choice has a variant for each of its options.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import nan
+from math import isnan, nan
 
 from torchtally.chips import Chip, known_chips
 from torchtally.chips.power import mean_power_watts
+from torchtally.errors import UsageError
 from torchtally.plan.architecture.known import known_models
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.capacity import largest_parameters
@@ -27,6 +28,7 @@ from torchtally.plan.memory import checkpoint_bytes, states_of_sizes
 from torchtally.plan.optimizers import OPTIMIZERS, moments_bytes
 from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity, total
+from torchtally.plan.questions.request import Request
 from torchtally.plan.recipes import RECIPES
 from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_parameters, optimal_tokens
 from torchtally.plan.training import (
@@ -59,6 +61,8 @@ class Input:
     most: float
     is_logarithmic: bool
     group: str
+    is_known: bool
+    """False: the chip's price or power is not in the table; the quantity's value means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +131,14 @@ def napkin(
     chip: str = CHIP,
     recipe: str = RECIPE,
     optimizer: str = OPTIMIZER,
+    models: Mapping[str, Model] | None = None,
 ) -> Napkin:
-    """The napkin, with these values in place of those that it begins with."""
-    choices = choices_of(model, chip, recipe, optimizer)
+    """The napkin, with these values in place of those that it begins with.
+
+    Raises UsageError for a chip without a known peak.
+    """
+    models = models_by_name() if models is None else models
+    choices = choices_of(models, model, chip, recipe, optimizer)
     start = dict(STARTS)
     for choice in choices:
         start |= choice.options[choice.chosen]
@@ -142,16 +151,51 @@ def napkin(
         choices=choices,
         cards=tuple(cards_of(given, per_token, cache)),
         variants=(
-            Variant(per_token, "model", flops_by_model()),
-            Variant(cache, "model", cache_by_model(given["sequences"]), is_known_otherwise=False),
+            Variant(per_token, "model", flops_by_model(models)),
+            Variant(
+                cache, "model", cache_by_model(models, given["sequences"]), is_known_otherwise=False
+            ),
         ),
     )
 
 
-def choices_of(model: str, chip: str, recipe: str, optimizer: str) -> tuple[Choice, ...]:
+def napkin_of(request: Request) -> Napkin:
+    """The napkin with what the request gives, and with its model among those known by name."""
+    values: dict[str, float] = {}
+    model, known = BY_SIZE, dict(models_by_name())
+    if request.subject is not None:
+        values = {
+            "parameters": request.subject.parameters.value,
+            "active": request.subject.active.value,
+        }
+        if request.subject.model is not None:
+            model = request.subject.name or "yours"
+            known.setdefault(model, request.subject.model)
+    given = {
+        "tokens": request.tokens, "mfu": request.mfu, "sequence": request.sequence,
+        "sequences": request.global_batch or request.micro_batch, "speed": request.tokens_per_s,
+        "flops": request.flops, "price": request.usd_per_hour,
+    }  # fmt: skip
+    values |= {word: value for word, value in given.items() if value is not None}
+    chip = CHIP
+    if request.cluster is not None:
+        chip = request.cluster.chip.name
+        values |= {"chips": request.cluster.count, "memory": request.chip.total_memory_bytes}
+        values["peak"] = request.chip.peak(request.recipe.products).flop_per_s
+    recipe, optimizer = request.recipe.name, request.optimizer.name
+    if request.optimizer.moments is None:
+        optimizer = OPTIMIZER  # its state depends on the tensors' shapes
+    return napkin(values, model=model, chip=chip, recipe=recipe, optimizer=optimizer, models=known)
+
+
+def choices_of(
+    known: Mapping[str, Model], model: str, chip: str, recipe: str, optimizer: str
+) -> tuple[Choice, ...]:
     models: dict[str, dict[str, float]] = {BY_SIZE: {}}
-    models |= {name: sizes_of(known) for name, known in models_by_name().items()}
-    chips = {each.name: facts_of(each) for each in known_chips() if "bfloat16" in each.peaks}
+    models |= {name: sizes_of(each) for name, each in known.items()}
+    chips = {each.name: facts_of(each) for each in known_chips() if dtype_of(each)}
+    if chip not in chips:
+        raise UsageError(f"{chip}: its peak in 16 bits is not in the table; try another chip.")
     recipes = {
         each.name: {
             "weight_bytes": each.weight_bytes,
@@ -184,26 +228,29 @@ def sizes_of(model: Model) -> dict[str, float]:
     return {"parameters": counted.total.value, "active": counted.active.value}
 
 
+def dtype_of(chip: Chip) -> str:
+    """Of products in 16 bits; "" where the table has no peak of them."""
+    return next((dtype for dtype in ("bfloat16", "float16") if dtype in chip.peaks), "")
+
+
 def facts_of(chip: Chip) -> dict[str, float]:
     """What the table has of a chip; what it lacks is nan, hence unknown."""
     price = nan if chip.price is None else chip.price.usd_per_hour
     watts = nan if chip.tdp_watts is None else mean_power_watts(chip.tdp_watts)
     return {
-        "peak": chip.peak("bfloat16").flop_per_s,
+        "peak": chip.peak(dtype_of(chip)).flop_per_s,
         "memory": chip.total_memory_bytes,
         "price": price,
         "watts": watts,
     }
 
 
-def flops_by_model() -> Mapping[str, Quantity]:
-    return {name: token_flops(model, LONGEST).model for name, model in models_by_name().items()}
+def flops_by_model(models: Mapping[str, Model]) -> Mapping[str, Quantity]:
+    return {name: token_flops(model, LONGEST).model for name, model in models.items()}
 
 
-def cache_by_model(sequences: Quantity) -> Mapping[str, Quantity]:
-    return {
-        name: kv_cache_bytes(model, LONGEST, sequences) for name, model in models_by_name().items()
-    }
+def cache_by_model(models: Mapping[str, Model], sequences: Quantity) -> Mapping[str, Quantity]:
+    return {name: kv_cache_bytes(model, LONGEST, sequences) for name, model in models.items()}
 
 
 def inputs_of(start: Mapping[str, float]) -> Iterator[Input]:
@@ -232,10 +279,12 @@ def inputs_of(start: Mapping[str, float]) -> Iterator[Input]:
         ("batch", "batch B", Unit.COUNT, 1, 1 << 20, "deep linear model"),
     )
     for word, name, unit, least, most, group in rows:
-        value = start[word]
+        is_known = not isnan(start[word])
+        value = start[word] if is_known else 1.0
         number = round(value) if unit.is_whole else value
         is_logarithmic = least > 0 and word != "mfu"
-        yield Input(word, Quantity(name, number, unit), least, most, is_logarithmic, group)
+        quantity = Quantity(name, number, unit)
+        yield Input(word, quantity, least, most, is_logarithmic, group, is_known)
 
 
 def cards_of(given: Mapping[str, Quantity], per_token: Quantity, cache: Quantity) -> Iterator[Card]:
@@ -254,7 +303,7 @@ def cards_of(given: Mapping[str, Quantity], per_token: Quantity, cache: Quantity
             cost_usd(hours, given["price"]),
             energy_joules(hours, given["watts"]),
         ),
-        "MFU is the share of the chips' dense bfloat16 peak that the model's own FLOPs make, "
+        "MFU is the share of the chips' dense peak in 16 bits that the model's own FLOPs make, "
         "usually 0.3 to 0.6. Restarts and evaluation are not counted.",
     )
     optimizer = moments_bytes(given["parameters"], given["moments"], given["state_bytes"])
