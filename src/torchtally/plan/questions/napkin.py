@@ -66,7 +66,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class InputChoice:
     """One of several things, each of which sets inputs."""
 
     word: str
@@ -87,7 +87,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class FormulaByChoice:
     """A quantity that has a formula of its own for options of a choice."""
 
     of: Quantity
@@ -102,9 +102,9 @@ class Napkin:
     """All of it."""
 
     inputs: tuple[Input, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[InputChoice, ...]
     cards: tuple[Card, ...]
-    variants: tuple[Variant, ...]
+    variants: tuple[FormulaByChoice, ...]
 
     def input_of(self, quantity: Quantity) -> str | None:
         """The word of the input that a given quantity is; None for a constant. The LONGEST sequence
@@ -151,8 +151,8 @@ def napkin(
         choices=choices,
         cards=tuple(cards_of(given, per_token, cache)),
         variants=(
-            Variant(per_token, "model", flops_by_model(models)),
-            Variant(
+            FormulaByChoice(per_token, "model", flops_by_model(models)),
+            FormulaByChoice(
                 cache, "model", cache_by_model(models, given["sequences"]), is_known_otherwise=False
             ),
         ),
@@ -190,7 +190,7 @@ def napkin_of(request: Request) -> Napkin:
 
 def choices_of(
     known: Mapping[str, Model], model: str, chip: str, recipe: str, optimizer: str
-) -> tuple[Choice, ...]:
+) -> tuple[InputChoice, ...]:
     models: dict[str, dict[str, float]] = {BY_SIZE: {}}
     models |= {name: sizes_of(each) for name, each in known.items()}
     chips = {each.name: facts_of(each) for each in known_chips() if dtype_of(each)}
@@ -211,10 +211,10 @@ def choices_of(
         if each.moments is not None
     }
     return (
-        Choice("model", "model", models, model),
-        Choice("chip", "chip", chips, chip),
-        Choice("recipe", "number formats", recipes, recipe),
-        Choice("optimizer", "optimizer", optimizers, optimizer),
+        InputChoice("model", "model", models, model),
+        InputChoice("chip", "chip", chips, chip),
+        InputChoice("recipe", "number formats", recipes, recipe),
+        InputChoice("optimizer", "optimizer", optimizers, optimizer),
     )
 
 

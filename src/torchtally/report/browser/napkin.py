@@ -11,7 +11,7 @@ from math import isnan
 from typing import Any
 
 from torchtally.plan.quantity import Quantity
-from torchtally.plan.questions.napkin import Input, Napkin, Variant
+from torchtally.plan.questions.napkin import FormulaByChoice, Input, Napkin
 from torchtally.report.browser.page import App, shell
 
 NAPKIN = App(
@@ -93,7 +93,9 @@ class Nodes:
         self._numbers: dict[str, int] = {}
         self._by_id: dict[int, int] = {}
         self._napkin = napkin
-        self._variants: Mapping[int, Variant] = {id(each.of): each for each in napkin.variants}
+        self._variants: Mapping[int, FormulaByChoice] = {
+            id(each.of): each for each in napkin.variants
+        }
 
     def number(self, quantity: Quantity) -> int:
         known_number = self._by_id.get(id(quantity))
