@@ -154,6 +154,11 @@ def format_count(n: int) -> str:
     return _in_units(n, COUNT)
 
 
+def format_rate(per_s: float) -> str:
+    """Of anything countable, in a second."""
+    return format_count(round(per_s)) if per_s >= 1000 else f"{per_s:.3g}"
+
+
 def format_seconds(seconds: float) -> str:
     """A duration: "1.20 ms", "3.50 min", "143.9 days"."""
     return _in_units(seconds, SECONDS, width=5)

@@ -69,6 +69,7 @@ def test_the_keys_that_programs_rely_on() -> None:
         "gathered_parameters": 0,
         "communication_buffers": 0,
         "unknown": 0,
+        "kv_cache": 0,
     }
     assert memory["peak_allocated_bytes"] == LARGE + 3 * SMALL + 2 * 512
     assert memory["peak_reserved_bytes"] == memory["peak_allocated_bytes"]

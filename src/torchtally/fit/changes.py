@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Ledger
 from torchtally.memory import Category
-from torchtally.trace import Phase
+from torchtally.trace import FORWARD_PHASES
 from torchtally.views.holdings import holdings
 
 BATCH = re.compile(r"^--?[\w-]*(batch|bs)[\w-]*$", re.I)
@@ -126,7 +126,7 @@ def multiplies_in_float32(ledger: Ledger) -> bool:
     """Most of the forward pass's matrix products are of fp32."""
     flops: Counter[bool] = Counter()
     for entry in ledger.entries:
-        if entry.op.phase is Phase.FORWARD and entry.kind.is_matmul and entry.call.inputs:
+        if entry.op.phase in FORWARD_PHASES and entry.kind.is_matmul and entry.call.inputs:
             flops[entry.call.inputs[-1].dtype == "float32"] += entry.cost.flops
     return flops[True] > flops[False]
 

@@ -17,7 +17,7 @@ from torchtally.ledger.total import Coverage, Entry, Line, Total, Uncounted
 from torchtally.memory import Category, Memory, replay
 from torchtally.steps import Course, Period, course_of
 from torchtally.timing.roofline import Roofline
-from torchtally.trace import Call, Phase, Site, Trace
+from torchtally.trace import FORWARD_PHASES, Call, Phase, Site, Trace
 from torchtally.trace.file import collection_paused
 from torchtally.trace.storage import allocated_bytes
 from torchtally.work import Cost, Kind, cost_of_part, reason_uncounted
@@ -199,6 +199,18 @@ def since(ledger: Ledger, tick: int) -> Ledger:
     return cut.with_times(ledger.times)
 
 
+def of_phase(ledger: Ledger, phase: Phase) -> Ledger:
+    """The ledger with totals of the reported period's operators of one phase."""
+    reported = tuple(entry for entry in ledger.reported if entry.op.phase is phase)
+    cut = replace(
+        ledger,
+        reported=reported,
+        total=_total(reported, ledger.costs),
+        coverage=_coverage(reported, ledger.costs),
+    )
+    return cut.with_times(ledger.times)
+
+
 def selected(course: Course, step: Selection) -> Period:
     """The period that a selection means. Raises UsageError for a step that was not run."""
     match step:
@@ -247,7 +259,7 @@ def _total(entries: Sequence[Entry], costs: Sequence[CallCost]) -> Total:
 def _of(cost: Cost, kind: Kind, phase: Phase) -> Total:
     """A cost alone as a total: no operator, nothing allocated."""
     return Total(
-        flops_forward=cost.flops if phase is Phase.FORWARD else 0,
+        flops_forward=cost.flops if phase in FORWARD_PHASES else 0,
         flops_backward=cost.flops if phase is Phase.BACKWARD else 0,
         flops_recompute=cost.flops if phase is Phase.RECOMPUTE else 0,
         flops_optimizer=cost.flops if phase is Phase.OPTIMIZER else 0,

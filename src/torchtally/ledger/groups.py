@@ -8,7 +8,7 @@ from typing import TypeVar
 from torchtally.ledger.delegation import line, own_line
 from torchtally.ledger.total import Entry, Line, Path, Total
 from torchtally.timing.slots import Slot
-from torchtally.trace import Phase
+from torchtally.trace import FORWARD_PHASES, Phase
 from torchtally.work import Kind
 
 Key = TypeVar("Key", bound=Hashable)
@@ -16,12 +16,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 def is_view(entry: Entry) -> bool:
     """A view made in the forward pass."""
-    return entry.kind is _VIEW and entry.op.phase is _FORWARD
+    return entry.kind is _VIEW and id(entry.op.phase) in _FORWARD_IDS
 
 
 def is_copy(entry: Entry) -> bool:
     """A copy of a tensor in the forward pass; a fill (zeros) has no input and does not count."""
-    return entry.kind is _COPY and entry.op.phase is _FORWARD and bool(entry.call.inputs)
+    return entry.kind is _COPY and id(entry.op.phase) in _FORWARD_IDS and bool(entry.call.inputs)
 
 
 def line_of(entry: Entry) -> Line | None:
@@ -103,7 +103,7 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
     for entry in entries:
         cost, phase = entry.cost, entry.op.phase
         count += 1
-        if phase is _FORWARD:
+        if id(phase) in _FORWARD_IDS:
             forward += cost.flops
             if entry.kind is _VIEW:
                 views += 1
@@ -153,7 +153,7 @@ def _sum(entries: Iterable[Entry], slots: Sequence[Slot]) -> Total:
 
 
 # Looking up an enum's member and hashing it run Python code: too slow once per operator.
-_FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
-_RECOMPUTE, _OPTIMIZER = Phase.RECOMPUTE, Phase.OPTIMIZER
+_FORWARD_IDS = frozenset(map(id, FORWARD_PHASES))
+_BACKWARD, _RECOMPUTE, _OPTIMIZER = Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER
 _VIEW, _COPY, _COMMUNICATION = Kind.VIEW, Kind.COPY, Kind.COMMUNICATION
 _MATMUL_IDS = frozenset(id(kind) for kind in Kind if kind.is_matmul)

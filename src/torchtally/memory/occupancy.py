@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import accumulate, chain
 
 from torchtally.memory.communication import Communication, communication
-from torchtally.trace import Op, Phase, Role, Storage, Trace
+from torchtally.trace import FORWARD_PHASES, Op, Phase, Role, Storage, Trace
 from torchtally.trace.storage import allocated_bytes
 
 
@@ -37,6 +37,8 @@ class Category(StrEnum):
     """Scratch memory of libraries and within operators: no tensor of the script's."""
     UNKNOWN = "unknown"
     """Of a run that a profiler recorded: which tensor has a block is not in its file."""
+    KV_CACHE = "kv_cache"
+    """What one pass of a generating run keeps for the next: keys and values, recurrent states."""
 
 
 CATEGORY_OF_ROLE = {
@@ -45,6 +47,7 @@ CATEGORY_OF_ROLE = {
     Role.OPTIMIZER_STATE: Category.OPTIMIZER_STATE,
     Role.BUFFER: Category.BUFFERS,
     Role.WORKSPACE: Category.WORKSPACES,
+    Role.KV_CACHE: Category.KV_CACHE,
 }
 
 
@@ -204,7 +207,7 @@ def categorise(trace: Trace, shared: Communication) -> tuple[Category, ...]:
             Category.UNKNOWN if storage.role is None else CATEGORY_OF_ROLE[storage.role]
             for storage in trace.storages
         )
-    forward = _ops_of(trace, Phase.FORWARD) | _ops_of(trace, Phase.EVALUATION)
+    forward = _ops_of(trace, *FORWARD_PHASES, Phase.EVALUATION)
     backward = _ops_of(trace, Phase.BACKWARD)
     recompute = _ops_of(trace, Phase.RECOMPUTE)
     makers = forward | recompute
@@ -249,8 +252,10 @@ def categorise(trace: Trace, shared: Communication) -> tuple[Category, ...]:
     return tuple(map(category, trace.storages))
 
 
-def _ops_of(trace: Trace, phase: Phase) -> dict[int, Op]:
-    return {op.clock: op for op in trace.ops if op.phase is phase}
+def _ops_of(trace: Trace, *phases: Phase) -> dict[int, Op]:
+    # By id: an enum's `__hash__` runs Python code, once for every operator.
+    ids = frozenset(map(id, phases))
+    return {op.clock: op for op in trace.ops if id(op.phase) in ids}
 
 
 def _reads_host_only(op: Op) -> bool:

@@ -41,6 +41,7 @@ from torchtally.table import Table
 from torchtally.trace import Frame, HostState
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.columns import largest_first
+from torchtally.views.generation import GenerationFigures, generation_figures
 from torchtally.views.modules import with_children
 from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import ModelParameters, parameters_of
@@ -88,6 +89,7 @@ def ledger_document(ledger: Ledger) -> Document:
         "time": _time(ledger),
         "utilisation": [_utilisation(utilisation) for utilisation in utilisations(ledger)],
         "throughput": _throughput(throughput(ledger)),
+        "generation": _generation(generation_figures(ledger)),
         "lines_below": _place(ledger.delegate),
         "lines": _lines(ledger),
         "modules": _modules(ledger),
@@ -287,6 +289,29 @@ def _throughput(rates: Throughput | None) -> Document | None:
         **pick(rates, "steps_per_s", "tokens_per_s", "samples_per_s", "data_parallel_ranks"),
         "token_batch": _batch(rates.tokens),
         "sample_batch": _batch(rates.samples),
+    }
+
+
+def _generation(figures: GenerationFigures | None) -> Document | None:
+    """Null for a run that generates no tokens. Seconds and rates are null without times."""
+    if figures is None:
+        return None
+    attributes = (
+        "count", "sequences", "prefill_tokens", "decoded", "drafts", "first_token_s", "token_s",
+        "first_s", "last_s", "tokens_per_s", "cache_bytes", "cache_bytes_per_token",
+    )  # fmt: skip
+    phases = {"prefill": figures.prefill, "decode": figures.decode}
+    used = {"prefill": figures.prefill_utilisation, "decode": figures.decode_utilisation}
+    return {
+        **pick(figures, *attributes),
+        **{
+            phase: {
+                **pick(total, "count", "flops", *MOVED),
+                **(pick(total, "seconds", "kernel_s") if figures.is_timed else {}),
+                "utilisation": None if (figure := used[phase]) is None else _utilisation(figure),
+            }
+            for phase, total in phases.items()
+        },
     }
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from torchtally.ledger import Uncounted, Untimed
 from torchtally.progress import printable
 from torchtally.report.effects import sections
+from torchtally.report.generation import generation_sentences, generation_verdict
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.plain import LIMIT, cut_left, cut_right
@@ -25,6 +26,7 @@ from torchtally.units import (
     format_flop_per_s,
     format_flops,
     format_fraction,
+    format_rate,
     format_seconds,
 )
 from torchtally.views.lines import short_path
@@ -178,6 +180,8 @@ def verdict(outcome: Verdict) -> str:
 def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     outcome = summary.verdict
     style = {True: "bold green", False: "bold red", None: "bold"}[outcome.fits]
+    if generated := generation_verdict(summary.generation):
+        yield from _prose(generated, width, "bold")
     yield from _prose(verdict(outcome), width, style if outcome.device else "bold red")
     if outcome.device:
         allocated = format_bytes(outcome.peak_bytes)
@@ -224,11 +228,13 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose(f"{text}: {shares}" if shares else text, width)
     if step_time.network is not None and summary.world.size > 1:
         yield from map(Text, wrapped(_network(step_time, summary.world), width))
-    figures = (
+    figures: tuple[str, ...] = (
         _mfu(step_time.utilisation, step_time.split, is_of_many=summary.world.size > 1),
         _throughput(step_time.throughput, summary.own_root),
         _overhead(step_time) if step_time.is_overhead_bound else "",
     )
+    if summary.generation is not None:
+        figures = tuple(generation_sentences(summary.generation))
     yield from map(Text, wrapped(" ".join(figure for figure in figures if figure), width))
     for sentence in odd_size_sentences(summary.odd_sizes, step_time.step_s, summary.own_root):
         yield from _prose(sentence, width)
@@ -257,6 +263,8 @@ def _network(step_time: StepTime, world: World) -> str:
 
 def _name(period: Period) -> str:
     """The period at the beginning of a line."""
+    if period.generation is not None:
+        return period.name.removeprefix("the ").capitalize()
     if period.step is None:
         return f"Steps {period.name.removeprefix('steps ')}" if period.first else "Whole run"
     return "Step 1, with all before it" if period.step.number == 1 else "Step"
@@ -303,17 +311,13 @@ def _throughput(throughput: Throughput | None, root: str) -> str:
         if per_s is not None and batch is not None
     ]
     sources = dict.fromkeys(_source(batch, root) for _, _, batch in rates_told)
-    rates = ", ".join(f"{_rate(per_s)} {name}/s" for per_s, name, _ in rates_told)
+    rates = ", ".join(f"{format_rate(per_s)} {name}/s" for per_s, name, _ in rates_told)
     return f"{rates}{_of_ranks(throughput)} (by {' and '.join(sources)})."
 
 
 def _of_ranks(throughput: Throughput) -> str:
     ranks = throughput.data_parallel_ranks
     return "" if ranks is None else f" in all, of {ranks} ranks with batches of their own"
-
-
-def _rate(per_s: float) -> str:
-    return format_count(round(per_s)) if per_s >= 1000 else f"{per_s:.3g}"
 
 
 def _source(batch: Batch, root: str) -> str:
@@ -372,9 +376,10 @@ def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
 
 def _ending(summary: Summary, width: int) -> Iterator[Text]:
     ending = summary.ending
+    is_complete = summary.steps or summary.generation is not None
     how = {
         "steps": "",
-        "exit": "" if summary.steps else "The script ended by itself before a training step.",
+        "exit": "" if is_complete else "The script ended by itself before a training step.",
         "exception": "The script failed; the report covers what ran before.",
         "time": "Out of time; the report covers what ran before.",
         "interrupted": "Interrupted; the report covers what ran before.",

@@ -8,6 +8,7 @@ from operator import attrgetter
 from torchtally.errors import UsageError
 from torchtally.steps.evaluation import with_evaluation
 from torchtally.steps.flow import Flow
+from torchtally.steps.generation import Generation, with_generations
 from torchtally.steps.signature import Signature, agree, difference, signatures
 from torchtally.trace import Phase, Role, Trace
 
@@ -40,14 +41,18 @@ class Period:
     """Evaluation is in the totals; it is not in those of a single step."""
     step: TrainingStep | None = None
     """Where the period is a single step."""
+    generation: Generation | None = None
+    """Where the period is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The steps of a run. `trace` has its evaluation told apart."""
+    """The steps of a run. `trace` has its evaluation told apart, or its prefill and decode."""
 
     trace: Trace
     steps: tuple[TrainingStep, ...]
+    generations: tuple[Generation, ...] = ()
+    """Of a run that trains nothing."""
 
     @property
     def experiments(self) -> int:
@@ -70,13 +75,27 @@ class Course:
     # Periods.
 
     def default_period(self) -> Period:
-        """The representative step; the whole run where it has no steps, or came to its end and has
-        several experiments.
+        """The representative step, or generation; the whole run where it has neither, or came to
+        its end and has several experiments.
         """
+        if self.generations:
+            return self.of_generation(self.longest_generation)
         step = self.representative
         if step is None or (self.experiments > 1 and self.trace.ending.kind == "exit"):
             return self.whole()
         return self.single(step)
+
+    @property
+    def longest_generation(self) -> Generation:
+        """The last one of those with most tokens: none before it was a warm-up for it."""
+        return max(reversed(self.generations), key=lambda each: len(each.decodes))
+
+    def of_generation(self, generation: Generation) -> Period:
+        count = len(self.generations)
+        name = "generation" + (f" {generation.number} of {count}" if count > 1 else "")
+        return Period(
+            f"the {name}", generation.first, generation.end, 0, False, generation=generation
+        )
 
     def single(self, step: TrainingStep) -> Period:
         return Period(self._name(step), step.first, step.end, 1, False, step)
@@ -123,6 +142,9 @@ def course_of(trace: Trace) -> Course:
     flow = Flow(trace)
     # What reads what is not in a profiler's file: nothing tells evaluation apart.
     told_apart = trace if trace.measured is not None else with_evaluation(trace, flow)
+    if told_apart is trace:
+        told_apart, generations = with_generations(flow)
+        return Course(told_apart, tuple(_steps(flow)), generations)
     return Course(told_apart, tuple(_steps(flow)))
 
 

@@ -20,7 +20,7 @@ from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.roofline.launches import launches_of
 from torchtally.timing.slots import NOTHING, Slot, share_idle
 from torchtally.timing.streams import slots_on_streams
-from torchtally.trace import Call, Op, Phase, Trace
+from torchtally.trace import FORWARD_PHASES, Call, Op, Phase, Trace
 from torchtally.work import Cost, Kind
 
 
@@ -182,6 +182,7 @@ def slots_beside(run: RankRun, ends: Iterator[int]) -> list[Slot]:
 
 
 NEVER = 2**63
+_LIKE_FORWARD = tuple(map(id, (*FORWARD_PHASES, Phase.RECOMPUTE, Phase.EVALUATION)))
 COMPILED_ISSUE = 0.8
 """What the host takes to launch a kernel of inductor's, over what an operator takes forward: 6.8 us
 without arguments and 9.1 us with 19 beside a GB200 (meta-pytorch/tritonbench pull request 1017),
@@ -202,9 +203,7 @@ def issue_by_phase(issue: Issue, time: CallTime) -> dict[int, float]:
         return dict.fromkeys(map(id, Phase), COMPILED_ISSUE * issue.forward_s)
     extra_s = time.extra_launches * issue.launch_s
     return {
-        id(Phase.FORWARD): issue.forward_s + extra_s,
-        id(Phase.RECOMPUTE): issue.forward_s + extra_s,
-        id(Phase.EVALUATION): issue.forward_s + extra_s,
+        **dict.fromkeys(_LIKE_FORWARD, issue.forward_s + extra_s),
         id(Phase.BACKWARD): issue.backward_s + extra_s,
         id(Phase.OPTIMIZER): issue.optimizer_s + extra_s,
     }

@@ -3,6 +3,7 @@
 from torchtally.trace.effect import Effect, EffectKind, FileId, StubFile
 from torchtally.trace.measured import LostTime, Measured, MeasuredKernel
 from torchtally.trace.op import (
+    FORWARD_PHASES,
     Call,
     Frame,
     FusedKernel,
@@ -36,6 +37,7 @@ from torchtally.trace.trace import (
 )
 
 __all__ = [
+    "FORWARD_PHASES",
     "HOST",
     "CacheEmptied",
     "Call",

@@ -23,6 +23,14 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
     EVALUATION = "evaluation"
     """Forward work that no backward pass follows. Never recorded: `steps` tells it apart."""
+    PREFILL = "prefill"
+    """Of a run that generates tokens: passes over tokens that were given. Never recorded."""
+    DECODE = "decode"
+    """Passes over tokens that a pass before them made, and choosing the next. Never recorded."""
+
+
+FORWARD_PHASES = frozenset({Phase.FORWARD, Phase.PREFILL, Phase.DECODE})
+"""What counts as the forward pass of the period that is reported."""
 
 
 class TensorSpec(Record, frozen=True):

@@ -22,6 +22,8 @@ class Role(StrEnum):
     OPTIMIZER_STATE = "optimizer_state"
     WORKSPACE = "workspace"
     """Scratch memory of a library or an operator, named by `Storage.name`; not a tensor."""
+    KV_CACHE = "kv_cache"
+    """What one pass of a generating run keeps for the next. Never recorded: `steps` tells."""
 
 
 class Storage(Record, frozen=True):

@@ -449,8 +449,10 @@ class Recorder:
         site of that code.
         """
         if self._compiled.is_running:
-            self.by_hand.backward_ran(went_out, self.clock)
-            return self._phase_compiled(), self._site_of_origin(self._compiled.node.main)
+            phase = self._phase_compiled()
+            if phase is not Phase.FORWARD:
+                self.by_hand.backward_ran(went_out, self.clock)
+            return phase, self._site_of_origin(self._compiled.node.main)
         key, walk = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)
         if walk.engine is None:
             site = self._site(self.modules.place, key)

@@ -9,7 +9,7 @@ from torchtally.ledger import Entry
 from torchtally.timing.calibration.features import matrices
 from torchtally.timing.roofline.products import product_dtype
 from torchtally.timing.roofline.rates import REAL_OF_COMPLEX
-from torchtally.trace import Call, Phase, TensorSpec
+from torchtally.trace import FORWARD_PHASES, Call, Phase, TensorSpec
 from torchtally.work import Kind, cost_of
 from torchtally.work.convention import Convention, apply_convention, needed_share
 
@@ -82,7 +82,7 @@ def works_of(entries: Iterable[Entry]) -> list[Work]:
 
 def needed_flops(works: Iterable[Work], attention: Convention) -> int:
     """Of the forward and backward pass, nothing done again."""
-    phases = (Phase.FORWARD, Phase.BACKWARD)
+    phases = FORWARD_PHASES | {Phase.BACKWARD}
     return sum(work.needed_flops(attention) for work in works if work.phase in phases)
 
 
@@ -91,7 +91,7 @@ def attention_flops(works: Iterable[Work]) -> int:
     return 3 * sum(
         work.needed_flops(Convention.FULL)
         for work in works
-        if work.is_attention and work.phase is Phase.FORWARD
+        if work.is_attention and work.phase in FORWARD_PHASES
     )
 
 

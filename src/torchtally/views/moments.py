@@ -5,6 +5,10 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from torchtally.ledger import Ledger, Line, Path, line_of, module_of
+from torchtally.trace import Phase
+
+GENERATING = frozenset({Phase.PREFILL, Phase.DECODE})
+"""Of a run that takes no steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,8 @@ class RunMoment:
     def __str__(self) -> str:
         """In words: "step 2, backward of model.py:41"."""
         where = f" of {posixpath.basename(self.line.file)}:{self.line.line}" if self.line else ""
-        return f"step {self.step}, {self.phase}{where}"
+        step = "" if self.phase in GENERATING else f"step {self.step}, "
+        return f"{step}{self.phase}{where}"
 
 
 def moment_at(ledger: Ledger, tick: int) -> RunMoment | None:

@@ -11,7 +11,7 @@ from itertools import chain
 
 from torchtally.ledger import Entry, Ledger
 from torchtally.memory import is_alive
-from torchtally.trace import Phase, Role, Storage, Trace
+from torchtally.trace import FORWARD_PHASES, Phase, Role, Storage, Trace
 
 TRAINED_FLOPS = 6
 FROZEN_FLOPS = 4
@@ -141,7 +141,7 @@ def _passed(ledger: Ledger, held: dict[int, Storage]) -> set[int]:
     """
     copied: dict[int, int] = {}
     passed: set[int] = set()
-    forward, backward = (Phase.FORWARD, Phase.RECOMPUTE), Phase.BACKWARD
+    forward, backward = FORWARD_PHASES | {Phase.RECOMPUTE}, Phase.BACKWARD
     for entry in ledger.reported:
         if entry.op.phase is backward:
             passed.update(copied.get(number, number) for number in _read(entry))

@@ -181,7 +181,7 @@ def tensor_text(spec: TensorSpec) -> str:
 
 def title_of(category: Category) -> str:
     """As people write it: "optimizer state"."""
-    return category.replace("_", " ")
+    return category.replace("_", " ").replace("kv ", "KV ")
 
 
 def _figures(part: list[Holding], alive_bytes: int) -> tuple[int, float]:

@@ -17,6 +17,7 @@ from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
 from torchtally.views.columns import KERNEL, SECONDS, TIMED_SHARES
 from torchtally.views.communicators import NO_BUFFERS, CommunicatorBuffers, communicator_buffers
+from torchtally.views.generation import GenerationFigures, generation_figures
 from torchtally.views.lines import QUANTITIES as LINE_FIGURES
 from torchtally.views.lines import TEXTS as LINE_TEXTS
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, root_of
@@ -94,6 +95,8 @@ class Summary:
     world: World
     verdict: Verdict
     time: StepTime | None
+    generation: GenerationFigures | None
+    """Of a run that generates tokens."""
     no_time: str
     """Why there is no time; "" where there is."""
     odd_sizes: tuple[OddSize, ...]
@@ -154,6 +157,7 @@ def summarise(ledger: Ledger) -> Summary:
         world=trace.world,
         verdict=verdict,
         time=step_time(ledger),
+        generation=generation_figures(ledger),
         no_time=why_no_time(ledger),
         odd_sizes=odd_sizes(ledger),
         period=ledger.reported_period,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import matrices
-from torchtally.trace import Call, Phase, Role, TensorSpec
+from torchtally.trace import FORWARD_PHASES, Call, Role, TensorSpec
 from torchtally.views.ranks import data_parallel_ranks
 from torchtally.work import Kind
 
@@ -103,8 +103,8 @@ def _batch(entries: list[Entry], sizes: list[int]) -> Batch | None:
 
 
 def _forward(ledger: Ledger) -> Iterator[Entry]:
-    forward = Phase.FORWARD
-    return (entry for entry in ledger.reported if entry.op.phase is forward)
+    phases = FORWARD_PHASES
+    return (entry for entry in ledger.reported if entry.op.phase in phases)
 
 
 def _lookups(ledger: Ledger) -> list[Entry]:

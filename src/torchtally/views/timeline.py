@@ -31,6 +31,7 @@ BAR_ORDER = (
     Category.COMMUNICATION_BUFFERS,
     Category.TEMPORARIES,
     Category.UNKNOWN,
+    Category.KV_CACHE,
 )
 """What stays comes first, so that what moves is seen to. Their letters differ."""
 

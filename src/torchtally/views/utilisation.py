@@ -21,7 +21,7 @@ from torchtally.chips import Chip
 from torchtally.errors import UsageError
 from torchtally.ledger import Entry, Ledger
 from torchtally.table import Cell, Column, Table
-from torchtally.trace import Phase, Role
+from torchtally.trace import FORWARD_PHASES, Role
 from torchtally.units import Unit
 from torchtally.views.bounds import NO_TIMES
 from torchtally.views.columns import part_of
@@ -361,9 +361,9 @@ def looked_up(ledger: Ledger) -> set[int]:
     """Storages of the parameters that the step's forward pass only looks up. A tied weight, which
     a product reads as well, is not among them.
     """
-    phase, storages = Phase.FORWARD, ledger.trace.storages
+    storages = ledger.trace.storages
     parameters = {storage.number for storage in storages if storage.role is Role.PARAMETER}
-    forward = [entry for entry in ledger.reported if entry.op.phase is phase]
+    forward = [entry for entry in ledger.reported if entry.op.phase in FORWARD_PHASES]
     tables = {
         number
         for entry in forward

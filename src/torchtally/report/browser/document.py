@@ -20,6 +20,7 @@ from torchtally.report.browser.places import (
 )
 from torchtally.report.document import Document, in_words
 from torchtally.report.effects import sections
+from torchtally.report.generation import generation_verdict
 from torchtally.report.ledger import ledger_facts
 from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.text import verdict
@@ -28,10 +29,12 @@ from torchtally.trace import Phase, Role, TensorSpec
 from torchtally.trace.ranks import COMMUNICATORS
 from torchtally.units import format_bytes, format_number
 from torchtally.views import by
+from torchtally.views.generation import generation_figures
 from torchtally.views.lines import is_behind_libraries
 from torchtally.views.moments import moment_at
 from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import parameters_of
+from torchtally.views.peak import title_of
 from torchtally.views.plot import Plot
 from torchtally.views.provenance import Provenances, provenances
 from torchtally.views.ranges import memory_range, time_range
@@ -132,6 +135,7 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
     )
     return {
         "sentence": name_text(verdict(outcome)),
+        "generation": name_text(generation_verdict(generation_figures(ledger))),
         "claim": memory.claim,
         "low_bytes": memory.low_bytes,
         "likely_bytes": memory.likely_bytes,
@@ -283,7 +287,7 @@ def _memory(ledger: Ledger) -> Document:
         outputs.append(made.index(storage.number) if storage.number in made else -1)
     return {
         "device": name_text(memory.device),
-        "categories": [category.replace("_", " ") for category in BAR_ORDER],
+        "categories": list(map(title_of, BAR_ORDER)),
         "peak_tick": memory.peak_tick,
         "peak_bytes": memory.peak_bytes,
         "step_ends": list(trace.step_ends),

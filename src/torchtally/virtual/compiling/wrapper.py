@@ -79,6 +79,7 @@ class Program:
             "copy_if_misaligned": lambda tensor: tensor,
             "empty_strided_cuda": self.empty_strided,
             "empty_strided_cpu": zeros_on_host,
+            "empty_strided_cpu_pinned": zeros_on_host,  # pinned by the CUDA driver
         }
         self._call: Callable[..., Any] = namespace["call"]
         self.runner: Any = namespace.get("runner")

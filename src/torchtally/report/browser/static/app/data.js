@@ -11,6 +11,7 @@ function accumulated(steps) {
   return numbers;
 }
 
+const FORWARD_PHASES = new Set(["forward", "prefill", "decode"]);
 const BOUNDS = ["compute", "memory", "network", "overhead"];
 
 class Run {
@@ -59,7 +60,7 @@ class Run {
       const count = costs.count[place];
       const flops = count * jobs.flops[job];
       const phase = phases[rows.phase[row]];
-      const isForward = phase === "forward";
+      const isForward = FORWARD_PHASES.has(phase);
       return {
         row, job, count, flops, phase, bound: costs.bound[place],
         site: rows.site[row],

@@ -72,7 +72,7 @@ const LEAST_TICKS = 4;
 const MOST_GROUPS = 12;
 const PHASE_COLOURS = {
   forward: "--forward", backward: "--backward", recompute: "--warning", optimizer: "--cat-1",
-  evaluation: "--cat-3",
+  evaluation: "--cat-3", prefill: "--forward", decode: "--cat-11",
 };
 
 class MemoryView {

@@ -125,6 +125,7 @@ function timeCard(run) {
     h("ul", { class: "key" }, bounds.filter(([, total]) => total.seconds > 0).map(
       ([bound, total]) => h("li", {}, h("span", { class: `swatch bound-${bound}` }), `${bound} `,
         h("b", {}, formatShare(total.seconds / time.step_s))))),
+    verdict.generation ? h("p", { id: "generation" }, verdict.generation) : null,
     phasesBar(run, time.step_s),
     h("p", { class: "faint" }, time.basis === "measured"
       ? "Kernels as they ran; a profiler that records stacks slows the host."

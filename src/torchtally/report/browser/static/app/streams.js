@@ -120,7 +120,8 @@ class StreamsView {
     context.font = "12px system-ui, sans-serif";
     context.textBaseline = "middle";
     const names = ["--compute", "--memory", "--network", "--overhead", "--forward", "--backward",
-      "--warning", "--cat-1", "--cat-3", "--moved", "--ink", "--faint", "--rule", "--card", "--track"];
+      "--warning", "--cat-1", "--cat-3", "--cat-11",
+      "--moved", "--ink", "--faint", "--rule", "--card", "--track"];
     const colours = Object.fromEntries(names.map((name) => [name, colourOf(name)]));
     this.drawAxis(context, colours, height);
     let rank = null;
