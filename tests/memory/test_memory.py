@@ -121,6 +121,7 @@ def test_peak_and_its_categories() -> None:
         Category.TEMPORARIES: KIB,
         Category.WORKSPACES: 0,
         Category.UNKNOWN: 0,
+        Category.KV_CACHE: 0,
     }
     assert [storage.number for storage, _ in memory.alive_at_peak] == [0, 1, 2, 3]
 

@@ -4,6 +4,6 @@ Interpretation of a trace without a formula: nothing here knows what an operator
 """
 
 from torchtally.steps.course import Course, Period, TrainingStep, course_of
-from torchtally.steps.generation import Generation, TokenPass
+from torchtally.steps.generation import TokenGeneration, TokenPass
 
-__all__ = ["Course", "Generation", "Period", "TokenPass", "TrainingStep", "course_of"]
+__all__ = ["Course", "Period", "TokenGeneration", "TokenPass", "TrainingStep", "course_of"]

@@ -8,7 +8,7 @@ from operator import attrgetter
 from torchtally.errors import UsageError
 from torchtally.steps.evaluation import with_evaluation
 from torchtally.steps.flow import Flow
-from torchtally.steps.generation import Generation, with_generations
+from torchtally.steps.generation import TokenGeneration, with_generations
 from torchtally.steps.signature import Signature, agree, difference, signatures
 from torchtally.trace import Phase, Role, Trace
 
@@ -41,7 +41,7 @@ class Period:
     """Evaluation is in the totals; it is not in those of a single step."""
     step: TrainingStep | None = None
     """Where the period is a single step."""
-    generation: Generation | None = None
+    generation: TokenGeneration | None = None
     """Where the period is one."""
 
 
@@ -51,7 +51,7 @@ class Course:
 
     trace: Trace
     steps: tuple[TrainingStep, ...]
-    generations: tuple[Generation, ...] = ()
+    generations: tuple[TokenGeneration, ...] = ()
     """Of a run that trains nothing."""
 
     @property
@@ -86,11 +86,11 @@ class Course:
         return self.single(step)
 
     @property
-    def longest_generation(self) -> Generation:
+    def longest_generation(self) -> TokenGeneration:
         """The last one of those with most tokens: none before it was a warm-up for it."""
         return max(reversed(self.generations), key=lambda each: len(each.decodes))
 
-    def of_generation(self, generation: Generation) -> Period:
+    def of_generation(self, generation: TokenGeneration) -> Period:
         count = len(self.generations)
         name = "generation" + (f" {generation.number} of {count}" if count > 1 else "")
         return Period(

@@ -20,7 +20,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from torchtally.steps.flow import Flow
-from torchtally.steps.passes import INDEX_DTYPES, Pass, passes_of
+from torchtally.steps.passes import INDEX_DTYPES, ModelPass, passes_of
 from torchtally.trace import Op, Phase, Role, Storage, Trace
 
 NO_CACHE_DTYPES = INDEX_DTYPES | {"int16", "bool"}
@@ -47,7 +47,7 @@ class TokenPass:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class TokenGeneration:
     """Tokens generated from given ones: the ticks [first, end)."""
 
     number: int
@@ -77,7 +77,7 @@ class Generation:
         return any(each.cache_bytes for each in self.passes)
 
 
-def with_generations(flow: Flow) -> tuple[Trace, tuple[Generation, ...]]:
+def with_generations(flow: Flow) -> tuple[Trace, tuple[TokenGeneration, ...]]:
     """The trace with its phases and its cache told apart, and its generations.
 
     The trace as it is, and none, of a run that trains, or whose passes do not decode.
@@ -88,24 +88,24 @@ def with_generations(flow: Flow) -> tuple[Trace, tuple[Generation, ...]]:
     passes = passes_of(flow)
     if len(passes) < 2 or any(op.phase is Phase.BACKWARD for op in trace.ops):
         return trace, ()
-    reading = Reading(flow, passes)
+    reading = PassReading(flow, passes)
     groups = list(_generations(reading))
     if not groups:
         return trace, ()
     cache = _cache(reading)
     generations = tuple(
-        Generation(number, tuple(_token_passes(reading, group, cache)))
+        TokenGeneration(number, tuple(_token_passes(reading, group, cache)))
         for number, group in enumerate(groups, 1)
     )
     return _told_apart(trace, generations, cache), generations
 
 
 @dataclass(slots=True)
-class Reading:
+class PassReading:
     """Which passes decode, and which storages they read of earlier passes; found in one go."""
 
     flow: Flow
-    passes: Sequence[Pass]
+    passes: Sequence[ModelPass]
     decodes: list[bool] = field(default_factory=list)
     cache: set[int] = field(default_factory=set)
     _computed: set[int] = field(default_factory=set)
@@ -114,7 +114,7 @@ class Reading:
     """Storages copied from the host after it had waited for a pass, and read what it made."""
 
     def __post_init__(self) -> None:
-        latest: dict[object, Pass] = {}
+        latest: dict[object, ModelPass] = {}
         for each in self.passes:
             self._follow(each.first, each.lookup)
             is_computed = not self._computed.isdisjoint(each.ids)
@@ -130,7 +130,7 @@ class Reading:
                 self.cache |= read
             latest[each.table] = each
 
-    def _follow_pass(self, each: Pass) -> set[int]:
+    def _follow_pass(self, each: ModelPass) -> set[int]:
         """What it reads of earlier passes; then what depends on it."""
         flow, storages = self.flow, self.flow.trace.storages
         first_tick = flow.ops[each.first].clock
@@ -169,7 +169,7 @@ class Reading:
         first = self.flow.ops[self.passes[0].inner_end - 1].clock
         return bisect_right(waits, tick) > bisect_right(waits, first)
 
-    def choice_end(self, each: Pass) -> int:
+    def choice_end(self, each: ModelPass) -> int:
         """One past the last operator behind a pass that reads what a pass computed."""
         ops = self.flow.ops
         behind = (
@@ -195,13 +195,13 @@ class Reading:
                 self._from_host.update(written)
 
 
-def _generations(reading: Reading) -> Iterator[list[tuple[Pass, bool]]]:
+def _generations(reading: PassReading) -> Iterator[list[tuple[ModelPass, bool]]]:
     """Each with its passes, and whether they decode; without those in which nothing decodes.
 
     A prefill behind decoding begins another generation, unless a model goes on decoding for which
     there was no prefill since: it drafts for the one that is prefilled now.
     """
-    groups: list[list[tuple[Pass, bool]]] = []
+    groups: list[list[tuple[ModelPass, bool]]] = []
     prefilled: set[object] = set()
     for each, is_decode in zip(reading.passes, reading.decodes, strict=True):
         if is_decode and each.table not in prefilled and len(groups) > 1:
@@ -218,7 +218,7 @@ def _generations(reading: Reading) -> Iterator[list[tuple[Pass, bool]]]:
     yield from (group for group in groups if any(is_decode for _, is_decode in group))
 
 
-def _is_broken_off(trace: Trace, group: Sequence[tuple[Pass, bool]]) -> bool:
+def _is_broken_off(trace: Trace, group: Sequence[tuple[ModelPass, bool]]) -> bool:
     """The run ended within the last pass: it has fewer operators than the one before."""
     if trace.ending.kind not in BROKEN_OFF or len(group) < 2:
         return False
@@ -226,7 +226,7 @@ def _is_broken_off(trace: Trace, group: Sequence[tuple[Pass, bool]]) -> bool:
     return last < before
 
 
-def _cache(reading: Reading) -> set[int]:
+def _cache(reading: PassReading) -> set[int]:
     """What was read as a cache, what it was copied from between two passes (beams in another
     order), and what was written last in its place, which no pass reads any more.
     """
@@ -262,7 +262,7 @@ def _is_left(flow: Flow, number: int, end: int) -> bool:
 
 
 def _token_passes(
-    reading: Reading, group: Sequence[tuple[Pass, bool]], cache: Iterable[int]
+    reading: PassReading, group: Sequence[tuple[ModelPass, bool]], cache: Iterable[int]
 ) -> Iterator[TokenPass]:
     trace = reading.flow.trace
     # Of two models with equal tables the one that drafts runs first.
@@ -288,7 +288,7 @@ def _token_passes(
         )
 
 
-def _told_apart(trace: Trace, generations: Sequence[Generation], cache: set[int]) -> Trace:
+def _told_apart(trace: Trace, generations: Sequence[TokenGeneration], cache: set[int]) -> Trace:
     """With the phases of generations, and the role of the cache."""
     passes = chain.from_iterable(generation.passes for generation in generations)
     ops = list(trace.ops)

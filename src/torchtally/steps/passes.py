@@ -17,7 +17,7 @@ INDEX_DTYPES = frozenset({"int64", "int32"})
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class ModelPass:
     """One run of a model over tokens: the operators at the places [first, end) of the trace."""
 
     first: int
@@ -55,7 +55,7 @@ def lookup_of(call: Call) -> Lookup | None:
     return None
 
 
-def passes_of(flow: Flow) -> tuple[Pass, ...]:
+def passes_of(flow: Flow) -> tuple[ModelPass, ...]:
     """All passes of a run, in order."""
     trace, ops = flow.trace, flow.ops
     lookups = [lookup_of(call) for call in trace.calls]
@@ -120,13 +120,13 @@ def _pass(
     start: int,
     end: int,
     outside: Sequence[bool],
-) -> Pass:
+) -> ModelPass:
     assert lookup is not None
     op = trace.ops[place]
     inner = (n for n in range(end - 1, start - 1, -1) if not outside[trace.ops[n].site])
     inputs = zip(trace.calls[op.call].inputs, op.inputs, strict=True)
     shape = lookup.ids.shape
-    return Pass(
+    return ModelPass(
         first=start,
         lookup=place,
         inner_end=next(inner, end - 1) + 1,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtally.ledger import Ledger, Total, of_phase, sums
-from torchtally.steps import Generation, TokenPass
+from torchtally.steps import TokenGeneration, TokenPass
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase
 from torchtally.units import Unit
@@ -21,7 +21,7 @@ MOST_BLOCKS = 12
 class GenerationFigures:
     """Of the generation that is reported. Seconds are None without times."""
 
-    generation: Generation
+    generation: TokenGeneration
     count: int
     """Generations of the run."""
     prefill_tokens: int
