@@ -7,7 +7,7 @@ of the whole run, since a peak may come before or after that step. Time is predi
 of the chip that the run was traced for or of any other; without a roofline there are no times.
 """
 
-from torchtally.ledger.accounting import account, narrowed, of_phase
+from torchtally.ledger.accounting import account, narrowed
 from torchtally.ledger.groups import (
     Key,
     is_copy,
@@ -44,7 +44,6 @@ __all__ = [
     "line_of",
     "module_of",
     "narrowed",
-    "of_phase",
     "once_per_site",
     "op_of",
     "own_line_of",

@@ -199,18 +199,6 @@ def since(ledger: Ledger, tick: int) -> Ledger:
     return cut.with_times(ledger.times)
 
 
-def of_phase(ledger: Ledger, phase: Phase) -> Ledger:
-    """The ledger with totals of the reported period's operators of one phase."""
-    reported = tuple(entry for entry in ledger.reported if entry.op.phase is phase)
-    cut = replace(
-        ledger,
-        reported=reported,
-        total=_total(reported, ledger.costs),
-        coverage=_coverage(reported, ledger.costs),
-    )
-    return cut.with_times(ledger.times)
-
-
 def selected(course: Course, step: Selection) -> Period:
     """The period that a selection means. Raises UsageError for a step that was not run."""
     match step:

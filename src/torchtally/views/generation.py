@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchtally.ledger import Ledger, Total, of_phase, sums
+from torchtally.ledger import Ledger, Total, narrowed, sums
 from torchtally.steps import TokenGeneration, TokenPass
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase
@@ -81,7 +81,10 @@ def generation_figures(ledger: Ledger) -> GenerationFigures | None:
     generation = ledger.reported_period.generation
     if generation is None:
         return None
-    prefill, decode = (of_phase(ledger, phase) for phase in (Phase.PREFILL, Phase.DECODE))
+    prefill, decode = (
+        narrowed(ledger, (entry for entry in ledger.reported if entry.op.phase is phase))
+        for phase in (Phase.PREFILL, Phase.DECODE)
+    )
     seconds = _pass_totals(ledger, generation.passes)
     places = {each: place for place, each in enumerate(generation.passes)}
     decodes = generation.decodes
