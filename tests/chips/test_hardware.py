@@ -52,15 +52,18 @@ WORK_A_CYCLE = {
     "Turing": (128, 1024),
     "Ampere GA100": (128, 2048),
     "Ampere GA102": (256, 1024),
+    "Ampere GA10B": (256, 2048),
     "Ada AD102": (256, 1024),
+    "Ada AD103": (256, 1024),
     "Ada AD104": (256, 1024),
     "Hopper GH100": (256, 4096),
     "Blackwell GB202": (256, 1024),
+    "Blackwell GB203": (256, 1024),
     "CDNA2 gfx90a": (256, 1024),
     "CDNA3 gfx942": (256, 2048),
     "CDNA4 gfx950": (256, 4096),
 }
-HALVED = ("RTX-3090", "RTX-4090", "RTX-5090", "L40")
+HALVED = ("RTX-3090", "RTX-4080", "RTX-4090", "RTX-5080", "RTX-5090", "L40", "L20")
 
 
 def clocked(one: Chip) -> dict[str, float]:
@@ -442,7 +445,7 @@ def test_driver_names(driver_name, name):
         ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", ["A100-SXM"]),
         ("NVIDIA GeForce RTX 3090 Ti", ["RTX-3090"]),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", ["RTX-PRO-6000"]),
-        ("H20", ["H200-SXM", "H200-NVL"]),
+        ("H2", ["H200-SXM", "H200-NVL", "H20"]),
         ("banana", []),
         ("", []),
         ("NVIDIA", []),

@@ -9,6 +9,7 @@ from torchtally.cli import main, plan
 from torchtally.cli.arguments import Parser
 from torchtally.cli.plan_options import CHECKED, given_options
 from torchtally.errors import UsageError
+from torchtally.plan.questions.answer import Answer
 
 Capture = pytest.CaptureFixture[str]
 
@@ -97,10 +98,10 @@ def _refuse(parser: Parser, message: str) -> None:
     raise UsageError(message)
 
 
-def answered(parser: Parser, words: tuple[str, ...]) -> str:
-    """All that the answer has: its figures with their working, tables and sentences."""
+def answered(parser: Parser, words: tuple[str, ...]) -> Answer:
+    """Equal to another where figures with their working, tables and sentences are."""
     args = parser.parse_args(["plan", *words])
-    return repr(plan._answered(args, plan.request(args)))
+    return plan._answered(args, plan.request(args))
 
 
 def with_option(option: str, value: str) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ def test_every_option_changes_the_answer_or_is_an_error(key: str, parser: Parser
 
 
 def _counts(
-    parser: Parser, words: tuple[str, ...], plain: str, option: str, values: tuple[str, ...]
+    parser: Parser, words: tuple[str, ...], plain: Answer, option: str, values: tuple[str, ...]
 ) -> bool:
     for value in values:
         try:

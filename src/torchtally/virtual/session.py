@@ -199,7 +199,8 @@ def _session(
     if target.compute_capability is None and not is_host:
         raise UsageError(
             f'{target.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
-            "NVIDIA chips.\n`tally gpus` lists them, with their vendors."
+            f"NVIDIA chips.\n`tally gpus` lists them, with their vendors; `tally plan MODEL --gpus "
+            f"{target.name}` plans a training on this one."
         )
     if not 0 <= nonzero_fraction <= 1:
         raise UsageError(
