@@ -21,7 +21,7 @@ class Cell:
 
     def __init__(self, cell: Any) -> None:
         self.source: str = cell.source
-        self.outputs: list[Any] = list(cell.outputs)
+        self.outputs: list[Any] = list(cell.get("outputs", ()))
 
     @property
     def printed(self) -> str:
@@ -41,14 +41,36 @@ class Cell:
         return COLOURS.sub("", "\n".join(line for each in lines for line in each))
 
 
+class Notebook:
+    """Cells, and the client that executes them in a new kernel. One that fails stops no other."""
+
+    def __init__(self, sources: Sequence[str], folder: Path) -> None:
+        made = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+        self.client = client_of(made, folder, allow_errors=True)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """As they are now."""
+        return cells_of(self.client.nb)
+
+
 def executed(sources: Sequence[str], folder: Path) -> list[Cell]:
-    """The cells one after the other in a new kernel; a cell that fails does not stop the rest."""
-    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
-    return run_notebook(notebook, folder, allow_errors=True)
+    """The cells one after the other."""
+    notebook = Notebook(sources, folder)
+    notebook.client.execute()
+    json.dumps(notebook.client.nb)  # what it shows can be saved
+    return notebook.cells
 
 
-def run_notebook(notebook: Any, folder: Path, *, allow_errors: bool = False) -> list[Cell]:
-    client = nbclient.NotebookClient(
+def executed_file(path: Path, folder: Path) -> list[Cell]:
+    """The cells of a notebook's file. Raises CellExecutionError where one fails."""
+    client = client_of(nbformat.read(path, as_version=4), folder, allow_errors=False)
+    client.execute()
+    return cells_of(client.nb)
+
+
+def client_of(notebook: Any, folder: Path, *, allow_errors: bool) -> Any:
+    return nbclient.NotebookClient(
         notebook,
         timeout=TIMEOUT_S,
         kernel_name="python3",
@@ -56,6 +78,7 @@ def run_notebook(notebook: Any, folder: Path, *, allow_errors: bool = False) -> 
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
     )
-    client.execute()
-    json.dumps(notebook)  # what a notebook shows can be saved
+
+
+def cells_of(notebook: Any) -> list[Cell]:
     return [Cell(cell) for cell in notebook.cells if cell.cell_type == "code"]

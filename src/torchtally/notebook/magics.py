@@ -7,6 +7,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -49,6 +50,8 @@ def load(shell: Shell) -> None:
     def magic(line: str, cell: str | None = None) -> Any:
         return users(shell, lambda: tally(line) if cell is None else tally_cell(shell, line, cell))
 
+    unload(shell)
+    cell_names.append(partial(names_of_cells, shell))
     magic.__doc__ = (
         f"{tally.__doc__}\n\n%%tally [options]: a cell.\n\n{cell_parser().format_help()}"
     )
@@ -57,6 +60,7 @@ def load(shell: Shell) -> None:
 
 def unload(shell: Shell) -> None:
     """Take the magics away again."""
+    cell_names.clear()
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("tally", None)
 
@@ -99,7 +103,6 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
     if args.name is not None and not args.name.isidentifier():
         raise UsageError(f"--name {args.name}: not a name of Python.")
     gpu = gpu_or_default(args.gpu)
-    cell_names.update(names_of_cells(shell))
     name = name_of_this_cell(shell)
     code = code_of(f"\n{cell}", name)  # the first line is that of the magic
     if code is None:
@@ -155,9 +158,18 @@ def reported(
 def names_of_cells(shell: Shell) -> dict[str, str]:
     """What reports call the cells that ran, by the name of the file they were compiled as.
 
-    IPython numbers them (`CachingCompiler`, IPython/core/compilerop.py).
+    IPython numbers them (`CachingCompiler`, IPython/core/compilerop.py). Version 7 keeps no list of
+    that, but makes the same name of the same text again.
     """
-    numbers = getattr(shell.compile, "_filename_map", {})
+    numbers: dict[str, int] | None = getattr(shell.compile, "_filename_map", None)
+    if numbers is None:
+        history = shell.history_manager
+        inputs = zip(history.input_hist_raw, history.input_hist_parsed, strict=False)
+        numbers = {
+            shell.compile.get_code_name(f"{raw}{end}", f"{parsed}\n", number): number
+            for number, (raw, parsed) in enumerate(inputs)
+            for end in ("", "\n")  # the history has none, and the text may have had one
+        }
     return {file: f"cell [{number}]" for file, number in numbers.items()}
 
 
@@ -167,9 +179,10 @@ def name_of_this_cell(shell: Shell) -> str:
     `execution_count` may be the next cell's already (ipykernel 7).
     """
     frame: FrameType | None = sys._getframe()
+    names = names_of_cells(shell)
     while frame is not None:
-        if frame.f_code.co_filename in cell_names:
-            return cell_names[frame.f_code.co_filename]
+        if frame.f_code.co_filename in names:
+            return names[frame.f_code.co_filename]
         frame = frame.f_back
     return f"cell [{shell.execution_count}]"
 
@@ -236,11 +249,12 @@ def users(shell: Shell, action: Callable[[], Any]) -> Any:
         shown = ScriptError(str(error))
         render_as(shown, lines)
         raise shown from None
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         tracebacks.strip(error)
-        lines = shell.InteractiveTB.structured_traceback(
-            type(error), error, error.__traceback__, tb_offset=0
-        )
+        lines = [type(error).__name__]
+        if error.__traceback__ is not None:
+            details = type(error), error, error.__traceback__
+            lines = shell.InteractiveTB.structured_traceback(*details, tb_offset=0)
         render_as(error, lines)
         raise
 

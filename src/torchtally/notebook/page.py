@@ -28,7 +28,7 @@ def page(value: Ledger | Trace | ModelSummary) -> str:
 
 def cell_texts(ledger: Ledger) -> dict[str, str]:
     """The text of the notebook's cells that ran in a ledger, by the files of its frames."""
-    originals = {name: file for file, name in cell_names.items()}
+    originals = {name: file for names in cell_names for file, name in names().items()}
     files = {frame.file for site in ledger.trace.sites for frame in site.frames}
     names = {file: os.path.basename(file) for file in files}
     return {

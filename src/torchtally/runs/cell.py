@@ -1,7 +1,8 @@
 """Run a cell of a notebook on a simulated GPU, among the names of the notebook."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import CodeType
 from typing import Any
 
@@ -13,10 +14,10 @@ from torchtally.runs.function import EndedRun, run_to_end
 from torchtally.runs.notebook_state import NotebookState, is_virtual
 from torchtally.trace import Role
 from torchtally.tracer import tracebacks
-from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.session import Recording
 from torchtally.tracer.steps import StepLimit
-from torchtally.virtual.adopted import adopt_storages
+from torchtally.virtual.left_behind import LeftBehind, leave_behind, living_storages
+from torchtally.virtual.storage import VirtualStorage, virtual_of
 
 
 def run_cell(
@@ -36,20 +37,21 @@ def run_cell(
     """The trace of a cell, however it ended.
 
     Its names are the notebook's, and what it makes is there afterwards. What existed before is as
-    it was: a model that the cell moved to the GPU is on the host again, with its weights. What
-    earlier cells have left on the GPU is there, and takes its memory.
+    it was: a model that the cell moved to the GPU is on the host again, with its weights. The GPU
+    is empty at first; what the cell uses of earlier cells is put there when it is used.
 
     Raises UnknownChipError for an unknown GPU. What the cell raises is in what is returned, without
     our own frames.
     """
-
-    def begin(recording: Recording) -> None:
-        adopt_storages(recording.gpu)
-        mark_adopted(recording.recorder)
-        on_start(recording)
-
     before = NotebookState.of(namespace)
-    try:
+    with ExitStack() as stack:
+        stack.callback(before.restore)
+        leave = stack.enter_context(earlier_cells())
+
+        def begin(recording: Recording) -> None:
+            leave(recording)
+            on_start(recording)
+
         done = run_to_end(
             lambda: exec(code, namespace),
             gpu=gpu,
@@ -62,22 +64,49 @@ def run_cell(
             on_start=begin,
             on_step=on_step,
         )
-    finally:
-        before.restore()
     if done.error is not None:
         tracebacks.strip(done.error)
     return done
 
 
-def mark_adopted(recorder: Recorder) -> None:
-    """Tell the recorder what tensors of earlier cells are for, which it has not seen made."""
-    living = gc.get_objects()
-    for each in living:
-        if issubclass(type(each), nn.Parameter) and is_virtual(each):
-            recorder.mark(each, Role.PARAMETER)
-            if each.grad is not None:
-                recorder.mark(each.grad, Role.GRADIENT)
+def storage_roles() -> dict[int, Role]:
+    """What the living tensors are for, by the id of their storage: no recorder has seen all of them
+    made.
+    """
+    roles: dict[int, Role] = {}
+
+    def note(tensor: object, role: Role) -> None:
+        if is_virtual(tensor):
+            roles.setdefault(id(virtual_of(tensor)), role)  # type: ignore[arg-type]
+
+    for each in gc.get_objects():
+        if issubclass(type(each), nn.Parameter):
+            note(each, Role.PARAMETER)
+            note(each.grad, Role.GRADIENT)
         elif issubclass(type(each), Optimizer):
             for state in vars(each).get("state", {}).values():
-                for value in filter(is_virtual, state.values()):
-                    recorder.mark(value, Role.OPTIMIZER_STATE)
+                for value in state.values():
+                    note(value, Role.OPTIMIZER_STATE)
+    return roles
+
+
+@contextmanager
+def earlier_cells() -> Iterator[Callable[[Recording], None]]:
+    """Within, what earlier cells have left is there for the run whose recording is given."""
+    storages, roles = living_storages(), storage_roles()
+
+    def begin(recording: Recording) -> None:
+        leave_behind(recording.gpu, storages)
+        storages.clear()  # a cell may free them
+
+        def used(storage: VirtualStorage) -> None:
+            if role := roles.get(id(storage)):
+                recording.recorder.mark_storage(storage, role)
+
+        LeftBehind.used = staticmethod(used)
+
+    native = LeftBehind.used
+    try:
+        yield begin
+    finally:
+        LeftBehind.used = staticmethod(native)

@@ -12,6 +12,7 @@ from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import cluster_of, roofline
 from torchtally.trace import Ending, Trace
 from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
+from torchtally.tracer.script import exit_message
 from torchtally.tracer.session import Predictor, Recording, ignore_step, recording, world_of
 from torchtally.tracer.steps import StepLimit, StepsDone
 from torchtally.tracer.stopper import INTERRUPTED
@@ -148,4 +149,6 @@ def ending_by(error: BaseException) -> Ending:
     """How a run ended that raised an error."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED.ending
+    if isinstance(error, SystemExit):
+        return Ending("exit", exit_message(error))
     return Ending("exception", traceback.format_exception_only(error)[-1].strip())

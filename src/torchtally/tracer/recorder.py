@@ -270,10 +270,14 @@ class Recorder:
             virtual = virtual_of(plain)
             if virtual is None or virtual.number < 0:
                 continue
-            if self._roles.setdefault(virtual.number, role) is role and name:
+            if self.mark_storage(virtual, role) is role and name:
                 self._names.setdefault(virtual.number, name)
             if whole_elements:
                 self._whole_elements[virtual.number] = whole_elements
+
+    def mark_storage(self, storage: VirtualStorage, role: Role) -> Role:
+        """Give one storage a role, unless it has one; which it has now."""
+        return self._roles.setdefault(storage.number, role)
 
     def mark_trained(self, parameter: Tensor) -> None:
         """A parameter that requires grad."""

@@ -1,15 +1,17 @@
 """Source text without a file of its own: code given on the command line, on stdin, in a cell."""
 
 import linecache
+from collections.abc import Callable, Mapping
 from types import CodeType
 
-cell_names: dict[str, str] = {}
-"""By the name of a file that a notebook compiled a cell as: what reports call it, "cell [3]"."""
+cell_names: list[Callable[[], Mapping[str, str]]] = []
+"""Of notebooks that run: by the file that a cell was compiled as, what reports call it: "cell [3]".
+"""
 
 
 def shown_file(file: str) -> str:
     """What reports call a file."""
-    return cell_names.get(file, file)
+    return next((names()[file] for names in cell_names if file in names()), file)
 
 
 def compiled(source: str, name: str) -> CodeType:
