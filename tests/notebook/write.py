@@ -21,6 +21,9 @@ def rewritten(path: Path) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         client_of(notebook, Path(folder), allow_errors=False).execute()
     for cell in notebook.cells:
+        is_raised = any(each.output_type == "error" for each in cell.get("outputs", ()))
+        assert is_raised is ("raises-exception" in cell.metadata.get("tags", ())), cell.source
+    for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # when it ran
         for output in cell.get("outputs", ()):
             output.get("data", {}).pop("text/markdown", None)  # a third form of the same
