@@ -47,6 +47,10 @@ QUESTIONS = {
     "largest-sequence": ("llama-3-8b", "--largest", "sequence", *EIGHT),
     "compute-budget": ("--flops", "3e24"),
     "compute-budget, on chips": ("--flops", "3e24", *EIGHT, "--mfu", "0.4"),
+    "inference": ("llama-3-8b", "--inference", *EIGHT, "--weights", "fp8"),
+    "inference-memory": ("llama-3.1-8b", "--inference", "--context", "128K"),
+    "most-sequences": ("llama-3-8b", "--inference", *EIGHT, "--largest", "batch"),
+    "longest-context": ("llama-3-8b", "--inference", *EIGHT, "--largest", "sequence"),
     "layouts": (*SMALL, "--search", "--batch", "8"),
     "layouts, of a training": (*SMALL, "--search", "--batch", "8", "--tokens", "1T"),
 }

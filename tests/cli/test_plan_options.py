@@ -45,6 +45,11 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "own-layout": (*SMALL, "--layout", "dp 2"),
     "compute-budget": ("--flops", "1e20"),
     "compute-budget, on chips": ("--flops", "1e20", *TWO, *MFU),
+    "inference": (*SMALL, "--inference"),
+    "inference, with guesses": (*SMALL, "--inference", "--draft", "gpt2"),
+    "inference-memory": ("gpt2", "--inference"),
+    "most-sequences": (*SMALL, "--inference", "--largest", "batch"),
+    "longest-context": (*SMALL, "--inference", "--largest", "sequence"),
 }
 
 VALUES: dict[str, tuple[str, ...]] = {
@@ -76,6 +81,15 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--largest": ("model", "batch"),
     "--tokens-per-s": ("50",),
     "--flops": ("1e20",),
+    "--prompt": ("100",),
+    "--generate": ("100",),
+    "--weights": ("fp8",),
+    "--kv-cache": ("fp8",),
+    "--page": ("1024",),
+    "--engine": ("compiled",),
+    "--draft": ("gpt2",),
+    "--guesses": ("2",),
+    "--acceptance": ("0.5",),
 }
 """Values of each option that differ from its default; of two, either may change the answer."""
 

@@ -21,6 +21,13 @@ from torchtally.cli.arguments import (
 )
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_or_emit, write_report
+from torchtally.cli.plan_inference import EXAMPLES as INFERENCE_EXAMPLES
+from torchtally.cli.plan_inference import (
+    add_inference,
+    formats_text,
+    inference_question,
+    inference_request,
+)
 from torchtally.cli.plan_options import given_options, refuse_unused
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
     from torchtally.plan.questions import Answer, Request
 
 NAME = "plan"
-SUMMARY = "plan a training without a script: time, memory, layout, cost"
+SUMMARY = "plan a training or inference without a script: time, memory, layout, cost"
 
 RECIPE = "mixed"
 """Where --recipe is not given."""
@@ -55,6 +62,8 @@ The question follows from the arguments:
   --search                           every layout of the chips, fastest first
   --layout                           one's own, and what the fastest has over it
   --flops                            which model and tokens use this compute best?
+  a model, --inference               what do weights and KV cache take?
+  a model, chips, --inference        how fast does it answer, and for how much?
 
 MODEL is a name (llama-3-70b; `tally plan --models` lists them), a Hugging Face
 config.json or the folder it is in, a .safetensors file, or a number of
@@ -103,7 +112,8 @@ def epilog() -> str:
         ", ".join(optimizer_names()), 78, initial_indent="  ", subsequent_indent="  "
     )
     return (
-        f"{EPILOG}recipes (default {RECIPE}):\n{recipes}\noptimizers:\n{optimizers}\n\n{EXAMPLES}"
+        f"{EPILOG}recipes (default {RECIPE}):\n{recipes}\noptimizers:\n{optimizers}\n\n"
+        f"weights of inference:\n{formats_text()}\n{EXAMPLES}{INFERENCE_EXAMPLES}"
     )
 
 
@@ -112,12 +122,14 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
-        description="Closed-form estimates of a training; --explain prints the working.",
+        description="Closed-form estimates of a training or of inference; --explain prints the "
+        "working.",
         epilog=epilog,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
     _add_model(parser)
     _add_training(parser)
+    add_inference(parser)
     _add_chips(parser)
     _add_questions(parser)
     _add_output(parser)
@@ -149,6 +161,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tokens", type=count, metavar="N", help="of the whole training: 15T")
     group.add_argument(
         "--sequence",
+        "--context",
         type=sequence_length,
         metavar="N",
         help="tokens in one, 128K is 131072; the model's longest, at most 8192",
@@ -374,7 +387,7 @@ def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Requ
     from torchtally.plan.questions.chips_needed import fewest_chips, what_to_rent
     from torchtally.plan.questions.training_time import training_time
 
-    named = _named_question(args)
+    named = inference_question(args) if args.inference else _named_question(args)
     if named is not None:
         return named
     is_limited = args.deadline is not None or args.budget is not None
@@ -465,6 +478,7 @@ def request(args: argparse.Namespace) -> "Request":
         pace=PACES[args.pace or "typical"],
         implementation=None if args.kernels is None else Implementation(args.kernels),
         layout=args.layout or "",
+        inference=inference_request(args),
         is_for_torchtitan=args.torchtitan is not None,
         rows=args.top,
     )

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from torchtally.cli.plan_inference import OPTIONS as INFERENCE
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,11 +25,14 @@ STEP = frozenset(
      "pace", "kernels", "convention", "memory", "peak")
 )  # fmt: skip
 """What a predicted step and its memory depend on."""
+SERVED = frozenset(("prompt", "weights", "kv_cache", "page", "engine", "memory"))
+"""What the memory of a model that generates depends on."""
+GUESSED = frozenset(("draft", "guesses", "acceptance"))
 ALWAYS = frozenset(("gpus", "compare"))
 """Without --gpus, those that describe a chip are refused before."""
 CHECKED = frozenset(
     (*MODEL, *BY_SIZES, *COUNTED, *STEP, "tokens", "mfu", "price", "deadline", "budget",
-     "largest", "tokens_per_s", "flops", "top")
+     "largest", "tokens_per_s", "flops", "top", *INFERENCE)
 )  # fmt: skip
 """Every option that has to change an answer; what is not here is of the output, or asks."""
 
@@ -56,6 +60,12 @@ def used_options(request: "Request", question: Question) -> Options:
     from torchtally.plan.questions.compute_budget import compute_budget
     from torchtally.plan.questions.fit import fit
     from torchtally.plan.questions.implied_mfu import implied_mfu
+    from torchtally.plan.questions.inference import inference
+    from torchtally.plan.questions.inference_memory import (
+        inference_memory,
+        longest_context_served,
+        most_sequences_served,
+    )
     from torchtally.plan.questions.largest import largest_batch, largest_model, largest_sequence
     from torchtally.plan.questions.layouts import layouts
     from torchtally.plan.questions.model_card import model_card
@@ -80,6 +90,10 @@ def used_options(request: "Request", question: Question) -> Options:
         layouts: {"tokens", "top", *costs, *STEP},
         own_layout: STEP,
         compute_budget: _compute_budget(request),
+        inference: {*SERVED, *GUESSED, "batch", "sequence", "generate", "pace", "price", "top"},
+        inference_memory: {*SERVED, "sequence", "generate", "batch"} - {"memory"},
+        most_sequences_served: {*SERVED, "sequence", "generate", "largest"},
+        longest_context_served: {*SERVED, "batch", "largest"},
     }  # fmt: skip
     has_model = question not in (largest_model, compute_budget)
     return frozenset(uses[question]) | (MODEL if has_model else frozenset())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torchtally.chips import Chip, Cluster
 from torchtally.errors import UsageError
@@ -18,6 +18,9 @@ from torchtally.plan.training import six_flops_per_token
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
+
+if TYPE_CHECKING:
+    from torchtally.plan.questions.inference_request import InferenceRequest
 
 T = TypeVar("T")
 
@@ -87,6 +90,8 @@ class Request:
     """One's own, in words; "" where none is given."""
     is_for_torchtitan: bool = False
     """A search tries what torchtitan has, and its answer has the configuration."""
+    inference: "InferenceRequest | None" = None
+    """Of inference; None: it is trained."""
     rows: int | None = None
     """Of a table; None: one page."""
     progress: Callable[[int], None] | None = None
@@ -134,6 +139,10 @@ class Request:
     def of_deadline(self) -> Quantity:
         deadline = _given(self.deadline_s, "Missing deadline: give --deadline 30d (or h, w).")
         return of(deadline, Unit.SECONDS).with_name("deadline")
+
+    @property
+    def of_inference(self) -> "InferenceRequest":
+        return _given(self.inference, "Missing question about inference: give --inference.")
 
     @property
     def of_mfu(self) -> Quantity:

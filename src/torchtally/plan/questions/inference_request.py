@@ -1,0 +1,128 @@
+"""What a question about inference asks besides the model and the chips, and what serves it."""
+
+from dataclasses import dataclass
+from math import gcd
+
+from torchtally.chips import Cluster
+from torchtally.errors import UsageError
+from torchtally.plan.architecture.model import Model
+from torchtally.plan.inference.draft import Draft
+from torchtally.plan.inference.engines import Engine, at_best
+from torchtally.plan.inference.formats import WEIGHT_FORMATS, WeightFormat
+from torchtally.plan.inference.forward import Generator
+from torchtally.plan.inference.placement import Placement
+from torchtally.plan.kv_cache import Cache, CacheFormat
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.layout_words import parse_layout
+from torchtally.plan.parallel.pace import BEST
+from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.workload import shape_of
+
+USUAL_PROMPT, USUAL_OUTPUT = 1024, 256
+"""Tokens of a prompt and of what is written, where neither is given."""
+OF_DTYPES = {"float32": "fp32", "float16": "fp16"}
+"""Formats of checkpoints; all others are taken in bfloat16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceRequest:
+    """None: not given."""
+
+    prompt: int | None = None
+    output: int | None = None
+    """Tokens written for each prompt."""
+    weights: WeightFormat | None = None
+    cache: CacheFormat
+    page: int | None = None
+    """Tokens of a block of the cache."""
+    engine: Engine
+    draft: Model | None = None
+    """The model that guesses."""
+    guesses: int = 4
+    acceptance: float = 0.7
+
+
+def lengths(request: Request, asked: InferenceRequest) -> tuple[int, int]:
+    """(prompt, output): two of prompt, output and context say the third.
+
+    Raises UsageError where they contradict each other, or the model has fewer positions.
+    """
+    prompt, output, context = asked.prompt, asked.output, request.sequence
+    if context is None:
+        return prompt or USUAL_PROMPT, output or USUAL_OUTPUT
+    if prompt is not None and output is not None and prompt + output != context:
+        raise UsageError(
+            f"--prompt {prompt} and --generate {output} are {prompt + output} tokens, not the "
+            f"{context} of --context: give two of the three."
+        )
+    if prompt is None:
+        output = output or min(USUAL_OUTPUT, max(1, context // 2))
+        prompt = context - output
+    output = context - prompt
+    if prompt < 1 or output < 1:
+        raise UsageError(
+            f"--context {context} leaves no token for the prompt or for what is written: give at "
+            "least one more than --prompt or --generate."
+        )
+    return prompt, output
+
+
+def format_of(asked: InferenceRequest, model: Model) -> WeightFormat:
+    """As asked, or as the checkpoint has it."""
+    return asked.weights or WEIGHT_FORMATS[OF_DTYPES.get(model.dtype or "", "bf16")]
+
+
+def cache_of(asked: InferenceRequest) -> Cache:
+    """Keys and values as the engine keeps them."""
+    return Cache(asked.engine.cache, asked.page or asked.engine.block, asked.cache)
+
+
+def generator_of(request: Request, asked: InferenceRequest) -> Generator:
+    """Raises UsageError where the layout does not divide the model or fill the chips."""
+    model, _ = shape_of(request)
+    cluster = request.of_cluster
+    placement = placement_of(request, model)
+    placement.check(model, cluster)
+    who = at_best(asked.engine) if request.pace is BEST else asked.engine
+    return Generator(model, cluster, placement, format_of(asked, model), cache_of(asked), who)
+
+
+def placement_of(request: Request, model: Model) -> Placement:
+    """As --layout says, or every node a replica, as far as its chips divide the heads."""
+    cluster = request.of_cluster
+    if not request.layout:
+        return usual_placement(model, cluster)
+    layout = parse_layout(request.layout, cluster.count, None, Layout())
+    if (layout.pipeline, layout.context, layout.micro_batches) != (1, 1, 1):
+        raise UsageError(
+            f"--layout {request.layout!r}: inference is planned with tp, dp and ep; pipelines and "
+            "context parallelism are not."
+        )
+    return Placement(layout.tensor, layout.data, layout.expert)
+
+
+def usual_placement(model: Model, cluster: Cluster) -> Placement:
+    together = min(cluster.node_size, cluster.count)
+    tensor = gcd(together, *(kind.attention.heads for kind in model.kinds))
+    while cluster.count % tensor:
+        tensor -= 1
+    return Placement(tensor, cluster.count // tensor)
+
+
+def draft_of(request: Request, asked: InferenceRequest, generator: Generator) -> Draft | None:
+    """The guesser on the same chips, in the same formats."""
+    if asked.draft is None:
+        return None
+    model, placement = asked.draft, generator.placement
+    heads = [kind.attention.heads for kind in model.kinds]
+    tensor = gcd(placement.tensor, *heads)
+    if tensor != placement.tensor:
+        raise UsageError(
+            f"--draft {model.name}: its {heads[0]} heads do not divide among {placement.tensor} "
+            "chips; give a --layout with fewer chips in a replica."
+        )
+    small = Generator(
+        model, generator.cluster, Placement(placement.tensor, placement.replicas),
+        format_of(asked, model), generator.cache, generator.engine,
+    )  # fmt: skip
+    return Draft(small, asked.guesses, asked.acceptance)
