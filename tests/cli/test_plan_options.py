@@ -85,7 +85,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--generate": ("100",),
     "--weights": ("fp8",),
     "--kv-cache": ("fp8",),
-    "--page": ("1024",),
+    "--kv-block": ("1024",),
     "--engine": ("compiled",),
     "--draft": ("gpt2",),
     "--guesses": ("2",),

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from torchtally.plan.questions import Answer, Request
     from torchtally.plan.questions.inference_request import InferenceRequest
 
-OPTIONS = ("prompt", "generate", "weights", "kv_cache", "page", "engine", "draft", "guesses",
+OPTIONS = ("prompt", "generate", "weights", "kv_cache", "kv_block", "engine", "draft", "guesses",
            "acceptance")  # fmt: skip
 """Of inference alone."""
 TRAINING = {
     "--search": "search", "--torchtitan": "torchtitan", "--tokens-per-s": "tokens_per_s",
-    "--flops": "flops",
+    "--flops": "flops", "--page": "page",
 }  # fmt: skip
 """Questions about trainings, and where they are."""
 
@@ -57,7 +57,7 @@ def add_inference(parser: argparse.ArgumentParser) -> None:
         help="of keys and values: bf16 (default), fp8, int8, int4, nvfp4, q8_0, q4_0",
     )
     group.add_argument(
-        "--page", type=positive_count, metavar="N", help="tokens of a block of the cache; 16"
+        "--kv-block", type=positive_count, metavar="N", help="tokens of a block of the cache; 16"
     )
     group.add_argument(
         "--engine",
@@ -117,7 +117,7 @@ def inference_request(args: argparse.Namespace) -> "InferenceRequest | None":
         output=args.generate,
         weights=None if args.weights is None else weight_format(args.weights),
         cache=cache_format(args.kv_cache or "bf16"),
-        page=args.page,
+        page=args.kv_block,
         engine=engine(args.engine or "serving"),
         draft=None if args.draft is None else _draft(args.draft),
         guesses=args.guesses or 4,
@@ -137,8 +137,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--acceptance must be below 1: no guesser is always right.")
     if args.draft is None and (args.guesses is not None or args.acceptance is not None):
         raise UsageError("--guesses and --acceptance need a guesser: --draft llama-3-8b.")
-    if args.page is not None and args.engine not in (None, "serving"):
-        raise UsageError(f"--page: {args.engine} keeps no pages; leave it out.")
+    if args.kv_block is not None and args.engine not in (None, "serving"):
+        raise UsageError(f"--kv-block: {args.engine} keeps no pages; leave it out.")
     if args.gpus is None and (args.draft is not None or args.layout is not None):
         raise UsageError("--draft and --layout need chips: add --gpus H100-SXM.")
 

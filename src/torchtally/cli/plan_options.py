@@ -25,7 +25,7 @@ STEP = frozenset(
      "pace", "kernels", "convention", "memory", "peak")
 )  # fmt: skip
 """What a predicted step and its memory depend on."""
-SERVED = frozenset(("prompt", "weights", "kv_cache", "page", "engine", "memory"))
+SERVED = frozenset(("prompt", "weights", "kv_cache", "kv_block", "engine", "memory"))
 """What the memory of a model that generates depends on."""
 GUESSED = frozenset(("draft", "guesses", "acceptance"))
 ALWAYS = frozenset(("gpus", "compare"))

@@ -336,7 +336,7 @@ def _batch_in_words(served: Serving) -> str:
 
 def cache_in_words(summary: str, kind: CacheKind, block: int) -> str:
     pages = f", in pages of {block} tokens" if block > 1 else ""
-    return f"KV cache: {summary}{pages} ({kind}: --kv-cache, --page, --engine)."
+    return f"KV cache: {summary}{pages} ({kind}: --kv-cache, --kv-block, --engine)."
 
 
 def _engine_in_words(served: Serving) -> Iterator[str]:

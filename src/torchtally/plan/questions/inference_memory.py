@@ -130,8 +130,7 @@ def longest_context_served(request: Request) -> Answer:
         headline=(
             f"{longest} tokens of context fit ",
             *chips_text(request.of_cluster),
-            f" for {_sequences(batch)} with {subject_text(request)} in "
-            f"{generator.weights.name}",
+            f" for {_sequences(batch)} with {subject_text(request)} in {generator.weights.name}",
         ),
         figures=(tokens, memory.total, memory.capacity),
         tables=(memory_table(memory),),
