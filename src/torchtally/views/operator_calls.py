@@ -1,6 +1,6 @@
 """Every operator call of a period with all that is known of it: one row each, in order.
 
-Parts of a kernel that a compiler fused have a row each. Numbers that are unknown are empty, never 0.
+Parts of a kernel that a compiler fused have a row each. Unknown numbers are empty, never 0.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -92,7 +92,8 @@ COLUMNS: tuple[tuple[Column, Value], ...] = (
      lambda call: "" if call.entry.line is None else call.entry.line.text),
     (Column("stream", "stream", Unit.NAME),
      lambda call: stream_name(call.ledger.trace, call.entry.op.stream)),
-    (Column("start_s", "start", Unit.SECONDS), timed(lambda call: call.span.start_s - call.begins_s)),
+    (Column("start_s", "start", Unit.SECONDS),
+     timed(lambda call: call.span.start_s - call.begins_s)),
     (Column("end_s", "end", Unit.SECONDS), timed(lambda call: call.span.end_s - call.begins_s)),
     (Column("seconds", "time", Unit.SECONDS),
      timed(lambda call: call.ledger.slot(call.entry).seconds)),
@@ -117,8 +118,9 @@ COLUMNS: tuple[tuple[Column, Value], ...] = (
 def operator_calls(ledger: Ledger) -> Table:
     """Those of the reported period, of every rank that ran.
 
-    `tick` is the operator's moment on the trace's clock, `part` its place in a fused kernel; `start_s`
-    and `end_s` are since the period began, `seconds` its part of the step: its kernels, and the device idle before them.
+    `tick` is the operator's moment on the trace's clock, `part` its place in a fused kernel;
+    `start_s` and `end_s` are since the period began, `seconds` its part of the step: its kernels,
+    and the device idle before them.
     """
     ranks = sorted((ledger, *ledger.others), key=lambda each: each.trace.world.rank)
     return Table(
