@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks.measuring import parser, show, write
 from torchtally.chips.clusters import cluster
 from torchtally.plan.architecture.known import known_model
-from torchtally.plan.inference.engines import engine
+from torchtally.plan.inference.engines import ENGINES, engine
 from torchtally.plan.inference.formats import weight_format
 from torchtally.plan.inference.forward import Generator
 from torchtally.plan.inference.memory import most_sequences
@@ -206,6 +206,24 @@ def table() -> str:
     lines.append(cells("**all**", found))
     rows = [COLUMNS, (":--", *("--:",) * (len(COLUMNS) - 1)), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def engines_table() -> str:
+    """For docs/inference.md: what each engine sustains, and what that is learnt from."""
+    lines = [
+        "| engine | products | passes | experts | unpacking | a layer | a sequence | slow |",
+        "|:--|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for who in ENGINES.values():
+        shares = (who.pace.other_products, who.pace.passes, who.experts, who.unpacking)
+        times = (who.layer_s, who.sequence_s)
+        cells = [
+            *(f"{share:.0%}" for share in shares),
+            *(f"{each * 1e6:.0f} us" if each else "" for each in times),
+            f"{who.slower:g}",
+        ]
+        lines.append(f"| {who.name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def sources() -> str:

@@ -27,6 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import peers_table
+from benchmarks.published_inference import engines_table
+from benchmarks.published_inference import sources as inference_sources
+from benchmarks.published_inference import table as inference_table
 from benchmarks.published_trainings import table as trainings_table
 from tests.corpus.score import score_line, score_table
 from tests.layers import arrows_line, layers_table
@@ -218,6 +221,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "corpus": score_table,
     "operators": operators_table,
     "trainings": trainings_table,
+    "inference": inference_table,
+    "inference_sources": inference_sources,
+    "engines": engines_table,
 }
 
 
