@@ -23,6 +23,7 @@ from torchtally.plan.activations.setting import (
     AttentionKernel,
     Setting,
 )
+from torchtally.plan.adapters import OUTPUT
 from torchtally.plan.architecture.geometry import needs_mask
 from torchtally.plan.architecture.model import LatentAttention, SelfAttention
 from torchtally.plan.flops import Recompute
@@ -38,8 +39,11 @@ def attention_saved(
     at: Setting, attention: SelfAttention | LatentAttention, given_bytes: int
 ) -> Iterator[Saved]:
     """All that an attention block keeps, its input's copy for its products among it."""
-    products = _first_products(attention)
-    yield from products_saved(at, "input of attention", STREAM, given_bytes, products)
+    weights = _first_weights(attention)
+    yield from products_saved(at, "input of attention", STREAM, given_bytes, weights)
+    if at.first is not None and not at.first.has_attention:
+        yield from _output_saved(at, attention, is_kept_already=False)
+        return
     if isinstance(attention, LatentAttention):
         yield from _latent_saved(at, attention)
     else:
@@ -52,10 +56,10 @@ def is_masked(at: Setting, attention: SelfAttention | LatentAttention) -> bool:
     return not at.is_fused and needs_mask(attention, at.tokens)
 
 
-def _first_products(attention: SelfAttention | LatentAttention) -> int:
+def _first_weights(attention: SelfAttention | LatentAttention) -> tuple[str, ...]:
     if isinstance(attention, LatentAttention):
-        return 2
-    return 1 if attention.is_fused else 3
+        return ("q", "kv down") if attention.query_rank is None else ("q down", "kv down")
+    return ("qkv",) if attention.is_fused else ("q", "k", "v")
 
 
 def _head_norms_saved(at: Setting, self_attention: SelfAttention) -> Iterator[Saved]:
@@ -99,7 +103,8 @@ def _latent_saved(at: Setting, latent_attention: LatentAttention) -> Iterator[Sa
                 why="one tensor with the compressed keys", rotary_head_dim=beside,
             )  # fmt: skip
         result_bytes = norm_result_bytes(at, at.inner_bytes)
-        yield from products_saved(at, f"normed {name}", elements, result_bytes, rank=rank)
+        up = ("q up",) if name == "queries" else ("kv up",)
+        yield from products_saved(at, f"normed {name}", elements, result_bytes, up, rank=rank)
 
 
 def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iterator[Saved]:
@@ -119,12 +124,20 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
         # The result is laid out as queries are; put together from parts, those lie head by head,
         # and the output projection wants token by token. cuDNN's, which half precision takes.
         is_copied = isinstance(attention, LatentAttention) or attention.is_partly_rotary
+        if at.adapter is not None and not at.adapter.keeps(OUTPUT, at.inner_bytes):
+            is_copied = False
         if is_copied and not at.is_fused and at.inner_bytes < FLOAT32_BYTES:
             yield at.keep("result, copied", VALUES, at.inner_bytes, INNER, "layout", **sizes)
         yield at.keep("result", VALUES, at.inner_bytes, INNER, "attention's backward", **sizes)
+    yield from _output_saved(at, attention, is_kept_already=at.kernel is AttentionKernel.FLASH)
+
+
+def _output_saved(
+    at: Setting, attention: SelfAttention | LatentAttention, *, is_kept_already: bool
+) -> Iterator[Saved]:
     yield from products_saved(
-        at, "input of the output projection", VALUES, at.inner_bytes, region=INNER,
-        is_kept_already=at.kernel is AttentionKernel.FLASH, **sizes,
+        at, "input of the output projection", VALUES, at.inner_bytes, (OUTPUT,), INNER,
+        is_kept_already=is_kept_already, **_sizes(attention),
     )  # fmt: skip
 
 

@@ -12,7 +12,9 @@ from torchtally.plan.activations.operators import (
 )
 from torchtally.plan.activations.saved import Region, Saved
 from torchtally.plan.activations.setting import FLOAT32_BYTES, INT64_BYTES, Setting
+from torchtally.plan.adapters import DOWN
 from torchtally.plan.architecture.model import Experts, FeedForward
+from torchtally.plan.architecture.weights import first_projections
 
 INNER = Region.INNER
 ROUTED = f"{TOKENS} * active"
@@ -20,14 +22,27 @@ ROUTED = f"{TOKENS} * active"
 
 
 def feed_forward_saved(
-    at: Setting, feed_forward: FeedForward, given_bytes: int, *, is_input_kept: bool = False
+    at: Setting,
+    feed_forward: FeedForward,
+    given_bytes: int,
+    *,
+    is_input_kept: bool = False,
+    has_inner: bool = True,
 ) -> Iterator[Saved]:
-    """All that a dense feed-forward keeps, its input's copy for its products among it."""
-    products = 2 if feed_forward.is_gated and not feed_forward.is_fused else 1
+    """All that a dense feed-forward keeps, its input's copy for its products among it. Without
+    `has_inner`, nothing between its matrices has a gradient.
+    """
+    weights = first_projections(feed_forward)
     yield from products_saved(
-        at, "input of feed-forward", STREAM, given_bytes, products, is_kept_already=is_input_kept
+        at, "input of feed-forward", STREAM, given_bytes, weights, is_kept_already=is_input_kept
     )
-    yield from _inner_saved(at, feed_forward)
+    if has_inner:
+        yield from _inner_saved(at, feed_forward)
+        return
+    yield from products_saved(
+        at, "input of the last projection", f"{TOKENS} * ffn_width", at.inner_bytes, (DOWN,), INNER,
+        ffn_width=feed_forward.width,
+    )  # fmt: skip
 
 
 def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[Saved]:
@@ -35,10 +50,10 @@ def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[S
     shared = _shared_block(experts)
     yield from _router_saved(at, experts, given_bytes)
     if shared is not None:
-        products = 3 if experts.has_shared_gate else 2
+        weights = (*first_projections(shared), *(["shared gate"] * experts.has_shared_gate))
         is_shared_input = given_bytes == at.operand_bytes and not _is_router_wide(at, experts)
         yield from products_saved(
-            at, "input of shared experts", STREAM, given_bytes, products,
+            at, "input of shared experts", STREAM, given_bytes, weights,
             is_kept_already=is_shared_input,
         )  # fmt: skip
     yield from _routed_saved(at, experts)
@@ -52,21 +67,34 @@ def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[S
 def _inner_saved(at: Setting, feed_forward: FeedForward) -> Iterator[Saved]:
     """Between the first projections and the last one."""
     width, size, inner = f"{TOKENS} * ffn_width", at.inner_bytes, feed_forward.width
-    yield from activated_saved(at, feed_forward.activation, width, size, INNER, ffn_width=inner)
+    has_gate, has_up = _have_gradients(at, feed_forward)
+    if has_gate:
+        yield from activated_saved(at, feed_forward.activation, width, size, INNER, ffn_width=inner)
     result = activated_bytes(at, feed_forward.activation, size)
     if feed_forward.is_gated:
-        if not at.is_fused:
+        if has_up and not at.is_fused:
             yield at.keep("activated gate", width, result, INNER, "its product", ffn_width=inner)
-        yield at.keep("up", width, size, INNER, "product with the gate", ffn_width=inner)
+        if has_gate:
+            yield at.keep("up", width, size, INNER, "product with the gate", ffn_width=inner)
     is_kept = (
         not feed_forward.is_gated and feed_forward.activation in KEEPS_OUTPUT and not at.is_fused
     )
     if is_kept:
         yield at.keep("activated", width, size, INNER, feed_forward.activation, ffn_width=inner)
     yield from products_saved(
-        at, "input of the last projection", width, result, region=INNER, is_kept_already=is_kept,
+        at, "input of the last projection", width, result, (DOWN,), INNER, is_kept_already=is_kept,
         ffn_width=inner,
     )  # fmt: skip
+
+
+def _have_gradients(at: Setting, feed_forward: FeedForward) -> tuple[bool, bool]:
+    """Whether the gate has a gradient, and what it is multiplied by: of adapters' first layer alone
+    one may have none, and then the other one is not kept for it.
+    """
+    if at.first is None:
+        return True, True
+    gate, *up = map(at.first.has_result, first_projections(feed_forward))
+    return gate, up[0] if up else gate
 
 
 def _shared_block(experts: Experts) -> FeedForward | None:
@@ -88,7 +116,7 @@ def _router_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[S
         yield at.keep("router, float32", "experts * width", FLOAT32_BYTES, Region.WHOLE,
                        "gradient of its input", experts=experts.experts)  # fmt: skip
     else:
-        yield from products_saved(at, "input of the router", STREAM, given_bytes)
+        yield from products_saved(at, "input of the router", STREAM, given_bytes, ("router",))
     size = FLOAT32_BYTES
     yield at.keep("scores of experts", f"{TOKENS} * experts", size, why="their softmax",
                    experts=experts.experts)  # fmt: skip

@@ -39,6 +39,7 @@ from torchtally.plan.activations.setting import (
     Setting,
     setting_of,
 )
+from torchtally.plan.adapters import FirstLayer
 from torchtally.plan.architecture.model import FeedForward, LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import Group, layer_weights
 from torchtally.plan.closed_form import Bytes, Count, closed_form
@@ -68,7 +69,7 @@ def activations(
     """All that a micro-batch of so many sequences keeps for its backward pass."""
     at = setting_of(model, batch, sequence, recipe, **options)
     embedding, head = embedding_activation_bytes(at), head_activation_bytes(at)
-    layers = tuple(_times(kind.count, layer_activation_bytes(at, kind)) for kind in model.kinds)
+    layers = tuple(_layers_bytes(at, kind) for kind in model.kinds)
     working = working_activation_bytes(at)
     kinds = {f"layers_{n}": layer for n, layer in enumerate(layers)}
     whole = derive(
@@ -83,6 +84,18 @@ def activations(
         **kinds,
     )
     return Activations(embedding, layers, head, working, whole)
+
+
+def _layers_bytes(at: Setting, kind: Layer) -> Quantity:
+    """Of all layers of a kind. With adapters the first layer of all keeps less."""
+    one = layer_activation_bytes(at, kind)
+    if at.adapter is None or kind is not at.model.kinds[0] or at.recompute is Recompute.FULL:
+        return _times(kind.count, one)
+    return _with_first(
+        kind.count - 1,
+        one,
+        layer_activation_bytes(replace(at, first=FirstLayer(kind, at.adapter)), kind),
+    )
 
 
 def layer_activation_bytes(at: Setting, kind: Layer) -> Quantity:
@@ -176,6 +189,9 @@ def layer_saved(at: Setting, kind: Layer) -> list[Saved]:
 def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
     stream = at.stream_bytes
     input_bytes = norm_result_bytes(at, stream) if kind.norms else stream
+    if at.first is not None:
+        yield from _first_layer_saved(at, kind, at.first, input_bytes)
+        return
     if kind.norms:
         yield from norm_saved(at, "attention's norm", stream, is_input=True)
     yield from attention_saved(at, kind.attention, input_bytes)
@@ -188,6 +204,26 @@ def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
         yield from feed_forward_saved(at, kind.feed_forward, input_bytes, is_input_kept=has_input)
     else:
         yield from experts_saved(at, kind.feed_forward, input_bytes)
+    if at.dropout:
+        yield from dropout_saved(at, "feed-forward")
+    for n in range(2, kind.norms):
+        yield from norm_saved(at, f"norm {n + 1}, of a result", at.inner_bytes)
+
+
+def _first_layer_saved(
+    at: Setting, kind: Layer, first: FirstLayer, input_bytes: int
+) -> Iterator[Saved]:
+    """Of adapters' first layer: its input has no gradient, so its first norm keeps nothing."""
+    yield from attention_saved(at, kind.attention, input_bytes)
+    if at.dropout and first.has_stream:
+        yield from dropout_saved(at, "attention")
+    if kind.norms >= 2 and first.has_second_input:
+        yield from _second_norm_saved(at, kind)
+    has_input = kind.norms == 1 and kind.is_parallel
+    assert isinstance(kind.feed_forward, FeedForward), "adapter_of refuses others"
+    yield from feed_forward_saved(
+        at, kind.feed_forward, input_bytes, is_input_kept=has_input, has_inner=first.has_inner
+    )
     if at.dropout:
         yield from dropout_saved(at, "feed-forward")
     for n in range(2, kind.norms):
@@ -207,9 +243,10 @@ def _second_norm_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
 
 
 def _embedding_saved(at: Setting) -> Iterator[Saved]:
-    whole = Region.WHOLE
-    yield at.keep("token ids", TOKENS, INT64_BYTES, whole, "gradients of the rows looked up")
-    if at.model.positions:
+    whole, is_trained = Region.WHOLE, at.adapter is None
+    if is_trained:
+        yield at.keep("token ids", TOKENS, INT64_BYTES, whole, "gradients of the rows looked up")
+    if at.model.positions and is_trained:
         yield at.keep("positions", "sequence", INT64_BYTES, whole, "gradients of their rows")
     for size in sorted({_turned_head_dim(kind) for kind in at.model.kinds} - {0}):
         yield at.keep(
@@ -220,9 +257,11 @@ def _embedding_saved(at: Setting) -> Iterator[Saved]:
         is_masked(at, kind.attention) for kind in at.model.kinds
     ):
         yield at.keep("mask", "sequence * keys", BOOL_BYTES, whole, "attention, recomputed")
-    if at.model.has_embedding_norm:
+    # Of recomputed layers, transformers gives the first one's input a gradient, too.
+    has_gradient = is_trained or at.recompute is Recompute.FULL
+    if at.model.has_embedding_norm and has_gradient:
         yield from norm_saved(at, "embedding's norm", at.stream_bytes)
-    if at.embedding_dropout:
+    if at.embedding_dropout and has_gradient:
         yield from dropout_saved(at, "embedding")
 
 
@@ -238,7 +277,7 @@ def _head_saved(at: Setting) -> Iterator[Saved]:
     if at.model.has_final_norm:
         yield from norm_saved(at, "last norm", input_bytes)
         input_bytes = norm_result_bytes(at, input_bytes)
-    yield from products_saved(at, "input of the head", STREAM, input_bytes)
+    yield from products_saved(at, "input of the head", STREAM, input_bytes, ("head",))
     why = "softmax of the loss: the logits' gradient"
     yield at.keep("log-probabilities", f"{TOKENS} * vocabulary", FLOAT32_BYTES, Region.INNER, why,
                    vocabulary=at.model.vocabulary)  # fmt: skip
@@ -285,6 +324,11 @@ def _cast_bytes(at: Setting, word: str, elements: int) -> Quantity:
 
 def _head_elements(model: Model) -> int:
     return model.vocabulary * (model.embedding_width or model.width)
+
+
+@closed_form("layers' activations", Unit.BYTES)
+def _with_first(others: Count, one: Bytes, first: Bytes) -> str:
+    return "others * one + first"
 
 
 @closed_form("layers' activations", Unit.BYTES)

@@ -4,11 +4,12 @@ In eager mode each operator keeps what its own backward reads, whether its neigh
 numbers in another dtype or not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torchtally.plan.activations.saved import Region, Saved
 from torchtally.plan.activations.setting import BOOL_BYTES, FLOAT32_BYTES, Setting
+from torchtally.plan.adapters import Adapter
 
 TOKENS = "batch * sequence"
 STREAM = f"{TOKENS} * width"
@@ -50,7 +51,7 @@ def norm_saved(
     if not is_rms:
         yield at.keep(f"mean of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
     yield at.keep(f"scale of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
-    if is_rms:
+    if is_rms and at.adapter is None:  # for the gradient of its weight
         is_wide = at.model.has_wide_norm
         itemsize = FLOAT32_BYTES if is_wide else given_bytes
         yield at.keep(f"normed {name}", elements, itemsize, region, "times its weight", **sizes)
@@ -70,17 +71,23 @@ def products_saved(
     name: str,
     elements: str,
     given_bytes: int,
-    products: int = 1,
+    weights: Sequence[str],
     region: Region = Region.STREAM,
     *,
     is_kept_already: bool = False,
     **sizes: int,
 ) -> Iterator[Saved]:
-    """What so many products of one input keep of it, for the gradients of their weights.
+    """What the products of one input with these weights keep of it, for the weights' gradients.
 
     One copy for all of them, unless it must be cast: PyTorch casts it for each of them anew (only
     parameters' casts are remembered), and each keeps its own.
     """
+    if at.adapter is not None:
+        yield from _adapters_saved(
+            at, at.adapter, name, elements, given_bytes, weights, region, is_kept_already, **sizes
+        )
+        return
+    products = len(weights)
     if given_bytes == at.operand_bytes:
         if not is_kept_already:
             yield at.keep(name, elements, given_bytes, region, "its weights' gradient", **sizes)
@@ -90,6 +97,35 @@ def products_saved(
         f"{name}, cast", times + elements, at.operand_bytes, region, "its weights' gradients",
         **sizes,
     )  # fmt: skip
+
+
+def _adapters_saved(
+    at: Setting,
+    adapter: Adapter,
+    name: str,
+    elements: str,
+    given_bytes: int,
+    weights: Sequence[str],
+    region: Region,
+    is_kept_already: bool,
+    **sizes: int,
+) -> Iterator[Saved]:
+    """What adapters beside frozen weights keep, as PEFT computes them: what A is given, each its
+    own copy where that is cast or dropped out, and what B is given.
+    """
+    size, targets = adapter.itemsize_bytes, adapter.targeted(weights)
+    is_copied = adapter.copies(given_bytes)
+    if targets and not is_copied and not is_kept_already:
+        yield at.keep(name, elements, size, region, "adapters' gradients", **sizes)
+    for target in targets:
+        if is_copied:
+            yield at.keep(f"{name}, for the adapter of {target}", elements, size, region,
+                           "A's gradient", **sizes)  # fmt: skip
+        if adapter.dropout > 0 and (at.first is None or at.first.has_input(target)):
+            yield at.keep(f"dropout mask of {target}'s adapter", elements, BOOL_BYTES, region,
+                           "dropout", **sizes)  # fmt: skip
+        yield at.keep(f"{target} within its adapter", f"{TOKENS} * rank", size, region,
+                       "B's gradient", rank=adapter.rank)  # fmt: skip
 
 
 def activated_saved(

@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.errors import UsageError
 from torchtally.plan.activations.saved import Region, Saved
+from torchtally.plan.adapters import Adapter, FirstLayer
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.closed_form import Count, Tokens, closed_form, words_of
 from torchtally.plan.flops import Recompute
@@ -52,6 +53,8 @@ class Options(TypedDict, total=False):
     """They share what is between those matrices too, by tokens."""
     context: int
     """Chips that share each sequence (context parallelism)."""
+    adapter: Adapter | None
+    """What is trained, where the weights themselves are frozen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,9 @@ class Setting:
     tensor: int = 1
     is_sequence_parallel: bool = False
     context: int = 1
+    adapter: Adapter | None = None
+    first: FirstLayer | None = None
+    """Where this is the first layer, beside adapters: what of it has a gradient."""
 
     @property
     def is_fused(self) -> bool:

@@ -158,7 +158,7 @@ def _latent_attention(latent: LatentAttention, d: int, count: int) -> Iterator[W
 
 def _feed_forward(feed_forward: FeedForward, d: int, count: int) -> Iterator[Weight]:
     group = Group.FEED_FORWARD
-    for name, out in _first_projections(feed_forward):
+    for name, out in _first_projections(feed_forward).items():
         yield Weight(name, group, (out, d), count, ONCE)
         if feed_forward.has_bias:
             yield Weight(f"{name} bias", group, (out,), count)
@@ -167,13 +167,18 @@ def _feed_forward(feed_forward: FeedForward, d: int, count: int) -> Iterator[Wei
         yield Weight("down bias", group, (d,), count)
 
 
-def _first_projections(feed_forward: FeedForward) -> tuple[tuple[str, int], ...]:
-    """Names and rows of what comes before the activation function."""
+def first_projections(feed_forward: FeedForward) -> tuple[str, ...]:
+    """Names of the matrices before the activation function."""
+    return tuple(_first_projections(feed_forward))
+
+
+def _first_projections(feed_forward: FeedForward) -> dict[str, int]:
+    """The same with their rows."""
     if not feed_forward.is_gated:
-        return (("up", feed_forward.width),)
+        return {"up": feed_forward.width}
     if feed_forward.is_fused:
-        return (("gate and up", 2 * feed_forward.width),)
-    return (("gate", feed_forward.width), ("up", feed_forward.width))
+        return {"gate and up": 2 * feed_forward.width}
+    return {"gate": feed_forward.width, "up": feed_forward.width}
 
 
 def _experts(experts: Experts, d: int, count: int) -> Iterator[Weight]:

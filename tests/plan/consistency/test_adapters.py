@@ -1,0 +1,143 @@
+"""Closed forms of low-rank adapters against the ledger of PEFT's own, on models of transformers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.plan.consistency.references import REFERENCES, Reference, model_of
+from tests.plan.consistency.traced import Traced
+from torchtally import account, run
+from torchtally.errors import UsageError
+from torchtally.plan.activations.kept import activations
+from torchtally.plan.activations.kernel import usual_kernel
+from torchtally.plan.activations.setting import Implementation
+from torchtally.plan.adapters import adapted_flops, adapter_of, adapter_weights
+from torchtally.plan.architecture.known import known_model
+from torchtally.plan.architecture.weights import weights_of
+from torchtally.plan.flops import Recompute
+from torchtally.plan.memory import states
+from torchtally.plan.optimizers import optimizer
+from torchtally.plan.recipes import recipe
+from torchtally.trace import Role
+from torchtally.views.matrix_work import needed_flops, works_of
+from torchtally.work.convention import Convention
+
+SCALAR_BYTES = 8
+RANK = 12
+
+
+def adapted(reference: Reference, targets: str | list[str], dropout: float = 0.0) -> nn.Module:
+    import peft
+
+    model = reference.make().to(torch.bfloat16).to("cuda").train()
+    settings: dict[str, Any] = {"r": RANK, "lora_dropout": dropout, "target_modules": targets}
+    adapters = peft.LoraConfig(**settings, task_type="CAUSAL_LM")
+    return peft.get_peft_model(model, adapters)
+
+
+def train(
+    reference: Reference,
+    targets: str | list[str],
+    dropout: float = 0.0,
+    *,
+    is_checkpointed: bool = False,
+) -> Traced:
+    def script() -> None:
+        model = adapted(reference, targets, dropout)
+        if is_checkpointed:
+            model.base_model.model.activation_checkpointing_enable({"use_reentrant": False})
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+        vocabulary = model.config.vocab_size
+        for _ in range(2):
+            ids, labels = (
+                torch.randint(0, vocabulary, (reference.batch, reference.sequence), device="cuda")
+                for _ in range(2)
+            )
+            model(input_ids=ids, labels=labels, use_cache=False).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return Traced(account(run(script, gpu="H100-SXM")))
+
+
+CASES = [
+    ("llama", "all-linear", 0.0),
+    ("llama", "all-linear", 0.1),
+    ("llama", ["q_proj", "v_proj"], 0.0),
+    ("llama", ["up_proj", "down_proj"], 0.0),
+    ("llama", ["down_proj"], 0.05),
+    ("llama", ["o_proj"], 0.0),
+    ("qwen2", "all-linear", 0.0),
+    ("qwen3", ["q_proj", "k_proj", "o_proj"], 0.0),
+    ("gemma", "all-linear", 0.0),
+    ("phi3", "all-linear", 0.05),
+    ("gpt2", ["c_attn"], 0.0),
+]
+
+
+@pytest.mark.parametrize(("name", "targets", "dropout"), CASES)
+def test_closed_forms_are_the_ledgers(name: str, targets: str | list[str], dropout: float) -> None:
+    reference, model, how = REFERENCES[name], model_of(name), recipe("bf16")
+    traced = train(reference, targets, dropout)
+    adapter = adapter_of(model, RANK, [targets] if isinstance(targets, str) else targets, dropout)
+    beside = adapter_weights(model, adapter)
+    trained = states(beside, recipe("fp32"), optimizer("adamw"))
+    frozen = states(weights_of(model), how, optimizer("adamw")).parameters.value
+    assert trained.parameters.value + frozen == traced.bytes_of(Role.PARAMETER)
+    assert trained.gradients.value == traced.bytes_of(Role.GRADIENT)
+    assert trained.optimizer.value == traced.bytes_of(Role.OPTIMIZER_STATE)
+    per_token = adapted_flops(model, adapter, reference.sequence)
+    tokens = reference.batch * reference.sequence
+    assert needed_flops(works_of(traced.ledger.reported), Convention.FULL) == (
+        per_token.total.value * tokens
+    )
+    kernel = usual_kernel(model, how, reference.sequence, Implementation.EAGER)
+    found = activations(
+        model, reference.batch, reference.sequence, how, kernel=kernel, adapter=adapter
+    )
+    kept = found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    assert abs(kept - traced.kept_bytes) <= SCALAR_BYTES * model.layers
+
+
+@pytest.mark.parametrize(("name", "dropout"), [("llama", 0.0), ("qwen2", 0.1), ("gpt2", 0.0)])
+def test_recomputed_layers_keep_their_inputs_alone(name: str, dropout: float) -> None:
+    reference, model, how = REFERENCES[name], model_of(name), recipe("bf16")
+    targets = ["c_attn"] if name == "gpt2" else "all-linear"
+    traced = train(reference, targets, dropout, is_checkpointed=True)
+    adapter = adapter_of(model, RANK, [targets] if isinstance(targets, str) else targets, dropout)
+    kernel = usual_kernel(model, how, reference.sequence, Implementation.EAGER)
+    found = activations(
+        model, reference.batch, reference.sequence, how, kernel=kernel, adapter=adapter,
+        recompute=Recompute.FULL,
+    )  # fmt: skip
+    kept = found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    assert abs(kept - traced.kept_bytes) <= SCALAR_BYTES * model.layers
+    assert found.total.value == pytest.approx(traced.most_kept_bytes, rel=0.02)
+    per_token = adapted_flops(model, adapter, reference.sequence, is_recomputed=True)
+    tokens = reference.batch * reference.sequence
+    total = traced.ledger.total
+    assert needed_flops(works_of(traced.ledger.reported), Convention.FULL) == (
+        per_token.total.value * tokens
+    )
+    assert total.flops_recompute > 0
+
+
+def test_adapters_by_hand() -> None:
+    """Llama 3 8B, rank 16, all matrices of a layer: 16 * (in + out) each, in 32 layers."""
+    model = known_model("llama-3-8b")
+    adapter = adapter_of(model, 16)
+    sizes = ((4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096),
+             (4096, 14336), (4096, 14336), (14336, 4096))  # fmt: skip
+    by_hand = 32 * sum(16 * (given + out) for given, out in sizes)
+    assert sum(weight.elements for weight in adapter_weights(model, adapter)) == by_hand
+    assert by_hand == 41_943_040  # as PEFT prints it
+
+
+def test_what_has_no_adapters_is_refused() -> None:
+    with pytest.raises(UsageError, match="no matrix 'qproj'"):
+        adapter_of(known_model("llama-3-8b"), 8, ["qproj"])
+    for name in ("mixtral-8x7b", "deepseek-v3"):
+        with pytest.raises(UsageError, match="not counted here"):
+            adapter_of(known_model(name), 8)
