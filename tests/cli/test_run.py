@@ -475,7 +475,7 @@ def status(*arguments: str) -> int:
         (["-m", "nobody.train", *H100], "no module named 'nobody.train'"),
         (["-m", "email", *H100], "email is a package without a __main__"),
         (["train.py", "--gpu", "H10"], "H100-SXM"),
-        (["train.py", "--gpu", "MI300X"], "MI300X is not a CUDA device"),
+        (["train.py", "--gpu", "TPU-v5p"], "TPU-v5p is not a CUDA device"),
         (["train.py", "--gpu"], "--gpu: expected one argument"),
         ([*H100], "which script?"),
         ([*H100, "--"], "which script?"),

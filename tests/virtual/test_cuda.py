@@ -62,7 +62,7 @@ def test_a_name_nobody_has():
 
 
 def test_a_chip_without_cuda_is_refused():
-    with pytest.raises(UsageError, match="not a CUDA device"), torchtally.virtual_gpu("MI300X"):
+    with pytest.raises(UsageError, match="not a CUDA device"), torchtally.virtual_gpu("TPU-v5p"):
         pass
 
 

@@ -1,5 +1,6 @@
 """What is known of one accelerator: types without a single number in them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,8 @@ where there is one, "float64_vector" is without it. "..._accumulate_float16" is 
 that GeForce keeps for sums in half precision.
 """
 
+GCN = re.compile(r"gfx(\d+)(\d)[0-9a-f]")
+"""LLVM's names of AMD's targets: generation, minor version, stepping."""
 SAME_RATE = {"float8_e5m2": "float8_e4m3fn", "float8_e5m2fnuz": "float8_e4m3fnuz"}
 """Both 8-bit formats go through the same multipliers, so one number serves both."""
 
@@ -159,17 +162,32 @@ class Chip:
         return self.program_memory_bytes or self.memory_bytes
 
     @property
+    def gcn_architecture(self) -> str:
+        """LLVM's target of an AMD GPU, "gfx942"; "" for any other chip."""
+        target = self.architecture.rpartition(" ")[2]
+        return target if self.vendor == "AMD" and GCN.fullmatch(target) else ""
+
+    @property
+    def device_version(self) -> tuple[int, int] | None:
+        """What torch calls the capability of a "cuda" device; None of what is none.
+
+        CUDA's compute capability, or of ROCm the target's first two numbers: (9, 4) of gfx942.
+        """
+        target = GCN.fullmatch(self.gcn_architecture)
+        return (int(target[1]), int(target[2])) if target else self.compute_capability
+
+    @property
     def properties(self) -> DeviceProperties:
         """The answer to torch.cuda.get_device_properties.
 
         Raises UnsupportedError for a chip that is not a CUDA device.
         """
-        if self.compute_capability is None:
+        if self.device_version is None:
             raise UnsupportedError(
                 f"{self.name} is not a CUDA device (no compute capability is known for it), "
                 "so a script cannot ask for its CUDA properties. `tally gpus` lists those that are."
             )
-        major, minor = self.compute_capability
+        major, minor = self.device_version
         return DeviceProperties(
             name=self.device_name,
             major=major,

@@ -50,6 +50,9 @@ RELEASES = (
 )  # fmt: skip
 """In order. The wheels' requirements name CUDA, cuDNN and NCCL."""
 
+HIP = "7.2"
+"""`torch.version.hip` begins so in the wheels for ROCm of the reference: torch==2.13.0+rocm7.2."""
+
 
 def version_of(text: str) -> tuple[int, int]:
     """(2, 13) of "2.13.0+cpu"."""

@@ -80,7 +80,7 @@ class Query:
 
 
 def capability(chip: Chip) -> tuple[int, int]:
-    return chip.compute_capability or (0, 0)
+    return chip.device_version or (0, 0)
 
 
 def choose(chip: Chip, call: Query) -> Backend:
@@ -102,7 +102,7 @@ def priority(chip: Chip) -> tuple[Backend, ...]:
     """The order in which backends are tried; cuDNN is first on Hopper and data-center Blackwell."""
     numbers = private.sdp_priority_order()
     order = tuple(CONTEXT_BACKENDS[n] for n in numbers if n in CONTEXT_BACKENDS)
-    if order == DEFAULT_ORDER and capability(chip)[0] in (9, 10):
+    if order == DEFAULT_ORDER and capability(chip)[0] in (9, 10) and not chip.gcn_architecture:
         return HOPPER_ORDER
     return order
 
@@ -168,6 +168,7 @@ def can_use_cudnn(chip: Chip, call: Query) -> bool:
     limit = 192 if heads == (192, 128) and capability(chip)[0] in (9, 10) else 128
     return (
         cuda_backends.cudnn_sdp_enabled()
+        and not chip.gcn_architecture  # MIOpen has none (native/transformers/cuda/sdp_utils.cpp)
         and capability(chip) >= (8, 0)
         and call.is_dense_4d
         and call.query.dtype in HALVES

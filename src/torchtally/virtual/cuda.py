@@ -13,7 +13,7 @@ from torchtally.chips import Chip
 from torchtally.chips.capabilities import BFLOAT16_SINCE, capability
 from torchtally.errors import UnsupportedError
 from torchtally.torch_private import releases
-from torchtally.virtual import graphs, legacy_types
+from torchtally.virtual import graphs, legacy_types, rocm
 from torchtally.virtual.cuda_calls import CudaCalls, refusal
 from torchtally.virtual.cuda_memory import CudaMemory
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -86,6 +86,8 @@ class CudaModule:
     def properties(self, device: Any = None) -> SimpleNamespace:
         """As `torch.cuda.get_device_properties`, without figures that are not published."""
         self.index(device)
+        if self.chip.gcn_architecture:
+            return rocm.properties(self.chip)
         facts = self.chip.properties
         row = capability(self.chip.compute_capability or (0, 0))
         is_newer = row.version >= (8, 0)
@@ -131,6 +133,8 @@ class CudaModule:
 
     def architectures(self) -> list[str]:
         """None on the host: libraries look before they ask for a capability."""
+        if self.chip.gcn_architecture:
+            return [self.chip.gcn_architecture]
         capability = self.chip.compute_capability
         return [] if capability is None else ["sm_{}{}".format(*capability)]
 
@@ -241,7 +245,7 @@ class CudaModule:
             StandIn(torch.backends.cuda, "is_built", lambda: True),
             # The inference-only fused encoder layer has no shape function; the plain path runs.
             StandIn(torch.backends.mha, "get_fastpath_enabled", lambda: False),
-            StandIn(torch.version, "cuda", torch.version.cuda or releases.HERE.cuda),
+            *rocm.versions(self.chip),
         ]  # fmt: skip
         return table
 

@@ -21,6 +21,7 @@ from torchtally.virtual import (
     gradients,
     kernels,
     nested,
+    rocm,
     sparse,
     special,
     value_shapes,
@@ -196,10 +197,10 @@ def _session(
 ) -> Iterator[VirtualGPU]:
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     is_host = target.vendor == CPU
-    if target.compute_capability is None and not is_host:
+    if target.device_version is None and not is_host:
         raise UsageError(
             f'{target.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
-            f"NVIDIA chips.\n`tally gpus` lists them, with their vendors; `tally plan MODEL --gpus "
+            f"NVIDIA's chips, and on AMD's by ROCm.\n`tally gpus` lists them, with their vendors; `tally plan MODEL --gpus "
             f"{target.name}` plans a training on this one."
         )
     if not 0 <= nonzero_fraction <= 1:
@@ -221,6 +222,8 @@ def _session(
             stack.callback(setattr, Event, "clock", None)
             if remark := releases.untested(torch.__version__):
                 listener.note(remark)
+            if target.gcn_architecture:
+                listener.note(rocm.UNKNOWN)
             yield _activate(stack, target, mode, "cpu" if is_host else dispatch)
     finally:
         _active.release()

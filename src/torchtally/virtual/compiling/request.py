@@ -108,6 +108,8 @@ class Compiling:
 
     def reason_for_eager(self, model: Any, backend: Any) -> str:
         """Why it cannot compile here; "" where it can."""
+        if self.chip.gcn_architecture:
+            return "compiling for ROCm is not simulated"
         if self.chip.compute_capability is None:
             return f"{self.chip.name} is not a GPU"
         if backend != INDUCTOR:
