@@ -200,8 +200,8 @@ def _session(
     if target.device_version is None and not is_host:
         raise UsageError(
             f'{target.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
-            f"NVIDIA's chips, and on AMD's by ROCm.\n`tally gpus` lists them, with their vendors; `tally plan MODEL --gpus "
-            f"{target.name}` plans a training on this one."
+            "NVIDIA's chips, and on AMD's by ROCm.\n`tally gpus` lists them, with their vendors; "
+            f"`tally plan MODEL --gpus {target.name}` plans a training on this one."
         )
     if not 0 <= nonzero_fraction <= 1:
         raise UsageError(
