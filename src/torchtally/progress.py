@@ -10,13 +10,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torchtally.units import format_seconds
 
 CLEAR_LINE = "\r\x1b[K"
+CLEAR_BELOW = "\x1b[J"
 INTERVAL_S = 0.2
 """Between two drawings on a terminal."""
 SPARSE_S = 10.0
@@ -81,7 +82,8 @@ class StatusLine:
         self._width = width - 1 if self.is_redrawn else width
         self._started_s = clock()
         self._shown_s = -math.inf if self.is_redrawn else self._started_s
-        self._is_drawn = False
+        self._drawn = 0
+        """Lines that stand on the terminal and are drawn over by the next."""
         self._lock = threading.RLock()
 
     @property
@@ -111,14 +113,30 @@ class StatusLine:
         """The line as it is, now: in the place of the last one on a terminal."""
         if self.is_quiet:
             return
-        self._shown_s = self._clock()
         line = printable(line)
-        with self._lock:
-            if self.is_redrawn:
-                self._put(f"{CLEAR_LINE}{line[: self._width]}")
-                self._is_drawn = True
-            else:
+        if self.is_redrawn:
+            self.draw_lines([line[: self._width]])
+        else:
+            self._shown_s = self._clock()
+            with self._lock:
                 self._put(f"{line}\n")
+
+    def draw_lines(self, lines: Sequence[str]) -> None:
+        """Several lines of a terminal, in the place of what was drawn last.
+
+        They are put out as they are: free of strangers' control characters, and no wider than it.
+        """
+        if self.is_quiet or not self.is_redrawn:
+            return
+        self._shown_s = self._clock()
+        with self._lock:
+            rest = CLEAR_BELOW if self._drawn > len(lines) else ""
+            self._put(self._upwards() + "\n".join(f"{CLEAR_LINE}{line}" for line in lines) + rest)
+            self._drawn = len(lines)
+
+    def _upwards(self) -> str:
+        """To the first of the lines that are drawn."""
+        return f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
 
     def say(self, text: str) -> None:
         """Lines that stay, above the one that is redrawn."""
@@ -133,16 +151,17 @@ class StatusLine:
     def erase(self) -> None:
         """Take the line away."""
         with self._lock:
-            if self._is_drawn:
-                self._put(CLEAR_LINE)
-            self._is_drawn = False
+            if self._drawn:
+                below = CLEAR_BELOW if self._drawn > 1 else ""
+                self._put(f"{self._upwards()}{CLEAR_LINE}{below}")
+            self._drawn = 0
 
     def keep(self) -> None:
         """The line stays where it is, and what comes next begins below it."""
         with self._lock:
-            if self._is_drawn:
+            if self._drawn:
                 self._put("\n")
-            self._is_drawn = False
+            self._drawn = 0
 
     def __enter__(self) -> "StatusLine":
         return self

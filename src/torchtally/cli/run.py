@@ -20,11 +20,13 @@ from torchtally.cli.arguments import (
 from torchtally.cli.chip_names import gpu_or_default, say
 from torchtally.cli.output import add_columns, check_columns, place_of
 from torchtally.errors import UsageError
+from torchtally.progress import is_terminal
 from torchtally.report.formats import format_names
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
     from torchtally.gates.run import RunGates
+    from torchtally.report.run_display import RunDisplay
     from torchtally.runs.ranks.mailbox import Mailbox
     from torchtally.runs.ranks.together import SimulatedRanks
     from torchtally.tracer.script_file import Script
@@ -34,6 +36,8 @@ NAME = "run"
 SUMMARY = "run a training script on a simulated GPU, and account for it line by line"
 
 DEFAULT_OUTPUT = "run.tally"
+STOPPED = (130, 143)
+"""By Ctrl-C or SIGTERM."""
 STEPS_OF_ONE_MODEL = 2
 """Unless told: the second is the steady state, with optimizer state in memory."""
 
@@ -47,6 +51,7 @@ examples:
   tally run --gpu A100-SXM --steps 3 train.py -- --steps 500
   tally run --gpu H100-SXM -m mypackage.train --config base.yaml
   tally run train.py --gpu H200 --json report.json 2> report.txt
+  tally run train.py --watch                    what it costs so far, while it runs
   tally run train.py --html run.html            an interactive page for a browser
   tally run train.py --assert "peak < 24GiB" --assert "step < 200ms"
   tally run train.py --budget budgets.toml      as last time? --update writes it
@@ -168,6 +173,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--update", action="store_true", help="write this run's figures to the file of --budget"
     )
+    parser.add_argument("--watch", action="store_true",
+                        help="on a terminal, show the run while it runs: FLOPs, memory, the "
+                        "hottest lines so far; then the report, and `tally view`")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress, no report on stderr")
     parser.set_defaults(command=command)
 
@@ -180,6 +188,9 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError("which script?\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
     args.gpus = cluster_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
     target = args.gpus.chip
+    if args.watch and args.quiet:
+        raise UsageError("--watch shows a run, and --quiet does not: give one of them.")
+    args.is_watched = args.is_saved = False
     args.compares = bool(args.what_if) and not args.no_advice
     if args.compile == "eager":
         args.what_if.append("compile=off")
@@ -206,6 +217,8 @@ def command(args: argparse.Namespace) -> int:
         if args.launch is not None:
             script = args.launch.script_of(args.world.local_rank)
         code = trace_script(script, target, args)
+    if args.is_watched and args.is_saved and code not in STOPPED:
+        walk_through(args)
     if sys.stdout is None or sys.stdout.closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for whoever flushes it at the end)
     return code
@@ -292,7 +305,8 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     if remark := said_at_start():
         say(remark, is_quiet=args.quiet)
     expected = args.steps if isinstance(args.steps, int) else None
-    progress = RunProgress(steps=expected, is_quiet=args.quiet)
+    display = display_of(target, args)
+    progress = RunProgress(steps=expected, is_quiet=args.quiet, display=display)
     args.started_s, args.started_in = time.monotonic(), os.getcwd()
 
     def complete_step(step: int) -> None:
@@ -335,9 +349,47 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         progress.host_operators = lambda: session.recorder.host_operators
         progress.host_bytes = lambda: session.gpu.host_bytes
         progress.peak_bytes = lambda: session.gpu.peak_allocated_bytes
+        if display is not None:
+            display.refresh = lambda: session.recorder.tell(display.account)
+            display.now_bytes = lambda: session.gpu.allocated_bytes
+            display.peak_bytes = progress.peak_bytes
         code = leaving(run(script, stopper))
         leave_threads_behind(code)
     return code
+
+
+def display_of(target: "Chip", args: argparse.Namespace) -> "RunDisplay | None":
+    """What --watch draws; None without it, or where nothing can be drawn."""
+    if not args.watch or args.mailbox is not None:
+        return None
+    from torchtally.cli.output import is_coloured
+    from torchtally.ledger import RunningAccount
+    from torchtally.report.report import is_ascii
+    from torchtally.report.run_display import RunDisplay
+    from torchtally.timing.targets import roofline
+
+    stderr = args.stderr
+    if not is_terminal(stderr):
+        say("--watch needs a terminal on stderr; lines of progress instead", is_quiet=False)
+        return None
+    args.is_watched = True
+    return RunDisplay(
+        RunningAccount(roofline(target.name)),
+        chip=target.name,
+        capacity_bytes=target.total_memory_bytes,
+        is_coloured=is_coloured(stderr),
+        is_ascii=is_ascii(stderr.encoding),
+    )
+
+
+def walk_through(args: argparse.Namespace) -> None:
+    """What --watch ends with: the viewer, where there is a terminal to draw it on."""
+    from torchtally.cli.view import view_file, why_no_screen
+
+    if reason := why_no_screen():
+        say(f"no `tally view {args.output}` here: {reason}", is_quiet=False)
+    else:
+        view_file(args.trace_place)
 
 
 def leave_threads_behind(code: int) -> None:

@@ -93,6 +93,7 @@ def report(
     failed: TallyError | None = None
     try:
         trace.save(args.trace_place)
+        args.is_saved = True
     except TallyError as error:
         failed = error
     ledger = account(trace, roofline=known_roofline(trace.chip), peers=peers)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
+from torchtally.cli.ledgers import ledger_of_file
 from torchtally.cli.report import add_account, ledger_of, write_page
 from torchtally.errors import UsageError
 from torchtally.progress import is_terminal
@@ -53,29 +54,30 @@ def command(args: argparse.Namespace) -> int:
     """Show the run. Raises UsageError where there is no terminal or no textual."""
     if args.browser:
         return open_in_browser(args)
-    check_terminal(args.file)
+    if reason := why_no_screen():
+        raise UsageError(
+            f"{reason}.\nWithout: `tally show {args.file}` prints the run, "
+            f"`tally view {args.file} --browser` shows it in a browser."
+        )
     view(ledger_of(args), args.file)
     return 0
 
 
-def check_terminal(file: str) -> None:
-    """Raises UsageError where nothing can be drawn full-screen."""
+def why_no_screen() -> str:
+    """Why nothing can be drawn full-screen; "" where it can."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     if not all(stream is not None and is_terminal(stream) for stream in streams):
-        raise UsageError(
-            f"tally view needs a terminal for input and output.\nElsewhere: `tally show {file}` "
-            f"prints the run, `tally report {file}` writes a page for a browser."
-        )
-    check_textual()
-
-
-def check_textual() -> None:
-    """Raises UsageError where the library that draws is not installed."""
+        return "tally view needs a terminal for input and output"
     if find_spec("textual") is None:
-        raise UsageError(
-            "tally view draws with textual, which is not installed.\n"
-            "Install it: pip install 'torchtally[view]', or use `tally view FILE --browser`."
+        return (
+            "tally view draws with textual, which is not installed: pip install 'torchtally[view]'"
         )
+    return ""
+
+
+def view_file(place: str) -> None:
+    """A trace as `tally view` shows it without options."""
+    view(ledger_of_file(argparse.Namespace(file=place, step=None, convention="full")), place)
 
 
 def view(ledger: "Ledger", file: str) -> None:

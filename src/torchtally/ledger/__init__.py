@@ -22,6 +22,7 @@ from torchtally.ledger.groups import (
     sums,
 )
 from torchtally.ledger.ledger import GROUPINGS, ConservationError, Ledger
+from torchtally.ledger.running import PlaceholderKey, RunningAccount, SoFar
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Uncounted, Untimed
 
 __all__ = [
@@ -33,6 +34,9 @@ __all__ = [
     "Ledger",
     "Line",
     "Path",
+    "PlaceholderKey",
+    "RunningAccount",
+    "SoFar",
     "Total",
     "Uncounted",
     "Untimed",

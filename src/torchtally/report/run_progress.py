@@ -10,6 +10,7 @@ from functools import partial
 from typing import TextIO
 
 from torchtally.progress import StatusLine, TextStream
+from torchtally.report.run_display import RunDisplay
 from torchtally.units import format_bytes, format_seconds
 
 INTERVAL_S = 0.2
@@ -30,8 +31,12 @@ class RunProgress:
         steps: int | None = None,
         is_quiet: bool = False,
         stream: TextStream | None = None,
+        display: RunDisplay | None = None,
     ) -> None:
-        """`stream`: where it is drawn; None for stderr."""
+        """`stream`: where it is drawn; None for stderr. `display` is drawn on a terminal, in place
+        of the line.
+        """
+        self.display = display
         self.steps_expected = steps
         self.steps = 0
         self.operators: Callable[[], int] = int
@@ -120,4 +125,10 @@ class RunProgress:
             with self._lock:
                 is_due = self._status.is_redrawn or self._status.is_due()
                 if is_due and self._is_line_over and not self._over.is_set():
-                    self._status.draw(f"tally: {self.line()}")
+                    self._show()
+
+    def _show(self) -> None:
+        if self.display is None or not self._status.is_redrawn:
+            self._status.draw(f"tally: {self.line()}")
+        else:
+            self._status.draw_lines(self.display.lines(f"tally: {self.line()}"))

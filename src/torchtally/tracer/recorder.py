@@ -8,7 +8,7 @@ gradients, optimizer state.
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
@@ -77,6 +77,19 @@ class Timekeeper(Protocol):
         stream_waits: Sequence[StreamWait],
     ) -> None:
         """All that has run up to a tick, what was told before included."""
+
+
+class Bookkeeper(Protocol):
+    """What accounts for a run while it goes on."""
+
+    def take(
+        self,
+        calls: Sequence[Call],
+        sites: Sequence[Site],
+        ops: Sequence[Op],
+        placeholders: Mapping[tuple[Frame | None, str, str, Use], int],
+    ) -> None:
+        """All that has run so far, what was told before included."""
 
 
 ENGINE = private.engine_code()
@@ -668,6 +681,12 @@ class Recorder:
     def advance(self, schedule: Timekeeper) -> None:
         """Tell a schedule of all that has run so far."""
         schedule.advance(self._calls.calls, self._ops, self._waits, self.clock, self._stream_waits)
+
+    def tell(self, bookkeeper: Bookkeeper) -> None:
+        """Tell of all that has run so far; from another thread, too: these lists only grow, and an
+        operator is in its list after its call and its site are in theirs.
+        """
+        bookkeeper.take(self._calls.calls, self._sites, self._ops, self._placeholders.copy())
 
     def trace(
         self,
