@@ -2,7 +2,7 @@
 
 import io
 
-from torchtally.progress import CLEAR_LINE, StatusLine
+from torchtally.progress import CLEAR_BELOW, CLEAR_LINE, StatusLine
 
 
 class Terminal(io.StringIO):
@@ -64,3 +64,23 @@ def test_a_closed_stream_does_not_end_the_work() -> None:
     status._write = lambda text: (_ for _ in ()).throw(BrokenPipeError())
     status.draw("after")
     assert stream.getvalue() == f"{CLEAR_LINE}before"
+
+
+def test_several_lines_are_drawn_in_the_place_of_the_last_ones_and_taken_away() -> None:
+    stream = Terminal()
+    status = StatusLine(stream)
+    status.draw_lines(["one", "two", "three"])
+    status.draw_lines(["1", "2"])
+    status.erase()
+    status.erase()
+    assert stream.getvalue() == (
+        f"{CLEAR_LINE}one\n{CLEAR_LINE}two\n{CLEAR_LINE}three"
+        f"\x1b[2A{CLEAR_LINE}1\n{CLEAR_LINE}2{CLEAR_BELOW}"
+        f"\x1b[1A{CLEAR_LINE}{CLEAR_BELOW}"
+    )
+
+
+def test_a_pipe_gets_no_several_lines() -> None:
+    stream = io.StringIO()
+    StatusLine(stream).draw_lines(["one", "two"])
+    assert stream.getvalue() == ""

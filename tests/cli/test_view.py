@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,21 +23,23 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     realistic().save(tmp_path / "run.tally")
 
 
-def in_terminal(program: str, *keys: bytes) -> tuple[int, bytes]:
+def in_terminal(
+    program: str, *keys: bytes, arguments: Sequence[str] = ("view", "run.tally")
+) -> tuple[int, bytes]:
     """(exit code, all that was drawn) of a process on a terminal of its own; `keys` are pressed
     when the one before was answered.
     """
     process, terminal = pty.fork()
     if not process:
         os.environ["TERM"] = "xterm-256color"
-        words = [sys.executable, "-c", program, "view", "run.tally"]
+        words = [sys.executable, "-c", program, *arguments]
         os.execv(sys.executable, words)
     drawn, waiting = b"", [*keys]
     until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:
         is_quiet = not select.select([terminal], [], [], 0.5)[0]
         if is_quiet:
-            if waiting and b"search" in drawn:
+            if waiting and b"search" in drawn:  # the foot of a page
                 os.write(terminal, waiting.pop(0))
             continue
         try:

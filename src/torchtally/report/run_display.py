@@ -18,7 +18,7 @@ from torchtally.views.lines import TEXTS, line_texts, root_of
 MOST_LINES = 5
 MOST_PLACEHOLDERS = 2
 MOST_COLUMNS = 120
-LEAST_COLUMNS = 40
+LEAST_COLUMNS = 20
 LABEL = 14
 BLOCKS = "▁▂▃▄▅▆▇█"
 SAMPLES = 2000
