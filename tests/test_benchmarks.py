@@ -86,6 +86,14 @@ def test_start_up(tmp_path: Path) -> None:
         assert [run["wall_s"] > 0 for run in runs] == [True]
 
 
+def test_full_screen(tmp_path: Path) -> None:
+    """Its processes are on terminals, which fresh ones alone have: some 15 s."""
+    found = figures(tmp_path, "full_screen", "--layers", "1", "--steps", "2", python=sys.executable)
+    assert set(found["runs"]) == {"tally view", "tally run", "tally run --watch"}
+    for runs in found["runs"].values():
+        assert [run["wall_s"] > 0 for run in runs] == [True]
+
+
 def test_compare_chips(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
     big_trace(1000).save(str(trace))
