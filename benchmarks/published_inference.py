@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
+from benchmarks.halves import COLUMNS, cells, markdown
 from benchmarks.measuring import parser, show, write
 from torchtally.chips.clusters import cluster
 from torchtally.plan.architecture.known import known_model
@@ -148,6 +148,10 @@ class Outcome:
     best_per_s: float
 
     @property
+    def half(self) -> str:
+        return self.speed.half
+
+    @property
     def ratio(self) -> float:
         """Predicted over published seconds of a token."""
         return self.speed.tokens_per_s / self.typical_per_s
@@ -175,37 +179,12 @@ def by_group(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     return groups
 
 
-def error(ratios: Iterable[float]) -> float:
-    """The median of what each is off."""
-    return median(abs(ratio - 1) for ratio in ratios)
-
-
-COLUMNS = (
-    "rows", "n", "at best", "half A: n", "median", "error", "half B: n", "median", "error", "p90",
-)  # fmt: skip
-
-
-def cells(name: str, found: Sequence[Outcome]) -> tuple[str, ...]:
-    halves = []
-    for half in "AB":
-        ratios = [outcome.ratio for outcome in found if outcome.speed.half == half]
-        halves += [
-            str(len(ratios)),
-            *((f"{median(ratios) - 1:+.1%}", f"{error(ratios):.1%}") if ratios else ("", "")),
-        ]
-    errors = sorted(abs(outcome.ratio - 1) for outcome in found)
-    last = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
-    best = median(outcome.best_ratio for outcome in found) - 1
-    return (name, str(len(found)), f"{best:+.1%}", *halves, f"{last:.1%}")
-
-
 def table() -> str:
     """For docs/inference.md: every group of rows, each half apart."""
     found = outcomes()
     lines = [cells(name, group) for name, group in sorted(by_group(found).items())]
     lines.append(cells("**all**", found))
-    rows = [COLUMNS, (":--", *("--:",) * (len(COLUMNS) - 1)), *lines]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown(lines)
 
 
 def engines_table() -> str:

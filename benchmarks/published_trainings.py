@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import correlation, median
 from typing import Any
 
+from benchmarks.halves import COLUMNS, cells, markdown
 from benchmarks.measuring import parser, show, write
 from torchtally.chips import Cluster
 from torchtally.chips.chip import Link, Node
@@ -262,6 +263,10 @@ class Outcome:
     step: Step
 
     @property
+    def half(self) -> str:
+        return self.row.half
+
+    @property
     def ratio(self) -> float:
         """Predicted over published seconds."""
         return self.step.seconds.value / (self.row.step_s or 1.0)
@@ -283,16 +288,6 @@ def outcomes(sources: Iterable[Source] = SOURCES, every: int = 1) -> list[Outcom
     ]
 
 
-def signed(ratios: Iterable[float]) -> float:
-    """The median, over 1."""
-    return median(ratios) - 1
-
-
-def error(ratios: Iterable[float]) -> float:
-    """The median of what each is off."""
-    return median(abs(ratio - 1) for ratio in ratios)
-
-
 def by_group(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     groups: dict[str, list[Outcome]] = {}
     for outcome in found:
@@ -307,25 +302,6 @@ def by_source(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
         kind = " mixtures" if outcome.row.model.is_mixture else ""
         sources.setdefault(f"{outcome.row.source.name}{kind}", []).append(outcome)
     return sources
-
-
-COLUMNS = (
-    "rows", "n", "at best", "half A: n", "median", "error", "half B: n", "median", "error", "p90",
-)  # fmt: skip
-
-
-def cells(name: str, found: Sequence[Outcome]) -> tuple[str, ...]:
-    halves = []
-    for half in "AB":
-        ratios = [outcome.ratio for outcome in found if outcome.row.half == half]
-        halves += [
-            str(len(ratios)),
-            *((f"{signed(ratios):+.1%}", f"{error(ratios):.1%}") if ratios else ("", "")),
-        ]
-    errors = sorted(abs(outcome.ratio - 1) for outcome in found)
-    last = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
-    best = signed(outcome.best_ratio for outcome in found)
-    return (name, str(len(found)), f"{best:+.1%}", *halves, f"{last:.1%}")
 
 
 def sweeps(found: Iterable[Outcome], least: int = 4) -> list[list[Outcome]]:
@@ -360,8 +336,7 @@ def table() -> str:
     found = outcomes()
     groups = {f"**{name}**": group for name, group in by_source(found).items()} | by_group(found)
     lines = [cells(name, groups[name]) for name in sorted(groups, key=lambda name: name.strip("*"))]
-    rows = [COLUMNS, (":--", *("--:",) * (len(COLUMNS) - 1)), *lines]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return markdown(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

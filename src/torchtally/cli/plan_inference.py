@@ -86,9 +86,9 @@ def cache_names() -> "Iterable[str]":
 
 
 def engine_names() -> "Iterable[str]":
-    from torchtally.plan.inference.engines import ENGINES
+    from torchtally.plan.inference.engines import ALIASES, ENGINES
 
-    return ENGINES
+    return (*ENGINES, *ALIASES)
 
 
 def formats_text() -> str:
@@ -108,17 +108,20 @@ def inference_request(args: argparse.Namespace) -> "InferenceRequest | None":
         return None
     from torchtally.plan.inference.engines import engine
     from torchtally.plan.inference.formats import weight_format
-    from torchtally.plan.kv_cache import cache_format
+    from torchtally.plan.kv_cache import CacheKind, cache_format
     from torchtally.plan.questions.inference_request import InferenceRequest
 
     _check(args)
+    who = engine(args.engine or "serving")
+    if args.kv_block is not None and who.cache is not CacheKind.PAGED:
+        raise UsageError(f"--kv-block: {args.engine} keeps no pages; leave it out.")
     return InferenceRequest(
         prompt=args.prompt,
         output=args.generate,
         weights=None if args.weights is None else weight_format(args.weights),
         cache=cache_format(args.kv_cache or "bf16"),
         page=args.kv_block,
-        engine=engine(args.engine or "serving"),
+        engine=who,
         draft=None if args.draft is None else _draft(args.draft),
         guesses=args.guesses or 4,
         acceptance=0.7 if args.acceptance is None else args.acceptance,
@@ -137,8 +140,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--acceptance must be below 1: no guesser is always right.")
     if args.draft is None and (args.guesses is not None or args.acceptance is not None):
         raise UsageError("--guesses and --acceptance need a guesser: --draft llama-3-8b.")
-    if args.kv_block is not None and args.engine not in (None, "serving"):
-        raise UsageError(f"--kv-block: {args.engine} keeps no pages; leave it out.")
     if args.gpus is None and (args.draft is not None or args.layout is not None):
         raise UsageError("--draft and --layout need chips: add --gpus H100-SXM.")
 

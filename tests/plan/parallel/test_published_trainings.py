@@ -5,15 +5,14 @@ from statistics import median
 
 import pytest
 
+from benchmarks.halves import error, signed
 from benchmarks.published_trainings import (
     SOURCES,
     Outcome,
     by_group,
-    error,
     outcomes,
     predicted,
     rank_correlation,
-    signed,
     sweeps,
     trainings,
 )

@@ -23,6 +23,8 @@ class Engine:
     host: Host = Host.GRAPHS
     memory_share: float = 1.0
     """Of a chip's memory, what it takes for itself."""
+    is_of_one_chip: bool = False
+    """Several are not planned: llama.cpp gives each some of the layers, one after the other."""
     most_sequences: int | None = None
     """At once, of one replica; None: as many as fit."""
     pace: Pace = BEST
@@ -96,7 +98,7 @@ EAGER = Engine(
 
 LLAMA_CPP = Engine(
     name="llama.cpp", summary="llama.cpp on one GPU, as of May 2024", cache=CacheKind.STATIC,
-    slower=1.7,
+    slower=1.7, is_of_one_chip=True,
     source="half A of XiongjieDai's llama-bench tables: RTX 3090, A6000, L40S, A100 PCIe, M1 Max",
 )  # fmt: skip
 
@@ -112,12 +114,19 @@ _LISTED = (
 )  # fmt: skip
 """Constants by `benchmarks/learn_inference.py`; docs/inference.md has how far they are off."""
 ENGINES: Mapping[str, Engine] = {listed.name: listed for listed in _LISTED}
+ALIASES = {
+    "vllm": "serving", "sglang": "serving", "tensorrt-llm": "serving", "trt-llm": "serving",
+    "tgi": "serving", "gpt-fast": "compiled", "transformers": "eager", "llamacpp": "llama.cpp",
+    "ollama": "llama.cpp",
+}  # fmt: skip
+"""Programs, and by which engine they are planned."""
 
 
 def engine(name: str) -> Engine:
     """The engine of this name. Raises UsageError for any other."""
-    if (found := ENGINES.get(name.lower())) is None:
-        raise UsageError(f"Unknown engine {name!r}. {did_you_mean(name.lower(), ENGINES)}")
+    word = name.lower()
+    if (found := ENGINES.get(ALIASES.get(word, word))) is None:
+        raise UsageError(f"Unknown engine {name!r}. {did_you_mean(word, (*ENGINES, *ALIASES))}")
     return found
 
 

@@ -8,6 +8,7 @@ from torchtally.errors import UsageError
 from torchtally.plan.architecture.model import Experts
 from torchtally.plan.capacity import largest
 from torchtally.plan.inference.draft import Draft
+from torchtally.plan.inference.forward import Generator
 from torchtally.plan.inference.memory import (
     ServingMemory,
     held_weights,
@@ -34,6 +35,7 @@ from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import shape_of
 from torchtally.table import Column, Table
+from torchtally.timing.roofline.rates import named_peak
 from torchtally.units import Unit, format_bytes
 
 PREDICTION = (
@@ -316,7 +318,7 @@ def assumptions(request: Request, asked: InferenceRequest, served: Serving) -> I
         "--generate, --context)."
     )
     yield _batch_in_words(served)
-    yield f"Weights: {generator.weights.summary}; here in {generator.dtype} (--weights)."
+    yield f"Weights: {generator.weights.summary}; here in {_dtype(generator)} (--weights)."
     yield cache_in_words(generator.cache.kept.summary, generator.cache.kind, generator.cache.block)
     if generator.cluster.count > 1:
         yield f"Layout: {generator.placement.name} (--layout 'tp 4, dp 2')."
@@ -325,6 +327,11 @@ def assumptions(request: Request, asked: InferenceRequest, served: Serving) -> I
         yield "Tokens choose experts equally often."
     if served.draft is not None:
         yield _draft_in_words(served.draft)
+
+
+def _dtype(generator: Generator) -> str:
+    """Of products: what the chip computes them in."""
+    return named_peak(generator.dtype, generator.chip)[0]
 
 
 def _batch_in_words(served: Serving) -> str:

@@ -83,6 +83,11 @@ def generator_of(request: Request, asked: InferenceRequest) -> Generator:
     cluster = request.of_cluster
     placement = placement_of(request, model)
     placement.check(model, cluster)
+    if asked.engine.is_of_one_chip and placement.tensor > 1:
+        raise UsageError(
+            f"--engine {asked.engine.name} is planned on one chip, or on replicas: give one in "
+            f"--gpus, or --layout 'dp {cluster.count}'."
+        )
     who = at_best(asked.engine) if request.pace is BEST else asked.engine
     return Generator(model, cluster, placement, format_of(asked, model), cache_of(asked), who)
 

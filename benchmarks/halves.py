@@ -1,0 +1,60 @@
+"""Published figures beside predicted ones, each half of a table apart: what errors are left.
+
+Constants are learnt on half A of some tables; half B, and every other table, is never learnt from.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Protocol
+
+
+class Compared(Protocol):
+    """One row of a table, published and predicted."""
+
+    @property
+    def half(self) -> str:
+        """A or B."""
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over published seconds."""
+
+    @property
+    def best_ratio(self) -> float:
+        """The same with everything at its best."""
+
+
+COLUMNS = (
+    "rows", "n", "at best", "half A: n", "median", "error", "half B: n", "median", "error", "p90",
+)  # fmt: skip
+
+
+def signed(ratios: Iterable[float]) -> float:
+    """The median, over 1."""
+    return median(ratios) - 1
+
+
+def error(ratios: Iterable[float]) -> float:
+    """The median of what each is off."""
+    return median(abs(ratio - 1) for ratio in ratios)
+
+
+def cells(name: str, found: Sequence[Compared]) -> tuple[str, ...]:
+    """A line of the table, for all these rows."""
+    halves = []
+    for half in "AB":
+        ratios = [row.ratio for row in found if row.half == half]
+        halves += [
+            str(len(ratios)),
+            *((f"{signed(ratios):+.1%}", f"{error(ratios):.1%}") if ratios else ("", "")),
+        ]
+    errors = sorted(abs(row.ratio - 1) for row in found)
+    last = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
+    best = signed(row.best_ratio for row in found)
+    return (name, str(len(found)), f"{best:+.1%}", *halves, f"{last:.1%}")
+
+
+def markdown(lines: Iterable[tuple[str, ...]]) -> str:
+    """The table as a document has it."""
+    rows = [COLUMNS, (":--", *("--:",) * (len(COLUMNS) - 1)), *lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
