@@ -186,13 +186,17 @@ class Browser:
 
     def open(self, path: Path, *, width: int = 1280, height: int = 900, view: str = "") -> Page:
         """A file in a tab of its own, once it has finished loading."""
+        return self.visit(path.resolve().as_uri(), view, width=width, height=height)
+
+    def visit(self, address: str, view: str = "", *, width: int = 1280, height: int = 900) -> Page:
+        """The same of an address."""
         target = self.pipe.send("Target.createTarget", {"url": "about:blank"})["targetId"]
         attached = self.pipe.send("Target.attachToTarget", {"targetId": target, "flatten": True})
         page = Page(self.pipe, attached["sessionId"])
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.send(f"{domain}.enable")
         page.resize(width, height)
-        page.send("Page.navigate", url=f"{path.resolve().as_uri()}{view}")
+        page.send("Page.navigate", url=f"{address}{view}")
         page.wait_for("document.readyState === 'complete'")
         return page
 

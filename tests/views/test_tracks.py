@@ -72,8 +72,9 @@ def check(ledger: Ledger, *, is_coalesced: bool = False) -> None:
                 assert slices_s[stream] == pytest.approx(busy_s, abs=count * NS)
         if not (apart and any(entry.op.phase is Phase.EVALUATION for entry in own.reported)):
             check_step(rank.tracks[0], own)
-        ticks = [at_ns for at_ns, _ in rank.allocated]
-        assert ticks == sorted(ticks)
+        for held in rank.held:
+            ticks = [at_ns for at_ns, _ in held.points]
+            assert ticks == sorted(ticks)
         for arrow in rank.arrows:
             assert arrow.from_ns <= arrow.to_ns
             for number, at_ns in ((arrow.from_track, arrow.from_ns), (arrow.to_track, arrow.to_ns)):
@@ -185,7 +186,9 @@ def test_ddp(ddp: Ledger) -> None:
     assert any(
         rank.tracks[arrow.from_track].stream and arrow.to_track == 1 for arrow in rank.arrows
     )
-    assert max(held for _, held in rank.allocated) == ddp.memory.timeline.at(ddp.memory.peak_tick)
+    assert max(held for _, held in rank.held[0].points) == ddp.memory.timeline.at(
+        ddp.memory.peak_tick
+    )
 
 
 def test_fsdp_has_a_slice_for_each_gather() -> None:
@@ -231,7 +234,7 @@ def test_without_times_there_are_no_tracks(ddp: Ledger) -> None:
 
 def test_the_file_is_chromes_format(ddp: Ledger) -> None:
     """Every event has what its kind needs; arrows begin and end; microseconds keep nanoseconds."""
-    document = json.loads(timeline_text(ddp))
+    document = json.loads(timeline_text(ddp, tracks_of(ddp)))
     assert document["otherData"]["chip"] == "H100-SXM"
     needed = {
         "M": {"name", "pid", "tid", "args"},
@@ -246,7 +249,8 @@ def test_the_file_is_chromes_format(ddp: Ledger) -> None:
         if event["ph"] in "sf":
             ids[event["ph"]].append(event["id"])
     assert ids["s"] == ids["f"] == list(range(1, len(ids["s"]) + 1))
-    drawn = [each for track in tracks_of(ddp)[0].tracks for each in track.slices]
+    (rank,) = tracks_of(ddp)
+    drawn = [each for track in (*rank.tracks, *rank.code) for each in track.slices]
     written = [event for event in document["traceEvents"] if event["ph"] == "X"]
     assert [
         (event["name"], round(event["ts"] * 1000), round(event["dur"] * 1000)) for event in written

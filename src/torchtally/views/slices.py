@@ -34,12 +34,17 @@ class Stretch(NamedTuple):
     """When all ranks have come."""
     end_ns: int
 
+    @property
+    def name(self) -> str:
+        """The operator's; of several, how many."""
+        names = {entry.call.name for entry in self.entries}
+        return names.pop() if len(names) == 1 else f"{len(self.entries)} operators"
+
     def slices(self, details: Details) -> Iterator[Slice]:
         """The operator last; what it waits for other ranks before it."""
         if self.met_ns > self.start_ns:
             yield Slice(str(Occupation.WAITING), self.start_ns, self.met_ns)
-        name = self.entries[0].call.name
-        yield Slice(name, self.met_ns, self.end_ns, details(self.entries))
+        yield Slice(self.name, self.met_ns, self.end_ns, details(self.entries))
 
     def and_also(self, other: "Stretch") -> "Stretch":
         return Stretch(
@@ -70,6 +75,28 @@ def stretches(
             key = place, entry.op.stream, entry.call.name
         found[key] = found[key].and_also(stretch) if key in found else stretch
     return sorted(found.values(), key=lambda stretch: (stretch.start_ns, stretch.end_ns))
+
+
+def folded(ordered: Iterable[Stretch]) -> Iterator[Stretch]:
+    """Those that follow one another and are of one line and phase, together; collectives stay."""
+    last: Stretch | None = None
+    for stretch in ordered:
+        if last is not None and place_of(last) == place_of(stretch) is not None:
+            last = last.and_also(stretch)
+            continue
+        if last is not None:
+            yield last
+        last = stretch
+    if last is not None:
+        yield last
+
+
+def place_of(stretch: Stretch) -> tuple[object, ...] | None:
+    """What it shares with those that it is folded with; None where it stays by itself."""
+    entry = stretch.entries[0]
+    if entry.kind is Kind.COMMUNICATION:
+        return None
+    return entry.line, entry.site.module, str(entry.op.phase)
 
 
 def in_lanes(ordered: Iterable[Stretch]) -> list[list[Stretch]]:
@@ -105,6 +132,8 @@ def details_of(ledger: Ledger, reported: Iterable[Entry]) -> Details:
             "flops": sum(entry.cost.flops for entry in entries),
             "bytes_moved": sum(entry.cost.bytes for entry in entries),
         }
+        if len(entries) > 1 and first.kind is not Kind.COMMUNICATION:
+            found["operators"] = len(entries)
         if first.kind is Kind.COMMUNICATION:
             number, transfer = first.call.literal("group"), transfer_of(ledger, first)
             group = groups[number] if isinstance(number, int) and number < len(groups) else None

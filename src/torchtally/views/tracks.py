@@ -14,11 +14,14 @@ from typing import NamedTuple
 from torchtally.errors import UsageError
 from torchtally.ledger import Entry, Ledger
 from torchtally.ledger.spans import spans_of
+from torchtally.memory.occupancy import Timeline
 from torchtally.timing.moments import Moment, moments
 from torchtally.timing.ranks import Span
 from torchtally.trace import HOST, Phase, Trace
 from torchtally.trace.ranks import COMMUNICATORS
-from torchtally.views.slices import Slice, Stretch, details_of, in_lanes, stretches
+from torchtally.views.code_slices import CodeLevels, code_slices
+from torchtally.views.peak import title_of
+from torchtally.views.slices import Slice, Stretch, details_of, folded, in_lanes, stretches
 from torchtally.work import Kind
 
 
@@ -42,6 +45,14 @@ class Lane(NamedTuple):
     stretches: list[Stretch]
 
 
+class HeldBytes(NamedTuple):
+    """A quantity of memory over time."""
+
+    name: str
+    points: tuple[tuple[int, int], ...]
+    """(nanosecond, bytes that are held from then on)."""
+
+
 class Arrow(NamedTuple):
     """From a collective to an operator that waits for it: tracks by number, nanoseconds in them."""
 
@@ -59,8 +70,11 @@ class RankTracks:
     name: str
     tracks: tuple[Track, ...]
     arrows: tuple[Arrow, ...]
-    allocated: tuple[tuple[int, int], ...]
-    """(nanosecond, bytes that are held from then on)."""
+    code: tuple[Track, ...]
+    """Of each stream that computes: phases, the modules in them, and the lines in those. Slices lie
+    within one another, the outer one first."""
+    held: tuple[HeldBytes, ...]
+    """Allocated, reserved, and what is held for each purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +95,20 @@ class Clocked:
         return min((moment.start_s for moment in self.moments), default=0.0)
 
 
-def tracks_of(ledger: Ledger) -> tuple[RankTracks, ...]:
-    """Of each rank that ran, by number. Raises UsageError for a ledger without times."""
+def tracks_of(ledger: Ledger, *, is_folded: bool = False) -> tuple[RankTracks, ...]:
+    """Of each rank that ran, by number; `is_folded`: operators that follow one another and are of
+    one line and phase as one slice.
+
+    Raises UsageError for a ledger without times.
+    """
     if ledger.roofline is None:
         raise UsageError(
             f"{ledger.trace.chip}: times are unknown, so there is no timeline. Name a chip of "
             "which they are known: --gpu H100-SXM."
         )
-    return tuple(rank_tracks(part, begins_s) for part, begins_s in timed_parts(ledger))
+    return tuple(
+        rank_tracks(part, begins_s, is_folded=is_folded) for part, begins_s in timed_parts(ledger)
+    )
 
 
 def timed_parts(ledger: Ledger) -> Iterator[tuple[Clocked, float]]:
@@ -126,16 +146,21 @@ def clocked(ledger: Ledger) -> Iterator[Clocked]:
         yield Clocked(ledger, reported, spans, own, chosen == (True,))
 
 
-def rank_tracks(part: Clocked, begins_s: float) -> RankTracks:
+def rank_tracks(part: Clocked, begins_s: float, *, is_folded: bool) -> RankTracks:
     """Tracks, arrows and memory, in nanoseconds since `begins_s`."""
     ledger = part.ledger
     trace, rank = ledger.trace, ledger.trace.world.rank
     tracks = [] if _is_host(ledger) else [Track("step", _occupations(part, begins_s))]
     places: dict[int, tuple[int, Slice]] = {}
     details = details_of(ledger, part.reported)
+    code: list[Track] = []
+    levels = CodeLevels(ledger)
     for lane in lanes_of(part, begins_s):
+        if lane.stream < COMMUNICATORS:
+            name = f"{lane.name}: modules and lines"
+            code.append(Track(name, tuple(code_slices(lane.stretches, levels)), lane.stream))
         slices: list[Slice] = []
-        for stretch in lane.stretches:
+        for stretch in folded(lane.stretches) if is_folded else lane.stretches:
             slices += stretch.slices(details)
             places |= {entry.number: (len(tracks), slices[-1]) for entry in stretch.entries}
         tracks.append(Track(lane.name, tuple(slices), lane.stream))
@@ -144,7 +169,8 @@ def rank_tracks(part: Clocked, begins_s: float) -> RankTracks:
         name=name_of(part),
         tracks=tuple(tracks),
         arrows=tuple(_arrows(trace, part.reported, places)),
-        allocated=tuple(_allocated(part, begins_s)),
+        code=tuple(code),
+        held=tuple(_held(part, begins_s)),
     )
 
 
@@ -225,11 +251,11 @@ def _arrows(
             yield arrow
 
 
-def _allocated(part: Clocked, begins_s: float) -> Iterator[tuple[int, int]]:
+def _held(part: Clocked, begins_s: float) -> Iterator[HeldBytes]:
     """Bytes held, at the operators that compute when they change: the allocator follows the host,
     and what it gives an operator is in use once that operator runs.
     """
-    network, timeline = Kind.COMMUNICATION, part.ledger.memory.timeline
+    network, memory = Kind.COMMUNICATION, part.ledger.memory
     ran = [
         (entry.op.clock, part.spans[entry.number].start_s)
         for entry in part.reported
@@ -240,10 +266,23 @@ def _allocated(part: Clocked, begins_s: float) -> Iterator[tuple[int, int]]:
     ticks = [tick for tick, _ in ran]
     starts_s = list(accumulate((start_s for _, start_s in ran), max))
     first, end = part.reported[0].op.clock, part.reported[-1].op.clock + 1
-    changes = timeline.ticks[bisect_left(timeline.ticks, first) : bisect_left(timeline.ticks, end)]
-    for tick in dict.fromkeys((first, *changes)):
-        place = min(bisect_left(ticks, tick), len(ticks) - 1)
-        yield in_ns(starts_s[place] - begins_s), timeline.at(tick)
+
+    def points(course: Timeline) -> Iterator[tuple[int, int]]:
+        changes = course.ticks[bisect_left(course.ticks, first) : bisect_left(course.ticks, end)]
+        for tick in dict.fromkeys((first, *changes)):
+            place = min(bisect_left(ticks, tick), len(ticks) - 1)
+            yield in_ns(starts_s[place] - begins_s), course.at(tick)
+
+    yield HeldBytes("memory allocated", tuple(points(memory.timeline)))
+    reserved = {
+        each.tick: each.bytes for each in part.ledger.trace.reserved if each.device == memory.device
+    }
+    if reserved:
+        course = Timeline(tuple(reserved), tuple(reserved.values()))
+        yield HeldBytes("memory reserved", tuple(points(course)))
+    for category, course in memory.by_category().items():
+        if course.ticks:
+            yield HeldBytes(f"held for {title_of(category)}", tuple(points(course)))
 
 
 def in_ns(seconds: float) -> int:

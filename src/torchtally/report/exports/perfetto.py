@@ -10,7 +10,7 @@ from typing import Any
 
 from torchtally.ledger import Ledger
 from torchtally.report.exports import Exported, Wanted
-from torchtally.views.tracks import RankTracks, tracks_of
+from torchtally.views.tracks import RankTracks, Track, tracks_of
 
 SUMMARY = "every stream, communicator and rank over time, for ui.perfetto.dev, chrome://tracing"
 SUFFIX = ".trace.json"
@@ -18,23 +18,41 @@ SUFFIX = ".trace.json"
 Event = dict[str, Any]
 
 
+MOST_SLICES = 100_000
+"""Of operators; above, those of one line are folded. Perfetto's page takes a few times as many."""
+
+
 def export(ledger: Ledger, wanted: Wanted) -> Exported:
     """One document. Raises UsageError for a ledger without times."""
-    return Exported({"": timeline_text(ledger)})
+    ranks = tracks_of(ledger)
+    whole = slice_count(ranks)
+    if whole <= MOST_SLICES:
+        return Exported({"": timeline_text(ledger, ranks)})
+    ranks = tracks_of(ledger, is_folded=True)
+    remark = (
+        f"{whole} operators are folded into {slice_count(ranks)} slices, one for all that follow "
+        "each other and are of one line. --step N has fewer."
+    )
+    return Exported({"": timeline_text(ledger, ranks, remark)}, (remark,))
 
 
-def timeline_text(ledger: Ledger) -> str:
-    """The reported period of every rank that ran, one event a line, ASCII only.
+def slice_count(ranks: Sequence[RankTracks]) -> int:
+    return sum(
+        len(track.slices) for rank in ranks for track in rank.tracks if track.stream is not None
+    )
 
-    Raises UsageError for a ledger without times.
-    """
+
+def timeline_text(ledger: Ledger, ranks: Sequence[RankTracks], remark: str = "") -> str:
+    """The reported period of every rank that ran, one event a line, ASCII only."""
     trace = ledger.trace
     about = {
         "script": trace.script,
         "chip": trace.chip if ledger.roofline is None else ledger.roofline.chip.name,
         "period": ledger.period,
+        "times": "measured" if ledger.is_measured else "predicted",
+        **({"folded": remark} if remark else {}),
     }
-    lines = ",\n".join(map(json.dumps, events(tracks_of(ledger))))
+    lines = ",\n".join(map(json.dumps, events(ranks)))
     return (
         f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n'
         f"{lines}\n]}}\n"
@@ -47,20 +65,21 @@ def events(ranks: Sequence[RankTracks]) -> Iterator[Event]:
     for process, rank in enumerate(ranks):
         yield named("process_name", process, name=rank.name)
         yield named("process_sort_index", process, sort_index=process)
-        for thread, track in enumerate(rank.tracks):
+        for thread, (track, kind, place) in enumerate(lanes(rank)):
             yield named("thread_name", process, thread, name=track.name)
-            yield named("thread_sort_index", process, thread, sort_index=thread)
+            yield named("thread_sort_index", process, thread, sort_index=place)
             for slice in track.slices:
                 yield {
-                    "ph": "X", "name": slice.name, "cat": category(track.stream),
+                    "ph": "X", "name": slice.name, "cat": kind,
                     "pid": process, "tid": thread, "ts": in_us(slice.start_ns),
                     "dur": in_us(slice.end_ns - slice.start_ns), "args": dict(slice.details),
                 }  # fmt: skip
-        for at_ns, held_bytes in rank.allocated:
-            yield {
-                "ph": "C", "name": "memory allocated", "pid": process, "ts": in_us(at_ns),
-                "args": {"bytes": held_bytes},
-            }  # fmt: skip
+        for held in rank.held:
+            for at_ns, held_bytes in held.points:
+                yield {
+                    "ph": "C", "name": held.name, "pid": process, "ts": in_us(at_ns),
+                    "args": {"bytes": held_bytes},
+                }  # fmt: skip
         for arrow in rank.arrows:
             arrows += 1
             flow = {"cat": "wait", "name": "waits for", "id": arrows, "pid": process}
@@ -70,8 +89,16 @@ def events(ranks: Sequence[RankTracks]) -> Iterator[Event]:
             }  # fmt: skip
 
 
-def category(stream: int | None) -> str:
-    return "step" if stream is None else "operator"
+def lanes(rank: RankTracks) -> Iterator[tuple[Track, str, int]]:
+    """(track, kind of its slices, its place on the page): tracks by number, as arrows name them,
+    then the code's, which are shown above the streams that they are of.
+    """
+    place_of = {}
+    for number, track in enumerate(rank.tracks):
+        place_of.setdefault(track.stream, 2 * number)
+        yield track, "step" if track.stream is None else "operator", 2 * number + 1
+    for track in rank.code:
+        yield track, "code", place_of[track.stream]
 
 
 def named(event: str, process: int, thread: int = 0, **args: str | int) -> Event:
