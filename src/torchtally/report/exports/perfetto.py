@@ -93,7 +93,7 @@ def lanes(rank: RankTracks) -> Iterator[tuple[Track, str, int]]:
     """(track, kind of its slices, its place on the page): tracks by number, as arrows name them,
     then the code's, which are shown above the streams that they are of.
     """
-    place_of = {}
+    place_of: dict[int | None, int] = {}
     for number, track in enumerate(rank.tracks):
         place_of.setdefault(track.stream, 2 * number)
         yield track, "step" if track.stream is None else "operator", 2 * number + 1
