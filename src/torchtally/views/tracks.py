@@ -45,7 +45,7 @@ class Lane(NamedTuple):
     stretches: list[Stretch]
 
 
-class HeldBytes(NamedTuple):
+class HeldOverTime(NamedTuple):
     """A quantity of memory over time."""
 
     name: str
@@ -73,7 +73,7 @@ class RankTracks:
     code: tuple[Track, ...]
     """Of each stream that computes: phases, the modules in them, and the lines in those. Slices lie
     within one another, the outer one first."""
-    held: tuple[HeldBytes, ...]
+    held: tuple[HeldOverTime, ...]
     """Allocated, reserved, and what is held for each purpose."""
 
 
@@ -251,7 +251,7 @@ def _arrows(
             yield arrow
 
 
-def _held(part: Clocked, begins_s: float) -> Iterator[HeldBytes]:
+def _held(part: Clocked, begins_s: float) -> Iterator[HeldOverTime]:
     """Bytes held, at the operators that compute when they change: the allocator follows the host,
     and what it gives an operator is in use once that operator runs.
     """
@@ -273,16 +273,16 @@ def _held(part: Clocked, begins_s: float) -> Iterator[HeldBytes]:
             place = min(bisect_left(ticks, tick), len(ticks) - 1)
             yield in_ns(starts_s[place] - begins_s), course.at(tick)
 
-    yield HeldBytes("memory allocated", tuple(points(memory.timeline)))
+    yield HeldOverTime("memory allocated", tuple(points(memory.timeline)))
     reserved = {
         each.tick: each.bytes for each in part.ledger.trace.reserved if each.device == memory.device
     }
     if reserved:
         course = Timeline(tuple(reserved), tuple(reserved.values()))
-        yield HeldBytes("memory reserved", tuple(points(course)))
+        yield HeldOverTime("memory reserved", tuple(points(course)))
     for category, course in memory.by_category().items():
         if course.ticks:
-            yield HeldBytes(f"held for {title_of(category)}", tuple(points(course)))
+            yield HeldOverTime(f"held for {title_of(category)}", tuple(points(course)))
 
 
 def in_ns(seconds: float) -> int:
