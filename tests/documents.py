@@ -35,6 +35,10 @@ from tests.corpus.score import score_line, score_table
 from tests.layers import arrows_line, layers_table
 from tests.operators_page import operators_table
 from tests.warm import commands, warm
+from torchtally.report.formats import render
+from torchtally.report.report import Look, table_report
+from torchtally.report.schemas.tables import documents_table, vocabulary_table
+from torchtally.table import Table
 
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = tuple(
@@ -213,6 +217,11 @@ def pictures(document: str, folder: Path) -> dict[Path, str]:
     }
 
 
+def in_markdown(table: Table) -> str:
+    """A table without its title."""
+    return render(table_report(table), "markdown", Look()).partition("\n\n")[2].partition("\n\n")[2]
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "layers": layers_table,
     "arrows": arrows_line,
@@ -224,6 +233,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "inference": inference_table,
     "inference_sources": inference_sources,
     "engines": engines_table,
+    "documents": lambda: in_markdown(documents_table()),
+    "vocabulary": lambda: in_markdown(vocabulary_table()),
 }
 
 

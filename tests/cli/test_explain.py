@@ -101,7 +101,7 @@ def test_a_trace_becomes_a_calibration(folder: Path) -> None:
     assert seconds == {"aten.mm": 0.0002, "aten.mul_": 1e-5}
     (folder / "train.py").write_text(SCRIPT)
     run = tally("explain", "trace.json.gz", "--script", "train.py", "--json", cwd=folder, **place)
-    rows = {row["source"]: row for row in json.loads(run.stdout)["lines"]}
+    rows = {row["source"]: row for row in json.loads(run.stdout)["tables"]["lines"]["rows"]}
     line = rows["loss = first @ weight"]
     assert line["predicted_s"] == pytest.approx(line["measured_s"], rel=0.03)
 

@@ -76,7 +76,7 @@ def test_transformers_computes_the_same(
         for place in (trained.log.folder, str(tmp_path)):
             found = sampled(capsys, place, *greedy)
             generated = theirs.generate(ids, max_new_tokens=8, do_sample=False, eos_token_id=None)
-            assert found["tokens"] == generated[0].tolist()
+            assert found["token_ids"] == generated[0].tolist()
             assert found["text"].startswith(PROMPT)
 
 
@@ -94,7 +94,7 @@ def test_a_sample_is_drawn_from_the_seed(
     trained: TrainConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, again, other = (
-        sampled(capsys, trained.log.folder, "--tokens", "12", "--seed", seed)["tokens"]
+        sampled(capsys, trained.log.folder, "--tokens", "12", "--seed", seed)["token_ids"]
         for seed in ("1", "1", "2")
     )
     assert first == again != other

@@ -144,7 +144,7 @@ def test_all_chips(tmp_path: Path) -> None:
     assert [(run["simulated"], run["value"]) for run in found["runs"]][2:] == [("A100-SXM", 77)]
     assert {run["value"] for run in found["runs"]} == {4, 16, 77}
     assert found["computations"] == [
-        {"simulated": "A100-SXM", "values": [4, 16], "checked_at": 77, "asked": []}
+        {"simulated": "A100-SXM", "simulated_at": [4, 16], "checked_at": 77, "asked": []}
     ]
     told = " ".join(done.stdout.split())
     assert "3 chips: computed from runs at 4, 16 and 77 on A100-SXM" in told

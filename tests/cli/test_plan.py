@@ -148,7 +148,7 @@ def test_chips_are_compared(capsys: Capture) -> None:
     found = document(capsys, *QUESTIONS["training-time"], "--compare", "A100-SXM,B200")
     rows = {row["chip"]: row for row in found["tables"][0]["rows"]}
     assert list(rows) == ["H100-SXM", "A100-SXM", "B200"]
-    days = [row["training_time"] for row in rows.values()]
+    days = [row["figure_training_time"] for row in rows.values()]
     assert days[1] > days[0] > days[2]
 
 
@@ -157,7 +157,7 @@ def test_a_price_is_of_one_chip(capsys: Capture) -> None:
     found = document(capsys, *line)
     hours, cost = (
         {row["chip"]: row[name] for row in found["tables"][0]["rows"]}
-        for name in ("chip-hours", "cost")
+        for name in ("figure_chip-hours", "figure_cost")
     )
     assert cost["H100-SXM"] == pytest.approx(hours["H100-SXM"])
     assert cost["A100-SXM"] != pytest.approx(hours["A100-SXM"])

@@ -58,9 +58,9 @@ def test_json_has_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(printed(capsys, "x.T.contiguous()", "--let", "x=2x3", "--json"))
     assert document["places"] == [0, 1, 2, 3, 4, 5]
     assert document["storage_values"] == [0, 3, 1, 4, 2, 5]
-    assert [step["origin"] for step in document["steps"]] == ["new", "view", "copy"]
-    assert [step["storage"] for step in document["steps"]] == ["A", "A", "B"]
-    assert document["tensor"]["strides"] == [2, 1]
+    assert [step["origin"] for step in document["operations"]] == ["new", "view", "copy"]
+    assert [step["storage"] for step in document["operations"]] == ["A", "A", "B"]
+    assert document["result"]["strides"] == [2, 1]
     large = json.loads(printed(capsys, "x / 0", "--let", "x=1000000", "--json"))
     assert large["places"] is None
     small = json.loads(printed(capsys, "x / 0", "--let", "x=2", "--json"))

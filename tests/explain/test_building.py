@@ -317,4 +317,4 @@ def test_the_document_says_what_was_measured(tmp_path: Path) -> None:
     assert document is not None
     measured = json.loads(json.dumps(document()["measured"]))
     assert measured["step_s"] == pytest.approx(680 * US)
-    assert measured["idle_s"] == {"between queued kernels": pytest.approx(70 * US)}
+    assert measured["idle_causes_s"] == {"between queued kernels": pytest.approx(70 * US)}

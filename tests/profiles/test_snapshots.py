@@ -61,7 +61,7 @@ def test_holders_are_named_by_line_and_by_what_frames_tell(tmp_path: Path, recor
     assert at_peak[Category.OPTIMIZER_STATE] == 2 * at_peak[Category.PARAMETERS]
     text = snapshot_report(ledger).document
     assert text is not None
-    places = {(str(row["file"]), row["line"]) for row in text()["peak-line"]}
+    places = {(str(row["file"]), row["line"]) for row in text()["tables"]["peak-line"]["rows"]}
     assert any(file.endswith("snapshot_case.py") and line == 23 for file, line in places)
 
 

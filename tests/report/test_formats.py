@@ -26,7 +26,7 @@ TABLE = Table(
     left_out=1,
     note="A note.",
 )
-REPORT = Report(title="run", facts=("On a chip.",), tables=(("storages", TABLE),))
+REPORT = Report(schema="bench", title="run", facts=("On a chip.",), tables=(("storages", TABLE),))
 
 
 def test_the_formats() -> None:
@@ -45,16 +45,21 @@ def test_text() -> None:
 
 
 def test_json() -> None:
-    assert json.loads(render(REPORT, "json", LOOK)) == {
-        "schema_version": 1,
-        "title": "run",
-        "storages": [{"name": "weight", "bytes": 2048}, {"name": "a|b", "bytes": None}],
+    document = json.loads(render(REPORT, "json", LOOK))
+    assert (document["schema"], document["title"]) == ("bench/1", "run")
+    assert document["tables"]["storages"] == {
+        "title": "Storages",
+        "note": "A note.",
+        "columns": [{"name": "name", "unit": "text"}, {"name": "bytes", "unit": "bytes"}],
+        "rows": [{"name": "weight", "bytes": 2048}, {"name": "a|b", "bytes": None}],
+        "rows_left_out": 1,
+        "totals": {"name": None, "bytes": 2048},
     }
 
 
 def test_csv_has_plain_numbers_below_the_names_of_columns() -> None:
     assert render(REPORT, "csv", LOOK) == "name,bytes\nweight,2048\na|b,\n"
-    two = Report(title="run", tables=(("one", TABLE), ("two", TABLE)))
+    two = Report(schema="bench", title="run", tables=(("one", TABLE), ("two", TABLE)))
     assert [line for line in render(two, "csv", LOOK).splitlines() if line[:1] in ("#", "")] == [
         "# one", "", "# two",
     ]  # fmt: skip

@@ -104,7 +104,7 @@ def test_attention_is_counted_in_full() -> None:
 
 def test_the_issue_rate() -> None:
     found = table(bench_view(calibrations.gpu()), "issue")
-    assert found.column("per_s") == (100_000, 125_000, 200_000, 1_000_000, 500_000)
+    assert found.column("operators_per_s") == (100_000, 125_000, 200_000, 1_000_000, 500_000)
     on_cpu = table(bench_view(calibrations.cpu()), "issue")
     assert "each further kernel" not in on_cpu.column("operator")
 
@@ -148,8 +148,12 @@ def test_the_text_and_the_document() -> None:
     for said in ("50.0 %", "989.40 TFLOP/s", "90.0 %", "1980 MHz", "f float32, b bfloat16"):
         assert said in text, said
     document = json.loads(render(bench_report(view), "json", Look()))
-    assert document["products"][0]["dtype"] == "float32"
-    assert document["issue"][0] == {"operator": "forward", "seconds": 1e-5, "per_s": 100_000}
+    assert document["tables"]["products"]["rows"][0]["dtype"] == "float32"
+    assert document["tables"]["issue"]["rows"][0] == {
+        "operator": "forward",
+        "seconds": 1e-5,
+        "operators_per_s": 100_000,
+    }
 
 
 # What a CPU could do ---------------------------------------------------------------------------

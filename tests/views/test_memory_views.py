@@ -509,6 +509,6 @@ def test_the_views_are_documents_too() -> None:
         line = names.index("line") if "line" in names else len(names)
         names[line:line] = ["file"] * (line < len(names))
         assert [list(row) for row in document["rows"]] == [names] * len(table.rows)
-        assert dumps(document).isascii()
+        assert dumps("view", document).isascii()
     first = table_document(by(ledger, "timeline"), ledger)["rows"][0]
     assert (first["moment"], first["bytes"], first["tick"]) == ("1 forward", KIB, 0)

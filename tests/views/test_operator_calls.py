@@ -66,7 +66,7 @@ def test_what_is_unknown_is_empty() -> None:
     assert unknown["status"] == "uncounted"
     empty = {name for name, cell in unknown.items() if cell is None}
     assert empty == {
-        "line", "flops", "bytes_read", "bytes_written", "network_bytes", "kernel_s",
+        "line", "flops", "bytes_read", "bytes_written", "payload_bytes", "kernel_s",
     }  # fmt: skip
     without = rows_of(operator_calls(account(three_calls())))
     assert all(row["seconds"] is None and row["bound"] == "" for row in without)

@@ -42,6 +42,7 @@ COMMANDS = (
     "gpus",
     "dtypes",
     "tensor",
+    "schema",
 )
 """In the order of `tally --help`."""
 

@@ -28,7 +28,7 @@ def budgets_table(budgets: Sequence[Budget], path: str) -> Table:
             Column("tolerance", "tolerance", Unit.WORD),
             Column("command", "run", Unit.TEXT),
             Column("chip", "GPU", Unit.TEXT),
-            Column("limits", "limits", Unit.TEXT, rank=1),
+            Column("limit", "limits", Unit.TEXT, rank=1),
         ),
         rows=tuple(
             (

@@ -13,7 +13,7 @@ from rich.text import Text
 from torchtally.plan.quantity import FUNCTIONS, Quantity
 from torchtally.plan.questions import Answer
 from torchtally.progress import printable
-from torchtally.report.document import Document, columns_of, in_words, pick, picks, rows_of
+from torchtally.report.document import Document, in_words, pick, picks, table_part
 from torchtally.report.grid import INDENT, table_lines, wrapped
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import joined
@@ -93,6 +93,7 @@ def answer_report(answer: Answer, *, is_explained: bool = False) -> Report:
         )
 
     return Report(
+        schema="answer",
         title=headline(answer),
         facts=tuple(fact for fact in (*answer.assumptions, *answer.unknown) if fact),
         tables=answer_tables(answer),
@@ -226,16 +227,7 @@ def answer_document(answer: Answer) -> Document:
         "question": answer.question,
         "answer": headline(answer),
         "figures": picks(answer.figures, *QUANTITY),
-        "tables": [
-            {
-                "title": in_words(table.title),
-                "columns": columns_of(table),
-                "rows": rows_of(table),
-                "rows_left_out": table.left_out,
-                "note": in_words(table.note),
-            }
-            for table in answer.tables
-        ],
+        "tables": [table_part(table) for table in answer.tables],
         "assumptions": [assumption for assumption in answer.assumptions if assumption],
         "unknown": list(answer.unknown),
         "working": [

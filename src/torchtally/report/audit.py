@@ -105,6 +105,7 @@ def audit_report(comparison: Comparison, chip: Chip, *, top: int = 15) -> Report
         "lines": lines_at_peak(comparison),
     }
     return Report(
+        schema="audit",
         title=f"Predicted and measured memory on {chip.name}",
         facts=tuple(remarks(comparison, chip)),
         tables=tuple((name, table) for name, table in tables.items() if table.rows),
@@ -115,7 +116,7 @@ def audit_report(comparison: Comparison, chip: Chip, *, top: int = 15) -> Report
 
 def runs_document(measured: Measurement, predicted: Measurement) -> str:
     """Both runs themselves, to be compared again."""
-    return dumps({"measured": measured.to_json(), "predicted": predicted.to_json()})
+    return dumps("measurements", {"measured": measured.to_json(), "predicted": predicted.to_json()})
 
 
 def audit_document(comparison: Comparison, chip: Chip) -> Document:

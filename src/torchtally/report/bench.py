@@ -21,4 +21,6 @@ def bench_report(view: BenchView) -> Report:
         ]
         return "\n".join(parts)
 
-    return Report(title=view.title, plots=(view.plot,), tables=view.tables, text=text)
+    return Report(
+        schema="bench", title=view.title, plots=(view.plot,), tables=view.tables, text=text
+    )

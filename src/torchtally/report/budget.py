@@ -6,7 +6,7 @@ from torchtally.gates.budget import BudgetFile
 from torchtally.gates.course import budgets_table, course_chart, course_table
 from torchtally.gates.history import BudgetCommit
 from torchtally.report.chart import chart_text
-from torchtally.report.document import in_words, rows_of
+from torchtally.report.document import table_part
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
 
@@ -29,14 +29,13 @@ def budget_report(file: BudgetFile, commits: Sequence[BudgetCommit]) -> Report:
 
     named = [(f"history of {table.title}", table) for table in courses if table.rows]
     return Report(
+        schema="budget",
         title=f"Budgets in {file.path}",
         tables=(("budgets", now), *named),
         text=text,
         document=lambda: {
             "file": file.path,
-            "budgets": rows_of(now),
-            "histories": [
-                {"title": in_words(table.title), "rows": rows_of(table)} for _, table in named
-            ],
+            "budgets": table_part(now),
+            "histories": [table_part(table) for _, table in named],
         },
     )

@@ -95,6 +95,7 @@ def _source(number: int, source: str, width: int) -> list[str]:
 def chips_report(chips: Sequence[Chip]) -> Report:
     """Chips side by side."""
     return Report(
+        schema="chips",
         title="Chips",
         tables=(("chips", chip_table(chips)),),
         document=partial(chips_document, chips),
@@ -104,6 +105,7 @@ def chips_report(chips: Sequence[Chip]) -> Report:
 def chip_report(chip: Chip) -> Report:
     """All that is known of one chip, each number with its source."""
     return Report(
+        schema="chips",
         title=chip.name,
         tables=(("facts", facts_table(chip)),),
         text=lambda look: chip_text(chip, width=look.width),

@@ -13,4 +13,4 @@ ROWS = 10
 def difference_report(before: Ledger, after: Ledger, top: int | None = None) -> Report:
     first = whole(before, after)
     tables = [(name, DIFFERENCES[name](before, after).top(top or ROWS)) for name in SHOWN]
-    return Report(title=in_words(first.title), tables=(("whole", first), *tables))
+    return Report(schema="diff", title=in_words(first.title), tables=(("whole", first), *tables))

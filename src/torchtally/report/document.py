@@ -1,16 +1,15 @@
-"""A document for programs, as JSON. Keys are stable; a change of meaning raises the version."""
+"""A document for programs, as JSON: its envelope and the parts that several have."""
 
 import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchtally.report.schemas import VERSIONS
 from torchtally.table import Cell, LinePlace, Prose, Table
 from torchtally.units import Unit, format_number
 
 if TYPE_CHECKING:
     from torchtally.plan.quantity import Quantity
-
-SCHEMA_VERSION = 1
 
 Document = dict[str, Any]
 
@@ -22,9 +21,14 @@ class UnknownOperator(Protocol):
     def op(self) -> str: ...
 
 
-def dumps(document: Document) -> str:
-    """The document as text, its `schema_version` first, one key a line, ASCII only."""
-    return json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=1) + "\n"
+def identifier(schema: str) -> str:
+    """The name and version of a schema, as "run/1". A change of a key's meaning raises it."""
+    return f"{schema}/{VERSIONS[schema]}"
+
+
+def dumps(schema: str, document: Document) -> str:
+    """The document as text, its `schema` first, one key a line, ASCII only."""
+    return json.dumps({"schema": identifier(schema), **document}, indent=1) + "\n"
 
 
 def in_words(prose: "Prose | tuple[str | Quantity, ...]") -> str:
@@ -63,6 +67,18 @@ NO_LINE: dict[str, Cell] = {"file": None, "line": None}
 def columns_of(table: Table) -> list[Document]:
     """The columns' names and the units of their numbers."""
     return [{"name": column.name, "unit": str(column.unit)} for column in table.columns]
+
+
+def table_part(table: Table) -> Document:
+    """All of a table, without its columns' titles."""
+    return {
+        "title": in_words(table.title),
+        "note": in_words(table.note),
+        "columns": columns_of(table),
+        "rows": rows_of(table),
+        "rows_left_out": table.left_out,
+        "totals": keyed(table, table.totals),
+    }
 
 
 def pick(value: object, *names: str) -> Document:

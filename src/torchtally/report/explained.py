@@ -6,7 +6,7 @@ from rich.text import Text
 
 from torchtally.ledger import Ledger
 from torchtally.ledger.joining import Joined
-from torchtally.report.document import Document, pick, rows_of
+from torchtally.report.document import Document, pick, table_part
 from torchtally.report.grid import table_lines, wrapped
 from torchtally.report.json import ledger_document
 from torchtally.report.report import Look, Report
@@ -43,6 +43,7 @@ def explained_report(ledger: Ledger, columns: Sequence[str] | None = None) -> Re
     tables = tuple((name, table) for name, table in chosen if table.rows)
     title, sentences = title_of(ledger, measured), tuple(facts(ledger, measured, run))
     return Report(
+        schema="run",
         title=title,
         facts=sentences,
         tables=tables,
@@ -78,6 +79,7 @@ def against_report(real: Ledger, predicted: Ledger, join: Joined) -> Report:
     sentences = tuple(against_facts(real, predicted, join))
     shown = tuple((name, table) for name, table in tables.items() if table.rows)
     return Report(
+        schema="against",
         title=title,
         facts=sentences,
         tables=shown,
@@ -86,9 +88,11 @@ def against_report(real: Ledger, predicted: Ledger, join: Joined) -> Report:
             "measured_s": real.total.seconds,
             "predicted_s": predicted.total.seconds,
             "joined_share": join.share,
-            "lost": rows_of(tables["lost"]),
-            "lines": rows_of(lines_against(real, predicted)),
-            "unmatched": rows_of(unmatched(join, real, predicted)),
+            "tables": {
+                "lost": table_part(tables["lost"]),
+                "lines": table_part(lines_against(real, predicted)),
+                "unmatched": table_part(unmatched(join, real, predicted)),
+            },
         },
     )
 
@@ -240,7 +244,7 @@ def document(ledger: Ledger, measured: Measured, run: RealRun) -> Document:
             ],
             **pick(run, "step_s", "computing_s", "exposed_s", "waiting_s", "kernel_s",
                    "counted_s", "timed_s", "roofline_s"),
-            "idle_s": {str(cause): seconds for cause, seconds in run.idle},
+            "idle_causes_s": {str(cause): seconds for cause, seconds in run.idle},
             "uncounted": [
                 {"operator": name, "kernel_s": seconds} for name, seconds in run.uncounted
             ],

@@ -174,6 +174,7 @@ def remarks(fleet: Fleet) -> str:
 def fit_report(fleet: Fleet, survey: Survey | None, margin: Margin, vary: str) -> Report:
     """The answer in every format."""
     return Report(
+        schema="fit",
         title=f"The largest {fleet.argument.name or 'value'} that fits",
         text=lambda look: fit_text(fleet, survey, margin, look.width),
         document=partial(fit_document, fleet, survey, vary),

@@ -32,6 +32,7 @@ def findings_report(findings: Sequence[Finding]) -> Report:
         return findings_text(findings, width=look.width, is_coloured=look.is_coloured)
 
     return Report(
+        schema="limits",
         title=f"{holding} of {len(findings)} limits hold",
         facts=tuple(sentence(finding) for finding in findings),
         tables=tuple((str(number), table) for number, table in evidence.items()),

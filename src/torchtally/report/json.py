@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from torchtally.chips import Chip
+from torchtally.chips.chip import Link, Node
 from torchtally.fit.network_advisor import TimedChange, TimedRun
 from torchtally.fit.results import ChangeResult
 from torchtally.ledger import (
@@ -28,13 +29,11 @@ from torchtally.memory import Category
 from torchtally.memory.workspace import KINDS, Trust
 from torchtally.report.document import (
     Document,
-    columns_of,
     gaps_document,
-    in_words,
-    keyed,
     pick,
     picks,
     rows_of,
+    table_part,
 )
 from torchtally.report.effects import effect_document
 from torchtally.table import Table
@@ -117,12 +116,7 @@ def table_document(table: Table, ledger: Ledger) -> Document:
     return {
         **pick(ledger.trace, "script", "chip"),
         **_period(ledger),
-        "title": in_words(table.title),
-        "note": in_words(table.note),
-        "columns": columns_of(table),
-        "rows": rows_of(table),
-        "rows_left_out": table.left_out,
-        "totals": keyed(table, table.totals),
+        **table_part(table),
     }
 
 
@@ -142,12 +136,13 @@ def chips_document(chips: Sequence[Chip]) -> Document:
 
 def _chip(chip: Chip) -> Document:
     """One row of the table: all that it says. What no source gives is null."""
-    parts = {"link": chip.link, "host_link": chip.host_link, "node": chip.node}
     return {
         **pick(chip, *CHIP),
         "dense_peaks_flop_per_s": {dtype: peak.flop_per_s for dtype, peak in chip.peaks.items()},
         "peaks": {dtype: asdict(peak) for dtype, peak in chip.peaks.items()},
-        **{name: None if part is None else asdict(part) for name, part in parts.items()},
+        "link": _link(chip.link),
+        "host_link": _link(chip.host_link),
+        "node": _node(chip.node),
         "tdp_watts": chip.tdp_watts,
         "usd_per_hour": chip.price.usd_per_hour if chip.price else None,
         "price_source": chip.price.source if chip.price else None,
@@ -157,6 +152,22 @@ def _chip(chip: Chip) -> Document:
         "sources": dict(chip.sources),
         "note": chip.note,
     }
+
+
+def _link(link: Link | None) -> Document | None:
+    """Null where the chip has none, or none that is known."""
+    if link is None:
+        return None
+    facts = asdict(link)
+    return {"chip_count": facts.pop("chips"), **facts}
+
+
+def _node(node: Node | None) -> Document | None:
+    """Null where no machine is known."""
+    if node is None:
+        return None
+    facts = asdict(node)
+    return {"chip_count": facts.pop("gpus"), **facts, "network": _link(node.network)}
 
 
 def timed_changes_document(results: Sequence[TimedChange]) -> list[Document]:

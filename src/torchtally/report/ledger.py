@@ -63,6 +63,7 @@ def ledger_report(
         return summary_text(summary, file=file, width=look.width, is_coloured=look.is_coloured)
 
     return Report(
+        schema="run",
         title=ledger.trace.script,
         facts=ledger_facts(ledger),
         plots=() if ledger.roofline is None else (roofline_plot(ledger),),
@@ -89,6 +90,7 @@ def ledger_facts(ledger: Ledger) -> tuple[str, ...]:
 def view_report(table: Table, ledger: Ledger) -> Report:
     """One view in full."""
     return Report(
+        schema="view",
         title=ledger.trace.script,
         facts=ledger_facts(ledger),
         tables=(("view", table),),
@@ -106,6 +108,7 @@ def roofline_report(ledger: Ledger) -> Report:
         )
 
     return Report(
+        schema="run",
         title=ledger.trace.script,
         facts=ledger_facts(ledger),
         plots=(plot,),

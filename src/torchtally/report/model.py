@@ -27,6 +27,7 @@ def model_report(
 
     facts, remarks = model_sentences(summary)
     return Report(
+        schema="model",
         title=summary.root.facts.class_name,
         facts=facts,
         tables=(("modules", table),),
@@ -74,5 +75,5 @@ def _module(node: ModuleNode, is_timed: bool) -> Document:
         "own_parameters": node.facts.parameters,
         **pick(node.total, *FIGURES),
         "seconds": node.total.seconds if is_timed else None,
-        "outputs": [list(shape) for shape in node.facts.output],
+        "module_outputs": [list(shape) for shape in node.facts.output],
     }

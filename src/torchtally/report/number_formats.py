@@ -28,6 +28,7 @@ MOST_COLUMNS = 4
 def comparison_report(comparison: FormatComparison) -> Report:
     """The formats and what the values become, or, of values that were given, that alone."""
     return Report(
+        schema="formats",
         title="Number formats",
         tables=tuple(_tables(comparison)),
         text=partial(comparison_text, comparison),
@@ -100,7 +101,7 @@ def _format(row: NumberFormat, chips: Sequence[Chip]) -> Document:
         "bias": layout.bias if isinstance(layout, FloatLayout) else None,
         **{name: _float(getattr(layout, name)) for name in numbers},
         "block_size": row.blocks.size if row.blocks else None,
-        "scale_bits": sum(row.blocks.widths) if row.blocks else None,
+        "scale_width": sum(row.blocks.widths) if row.blocks else None,
         "use": row.use,
         "note": row.note,
         "source": row.source,

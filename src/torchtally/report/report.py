@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.report.document import Document, in_words
+from torchtally.report.document import Document, in_words, table_part
 from torchtally.shown import Shown
 from torchtally.table import Table
 
@@ -26,6 +26,8 @@ class Look:
 class Report(Shown):
     """Sentences, plots and tables; with a text or a document of its own where those say more."""
 
+    schema: str = "page"
+    """The name of its document's, of `report.schemas`: "page" without a document of its own."""
     title: str
     facts: tuple[str, ...] = ()
     """Sentences below the title."""
@@ -37,12 +39,17 @@ class Report(Shown):
     text: Callable[[Look], str] | None = None
     """For a terminal; None for plots and tables one after the other."""
     document: Callable[[], Document] | None = None
-    """For programs; None for the rows of the tables."""
+    """For programs; None for the tables alone."""
 
 
 def table_report(table: Table) -> Report:
     """A table by itself."""
-    return Report(title=in_words(table.title), tables=(("rows", table),))
+    return Report(
+        schema="table",
+        title=in_words(table.title),
+        tables=(("rows", table),),
+        document=lambda: table_part(table),
+    )
 
 
 def is_ascii(encoding: str | None) -> bool:

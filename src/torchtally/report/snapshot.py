@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from torchtally.ledger import Ledger
 from torchtally.memory.allocator import replay
 from torchtally.profiles.history import EARLIER
+from torchtally.report.document import table_part
 from torchtally.report.explained import page_text
-from torchtally.report.json import table_document
 from torchtally.report.report import Report
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit, format_bytes
@@ -41,6 +41,7 @@ def snapshot_report(ledger: Ledger, predicted: Ledger | None = None) -> Report:
     sentences = tuple(facts(ledger))
     shown = tuple((name, table) for name, table in tables.items() if table.rows)
     return Report(
+        schema="snapshot",
         title=title,
         facts=sentences,
         tables=shown,
@@ -49,7 +50,7 @@ def snapshot_report(ledger: Ledger, predicted: Ledger | None = None) -> Report:
             "peak_allocated_bytes": ledger.memory.peak_bytes,
             "peak_reserved_bytes": reserved_bytes_of(ledger),
             "earlier_bytes": earlier_bytes(ledger),
-            **{name: table_document(table, ledger)["rows"] for name, table in shown},
+            "tables": {name: table_part(table) for name, table in shown},
         },
     )
 

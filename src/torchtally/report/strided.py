@@ -32,6 +32,7 @@ def evaluation_report(evaluation: EvaluatedExpression) -> Report:
     if (table := elements(evaluation)) is not None:
         tables.append(("elements", table))
     return Report(
+        schema="tensor",
         title=evaluation.expression,
         facts=tuple(map(in_words, sentences_of(evaluation))),
         tables=tuple(tables),
@@ -136,11 +137,11 @@ def evaluation_document(evaluation: EvaluatedExpression) -> Document:
     drawn = picture(evaluation)
     return {
         "expression": evaluation.expression,
-        "tensor": _tensor(evaluation.tensor),
+        "result": _tensor(evaluation.tensor),
         "places": list(drawn.places) if drawn else None,
         "storage_values": list(map(_finite, drawn.values)) if drawn else None,
         "shares_storage_with": [step.expression for step in evaluation.sharing()],
-        "steps": [
+        "operations": [
             {
                 "code": step.code,
                 "expression": step.expression,

@@ -25,5 +25,9 @@ def sweep_report(
         return f"{text}Written to {folder}: results.json, and a folder for each run.\n"
 
     return Report(
-        title=in_words(table.title), tables=(("runs", table),), text=text, document=lambda: document
+        schema="sweep",
+        title=in_words(table.title),
+        tables=(("runs", table),),
+        text=text,
+        document=lambda: document,
     )

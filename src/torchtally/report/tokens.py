@@ -51,6 +51,7 @@ def token_files_report(files: Sequence[Facts]) -> Report:
     total = (sum(file["tokens"] for file in files), sum(file["token_bytes"] for file in files))
 
     return Report(
+        schema="tokens",
         title="Token files",
         tables=(("files", Table("Token files", COLUMNS, rows, (*total, *[None] * 6))),),
         text=lambda look: "\n".join(map(token_file_text, files)),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Protocol
 
-from torchtally.report.document import SCHEMA_VERSION, Document, pick
+from torchtally.report.document import Document, identifier, pick
 from torchtally.report.grid import wrapped
 from torchtally.units import format_bytes, format_count, format_fraction, format_seconds
 from torchtally.watch.expectation import ExpectedStep
@@ -184,13 +184,12 @@ def steps_seen(record: SourceRecord) -> str:
 
 
 def json_line(document: Document) -> str:
-    return json.dumps(document) + "\n"
+    return json.dumps({"schema": identifier("watch"), **document}) + "\n"
 
 
 def beginning_document(path: str, tolerance: float, expected: ExpectedStep | None) -> Document:
     """The first line."""
     return {
-        "schema_version": SCHEMA_VERSION,
         "kind": "watch",
         "file": path,
         "tolerance": tolerance,

@@ -325,7 +325,7 @@ def issue_table(calibration: Calibration) -> Table:
     columns = (
         Column("operator", "operator", Unit.NAME),
         Column("seconds", "each", Unit.SECONDS),
-        Column("per_s", "per second", Unit.COUNT),
+        Column("operators_per_s", "per second", Unit.COUNT),
     )
     stages = (
         ("forward", issue.forward_s),

@@ -112,7 +112,7 @@ ELEMENTS = (
     Column("place", "place", Unit.COUNT),
     Column("value", "value", Unit.WORD),
     Column("uses", "used", Unit.COUNT),
-    Column("elements", "elements of the tensor", Unit.TEXT),
+    Column("element_indices", "elements of the tensor", Unit.TEXT),
 )
 
 

@@ -61,7 +61,8 @@ def _table(answers: dict[str, Answer]) -> Table:
         units |= {figure.name: figure.unit for figure in answer.figures}
     varying = [name for name in units if len({_value(row, name) for row in cells.values()}) > 1]
     columns = [
-        Column(name.replace(" ", "_"), name, units[name], rank=n) for n, name in enumerate(varying)
+        Column(f"figure_{name.replace(' ', '_')}", name, units[name], rank=n)
+        for n, name in enumerate(varying)
     ]
     return Table(
         title="The same on other chips",

@@ -73,13 +73,10 @@ def _marks(flops: int) -> Table:
         title="Compared with known trainings",
         columns=(
             Column("training", "training", Unit.NAME),
-            Column("flops", "FLOPs", Unit.WORD),
+            Column("flops", "FLOPs", Unit.FLOPS),
             Column("times", "times this", Unit.NUMBER),
             Column("source", "from", Unit.TEXT, rank=1),
         ),
-        rows=tuple(
-            (name, f"{size:.3g}".replace("e+", "e"), size / flops, source)
-            for name, size, source in rows
-        ),
+        rows=tuple((name, int(size), size / flops, source) for name, size, source in rows),
         totals=(None,) * 4,
     )

@@ -274,7 +274,7 @@ def memory_table(memory: ServingMemory) -> Table:
         columns=(
             Column("category", "category", Unit.NAME),
             Column("bytes", "memory", Unit.BYTES),
-            Column("share", "share", Unit.FRACTION),
+            Column("bytes_share", "share", Unit.FRACTION),
             Column("note", "what", Unit.TEXT, rank=1),
         ),
         rows=tuple((part.name, part.value, part.value / whole, part.note) for part in parts),

@@ -188,7 +188,7 @@ def _layers_table(model: Model, context: int, cache: Cache) -> Table:
             Column("layers", "layers", Unit.COUNT),
             Column("tokens", "tokens kept", Unit.TOKENS),
             Column("bytes", "memory", Unit.BYTES),
-            Column("share", "share", Unit.FRACTION),
+            Column("bytes_share", "share", Unit.FRACTION),
         ),
         rows=tuple(
             (attention_text(kind), kind.count, _kept(kind, context, cache), size, size / whole)
@@ -221,9 +221,9 @@ def _weights_table(model: Model, asked: WeightFormat) -> Table:
         title="Weights, by format",
         columns=(
             Column("format", "format", Unit.NAME),
-            Column("bits", "bits each", Unit.NUMBER),
+            Column("bits_per_number", "bits each", Unit.NUMBER),
             Column("bytes", "memory", Unit.BYTES),
-            Column("what", "what", Unit.TEXT, rank=1),
+            Column("note", "what", Unit.TEXT, rank=1),
         ),
         rows=tuple(
             (
@@ -245,8 +245,8 @@ def _cache_table(model: Model, context: int, batch: int, cache: Cache) -> Table:
         columns=(
             Column("format", "format", Unit.NAME),
             Column("bytes", "memory", Unit.BYTES),
-            Column("token_bytes", "a token", Unit.BYTES),
-            Column("what", "what", Unit.TEXT, rank=1),
+            Column("bytes_per_token", "a token", Unit.BYTES),
+            Column("note", "what", Unit.TEXT, rank=1),
         ),
         rows=tuple(
             (

@@ -144,7 +144,7 @@ def _states_table(request: Request) -> Table:
         title="Parameters, gradients and optimizer state, by optimizer and recipe",
         columns=(
             Column("optimizer", "optimizer", Unit.NAME),
-            *(Column(recipe, recipe, Unit.BYTES) for recipe in SHOWN_RECIPES),
+            *(Column(f"bytes_{recipe}", recipe, Unit.BYTES) for recipe in SHOWN_RECIPES),
         ),
         rows=tuple(
             (name, *(total_bytes(recipe, name) for recipe in SHOWN_RECIPES))

@@ -1,0 +1,88 @@
+"""`tally schema`: what the documents for programs hold, as JSON Schema and in words."""
+
+import argparse
+import os
+
+from torchtally.cli.arguments import Subparsers, one_of
+from torchtally.cli.output import add_format, emit, write_bytes, write_report
+
+NAME = "schema"
+SUMMARY = "what the JSON documents hold: keys, units, JSON Schema"
+
+EPILOG = """\
+examples:
+  tally schema                        every kind of document, and what prints it
+  tally schema run                    the JSON Schema (draft 2020-12) of `tally run --json`
+  tally schema view --fields          its keys, with units, in words
+  tally schema --vocabulary           every key of every document: one name for one thing
+  tally schema --out schemas          all schemas, as files schemas/run.json, ...
+
+Each document names its schema first: "schema": "run/1". A key that is removed
+or changes its meaning raises the number; a new one does not.
+"""
+
+
+def document_names() -> "list[str]":
+    from torchtally.report.schemas import VERSIONS
+
+    return list(VERSIONS)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        NAME,
+        help=SUMMARY,
+        description="Show what the documents hold that --json and --format json print.",
+        epilog=EPILOG,
+    )
+    parser.add_argument(
+        "name", nargs="?", type=one_of(document_names), metavar="NAME",
+        help="its JSON Schema",
+    )  # fmt: skip
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--fields", action="store_true", help="with NAME: its keys as a table")
+    which.add_argument(
+        "--vocabulary", action="store_true", help="every key and column, with unit and meaning"
+    )
+    which.add_argument("--out", metavar="DIR", help="write all schemas to files of this folder")
+    add_format(parser)
+    parser.set_defaults(command=command)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print one, or the list of them. Raises UsageError for options that contradict a name."""
+    from torchtally.errors import UsageError
+    from torchtally.report.report import table_report
+    from torchtally.report.schemas import tables
+    from torchtally.report.schemas.json_schema import schema_text
+
+    if args.fields and args.name is None:
+        raise UsageError("--fields needs a document: tally schema run --fields")
+    if args.name is not None and (args.vocabulary or args.out):
+        raise UsageError("--vocabulary and --out are of all documents: leave out the name.")
+    if args.out is not None:
+        return _write_all(args.out)
+    if args.name is not None and not args.fields:
+        emit(schema_text(args.name))
+        return 0
+    if args.name is not None:
+        table = tables.fields_table(args.name)
+    else:
+        table = tables.vocabulary_table() if args.vocabulary else tables.documents_table()
+    write_report(table_report(table), args)
+    return 0
+
+
+def _write_all(folder: str) -> int:
+    """A file for each. Raises UsageError where the folder cannot be made."""
+    from torchtally.errors import UsageError
+    from torchtally.report.schemas.json_schema import schema_text
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be made ({error.strerror}).") from error
+    for name in document_names():
+        write_bytes(schema_text(name).encode(), os.path.join(folder, f"{name}.json"))
+    return 0

@@ -1,0 +1,263 @@
+"""Documents keep to their schemas, and to one vocabulary."""
+
+import ast
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import torchtally
+from tests.report.documents_of_commands import documents as printed
+from torchtally.cli import main
+from torchtally.memory import Category
+from torchtally.plan.questions.model_card import SHOWN_RECIPES
+from torchtally.report.schemas import VERSIONS
+from torchtally.report.schemas.json_schema import json_schema
+from torchtally.report.schemas.shapes import Leaf, Listed, Mapped, PartShape, Shape, documents
+from torchtally.report.schemas.vocabulary import FREE, agrees, vocabulary
+from torchtally.units import Unit
+
+SOURCE = Path(torchtally.__file__).parent
+COLUMN_MAKERS = ("Column", "_quantity")
+NOT_IN_DOCUMENTS = ("value_1",)
+MADE_UP = {
+    *(f"{category}_bytes" for category in Category),
+    *(f"bytes_{recipe}" for recipe in SHOWN_RECIPES),
+    *(f"{dtype}_{what}" for dtype in ("bfloat16", "float16", "float32")
+      for what in ("mfu", "flop_per_s")),
+    *(f"{way}_{memory}_bytes_per_s" for way in ("host_to_device", "device_to_host")
+      for memory in ("pinned", "pageable")),
+    *(f"{name}_flop_per_s" for name in ("forward", "backward", "causal_forward",
+                                        "causal_backward")),
+}  # fmt: skip
+"""Columns whose names are put together."""
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What every command really prints, by a name for each."""
+    texts = printed(tmp_path_factory.mktemp("documents"))
+    return {name: json.loads(text) for name, text in texts}
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    schema = json_schema(name, is_closed=True)
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    name = document["schema"].partition("/")[0]
+    return [
+        f"{error.json_path}: {error.message}" for error in validator(name).iter_errors(document)
+    ]
+
+
+# Schemas ------------------------------------------------------------------------------------------
+
+
+def test_everything_that_commands_print_keeps_to_its_schema(
+    samples: dict[str, dict[str, Any]],
+) -> None:
+    wrong = {name: found for name, sample in samples.items() if (found := faults(sample))}
+    assert wrong == {}
+    assert {sample["schema"].partition("/")[0] for sample in samples.values()} == set(VERSIONS)
+
+
+def test_a_document_that_breaks_its_schema_is_found(samples: dict[str, dict[str, Any]]) -> None:
+    whole = samples["run"]
+
+    def broken(*path: str | int, **change: Any) -> list[str]:
+        document = deepcopy(whole)
+        place: Any = document
+        for step in path:
+            place = place[step]
+        place.update(change)
+        return faults(document)
+
+    assert broken() == []
+    assert "'5' is not of type 'integer'" in broken(steps="5")[0]
+    assert "1.5 is not of type" in broken("totals", flops=1.5)[0]
+    assert "'speed' was unexpected" in broken("memory", speed=1)[0]
+    assert "'run/1' was expected" in broken(schema="run/99")[0]
+    assert "None is not of type 'object'" in broken(memory=None)[0]
+    assert "'line' is a required property" in faults_without(whole, "lines", 0, "line")[0]
+    assert "'parameters' is a required property" in faults_without(whole, "parameters")[0]
+
+
+def faults_without(whole: dict[str, Any], *path: str | int) -> list[str]:
+    document = deepcopy(whole)
+    place: Any = document
+    for step in path[:-1]:
+        place = place[step]
+    del place[path[-1]]
+    return faults(document)
+
+
+def test_a_published_schema_allows_keys_that_come_later(samples: dict[str, dict[str, Any]]) -> None:
+    document = {**samples["run"], "from_the_future": 1}
+    assert faults(document)
+    assert not list(Draft202012Validator(json_schema("run")).iter_errors(document))
+
+
+def test_a_column_is_described_where_it_is_published() -> None:
+    rows = json_schema("view")["$defs"]["row"]["properties"]
+    assert rows["bytes_saved"] == {
+        "type": ["integer", "null"],
+        "unit": "bytes",
+        "description": vocabulary()["bytes_saved"].meaning,
+    }
+
+
+# The vocabulary -----------------------------------------------------------------------------------
+
+
+def columns_in(source: str) -> Iterator[tuple[str, Unit]]:
+    """Every column that a file names outright, with its unit."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in COLUMN_MAKERS:
+            name, _, unit, *_ = node.args
+            if isinstance(name, ast.Constant) and isinstance(unit, ast.Attribute):
+                yield str(name.value), Unit[unit.attr]
+
+
+def strangers(source: str) -> list[str]:
+    """Columns that the vocabulary lacks, or has in another unit."""
+    words = vocabulary()
+    return [
+        f"{name} ({unit})"
+        for name, unit in columns_in(source)
+        if name not in words or not agrees(unit, words[name])
+    ]
+
+
+SOURCES = [path for path in SOURCE.rglob("*.py") if "Column(" in path.read_text(encoding="utf-8")]
+
+
+def test_every_column_of_the_package_is_in_the_vocabulary() -> None:
+    found = {path.name: strangers(path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert len(found) > 30
+    assert {name: names for name, names in found.items() if names} == {}, (
+        "report/schemas/vocabulary.toml has one name, unit and meaning for each quantity: use its "
+        "name for what is in it, and add a line for what is not"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('Column("speed", "speed", Unit.BYTES)', ["speed (bytes)"]),
+        ('Column("flops", "FLOPs", Unit.BYTES)', ["flops (bytes)"]),
+        ('_quantity("place", "line", Unit.PLACE, rank=1)', ["place (place)"]),
+        ('Column("flops", "FLOPs", Unit.FLOPS, rank=1)', []),
+        ('Column("fits", "fits", Unit.WORD)', []),
+    ],
+)
+def test_a_column_outside_of_the_vocabulary_is_found(source: str, found: list[str]) -> None:
+    assert strangers(source) == found
+
+
+def test_every_column_that_was_printed_has_the_unit_of_the_vocabulary(
+    samples: dict[str, dict[str, Any]],
+) -> None:
+    found = {
+        (column["name"], column["unit"])
+        for sample in samples.values()
+        for table in tables_in(sample)
+        for column in table["columns"]
+    }
+    words = vocabulary()
+    assert {
+        (name, unit)
+        for name, unit in found
+        if not name.startswith(FREE) and (name not in words or not agrees(Unit(unit), words[name]))
+    } == set()
+
+
+def tables_in(part: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(part, dict):
+        if "columns" in part:
+            yield part
+        part = list(part.values())
+    if isinstance(part, list):
+        for each in part:
+            yield from tables_in(each)
+
+
+def keys_of(shape: Shape) -> Iterator[tuple[str, Shape]]:
+    if isinstance(shape, PartShape):
+        for key, held in shape.fields.items():
+            yield key, held
+            yield from keys_of(held)
+    elif isinstance(shape, Listed | Mapped):
+        yield from keys_of(shape.item)
+
+
+def test_every_key_is_in_the_vocabulary_and_every_word_of_it_is_used() -> None:
+    words = vocabulary()
+    keys = [pair for document in documents().values() for pair in keys_of(document.shape)]
+    assert {key for key, _ in keys if key not in words} == set()
+    assert {key for key, shape in keys if isinstance(shape, Leaf) == words[key].is_part} == set()
+    columns = {name for path in SOURCES for name, _ in columns_in(path.read_text(encoding="utf-8"))}
+    assert words.keys() - {key for key, _ in keys} - columns - MADE_UP == set()
+
+
+def test_no_two_shares_of_the_same_thing() -> None:
+    """What this vocabulary replaced."""
+    assert not {"share", "fraction", "usd", "op", "path_text"} & vocabulary().keys()
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+def out(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["schema", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_command_lists_documents_keys_and_schemas(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = out(capsys)
+    assert all(name in listed for name in VERSIONS)
+    assert json.loads(out(capsys, "run")) == json_schema("run")
+    rows = json.loads(out(capsys, "run", "--fields", "--json"))["rows"]
+    fields = {row["path"]: row for row in rows}
+    assert fields["memory.peak_allocated_bytes"]["unit"] == "bytes"
+    assert fields["lines[].seconds"]["may_be"] == "null"
+    words = json.loads(out(capsys, "--vocabulary", "--json"))["rows"]
+    assert [row["name"] for row in words] == sorted(vocabulary())
+    out(capsys, "--out", str(tmp_path / "all"))
+    files = sorted((tmp_path / "all").iterdir())
+    assert [file.stem for file in files] == sorted(VERSIONS)
+    for file in files:
+        Draft202012Validator.check_schema(json.loads(file.read_text()))
+
+
+def code(words: list[str]) -> object:
+    """The exit status, also where the parser ends the process."""
+    try:
+        return main(["schema", *words])
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rum"], "Did you mean run?"),
+        (["--fields"], "--fields needs a document"),
+        (["run", "--vocabulary"], "leave out the name"),
+    ],
+)
+def test_what_the_command_refuses(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert code(words) == 2
+    assert said in capsys.readouterr().err
