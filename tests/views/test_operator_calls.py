@@ -49,8 +49,8 @@ def three_calls() -> Trace:
 
 def test_a_row_has_all_that_is_known() -> None:
     first, _, last = rows_of(operator_calls(account(three_calls(), roofline=H100)))
-    assert {name: first[name] for name in ("rank", "step", "tick", "part")} == {
-        "rank": 0, "step": 1, "tick": 0, "part": 0,
+    assert {name: first[name] for name in ("rank", "step", "tick", "part_number")} == {
+        "rank": 0, "step": 1, "tick": 0, "part_number": 0,
     }  # fmt: skip
     assert first["flops"] == 2 * 2 * 3 * 4
     assert first["bytes_read"] == 4 * (2 * 3 + 3 * 4)

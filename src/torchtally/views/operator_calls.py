@@ -76,7 +76,7 @@ COLUMNS: tuple[tuple[Column, Value], ...] = (
     (Column("rank", "rank", Unit.COUNT), lambda call: call.ledger.trace.world.rank),
     (Column("step", "step", Unit.COUNT), lambda call: step_of(call.ledger, call.entry.op.clock)),
     (Column("tick", "tick", Unit.COUNT), lambda call: call.entry.op.clock),
-    (Column("part", "part", Unit.COUNT), lambda call: call.entry.part),
+    (Column("part_number", "part", Unit.COUNT), lambda call: call.entry.part),
     (Column("phase", "phase", Unit.NAME), lambda call: str(call.entry.op.phase)),
     (Column("operator", "operator", Unit.PLACE), lambda call: call.entry.operator),
     (Column("overload", "overload", Unit.PLACE), lambda call: call.entry.call.overload),
