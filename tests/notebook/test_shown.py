@@ -54,6 +54,7 @@ def test_every_form_is_there_and_the_text_is_what_print_shows(kind: str) -> None
     assert bundle["text/plain"] == str(THINGS[kind])
     assert bundle["text/html"] == THINGS[kind]._repr_html_()
     assert bundle["text/markdown"].startswith("# ")
+    assert all(type(text) is str for text in bundle.values())
 
 
 def test_forms_can_be_chosen() -> None:

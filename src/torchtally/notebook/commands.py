@@ -17,7 +17,7 @@ from torchtally.cli.output import reports_collected
 from torchtally.errors import ScriptError, UsageError, did_you_mean
 from torchtally.report.report import Report
 
-PROCESSES = frozenset({"run", "fit", "train", "sweep", "sample", "audit", "bench", "watch"})
+PROCESSES = frozenset({"run", "fit", "train", "sweep", "sample", "audit", "bench", "watch", "view"})
 """Commands that run a script or a training: each in a process of its own, which can be interrupted
 and ends with what it has started."""
 

@@ -34,7 +34,7 @@ def text(value: Any) -> str:
 
 def html(value: Any) -> str:
     """The same for a notebook: escaped, without scripts or links."""
-    return report_html(report_of(value))
+    return str(report_html(report_of(value)))  # marimo writes subclasses of str as nothing
 
 
 def markdown(value: Any) -> str:
