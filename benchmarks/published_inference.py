@@ -58,7 +58,8 @@ TABLES = (
     Table(
         "vllm", "serving",
         "yobitelcomm.github.io/bench/recipes/concurrency-sweep, "
-        "johnmusgrave.com/p/vllm-throughput-latency-sweep-on", "2026-05",
+        "johnmusgrave.com/p/vllm-throughput-latency-sweep-on, mushfiqrahman.dev/?p=1668",
+        "2026-05, the others undated",
     ),
     Table(
         "deepseek", "serving",
@@ -67,8 +68,8 @@ TABLES = (
     ),
     Table(
         "mlperf", "serving",
-        "techcommunity.microsoft.com, ND GB200 v6 (unverified by MLCommons); "
-        "ainews247.org/story/36773 on MLPerf Inference 5.1", "2025-03 and 2025-09",
+        "techcommunity.microsoft.com on ND GB200 v6: 865,000 (4.1, unverified by MLCommons) and "
+        "52,000 (5.1); ainews247.org/story/36773 on NVIDIA's 8 B200 in 5.1", "2025-03 to 2025-09",
     ),
 )  # fmt: skip
 

@@ -60,10 +60,10 @@ def test_what_fits_is_what_is_said_to_fit(capsys: Capture) -> None:
 def test_reading_and_writing_are_paid_by_the_hour(capsys: Capture) -> None:
     found = figures(capsys, *LLAMA, *H100, "--price", "3.6", "--batch", "16")
     a_second = 3.6 / 3600
-    written = found["tokens/s written, prompts read elsewhere"]
-    read = found["prompt tokens/s, nothing written"]
-    assert found["cost of a million output tokens"] == pytest.approx(a_second / written * 1e6)
-    assert found["cost of a million input tokens"] == pytest.approx(a_second / read * 1e6)
+    written = found["decode tokens/s"]
+    read = found["prefill tokens/s"]
+    assert found["cost of 1M output tokens"] == pytest.approx(a_second / written * 1e6)
+    assert found["cost of 1M input tokens"] == pytest.approx(a_second / read * 1e6)
 
 
 def test_figures_can_be_limited(capsys: Capture) -> None:

@@ -174,10 +174,10 @@ def compute_bound_sequences(generator: Generator) -> Quantity:
 
 
 @closed_form(
-    "batch at which decode turns compute-bound",
+    "compute-bound batch",
     Unit.COUNT,
     "Pope et al. 2022, arXiv 2211.05102, section 2.1",
-    "of the weights' products: caches aside",
+    "of decode: of the weights' products, caches aside",
 )
 def balanced_sequences(
     weights: Bytes, flop_per_s: FlopPerS, active_parameters: ParameterCount,

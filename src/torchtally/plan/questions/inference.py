@@ -62,7 +62,7 @@ def inference(request: Request) -> Answer:
             _time_table(served),
         ),
         assumptions=tuple(assumptions(request, asked, served)),
-        unknown=(*left_out(request), *unknown_costs(request, request.chip)),
+        unknown=(*left_out(request), UNKNOWN, *unknown_costs(request, request.chip)),
     )
 
 
@@ -166,9 +166,15 @@ def _price(request: Request, served: Serving) -> Quantity | None:
 def _speeds(served: Serving) -> Iterator[Quantity]:
     yield served.first_token_s
     yield served.token_s
-    yield served.tokens_per_s.with_name("tokens/s written, prompts read in between")
-    yield served.decode_tokens_per_s.with_name("tokens/s written, prompts read elsewhere")
-    yield served.prompt_tokens_per_s.with_name("prompt tokens/s, nothing written")
+    yield served.best.token_s.with_name("time per token, best")
+    yield served.slow(served.token_s).with_name("time per token, slow")
+    yield _noted(served.tokens_per_s, "written, prompts read in between")
+    yield _noted(served.decode_tokens_per_s.with_name("decode tokens/s"), "prompts read elsewhere")
+    yield _noted(served.prompt_tokens_per_s.with_name("prefill tokens/s"), "nothing written")
+
+
+def _noted(quantity: Quantity, note: str) -> Quantity:
+    return replace(quantity, note=note)
 
 
 def _memory_figures(served: Serving, memory: ServingMemory, most: int) -> Iterator[Quantity]:
@@ -206,7 +212,7 @@ def _bill(request: Request, served: Serving) -> Iterator[Quantity]:
     if price is not None:
         for name, speed in speeds.items():
             cost = million_tokens_usd(chips, price, speed)
-            yield cost.with_name(f"cost of a million {name} tokens")
+            yield cost.with_name(f"cost of 1M {name} tokens")
     if chip.tdp_watts is not None:
         watts = Quantity(
             f"{chip.name} rated power", mean_power_watts(chip.tdp_watts), Unit.WATTS,
@@ -366,6 +372,9 @@ def _draft_in_words(draft: Draft) -> str:
         f"Speculative decoding: {draft.generator.model.name} guesses {draft.guesses} tokens, each "
         f"accepted with {draft.acceptance:.0%} (--draft, --guesses, --acceptance)."
     )
+
+
+UNKNOWN = "queues, prefixes that prompts share, sequences put off where memory runs out"
 
 
 def left_out(request: Request) -> tuple[str, ...]:
