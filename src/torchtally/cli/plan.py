@@ -21,6 +21,7 @@ from torchtally.cli.arguments import (
 )
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_or_emit, write_report
+from torchtally.cli.plan_adapters import adapter_question, adapter_request, add_adapters
 from torchtally.cli.plan_inference import EXAMPLES as INFERENCE_EXAMPLES
 from torchtally.cli.plan_inference import (
     add_inference,
@@ -114,6 +115,7 @@ def epilog() -> str:
     return (
         f"{EPILOG}recipes (default {RECIPE}):\n{recipes}\noptimizers:\n{optimizers}\n\n"
         f"weights of inference:\n{formats_text()}\n{EXAMPLES}{INFERENCE_EXAMPLES}"
+        f"{ADAPTER_EXAMPLES}"
     )
 
 
@@ -129,6 +131,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
     _add_model(parser)
     _add_training(parser)
+    add_adapters(parser)
     add_inference(parser)
     _add_chips(parser)
     _add_questions(parser)
@@ -387,6 +390,8 @@ def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Requ
     from torchtally.plan.questions.chips_needed import fewest_chips, what_to_rent
     from torchtally.plan.questions.training_time import training_time
 
+    if args.lora is not None:
+        return adapter_question(args)
     named = inference_question(args) if args.inference else _named_question(args)
     if named is not None:
         return named
@@ -479,6 +484,7 @@ def request(args: argparse.Namespace) -> "Request":
         implementation=None if args.kernels is None else Implementation(args.kernels),
         layout=args.layout or "",
         inference=inference_request(args),
+        adapters=adapter_request(args),
         is_for_torchtitan=args.torchtitan is not None,
         rows=args.top,
     )

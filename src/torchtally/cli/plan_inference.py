@@ -101,7 +101,12 @@ def formats_text() -> str:
 def inference_request(args: argparse.Namespace) -> "InferenceRequest | None":
     """What is asked of inference. Raises UsageError for its options without --inference."""
     if not args.inference:
-        given = [name for name in OPTIONS if getattr(args, name) is not None]
+        # Frozen weights beside adapters have a format, too.
+        given = [
+            name
+            for name in OPTIONS
+            if getattr(args, name) is not None and not (name == "weights" and args.lora)
+        ]
         if given:
             option = given[0].replace("_", "-")
             raise UsageError(f"--{option} is an option of inference: add --inference.")

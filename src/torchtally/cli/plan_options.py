@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from torchtally.cli.plan_adapters import OPTIONS as ADAPTERS
 from torchtally.cli.plan_inference import OPTIONS as INFERENCE
 from torchtally.errors import UsageError
 
@@ -27,12 +28,14 @@ STEP = frozenset(
 """What a predicted step and its memory depend on."""
 SERVED = frozenset(("prompt", "weights", "kv_cache", "kv_block", "engine", "memory"))
 """What the memory of a model that generates depends on."""
+TUNED = frozenset((*ADAPTERS, "weights", "recipe", "optimizer", "recompute", "attention", "memory"))
+"""What the memory of a fine-tuning depends on."""
 GUESSED = frozenset(("draft", "guesses", "acceptance"))
 ALWAYS = frozenset(("gpus", "compare"))
 """Without --gpus, those that describe a chip are refused before."""
 CHECKED = frozenset(
     (*MODEL, *BY_SIZES, *COUNTED, *STEP, "tokens", "mfu", "price", "deadline", "budget",
-     "largest", "tokens_per_s", "flops", "top", *INFERENCE)
+     "largest", "tokens_per_s", "flops", "top", *INFERENCE, *ADAPTERS)
 )  # fmt: skip
 """Every option that has to change an answer; what is not here is of the output, or asks."""
 
@@ -58,6 +61,11 @@ def used_options(request: "Request", question: Question) -> Options:
     """What the question's answer depends on, of this model on these chips."""
     from torchtally.plan.questions.chips_needed import fewest_chips, what_to_rent
     from torchtally.plan.questions.compute_budget import compute_budget
+    from torchtally.plan.questions.fine_tuning import (
+        fine_tuning,
+        largest_tuned_batch,
+        largest_tuned_sequence,
+    )
     from torchtally.plan.questions.fit import fit
     from torchtally.plan.questions.implied_mfu import implied_mfu
     from torchtally.plan.questions.inference import inference
@@ -94,6 +102,9 @@ def used_options(request: "Request", question: Question) -> Options:
         inference_memory: {*SERVED, "sequence", "generate", "batch"} - {"memory"},
         most_sequences_served: {*SERVED, "sequence", "generate", "largest"},
         longest_context_served: {*SERVED, "batch", "largest"},
+        fine_tuning: _fine_tuning(request),
+        largest_tuned_batch: {*TUNED, "sequence", "largest"},
+        largest_tuned_sequence: {*TUNED, "micro_batch", "largest"},
     }  # fmt: skip
     has_model = question not in (largest_model, compute_budget)
     return frozenset(uses[question]) | (MODEL if has_model else frozenset())
@@ -122,6 +133,16 @@ def _largest_model(request: "Request") -> set[str]:
     used = {"largest", "recipe", "optimizer", "memory", "sequence"}
     with_activations = {"micro_batch", "batch", "recompute", "attention", "kernels"}
     return used | with_activations if request.sequence is not None else used
+
+
+def _fine_tuning(request: "Request") -> set[str]:
+    used = {*ADAPTERS, "weights", "recipe", "optimizer", "sequence", "convention", "recompute"}
+    if request.cluster is None:
+        return used
+    used |= {*TUNED, "micro_batch"}
+    if request.tokens is not None and request.mfu is not None:
+        used |= {"tokens", "mfu", "price", "peak"}
+    return used
 
 
 def _compute_budget(request: "Request") -> set[str]:

@@ -69,7 +69,7 @@ def activations(
     """All that a micro-batch of so many sequences keeps for its backward pass."""
     at = setting_of(model, batch, sequence, recipe, **options)
     embedding, head = embedding_activation_bytes(at), head_activation_bytes(at)
-    layers = tuple(_layers_bytes(at, kind) for kind in model.kinds)
+    layers = tuple(layers_activation_bytes(at, kind) for kind in model.kinds)
     working = working_activation_bytes(at)
     kinds = {f"layers_{n}": layer for n, layer in enumerate(layers)}
     whole = derive(
@@ -86,7 +86,7 @@ def activations(
     return Activations(embedding, layers, head, working, whole)
 
 
-def _layers_bytes(at: Setting, kind: Layer) -> Quantity:
+def layers_activation_bytes(at: Setting, kind: Layer) -> Quantity:
     """Of all layers of a kind. With adapters the first layer of all keeps less."""
     one = layer_activation_bytes(at, kind)
     if at.adapter is None or kind is not at.model.kinds[0] or at.recompute is Recompute.FULL:

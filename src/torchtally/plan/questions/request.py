@@ -20,6 +20,7 @@ from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
 if TYPE_CHECKING:
+    from torchtally.plan.questions.adapter_request import AdapterRequest
     from torchtally.plan.questions.inference_request import InferenceRequest
 
 T = TypeVar("T")
@@ -91,6 +92,8 @@ class Request:
     is_for_torchtitan: bool = False
     """A search tries what torchtitan has, and its answer has the configuration."""
     inference: "InferenceRequest | None" = None
+    adapters: "AdapterRequest | None" = None
+    """Fine-tuning; None: all weights are trained."""
     """Of inference; None: it is trained."""
     rows: int | None = None
     """Of a table; None: one page."""
@@ -143,6 +146,10 @@ class Request:
     @property
     def of_inference(self) -> "InferenceRequest":
         return _given(self.inference, "Missing question about inference: give --inference.")
+
+    @property
+    def of_adapters(self) -> "AdapterRequest":
+        return _given(self.adapters, "Missing adapters: give --lora 16.")
 
     @property
     def of_mfu(self) -> Quantity:
