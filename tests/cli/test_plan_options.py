@@ -55,6 +55,9 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 VALUES: dict[str, tuple[str, ...]] = {
     "--parameters": ("3B",),
     "--tokens": ("7B",),
+    "--lora": ("8",),
+    "--lora-targets": ("q",),
+    "--lora-dropout": ("0.1",),
     "--sequence": ("256",),
     "--micro-batch": ("2",),
     "--batch": ("64",),

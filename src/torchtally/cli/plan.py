@@ -21,6 +21,7 @@ from torchtally.cli.arguments import (
 )
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_or_emit, write_report
+from torchtally.cli.plan_adapters import EXAMPLES as ADAPTER_EXAMPLES
 from torchtally.cli.plan_adapters import adapter_question, adapter_request, add_adapters
 from torchtally.cli.plan_inference import EXAMPLES as INFERENCE_EXAMPLES
 from torchtally.cli.plan_inference import (

@@ -1,12 +1,13 @@
 """Closed forms of low-rank adapters against the ledger of PEFT's own, on models of transformers."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tests.plan.consistency.references import REFERENCES, Reference, model_of
+from tests.plan.consistency.references import REFERENCES, Reference, maker, model_of
 from tests.plan.consistency.traced import Traced
 from torchtally import account, run
 from torchtally.errors import UsageError
@@ -17,6 +18,8 @@ from torchtally.plan.adapters import adapted_flops, adapter_of, adapter_weights
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.flops import Recompute
+from torchtally.plan.inference.formats import weight_format
+from torchtally.plan.inference.weights import model_bytes
 from torchtally.plan.memory import states
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.recipes import recipe
@@ -26,6 +29,13 @@ from torchtally.work.convention import Convention
 
 SCALAR_BYTES = 8
 RANK = 12
+OF_64S = Reference(
+    maker(
+        "LlamaForCausalLM", "LlamaConfig", hidden_size=256, intermediate_size=704,
+        num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=4, vocab_size=1000,
+    )
+)  # fmt: skip
+"""Every matrix is of whole blocks of 64 weights that share a scale."""
 
 
 def adapted(reference: Reference, targets: str | list[str], dropout: float = 0.0) -> nn.Module:
@@ -48,18 +58,22 @@ def train(
         model = adapted(reference, targets, dropout)
         if is_checkpointed:
             model.base_model.model.activation_checkpointing_enable({"use_reentrant": False})
-        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-        vocabulary = model.config.vocab_size
-        for _ in range(2):
-            ids, labels = (
-                torch.randint(0, vocabulary, (reference.batch, reference.sequence), device="cuda")
-                for _ in range(2)
-            )
-            model(input_ids=ids, labels=labels, use_cache=False).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        steps(model, reference)
 
     return Traced(account(run(script, gpu="H100-SXM")))
+
+
+def steps(model: nn.Module, reference: Reference) -> None:
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    vocabulary = model.config.vocab_size
+    for _ in range(2):
+        ids, labels = (
+            torch.randint(0, vocabulary, (reference.batch, reference.sequence), device="cuda")
+            for _ in range(2)
+        )
+        model(input_ids=ids, labels=labels, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 CASES = [
@@ -141,3 +155,50 @@ def test_what_has_no_adapters_is_refused() -> None:
     for name in ("mixtral-8x7b", "deepseek-v3"):
         with pytest.raises(UsageError, match="not counted here"):
             adapter_of(known_model(name), 8)
+
+
+def test_quantised_weights_are_the_ledgers() -> None:
+    """QLoRA by bitsandbytes: packed weights and their scales, and what is kept beside them."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    reference, model = OF_64S, OF_64S.model
+
+    def script() -> None:
+        import peft
+
+        base = reference.make().to(torch.bfloat16)
+        for parent in [
+            part for layer in base.model.layers for part in (layer.self_attn, layer.mlp)
+        ]:
+            for name, child in list(parent.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(parent, name, quantised(bitsandbytes, child))
+        settings: dict[str, Any] = {"r": RANK, "target_modules": "all-linear"}
+        tuned = peft.get_peft_model(
+            base.cuda(), peft.LoraConfig(**settings, task_type="CAUSAL_LM")
+        ).train()
+        steps(tuned, reference)
+
+    traced = Traced(account(run(script, gpu="H100-SXM")))
+    adapter = adapter_of(model, RANK)
+    how = recipe("bf16")
+    found = activations(model, reference.batch, reference.sequence, how, adapter=adapter)
+    kept = found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    assert abs(kept - traced.kept_bytes) <= SCALAR_BYTES * model.layers
+    trained = states(adapter_weights(model, adapter), recipe("fp32"), optimizer("adamw"))
+    base = model_bytes(model, weight_format("nf4")).value
+    scales = sum(
+        math.prod(weight.shape) * weight.count // 64 * 4
+        for weight in weights_of(model)
+        if weight.uses and weight.name != "head"
+    )
+    assert traced.bytes_of(Role.PARAMETER) == trained.parameters.value + base - scales
+
+
+def quantised(bitsandbytes: Any, linear: nn.Linear) -> nn.Module:
+    settings: dict[str, Any] = {"quant_type": "nf4", "compress_statistics": False}
+    packed = bitsandbytes.nn.Linear4bit(
+        linear.in_features, linear.out_features, bias=False, compute_dtype=torch.bfloat16,
+        **settings,
+    )  # fmt: skip
+    packed.weight = bitsandbytes.nn.Params4bit(linear.weight.data, requires_grad=False, **settings)
+    return packed

@@ -119,7 +119,7 @@ def _adapters_saved(
         yield at.keep(name, elements, size, region, "adapters' gradients", **sizes)
     for target in targets:
         if is_copied:
-            yield at.keep(f"{name}, for the adapter of {target}", elements, size, region,
+            yield at.keep(f"{name}: A of {target}", elements, size, region,
                            "A's gradient", **sizes)  # fmt: skip
         if adapter.dropout > 0 and (at.first is None or at.first.has_input(target)):
             yield at.keep(f"dropout mask of {target}'s adapter", elements, BOOL_BYTES, region,

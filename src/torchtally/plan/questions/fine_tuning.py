@@ -1,7 +1,7 @@
 """Does fine-tuning with low-rank adapters fit, and what does it compute?"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.errors import UsageError
@@ -117,7 +117,7 @@ def fine_tuning(request: Request) -> Answer:
             *chips_text(request.of_cluster),
         ),
         figures=(memory.total, capacity, *figures, *_time(request, flops)),
-        tables=(memory_table(memory),),
+        tables=(memory_table(memory), other_ways(plan, batch, length, capacity)),
         assumptions=(*in_words(plan, assumption), f"Micro-batches of {batch} (--micro-batch)."),
         unknown=("the step's time: `tally run` predicts that of a script",)
         + (unknown_costs(request, request.chip) if request.tokens is not None else ()),
@@ -276,6 +276,27 @@ def memory_table(memory: FineTuningMemory) -> Table:
             if quantity.value
         ),
         totals=(None, whole, 1.0, None),
+    )
+
+
+def other_ways(plan: FineTuning, batch: int, sequence: int, capacity: Quantity) -> Table:
+    """The same with weights in 16 and in 4 bits, layers recomputed or not, or without adapters."""
+    rows = []
+    for base in dict.fromkeys((plan.base.name, "bf16", "nf4")):
+        for recompute in (Recompute.NONE, Recompute.FULL):
+            request = replace(plan.request, recompute=recompute)
+            other = replace(plan, base=weight_format(base), request=request)
+            memory = memory_of(other, batch, sequence)
+            rows.append((base, str(recompute), memory.total.value, claim_of(memory, capacity)))
+    return Table(
+        title="The same in other ways",
+        columns=(
+            Column("weight_format", "--weights", Unit.NAME),
+            Column("recompute", "--recompute", Unit.WORD),
+            Column("bytes", "memory", Unit.BYTES),
+            Column("claim", "", Unit.WORD),
+        ),
+        rows=tuple(rows),
     )
 
 
