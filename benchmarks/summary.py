@@ -5,11 +5,14 @@ copies the model, makes the optimizer's state, takes the step and accounts it: p
 bytes saved, time and peak memory. One process, repetitions in turn. Target: no more than the peer's
 step.
 
-    python -m benchmarks.summary [--repeat 5] [--layers N] [--json FILE]
+    python -m benchmarks.summary [--repeat 5] [--layers N] [--models gpt-2 moe] [--json FILE]
 """
 
 import gc
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,54 +31,98 @@ from benchmarks.measuring import (
     show,
     write,
 )
-from benchmarks.models import Model, training_step
+from benchmarks.models import Model
+from benchmarks.peer_models import MODELS as PEER_MODELS
+from benchmarks.peer_models import PeerModel
 
 TARGET_RATIO = 1.0
 WAYS = {"step": "FlopCounterMode, step", "passes": "FlopCounterMode, forward and backward"}
 
 
-class Meta:
+@dataclass(frozen=True, slots=True)
+class Subject:
     """A model on meta tensors with its batch, built once for everybody."""
 
-    def __init__(self, model: Model) -> None:
-        with torch.device("meta"):
-            self.model = model.build().train()
-            self.ids = torch.zeros(model.batch, model.sequence, dtype=torch.long)
-        self.flops = {"flop_counter": 0, "summary": 0}
+    name: str
+    model: Any
+    tensors: Sequence[Any] = ()
+    named: Callable[[], dict[str, Any]] = dict
+    """Anew for each call: the model writes into an empty cache."""
 
-    def inputs(self) -> dict[str, Any]:
-        """The empty cache tells transformers that the batch is not packed sequences."""
+    def loss(self) -> Any:
+        output = self.model(*self.tensors, **self.named())
+        return output.sum() if isinstance(output, torch.Tensor) else output.loss
+
+
+def of_text(model: Model) -> Subject:
+    """A model of language with its labels, at the sizes that it is known by.
+
+    The empty cache tells transformers that the batch is not packed sequences.
+    """
+    with torch.device("meta"):
+        built = model.build().train()
+        ids = torch.zeros(model.batch, model.sequence, dtype=torch.long)
+
+    def named() -> dict[str, Any]:
         from transformers import DynamicCache
 
-        return {"input_ids": self.ids, "labels": self.ids, "past_key_values": DynamicCache()}
+        return {"input_ids": ids, "labels": ids, "past_key_values": DynamicCache()}
+
+    return Subject(model.name, built, named=named)
+
+
+def of_peers(model: PeerModel) -> Subject:
+    """A model of the peers' table."""
+    with torch.device("meta"):
+        return Subject(f"{model.name} (of the peers' table)", model.build(), model.tensors())
+
+
+SUBJECTS: dict[str, Callable[[int | None], Subject]] = {
+    **{key: partial(lambda model, layers: of_text(model.with_layers(layers)), model)
+       for key, model in MODELS.items()},
+    **{model.name.lower(): partial(lambda model, _: of_peers(model), model)
+       for model in PEER_MODELS},
+}  # fmt: skip
+"""By name, made with so many layers where a model's number can be chosen."""
+
+
+@dataclass(slots=True)
+class Meta:
+    """A subject with what both ways count of it."""
+
+    subject: Subject
+    flops: dict[str, int] = field(default_factory=dict)
 
     def counted(self, *, steps: bool) -> Spent:
         gc.collect()
-        optimizer = torch.optim.AdamW(self.model.parameters()) if steps else None
+        model = self.subject.model
+        optimizer = torch.optim.AdamW(model.parameters()) if steps else None
         counter = FlopCounterMode(display=False)
         with Stopwatch() as watch, counter:
-            if optimizer is None:
-                self.model(**self.inputs()).loss.backward()
-            else:
-                training_step(self.model, self.ids, optimizer)
-        self.model.zero_grad()
+            self.subject.loss().backward()
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad()
+        model.zero_grad()
         self.flops["flop_counter"] = counter.get_total_flops()
         return watch.spent
 
     def summarised(self) -> Spent:
         gc.collect()
+        subject = self.subject
         with Stopwatch() as watch:
             found = torchtally.summary(
-                self.model, gpu="H100-SXM", precision="as-is", named_inputs=self.inputs()
-            )
+                subject.model, *subject.tensors, gpu="H100-SXM", precision="as-is",
+                named_inputs=subject.named(),
+            )  # fmt: skip
             found.table()
         self.flops["summary"] = found.ledger.total.flops_matmul
         return watch.spent
 
 
-def measure(model: Model, repetitions: int) -> dict[str, Any]:
+def measure(subject: Subject, repetitions: int) -> dict[str, Any]:
     """Medians of all ways, the ratios to the peer, and every single run."""
-    meta = Meta(model)
+    meta = Meta(subject)
     runs = interleaved(
         {
             "step": lambda: meta.counted(steps=True),
@@ -91,7 +138,7 @@ def measure(model: Model, repetitions: int) -> dict[str, Any]:
         for clock in ("wall_s", "cpu_s")
     }
     return {
-        "model": model.name,
+        "model": subject.name,
         "seconds": {
             way: {"wall_s": spent.wall_s, "cpu_s": spent.cpu_s} for way, spent in figures.items()
         },
@@ -105,16 +152,16 @@ def main(argv: list[str] | None = None) -> int:
     options = parser(__doc__)
     options.set_defaults(repeat=5)
     options.add_argument("--layers", type=int, default=None, metavar="N", help="fewer layers")
-    options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    options.add_argument("--models", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
     args = options.parse_args(argv)
     records = []
     for key in args.models:
-        model = MODELS[key].with_layers(args.layers)
-        measure(model.with_layers(1), 1)  # first-use costs of torch and torchtally
-        figures = measure(model, args.repeat)
+        measure(SUBJECTS[key](1), 1)  # first-use costs of torch and torchtally
+        subject = SUBJECTS[key](args.layers)
+        figures = measure(subject, args.repeat)
         records.append(figures)
         show(
-            f"{model.name}: seconds, wall (CPU), median of {args.repeat}",
+            f"{subject.name}: seconds, wall (CPU), median of {args.repeat}",
             ("", "seconds"),
             [
                 (WAYS.get(way, way), f"{seconds(spent['wall_s'])} ({seconds(spent['cpu_s'])})")

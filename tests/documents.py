@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peer_models import all_peer_models_table, peer_models_table
 from benchmarks.peers import peers_table
 from benchmarks.published_inference import engines_table
 from benchmarks.published_inference import sources as inference_sources
@@ -226,6 +227,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "layers": layers_table,
     "arrows": arrows_line,
     "peers": peers_table,
+    "peer_models": peer_models_table,
+    "all_peer_models": all_peer_models_table,
     "score": score_line,
     "corpus": score_table,
     "operators": operators_table,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import peers
+from benchmarks import peer_models, peers
 from tests.bench.small import bench_of_small_operators
 from tests.builders import big_trace
 from tests.warm import commands
@@ -73,6 +73,12 @@ def test_summary_against_the_flop_counter(tmp_path: Path) -> None:
     B, S, d = 4, 1024, 768
     scores = 2 * B * S * S * d
     assert model["flops"]["summary"] - model["flops"]["flop_counter"] == scores
+
+
+def test_summary_of_a_model_of_the_peers(tmp_path: Path) -> None:
+    """Of a convolutional network nothing is computed twice: both count the same."""
+    (model,) = figures(tmp_path, "summary", "--models", "resnet-50")["models"]
+    assert model["flops"]["summary"] == model["flops"]["flop_counter"]
 
 
 def test_start_up(tmp_path: Path) -> None:
@@ -191,6 +197,45 @@ def test_peers(tmp_path: Path) -> None:
     assert counter["flops"] == products  # on meta tensors attention is written out
     assert products + scores < ours["flops"] < 1.01 * (products + scores)
     assert ours["cpu_s"] > 0
+
+
+def test_six_models_by_hand(tmp_path: Path) -> None:
+    """To the last FLOP; the counter of torch, on meta tensors, has no rule for grouped products."""
+    document = figures(tmp_path, "peer_models", "--tools", "torchtally,FlopCounterMode")
+    by_hand = {model["name"]: model["forward_flops"] for model in document["models"]}
+    counted, parameters = (
+        {record["model"]: record[key] for record in document["tools"][0]["models"]}
+        for key in ("flops", "parameters")
+    )
+    assert counted == by_hand
+    assert parameters == {model["name"]: model["parameters"] for model in document["models"]}
+    peer = {record["model"]: record["flops"] for record in document["tools"][1]["models"]}
+    assert {name for name, flops in peer.items() if flops != by_hand[name]} <= {"MoE"}
+
+
+def test_readme_has_the_stored_figures_of_other_tools() -> None:
+    """All tools, all models, and no other figures than those of the last run."""
+    results = json.loads(peer_models.RESULTS.read_text())
+    table = peer_models.peer_models_table()
+    assert table in (ROOT / "README.md").read_text()
+    assert peer_models.all_peer_models_table() in (ROOT / "docs" / "peers.md").read_text()
+    assert [tool["name"] for tool in results["tools"]] == [tool.name for tool in peer_models.TOOLS]
+    assert [model["forward_flops"] for model in results["models"]] == [
+        model.forward_flops for model in peer_models.MODELS
+    ]
+    assert all(f"| {tool.name} |" in table for tool in peer_models.TOOLS)
+
+
+def test_a_model_on_which_a_tool_fails_is_listed_with_the_reason() -> None:
+    def fail(model: peer_models.PeerModel) -> peer_models.Ask:
+        raise ValueError("no rule\nfor this")
+
+    tool = peer_models.ModelTool("x", fail)
+    record = peer_models.asked(tool, peer_models.MODELS[0], 1)
+    assert record["problem"] == "fails: ValueError: no rule for this"
+    assert peer_models.of_closed_form(record, 100) == "fails"
+    assert peer_models.of_closed_form({"flops": 50}, 100) == "50.0 %"
+    assert peer_models.of_closed_form({"flops": 100}, 100) == "100 %"
 
 
 def test_a_peer_that_fails_is_listed_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
