@@ -50,6 +50,11 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "inference-memory": ("gpt2", "--inference"),
     "most-sequences": (*SMALL, "--inference", "--largest", "batch"),
     "longest-context": (*SMALL, "--inference", "--largest", "sequence"),
+    "fine-tuning": (*SMALL, "--lora", "4"),
+    "fine-tuning, without chips": ("gpt2", "--lora", "4"),
+    "fine-tuning, of tokens": (*SMALL, "--lora", "4", "--tokens", "1B", *MFU),
+    "largest-batch, of adapters": (*SMALL, "--lora", "4", "--largest", "batch"),
+    "largest-sequence, of adapters": (*SMALL, "--lora", "4", "--largest", "sequence"),
 }
 
 VALUES: dict[str, tuple[str, ...]] = {
