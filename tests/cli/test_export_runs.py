@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,8 @@ def test_a_file_of_its_name_is_replaced(
         (["--to", "perfetto", "--gpu", "8xH100-SXM"], "For one of them: --gpu H100-SXM."),
         (["--to", "perfetto", "--step", "9"], "the run completed steps 1 to 2"),
         (["--to", "perfetto", "--dtype", "float16"], "--dtype is of a model"),
+        (["--to", "csv", "--of", "flops"], "--to csv has every quantity: leave out --of."),
+        (["--to", "folded", "--of", "flop"], "Did you mean flops"),
         (["--to", "hf", "--of", "flops", "-o", "m"], "--of is of a run"),
         (["--to", "hf", "--step", "all", "-o", "m"], "of one checkpoint"),
         (["--to", "hf"], "Name the folder: -o models/mine"),
@@ -88,3 +92,16 @@ def test_help_has_a_line_for_every_format(capsys: pytest.CaptureFixture[str]) ->
     text = capsys.readouterr().out
     for name in export_names():
         assert f"  {name} " in text
+
+
+def test_no_format_needs_torch(file: str) -> None:
+    """In a fresh Python, whose imports are its own."""
+    program = (
+        "import sys; from torchtally.cli import main\n"
+        "for name in sys.argv[2:]:\n"
+        "    assert main(['export', sys.argv[1], '--to', name]) == 0\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, file, *export_names()], check=True, stdout=subprocess.PIPE
+    )

@@ -103,6 +103,7 @@ def command(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError for options of a run with a model, and the other way round."""
     from torchtally.errors import UsageError
+    from torchtally.report.exports import exporter
 
     is_model = args.to == MODEL
     for name in OF_A_RUN if is_model else OF_A_MODEL:
@@ -111,6 +112,8 @@ def check(args: argparse.Namespace) -> None:
                 f"--{name} is of {'a run' if is_model else 'a model'}: leave it out with "
                 f"--to {args.to}."
             )
+    if args.of and not getattr(exporter(args.to), "IS_OF_A_QUANTITY", False):
+        raise UsageError(f"--to {args.to} has every quantity: leave out --of.")
     if is_model and args.output is None:
         raise UsageError("--to hf: where? Name the folder: -o models/mine.")
     if is_model and not isinstance(args.step, int | None):

@@ -175,27 +175,15 @@ def is_drawn(args: argparse.Namespace) -> bool:
 
 
 def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Report":
-    from torchtally.report.ledger import ledger_report, roofline_report, view_report
+    from torchtally.report.ledger import roofline_report, view_report
+    from torchtally.report.whole_run import run_report
 
     if is_drawn(args):
         return roofline_report(ledger)
     table = _table(ledger, chips, args)
-    if table is None and ledger.trace.measured is not None and not chips:
-        return _of_a_real_run(ledger, args.columns)
     if table is None:
-        return ledger_report(ledger, file=args.file, columns=args.columns)
+        return run_report(ledger, file=args.file, columns=args.columns, is_elsewhere=bool(chips))
     return view_report(table, ledger)
-
-
-def _of_a_real_run(ledger: "Ledger", columns: "Sequence[str] | None") -> "Report":
-    """The page of a profiler's trace, or of a memory snapshot."""
-    if ledger.is_measured:
-        from torchtally.report.explained import explained_report
-
-        return explained_report(ledger, columns)
-    from torchtally.report.snapshot import snapshot_report
-
-    return snapshot_report(ledger)
 
 
 def check(args: argparse.Namespace) -> None:

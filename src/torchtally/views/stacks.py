@@ -104,8 +104,8 @@ def time_stacks(ledger: Ledger) -> StackTotals:
     """The step's seconds, each operator's kernels and the device's idle time before them."""
     if not ledger.is_timed:
         raise UsageError(
-            f"{ledger.trace.chip}: times are unknown, so there are no stacks of time. Name a chip "
-            "of which they are known: --gpu H100-SXM."
+            f"{ledger.trace.chip or ledger.trace.script}: times are unknown, so there are no "
+            "stacks of time. Name a chip of which they are known: --gpu H100-SXM."
         )
     seconds = [ledger.slot(entry).seconds for entry in ledger.reported]
     untimed = sum(each.count for each in ledger.untimed)

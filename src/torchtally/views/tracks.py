@@ -103,8 +103,8 @@ def tracks_of(ledger: Ledger, *, is_folded: bool = False) -> tuple[RankTracks, .
     """
     if ledger.roofline is None:
         raise UsageError(
-            f"{ledger.trace.chip}: times are unknown, so there is no timeline. Name a chip of "
-            "which they are known: --gpu H100-SXM."
+            f"{ledger.trace.chip or ledger.trace.script}: times are unknown, so there is no "
+            "timeline. Name a chip of which they are known: --gpu H100-SXM."
         )
     return tuple(
         rank_tracks(part, begins_s, is_folded=is_folded) for part, begins_s in timed_parts(ledger)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch.cuda import _memory_viz
 
 import torchtally
@@ -18,12 +19,13 @@ from tests.truth.snapshot_case import main as snapshot_case
 from tests.truth.snapshots import FILE
 from tests.virtual.test_cuda_memory import VIEWER_OPCODES
 from torchtally.chips import chip
+from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.profiles.history import trace_of_snapshot
 from torchtally.profiles.snapshot import read_snapshot
 from torchtally.report.exports import Wanted, export
 from torchtally.timing.roofline import Roofline
-from torchtally.trace import Reserved, Trace
+from torchtally.trace import Measured, Reserved, Trace
 from torchtally.views.memory_snapshot import memory_snapshot
 from torchtally.views.summary import reserved_bytes_of
 
@@ -195,6 +197,15 @@ def test_a_run_that_reserved_otherwise_says_so() -> None:
     (text,) = memory_snapshot(account(builder.build())).disagreements
     assert f"{20 * MIB} bytes reserved ({22 * MIB} in the run)" in text
     assert export(account(builder.build()), "memory-snapshot").remarks == (text,)
+
+
+def test_a_profile_without_memory_events_is_refused() -> None:
+    builder = TraceBuilder()
+    builder.run(mm_call(4, 4, 4), [-1, -1])
+    measured = Measured("torch.profiler", "k.json", (), (), has_memory=False)
+    ledger = account(structs.replace(builder.build(), measured=measured))
+    with pytest.raises(UsageError, match="Record with profile_memory=True"):
+        export(ledger, "memory-snapshot")
 
 
 def out_of_memory() -> None:

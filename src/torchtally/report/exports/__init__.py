@@ -3,6 +3,7 @@
     SUMMARY: str                 its line in `tally export --help`
     SUFFIX: str                  of the file's name where none is given: run.tally -> run.trace.json
     def export(ledger: Ledger, wanted: Wanted) -> Exported: ...
+    IS_OF_A_QUANTITY = True      where it is of one (`--of`); may be left out
 
 The file's name, with "-" for "_", is the format's. A new file is a new format of `tally export`.
 """

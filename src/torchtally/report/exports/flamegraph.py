@@ -25,6 +25,7 @@ from torchtally.views.stacks import NS, Level, LevelKind, StackTotals, stacks
 
 SUMMARY = "stacks as a picture (SVG), of --of QUANTITY, for a browser or a document"
 SUFFIX = ".svg"
+IS_OF_A_QUANTITY = True
 
 WIDTH = 1200
 MARGIN = 10
@@ -143,7 +144,8 @@ def header(found: StackTotals, ledger: Ledger) -> Iterator[str]:
     how = "" if found.unit is not Unit.SECONDS else "measured, " if ledger.is_measured else (
         "predicted, "
     )  # fmt: skip
-    about = f"{how}{ledger.trace.script} on {ledger.trace.chip}, {found.period}"
+    rank = f"rank {ledger.trace.world.rank}, " if ledger.trace.world.size > 1 else ""
+    about = f"{how}{ledger.trace.script} on {rank}{ledger.trace.chip}, {found.period}"
     yield label(MARGIN, 38, cut(about, WIDTH - 2 * MARGIN), "faint")
     phases = {level.phase for levels, _ in found.rows for level in levels if level.phase}
     kinds = [str(LevelKind.MODULE), str(LevelKind.LINE)]

@@ -11,6 +11,7 @@ from torchtally.views.stacks import Level, stacks
 
 SUMMARY = "stacks as text, of --of QUANTITY, for flamegraph.pl, inferno, speedscope"
 SUFFIX = ".folded.txt"
+IS_OF_A_QUANTITY = True
 
 
 def export(ledger: Ledger, wanted: Wanted) -> Exported:

@@ -3,8 +3,8 @@
 from torchtally.ledger import Ledger
 from torchtally.report.exports import Exported, Wanted
 from torchtally.report.formats import render
-from torchtally.report.ledger import ledger_report
 from torchtally.report.report import Look
+from torchtally.report.whole_run import run_report
 
 SUMMARY = "the page about the run, for an issue or a pull request"
 SUFFIX = ".md"
@@ -12,4 +12,4 @@ SUFFIX = ".md"
 
 def export(ledger: Ledger, wanted: Wanted) -> Exported:
     """One text."""
-    return Exported({"": render(ledger_report(ledger), "markdown", Look())})
+    return Exported({"": render(run_report(ledger), "markdown", Look())})

@@ -2,6 +2,7 @@
 
 import pickle
 
+from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
 from torchtally.memory.allocator.snapshot import SNAPSHOT_PROTOCOL
 from torchtally.report.exports import Exported, Wanted
@@ -12,7 +13,15 @@ SUFFIX = ".snapshot.pickle"
 
 
 def export(ledger: Ledger, wanted: Wanted) -> Exported:
-    """One pickle; of the other ranks that ran one each, beside it."""
+    """One pickle; of the other ranks that ran one each, beside it.
+
+    Raises UsageError for a profiler's trace without memory events.
+    """
+    if not ledger.knows_memory:
+        raise UsageError(
+            f"{ledger.trace.script}: recorded without memory events, so there is no memory to "
+            "show. Record with profile_memory=True."
+        )
     parts: dict[str, str | bytes] = {}
     remarks: list[str] = []
     for rank in (ledger, *ledger.others):
