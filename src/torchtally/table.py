@@ -69,6 +69,8 @@ class Table(Shown):
     """
     left_out: int = 0
     """Rows that were cut by `top`."""
+    filtered_out: int = 0
+    """Rows that conditions left out; the note says which."""
     note: Prose = ""
     """What is needed to read the numbers right."""
 

@@ -48,3 +48,19 @@ def test_a_trace_that_is_none_is_said_by_its_name(traces: Path) -> None:
     assert done.returncode != 0
     assert "broken.tally" in done.stderr
     assert len(done.stderr.splitlines()) <= 2
+
+
+def test_columns_sort_and_filter_of_one_table(traces: Path) -> None:
+    words = ("before.tally", "after.tally", "--by", "line")
+    done = diff(*words, "--filter", "flops_change>0", "--filter", "source~x", "--sort",
+                "count_change", "--columns", "line,count_change", "--json", cwd=traces)  # fmt: skip
+    document = json.loads(done.stdout)
+    counts = [row["count_change"] for row in document["rows"]]
+    assert counts == sorted(counts, reverse=True)
+    assert [column["name"] for column in document["columns"]] == ["line", "count_change"]
+    assert "flops_change>0 and source~x" in document["note"]
+    for wrong, said in ((("--filter", "flops_change>0"), "--by line"),
+                        ((*words[2:], "--filter", "flop>0"), "Did you mean")):  # fmt: skip
+        done = diff(*words[:2], *wrong, cwd=traces)
+        assert done.returncode == 2
+        assert said in done.stderr

@@ -473,3 +473,21 @@ def test_a_reader_that_leaves_early_ends_the_command_in_silence(file: str) -> No
 def test_an_error_without_a_stderr_still_has_its_exit_code(file: str) -> None:
     for line in ("tally show none 2>&-", "tally show none 2>/dev/full"):
         assert shell(line, file).returncode == 1
+
+
+def test_rows_by_conditions_and_columns_that_are_hidden(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["show", file, "--by", "op", "--filter", "operator~MM", "--filter", "flops>1G"]
+    assert main([*words, "--columns", "copies,count,operator"]) == 2
+    assert "copies" in capsys.readouterr().err
+    assert main([*words, "--columns", "operator,count", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"] == [{"operator": "aten.mm", "count": 2}]
+    assert (document["rows_filtered_out"], document["totals"]["count"]) == (1, 3)
+    assert "Rows with operator~MM and flops>1G: 1 of 2, 100.0 % of time." in document["note"]
+    assert main(["show", file, "--by", "line", "--columns", "views,copies", "--json"]) == 0
+    names = [column["name"] for column in json.loads(capsys.readouterr().out)["columns"]]
+    assert names == ["views", "copies", "line", "source", "bound"]
+    assert main(["show", file, "--filter", "flops>1"]) == 2
+    assert "need a view" in capsys.readouterr().err

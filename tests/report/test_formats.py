@@ -53,6 +53,7 @@ def test_json() -> None:
         "columns": [{"name": "name", "unit": "text"}, {"name": "bytes", "unit": "bytes"}],
         "rows": [{"name": "weight", "bytes": 2048}, {"name": "a|b", "bytes": None}],
         "rows_left_out": 1,
+        "rows_filtered_out": 0,
         "totals": {"name": None, "bytes": 2048},
     }
 

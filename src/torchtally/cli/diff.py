@@ -4,7 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import add_columns, add_filter, add_format, chosen, write_report
+from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,6 +48,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--by", type=one_of(names), metavar="VIEW",
         help="one table in full: line, module, op, phase or category",
     )  # fmt: skip
+    add_columns(parser)
+    parser.add_argument(
+        "--sort", metavar="COLUMN", help="with --by: largest first by this column (flops_change)"
+    )
+    add_filter(parser)
     parser.add_argument(
         "--top", type=positive_count, metavar="N", help="only the N largest changes"
     )
@@ -60,12 +66,14 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.report.report import table_report
     from torchtally.views.difference import DIFFERENCES
 
+    if args.by is None and (args.filter or args.sort or args.columns):
+        raise UsageError("--filter, --sort and --columns need one table: add --by line, for one.")
     before, after = ledger_of(args.before), ledger_of(args.after)
     if args.by is None:
         write_report(difference_report(before, after, args.top), args)
     else:
-        table = DIFFERENCES[args.by](before, after)
-        write_report(table_report(table.top(args.top) if args.top else table), args)
+        table = chosen(DIFFERENCES[args.by](before, after), args)
+        write_report(table_report(table), args)
     return 0
 
 

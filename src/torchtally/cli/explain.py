@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_columns, add_format, write_report
+from torchtally.cli.output import add_columns, add_filter, add_format, chosen, write_report
 from torchtally.cli.show import step_selection, view_names
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="keep the account as a trace")
     add_columns(parser)
     parser.add_argument("--sort", metavar="COLUMN", help="with --by: largest first by this column")
+    add_filter(parser)
     parser.add_argument("--top", type=positive_count, metavar="N", help="only the first N rows")
     add_format(parser)
     parser.set_defaults(command=command)
@@ -103,6 +104,8 @@ def command(args: argparse.Namespace) -> int:
             "tally explain: which trace? Give a file that torch.profiler exported.\n"
             "`tally explain --record` prints the lines that record one."
         )
+    if args.filter and args.by is None:
+        raise UsageError("--filter needs a view: add --by line, for one.")
     if args.against is not None and args.script is not None:
         raise UsageError("--against and --script are two ways to say one thing: give one.")
     say_variants([] if args.gpu is None else [args.gpu])
@@ -127,10 +130,7 @@ def command(args: argparse.Namespace) -> int:
         write_report(explained_report(ledger, columns=args.columns), args)
         return 0
     table = by(ledger, args.by)
-    table = (table.sorted_by(args.sort) if args.sort else table).top(args.top)
-    if args.columns is not None:
-        table = table.only(args.columns)
-    write_report(view_report(table, ledger), args)
+    write_report(view_report(chosen(table, args), ledger), args)
     return 0
 
 
@@ -164,8 +164,7 @@ def explain_snapshot(args: argparse.Namespace) -> int:
     ledger = account(trace, step="all")
     if args.by is not None:
         table = by(ledger, args.by)
-        table = (table.sorted_by(args.sort) if args.sort else table).top(args.top)
-        write_report(view_report(table, ledger), args)
+        write_report(view_report(chosen(table, args), ledger), args)
         return 0
     other = None if args.against is None else account(Trace.load(args.against))
     write_report(snapshot_report(ledger, other), args)
@@ -203,8 +202,7 @@ def beside(trace: "Trace", args: argparse.Namespace) -> int:
         write_report(against_report(real, predicted, join), args)
     else:
         table = by(real, args.by)
-        table = (table.sorted_by(args.sort) if args.sort else table).top(args.top)
-        write_report(view_report(table, real), args)
+        write_report(view_report(chosen(table, args), real), args)
     return 0
 
 

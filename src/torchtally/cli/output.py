@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
-from torchtally.cli.arguments import RunParser
+from torchtally.cli.arguments import RunParser, parsed
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
 from torchtally.report.formats import format_names, render
@@ -18,7 +18,9 @@ from torchtally.report.formats import format_names, render
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torchtally.report.filters import RowFilter
     from torchtally.report.report import Look, Report
+    from torchtally.table import Table
 
 PIPE_WIDTH = 80
 LEAST_WIDTH = 40
@@ -55,6 +57,40 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
         help="only these columns of the tables that have them, however wide "
         "(flops_forward,bytes_read)",
     )
+
+
+def add_filter(parser: argparse.ArgumentParser) -> None:
+    """Add --filter."""
+    parser.add_argument(
+        "--filter",
+        metavar="CONDITION",
+        type=parsed(row_filter_of),
+        action="append",
+        default=[],
+        help="only rows for which it holds (flops>1e9, bytes_saved>=1GiB, phase=backward, "
+        "line~train.py, operator!~foreach); of several, all must",
+    )
+
+
+def row_filter_of(text: str) -> "RowFilter":
+    from torchtally.report.filters import row_filter
+
+    return row_filter(text)
+
+
+def chosen(table: "Table", args: argparse.Namespace) -> "Table":
+    """The rows and columns that --filter, --sort, --top and --columns ask for.
+
+    Raises UsageError for columns that the table does not have.
+    """
+    from torchtally.report.filters import filtered
+
+    table = filtered(table, args.filter)
+    if sort := getattr(args, "sort", None):
+        table = table.sorted_by(sort)
+    table = table.top(getattr(args, "top", None))
+    columns = getattr(args, "columns", None)
+    return table if columns is None else table.only(columns)
 
 
 def column_names(text: str) -> list[str]:

@@ -10,8 +10,10 @@ from torchtally.cli.chip_names import say_variants
 from torchtally.cli.ledgers import add_convention, ledger_of_file
 from torchtally.cli.output import (
     add_columns,
+    add_filter,
     add_format,
     check_columns,
+    chosen,
     write_report,
 )
 from torchtally.errors import UsageError
@@ -32,6 +34,7 @@ examples:
   tally show run.tally
   tally show run.tally --by line --top 20
   tally show run.tally --by line --sort bytes_saved
+  tally show run.tally --by line --filter "flops_backward>1e12" --columns views,copies
   tally show run.tally --by timeline
   tally show run.tally --by step                every step of the run, and evaluation
   tally show run.tally --step all               the whole run; --step 3, --step 2..5
@@ -150,6 +153,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
     )
+    add_filter(parser)
     parser.add_argument(
         "--top", type=positive_count, metavar="N", help="only the N most expensive rows"
     )
@@ -209,8 +213,8 @@ def check(args: argparse.Namespace) -> None:
             "--price needs a length of training: add --until 600000 (steps) or --until 24h."
         )
     is_view = args.by or args.allocator or args.gpu or is_money
-    if not is_view and (args.sort or args.top):
-        raise UsageError("--sort and --top need a view: add --by line, for one.")
+    if not is_view and (args.sort or args.top or args.filter):
+        raise UsageError("--sort, --top and --filter need a view: add --by line, for one.")
     if not is_view:
         check_columns(args.columns)
 
@@ -250,8 +254,7 @@ def _table(
         table = _costs(ledger, chips, args)
     else:
         return None
-    table = (table.sorted_by(args.sort) if args.sort else table).top(args.top)
-    return table if args.columns is None else table.only(args.columns)
+    return chosen(table, args)
 
 
 def _costs(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Table":

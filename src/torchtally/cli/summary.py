@@ -5,7 +5,7 @@ import os
 
 from torchtally.cli.arguments import Subparsers, positive_count
 from torchtally.cli.chip_names import gpu_or_default
-from torchtally.cli.output import add_columns, add_format, place_of, write_report
+from torchtally.cli.output import add_columns, add_filter, add_format, place_of, write_report
 from torchtally.errors import ScriptError, TallyError, UsageError
 
 NAME = "summary"
@@ -88,6 +88,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help=f"levels of the tree, or {ALL} (default {TREE_LEVELS})",
     )
     add_columns(parser)
+    add_filter(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write the step's trace, for tally show and others"
     )
@@ -122,7 +123,9 @@ def command(args: argparse.Namespace) -> int:
         raise ScriptError(complaint(args.model, error)) from error
     if trace_place is not None:
         found.ledger.trace.save(trace_place)
-    write_report(model_report(found, depth=args.depth, columns=args.columns), args)
+    write_report(
+        model_report(found, depth=args.depth, columns=args.columns, filters=args.filter), args
+    )
     return 0
 
 

@@ -77,6 +77,7 @@ def table_part(table: Table) -> Document:
         "columns": columns_of(table),
         "rows": rows_of(table),
         "rows_left_out": table.left_out,
+        "rows_filtered_out": table.filtered_out,
         "totals": keyed(table, table.totals),
     }
 

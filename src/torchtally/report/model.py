@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from torchtally.report.document import Document, gaps_document, pick, picks
+from torchtally.report.filters import RowFilter, filtered
 from torchtally.report.report import Look, Report
 from torchtally.report.text import model_sentences, model_text
 from torchtally.views.model_summary import DEPTH, ModelSummary, ModuleNode
@@ -13,13 +14,17 @@ FIGURES = ("flops_forward", "flops_backward", "flops_recompute", "bytes_saved")
 
 
 def model_report(
-    summary: ModelSummary, *, depth: int | None = DEPTH, columns: Sequence[str] | None = None
+    summary: ModelSummary,
+    *,
+    depth: int | None = DEPTH,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[RowFilter] = (),
 ) -> Report:
     """The page about a model, its tree to so many levels; the document has all of it.
 
-    Raises UsageError for a column that the tree does not have.
+    `filters` leave rows of the tree out. Raises UsageError for a column that it does not have.
     """
-    table = summary.table(depth)
+    table = filtered(summary.table(depth), filters)
     table = table.only(columns) if columns else table
 
     def text(look: Look) -> str:

@@ -136,7 +136,7 @@ TENSOR = """dtype offset is_contiguous elements bytes storage_bytes shape stride
     storage storage_elements_used formula"""
 
 TABLE = part(
-    "title note rows_left_out",
+    "title note rows_left_out rows_filtered_out",
     columns=listed("name unit"),
     rows=Listed(item=Row()),
     totals=Row(),
