@@ -63,6 +63,8 @@ x = torch.zeros(1024, 1024, 1024, device="cuda")
 y = torch.zeros(32, 1024, 1024, 1024, device="cuda")""",
     "unknown chip": "%%tally --gpu H100-XYZ\nx = 1",
     "unknown option": "%%tally --chip H100\nx = 1",
+    "no end": "%tally plan '",
+    "no folder": "%%tally --gpu H100-SXM -o nowhere/step.tally\nx = 1",
     "limit": """\
 %%tally --gpu H100-SXM --assert "peak < 1MiB"
 z = torch.zeros(1024, 1024, device="cuda")""",
@@ -141,6 +143,8 @@ def test_what_ran_before_an_error_is_shown(cells: dict[str, Cell]) -> None:
         ("syntax error", 'File "cell [9]", line 2\n    x = (1,\n        ^\nSyntaxError:'),
         ("unknown chip", "tally: error: No chip is called 'H100-XYZ'. Did you mean H100-SXM?"),
         ("unknown option", "tally: error: unknown option --chip."),
+        ("no end", "tally: error: plan ': No closing quotation."),
+        ("no folder", "tally: error: nowhere/step.tally: cannot be written, there is no directory"),
         ("limit", "tally: error: peak < 1MiB: DOES NOT HOLD"),
         ("no command", "tally: error: tally has no command 'shew'. Did you mean show?"),
         ("failed run", "ended with exit code 5."),
@@ -152,7 +156,7 @@ def test_an_error_is_one_message(cells: dict[str, Cell], name: str, error: str) 
 
 
 def test_lines_of_ipython_are_left_out_aloud(cells: dict[str, Cell]) -> None:
-    assert "cell [14], line 2 was left out" in cells["magic line"].printed
+    assert "cell [16], line 2 was left out" in cells["magic line"].printed
     assert not cells["magic line"].error
 
 

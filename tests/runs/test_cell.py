@@ -157,6 +157,12 @@ def test_files_stay(cells: Cells, tmp_path: Path) -> None:
     assert file.read_text() == "before"
 
 
+def test_a_run_within_a_cell_is_refused(cells: Cells) -> None:
+    cells.names["other"] = Cells()
+    done = cells.run("other.run('x = 1')\n")
+    assert str(done.error).startswith("a virtual GPU is active already")
+
+
 # How it ends -----------------------------------------------------------------------------------
 
 

@@ -32,12 +32,20 @@ def tally(line: str | Sequence[str]) -> Report:
     Raises TallyError where the command would print an error, and UsageError for words that it does
     not take.
     """
-    words = shlex.split(line) if isinstance(line, str) else list(line)
+    words = words_of(line) if isinstance(line, str) else list(line)
     said = line if isinstance(line, str) else shlex.join(line)
     if not words or words[0] not in COMMANDS:
         name = words[0] if words else ""
         raise UsageError(f"tally has no command {name!r}. {did_you_mean(name, COMMANDS)}")
     return in_process(said, words) if words[0] in PROCESSES else here(said, words)
+
+
+def words_of(line: str) -> list[str]:
+    """As a shell splits a line. Raises UsageError for a quotation without an end."""
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{line}: {error}.") from None
 
 
 def here(line: str, words: list[str]) -> Report:

@@ -3,7 +3,6 @@
 Works with IPython 7.34 (Colab's) and later. What the magics return, the notebook shows.
 """
 
-import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,11 +12,12 @@ from typing import Any
 
 from torchtally.cli.arguments import Parser, add_isolation
 from torchtally.cli.chip_names import gpu_or_default
+from torchtally.cli.output import place_of
 from torchtally.cli.run import limit_of, step_count
 from torchtally.errors import LimitError, ScriptError, TallyError, UsageError
 from torchtally.gates import check, parse_limits
 from torchtally.ledger import Ledger, account
-from torchtally.notebook.commands import parsed, tally
+from torchtally.notebook.commands import parsed, tally, words_of
 from torchtally.progress import CLEAR_LINE
 from torchtally.report.gates import sentence
 from torchtally.report.run_progress import RunProgress
@@ -96,12 +96,13 @@ def cell_parser() -> Parser:
 
 def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
     """Run a cell; its ledger. Raises what the cell raises, after showing what ran before it."""
-    args = parsed(cell_parser(), shlex.split(line))
+    args = parsed(cell_parser(), words_of(line))
     if args is None:
         return None
     limits = parse_limits(args.limits)
     if args.name is not None and not args.name.isidentifier():
         raise UsageError(f"--name {args.name}: not a name of Python.")
+    place = place_of(args.output, "-o")  # absolute, since the cell may change the directory
     gpu = gpu_or_default(args.gpu)
     name = name_of_this_cell(shell)
     code = code_of(f"\n{cell}", name)  # the first line is that of the magic
@@ -132,7 +133,7 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
         )
     if stream is not None:
         stream.write(f"tally: {progress.line()}")  # stays: it says how much ran
-    return reported(shell, done, args.name, args.output, limits)
+    return reported(shell, done, args.name, place, limits)
 
 
 def reported(

@@ -17,6 +17,7 @@ from torchtally.tracer import tracebacks
 from torchtally.tracer.session import Recording
 from torchtally.tracer.steps import StepLimit
 from torchtally.virtual.left_behind import LeftBehind, leave_behind, living_storages
+from torchtally.virtual.session import check_inactive
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 
 
@@ -43,6 +44,7 @@ def run_cell(
     Raises UnknownChipError for an unknown GPU. What the cell raises is in what is returned, without
     our own frames.
     """
+    check_inactive()
     before = NotebookState.of(namespace)
     with ExitStack() as stack:
         stack.callback(before.restore)

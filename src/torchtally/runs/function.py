@@ -16,6 +16,7 @@ from torchtally.tracer.script import exit_message
 from torchtally.tracer.session import Predictor, Recording, ignore_step, recording, world_of
 from torchtally.tracer.steps import StepLimit, StepsDone
 from torchtally.tracer.stopper import INTERRUPTED
+from torchtally.virtual.session import check_inactive
 
 
 def ignore_recording(recording: Recording) -> None:
@@ -113,6 +114,7 @@ def run_to_end(
     As `run`, but for `name`, what the trace is called; `limit`, when it is stopped; `on_start`,
     called before it with the recording, and `on_step`, with the number of each training step.
     """
+    check_inactive()  # before the files of a run within a run are isolated
     gpus = Cluster(gpu) if isinstance(gpu, Chip) else cluster_of(gpu)
     roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpus.chip.name)
     with (

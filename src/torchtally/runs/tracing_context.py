@@ -7,6 +7,7 @@ from torchtally.isolation.run import isolation
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.tracer.session import Recording, recording
+from torchtally.virtual.session import check_inactive
 
 
 @contextmanager
@@ -17,6 +18,7 @@ def tracing(
 
     `trace(ending)` of what is given returns it, called at the end of the block.
     """
+    check_inactive()
     with (
         isolation("isolated", None) as isolated,
         recording(

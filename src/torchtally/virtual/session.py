@@ -104,6 +104,12 @@ class VirtualGPU:
 _active = threading.Lock()
 
 
+def check_inactive() -> None:
+    """Raise UsageError within a session: there is one virtual GPU at a time."""
+    if _active.locked():
+        raise UsageError("a virtual GPU is active already: leave that session first")
+
+
 def is_simulated() -> bool:
     """Whether "cuda" is a simulated GPU now, in this process."""
     return _active.locked()
