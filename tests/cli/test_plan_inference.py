@@ -74,7 +74,7 @@ def test_figures_can_be_limited(capsys: Capture) -> None:
 
 def test_chips_beside_each_other(capsys: Capture) -> None:
     table = document(capsys, *LLAMA, *H100, "--compare", "A100-SXM,B200")["tables"][0]
-    times = {row["chip"]: row["time_per_token"] for row in table["rows"]}
+    times = {row["chip"]: row["figure_time_per_token"] for row in table["rows"]}
     assert times["B200"] < times["H100-SXM"] < times["A100-SXM"]
 
 

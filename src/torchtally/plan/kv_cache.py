@@ -188,3 +188,9 @@ def _keys_and_values_bytes(
 ) -> str:  # fmt: skip
     scales = " + layers * scale_bytes" if scale_bytes else ""
     return f"layers * kv_heads * (key_bytes + value_bytes) * tokens * sequences{scales}"
+
+
+@closed_form("of it wasted in pages", Unit.BYTES)
+def wasted_bytes(paged: Bytes, tight: Bytes) -> str:
+    """What no token of a sequence takes of its blocks."""
+    return "paged - tight"

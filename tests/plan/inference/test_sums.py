@@ -44,6 +44,7 @@ def test_a_cache_in_blocks() -> None:
     same(kv_cache.layer_cache_bytes(KIND, 6, 5, Cache(block=4)), 3 * 16 * 8 * 5)
     same(kv_cache.layer_cache_bytes(WINDOW, 100, 5, Cache(block=3)), 3 * 16 * (1 + 1) * 3 * 5)
     same(kv_cache.layer_cache_bytes(WINDOW, 5, 5, Cache(block=3)), 3 * 16 * 2 * 3 * 5)
+    same(kv_cache.wasted_bytes(100, 90), 100 - 90)
 
 
 def test_a_cache_of_transformers() -> None:

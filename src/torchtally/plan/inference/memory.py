@@ -1,6 +1,6 @@
 """What one chip holds while a model generates: weights, caches, buffers; and how much fits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from torchtally.memory.workspace import context_bytes
@@ -116,13 +116,14 @@ def capacity_of(generator: Generator) -> Quantity:
     """What the engine takes of a chip's memory."""
     chip = generator.chip
     memory = Quantity(
-        f"memory of one {chip.name}", chip.total_memory_bytes, Unit.BYTES,
-        source=chip.source_of("memory_bytes"),
+        "usable memory", chip.total_memory_bytes, Unit.BYTES,
+        source=chip.source_of("memory_bytes"), note=f"of one {chip.name}",
     )  # fmt: skip
     share = generator.engine.memory_share
     if share == 1:
         return memory
-    return usable_bytes(share, memory).with_name(f"{share:.0%} of one {chip.name}")
+    note = f"{share:.0%} of one {chip.name}"
+    return replace(usable_bytes(share, memory.with_name("memory")), note=note)
 
 
 @closed_form("usable memory", Unit.BYTES)

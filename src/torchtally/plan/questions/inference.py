@@ -21,8 +21,8 @@ from torchtally.plan.inference.serving import (
     million_tokens_usd,
     token_joules,
 )
-from torchtally.plan.kv_cache import CacheKind, kv_cache_bytes
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.kv_cache import CacheKind, kv_cache_bytes, wasted_bytes
+from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import price_of, unknown_costs
 from torchtally.plan.questions.inference_request import (
@@ -88,7 +88,7 @@ def memory_of(served: Serving) -> ServingMemory:
         return memory
     small = serving_memory(served.draft.generator, served.sequences, 1, served.context)
     parts = {"model": memory.total, "draft_weights": small.weights, "draft_cache": small.cache}
-    whole = derive("memory", Unit.BYTES, "model + draft_weights + draft_cache", **parts)
+    whole = total("memory", Unit.BYTES, parts)
     return replace(
         memory,
         weights=_both("weights", memory.weights, small.weights),
@@ -98,7 +98,7 @@ def memory_of(served: Serving) -> ServingMemory:
 
 
 def _both(name: str, model: Quantity, draft: Quantity) -> Quantity:
-    return derive(name, Unit.BYTES, "model + draft", model=model, draft=draft)
+    return total(name, Unit.BYTES, {"model": model, "draft": draft})
 
 
 def _most(served: Serving) -> int:
@@ -166,8 +166,8 @@ def _price(request: Request, served: Serving) -> Quantity | None:
 def _speeds(served: Serving) -> Iterator[Quantity]:
     yield served.first_token_s
     yield served.token_s
-    yield served.best.token_s.with_name("time per token, best")
-    yield served.slow(served.token_s).with_name("time per token, slow")
+    yield served.best.token_s.with_name("best time per token")
+    yield served.slow(served.token_s).with_name("slow time per token")
     yield _noted(served.tokens_per_s, "written, prompts read in between")
     yield _noted(served.decode_tokens_per_s.with_name("decode tokens/s"), "prompts read elsewhere")
     yield _noted(served.prompt_tokens_per_s.with_name("prefill tokens/s"), "nothing written")
@@ -201,7 +201,7 @@ def _wasted(served: Serving) -> Quantity:
     model, cache = served.generator.model, served.generator.cache
     paged = kv_cache_bytes(model, served.context, 1, cache)
     tight = kv_cache_bytes(model, served.context, 1, replace(cache, block=1))
-    return derive("of it wasted in pages", Unit.BYTES, "paged - tight", paged=paged, tight=tight)
+    return wasted_bytes(paged, tight)
 
 
 def _bill(request: Request, served: Serving) -> Iterator[Quantity]:

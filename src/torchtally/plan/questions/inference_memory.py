@@ -16,7 +16,7 @@ from torchtally.plan.kv_cache import (
     kv_cache_bytes,
     layer_cache_bytes,
 )
-from torchtally.plan.quantity import Quantity, derive, of
+from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.inference import cache_in_words, left_out, memory_table
 from torchtally.plan.questions.inference_request import (
@@ -61,8 +61,7 @@ def inference_memory(request: Request) -> Answer:
             weights,
             whole,
             token.with_name("KV cache of one token"),
-            derive("weights and cache", Unit.BYTES, "weights + cache", weights=weights,
-                   cache=whole),
+            total("weights and cache", Unit.BYTES, {"weights": weights, "cache": whole}),
         ),
         tables=(
             _layers_table(model, context, cache),
