@@ -52,6 +52,7 @@ examples:
   tally run --gpu H100-SXM -m mypackage.train --config base.yaml
   tally run train.py --gpu H200 --json report.json 2> report.txt
   tally run train.py --watch                    what it costs so far, while it runs
+  tally run generate.py --tokens 32             prefill, and 32 passes that decode
   tally run train.py --html run.html            an interactive page for a browser
   tally run train.py --assert "peak < 24GiB" --assert "step < 200ms"
   tally run train.py --budget budgets.toml      as last time? --update writes it
@@ -90,13 +91,13 @@ def step_count(text: str) -> "int | str":
     return "all" if text == "all" else positive_count(text)
 
 
-def limit_of(steps: "int | str | None") -> "StepLimit":
-    """When the script is stopped, by --steps."""
+def limit_of(steps: "int | str | None", tokens: int | None = None) -> "StepLimit":
+    """When the script is stopped, by --steps and --tokens."""
     from torchtally.tracer.steps import StepLimit
 
     if steps is None:
-        return StepLimit(steps_of_one_model=STEPS_OF_ONE_MODEL)
-    return StepLimit(steps if isinstance(steps, int) else None)
+        return StepLimit(steps_of_one_model=STEPS_OF_ONE_MODEL, tokens=tokens)
+    return StepLimit(steps if isinstance(steps, int) else None, tokens=tokens)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -122,6 +123,9 @@ def add_parser(subparsers: Subparsers) -> None:
                         help="stop after N training steps in all; 'all' runs the script to its end "
                         "(default: after 2 steps of the same model; the second one is the steady "
                         "state, with optimizer state in memory)")  # fmt: skip
+    parser.add_argument("--tokens", type=positive_count, metavar="N",
+                        help="of a script that generates: stop after N decoding passes (default: "
+                        "it runs to its end)")  # fmt: skip
     parser.add_argument("-o", "--output", default=DEFAULT_OUTPUT, metavar="FILE",
                         help=f"where the trace goes (default {DEFAULT_OUTPUT}), "
                         "for `tally show`")  # fmt: skip
@@ -327,7 +331,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         recording(
             target,
             script=str(script),
-            limit=limit_of(args.steps),
+            limit=limit_of(args.steps, args.tokens),
             on_step=complete_step,
             on_done=stopper.steps_are_done,
             nonzero_fraction=args.nonzero_fraction,
@@ -346,6 +350,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         if args.ranks is not None:
             args.ranks.mailbox.outside = isolated.suspended
         progress.operators = lambda: session.recorder.clock
+        progress.tokens = lambda: session.recorder.tokens.decoded
         progress.host_operators = lambda: session.recorder.host_operators
         progress.host_bytes = lambda: session.gpu.host_bytes
         progress.peak_bytes = lambda: session.gpu.peak_allocated_bytes

@@ -72,11 +72,11 @@ def decoding_text(figures: GenerationFigures) -> str:
     """From the first to the last token, of which kernels take how much."""
     assert figures.first_s is not None
     assert figures.last_s is not None
-    kernel_s = figures.decode.kernel_s / figures.decoded
+    kernels = format_fraction(figures.kernel_share)
     return (
         f"{format_count(figures.decoded)} decoding passes, the first "
         f"{format_seconds(figures.first_s)}, the last {format_seconds(figures.last_s)}; kernels "
-        f"take {format_seconds(kernel_s)} of the mean."
+        f"run for {kernels} of it."
     )
 
 

@@ -39,6 +39,7 @@ class RunProgress:
         self.display = display
         self.steps_expected = steps
         self.steps = 0
+        self.tokens: Callable[[], int] = int
         self.operators: Callable[[], int] = int
         self.host_operators: Callable[[], int] = int
         self.host_bytes: Callable[[], int] = int
@@ -64,6 +65,11 @@ class RunProgress:
 
         Before the first step a model is built, on the host as a rule: what there is of it.
         """
+        if not self.steps and (tokens := self.tokens()):
+            return (
+                f"decoding pass {tokens}, {self.operators()} operators, "
+                f"peak {format_bytes(self.peak_bytes())}, {format_seconds(self._status.elapsed_s)}"
+            )
         expected = f"/{self.steps_expected}" if self.steps_expected is not None else ""
         if not self.steps:
             held_bytes = self.host_bytes() + self.peak_bytes()

@@ -398,6 +398,8 @@ def _heading(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose(", ".join(part for part in parts if part), width)
     if summary.unlike:
         yield from _prose(summary.unlike, width, "yellow")
+    if summary.generation is not None and summary.run.was_stopped:
+        yield Text(f"{INDENT}The script was stopped there; without --tokens it runs to its end.")
     if summary.run.steps:
         yield from map(Text, wrapped(_run(summary), width))
     if summary.host_state is not None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchtally.steps.flow import Flow
-from torchtally.trace import Call, Op, Role, TensorSpec, Trace
+from torchtally.trace import Op, Role, Trace
+from torchtally.trace.lookup import Lookup, lookup_of
 
-LOOKUP = "aten.embedding"
 INDEX_DTYPES = frozenset({"int64", "int32"})
 
 
@@ -35,24 +35,6 @@ class ModelPass:
     table_bytes: int
     ids: tuple[int, ...]
     """Storages that the token ids are read from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """A lookup of ids, by an operator of its own or within a kernel that a compiler wrote."""
-
-    table: TensorSpec
-    ids: TensorSpec
-    is_fused: bool
-
-
-def lookup_of(call: Call) -> Lookup | None:
-    """The call's lookup in an embedding; None of another call."""
-    parts = call.fused.parts if call.fused is not None else ()
-    for each in (call, *(inner for part in parts for inner in part.calls)):
-        if each.name == LOOKUP and len(each.inputs) == 2:
-            return Lookup(*each.inputs, is_fused=each is not call)
-    return None
 
 
 def passes_of(flow: Flow) -> tuple[ModelPass, ...]:
@@ -125,14 +107,13 @@ def _pass(
     op = trace.ops[place]
     inner = (n for n in range(end - 1, start - 1, -1) if not outside[trace.ops[n].site])
     inputs = zip(trace.calls[op.call].inputs, op.inputs, strict=True)
-    shape = lookup.ids.shape
     return ModelPass(
         first=start,
         lookup=place,
         inner_end=next(inner, end - 1) + 1,
         end=end,
-        sequences=shape[0] if len(shape) > 1 else 1,
-        tokens=shape[-1] if shape else 1,
+        sequences=lookup.sequences,
+        tokens=lookup.tokens,
         table=_table(trace, op, lookup),
         table_bytes=lookup.table.bytes,
         ids=tuple(number for spec, number in inputs if spec.dtype in INDEX_DTYPES),

@@ -55,6 +55,7 @@ from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.reads import use_of
 from torchtally.tracer.source import Stacks, Walk, line_of, own_frame
 from torchtally.tracer.texts import shown_file
+from torchtally.tracer.tokens import TokenCounter
 from torchtally.virtual.compiling.kernels import LoweredGraph
 from torchtally.virtual.compiling.origins import Origin
 from torchtally.virtual.invocation import Invocation
@@ -138,6 +139,7 @@ class Recorder:
         self._calls = Calls()
         self._stacks = Stacks()
         self.modules = Modules(self._stacks, self._root_called)
+        self.tokens = TokenCounter(self._calls.calls, placeholder_limit)
         self._sites: list[Site] = []
         self._site_numbers: dict[Any, int] = {}
         self._forward: dict[int, tuple[int, int | None]] = {}
@@ -302,6 +304,7 @@ class Recorder:
 
     def _root_called(self, module: nn.Module) -> None:
         """An outermost module runs: mark its parameters and buffers, by name."""
+        self.tokens.root_called()
         root = (id(module), len(self.step_ends))
         if root in self._roots_seen:
             return
@@ -321,6 +324,7 @@ class Recorder:
         if self.is_stopped:
             return
         call, came_in, went_out = self._calls.of(invocation, outputs)
+        self.tokens.ran(call, came_in)
         phase, site = self._place(invocation, outputs, went_out)
         if self.is_one_of_many:
             site = self._site_served(sys._getframe(2), site)
@@ -376,6 +380,7 @@ class Recorder:
         if self.is_stopped or not self._compiled.is_running:
             return
         record = self._kernel(name, fused, operands)
+        self.tokens.ran(record.call, record.inputs)
         placed = record.compiled
         assert placed is not None
         self._ops.append(
@@ -444,6 +449,7 @@ class Recorder:
         for record in records:
             is_first = record is records[0]
             call = record.call if is_first else self._calls.in_graph(record.call)
+            self.tokens.ran(call, record.inputs)
             phase, placed = record.phase, record.compiled
             if placed is None:
                 phase = phase if walk.engine is None else Phase.BACKWARD

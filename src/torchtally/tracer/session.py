@@ -216,6 +216,12 @@ def recording(
     )
     for what_if in what_ifs:
         recorder.note(f"the script was run as if changed: {what_if}")
+
+    def tokens_done() -> None:
+        on_done()
+        raise StepsDone
+
+    recorder.tokens.limit, recorder.tokens.on_done = limit.tokens, tokens_done
     with (
         virtual_gpu(
             target,

@@ -43,6 +43,8 @@ class StepLimit:
     steps_of_one_model: int | None = None
     """So many that update the same weights: a script may train several models, one after another.
     """
+    tokens: int | None = None
+    """Of a run that generates: so many decoding passes."""
 
     def is_reached(self, steps: int, steps_of_one_model: int) -> bool:
         return (self.steps is not None and steps >= self.steps) or (

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from torchtally.ledger import Ledger, Total, narrowed, sums
 from torchtally.steps import TokenGeneration, TokenPass
@@ -37,9 +38,8 @@ class GenerationFigures:
     prefill: Total
     decode: Total
     is_timed: bool
-    first_s: float | None
-    """The first decoding pass with all up to the next, and the last one."""
-    last_s: float | None
+    pass_s: tuple[float, ...]
+    """Of each decoding pass with all up to the next pass."""
     cache_bytes: int
     """At the end, as requested."""
     prefill_utilisation: Utilisation | None
@@ -49,10 +49,21 @@ class GenerationFigures:
 
     @property
     def token_s(self) -> float | None:
-        """Of a decoding pass, mean: a token of every sequence. With a draft model it is a pass of
-        the main model and the drafts before it, of which as many tokens follow as are accepted.
+        """Of a decoding pass: a token of every sequence. The median, since compiled code warms up
+        in the first passes. With a draft model the mean of a pass and the drafts before it, of
+        which as many tokens follow as are accepted.
         """
-        return self.decode.seconds / self.decoded if self.is_timed and self.decoded else None
+        if not self.is_timed:
+            return None
+        return self.decode.seconds / self.decoded if self.drafts else median(self.pass_s)
+
+    @property
+    def first_s(self) -> float | None:
+        return self.pass_s[0] if self.is_timed else None
+
+    @property
+    def last_s(self) -> float | None:
+        return self.pass_s[-1] if self.is_timed else None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -85,11 +96,8 @@ def generation_figures(ledger: Ledger) -> GenerationFigures | None:
         narrowed(ledger, (entry for entry in ledger.reported if entry.op.phase is phase))
         for phase in (Phase.PREFILL, Phase.DECODE)
     )
-    seconds = _pass_totals(ledger, generation.passes)
-    places = {each: place for place, each in enumerate(generation.passes)}
-    decodes = generation.decodes
-    ends = [seconds[places[each]].seconds for each in (decodes[0], decodes[-1])]
-    prefills = generation.prefills
+    totals = _pass_totals(ledger, generation.passes)
+    prefills, decodes = generation.prefills, generation.decodes
     is_timed = ledger.is_timed
     return GenerationFigures(
         generation=generation,
@@ -102,8 +110,11 @@ def generation_figures(ledger: Ledger) -> GenerationFigures | None:
         prefill=prefill.total,
         decode=decode.total,
         is_timed=is_timed,
-        first_s=ends[0] if is_timed else None,
-        last_s=ends[1] if is_timed else None,
+        pass_s=tuple(
+            totals[place].seconds
+            for place, each in enumerate(generation.passes)
+            if each.is_main and each.is_decode
+        ),
         cache_bytes=generation.passes[-1].cache_bytes,
         prefill_utilisation=model_utilisation(prefill),
         decode_utilisation=next(

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import matrices
 from torchtally.trace import FORWARD_PHASES, Call, Role, TensorSpec
+from torchtally.trace.lookup import LOOKUP
 from torchtally.views.ranks import data_parallel_ranks
 from torchtally.work import Kind
-
-LOOKUP = "aten.embedding"
 
 
 @dataclass(frozen=True, slots=True)

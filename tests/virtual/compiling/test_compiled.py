@@ -353,3 +353,20 @@ def test_a_call_of_a_library_is_known_by_its_operator() -> None:
         op_overload=torch.ops.aten.sin.default,
     )
     assert list(compiler.called_by(fallback)) == [sine]
+
+
+def test_a_lookup_fused_with_a_norm_reads_the_rows_it_asks_for() -> None:
+    """8 of 4,096 rows, where inductor's own count of fused nodes has the whole table."""
+    rows, width = 8, 64
+
+    def forward() -> None:
+        table, norm = nn.Embedding(4096, width).cuda(), nn.LayerNorm(width).cuda()
+        ids = torch.arange(rows, device="cuda")
+        with torch.no_grad():
+            torch.compile(lambda ids: norm(table(ids)))(ids)
+
+    fused = [call.fused for call in traced(forward).calls if call.fused is not None]
+    (lookup,) = [
+        part for kernel in fused for part in kernel.parts if part.operator == "aten.embedding"
+    ]
+    assert rows * width * 4 <= lookup.bytes_read <= rows * (width * 4 + 8)

@@ -1,5 +1,6 @@
 """What kernels of a compiled graph do: read from inductor's scheduler as it writes the program."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,7 +106,7 @@ def lowered(
         share = shares.setdefault(origin, Share())
         share.calls += [] if call is None else [call]
         share.nodes.append(origin)
-    reads = node.get_read_write_buffer_accesses(include_reads=True, include_writes=False)
+    reads = bytes_read_by(node)
     writes = node.get_read_write_buffer_accesses(include_reads=False, include_writes=True)
     inner = [each for each in node.get_nodes() if each.node is not None]
     for name, count in reads.items():
@@ -135,6 +136,29 @@ def lowered(
         tuple(tuple(share.nodes) for _, share in ordered) if own.symbols else (),
         flex,
     )
+
+
+def bytes_read_by(node: Any) -> dict[str, int]:
+    """Of each buffer, by inductor's own count; but of a table that fused nodes look up in, no more
+    than the rows that they ask for.
+
+    Of several fused nodes inductor counts the whole of every buffer that they read: their number of
+    elements is taken to be 1e9 (`BaseSchedulerNode.get_read_write_buffer_accesses`,
+    torch/_inductor/scheduler.py). Of a single one it counts the elements that it accesses.
+    """
+    reads: dict[str, int] = node.get_read_write_buffer_accesses(
+        include_reads=True, include_writes=False
+    )
+    parts = node.get_nodes()
+    if len(parts) < 2:
+        return reads
+    accessed: Counter[str] = Counter()
+    for part in parts:
+        accessed.update(bytes_read_by(part))
+    return {
+        name: min(count, accessed[name]) if name in accessed else count
+        for name, count in reads.items()
+    }
 
 
 def computed(node: Any, called: frozenset[Any]) -> Iterator[Any]:
