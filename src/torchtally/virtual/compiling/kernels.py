@@ -1,6 +1,5 @@
 """What kernels of a compiled graph do: read from inductor's scheduler as it writes the program."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,8 +138,8 @@ def lowered(
 
 
 def bytes_read_by(node: Any) -> dict[str, int]:
-    """Of each buffer, by inductor's own count; but of a table that fused nodes look up in, no more
-    than the rows that they ask for.
+    """Of each buffer, by inductor's own count; but of a table that fused nodes look up in, the rows
+    that one of them asks for.
 
     Of several fused nodes inductor counts the whole of every buffer that they read: their number of
     elements is taken to be 1e9 (`BaseSchedulerNode.get_read_write_buffer_accesses`,
@@ -152,13 +151,14 @@ def bytes_read_by(node: Any) -> dict[str, int]:
     parts = node.get_nodes()
     if len(parts) < 2:
         return reads
-    accessed: Counter[str] = Counter()
+    rows: dict[str, int] = {}
     for part in parts:
-        accessed.update(bytes_read_by(part))
-    return {
-        name: min(count, accessed[name]) if name in accessed else count
-        for name, count in reads.items()
-    }
+        accessed = bytes_read_by(part)
+        for dependency in part.read_writes.reads:
+            name = dependency.name
+            if name in reads and dependency.is_indirect():
+                rows[name] = max(rows.get(name, 0), accessed.get(name, 0))
+    return reads | {name: min(reads[name], count) for name, count in rows.items()}
 
 
 def computed(node: Any, called: frozenset[Any]) -> Iterator[Any]:
