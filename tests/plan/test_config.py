@@ -112,7 +112,8 @@ def experts_of(model: Model) -> Experts:
 def test_norms_that_multiply_in_float32() -> None:
     wide = {case for case in CASES if of_case(case).has_wide_norm}
     assert wide == {
-        "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "cohere", "cohere2", "gpt_oss"
+        "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "cohere", "cohere2", "gpt_oss",
+        "helium", "vaultgemma", "flex_olmo",
     }  # fmt: skip
 
 
@@ -157,7 +158,8 @@ def test_routers_in_float32() -> None:
     mixtures = {case for case in CASES if of_case(case).is_mixture}
     wide = {case for case in mixtures if experts_of(of_case(case)).is_router_wide}
     assert {CASES[case][0] for case in wide} == {
-        "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1", "ernie4_5_moe"
+        "deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "dots1", "ernie4_5_moe",
+        "solar_open",
     }  # fmt: skip
 
 

@@ -5,7 +5,9 @@ from dataclasses import replace
 from torchtally.plan.architecture.config_keys import Config
 from torchtally.plan.architecture.families import Family, Names
 from torchtally.plan.architecture.windows import (
+    after_each_fourth,
     by_layer,
+    every_layer,
     everywhere,
     late_layers,
     other_than_every,
@@ -118,6 +120,19 @@ LLAMA_LIKE = {
         head_norms=each_head, windows=by_layer(other_than_every(4, "sliding_window_pattern"))
     ),
     "arcee": replace(LLAMA, is_gated=False),
+    "cwm": Family(mlp_bias="mlp_bias", windows=by_layer(after_each_fourth)),
+    "helium": Family(
+        qkv_bias="attention_bias", mlp_bias="mlp_bias", has_wide_norm=True
+    ),
+    "hunyuan_v1_dense": replace(BIASED_ATTENTION, head_norms=each_head),
+    "internlm3": LLAMA,
+    "iquestcoder": LLAMA,
+    "jais2": replace(
+        UNGATED, qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias"
+    ),
+    "ministral": Family(windows=by_layer(every_layer)),
+    "ministral3": Family(windows=everywhere),
+    "vaultgemma": replace(GEMMA, names=GEMMA_NAMES, windows=by_layer(other_than_every(2))),
     "mllama_text_model": Family(names=Names(attention_dropout="dropout")),
 }  # fmt: skip
 """By model_type."""

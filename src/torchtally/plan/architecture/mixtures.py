@@ -1,5 +1,6 @@
 """Families with mixtures of experts: which layers have them, how many, what is shared."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torchtally.plan.architecture.config_keys import Config
@@ -16,6 +17,7 @@ from torchtally.plan.architecture.windows import (
     early_odd_layers,
     everywhere,
     late_layers_always,
+    listed_layers,
     other_than_every,
     rotary_layers,
     where_used,
@@ -109,6 +111,22 @@ def _after_the_first(config: Config, layers: int) -> frozenset[int]:
     return frozenset(range(config.count("first_k_dense_replace"), layers))
 
 
+def _typed_layers(dense: int) -> Callable[[Config, int], frozenset[int]]:
+    """Those that `mlp_layer_types` calls sparse, or else all but so many first ones."""
+
+    def sparse(config: Config, layers: int) -> frozenset[int]:
+        listed = config.list_or_none("mlp_layer_types")
+        if listed is None:
+            return frozenset(range(dense, layers))
+        if len(listed) != layers:
+            raise config.wrong(
+                "mlp_layer_types", f"names {len(listed)} layers where there are {layers}"
+            )
+        return frozenset(at for at, name in enumerate(listed) if name == "sparse")
+
+    return sparse
+
+
 def _ernie_layers(config: Config, layers: int) -> frozenset[int]:
     first, step = config.count("moe_layer_start_index"), config.setting("moe_layer_interval")
     last = layers - 1 if config.values.get("moe_layer_end_index") == -1 else None
@@ -186,6 +204,21 @@ MIXTURES = {
     ),
     "deepseek_v2": replace(DEEPSEEK, experts=_deepseek2_experts, mlp_bias="mlp_bias"),
     "deepseek_v3": DEEPSEEK,
+    "flex_olmo": replace(
+        BIASED_ATTENTION, head_norms=whole, experts=_olmoe_experts, has_wide_norm=True
+    ),
+    "glm4_moe_lite": replace(DEEPSEEK, sparse_layers=_typed_layers(1)),
+    "mellum": replace(
+        BIASED_ATTENTION, head_norms=each_head, experts=_narrow_experts,
+        sparse_layers=_typed_layers(0), windows=by_layer(listed_layers),
+        left_out=_predicting_layers,
+    ),
+    "minicpm3": Family(latent=_latent, mlp_bias="mlp_bias"),
+    "minimax_m2": Family(
+        head_norms=whole, experts=_mixtral_experts, is_partly_rotary=True
+    ),
+    "solar_open": replace(BIASED_ATTENTION, experts=_deepseek_experts),
+    "youtu": Family(latent=_latent),
     "llama4_text": replace(
         BIASED_ATTENTION, names=Names(inner=("intermediate_size_mlp",)),
         experts=_llama4_experts, sparse_layers=_llama4_layers,

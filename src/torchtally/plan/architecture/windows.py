@@ -47,6 +47,21 @@ def other_than_every(period: int, key: str = "") -> Rule:
     return rule
 
 
+def every_layer(config: Config, at: int) -> bool:
+    """All of them, unless `layer_types` says otherwise: Ministral's."""
+    return True
+
+
+def listed_layers(config: Config, at: int) -> bool:
+    """Those of `layer_types` alone: Mellum's."""
+    return False
+
+
+def after_each_fourth(config: Config, at: int) -> bool:
+    """Three after each layer that sees everything, which comes first: CWM's."""
+    return at % 4 != 0
+
+
 def late_layers(config: Config, at: int) -> bool:
     """From `max_window_layers` on, where `use_sliding_window` says so: Qwen2's and Qwen3's."""
     return config.flag("use_sliding_window") and at >= config.count("max_window_layers")
