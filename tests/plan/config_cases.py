@@ -114,7 +114,8 @@ CASES: dict[str, tuple[str, Keys]] = {
     "minimax_m2": ("minimax_m2", MIXTRAL | HEAD),
     "ministral": ("ministral", BASE | HEAD | {"sliding_window": 8}),
     "ministral3": ("ministral3", BASE | HEAD | {"sliding_window": 8}),
-    "solar_open": ("solar_open", BASE | HEAD | MOE | {"n_routed_experts": 5, "n_shared_experts": 3}),
+    "solar_open": ("solar_open", BASE | HEAD | MOE | {
+        "n_routed_experts": 5, "n_shared_experts": 3}),
     "vaultgemma": ("vaultgemma", BASE | HEAD | {"sliding_window": 8}),
     "youtu": ("youtu", {key: LATENT[key] for key in LATENT if key not in DEEPSEEK}),
     "llama4_text": ("llama4_text", LLAMA4 | {"interleave_moe_layer_step": 2}),
