@@ -2,7 +2,8 @@
 
     TallyError                 the message is for the user: what, where, what now
     ├── UsageError             a wrong command line or argument            (exit 2)
-    │   └── UnknownChipError   a GPU name that no row of the table answers (exit 2)
+    │   ├── UnknownChipError   a GPU name that no row of the table answers (exit 2)
+    │   └── UnknownFamilyError a config.json whose family has no row       (exit 2)
     ├── ScriptError            the user's script cannot be run             (exit 2)
     ├── LimitError             a limit of a cell does not hold             (exit 3)
     ├── CheckpointError        cannot be written, or is damaged            (exit 1)
@@ -27,6 +28,10 @@ class TallyError(Exception):
 
 class UsageError(TallyError):
     exit_code = 2
+
+
+class UnknownFamilyError(UsageError):
+    """A config.json of a family without a row. The message lists the near matches."""
 
 
 class UnknownChipError(UsageError):

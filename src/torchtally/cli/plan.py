@@ -4,6 +4,7 @@ import argparse
 import sys
 import textwrap
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import (
@@ -31,7 +32,7 @@ from torchtally.cli.plan_inference import (
     inference_request,
 )
 from torchtally.cli.plan_options import given_options, refuse_unused
-from torchtally.errors import UsageError
+from torchtally.errors import UnknownFamilyError, UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from torchtally.chips import Cluster
     from torchtally.gates import Finding
     from torchtally.plan.architecture.model import Model
-    from torchtally.plan.questions import Answer, Request
+    from torchtally.plan.questions import Answer, Request, Subject
 
 NAME = "plan"
 SUMMARY = "plan a training or inference without a script: time, memory, layout, cost"
@@ -451,7 +452,7 @@ def request(args: argparse.Namespace) -> "Request":
     from torchtally.plan.optimizers import optimizer
     from torchtally.plan.parallel.attention import ATTENTIONS
     from torchtally.plan.parallel.pace import PACES, Host
-    from torchtally.plan.questions import Request, subject
+    from torchtally.plan.questions import Request
     from torchtally.plan.recipes import recipe
     from torchtally.work.convention import Convention
 
@@ -462,7 +463,7 @@ def request(args: argparse.Namespace) -> "Request":
     if args.mfu is not None and args.mfu == 0:
         raise UsageError("--mfu must be above 0; usual is 0.3 to 0.6.")
     return Request(
-        subject=None if model is None else subject(model),
+        subject=model,
         tokens=args.tokens,
         flops=args.flops,
         cluster=_cluster(args),
@@ -514,18 +515,41 @@ def _cluster(args: argparse.Namespace) -> "Cluster | None":
 SHAPE_OPTIONS = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
 
 
-def _model(args: argparse.Namespace) -> "Model | int | None":
+def _model(args: argparse.Namespace) -> "Subject | None":
     """What MODEL, --parameters or the shape's options say; None where nothing does."""
+    from torchtally.plan.questions import subject
+
     sizes = [f"--{name.replace('_', '-')}" for name in SHAPE_OPTIONS if getattr(args, name)]
     named = {"MODEL": args.model is not None, "--parameters": args.parameters is not None}
     sources = [*(option for option, is_given in named.items() if is_given), *sizes[:1]]
     if len(sources) > 1:
         raise UsageError(f"{' and '.join(sources)} both describe the model: give one of them.")
     if args.parameters is not None:
-        return int(args.parameters)
+        return subject(int(args.parameters))
     if args.model is not None:
-        return _model_of(args.model)
-    return _decoder(args) if sizes else None
+        return _subject_of(args.model)
+    return subject(_decoder(args)) if sizes else None
+
+
+def _subject_of(text: str) -> "Subject":
+    """A model by its name or file; of a family without a row, what its own class counts."""
+    from torchtally.plan.architecture.lookup import config_of
+    from torchtally.plan.questions import counted_subject, subject
+
+    try:
+        return subject(_model_of(text))
+    except UnknownFamilyError as unknown:
+        if find_spec("transformers") is None:
+            raise UnknownFamilyError(
+                f"{unknown} With transformers installed its parameters are counted."
+            ) from None
+        from torchtally.models.counted import count_model
+
+        try:
+            counted = count_model(str(config_of(text)))
+        except UsageError:  # of a class that transformers has not, either
+            raise unknown from None
+        return counted_subject(counted.parameters, counted.active, counted.name)
 
 
 def _model_of(text: str) -> "Model | int":

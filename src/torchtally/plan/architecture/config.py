@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from torchtally.errors import UsageError
+from torchtally.errors import UnknownFamilyError
 from torchtally.plan.architecture.config_keys import BY_HAND, Config, excerpt, load
 from torchtally.plan.architecture.families import Family, read_decoder
 from torchtally.plan.architecture.gpt_like import GPT_LIKE
@@ -69,9 +69,9 @@ def _model_type(config: Config) -> str:
     if not isinstance(value, str):
         raise config.wrong("model_type", f"expected a string, found {excerpt(value)}")
     if config.values.get("is_encoder_decoder") is True:
-        raise config.wrong("is_encoder_decoder", "encoder-decoder models are not supported")
+        raise UnknownFamilyError(_unknown(config, value))
     if value not in FAMILIES and value not in WRAPPERS:
-        raise UsageError(_unknown(config, value))
+        raise UnknownFamilyError(_unknown(config, value))
     return value
 
 

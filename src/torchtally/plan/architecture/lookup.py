@@ -31,6 +31,12 @@ def model(text: str) -> Model:
         raise
 
 
+def config_of(text: str) -> Path:
+    """The config.json that a path names: itself, or the one in a folder or beside weights."""
+    path = Path(text).expanduser()
+    return _config_beside(path) if path.is_dir() or _has_weights(path) else path
+
+
 def count_alone(text: str) -> int | None:
     """Parameters of a checkpoint without a config.json beside it; None of anything else.
 

@@ -35,10 +35,12 @@ class Subject:
     """Those that one token meets; all but for a mixture of experts."""
     model: Model | None = None
     """None: only the number of parameters is known."""
+    counted_in: str = ""
+    """The class of transformers in which they were counted, where no row knows its shape."""
 
     @property
     def name(self) -> str:
-        return self.model.name if self.model is not None else ""
+        return self.model.name if self.model is not None else self.counted_in
 
 
 def subject(model: Model | int) -> Subject:
@@ -48,6 +50,15 @@ def subject(model: Model | int) -> Subject:
         return Subject(size, size)
     counted = parameters(model)
     return Subject(counted.total, counted.active if model.is_mixture else counted.total, model)
+
+
+def counted_subject(parameters: int, active: int, class_name: str) -> Subject:
+    """A model that was counted in its own class: exact numbers, and no shape."""
+    sizes = (of(count, Unit.PARAMETERS) for count in (parameters, active))
+    whole, met = sizes
+    return Subject(
+        whole.with_name("parameters"), met.with_name("active parameters"), counted_in=class_name
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +227,12 @@ def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
         flops = token_flops(subject.model, length, attention=request.attention)
         counted = f"{request.attention.description.capitalize()} (--convention)."
         return flops.model, (*((assumption,) if assumption else ()), counted)
+    counted = (
+        f"Parameters as counted in transformers' {subject.counted_in}; its shape has no row."
+        if subject.counted_in
+        else ""
+    )
     return six_flops_per_token(subject.active), (
+        *((counted,) if counted else ()),
         "6 FLOPs per parameter and token; attention scores excluded.",
     )

@@ -19,6 +19,12 @@ def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
     subject = request.of_subject
     if subject.model is not None:
         return subject.model, subject.model.notes
+    if subject.counted_in:
+        raise UsageError(
+            f"Memory and layouts need the model's shape, and {subject.counted_in} has no row: "
+            "give --layers, --width, --heads and --vocabulary of a like decoder, or ask without "
+            "(--tokens, --mfu)."
+        )
     model = scale_to(int(subject.parameters.value), vocabulary=USUAL_VOCABULARY)
     return model, (
         *model.notes,
