@@ -33,6 +33,7 @@ from benchmarks.published_inference import sources as inference_sources
 from benchmarks.published_inference import table as inference_table
 from benchmarks.published_trainings import table as trainings_table
 from tests.corpus.score import score_line, score_table
+from tests.families_page import counted_families, families_table
 from tests.layers import arrows_line, layers_table
 from tests.operators_page import operators_table
 from tests.warm import commands, warm
@@ -232,6 +233,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "score": score_line,
     "corpus": score_table,
     "operators": operators_table,
+    "families": families_table,
+    "counted": counted_families,
     "trainings": trainings_table,
     "inference": inference_table,
     "inference_sources": inference_sources,

@@ -69,7 +69,8 @@ def _model_type(config: Config) -> str:
     if not isinstance(value, str):
         raise config.wrong("model_type", f"expected a string, found {excerpt(value)}")
     if config.values.get("is_encoder_decoder") is True:
-        raise UnknownFamilyError(_unknown(config, value))
+        wrong = config.wrong("is_encoder_decoder", "encoder-decoder models are not supported")
+        raise UnknownFamilyError(str(wrong))
     if value not in FAMILIES and value not in WRAPPERS:
         raise UnknownFamilyError(_unknown(config, value))
     return value
