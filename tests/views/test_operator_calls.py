@@ -1,5 +1,8 @@
 """Operator calls: every row's facts, sums of columns, and unknown numbers that stay empty."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 
@@ -71,3 +74,10 @@ def test_what_is_unknown_is_empty() -> None:
     without = rows_of(operator_calls(account(three_calls())))
     assert all(row["seconds"] is None and row["bound"] == "" for row in without)
     assert without[0]["flops"] == 48
+
+
+def test_the_document_names_every_column() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "exports.md").read_text()
+    table = text[text.index("## Operator calls") :]
+    documented = re.findall(r"`([a-z_]+)`", "".join(re.findall(r"(?m)^\| (`[^|]*)\|", table)))
+    assert documented == [column.name for column in operator_calls(account(three_calls())).columns]

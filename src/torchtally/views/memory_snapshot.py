@@ -68,12 +68,19 @@ def memory_snapshot(ledger: Ledger, period: Period | None = None) -> MemorySnaps
             "script": ledger.trace.script,
             "chip": ledger.trace.chip,
             "period": "the whole run" if period is None else period.name,
-            "times": "predicted" if ledger.is_timed else "unknown: one us for each operator",
+            "times": times_of(ledger),
         },
     }
     return MemorySnapshotRecord(
         document, tuple(text for history in histories for text in history.disagreements())
     )
+
+
+def times_of(ledger: Ledger) -> str:
+    """How the times of the document came about."""
+    if not ledger.is_timed:
+        return "unknown: one us for each operator"
+    return "measured" if ledger.is_measured else "predicted"
 
 
 class Clock:
@@ -135,8 +142,11 @@ class DeviceHistory:
             block.frames = tuple(frames)
         if tick < self.first:
             return
-        is_tensors = storage is not None and not action.startswith("segment")
-        category = self._categories[storage.number] if is_tensors and storage else Category.UNKNOWN
+        category = (
+            self._categories[storage.number]
+            if storage is not None and not action.startswith("segment")
+            else Category.UNKNOWN
+        )
         self.entries.append(
             {
                 "action": action,
@@ -234,26 +244,29 @@ class Differing(NamedTuple):
 
 
 def history_of(ledger: Ledger, device: str, period: Period | None, clock: Clock) -> DeviceHistory:
-    """Of a device without an end of its memory, else of the chip's: as the run was."""
+    """Of a device without an end of its memory, or of the chip's: whichever is as the run was."""
+    endless = played(ledger, device, period, clock, None)
+    assert endless is not None, "an endless device refuses nothing"
     chip = find_chip(ledger.trace.chip)
-    memory = memory_of(ledger.trace, device)
+    if chip is None or not (endless.differing or ledger.trace.refusals):
+        return endless
+    limited = played(ledger, device, period, clock, room_bytes(chip))
+    if limited is None or len(limited.differing) > len(endless.differing):
+        return endless
+    return limited
 
-    def played(capacity_bytes: int | None) -> DeviceHistory:
-        settings = AllocatorSettings.parse(ledger.trace.allocator_settings)
-        allocator = CachingAllocator(settings, capacity_bytes=capacity_bytes)
-        player = Player(ledger.trace, device, allocator, has_refusals=capacity_bytes is not None)
-        first, end = (0, NEVER) if period is None else (period.first, period.end)
-        history = DeviceHistory(ledger.trace, memory, player, clock, first)
-        try:
-            history.play_to(end)
-        except OutOfMemoryError:  # what the run had is not to be had: it had no such limit
-            history.differing.append(Differing(player.tick, 0, 0, 0, 0))
-        return history
 
-    limits = (None, *(() if chip is None else (room_bytes(chip),)))
-    if ledger.trace.refusals:
-        limits = limits[::-1]
-    histories = [played(limits[0])]
-    if histories[0].differing and len(limits) > 1:
-        histories.append(played(limits[1]))
-    return min(histories, key=lambda history: len(history.differing))
+def played(
+    ledger: Ledger, device: str, period: Period | None, clock: Clock, capacity_bytes: int | None
+) -> DeviceHistory | None:
+    """None where a request of the run does not fit into the capacity: the run had no such limit."""
+    settings = AllocatorSettings.parse(ledger.trace.allocator_settings)
+    allocator = CachingAllocator(settings, capacity_bytes=capacity_bytes)
+    player = Player(ledger.trace, device, allocator, has_refusals=capacity_bytes is not None)
+    first, end = (0, NEVER) if period is None else (period.first, period.end)
+    history = DeviceHistory(ledger.trace, memory_of(ledger.trace, device), player, clock, first)
+    try:
+        history.play_to(end)
+    except OutOfMemoryError:
+        return None
+    return history

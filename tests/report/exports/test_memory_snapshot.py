@@ -199,6 +199,19 @@ def test_a_run_that_reserved_otherwise_says_so() -> None:
     assert export(account(builder.build()), "memory-snapshot").remarks == (text,)
 
 
+def test_a_run_beyond_the_chip_is_whole_although_it_reserved_otherwise() -> None:
+    """Played on a chip of 80 GB it would end at its first request."""
+    builder = TraceBuilder()
+    builder.run(factory_call(1 << 35))  # 128 GiB
+    builder.run(factory_call(1 << 35))
+    builder.reserved.append(Reserved("cuda:0", 0, 1))
+    snapshot = memory_snapshot(account(builder.build()))
+    actions = [event["action"] for event in snapshot.document["device_traces"][0]]
+    assert actions == ["segment_alloc", "alloc"] * 2 + ["snapshot"]
+    assert len(snapshot.disagreements) == 1
+    assert sum(segment["total_size"] for segment in snapshot.document["segments"]) == 1 << 38
+
+
 def test_a_profile_without_memory_events_is_refused() -> None:
     builder = TraceBuilder()
     builder.run(mm_call(4, 4, 4), [-1, -1])
