@@ -156,6 +156,20 @@ def test_measured_on_a_simulated_gpu_a_step_is_as_predicted(
     assert "warning" not in capsys.readouterr().err
 
 
+def test_the_script_that_makes_its_own_prediction(tmp_path: Path) -> None:
+    """`tally run` of a script that compares itself with run.tally: the first time there is none."""
+    logged: Logged = []
+    file = tmp_path / "run.tally"
+
+    def train_there() -> None:
+        train_on_gpu(lambda values, step: logged.append((step, values)), file)
+
+    torchtally.run(train_there, gpu=GPU).save(str(file))
+    torchtally.run(train_there, gpu=GPU)
+    assert ["tally/step_s_predicted" in values for _, values in logged] == [False] * 2 + [True] * 2
+    assert all("tally/step_s" in values for _, values in logged)
+
+
 def test_more_memory_than_predicted_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

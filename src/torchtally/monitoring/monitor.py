@@ -7,6 +7,7 @@ for batch in loader:
 """
 
 import atexit
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -74,7 +75,8 @@ def monitor(
             allocated at the first step, else the host.
 
     Memory is measured on CUDA devices. Values are in seconds, bytes and percent, see
-    `comparison.values_of`. A loop that runs on a simulated GPU is measured there.
+    `comparison.values_of`. A loop that runs on a simulated GPU is measured there, alone where the
+    trace's file is what that run is about to write.
 
     Raises UsageError for arguments that mean nothing, TraceFileError for a file that is no trace.
     """
@@ -89,10 +91,16 @@ def monitor(
     )  # fmt: skip
     if model is not None:
         made.predict_first_batch(optimizer, micro_batches, loss)
-    elif prediction is not None:
+    elif prediction is not None and not is_to_be_made(prediction):
         assert not isinstance(prediction, nn.Module)
         made.predict(prediction_of(prediction, gpu))
     return made
+
+
+def is_to_be_made(prediction: Any) -> bool:
+    """On a simulated GPU: a trace's file that is not there yet. It may be this very run's."""
+    is_path = isinstance(prediction, str | os.PathLike)
+    return is_path and is_simulated() and not os.path.exists(prediction)
 
 
 def _logs(log: Any) -> tuple["GuardedLog", ...]:
