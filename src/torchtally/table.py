@@ -142,6 +142,16 @@ class Table(Shown):
         return replace(self, rows=self.rows[:count], left_out=left_out)
 
 
+class Tabular(Shown):
+    """An object that is shown as one table."""
+
+    __slots__ = ()
+
+    def table(self) -> Table:
+        """What there is to see of it now."""
+        raise NotImplementedError
+
+
 XY = tuple[float, float]
 
 

@@ -146,7 +146,7 @@ def test_what_ran_before_an_error_is_shown(cells: dict[str, Cell]) -> None:
         ("no end", "tally: error: plan ': No closing quotation."),
         ("no folder", "tally: error: nowhere/step.tally: cannot be written, there is no directory"),
         ("limit", "tally: error: peak < 1MiB: DOES NOT HOLD"),
-        ("no command", "tally: error: tally has no command 'shew'. Did you mean show?"),
+        ("no command", "tally: error: tally has no command 'shew'. Did you mean show"),
         ("failed run", "ended with exit code 5."),
     ],
 )

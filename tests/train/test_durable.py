@@ -352,3 +352,19 @@ def test_ranks_go_on_each_with_its_own_batches(way: str, tmp_path: Path) -> None
     # FSDP2 and DDP read each other's, on another number of ranks.
     (alone,) = on_ranks(ranked, 1, tmp_path / "killed", "ddp", 4)
     assert {**alone, "x": 0} == {**whole[0], "x": 0}
+
+
+def test_a_notebook_shows_the_checkpoints(tmp_path: Path) -> None:
+    with torchtally.durable(tmp_path / "run", model=nn.Linear(2, 2), every=1) as run:
+        for _ in run.steps(3):
+            pass
+    table = run.table()
+    assert table.column("step") == (3, 2)  # keep_last=2
+    assert table.column("tensors")[0] == len(run._checkpoints.manifest(3).tensors)
+    assert all(isinstance(size, int) and size >= 4 * 6 for size in table.column("bytes"))
+    assert f"Durable run in {tmp_path / 'run'}, 3 steps done" in run._repr_html_()
+    assert str(run).startswith("Durable run in")
+    (manifest,) = (tmp_path / "run").rglob("*00000002/*.json")
+    manifest.write_bytes(b"damaged")
+    assert run.table().column("problem")[0] == ""
+    assert "is damaged" in str(run.table().column("problem")[1])

@@ -20,7 +20,7 @@ from torchtally.report.number_formats import comparison_report
 from torchtally.report.report import Look, Report, table_report
 from torchtally.report.text import closing_sentences, opening_sentences, summary_text
 from torchtally.report.trace import trace_report
-from torchtally.table import Table
+from torchtally.table import Table, Tabular
 from torchtally.trace import Trace
 from torchtally.views.model_summary import ModelSummary
 from torchtally.views.number_formats import FormatComparison
@@ -81,6 +81,7 @@ def _summary_text(summary: Summary, look: Look) -> str:
 
 REPORTS: dict[type, Callable[[Any], Report]] = {
     Table: table_report,
+    Tabular: lambda value: table_report(value.table()),
     Ledger: ledger_overview,
     Trace: trace_report,
     ModelSummary: model_report,

@@ -19,6 +19,7 @@ shard by shard (FSDP2); all else, and `run`, is each rank's own.
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -28,8 +29,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchtally.errors import UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.errors import CheckpointError, UsageError
+from torchtally.table import Cell, Column, Table, Tabular
+from torchtally.train.checkpoints.folder import Checkpoints, name_of
 from torchtally.train.checkpoints.manifest import Manifest
 from torchtally.train.checkpoints.objects import VALUES, Objects, check_object
 from torchtally.train.checkpoints.packing import pack
@@ -42,6 +44,7 @@ from torchtally.train.checkpoints.state import (
 from torchtally.train.config import CheckpointConfig
 from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.signals import EXIT_CODE, Signals, listen
+from torchtally.units import Unit
 
 
 def durable(
@@ -78,7 +81,19 @@ def durable(
     return Durable(Path(folder), given, dict(config or {}), when, allow_changes=allow_changes)
 
 
-class Durable(MutableMapping[str, Any]):
+COLUMNS = (
+    Column("checkpoint", "checkpoint", Unit.TEXT),
+    Column("step", "step", Unit.STEPS),
+    Column("bytes", "size", Unit.BYTES),
+    Column("tensors", "tensors", Unit.COUNT),
+    Column("ranks", "ranks", Unit.COUNT),
+    Column("saved", "saved (UTC)", Unit.TEXT),
+    Column("problem", "problem", Unit.TEXT),
+)
+"""Of a run's checkpoints."""
+
+
+class Durable(Tabular, MutableMapping[str, Any]):
     """A run: its steps, and a dict of the script's own values that is saved with it."""
 
     def __init__(
@@ -183,6 +198,22 @@ class Durable(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<durable run in {self._checkpoints.path.parent}, {self.step} steps done>"
+
+    def table(self) -> Table:
+        """The run's checkpoints, newest first, by their manifests: their tensors are not read."""
+        rows = tuple(map(self._row, self._checkpoints.steps()))
+        folder = str(self._checkpoints.path.parent)
+        return Table(f"Durable run in {folder}, {self.step} steps done", COLUMNS, rows)
+
+    def _row(self, step: int) -> tuple[Cell, ...]:
+        try:
+            manifest = self._checkpoints.manifest(step)
+        except CheckpointError as error:
+            return name_of(step), step, None, None, None, "", str(error)
+        size_bytes = sum(file.size_bytes for file in manifest.files.values())
+        saved = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(manifest.unix_s))
+        counts = len(manifest.tensors), manifest.ranks
+        return name_of(step), step, size_bytes, *counts, saved, ""
 
     def _say(self, text: str) -> None:
         if self._contents.ranks.is_first:
