@@ -72,3 +72,13 @@ def test_quiet_and_watch_exclude_each_other(script: Path) -> None:
     run = tally_run("--quiet", "--watch", "train.py", cwd=script)
     assert run.code == 2
     assert "--watch shows a run, and --quiet does not" in run.stderr
+
+
+def test_a_question_of_the_script_stays_on_the_screen(script: Path) -> None:
+    """`input` writes past `sys.stdout`; nothing is drawn over it while it waits."""
+    (script / "train.py").write_text(f"{SCRIPT}print('I am', input('name? '))\n")
+    code, drawn = in_terminal(TALLY, b"Ada\n", b"q", arguments=words("--watch"), marker=b"name? ")
+    assert code == 0, drawn
+    asked = drawn[drawn.rindex(b"name? ") :]
+    assert b"I am Ada" in asked
+    assert b"of kernels predicted" not in asked[: asked.index(b"Ada")]

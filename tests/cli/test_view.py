@@ -24,10 +24,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_terminal(
-    program: str, *keys: bytes, arguments: Sequence[str] = ("view", "run.tally")
+    program: str,
+    *keys: bytes,
+    arguments: Sequence[str] = ("view", "run.tally"),
+    marker: bytes = b"search",
 ) -> tuple[int, bytes]:
     """(exit code, all that was drawn) of a process on a terminal of its own; `keys` are pressed
-    when the one before was answered.
+    once the marker is drawn (that of a page's foot), each when the one before was answered.
     """
     process, terminal = pty.fork()
     if not process:
@@ -39,7 +42,7 @@ def in_terminal(
     while time.monotonic() < until:
         is_quiet = not select.select([terminal], [], [], 0.5)[0]
         if is_quiet:
-            if waiting and b"search" in drawn:  # the foot of a page
+            if waiting and marker in drawn:
                 os.write(terminal, waiting.pop(0))
             continue
         try:

@@ -1,5 +1,6 @@
 """The progress of a simulated run: one line that moves, or a line a step."""
 
+import builtins
 import os
 import sys
 import threading
@@ -89,6 +90,7 @@ class RunProgress:
             if self._status.is_redrawn:
                 for stream in (sys.stdout, sys.stderr):
                     stack.enter_context(self._giving_way(stream))
+                stack.enter_context(self._giving_way_to_questions())
             stack.callback(self.stop)
             if not self._status.is_quiet:
                 # Started before the simulation: the script's own threads get its GPU, not this one.
@@ -125,6 +127,30 @@ class RunProgress:
             yield
         finally:
             del stream.write
+
+    @contextmanager
+    def _giving_way_to_questions(self) -> Iterator[None]:
+        """Nothing is drawn while the script's `input` waits: on a terminal it writes its prompt in
+        C, past `sys.stdout.write` (CPython's `builtin_input_impl`).
+        """
+        native = builtins.input
+
+        def ask(prompt: object = "", /) -> str:
+            if os.getpid() != self._process:
+                return native(prompt)
+            with self._lock:
+                self._status.erase()
+                self._is_line_over = False
+            try:
+                return native(prompt)
+            finally:
+                self._is_line_over = True
+
+        builtins.input = ask
+        try:
+            yield
+        finally:
+            builtins.input = native
 
     def _draw(self) -> None:
         while not self._over.wait(INTERVAL_S):

@@ -221,5 +221,5 @@ class TraceViewer(App[None]):
 def heading(ledger: Ledger) -> str:
     """The script, and the verdict."""
     script = ledger.trace.script.rpartition("/")[2]
-    step = "" if ledger.step_s is None else f"; step {format_seconds(ledger.step_s)}"
+    step = "" if not ledger.step_s else f"; step {format_seconds(ledger.step_s)}"
     return f"{script}: {verdict(judge(ledger))}{step}"

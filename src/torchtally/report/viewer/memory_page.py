@@ -36,7 +36,7 @@ class MemoryPage(TimePage):
     """Left and right move through the run, `p` goes to the peak, `g` groups what is alive."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("p", "peak", "peak")]
-    MARGIN = 11
+    margin = 11
 
     def __init__(self, ledger: Ledger, *, has_colours: bool = True) -> None:
         memory = ledger.memory
@@ -83,7 +83,7 @@ class MemoryPage(TimePage):
         if y < rows:
             return self._row(y, rows, width)
         if y == rows:
-            return strip([(" " * self.MARGIN + self._axis(width), DIM)], width)
+            return strip([(" " * self.margin + self._axis(width), DIM)], width)
         if y == rows + 1:
             return strip(self._legend(), width)
         return strip([(self._moment(), PLAIN)], width)
@@ -91,7 +91,7 @@ class MemoryPage(TimePage):
     def _row(self, y: int, rows: int, width: int) -> Strip:
         """Row y from the top: cells that are full of one category, and the uppermost in eighths."""
         label = format_bytes(round(self.top_bytes * (rows - y) / rows)) if y % 2 == 0 else ""
-        parts = [(f"{label:>{self.MARGIN - 1}} ", DIM)]
+        parts = [(f"{label:>{self.margin - 1}} ", DIM)]
         at_cursor = self.column_of(self.cursor, width)
         for column, held in enumerate(self._columns(width)):
             parts.append(self._cell(held, rows - 1 - y, rows, is_cursor=column == at_cursor))

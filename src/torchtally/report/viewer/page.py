@@ -4,15 +4,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 
 from torchtally.ledger import Entry, Ledger
+from torchtally.report.formats import render
+from torchtally.report.report import Look
 from torchtally.report.text import summary_lines
 from torchtally.report.viewer.lines_view import LinesView
 from torchtally.report.viewer.table_view import Arrangement, TableView, in_order, matches
+from torchtally.report.whole_run import run_report
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views import VIEWS, by
@@ -70,8 +74,16 @@ class OverviewPage(ViewerPage):
         self.file = file
 
     def compose(self) -> ComposeResult:
-        summary = summarise(self.ledger)
-        yield LinesView(lambda width: [*summary_lines(summary, self.file, width)])
+        if self.ledger.trace.measured is not None:
+            report = run_report(self.ledger, file=self.file)
+            yield LinesView(
+                lambda width: [
+                    Text(line) for line in render(report, "text", Look(width=width)).splitlines()
+                ]
+            )
+        else:
+            summary = summarise(self.ledger)
+            yield LinesView(lambda width: [*summary_lines(summary, self.file, width)])
 
 
 class ViewPage(ViewerPage):

@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.strip import Strip
 
 from torchtally.ledger import Ledger
+from torchtally.report.plain import cut_left
 from torchtally.report.viewer.segments import DIM, OF_BOUND, PLAIN, REVERSED, strip
 from torchtally.report.viewer.table_view import TableView
 from torchtally.report.viewer.time_page import TimePage
@@ -24,6 +25,8 @@ from torchtally.views.tracks import lanes_of, name_of, timed_parts
 
 NETWORK_VIEWS = ("collective", "group", "rank")
 LINES_BELOW = 2
+MOST_NAME = 36
+"""Columns of a stream's name."""
 SHADES = " ░▒▓█"
 COLUMNS = (
     Column("stream", "stream", Unit.NAME),
@@ -92,11 +95,11 @@ class StreamsPage(TimePage):
     """Left and right move through the step; `g` shows collectives, groups and ranks below."""
 
     BINDINGS: ClassVar[list[BindingType]] = []
-    MARGIN = 25
 
     def __init__(self, ledger: Ledger, *, has_colours: bool = True) -> None:
         self.lanes = lane_courses(ledger)
         self.has_colours = has_colours
+        self.margin = min(max((len(lane.name) for lane in self.lanes), default=0), MOST_NAME) + 2
         self.root = root_of(ledger.by_line())
         end_ns = max(
             (lane.stretches[-1].end_ns for lane in self.lanes if lane.stretches), default=1
@@ -166,8 +169,7 @@ class StreamsPage(TimePage):
         return self._lane(self.lanes[y], width)
 
     def _lane(self, lane: LaneCourse, width: int) -> Strip:
-        name = lane.name if len(lane.name) < self.MARGIN else f"…{lane.name[2 - self.MARGIN :]}"
-        parts = [(f"{name:{self.MARGIN}}", DIM)]
+        parts = [(f"{cut_left(lane.name, self.margin - 2):{self.margin}}", DIM)]
         at_cursor = self.column_of(self.cursor, width)
         for column, (first, end) in enumerate(self.cells(width)):
             busy_ns = lane.busy_until(end) - lane.busy_until(first)
@@ -183,7 +185,7 @@ class StreamsPage(TimePage):
         left, right = format_seconds(self.first / 1e9), format_seconds(self.end / 1e9)
         marks = list(f"{left}{right:>{max(len(cells) - len(left), 0)}}"[: len(cells)])
         column = self.column_of(self.cursor, width)
-        parts = [(" " * self.MARGIN, PLAIN)]
+        parts = [(" " * self.margin, PLAIN)]
         parts += [
             ("^" if n == column else mark, REVERSED if n == column else DIM)
             for n, mark in enumerate(marks)

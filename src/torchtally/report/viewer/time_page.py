@@ -55,7 +55,7 @@ class TimePage(ViewerPage):
         Binding("minus", "zoom(0.5)", "out", show=False),
         Binding("g", "group", "group by"),
     ]
-    MARGIN = 0
+    margin = 0
     """Columns to the left of the course."""
 
     def __init__(self, ledger: Ledger, low: int, high: int, cursor: int) -> None:
@@ -100,7 +100,7 @@ class TimePage(ViewerPage):
         """What of the time each column of the chart is: [first, end), empty where there is more
         room than time.
         """
-        count, span = max(width - self.MARGIN, 1), self.end - self.first
+        count, span = max(width - self.margin, 1), self.end - self.first
         cuts = [self.first + span * n // count for n in range(count + 1)]
         return [(cuts[n], max(cuts[n + 1], cuts[n] + 1)) for n in range(count)]
 
@@ -145,8 +145,8 @@ class TimePage(ViewerPage):
 
     def point_at(self, x: int, width: int) -> None:
         cells = self.cells(width)
-        if 0 <= x - self.MARGIN < len(cells):
-            self.go_to(self.time_at(*cells[x - self.MARGIN]))
+        if 0 <= x - self.margin < len(cells):
+            self.go_to(self.time_at(*cells[x - self.margin]))
 
     def action_group(self) -> None:
         self.grouping = (self.grouping + 1) % self.groupings
