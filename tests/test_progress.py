@@ -84,3 +84,16 @@ def test_a_pipe_gets_no_several_lines() -> None:
     stream = io.StringIO()
     StatusLine(stream).draw_lines(["one", "two"])
     assert stream.getvalue() == ""
+
+
+def test_below_a_line_that_has_not_ended_the_cursor_comes_back() -> None:
+    stream = Terminal()
+    status = StatusLine(stream)
+    status.draw_lines(["one", "two"], below=3)
+    status.erase()
+    status.draw_lines(["one"], below=0)
+    assert stream.getvalue() == (
+        f"{CLEAR_BELOW}\n{CLEAR_LINE}one\n{CLEAR_LINE}two\x1b[2A\r\x1b[3C"
+        f"{CLEAR_BELOW}"
+        f"{CLEAR_BELOW}\n{CLEAR_LINE}one\x1b[1A\r"
+    )

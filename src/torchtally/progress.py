@@ -84,6 +84,8 @@ class StatusLine:
         self._shown_s = -math.inf if self.is_redrawn else self._started_s
         self._drawn = 0
         """Lines that stand on the terminal and are drawn over by the next."""
+        self._is_below = False
+        """Whether they stand below the cursor."""
         self._lock = threading.RLock()
 
     @property
@@ -121,15 +123,22 @@ class StatusLine:
             with self._lock:
                 self._put(f"{line}\n")
 
-    def draw_lines(self, lines: Sequence[str]) -> None:
+    def draw_lines(self, lines: Sequence[str], *, below: int | None = None) -> None:
         """Several lines of a terminal, in the place of what was drawn last.
 
         They are put out as they are: free of strangers' control characters, and no wider than it.
+        `below` a line that has not ended, the cursor goes back to its end: so many columns.
         """
         if self.is_quiet or not self.is_redrawn:
             return
         self._shown_s = self._clock()
         with self._lock:
+            if below is not None:
+                drawn = "".join(f"\n{CLEAR_LINE}{line}" for line in lines)
+                rightwards = f"\x1b[{below}C" if below else ""
+                self._put(f"{CLEAR_BELOW}{drawn}\x1b[{len(lines)}A\r{rightwards}")
+                self._drawn, self._is_below = len(lines), True
+                return
             rest = CLEAR_BELOW if self._drawn > len(lines) else ""
             self._put(self._upwards() + "\n".join(f"{CLEAR_LINE}{line}" for line in lines) + rest)
             self._drawn = len(lines)
@@ -151,10 +160,12 @@ class StatusLine:
     def erase(self) -> None:
         """Take the line away."""
         with self._lock:
-            if self._drawn:
+            if self._is_below:
+                self._put(CLEAR_BELOW)
+            elif self._drawn:
                 below = CLEAR_BELOW if self._drawn > 1 else ""
                 self._put(f"{self._upwards()}{CLEAR_LINE}{below}")
-            self._drawn = 0
+            self._drawn, self._is_below = 0, False
 
     def keep(self) -> None:
         """The line stays where it is, and what comes next begins below it."""

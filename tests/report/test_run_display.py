@@ -1,13 +1,18 @@
 """What `tally run --watch` draws: narrow enough, harmless, and no more than the terminal holds."""
 
+import time
+
 import pytest
 from rich.cells import cell_len
 
 from tests.builders import TraceBuilder, factory_call, frame, mm_call, site
 from tests.report.test_text import HOSTILE
+from tests.test_progress import Terminal
 from torchtally.chips import chip
 from torchtally.ledger import RunningAccount
+from torchtally.progress import CLEAR_BELOW
 from torchtally.report.run_display import RunDisplay, sparkline
+from torchtally.report.run_progress import RunProgress, column_after
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Use
 
@@ -101,3 +106,39 @@ def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         shown.lines("")
         assert len(shown._held) <= 8
     assert max(shown._held) == 40 * GIB
+
+
+@pytest.mark.parametrize(
+    ("tail", "column"),
+    [
+        ("", 0),
+        ("name? ", 6),
+        ("\r 40%|####    ", 13),
+        ("long text\rshort", 5),
+        ("\x1b[32mgreen\x1b[0m\x1b[K", 5),
+        ("漢字", 4),
+        ("up \x1b[A", None),
+        ("tab\t", None),
+        ("x" * 80, None),
+    ],
+)
+def test_where_the_cursor_is_behind_what_a_script_printed(
+    tail: str, column: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size(monkeypatch, 80, 24)
+    assert column_after(tail) == column
+
+
+def test_a_bar_of_the_script_s_own_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    size(monkeypatch, 80, 24)
+    stdout, stderr = Terminal(), Terminal()
+    monkeypatch.setattr("sys.stdout", stdout)
+    monkeypatch.setattr("sys.stderr", stderr)
+    progress = RunProgress(display=display("x"))
+    with progress.moving():
+        print("\r 10%|#  ", end="")
+        while "10%" not in stdout.getvalue() or "work" not in stderr.getvalue():
+            time.sleep(0.01)
+    drawn = stderr.getvalue()
+    assert "A\r\x1b[8C" in drawn  # back up, and behind the bar
+    assert drawn.endswith(CLEAR_BELOW)

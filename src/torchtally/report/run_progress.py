@@ -2,6 +2,8 @@
 
 import builtins
 import os
+import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -10,11 +12,17 @@ from contextvars import copy_context
 from functools import partial
 from typing import TextIO
 
+from rich.cells import cell_len
+
 from torchtally.progress import StatusLine, TextStream
 from torchtally.report.run_display import RunDisplay
 from torchtally.units import format_bytes, format_seconds
 
 INTERVAL_S = 0.2
+MOST_TAIL = 10_000
+"""Characters of a line that has not ended; a terminal's is much shorter."""
+HARMLESS = re.compile(r"\x1b\[[0-9;]*[mK]")
+"""Colours, and clearing the rest of a line: the cursor stays."""
 
 
 class RunProgress:
@@ -23,7 +31,8 @@ class RunProgress:
     Where ten seconds pass without a step, a line says how far it is.
 
     The script shares the terminal. What it prints there takes the line's place first, and no line
-    is drawn behind text that has not ended: a prompt, or a progress bar of the script's own.
+    is drawn behind text that has not ended: a prompt, or a progress bar of the script's own. A
+    display of several lines stands below such text, and the cursor behind it.
     """
 
     def __init__(
@@ -52,8 +61,10 @@ class RunProgress:
         draw = partial(copy_context().run, self._draw)
         self._thread = threading.Thread(target=draw, name="tally-progress", daemon=True)
         self._lock = threading.RLock()
-        self._is_line_over = True
-        """Whether what the script printed last ended its line."""
+        self._tail = ""
+        """What the script printed since the last end of a line."""
+        self._is_asking = False
+        """Whether it waits for an answer."""
 
     def complete_step(self, number: int) -> None:
         """Print the step, unless a line moves already."""
@@ -119,8 +130,11 @@ class RunProgress:
                 return native(text)
             with self._lock:
                 self._status.erase()
-                self._is_line_over = text.endswith("\n") if text else self._is_line_over
-                return native(text)
+                count = native(text)
+                self._tail = (self._tail + text).rpartition("\n")[2][-MOST_TAIL:]
+                if self._tail and self.display is not None:
+                    stream.flush()  # the cursor is where the display takes it to be
+                return count
 
         stream.write = write  # type: ignore[method-assign]
         try:
@@ -140,11 +154,11 @@ class RunProgress:
                 return native(prompt)
             with self._lock:
                 self._status.erase()
-                self._is_line_over = False
+                self._is_asking = True
             try:
                 return native(prompt)
             finally:
-                self._is_line_over = True
+                self._is_asking, self._tail = False, ""
 
         builtins.input = ask
         try:
@@ -156,11 +170,25 @@ class RunProgress:
         while not self._over.wait(INTERVAL_S):
             with self._lock:
                 is_due = self._status.is_redrawn or self._status.is_due()
-                if is_due and self._is_line_over and not self._over.is_set():
+                if is_due and not self._is_asking and not self._over.is_set():
                     self._show()
 
     def _show(self) -> None:
+        headline, column = f"tally: {self.line()}", column_after(self._tail)
         if self.display is None or not self._status.is_redrawn:
-            self._status.draw(f"tally: {self.line()}")
-        else:
-            self._status.draw_lines(self.display.lines(f"tally: {self.line()}"))
+            if not self._tail:
+                self._status.draw(headline)
+        elif not self._tail:
+            self._status.draw_lines(self.display.lines(headline))
+        elif column is not None:
+            self._status.draw_lines(self.display.lines(headline), below=column)
+
+
+def column_after(tail: str) -> int | None:
+    """The terminal's column behind text that has not ended its line; None where that is unknown:
+    the text is too wide, or moves the cursor by more than a carriage return.
+    """
+    visible = HARMLESS.sub("", tail).rpartition("\r")[2]
+    width = cell_len(visible)
+    is_known = visible.isprintable() and width < shutil.get_terminal_size().columns
+    return width if is_known else None
