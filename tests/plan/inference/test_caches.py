@@ -55,9 +55,11 @@ def our_model(network: Any, folder: Path) -> Model:
 
 
 @pytest.mark.parametrize("case", FAMILIES)
-def test_caches_are_those_of_transformers(case: str, tmp_path: Path) -> None:
+def test_weights_and_caches_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     net = network(case)
     model = our_model(net, tmp_path)
+    held = sum(each.numel() * each.element_size() for each in net.parameters())
+    assert model_bytes(model, weight_format("bf16")).value == held
     for tokens in LENGTHS:
         dynamic = hf().DynamicCache(config=net.config)
         static = hf().StaticCache(config=net.config, max_cache_len=tokens)
@@ -98,10 +100,3 @@ def test_latent_attention_is_one_short_vector(tmp_path: Path) -> None:
     assert kv_cache_bytes(model, 40, 2).value == 3 * (18 + 4) * 2 * 40 * 2
     wide = kv_cache_bytes(model, 40, 2, Cache(CacheKind.EXPANDED)).value
     assert wide == 3 * 6 * (16 + 14) * 2 * 40 * 2
-
-
-@pytest.mark.parametrize("case", FAMILIES)
-def test_weights_are_those_of_transformers(case: str, tmp_path: Path) -> None:
-    net = network(case)
-    held = sum(each.numel() * each.element_size() for each in net.parameters())
-    assert model_bytes(our_model(net, tmp_path), weight_format("bf16")).value == held

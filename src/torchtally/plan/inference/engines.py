@@ -134,6 +134,7 @@ def at_best(engine: Engine) -> Engine:
     """The same with every kernel at its best published rate, and nothing else to wait for."""
     return replace(
         engine,
+        host=Host.GRAPHS,
         pace=BEST,
         experts=1.0,
         unpacking=1.0,
