@@ -360,6 +360,18 @@ WRONG = {
         ("llama-3-70b", "--gpus", "RTX-4090", "--largest", "batch"),
         "out of memory: one sequence",
     ),
+    "no such layout": (
+        ("llama-3-8b", *EIGHT, "--layout", "gone.json"),
+        "gone.json: cannot be read",
+    ),
+    "two frameworks": (
+        ("llama-3-8b", *EIGHT, "--megatron", "a", "--deepspeed", "b"),
+        "--megatron and --deepspeed: give one at a time",
+    ),
+    "not DeepSpeed's": (
+        ("llama-3-8b", *EIGHT, "--batch", "8", "--layout", "tp 8", "--deepspeed", "-"),
+        "DeepSpeed does not have all of",
+    ),
     "shapes are needed": (
         ("7B", "--optimizer", "adafactor"),
         "depends on the weights' shapes",

@@ -10,15 +10,15 @@ from tests.plan.parallel.builders import llama, workload
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.lookup import model
 from torchtally.plan.flops import Recompute
+from torchtally.plan.frameworks.torchtitan import written
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.step import Workload
-from torchtally.plan.torchtitan import torchtitan_toml
 
 LLAMA = workload(model("llama-3.1-8b"), "16xH100-SXM", sequence=8192)
 
 
 def config(layout: Layout, given: Workload = LLAMA) -> dict[str, Any]:
-    return tomllib.loads(torchtitan_toml(layout, given))
+    return tomllib.loads(written(layout, given))
 
 
 def test_stages_and_shards() -> None:

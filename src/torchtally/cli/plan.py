@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from torchtally.chips import Cluster
     from torchtally.gates import Finding
     from torchtally.plan.architecture.model import Model
+    from torchtally.plan.frameworks.configuration import Configuration
     from torchtally.plan.questions import Answer, Request, Subject
 
 NAME = "plan"
@@ -242,6 +243,17 @@ def _add_chips(parser: argparse.ArgumentParser) -> None:
     )
 
 
+CONFIGURATIONS = {
+    "torchtitan": ("torchtitan", "its configuration (0.2, TOML)"),
+    "megatron": ("Megatron-LM", "its arguments"),
+    "deepspeed": ("DeepSpeed", "its configuration (JSON): ZeRO alone"),
+    "accelerate": ("accelerate", "its configuration (YAML): FSDP"),
+}
+"""Of frameworks: a search, or --layout, is written as each has it."""
+CONFIGURED = (".toml", ".json", ".yaml", ".yml", ".sh")
+"""At the end of files that layouts are read of."""
+
+
 def _add_questions(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the question")
     group.add_argument("--deadline", type=duration, metavar="TIME", help="30d, 24h, 2w")
@@ -257,13 +269,16 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--layout",
         metavar="WORDS",
-        help="a layout of one's own, beside the fastest: 'dp 16/z2, tp 8, pp 8x5, mb 1x8, full'",
+        help="a layout of one's own, beside the fastest: 'dp 16/z2, tp 8, pp 8x5, mb 1x8, full'; "
+        "or the file of one: of torchtitan (.toml), DeepSpeed (.json), accelerate (.yaml), "
+        "Megatron-LM (its arguments)",
     )
-    group.add_argument(
-        "--torchtitan",
-        metavar="FILE",
-        help="search what torchtitan has, and write the fastest as its configuration (0.2, TOML)",
-    )
+    for option, (name, form) in CONFIGURATIONS.items():
+        group.add_argument(
+            f"--{option}",
+            metavar="FILE",
+            help=f"the same of what {name} has, and write it as {form}",
+        )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -312,8 +327,9 @@ def command(args: argparse.Namespace) -> int:
         write_report(table_report(known_models()), args)
         return 0
     answer, findings = _checked(args) if args.check else (_ask(args), [])
-    if args.torchtitan is not None:
-        write_or_emit(answer.config, args.torchtitan)
+    framework = framework_of(args)
+    if framework:
+        write_or_emit(answer.config, getattr(args, framework))
     write_report(answer_report(answer, is_explained=args.explain), args)
     return show_findings(findings)
 
@@ -420,7 +436,7 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
     options = {
         "--largest": (args.largest is not None, LARGEST.get(args.largest, largest_model)),
         "--layout": (args.layout is not None, own_layout),
-        "--search": (args.search or args.torchtitan is not None, layouts),
+        "--search": (args.search or (framework_of(args) != "" and args.layout is None), layouts),
         "--tokens-per-s": (args.tokens_per_s is not None, implied_mfu),
         "--flops": (args.flops is not None, compute_budget),
     }
@@ -458,6 +474,7 @@ def request(args: argparse.Namespace) -> "Request":
 
     model = _model(args)
     kernel, fused = ATTENTIONS[args.attention] if args.attention else (None, None)
+    configured = configured_layout(args, model)
     if args.price is not None and args.price[0]:
         raise UsageError("--price is of the chip in --gpus: give the amount alone, --price 2.49.")
     if args.mfu is not None and args.mfu == 0:
@@ -474,7 +491,7 @@ def request(args: argparse.Namespace) -> "Request":
         tokens_per_s=args.tokens_per_s,
         sequence=args.sequence,
         micro_batch=args.micro_batch,
-        global_batch=args.batch,
+        global_batch=args.batch or (configured.batch if configured else None),
         recipe=recipe(args.recipe or RECIPE),
         optimizer=optimizer(args.optimizer or "adamw"),
         recompute=None if args.recompute is None else Recompute(args.recompute),
@@ -484,12 +501,41 @@ def request(args: argparse.Namespace) -> "Request":
         host=Host(args.host or "eager"),
         pace=PACES[args.pace or "typical"],
         implementation=None if args.kernels is None else Implementation(args.kernels),
-        layout=args.layout or "",
+        layout=configured.words if configured else args.layout or "",
         inference=inference_request(args),
         adapters=adapter_request(args),
-        is_for_torchtitan=args.torchtitan is not None,
+        framework=framework_of(args),
         rows=args.top,
     )
+
+
+def framework_of(args: argparse.Namespace) -> str:
+    """Whose configuration is to be written; "" for none. Raises UsageError for several."""
+    asked = [option for option in CONFIGURATIONS if getattr(args, option) is not None]
+    if len(asked) > 1:
+        raise UsageError(f"--{' and --'.join(asked)}: give one at a time.")
+    return asked[0] if asked else ""
+
+
+def configured_layout(
+    args: argparse.Namespace, model: "Model | int | None"
+) -> "Configuration | None":
+    """The layout of the file that --layout names; None for one in words."""
+    import os
+
+    is_file = args.layout is not None and (
+        os.path.isfile(args.layout) or args.layout.lower().endswith(CONFIGURED)
+    )
+    if not is_file:
+        return None
+    from torchtally.plan.frameworks.configuration import configuration
+
+    layers = model.layers if model is not None and not isinstance(model, int) else None
+    found = configuration(args.layout, layers)
+    say = f"{args.layout}, of {found.framework}: {found.words}"
+    batch = "" if found.batch is None else f", steps of {found.batch} sequences"
+    print(f"tally: {say}{batch}", file=sys.stderr)
+    return found
 
 
 def _cluster(args: argparse.Namespace) -> "Cluster | None":

@@ -66,7 +66,8 @@ def adapter_question(args: argparse.Namespace) -> "Callable[[Request], Answer]":
     """Which question about adapters the arguments ask."""
     from torchtally.plan.questions.fine_tuning import TUNED
 
-    asked = [name for name in ("search", "layout", "torchtitan", "tokens_per_s", "flops", "compare")
+    asked = [name for name in ("search", "layout", "torchtitan", "megatron", "deepspeed",
+             "accelerate", "tokens_per_s", "flops", "compare")
              if getattr(args, name)]  # fmt: skip
     if asked or args.largest == "model":
         option = "largest model" if not asked else asked[0].replace("_", "-")

@@ -17,7 +17,8 @@ OPTIONS = ("prompt", "generate", "weights", "kv_cache", "kv_block", "engine", "d
            "acceptance")  # fmt: skip
 """Of inference alone."""
 TRAINING = {
-    "--search": "search", "--torchtitan": "torchtitan", "--tokens-per-s": "tokens_per_s",
+    "--search": "search", "--torchtitan": "torchtitan", "--megatron": "megatron",
+    "--deepspeed": "deepspeed", "--accelerate": "accelerate", "--tokens-per-s": "tokens_per_s",
     "--flops": "flops", "--page": "page",
 }  # fmt: skip
 """Questions about trainings, and where they are."""

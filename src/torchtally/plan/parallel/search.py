@@ -42,6 +42,11 @@ class Choices:
     is_tensor_across_nodes: bool = False
     kernel: AttentionKernel = AttentionKernel.FLASH
     implementation: Implementation = Implementation.FUSED
+    is_allowed: Callable[[Layout], bool] | None = None
+    """Of whole layouts: what a framework has. None: all are."""
+
+    def allows(self, layout: Layout) -> bool:
+        return self.is_allowed is None or self.is_allowed(layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,8 @@ def _try_all(
         for run in _runs(mesh, pricing.workload, choices, global_batch):
             beside = pricing.beside_bytes(run)
             for sharing, states in states_by_recompute[run.recompute]:
+                if not choices.allows(_sharing(run, sharing)):
+                    continue
                 size = max(map(add, beside, states))
                 trials.count += 1
                 if trials.smallest is None or size < trials.least_bytes:

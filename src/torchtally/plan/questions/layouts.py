@@ -7,7 +7,9 @@ from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.closed_form import TokenPerS, Tokens, closed_form
 from torchtally.plan.flops import Recompute
+from torchtally.plan.frameworks.configuration import FRAMEWORKS
 from torchtally.plan.parallel.degrees import LEGEND, layout_in_short, layout_text
+from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.search import Choices, Ranking, search
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.quantity import Quantity
@@ -27,13 +29,6 @@ from torchtally.plan.questions.fit import (
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import bound_in_short, chips_text, subject_text
 from torchtally.plan.questions.workload import workload_of
-from torchtally.plan.torchtitan import (
-    RECOMPUTES,
-    SCHEDULES,
-    SHARDINGS,
-    flavor_of,
-    torchtitan_toml,
-)
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
 
@@ -85,7 +80,7 @@ def layouts(request: Request) -> Answer:
             FULL_MEMORY,
         ),
         unknown=() if request.tokens is None else unknown_costs(request, request.chip),
-        config=torchtitan_toml(best.layout, ranking.workload) if request.is_for_torchtitan else "",
+        config=config_of(request, best.layout, ranking.workload),
     )
 
 
@@ -140,15 +135,22 @@ def choices_of(request: Request, workload: Workload) -> Choices:
         # Fused attention recomputes its scores anyway.
         every.insert(1, Recompute.SELECTIVE)
     recomputes = tuple(every) if request.recompute is None else (request.recompute,)
-    if request.is_for_torchtitan:
-        flavor_of(model)
-        recomputes = tuple(kind for kind in recomputes if kind in RECOMPUTES)
-        return replace(
-            _choices(request, recomputes, kernel, how),
-            shards=tuple(SHARDINGS),
-            schedules=tuple(SCHEDULES),
-        )
-    return _choices(request, recomputes, kernel, how)
+    chosen = _choices(request, recomputes, kernel, how)
+    if not request.framework:
+        return chosen
+    framework = FRAMEWORKS[request.framework]
+    framework.check(model)
+    return replace(chosen, is_allowed=framework.is_its)
+
+
+def config_of(request: Request, layout: Layout, workload: Workload) -> str:
+    """The layout as the framework's that was asked for; "" for none."""
+    if not request.framework:
+        return ""
+    framework = FRAMEWORKS[request.framework]
+    if not framework.is_its(layout):
+        raise UsageError(f"{framework.name} does not have all of {layout_text(layout)}.")
+    return framework.written(layout, workload)
 
 
 def _choices(

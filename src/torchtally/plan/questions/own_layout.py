@@ -20,7 +20,7 @@ from torchtally.plan.questions.fit import (
     range_in_words,
     time_table,
 )
-from torchtally.plan.questions.layouts import choices_of, search_of
+from torchtally.plan.questions.layouts import choices_of, config_of, search_of
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import workload_of
@@ -72,6 +72,7 @@ def own_layout(request: Request) -> Answer:
             *convention_in_words(step, request),
             FULL_MEMORY,
         ),
+        config=config_of(request, layout, workload),
     )
 
 

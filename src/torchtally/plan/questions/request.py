@@ -100,12 +100,12 @@ class Request:
     """None: not given; a search assumes fused kernels, everything else transformers' own."""
     layout: str = ""
     """One's own, in words; "" where none is given."""
-    is_for_torchtitan: bool = False
-    """A search tries what torchtitan has, and its answer has the configuration."""
+    framework: str = ""
+    """Of `FRAMEWORKS`: a search tries what it has, and the answer has its configuration."""
     inference: "InferenceRequest | None" = None
+    """What is asked of a model that generates; None: it is trained."""
     adapters: "AdapterRequest | None" = None
     """Fine-tuning; None: all weights are trained."""
-    """Of inference; None: it is trained."""
     rows: int | None = None
     """Of a table; None: one page."""
     progress: Callable[[int], None] | None = None

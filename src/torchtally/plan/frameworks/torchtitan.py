@@ -5,11 +5,13 @@ options, but for the recomputation.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from torchtally.errors import UsageError
 from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute
+from torchtally.plan.frameworks.values import count, degrees, section
 from torchtally.plan.parallel.degrees import layout_in_short
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.step import Workload
@@ -73,24 +75,24 @@ def torchtitan_config(layout: Layout, workload: Workload) -> Config:
     }
 
 
-def is_torchtitans(layout: Layout) -> bool:
+def is_its(layout: Layout) -> bool:
     """Whether it has all that a layout needs."""
     by_groups = layout.shards % layout.context == 0 and layout.expert == 1
     has_words = layout.shard in SHARDINGS and layout.recompute in RECOMPUTES
     return by_groups and has_words and (not layout.has_stages or layout.schedule in SCHEDULES)
 
 
-def torchtitan_toml(layout: Layout, workload: Workload) -> str:
+def written(layout: Layout, workload: Workload) -> str:
     """For `--job.config_file`; other sections are the user's."""
     lines = [
         f"# {workload.model.name} on {workload.cluster.count} {workload.cluster.chip.name}: "
         f"{layout_in_short(layout)}",
         "# Add the data, the tokenizer and the optimizer's hyperparameters.",
     ]
-    for section, values in torchtitan_config(layout, workload).items():
+    for name, values in torchtitan_config(layout, workload).items():
         lines += [
             "",
-            f"[{section}]",
+            f"[{name}]",
             *(f"{key} = {_literal(value)}" for key, value in values.items()),
         ]
     return "\n".join(lines) + "\n"
@@ -100,3 +102,57 @@ def _literal(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def layout_words(document: Mapping[str, Any], layers: int | None) -> tuple[list[str], int | None]:
+    """(words of the layout in a configuration, sequences of a step).
+
+    A degree of -1 is all chips that remain, and left to those. Raises UsageError for a value that
+    torchtitan would refuse.
+    """
+    parallel, training = section(document, "parallelism"), section(document, "training")
+    replicas = count(parallel, "data_parallel_replicate_degree")
+    shards = count(parallel, "data_parallel_shard_degree", -1)
+    context, stages = (
+        count(parallel, f"{name}_parallel_degree") for name in ("context", "pipeline")
+    )
+    tensor = count(parallel, "tensor_parallel_degree")
+    words = degrees(tp=tensor, cp=context)
+    if tensor > 1:
+        words.append("sp")
+    if shards > 0:
+        words.append(f"dp {replicas * shards}")
+    local = count(training, "local_batch_size", 8)
+    micro = count(parallel, "pipeline_parallel_microbatch_size") if stages > 1 else local
+    words.append(f"mb {micro}x{max(1, local // micro)}" if stages > 1 else f"mb {micro}")
+    words += _stages(parallel, stages, layers)
+    reshard = parallel.get("fsdp_reshard_after_forward", "default")
+    if shards == 1:
+        words.append("ddp")
+    elif reshard == "never" or (reshard == "default" and stages > 1):
+        words.append("zero-2")
+    else:
+        is_grouped = replicas > 1 and shards > 0
+        words.append(f"fsdp:{shards * context}" if is_grouped else "zero-3")
+    mode = section(document, "activation_checkpoint").get("mode", "selective")
+    if mode == "full":
+        words.append("full")
+    batch = count(training, "global_batch_size", -1)
+    return words, None if batch == -1 else batch
+
+
+def _stages(parallel: Mapping[str, Any], stages: int, layers: int | None) -> list[str]:
+    if stages == 1:
+        return []
+    each = count(parallel, "pipeline_parallel_layers_per_stage", 0)
+    chunks = max(1, (layers or 0) // (stages * each)) if each else 1
+    known = {name.lower(): schedule for schedule, name in SCHEDULES.items()}
+    schedule = str(parallel.get("pipeline_parallel_schedule", "1F1B")).lower()
+    if schedule not in known:
+        raise UsageError(
+            f"pipeline_parallel_schedule {schedule!r} is not among those that plans know: "
+            f"{', '.join(SCHEDULES.values())}."
+        )
+    if known[schedule] is Schedule.INTERLEAVED and chunks == 1:
+        chunks = 2  # torchtitan's own choice without layers_per_stage
+    return [f"pp {stages}x{chunks}" if chunks > 1 else f"pp {stages}"]

@@ -1,0 +1,116 @@
+"""Megatron-LM's arguments, in a script that starts it or by themselves.
+
+Names are those of megatron/training/arguments.py, core 0.12 to 0.18.
+"""
+
+import re
+
+from torchtally.errors import UsageError
+from torchtally.plan.flops import Recompute
+from torchtally.plan.frameworks.values import count, degrees
+from torchtally.plan.parallel.degrees import layout_in_short
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
+from torchtally.plan.parallel.step import Workload
+
+OPTION = re.compile(r"""--([a-z][a-z0-9-]+)(?:[ =\t]+(?:\\\n\s*)?["']?([^\s\\"'()]+))?""")
+SHARDINGS = {"no_shard": "ddp", "optim": "zero-1", "optim_grads": "zero-2",
+             "optim_grads_params": "zero-3"}  # fmt: skip
+"""`--data-parallel-sharding-strategy`, of --use-megatron-fsdp."""
+STRATEGIES = {words: name for name, words in SHARDINGS.items()}
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
+TENSOR, PIPELINE, CONTEXT, EXPERT = (
+    f"{name}-parallel-size"
+    for name in ("tensor-model", "pipeline-model", "context", "expert-model")
+)
+
+
+def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], int | None]:
+    """(words of a layout, sequences of a step). Raises UsageError where it has no argument."""
+    code = re.sub(r"(?m)^\s*#.*$", "", text)
+    given = {option: value or "true" for option, value in OPTION.findall(code)}
+    known = (TENSOR, PIPELINE, CONTEXT, EXPERT, "micro-batch-size", "global-batch-size")
+    if not any(option in given for option in known):
+        raise UsageError(f"{name}: no argument of Megatron-LM's is in it (--{TENSOR} 8, ...).")
+    for option in known:
+        if given.get(option, "").startswith("$"):
+            raise UsageError(
+                f"{name}: --{option} is {given[option]}, which the shell knows alone: "
+                "write the number."
+            )
+    stages = count(given, PIPELINE)
+    words = degrees(tp=count(given, TENSOR), cp=count(given, CONTEXT), ep=count(given, EXPERT))
+    if stages > 1:
+        chunks = _chunks(given, stages, layers)
+        words.append(f"pp {stages}x{chunks}" if chunks > 1 else f"pp {stages}")
+    if count(given, TENSOR) > 1:
+        words.append("sp" if "sequence-parallel" in given else "no-sp")
+    words.append(_sharding(given, name))
+    if "micro-batch-size" in given:
+        words.append(f"mb {count(given, 'micro-batch-size')}")
+    granularity = given.get("recompute-granularity")
+    if granularity in ("full", "selective"):
+        words.append(granularity)
+    batch = count(given, "global-batch-size") if "global-batch-size" in given else None
+    return words, batch
+
+
+def _chunks(given: dict[str, str], stages: int, layers: int | None) -> int:
+    """Of layers on each chip."""
+    if "num-virtual-stages-per-pipeline-rank" in given:
+        return count(given, "num-virtual-stages-per-pipeline-rank")
+    each = count(given, "num-layers-per-virtual-pipeline-stage", 0)
+    layers = count(given, "num-layers", layers or 0)
+    return max(1, layers // (stages * each)) if each else 1
+
+
+def _sharding(given: dict[str, str], name: str) -> str:
+    strategy = given.get("data-parallel-sharding-strategy")
+    if strategy is not None and strategy not in SHARDINGS:
+        raise UsageError(
+            f"{name}: --data-parallel-sharding-strategy {strategy!r} is none of "
+            f"{', '.join(SHARDINGS)}."
+        )
+    if strategy is not None:
+        return SHARDINGS[strategy]
+    if "use-torch-fsdp2" in given:
+        return "zero-3"
+    return "zero-1" if "use-distributed-optimizer" in given else "ddp"
+
+
+def is_its(layout: Layout) -> bool:
+    """Whether Megatron-LM has all that a layout needs."""
+    is_known = layout.schedule in SCHEDULES or not layout.has_stages
+    return is_known and layout.shard_group is None
+
+
+def written(layout: Layout, workload: Workload) -> str:
+    """A line for each argument; the model's, the data's and the optimizer's are the user's."""
+    options: dict[str, object] = {
+        TENSOR: layout.tensor,
+        PIPELINE: layout.pipeline,
+        CONTEXT: layout.context,
+        "micro-batch-size": layout.micro_batch,
+        "global-batch-size": layout.global_batch,
+        "seq-length": workload.sequence,
+    }
+    if workload.model.is_mixture:
+        options[EXPERT] = layout.expert
+    if layout.has_stages and layout.virtual_stages > 1:
+        options["num-virtual-stages-per-pipeline-rank"] = layout.virtual_stages
+    flags = ["sequence-parallel"] * (layout.tensor > 1 and layout.is_sequence_parallel)
+    if layout.shard is not Sharding.NONE:
+        flags.append("use-distributed-optimizer")
+    if layout.shard in (Sharding.ZERO2, Sharding.ZERO3):
+        flags.append("use-megatron-fsdp")
+        options["data-parallel-sharding-strategy"] = STRATEGIES[str(layout.shard)]
+    if layout.recompute is not Recompute.NONE:
+        options["recompute-granularity"] = layout.recompute
+    if layout.recompute is Recompute.FULL:
+        options |= {"recompute-method": "uniform", "recompute-num-layers": 1}
+    lines = [f"--{option} {value}" for option, value in options.items()]
+    lines += [f"--{flag}" for flag in flags]
+    head = (
+        f"# {workload.model.name} on {workload.cluster.count} {workload.cluster.chip.name}: "
+        f"{layout_in_short(layout)}"
+    )
+    return "\n".join([head, *lines]) + "\n"

@@ -1,0 +1,139 @@
+"""Layouts in configurations of frameworks: what is written is read again as it was."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.plan.parallel.builders import workload
+from torchtally.errors import UsageError
+from torchtally.plan.architecture.lookup import model
+from torchtally.plan.flops import Recompute
+from torchtally.plan.frameworks.configuration import FRAMEWORKS, configuration
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
+from torchtally.plan.parallel.layout_words import parse_layout
+
+LLAMA = workload(model("llama-3.1-8b"), "16xH100-SXM", sequence=8192)
+CHIPS = 16
+LAYOUTS: dict[str, Layout] = {
+    "ddp": Layout(data=16, micro_batch=2, micro_batches=4),
+    "zero-1": Layout(data=16, shard=Sharding.ZERO1, micro_batches=2),
+    "zero-2": Layout(data=16, shard=Sharding.ZERO2, micro_batches=2),
+    "fsdp": Layout(data=16, shard=Sharding.ZERO3, micro_batch=4, recompute=Recompute.FULL),
+    "hsdp": Layout(data=16, shard=Sharding.ZERO3, shard_group=8),
+    "tp": Layout(data=4, tensor=4, is_sequence_parallel=True, shard=Sharding.ZERO1),
+    "cp": Layout(data=8, context=2, shard=Sharding.ZERO3),
+    "3d": Layout(
+        data=2, tensor=2, is_sequence_parallel=True, pipeline=4, micro_batches=8,
+        schedule=Schedule.INTERLEAVED, virtual_stages=2, shard=Sharding.ZERO1,
+    ),
+    "1f1b": Layout(data=4, pipeline=4, micro_batches=8, shard=Sharding.ZERO2),
+}  # fmt: skip
+SUFFIXES = {"torchtitan": ".toml", "megatron": ".sh", "deepspeed": ".json", "accelerate": ".yaml"}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_written_is_read_again(framework: str, name: str, tmp_path: Path) -> None:
+    layout = LAYOUTS[name]
+    if not FRAMEWORKS[framework].is_its(layout):
+        pytest.skip(f"{framework} does not have it")
+    place = tmp_path / f"layout{SUFFIXES[framework]}"
+    place.write_text(FRAMEWORKS[framework].written(layout, LLAMA))
+    found = configuration(str(place), LLAMA.model.layers)
+    batch = found.batch or layout.global_batch
+    # accelerate leaves the batch to the script, and replicates what DeepSpeed's file does not say.
+    base = Layout(micro_batch=layout.micro_batch) if framework == "accelerate" else Layout()
+    read = parse_layout(found.words, CHIPS, batch, base)
+    if framework == "deepspeed":
+        layout = parse_layout(found.words, CHIPS, layout.global_batch, Layout())
+    assert read == layout
+
+
+def test_every_layout_is_some_frameworks() -> None:
+    for layout in LAYOUTS.values():
+        assert any(framework.is_its(layout) for framework in FRAMEWORKS.values())
+
+
+MEGATRON = """\
+#!/bin/bash
+# --tensor-model-parallel-size 99
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size 2
+    --pipeline-model-parallel-size=4 --num-layers 32
+    --num-layers-per-virtual-pipeline-stage 4
+    --sequence-parallel
+    --use-distributed-optimizer
+    --micro-batch-size 1 \\
+    --global-batch-size 256
+    --recompute-granularity "full"
+)
+torchrun pretrain_gpt.py ${MODEL_PARALLEL_ARGS[@]}
+"""
+
+
+def written(tmp_path: Path, name: str, text: str) -> str:
+    place = tmp_path / name
+    place.write_text(text)
+    return str(place)
+
+
+def test_a_script_that_starts_megatron(tmp_path: Path) -> None:
+    found = configuration(written(tmp_path, "train.sh", MEGATRON), 32)
+    assert found.framework == "Megatron-LM"
+    assert found.words == "tp 2, pp 4x2, sp, zero-1, mb 1, full"
+    assert found.batch == 256
+
+
+def test_torchtitans_own_defaults(tmp_path: Path) -> None:
+    text = "[parallelism]\ntensor_parallel_degree = 4\n[training]\nlocal_batch_size = 2\n"
+    found = configuration(written(tmp_path, "llama.toml", text), 32)
+    assert found.words == "tp 4, sp, mb 2, zero-3"
+    assert found.batch is None
+
+
+def test_configurations_that_people_have(tmp_path: Path) -> None:
+    zero = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}
+    assert configuration(written(tmp_path, "ds.json", json.dumps(zero)), None).words == "zero-3"
+    fsdp: dict[str, Any] = {
+        "distributed_type": "FSDP",
+        "fsdp_config": {"fsdp_sharding_strategy": "SHARD_GRAD_OP", "fsdp_version": 1},
+    }
+    place = written(tmp_path, "fsdp.yaml", yaml.safe_dump(fsdp))
+    assert configuration(place, None).words == "zero-2"
+
+
+def test_accelerate_itself_takes_what_is_written(tmp_path: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    layout = LAYOUTS["hsdp"]
+    place = written(tmp_path, "hsdp.yaml", FRAMEWORKS["accelerate"].written(layout, LLAMA))
+    loaded = load_config_from_file(place)
+    assert loaded.num_processes == 16
+    assert loaded.fsdp_config["fsdp_version"] == 2
+    assert loaded.parallelism_config["parallelism_config_dp_shard_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.toml", "x = [", "a.toml: not TOML"),
+        ("a.json", "{", "a.json: not JSON"),
+        ("a.json", "[]", "no keys with values"),
+        ("a.json", "{}", "no layout is in it"),
+        ("a.json", '{"zero_optimization": {"stage": 7}}', "stage is 0 to 3, got 7"),
+        ("a.yaml", "a: [", "a.yaml: not YAML"),
+        ("a.yaml", "a: 1", "no layout is in it"),
+        ("a.yaml", "distributed_type: DEEPSPEED", "leaves the layout to DeepSpeed"),
+        ("a.sh", "echo", "no argument of Megatron-LM's"),
+        ("a.sh", "--tensor-model-parallel-size $TP", "which the shell knows alone"),
+        ("a.sh", "--tensor-model-parallel-size 0", "at least 1, got '0'"),
+        ("a.toml", "[parallelism]\ntensor_parallel_degree = 'two'", "at least 1, got 'two'"),
+    ],
+)
+def test_what_cannot_be_read_is_said(name: str, text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        configuration(written(tmp_path, name, text), 32)
+    assert said in str(caught.value)
