@@ -518,7 +518,7 @@ def framework_of(args: argparse.Namespace) -> str:
 
 
 def configured_layout(
-    args: argparse.Namespace, model: "Model | int | None"
+    args: argparse.Namespace, subject: "Subject | None"
 ) -> "Configuration | None":
     """The layout of the file that --layout names; None for one in words."""
     import os
@@ -530,7 +530,8 @@ def configured_layout(
         return None
     from torchtally.plan.frameworks.configuration import configuration
 
-    layers = model.layers if model is not None and not isinstance(model, int) else None
+    model = None if subject is None else subject.model
+    layers = None if model is None else model.layers
     found = configuration(args.layout, layers)
     say = f"{args.layout}, of {found.framework}: {found.words}"
     batch = "" if found.batch is None else f", steps of {found.batch} sequences"
