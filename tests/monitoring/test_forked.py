@@ -52,6 +52,21 @@ def test_a_child_that_is_not_waited_for() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_a_process_that_the_script_forks_does_not_end_it() -> None:
+    """As at its exit, where functions registered by the parent are called, too."""
+    reader, writer = os.pipe()
+    call = ForkedCall(lambda: os.read(reader, 1))
+    other = os.fork()
+    if other == 0:
+        call.cancel()
+        os._exit(0)
+    os.waitpid(other, 0)
+    os.write(writer, b"x")
+    assert call.answer(60) == b"x"
+    for file in (reader, writer):
+        os.close(file)
+
+
 def test_a_script_that_waits_for_all_children_takes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -238,6 +238,7 @@ class Refusing(nn.Module):
 def test_a_model_that_fails_in_the_child(capsys: pytest.CaptureFixture[str]) -> None:
     text = unpredicted(capsys, Refusing(), gpu=GPU)
     assert "not predicted: RuntimeError: not in a child" in text
+    assert "Give a prediction made before instead" in text
 
 
 def test_a_system_without_a_fork(

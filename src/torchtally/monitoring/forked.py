@@ -38,6 +38,7 @@ class ForkedCall:
             # Python 3.12: "multi-threaded, use of fork() may lead to deadlocks in the child".
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid = os.fork()
+        self._parent = os.getpid()
         if self._pid == 0:
             os.close(self._reader)
             _answer(function, writer)
@@ -59,8 +60,8 @@ class ForkedCall:
         return result
 
     def cancel(self) -> None:
-        """End the child, answered or not."""
-        if self._pid:
+        """End the child, answered or not. In a process that the script forked it is not ours."""
+        if self._pid and os.getpid() == self._parent:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
             self._ended()

@@ -39,6 +39,11 @@ EVERY = 10
 PATIENCE_S = 60.0
 """That the end of a training waits for a prediction that is still being made."""
 
+INSTEAD = (
+    "  Give a prediction made before instead: run.tally, as `tally run` writes it, or a "
+    "torchtally.summary of the model."
+)
+
 LogFunction = Callable[[dict[str, Any], int], Any]
 """Takes values by name, and the step: wandb.log, trackio.log, accelerator.log."""
 
@@ -287,7 +292,7 @@ class Monitor:
                 prediction = self._call.answer(wait_s)
             except TallyError as error:
                 self._call = None
-                self.say_unpredicted(error)
+                self.say_unpredicted(UsageError(f"{error}\n{INSTEAD}"))
                 return
             if prediction is not None:
                 self._call = None
