@@ -12,10 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.plan.config_cases import CASES
 from torchtally.plan.architecture.config import from_values
 from torchtally.plan.architecture.model import Experts, Model, SelfAttention
+from torchtally.plan.flops import token_flops
+from torchtally.work.convention import Convention
 
 TOKENS = 8
 MIXES = [case for case, (_, keys) in CASES.items()
@@ -163,6 +166,26 @@ def test_a_wide_router_is_a_product_in_float32(case: str) -> None:
     products = [node for node in nodes if type(node).__name__ in {"MmBackward0", "AddmmBackward0"}]
     (dtype,) = {product._saved_mat2.dtype for product in products}
     assert experts.is_router_wide == (dtype is torch.float32)
+
+
+# FLOPs.
+
+LATE = ("cwm", "flex_olmo", "glm4_moe_lite", "helium", "hunyuan_v1_dense", "internlm3", "jais2",
+        "mellum", "minicpm3", "minimax_m2", "ministral", "ministral3", "solar_open", "vaultgemma",
+        "youtu", "llama", "mixtral", "deepseek_v3", "gpt_oss")  # fmt: skip
+"""Families that no reference model of `test_reference_models.py` is of, and some that are."""
+
+
+@pytest.mark.parametrize("case", LATE)
+def test_flops_of_the_forward_pass_are_those_of_the_class(case: str) -> None:
+    """By PyTorch's counter; no sequence is longer than a window, so masks leave nothing out."""
+    theirs, ours = both(case)
+    theirs.config._attn_implementation = "eager"  # type: ignore[union-attr]
+    theirs.config._experts_implementation = "eager"  # type: ignore[union-attr]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        run(theirs.eval())
+    each = token_flops(ours, TOKENS, attention=Convention.FULL).forward.value
+    assert counter.get_total_flops() == 2 * TOKENS * each
 
 
 # Dropouts.
