@@ -6,10 +6,11 @@ from typing import ClassVar
 from rich.style import Style
 from rich.text import Text
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.strip import Strip
 from textual.widget import Widget
 
+from torchtally.report.viewer.keys import MOVES
 from torchtally.report.viewer.segments import PLAIN, strip
 
 
@@ -17,14 +18,7 @@ class LinesView(Widget, can_focus=True):
     """What `lines_at` makes for a width. `/` goes to the next line with a text."""
 
     DEFAULT_CSS = "LinesView { height: 1fr; }"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "scroll(-1)", "up", show=False),
-        Binding("down,j", "scroll(1)", "down", show=False),
-        Binding("pageup", "page(-1)", "page up", show=False),
-        Binding("pagedown,space", "page(1)", "page down", show=False),
-        Binding("home", "scroll(-1000000000)", "first", show=False),
-        Binding("end", "scroll(1000000000)", "last", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*MOVES]
 
     def __init__(self, lines_at: Callable[[int], Sequence[Text]]) -> None:
         super().__init__()
@@ -46,24 +40,24 @@ class LinesView(Widget, can_focus=True):
             if self.searched and self.searched in line.plain.lower():
                 self.first = number
                 break
-        self.action_scroll(0)
+        self.action_move(0)
 
-    def action_scroll(self, by: int) -> None:
+    def action_move(self, by: int) -> None:
         last = max(len(self.lines()) - self.size.height, 0)
         self.first = max(0, min(self.first + by, last))
         self.refresh()
 
     def action_page(self, by: int) -> None:
-        self.action_scroll(by * max(self.size.height - 1, 1))
+        self.action_move(by * max(self.size.height - 1, 1))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self.action_scroll(3)
+        self.action_move(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self.action_scroll(-3)
+        self.action_move(-3)
 
     def on_resize(self) -> None:
-        self.action_scroll(0)
+        self.action_move(0)
 
     def render_line(self, y: int) -> Strip:
         lines, place = self.lines(), self.first + y

@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from torchtally.report.document import in_words
 from torchtally.report.grid import GAP, INDENT, TableLayout, labelled_totals, layout_of
+from torchtally.report.viewer.keys import MOVES
 from torchtally.report.viewer.segments import (
     BOLD,
     DIM,
@@ -91,12 +92,7 @@ class TableView(Widget, can_focus=True):
 
     DEFAULT_CSS = "TableView { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "up", show=False),
-        Binding("down,j", "move(1)", "down", show=False),
-        Binding("pageup", "page(-1)", "page up", show=False),
-        Binding("pagedown", "page(1)", "page down", show=False),
-        Binding("home", "move(-1000000000)", "first", show=False),
-        Binding("end", "move(1000000000)", "last", show=False),
+        *MOVES,
         Binding("enter", "choose", "open"),
         Binding("s", "sort(1)", "sort"),
         Binding("S", "sort(-1)", "sort by the column before", show=False),
