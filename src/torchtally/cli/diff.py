@@ -1,19 +1,24 @@
-"""`tally diff`: what changed between two traces."""
+"""`tally diff`: what changed between two traces, or two commits."""
 
 import argparse
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import Subparsers, one_of, positive_count
+from torchtally.cli.arguments import RunParser, Subparsers, one_of, positive_count
+from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_columns, add_filter, add_format, chosen, write_report
-from torchtally.errors import UsageError
+from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from torchtally.checkouts import RepositoryState
     from torchtally.ledger import Ledger
+    from torchtally.trace import Frame, Trace
 
 NAME = "diff"
-SUMMARY = "what changed between two traces: time, FLOPs, memory, by line or module"
+SUMMARY = "what changed between two traces or commits: time, FLOPs, memory, by line or module"
 
 EPILOG = """\
 examples:
@@ -21,11 +26,28 @@ examples:
   tally run train.py -o after.tally
   tally diff before.tally after.tally           the whole, memory, lines and modules that differ
   tally diff before.tally after.tally --by line --top 20
+  tally diff before.tally after.tally --by line --filter "flops_change>1e9"
   tally diff before.tally after.tally --format markdown      for a pull request
   tally diff before.tally after.tally --by op --json | jq '.rows[0]'
+  tally diff --commits main..HEAD --gpu H100-SXM train.py --batch 8
+  tally diff --commits HEAD.. train.py          what the uncommitted changes do
 
-A line is the same where its text is, wherever it moved to. Both runs may be of other chips.
+A line is the same where its text is, wherever it moved to. Both traces may be of other
+chips. --commits runs SCRIPT at both commits (worktrees of git in a temporary
+folder, which is removed; A.. is A and the working tree as it is).
 """
+LAST_LINES = 12
+"""Of a script that failed."""
+
+
+class DiffParser(RunParser):
+    """With --commits a script and its arguments follow, as for `tally run`."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(args if args is not None else sys.argv[1:])
+        if any(word.partition("=")[0] == "--commits" for word in words):
+            return super().parse_known_args(words, namespace)
+        return argparse.ArgumentParser.parse_known_args(self, words, namespace)
 
 
 def names() -> "Iterable[str]":
@@ -39,11 +61,23 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
-        description="Compare two traces: a step of each, and the memory of both runs.",
+        usage="tally diff [options] BEFORE AFTER\n"
+        "       tally diff [options] --commits A..B SCRIPT [ARGS ...]",
+        description="Compare two traces, or a script at two commits: a step of each, and the "
+        "memory of both runs.",
         epilog=EPILOG,
     )
-    parser.add_argument("before", metavar="BEFORE", help="a trace, as `tally run -o FILE` wrote it")
-    parser.add_argument("after", metavar="AFTER", help="another, of the changed script")
+    parser.add_argument(
+        "before", metavar="BEFORE", nargs="?", help="a trace, as `tally run -o FILE` wrote it"
+    )
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="another, of the changed script")
+    parser.add_argument(
+        "--commits", metavar="A..B", help="run SCRIPT at these two commits; A..: the working tree"
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="with --commits: the chip of both runs")
+    parser.add_argument(
+        "--steps", metavar="N", help="with --commits: as `tally run --steps` takes it"
+    )
     parser.add_argument(
         "--by", type=one_of(names), metavar="VIEW",
         help="one table in full: line, module, op, phase or category",
@@ -57,24 +91,45 @@ def add_parser(subparsers: Subparsers) -> None:
         "--top", type=positive_count, metavar="N", help="only the N largest changes"
     )
     add_format(parser, has_html=True)
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, module=None)
+    parser.__class__ = DiffParser
 
 
 def command(args: argparse.Namespace) -> int:
-    """Show the changes. Raises TraceFileError for a file that is not a whole trace."""
+    """Show the changes. Raises TraceFileError for a file that is not a whole trace, and ScriptError
+    for a script that fails at a commit.
+    """
     from torchtally.report.difference import difference_report
     from torchtally.report.report import table_report
     from torchtally.views.difference import DIFFERENCES
 
-    if args.by is None and (args.filter or args.sort or args.columns):
-        raise UsageError("--filter, --sort and --columns need one table: add --by line, for one.")
-    before, after = ledger_of(args.before), ledger_of(args.after)
+    check(args)
+    if args.commits is None:
+        before, after = ledger_of(args.before), ledger_of(args.after)
+    else:
+        before, after = ledgers_of_commits(args)
     if args.by is None:
         write_report(difference_report(before, after, args.top), args)
     else:
         table = chosen(DIFFERENCES[args.by](before, after), args)
         write_report(table_report(table), args)
     return 0
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises UsageError for what is missing, or asks for nothing."""
+    if args.by is None and (args.filter or args.sort or args.columns):
+        raise UsageError("--filter, --sort and --columns need one table: add --by line, for one.")
+    if args.commits is None:
+        if args.after is None:
+            raise UsageError(
+                "tally diff compares two: tally diff before.tally after.tally, or\n"
+                "tally diff --commits A..B SCRIPT"
+            )
+        if args.gpu or args.steps:
+            raise UsageError("--gpu and --steps are of runs that --commits makes.")
+    elif args.script is None:
+        raise UsageError(f"--commits {args.commits}: which script? Name it behind the options.")
 
 
 def ledger_of(file: str) -> "Ledger":
@@ -85,3 +140,98 @@ def ledger_of(file: str) -> "Ledger":
 
     trace = Trace.load(file)
     return account(trace, roofline=known_roofline(trace.chip), peers=load_peers(trace, file))
+
+
+# Commits ------------------------------------------------------------------------------------------
+
+
+def ledgers_of_commits(args: argparse.Namespace) -> "tuple[Ledger, Ledger]":
+    """Of the script at both. Raises UsageError for commits that there are not."""
+    from torchtally.checkouts import repository
+    from torchtally.ledger import account
+    from torchtally.timing.targets import known_roofline
+
+    if args.gpu is not None:
+        say_variants([args.gpu])
+    ours = repository()
+    first, _, second = args.commits.partition("..")
+    if not first or second.startswith("."):
+        raise UsageError(
+            f"--commits {args.commits}: give two as A..B, or A.. for the working tree."
+        )
+    is_of_working_tree = not second
+    for name in (first, second) if second else (first,):
+        ours.commit(name)
+    with ours.state(first) as state:
+        before = traced(state, ours.top, args)
+    if is_of_working_tree:
+        after = traced(ours.working_tree, ours.top, args)
+    else:
+        with ours.state(second) as state:
+            after = traced(state, ours.top, args)
+    ledgers = [account(trace, roofline=known_roofline(trace.chip)) for trace in (before, after)]
+    return ledgers[0], ledgers[1]
+
+
+def traced(state: "RepositoryState", top: str, args: argparse.Namespace) -> "Trace":
+    """Of a run there, whose files are called as those of the user's repository.
+
+    Raises ScriptError where the script is not there, or fails.
+    """
+    import tempfile
+
+    from torchtally.trace import Trace
+
+    if not os.path.exists(os.path.join(state.folder, args.script)):
+        raise ScriptError(f"{args.script}: not there at {state.name}. Choose other commits.")
+    print(f"tally: {state.name}: {args.script}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="tally-") as folder:
+        file = os.path.join(folder, "run.tally")
+        run_there(state, top, file, args)
+        return with_files_in(Trace.load(file), state.top, top)
+
+
+def run_there(state: "RepositoryState", top: str, file: str, args: argparse.Namespace) -> None:
+    """`tally run` in that folder, as a process of its own."""
+    import subprocess
+
+    options = [f"--{name}={value}" for name in ("gpu", "steps") if (value := getattr(args, name))]
+    command = [sys.executable, "-m", "torchtally", "run", "--quiet", "--no-advice", "-o", file,
+               *options, args.script, *args.script_arguments]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=state.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", check=False,
+        env=os.environ | environment_there(state, top),
+    )  # fmt: skip
+    if done.returncode:
+        how = f"fails at {state.name} (exit code {done.returncode})"
+        last = "".join(f"\n  {line}" for line in done.stdout.splitlines()[-LAST_LINES:])
+        raise ScriptError(f"{args.script}: {how}. It said last:{last}")
+
+
+def environment_there(state: "RepositoryState", top: str) -> dict[str, str]:
+    """Where this package lies, for a child in another folder; then the user's own places, those
+    of the repository as they are in that state. No bytecode is written into the working tree.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    places = [os.path.abspath(place) for place in own if place]
+    path = [package, *(moved(place, top, state.top) for place in places)]
+    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def with_files_in(trace: "Trace", place: str, top: str) -> "Trace":
+    """The trace with files below `place` called as those below `top`."""
+    from msgspec.structs import replace
+
+    def renamed(frame: "Frame") -> "Frame":
+        return replace(frame, file=moved(frame.file, place, top))
+
+    sites = tuple(replace(site, frames=tuple(map(renamed, site.frames))) for site in trace.sites)
+    return replace(trace, sites=sites)
+
+
+def moved(path: str, place: str, to: str) -> str:
+    """A path in `place` as it is in `to`; others as they are."""
+    is_inside = path == place or path.startswith(f"{place}{os.sep}")
+    return to + path[len(place) :] if is_inside else path

@@ -4,6 +4,7 @@ Lines are those of two states of a script: they are aligned by their text, file 
 does, so that a line that moved is the same line. Every table's changes sum to the whole's.
 """
 
+import posixpath
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple, TypeVar
@@ -97,7 +98,7 @@ def aligned(old: Sums, new: Sums) -> list[Changed]:
     """By the texts of each file's lines, in order."""
     nowhere = Changed(("(no line)", "", BOTH), old.get(None, ABSENT), new.get(None, ABSENT))
     rows = [nowhere]
-    files = [by_file(lines, root_of(lines)) for lines in (old, new)]
+    files = [by_file(*pair) for pair in zip((old, new), roots_of(old, new), strict=True)]
     for name in dict.fromkeys([*files[0], *files[1]]):
         first, second = (each.get(name, []) for each in files)
         matcher = SequenceMatcher(None, texts(first), texts(second), autojunk=False)
@@ -117,6 +118,15 @@ def aligned(old: Sums, new: Sums) -> list[Changed]:
                 for line in second[c:d]
             ]
     return rows
+
+
+def roots_of(old: Sums, new: Sums) -> tuple[str, str]:
+    """The user's directory in each run; the outer one where one lies in the other."""
+    roots = root_of(old), root_of(new)
+    if not all(roots):
+        return roots
+    outer = posixpath.commonpath(roots)
+    return (outer, outer) if outer in roots else roots
 
 
 def at(name: str, line: Line, remark: str = "") -> LinePlace:
