@@ -540,3 +540,18 @@ def test_clipping_takes_the_foreach_path():
     found = names(traced(train), Phase.OPTIMIZER)
     assert "aten._foreach_norm" in found
     assert "aten._foreach_mul_" in found
+
+
+def test_a_product_with_four_bit_weights_has_a_column_for_each_row_of_them() -> None:
+    """As torchao and GPTQ's kernels have it: 16 x 64 by 32 weights of 64, two in a byte."""
+    m, k, n, group = 16, 64, 32, 32
+
+    def multiply() -> None:
+        x = torch.ones(m, k, device="cuda", dtype=torch.bfloat16)
+        weight = torch.zeros(n, k // 2, device="cuda", dtype=torch.uint8)
+        packed = torch.ops.aten._convert_weight_to_int4pack(weight, 2)
+        scales = torch.ones(k // group, n, 2, device="cuda", dtype=torch.bfloat16)
+        assert torch.ops.aten._weight_int4pack_mm(x, packed, group, scales).shape == (m, n)
+
+    ledger = torchtally.account(traced(multiply))
+    assert ledger.by_op()["aten._weight_int4pack_mm"].flops == 2 * m * k * n

@@ -376,7 +376,7 @@ def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
 
 def _ending(summary: Summary, width: int) -> Iterator[Text]:
     ending = summary.ending
-    is_complete = summary.steps or summary.generation is not None
+    is_complete = summary.steps or summary.generates
     how = {
         "steps": "",
         "exit": "" if is_complete else "The script ended by itself before a training step.",

@@ -96,7 +96,9 @@ class Summary:
     verdict: Verdict
     time: StepTime | None
     generation: GenerationFigures | None
-    """Of a run that generates tokens."""
+    """Where what is reported is one generation of tokens."""
+    generates: bool
+    """The run generates tokens."""
     no_time: str
     """Why there is no time; "" where there is."""
     odd_sizes: tuple[OddSize, ...]
@@ -158,6 +160,7 @@ def summarise(ledger: Ledger) -> Summary:
         verdict=verdict,
         time=step_time(ledger),
         generation=generation_figures(ledger),
+        generates=bool(ledger.course.generations),
         no_time=why_no_time(ledger),
         odd_sizes=odd_sizes(ledger),
         period=ledger.reported_period,

@@ -41,6 +41,15 @@ def fused_rms_norm(x: Tensor, normalized_shape: list[int], weight: Any, eps: Any
     return torch.empty_like(x), rstd
 
 
+@shape_of(aten._weight_int4pack_mm.default)
+def weight_int4pack_mm(x: Tensor, weight: Tensor, group_size: int, scales: Tensor) -> Tensor:
+    """CUDA packs eight rows of the weight in one of the result's first dimension
+    (_convert_weight_to_int4pack, aten/src/ATen/native/cuda/int4mm.cu). Torch's own shape function
+    asks for the device of a fake tensor (torch/_meta_registrations.py).
+    """
+    return x.new_empty(x.size(0), 8 * weight.size(0))
+
+
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Gate products a step, by cuDNN's mode: ReLU, tanh, LSTM, GRU."""
 
