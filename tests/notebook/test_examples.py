@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.notebook.kernel import nbformat
-from tests.notebook.write import NOTEBOOKS, rewritten, timeless, written
+from tests.notebook.write import NOTEBOOKS, portable, rewritten, timeless, written
 
 
 def test_there_are_notebooks() -> None:
@@ -22,6 +22,15 @@ def test_a_notebook_shows_what_its_cells_show_now(path: Path) -> None:
     saved = nbformat.read(path, as_version=4)
     assert "".join(cell.source for cell in saved.cells if cell.cell_type == "code").count("assert")
     assert written(rewritten(path)) == path.read_text(encoding="utf-8")
+
+
+def test_nothing_of_this_machine_is_kept() -> None:
+    assert portable("\x1b[32m/home/me/.venv/lib/python3.12/site-packages/torch/a.py:6") == (
+        "\x1b[32msite-packages/torch/a.py:6"
+    )
+    for path in NOTEBOOKS:
+        text = path.read_text(encoding="utf-8")
+        assert not any(place in text for place in ("/tmp", "/home/", "/root/", "/lib/python"))
 
 
 def test_seconds_that_a_cell_took_are_not_kept() -> None:

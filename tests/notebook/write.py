@@ -13,6 +13,7 @@ from tests.notebook.kernel import client_of, nbformat
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 ELAPSED = re.compile(r"(tally: (?:before )?step .*), [\d.]+ (?:ns|us|ms|s|min)$", re.M)
+INSTALLED = re.compile(r"/[^\s:\x1b]*/site-packages")
 
 
 def rewritten(path: Path) -> Any:
@@ -27,6 +28,8 @@ def rewritten(path: Path) -> Any:
         cell.metadata.pop("execution", None)  # when it ran
         for output in cell.get("outputs", ()):
             output.get("data", {}).pop("text/markdown", None)  # a third form of the same
+            if output.output_type == "error":
+                output.traceback = list(map(portable, output.traceback))
             if "text/plain" in output.get("data", {}):
                 output.data["text/plain"] = timeless(output.data["text/plain"])
     notebook.metadata = {
@@ -39,6 +42,11 @@ def rewritten(path: Path) -> Any:
 def timeless(text: str) -> str:
     """Without the seconds that a cell took."""
     return ELAPSED.sub(r"\1", text)
+
+
+def portable(text: str) -> str:
+    """Without the folder in which this machine has its libraries."""
+    return INSTALLED.sub("site-packages", text)
 
 
 def written(notebook: Any) -> str:
