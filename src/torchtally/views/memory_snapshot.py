@@ -52,6 +52,8 @@ def memory_snapshot(ledger: Ledger, period: Period | None = None) -> MemorySnaps
 
     None for the whole run.
     """
+    if period is not None and period.first == 0 and period.end >= ledger.trace.end:
+        period = None  # with what was freed after the last operator
     clock = Clock(ledger)
     histories = [history_of(ledger, name, period, clock) for name in devices(ledger.trace)]
     count = max((history.device for history in histories), default=0) + 1

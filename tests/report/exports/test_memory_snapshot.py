@@ -166,6 +166,12 @@ def test_a_step_has_what_was_held_before_it(case: Ledger) -> None:
     assert allocated == sum(storage.requested_bytes for storage, _ in memory.alive_at(first - 1))
 
 
+def test_all_steps_are_the_whole_run(case: Ledger) -> None:
+    """What is freed when the script ends included."""
+    every = account(case.trace, step="all", roofline=case.roofline)
+    assert pickled(every, Wanted(is_of_a_period=True)) == pickled(every)
+
+
 def test_frames_are_operator_module_and_lines() -> None:
     builder = TraceBuilder()
     place = site(frame("net.py", 7), frame("train.py", 3), module="net.up", module_class="Linear")
