@@ -127,7 +127,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
-        description="Closed-form estimates of training and inference; --explain prints the working.",
+        description="Closed-form estimates of training and inference; --explain prints the "
+        "working.",
         epilog=epilog,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
