@@ -153,8 +153,10 @@ def _refusal(unused: list[str], question: Question) -> str:
     words = ["MODEL" if option == "model" else f"--{option.replace('_', '-')}" for option in unused]
     verb = "changes" if len(words) == 1 else "change"
     name = question.__name__.replace("_", " ")
+    *others, last = words
+    listed = f"{', '.join(others)} and {last}" if others else last
     pronoun = "it" if len(words) == 1 else "them"
     return (
-        f"{' and '.join(words)} {verb} nothing in the answer to this question ({name}).\n"
+        f"{listed} {verb} nothing in the answer to this question ({name}).\n"
         f"Leave {pronoun} out, or ask another: `tally plan --help` says which arguments ask what."
     )

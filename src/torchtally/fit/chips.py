@@ -92,6 +92,11 @@ class ChipSearch:
 
 def search_of(chip: Chip, values: Values, margin: Margin) -> ChipSearch:
     """Raises UsageError for a chip that is not a CUDA device or whose memory is all margin."""
+    if chip.gcn_architecture:
+        raise UsageError(
+            f"{chip.name}: memory that ROCm's libraries take besides tensors is not modelled, so "
+            f"what fits is unknown.\n`tally run --gpu {chip.name}` counts what tensors take."
+        )
     if chip.compute_capability is None:
         raise UsageError(
             f'{chip.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
