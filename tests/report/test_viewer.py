@@ -58,7 +58,9 @@ def screens(
     """What is on the screen at first and after each key, line by line; "@WxH" resizes."""
 
     async def walk() -> list[list[str]]:
-        app = TraceViewer(account(trace, roofline=roofline), sources or {}, file="run.tally")
+        app = TraceViewer(
+            account(trace, roofline=roofline), lambda: sources or {}, file="run.tally"
+        )
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             shown = [lines_of(app)]
@@ -79,7 +81,9 @@ def screenshot(file: str, *keys: str, size: tuple[int, int]) -> str:
 
     async def walk() -> str:
         trace = Trace.load(file)
-        app = TraceViewer(account(trace, roofline=known_roofline(trace.chip)), {}, file="run.tally")
+        app = TraceViewer(
+            account(trace, roofline=known_roofline(trace.chip)), dict, file="run.tally"
+        )
         async with app.run_test(size=size) as pilot:
             await pilot.press(*keys)
             await pilot.pause()

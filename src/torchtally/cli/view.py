@@ -90,7 +90,9 @@ def view(ledger: "Ledger", file: str) -> None:
 
     gc.freeze()  # the trace stays; what the screen makes from here on is collected again
     gc.enable()
-    TraceViewer(ledger, source_texts(ledger), file=file, has_colours=is_coloured(sys.stdout)).run()
+    TraceViewer(
+        ledger, lambda: source_texts(ledger), file=file, has_colours=is_coloured(sys.stdout)
+    ).run()
 
 
 def open_in_browser(args: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """The viewer's screens: tabs, a page, a search and the keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -182,7 +182,9 @@ class PartScreen(PagesScreen):
 
 
 class TraceViewer(App[None]):
-    """A run to walk through. `sources` are texts of files that ran, by their path."""
+    """A run to walk through. `sources` gives texts of files that ran, by their path, when
+    they are first shown.
+    """
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { background: ansi_default; color: ansi_default; }"
@@ -191,7 +193,7 @@ class TraceViewer(App[None]):
     def __init__(
         self,
         ledger: Ledger,
-        sources: Mapping[str, str],
+        sources: Callable[[], Mapping[str, str]],
         *,
         file: str = "",
         has_colours: bool = True,
@@ -208,7 +210,7 @@ class TraceViewer(App[None]):
         ledger = self.ledger
         return [
             ("Overview", partial(OverviewPage, ledger, self.file)),
-            ("Source", partial(SourcePage, ledger, self.sources)),
+            ("Source", lambda: SourcePage(ledger, self.sources())),
             ("Modules", partial(ModulesPage, ledger)),
             ("Operators", partial(ViewPage, ledger, "op")),
             ("Memory", partial(MemoryPage, ledger, has_colours=self.has_colours)),
