@@ -31,7 +31,6 @@ from torchtally.plan.parallel import (
     delays,
     overlap,
     pricing,
-    stage,
     updates,
     volume,
 )
@@ -429,9 +428,9 @@ def test_communication_of_a_backward_pass() -> None:
     job = replace(BIG, overlap=overlap.overlap_of(context=0.0, tensor=0.0))
     for recompute, again in ((Recompute.NONE, 0), (Recompute.FULL, 1)):
         layout = replace(LAYOUT, recompute=recompute)
-        works = pricing.Pricing(job)._works(layout)
-        ((_, _, sends),) = works.layers
-        (layer,) = stage.pieces(works, layout, job.overlap).layers
+        prices = pricing.Pricing(job)
+        sends = prices._layer(layout, 0).sends
+        (layer,) = prices._pieces(layout).layers
         for name, times in (("context", (2 * hops + 1) / hops), ("tensor", 1)):
             sent = sends.forward[name].value
             same(layer.waits_forward[name], sent)
