@@ -203,7 +203,13 @@ def viewer_picture(folder: Path) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)
 
 
+def flamegraph_picture(folder: Path) -> str:
+    """What `tally export run.tally --to flamegraph` writes."""
+    return run(("tally", "export", "run.tally", "--to", "flamegraph", "-o", "-"), folder)
+
+
 PICTURES: dict[str, Callable[[Path], str]] = {
+    "docs/flamegraph.svg": flamegraph_picture,
     "docs/roofline.svg": roofline_picture,
     "docs/viewer.svg": viewer_picture,
 }
