@@ -370,3 +370,24 @@ def test_a_lookup_fused_with_a_norm_reads_the_rows_it_asks_for() -> None:
         part for kernel in fused for part in kernel.parts if part.operator == "aten.embedding"
     ]
     assert rows * width * 4 <= lookup.bytes_read <= rows * (width * 4 + 8)
+
+
+def test_a_lookup_fused_with_what_is_written_in_place_is_compiled() -> None:
+    """A buffer that a kernel reads, and a later part of it writes, orders its parts."""
+    rows, width = 8, 64
+
+    def forward() -> None:
+        table, kept = nn.Embedding(4096, width).cuda(), torch.zeros(rows, width, device="cuda")
+        ids = torch.arange(rows, device="cuda")
+
+        def step(ids: Tensor) -> Tensor:
+            x = table(ids) + kept
+            kept.copy_(x)
+            return x.sum(-1)
+
+        with torch.no_grad():
+            torch.compile(step)(ids)
+
+    trace = traced(forward)
+    assert any(call.fused is not None for call in trace.calls)
+    assert not any("eagerly" in note.text for note in trace.notes)

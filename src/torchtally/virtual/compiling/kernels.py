@@ -156,7 +156,10 @@ def bytes_read_by(node: Any) -> dict[str, int]:
         accessed = bytes_read_by(part)
         for dependency in part.read_writes.reads:
             name = dependency.name
-            if name in reads and dependency.is_indirect():
+            # An order alone (`WeakDep`: a buffer that is written in place) reads nothing, and has
+            # no index that could be looked at.
+            is_read = name in reads and hasattr(dependency, "is_indirect")
+            if is_read and dependency.is_indirect():
                 rows[name] = max(rows.get(name, 0), accessed.get(name, 0))
     return reads | {name: min(reads[name], count) for name, count in rows.items()}
 
