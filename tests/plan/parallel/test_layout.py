@@ -8,7 +8,7 @@ from tests.plan.parallel.builders import llama, mixture
 from torchtally.chips.clusters import cluster
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.degrees import invalidities, layout_text
-from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding, spread_over
 
 GOOD = Layout(data=4, tensor=2, is_sequence_parallel=True)
 
@@ -40,11 +40,19 @@ def test_a_good_layout_has_nothing_against_it() -> None:
     assert reasons(GOOD, global_batch=4) == ""
 
 
+def test_layers_that_do_not_divide_are_those_of_the_fullest_stage() -> None:
+    """61 over 16 stages: four on the fullest, as if they were spread over 15.25."""
+    assert spread_over(64, 16) == 16
+    assert spread_over(61, 16) == 15.25
+    assert 61 / spread_over(61, 16) == 4
+    assert spread_over(3, 2) == 1.5
+
+
 BAD = {
     "chips": (replace(GOOD, data=8), "are 16 chips, not 8"),
     "heads": (Layout(tensor=16), "8 heads do not divide by tp 16"),
     "heads of keys": (Layout(tensor=8), "4 KV heads do not divide by tp 8"),
-    "layers": (Layout(pipeline=3), "8 layers do not divide by pp 3"),
+    "layers": (Layout(pipeline=16), "8 layers are fewer than pp 16"),
     "chunks": (
         Layout(pipeline=4, virtual_stages=4, schedule=Schedule.INTERLEAVED, micro_batches=4),
         "8 layers do not divide by pp 4 x 4 chunks",

@@ -58,7 +58,7 @@ def torchtitan_config(layout: Layout, workload: Workload) -> Config:
         parallelism |= {
             "pipeline_parallel_schedule": SCHEDULES[layout.schedule],
             "pipeline_parallel_microbatch_size": layout.micro_batch,
-            "pipeline_parallel_layers_per_stage": workload.model.layers // chunks,
+            "pipeline_parallel_layers_per_stage": -(-workload.model.layers // chunks),
             "pipeline_parallel_first_stage_less_layers": 0,
             "pipeline_parallel_last_stage_less_layers": 0,
         }

@@ -19,7 +19,7 @@ from torchtally.plan.activations.setting import setting_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.closed_form import Bytes, Count, Number, closed_form
 from torchtally.plan.parallel.degrees import DEGREES
-from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.layout import Layout, spread_over
 from torchtally.plan.parallel.pipeline import in_flight
 from torchtally.plan.parallel.states import ChipStates
 from torchtally.plan.quantity import Quantity, derive, of, total
@@ -156,7 +156,8 @@ def stage_activations(
     activations: LayerActivations, stages: int, *, stage: int
 ) -> StageActivations:
     """Of one micro-batch on a chip of this stage; layers of every kind are spread evenly."""
-    terms = {"stages": of(stages, Unit.COUNT)}
+    depth = sum(count for count, _ in activations.layers)
+    terms = {"stages": of(spread_over(depth, stages), Unit.NUMBER)}
     sums = []
     for n, (count, each) in enumerate(activations.layers):
         terms |= {f"layers_{n}": of(count, Unit.COUNT), f"each_{n}_bytes": each}

@@ -92,9 +92,11 @@ def _tensor_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]
 
 
 def _pipeline_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:
-    if model.layers % (layout.pipeline * layout.virtual_stages):
-        chunks = f" x {layout.virtual_stages} chunks" if layout.virtual_stages > 1 else ""
-        yield f"{model.layers} layers do not divide by pp {layout.pipeline}{chunks}"
+    if model.layers < layout.pipeline:
+        yield f"{model.layers} layers are fewer than pp {layout.pipeline}"
+    chunks = layout.virtual_stages
+    if chunks > 1 and model.layers % (layout.pipeline * chunks):
+        yield f"{model.layers} layers do not divide by pp {layout.pipeline} x {chunks} chunks"
     is_interleaved = layout.schedule is Schedule.INTERLEAVED
     if is_interleaved != (layout.virtual_stages > 1):
         yield f"schedule {layout.schedule} with {layout.virtual_stages} chunks of layers per chip"

@@ -6,6 +6,7 @@ data, and pipeline stages last. So the chips that communicate most are closest t
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
 from torchtally.plan.activations.setting import AttentionKernel, Implementation, Options
 from torchtally.plan.flops import Recompute
@@ -41,6 +42,13 @@ class Schedule(StrEnum):
     """Weight gradients fill the bubble, in 1F1B's memory: Qi et al. 2023, arXiv 2401.10241."""
     ZB_H2 = "zb-h2"
     """The same with twice the memory and no bubble in the best case."""
+
+
+def spread_over(layers: int, stages: int) -> float:
+    """Among how many stages layers are spread, as the fullest stage has them: the stages, or fewer
+    where layers do not divide (61 over 16: four on the fullest, as over 15.25).
+    """
+    return stages if layers % stages == 0 else layers / ceil(layers / stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

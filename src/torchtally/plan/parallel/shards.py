@@ -35,6 +35,8 @@ class ChipWeights:
 
     layers: tuple[Weight, ...]
     """Of all layers: a stage has its share of them."""
+    depth: int
+    """How many layers there are."""
     embedding: tuple[Weight, ...]
     """On the first stage."""
     head: tuple[Weight, ...]
@@ -57,12 +59,11 @@ def _chip_weights(model: Model, tensor: int, expert: int, has_stages: bool) -> C
         head += [
             replace(weight, group=Group.HEAD) for weight in embedding if weight.name == "embedding"
         ]
-    return ChipWeights(
-        *(
-            tuple(on_chip(weight, tensor, expert) for weight in group)
-            for group in (layers, embedding, head)
-        )
+    here, first, last = (
+        tuple(on_chip(weight, tensor, expert) for weight in group)
+        for group in (layers, embedding, head)
     )
+    return ChipWeights(here, model.layers, first, last)
 
 
 def layer_on_chip(kind: Layer, model: Model, layout: Layout) -> tuple[Weight, ...]:

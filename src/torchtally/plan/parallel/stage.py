@@ -18,7 +18,7 @@ from torchtally.plan.parallel.compute import (
 )
 from torchtally.plan.parallel.degrees import IN_LAYERS, layer_traffics
 from torchtally.plan.parallel.kernels import KernelTimes
-from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.layout import Layout, spread_over
 from torchtally.plan.parallel.overlap import Overlap, exposed_s
 from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.units import Unit
@@ -280,7 +280,8 @@ def _sent_s(sends: Sends, layout: Layout) -> Quantity:
 def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:
     if not any(quantity.value for quantity in each):
         return derive(name, Unit.SECONDS, "0")
-    terms = {"stages": of(stages, Unit.COUNT)}
+    depth = sum(kind.count for kind in kinds)
+    terms = {"stages": of(spread_over(depth, stages), Unit.NUMBER)}
     sums = []
     for n, (kind, one) in enumerate(zip(kinds, each, strict=True)):
         terms |= {f"layers_{n}": of(kind.count, Unit.COUNT), f"each_{n}_s": one}

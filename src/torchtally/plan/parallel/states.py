@@ -13,13 +13,13 @@ from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.closed_form import (
     Bytes,
     BytesPerParameter,
-    Count,
+    Number,
     ParameterCount,
     closed_form,
 )
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import Optimizer
-from torchtally.plan.parallel.layout import Layout, Sharding
+from torchtally.plan.parallel.layout import Layout, Sharding, spread_over
 from torchtally.plan.parallel.shards import ChipWeights, chip_weights, elements, layer_on_chip
 from torchtally.plan.parallel.traffic import gathered_itemsize_bytes
 from torchtally.plan.quantity import Quantity, derive, of, total
@@ -91,12 +91,13 @@ def parameters_of_stage(
 ) -> Quantity:
     """Parameters on a chip of this stage before any sharing: experts', or all others."""
     outside = elements(_outside_layers(here, layout, stage), of_experts=of_experts)
-    count = _parameters(elements(here.layers, of_experts=of_experts), layout.pipeline, outside)
+    stages = spread_over(here.depth, layout.pipeline)
+    count = _parameters(elements(here.layers, of_experts=of_experts), stages, outside)
     return count.with_name("experts") if of_experts else count
 
 
 @closed_form("parameters on the chip", Unit.PARAMETERS)
-def _parameters(layers: ParameterCount, stages: Count, outside: ParameterCount) -> str:
+def _parameters(layers: ParameterCount, stages: Number, outside: ParameterCount) -> str:
     return "layers / stages + outside"
 
 
@@ -147,7 +148,7 @@ def _optimizer(
         optimizer.source,
         optimizer.name,
         layers=of(state(here.layers, False), Unit.BYTES),
-        stages=of(layout.pipeline, Unit.COUNT),
+        stages=of(spread_over(here.depth, layout.pipeline), Unit.NUMBER),
         outside=of(state(ends, False), Unit.BYTES),
         shards=of(layout.shards if is_shared else 1, Unit.CHIPS),
         experts=of(state(here.layers, True), Unit.BYTES),
@@ -191,24 +192,25 @@ def _casts(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -> Q
     """
     if layout.shard is Sharding.ZERO3:
         return derive("casts", Unit.BYTES, "0")
+    stages = spread_over(here.depth, layout.pipeline)
     if not recipe.is_autocast:
         products = DTYPE_BYTES.get(recipe.products, recipe.weight_bytes)
         is_cast = products < recipe.weight_bytes
         matrices = sum(weight.elements for weight in here.layers if weight.uses) * is_cast
-        return _step_cast_bytes(matrices, layout.pipeline, products)
+        return _step_cast_bytes(matrices, stages, products)
     if layout.recompute is Recompute.NONE:
         return derive("casts", Unit.BYTES, "0")
     whole = held_cast_bytes(setting_of(model, 1, 1, recipe, **layout.activation_options))
-    return _cast_bytes(whole, layout.pipeline)
+    return _cast_bytes(whole, stages)
 
 
 @closed_form("casts", Unit.BYTES, "Transformer Engine, Linear.forward: is_first_microbatch")
 def _step_cast_bytes(
-    matrices: ParameterCount, stages: Count, product_bytes: BytesPerParameter
+    matrices: ParameterCount, stages: Number, product_bytes: BytesPerParameter
 ) -> str:
     return "matrices / stages * product_bytes"
 
 
 @closed_form("casts", Unit.BYTES)
-def _cast_bytes(all_layers: Bytes, stages: Count) -> str:
+def _cast_bytes(all_layers: Bytes, stages: Number) -> str:
     return "all_layers / stages"

@@ -13,7 +13,7 @@ from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.communication import Traffic, add_up, repeat
 from torchtally.plan.parallel.compute import optimizer_s
 from torchtally.plan.parallel.kernels import KernelTimes
-from torchtally.plan.parallel.layout import Layout, Sharding
+from torchtally.plan.parallel.layout import Layout, Sharding, spread_over
 from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers_s
 from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.stage import StageTime
@@ -46,7 +46,7 @@ def updates(
     """What is sent for parameters layer by layer, and the optimizer's step."""
     stage, recipe = layout.pipeline - 1, work.recipe
     here = chip_weights(model, layout)
-    units = _units(model.layers, layout.pipeline)
+    units = _units(model.layers, spread_over(model.layers, layout.pipeline))
     gradients, gathered = {}, {}
     for of_experts in (False, True):
         count = parameters_of_stage(here, layout, stage, of_experts=of_experts)
@@ -65,7 +65,7 @@ def updates(
 
 
 @closed_form("units", Unit.NUMBER, note="layers of the stage, and the head")
-def _units(layers: Count, stages: Count) -> str:
+def _units(layers: Count, stages: Number) -> str:
     return "layers / stages + 1"
 
 

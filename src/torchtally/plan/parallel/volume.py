@@ -10,13 +10,14 @@ from torchtally.plan.closed_form import (
     Bytes,
     BytesPerParameter,
     Count,
+    Number,
     ParameterCount,
     closed_form,
 )
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.communication import all_reduce
 from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, layer_traffics
-from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.layout import Layout, spread_over
 from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.states import parameters_of_stage
 from torchtally.plan.parallel.step import Workload
@@ -47,7 +48,8 @@ def _in_layers(degree: Degree, workload: Workload, layout: Layout) -> Quantity:
         forward, backward = layer_traffics(degree, kind, *common, workload.cluster)
         is_twice = layout.recompute is Recompute.FULL
         passes = _passes_bytes(1 + is_twice, forward.sent, backward.sent)
-        times = (kind.count, layout.pipeline, layout.micro_batches)
+        stages = spread_over(workload.model.layers, layout.pipeline)
+        times = (kind.count, stages, layout.micro_batches)
         parts[f"layers_{n}"] = _layers_bytes(*times, passes)
     if degree.ends_traffic is not None:
         ends = degree.ends_traffic(*common, workload.cluster).sent
@@ -65,7 +67,7 @@ def _passes_bytes(times_forward: Count, forward: Bytes, backward: Bytes) -> str:
 
 
 @closed_form("layers of the stage", Unit.BYTES)
-def _layers_bytes(layers: Count, stages: Count, micro_batches: Count, each: Bytes) -> str:
+def _layers_bytes(layers: Count, stages: Number, micro_batches: Count, each: Bytes) -> str:
     return "layers / stages * micro_batches * each"
 
 
@@ -81,14 +83,19 @@ def _norms(workload: Workload, layout: Layout) -> Quantity:
         sum(weight.elements for weight in weights if weight.group is Group.NORMS)
         for weights in (here.layers, here.head)
     )
-    gradients = _norms_bytes(spread, layout.pipeline, last, workload.recipe.gradient_bytes)
+    gradients = _norms_bytes(
+        spread,
+        spread_over(workload.model.layers, layout.pipeline),
+        last,
+        workload.recipe.gradient_bytes,
+    )
     among = groups(layout, workload.cluster).tensor
     return all_reduce(gradients, among, workload.cluster).sent
 
 
 @closed_form("norms", Unit.BYTES, KORTHIKANTI)
 def _norms_bytes(
-    layers: ParameterCount, stages: Count, last: ParameterCount, bytes_each: BytesPerParameter
+    layers: ParameterCount, stages: Number, last: ParameterCount, bytes_each: BytesPerParameter
 ) -> str:
     return "(layers / stages + last) * bytes_each"
 

@@ -65,6 +65,7 @@ def own_layout(request: Request) -> Answer:
         ),
         assumptions=(
             *assumptions,
+            *uneven_in_words(layout, workload),
             implementation_in_words(layout),
             kernel_in_words(layout, workload),
             *pace_in_words(workload),
@@ -97,6 +98,14 @@ def layout_of(request: Request, workload: Workload) -> Layout:
     if reasons:
         raise UsageError(f"--layout {request.layout!r} is impossible: {'; '.join(reasons)}.")
     return layout
+
+
+def uneven_in_words(layout: Layout, workload: Workload) -> tuple[str, ...]:
+    """Where layers do not divide among the stages: what the fullest one has."""
+    layers, stages = workload.model.layers, layout.pipeline
+    if layers % stages == 0:
+        return ()
+    return (f"{layers} layers over {stages} stages: the fullest has {-(-layers // stages)}.",)
 
 
 def _beside(step: Step, fastest: Step | None) -> tuple[str, ...]:
