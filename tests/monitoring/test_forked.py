@@ -46,10 +46,11 @@ def test_a_child_that_is_killed() -> None:
 
 def test_a_child_that_is_not_waited_for() -> None:
     call = ForkedCall(signal.pause)
+    child = call._pid
     call.cancel()
     call.cancel()
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(child, os.WNOHANG)
 
 
 def test_a_process_that_the_script_forks_does_not_end_it() -> None:

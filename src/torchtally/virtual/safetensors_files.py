@@ -6,11 +6,13 @@ The library reads raw memory, which virtual tensors lack. A file with any of the
 
 import zipfile
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
 from torchtally.errors import UnsupportedError
+from torchtally.virtual.later_modules import Replacements
 from torchtally.virtual.shown_devices import shown_virtual
 from torchtally.virtual.stand_ins import StandIn
 
@@ -21,15 +23,34 @@ Save = Callable[[dict[str, Any], Any], None]
 Load = Callable[[Any, Any], dict[str, Any]]
 
 
-def stand_ins(save: Save, load: Load) -> list[StandIn]:
-    """What is replaced where the library is installed; `save` and `load` are those of torch."""
-    try:
-        import safetensors
-        import safetensors.torch as module
-    except ImportError:
-        return []
-    native_save_file, native_save, native_load_file, native_open = (
-        module.save_file, module.save, module.load_file, safetensors.safe_open,
+def patches(save: Save, load: Load) -> list[tuple[str, Replacements]]:
+    """What is replaced once the library is loaded, also where others have imported it by name;
+    `save` and `load` are those of torch.
+    """
+    return [
+        ("safetensors", lambda module: opening(module, load)),
+        ("safetensors.torch", lambda module: stand_ins(module, save, load)),
+    ]
+
+
+def opening(module: ModuleType, load: Load) -> list[StandIn]:
+    native = module.safe_open
+
+    def safe_open(filename: Any, *args: Any, **options: Any) -> Any:
+        if not zipfile.is_zipfile(filename):
+            return native(filename, *args, **options)
+        from safetensors.torch import _TYPES
+
+        device = options.get("device", args[1] if len(args) > 1 else "cpu")
+        names = {dtype: name for name, dtype in _TYPES.items()}
+        return ShapesFile(load(filename, device), names)
+
+    return [StandIn(module, "safe_open", safe_open)]
+
+
+def stand_ins(module: ModuleType, save: Save, load: Load) -> list[StandIn]:
+    native_save_file, native_save, native_load_file = (
+        module.save_file, module.save, module.load_file,
     )  # fmt: skip
 
     def save_file(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
@@ -54,19 +75,10 @@ def stand_ins(save: Save, load: Load) -> list[StandIn]:
         tensors.pop(METADATA, None)
         return tensors
 
-    def safe_open(filename: Any, *args: Any, **options: Any) -> Any:
-        if not zipfile.is_zipfile(filename):
-            return native_open(filename, *args, **options)
-        device = options.get("device", args[1] if len(args) > 1 else "cpu")
-        names = {dtype: name for name, dtype in module._TYPES.items()}
-        return ShapesFile(load(filename, device), names)
-
     return [
         StandIn(module, "save_file", save_file),
         StandIn(module, "save", save_bytes),
         StandIn(module, "load_file", load_file),
-        StandIn(module, "safe_open", safe_open),
-        StandIn(safetensors, "safe_open", safe_open),
     ]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
-from torchtally.virtual import safetensors_files, values
+from torchtally.virtual import values
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.invocation import META
 from torchtally.virtual.shown_devices import as_device, shown_virtual
@@ -158,7 +158,6 @@ class Saving:
                 "cuda",
                 lambda storage, device=None, non_blocking=False: methods.move(storage, device),
             ),
-            *safetensors_files.stand_ins(self.save, self.load),
         ]
 
     def rebuild_tensor(

@@ -22,6 +22,7 @@ from torchtally.virtual import (
     kernels,
     nested,
     rocm,
+    safetensors_files,
     sparse,
     special,
     value_shapes,
@@ -270,7 +271,12 @@ def _activate(
     mode.groups.note = mode.observer.note
     mode.groups.prepare = lambda: prepare_groups(stack, mode)
     processes = ScriptProcesses(mode.groups.world)
-    stand_ins = [*_table(mode, target, autocast, stack), *processes.stand_ins()]
+    saving = Saving(mode)
+    stand_ins = [
+        *_table(mode, target, autocast, stack),
+        *saving.stand_ins(),
+        *processes.stand_ins(),
+    ]
     check_owners(stand_ins)
     stack.enter_context(apply(stand_ins))
     if target.compute_capability is not None:
@@ -292,6 +298,7 @@ def _activate(
                 (private.ZERO_OPTIMIZER, states.stand_ins_of_zero),
                 (private.FSDP_OPTIMIZERS, states.stand_ins_of_fsdp),
                 (private.SHARDED_TENSORS, states.stand_ins_of_shards),
+                *safetensors_files.patches(saving.save, saving.load),
                 *TritonKernels(mode).patches(),
                 *requested.patches(mode.observer.note),
             ]
@@ -347,7 +354,6 @@ def _table(
         *gradients.stand_ins(mode),
         *Factories(mode).stand_ins(),
         *CudaModule(mode, target).stand_ins(),
-        *Saving(mode).stand_ins(),
         *Compiling(mode, target, stack).stand_ins(),
         *FlexAttention(mode).stand_ins(),
         *cuda_kernels.stand_ins(mode),
