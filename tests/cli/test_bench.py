@@ -122,7 +122,9 @@ def test_elsewhere_and_not_kept(kept: Path, tmp_path: Path) -> None:
 def test_json_and_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     assert main(["bench", "--json", "--html", str(page)]) == 0
-    assert json.loads(capsys.readouterr().out)["products"][0]["dtype"] == "float32"
+    assert (
+        json.loads(capsys.readouterr().out)["tables"]["products"]["rows"][0]["dtype"] == "float32"
+    )
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 

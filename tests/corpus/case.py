@@ -11,6 +11,7 @@ Kind = Literal["script", "feature", "distributed"]
 STEADY = "steady-state step 2"
 FIRST = "step 1 (with all before it)"
 WHOLE = "the whole run"
+GENERATED = "the generation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

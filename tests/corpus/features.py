@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.corpus.case import WHOLE, Case, Figures
+from tests.corpus.case import GENERATED, Case, Figures
 from tests.corpus.sums import attention, linear, trained
 
 B, N, M = 16, 64, 32
@@ -71,7 +71,7 @@ GENERATION = Figures(
     flops=generated(),
 )  # fmt: skip
 inference: Callable[..., Case] = partial(
-    feature, figures=GENERATION, steps=0, ending="exit", period=WHOLE,
+    feature, figures=GENERATION, steps=0, ending="exit", period=GENERATED,
     prints=(r"generated \(2, 12\)",),
 )  # fmt: skip
 
