@@ -1,5 +1,7 @@
 """How many parameters a trace shows."""
 
+from msgspec import structs
+
 from tests.builders import TraceBuilder, factory_call, mm_call
 from torchtally.ledger import account
 from torchtally.trace import Phase, Role
@@ -23,3 +25,18 @@ def test_a_parameter_no_operator_touched_makes_the_number_unknown() -> None:
     made.run(factory_call(7), role=Role.PARAMETER)
     made.end_step()
     assert parameters_of(account(made.build())) is None
+
+
+def test_a_dtype_that_is_not_known_makes_the_number_unknown() -> None:
+    """As of a file from elsewhere."""
+    made = TraceBuilder()
+    made.run(factory_call(7), role=Role.PARAMETER)
+    made.end_step()
+    trace = made.build()
+    calls = tuple(
+        structs.replace(
+            call, outputs=tuple(structs.replace(spec, dtype="float7") for spec in call.outputs)
+        )
+        for call in trace.calls
+    )
+    assert parameters_of(account(structs.replace(trace, calls=calls))) is None

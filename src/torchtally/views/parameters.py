@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.ledger import Entry, Ledger
 from torchtally.memory import is_alive
 from torchtally.trace import FORWARD_PHASES, Phase, Role, Storage, Trace
@@ -130,7 +131,8 @@ def _itemsizes(ledger: Ledger, held: dict[int, Storage]) -> dict[int, int]:
         call = ledger.trace.calls[op.call]
         specs = chain(call.inputs, call.outputs)
         for spec, number in zip(specs, chain(op.inputs, op.outputs), strict=True):
-            if number in held and number not in itemsize_bytes:
+            is_new = number in held and number not in itemsize_bytes
+            if is_new and spec.dtype in DTYPE_BYTES:
                 itemsize_bytes[number] = spec.itemsize_bytes
     return itemsize_bytes
 
