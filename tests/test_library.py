@@ -89,6 +89,7 @@ CALLS = {
     "Chip": lambda: isinstance(torchtally.chip("H100-SXM"), torchtally.Chip),
     "DurableCallback": lambda: torchtally.DurableCallback("nowhere") is not None,
     "Ledger": lambda: isinstance(torchtally.account(trace), torchtally.Ledger),
+    "LightningDurableCallback": lambda: torchtally.LightningDurableCallback("nowhere") is not None,
     "LightningTallyCallback": lambda: torchtally.LightningTallyCallback() is not None,
     "TallyCallback": lambda: torchtally.TallyCallback() is not None,
     "TallyError": lambda: issubclass(torchtally.TallyError, Exception),

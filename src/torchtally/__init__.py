@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torchtally.trace import Trace
     from torchtally.train.durable import durable
     from torchtally.train.durable_callback import DurableCallback
+    from torchtally.train.lightning_callback import LightningDurableCallback
     from torchtally.views import by
     from torchtally.views.number_formats import dtypes
     from torchtally.virtual.extensions.declared import declare_cost
@@ -44,6 +45,7 @@ _HOMES = {
     "Chip": "chips",
     "DurableCallback": "train.durable_callback",
     "Ledger": "ledger",
+    "LightningDurableCallback": "train.lightning_callback",
     "LightningTallyCallback": "monitoring.lightning_callback",
     "TallyCallback": "monitoring.trainer_callback",
     "TallyError": "errors",
@@ -68,6 +70,7 @@ __all__ = [
     "Chip",
     "DurableCallback",
     "Ledger",
+    "LightningDurableCallback",
     "LightningTallyCallback",
     "TallyCallback",
     "TallyError",
