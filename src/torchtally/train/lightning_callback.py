@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchtally.errors import UsageError
+from torchtally.torch_private.lightning import data_of, is_accumulating, leave_signals
 from torchtally.train.checkpoints.randomness import random_states, set_random_states
 from torchtally.train.durable import Durable, durable
 
@@ -79,7 +80,7 @@ class LightningDurableCallback(Callback):
         """Find the place in the data; signals are the run's."""
         # Lightning has handlers of its own around those of the run, which end without saving; and
         # after an exception it would put back the run's (signal_connector.py).
-        trainer._signal_connector.teardown()
+        leave_signals(trainer)
         self._progress.find()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -113,7 +114,7 @@ class LightningDurableCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Unlock the folder."""
-        trainer._signal_connector.teardown()
+        leave_signals(trainer)
         self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -139,7 +140,7 @@ class _Progress:
         loop = self._trainer.fit_loop
         loops = loop.state_dict()
         total = loop.epoch_loop.batch_progress.total
-        if total.ready > total.started and not loop._should_accumulate():
+        if total.ready > total.started and not is_accumulating(self._trainer):
             # A restart counts the batch that has begun as one that stepped
             # (training_epoch_loop.py, reset); only loggers see that number.
             loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
@@ -170,8 +171,8 @@ class _Progress:
             return
         total = loop.epoch_loop.batch_progress.total
         total.ready = total.started  # a restart does so for the epoch's numbers alone
-        fetcher = loop._data_fetcher
-        for loader in loop._combined_loader.flattened:
+        fetcher, loaders = data_of(self._trainer)
+        for loader in loaders:
             if callable(set_epoch := getattr(getattr(loader, "sampler", None), "set_epoch", None)):
                 set_epoch(loop.epoch_progress.current.processed)
         for _ in range(self._batches):
