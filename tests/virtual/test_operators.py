@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,6 +12,10 @@ from torch.ao.quantization import FakeQuantize, FusedMovingAvgObsFakeQuantize
 
 import torchtally
 from tests.traces import accounted, ops, traced
+from torchtally.runs.tracing_context import tracing
+from torchtally.timing.targets import roofline
+from torchtally.virtual import aliases
+from torchtally.virtual.session import virtual_gpu
 
 
 def real(device: str, *shape: int) -> Tensor:
@@ -427,3 +432,93 @@ def test_learnable_fake_quantisation_costs_by_hand():
     name = "aten._fake_quantize_learnable_per_tensor_affine"
     flops = {e.call.name: e.cost.flops for e in ledger.entries if e.call.name.startswith(name)}
     assert flops == {name: 6 * 4, f"{name}_backward": 11 * 4}
+
+
+def dtypes_by_scalars(device: str) -> list[torch.dtype]:
+    """Calls that are equal to Python but for the kind of a number: 1 == 1.0 == True."""
+    whole, truth = torch.arange(3, device=device), torch.arange(3, device=device) > 0
+    return [
+        result.dtype
+        for one in (1, 1.0, True)
+        for result in (
+            whole * one,
+            truth * one,
+            whole**one,
+            torch.clamp(whole, one),
+            torch.full((2,), one, device=device),
+            torch.where(truth, one, one),
+        )
+    ]
+
+
+def dtypes_by_default(device: str) -> list[torch.dtype]:
+    """The same calls under several default dtypes, which are no argument."""
+    whole = torch.arange(3, device=device)
+    found = []
+    before = torch.get_default_dtype()
+    try:
+        for default in (torch.float32, torch.bfloat16, torch.float64):
+            torch.set_default_dtype(default)
+            results = (torch.ones(2, device=device), whole / 2, whole.sqrt(), whole.sum() / 3)
+            found += [result.dtype for result in results]
+    finally:
+        torch.set_default_dtype(before)
+    return found
+
+
+def forms_of_lists(device: str) -> list[tuple[Any, ...]]:
+    """Operators on lists, of tensors whose results have other layouts or dtypes, too."""
+    floats = [
+        torch.zeros(3, 4, device=device),
+        torch.zeros(2, 3, 4, 5, device=device).to(memory_format=torch.channels_last),
+        torch.zeros(4, 6, device=device, dtype=torch.float64).t(),
+        torch.zeros(2, 6, device=device)[:, ::2],
+        torch.zeros((), device=device),
+    ]
+    whole = [torch.zeros(3, dtype=torch.int64, device=device)]
+    doubles = [tensor.double() for tensor in floats]
+    lists = (
+        *(function(floats[:2]) for function in (torch._foreach_sqrt, torch._foreach_neg)),
+        *(torch._foreach_sqrt(each) for each in (floats, whole)),
+        *(torch._foreach_add(floats, each, alpha=2.0) for each in (floats, doubles)),
+        *(torch._foreach_mul(floats[:1], each) for each in (2, 2.0, 2j)),
+        *(torch._foreach_div(whole, each) for each in (2, 2.0, whole)),
+    )
+    return [(x.shape, x.stride(), x.dtype) for each in lists for x in each]
+
+
+@pytest.mark.parametrize("forms", [dtypes_by_scalars, dtypes_by_default, forms_of_lists])
+def test_results_have_the_form_that_they_have_on_the_host(forms: Any):
+    expected = forms("cpu")
+    for _ in range(2):  # shapes of results are kept for the sessions that follow
+        with virtual_gpu("H100-SXM"):
+            assert forms("cuda") == forms("cuda") == expected
+
+
+def test_another_chip_starts_without_the_results_of_the_last():
+    with virtual_gpu("T4"):
+        pass
+    for gpu in ("H100-SXM", "A100-80GB-SXM", "H100-SXM"):
+        with virtual_gpu(gpu) as device:
+            assert not device.mode.operators
+            torch.ones(2, device="cuda")
+            assert device.mode.operators
+    with virtual_gpu("H100-SXM") as device:
+        assert {operator.name for operator in device.mode.operators.values()} == {"aten.ones"}
+
+
+def test_sessions_read_a_module_for_each_state_of_it_not_for_each_session():
+    """A session adds names to `torch._C` and takes them away."""
+    looks: list[str] = []
+
+    class Counted(aliases.ImportedFunctions):
+        def _read_module(self, name: str, module: Any) -> None:
+            looks.append(name)
+            super()._read_module(name, module)
+
+    target = roofline("H100-SXM")
+    with patch.object(aliases, "_imported", Counted()):
+        for _ in range(6):
+            with tracing("block", target):
+                torch.ones(2, device="cuda")
+    assert 1 <= looks.count("torch._C") <= 3

@@ -1,23 +1,28 @@
 """Trace a block of code on a virtual GPU."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from torchtally.isolation.run import isolation
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.tracer.session import Recording, recording
+from torchtally.virtual.aliases import ReadOnce
 from torchtally.virtual.session import check_inactive
 
 
-@contextmanager
 def tracing(
     script: str, target: Roofline, *, memory_is_limited: bool = True
-) -> Iterator[Recording]:
+) -> AbstractContextManager[Recording]:
     """Within, "cuda" is the target's chip, and what it runs is recorded; no file is changed.
 
     `trace(ending)` of what is given returns it, called at the end of the block.
     """
+    return ReadOnce(_tracing(script, target, memory_is_limited))
+
+
+@contextmanager
+def _tracing(script: str, target: Roofline, memory_is_limited: bool) -> Iterator[Recording]:
     check_inactive()
     with (
         isolation("isolated", None) as isolated,

@@ -3,9 +3,9 @@
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 LEFT_ALONE = ("torchtally", "importlib", "_frozen_importlib", "_frozen_importlib_external", "posix",
               "nt", "_io", "time")  # fmt: skip
@@ -27,6 +27,26 @@ def replacing(values: Mapping[Any, Any]) -> Iterator[None]:
         replace({new: old for old, new in values.items()})
 
 
+T = TypeVar("T")
+
+
+class ReadOnce(AbstractContextManager[T]):
+    """A context that is entered, and left, with one look at the loaded modules for all that is
+    replaced meanwhile: no code of the script runs in between.
+    """
+
+    def __init__(self, context: AbstractContextManager[T]) -> None:
+        self._context = context
+
+    def __enter__(self) -> T:
+        with _imported.read_once():
+            return self._context.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        with _imported.read_once():
+            return self._context.__exit__(*error)
+
+
 def replace(values: Mapping[Any, Any]) -> None:
     """Replace objects in all modules."""
     _imported.read_modules()
@@ -43,20 +63,40 @@ class ImportedFunctions:
     """
 
     def __init__(self) -> None:
-        self._read: dict[int, tuple[weakref.ref[ModuleType], int]] = {}
-        """By a module's id: the module, and how many names it had."""
+        self._read: dict[str, tuple[weakref.ref[ModuleType], set[int]]] = {}
+        """By a module's name: the module, and how many names it had whenever it was read: a
+        session adds names to some modules, and takes them away.
+        """
         self._places: dict[int, list[tuple[weakref.ref[Any], str]]] = {}
+        self._is_read_once = False
+        self._module_count = 0
+        """How many were loaded when they were last looked at; 0: look at them again."""
+
+    @contextmanager
+    def read_once(self) -> Iterator[None]:
+        """Within, modules are looked at again only where some were loaded or removed."""
+        self._is_read_once, self._module_count = True, 0
+        try:
+            yield
+        finally:
+            self._is_read_once = False
 
     def read_modules(self) -> None:
         """Read those that are new, or have other names."""
-        for name, module in list(sys.modules.items()):
-            if not isinstance(module, ModuleType) or name.partition(".")[0] in LEFT_ALONE:
+        modules, read = sys.modules, self._read
+        if self._is_read_once and len(modules) == self._module_count:
+            return
+        self._module_count = len(modules)
+        for name in list(modules):  # thousands, of which hardly any has changed
+            module, known = modules.get(name), read.get(name)
+            if known is not None and known[0]() is module and len(vars(module)) in known[1]:
                 continue
-            count = len(vars(module))
-            known = self._read.get(id(module))
-            if known is None or known[1] != count or known[0]() is not module:
-                self._read[id(module)] = weakref.ref(module), count
-                self._read_module(name, module)
+            if isinstance(module, ModuleType):
+                if known is None or known[0]() is not module:
+                    known = read[name] = weakref.ref(module), set()
+                known[1].add(len(vars(module)))
+                if name.partition(".")[0] not in LEFT_ALONE:
+                    self._read_module(name, module)
 
     def _read_module(self, name: str, module: ModuleType) -> None:
         self._read_owner(module)

@@ -68,7 +68,7 @@ from torchtally.virtual.storage import (
     pin,
 )
 from torchtally.virtual.streams import current_stream_number
-from torchtally.virtual.templates import ResultTemplate, template_of
+from torchtally.virtual.templates import template_of
 from torchtally.virtual.value_keeper import (
     ValueKeeper,
     give_derived,
@@ -142,9 +142,8 @@ class VirtualDispatch(TorchDispatchMode):
         """Share of a mask assumed true where a shape depends on unknown values."""
         self.last_home: DeviceMemory | HostMemory | None = None
         """Where the last operator's results went: factories inside a C++ composition follow it."""
-        self._operators: dict[int, Operator] = {}
+        self.operators: dict[int, Operator] = {}
         """By the overload's id: `OpOverload.__hash__` is a Python function (torch/_ops.py)."""
-        self._templates: dict[tuple[Any, ...], ResultTemplate] = {}
         self._scratch: dict[tuple[Any, ...], tuple[tuple[int, str], ...]] = {}
         self._checked: set[tuple[Any, ...]] = set()
         """Signatures of in-place calls whose shapes torch has accepted."""
@@ -210,7 +209,7 @@ class VirtualDispatch(TorchDispatchMode):
                 f"{private.higher_order_name(func)} is a higher-order operator, which tally's "
                 "simulated GPU cannot run yet.\nWrite it without, in plain Python."
             )
-        operator = self._operators.get(id(func)) or self.operator(func)
+        operator = self.operators.get(id(func)) or self.operator(func)
         if operator.is_plain_on_host and not kwargs and is_all_on_host(args):
             return self.run_plainly(func, args)
         call = Invocation(operator, args, kwargs or {})
@@ -235,10 +234,10 @@ class VirtualDispatch(TorchDispatchMode):
 
     def operator(self, overload: OpOverload) -> Operator:
         """Facts of an overload, looked up in its schema the first time."""
-        operator = self._operators.get(id(overload))
+        operator = self.operators.get(id(overload))
         if operator is None:
             name = overload.name().split(".")[0].replace("::", ".")
-            operator = self._operators[id(overload)] = learn(
+            operator = self.operators[id(overload)] = learn(
                 overload,
                 SPECIAL.get(overload) or custom_operators.handler_of(overload),
                 rule_of(name),
@@ -352,7 +351,7 @@ class VirtualDispatch(TorchDispatchMode):
         if is_anything_declared() and (cost := declared(operator.name)) is not None:
             call.settings = (*call.settings, *cost.literals(dict(call.named_arguments)))
         signature = call.signature
-        template = self._templates.get(signature)
+        template = operator.templates.get(signature)
         if template is not None:
             return self.finish(call, template.build(), home)
         # In place, the result is the first argument. The meta kernel only checks shapes, once.
@@ -364,7 +363,7 @@ class VirtualDispatch(TorchDispatchMode):
             return self.finish(call, call.args[0] if operator.returns_self else None, home)
         result = self.execute_as_meta(call, mixes)
         if not operator.is_mutating and (learnt := template_of(result)) is not None:
-            self._templates[signature] = learnt
+            operator.templates[signature] = learnt
         return self.finish(call, result, home)
 
     def execute_as_meta(self, call: Invocation, mixes: bool) -> Any:

@@ -102,7 +102,7 @@ class Invocation:
         _ = self.signature
 
     def _describe(self) -> tuple[Any, ...]:
-        key: list[Any] = [self.operator, self.settings]
+        key: list[Any] = [self.operator, self.settings, torch.get_default_dtype()]
         numbers: list[int] = []
         places: dict[int, int] = {}
         for tensor, virtual in zip(self.inputs, self.virtuals, strict=True):
@@ -155,7 +155,8 @@ def hashable(arg: Any, drops_floats: bool) -> Any:
         )
     if (kind is float and drops_floats) or kind is torch.ScriptObject:
         return None  # an object: a process group, a kind of reduction
-    return arg
+    # To Python 1, 1.0 and True are equal; the result's dtype depends on which it is.
+    return (kind, arg) if kind is float or kind is bool else arg
 
 
 def replace_tensors(arg: Any, replacement: dict[int, Tensor]) -> Any:

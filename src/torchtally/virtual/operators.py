@@ -1,7 +1,7 @@
 """Facts of an operator, read from its schema once per overload."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -134,6 +134,42 @@ class Operator:
     is_elementwise: bool
     """Each element of its one result depends on one element of each argument."""
     may_give_facts: bool
+    templates: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    """Results (`templates.py`) by the call's signature, on which alone they depend."""
+
+
+TORCHS_OWN = ("aten", "prims")
+"""Namespaces of operators that stay what they are: a library's may be declared anew."""
+TEMPLATE_LIMIT = 10_000
+"""Results of an operator that are kept for the next session: those of hundreds of models."""
+
+
+@dataclass(slots=True)
+class KnownOperators:
+    """Torch's own operators by the overload's id, with results, as the last session knew them.
+
+    They are the same in all sessions of a process that simulate the same chip in the same way.
+    """
+
+    way: Any = None
+    operators: dict[int, Operator] = field(default_factory=dict)
+
+    def of(self, way: Any) -> dict[int, Operator]:
+        """Those for a session that simulates in this way."""
+        if self.way != way:
+            self.way, self.operators = way, {}
+        return dict(self.operators)
+
+    def keep(self, operators: Mapping[int, Operator]) -> None:
+        """Keep what a session, now at its end, has learnt."""
+        for identity, operator in operators.items():
+            if operator.overload.namespace in TORCHS_OWN:
+                self.operators[identity] = operator
+                if len(operator.templates) > TEMPLATE_LIMIT:
+                    operator.templates.clear()
+
+
+KNOWN = KnownOperators()
 
 
 def is_elementwise(overload: OpOverload) -> bool:

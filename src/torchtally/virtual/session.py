@@ -51,6 +51,7 @@ from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
 from torchtally.virtual.later_modules import patching
 from torchtally.virtual.observer import NullObserver, Observer
+from torchtally.virtual.operators import KNOWN
 from torchtally.virtual.processes import ScriptProcesses
 from torchtally.virtual.saving import (
     Loading,
@@ -258,6 +259,8 @@ def _activate(
         stack.callback(setattr, gpu, "observer", None)
     mode.run_sparse = sparse.run
     mode.target = target if dispatch == "cuda" else None
+    mode.operators = KNOWN.of((target, dispatch))
+    stack.callback(KNOWN.keep, mode.operators)
     autocast = Autocast()
     for library in (*autocast.register(), *kernels.register(dispatch)):
         stack.callback(private.destroy, library)

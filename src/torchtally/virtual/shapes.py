@@ -337,6 +337,42 @@ SHAPES |= dict.fromkeys(
 )
 
 
+# On lists, tensor by tensor: torch's own go through their Python decompositions hundreds of times
+# (torch/_refs).
+
+
+def like_lists(overload: OpOverload) -> Callable[..., Any]:
+    """Results of floats by floats are like the first list's tensors, which is what the CUDA kernels
+    make (`_foreach_*`, native/cuda/ForeachUnaryOp.cu, ForeachBinaryOpList.cu).
+    """
+
+    def shapes(tensors: list[Tensor], *args: Any, **kwargs: Any) -> Any:
+        forms = list(map(form_of, tensors))
+        if None in forms or not all(
+            list(map(form_of, arg)) == forms if isinstance(arg, list) else type(arg) in (int, float)
+            for arg in args
+        ):
+            return overload(tensors, *args, **kwargs)
+        return list(map(torch.empty_like, tensors))
+
+    return shapes
+
+
+def form_of(x: Tensor) -> tuple[Any, ...] | None:
+    """Shape, layout and dtype; None where results may have others."""
+    is_dense = x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)
+    return (x.shape, x.stride(), x.dtype) if is_dense and x.is_floating_point() else None
+
+
+for _name in ("abs", "exp", "neg", "reciprocal", "rsqrt", "sigmoid", "sign", "sqrt", "tanh"):
+    _overload = getattr(aten, f"_foreach_{_name}").default
+    SHAPES[_overload] = like_lists(_overload)
+for _name in ("add", "div", "mul", "sub"):
+    for _kind in ("List", "Scalar"):
+        _overload = getattr(getattr(aten, f"_foreach_{_name}"), _kind)
+        SHAPES[_overload] = like_lists(_overload)
+
+
 # Batch normalisation across devices (nn.SyncBatchNorm) in pieces: native/cuda/Normalization.cuh.
 
 

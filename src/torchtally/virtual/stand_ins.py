@@ -48,8 +48,8 @@ def check_owners(stand_ins: list[StandIn]) -> None:
 Replaced = tuple[Any, str, Any, Any]
 """(owner, name, what was there or `_ABSENT`, what is there now)."""
 
-_active: list[Replaced] = []
-"""Everything that is replaced, in order."""
+_active: dict[int, Replaced] = {}
+"""Everything that is replaced, in order, by its id: torch's functions compare as they like."""
 
 
 @contextmanager
@@ -62,13 +62,13 @@ def apply(stand_ins: Iterable[StandIn]) -> Iterator[None]:
             value = as_function(stand_in.value)
             each = (stand_in.owner, stand_in.name, before, value)
             replaced.append(each)
-            _active.append(each)
+            _active[id(each)] = each
             setattr(stand_in.owner, stand_in.name, value)
         yield
     finally:
         for each in reversed(replaced):
             put_back(each)
-            _active.remove(each)
+            del _active[id(each)]
 
 
 def put_back(replaced: Replaced) -> None:
@@ -82,16 +82,16 @@ def put_back(replaced: Replaced) -> None:
 @contextmanager
 def suspended() -> Iterator[None]:
     """Within, torch is as it was: for what binds its functions when it is imported."""
-    replaced = list(_active)
+    replaced = dict(_active)
     _active.clear()
-    for each in reversed(replaced):
+    for each in reversed(replaced.values()):
         put_back(each)
     try:
         yield
     finally:
-        for owner, name, _, value in replaced:
+        for owner, name, _, value in replaced.values():
             setattr(owner, name, value)
-        _active.extend(replaced)
+        _active.update(replaced)
 
 
 @contextmanager
@@ -99,7 +99,9 @@ def native_methods(owner: type, *, native: bool = True) -> Iterator[None]:
     """Within, a class's methods are torch's; with `native=False` those of the session again. What
     it answers by properties stays.
     """
-    methods = [each for each in _active if each[0] is owner and isinstance(each[3], FunctionType)]
+    methods = [
+        each for each in _active.values() if each[0] is owner and isinstance(each[3], FunctionType)
+    ]
     turn(methods, native=native)
     try:
         yield
@@ -117,7 +119,7 @@ def turn(replaced: Iterable[Replaced], *, native: bool) -> None:
 
 def active() -> list[Replaced]:
     """All that is replaced now and was there before."""
-    return [each for each in _active if each[2] is not _ABSENT]
+    return [each for each in _active.values() if each[2] is not _ABSENT]
 
 
 def as_function(value: Any) -> Any:

@@ -8,6 +8,9 @@ from torch import Tensor
 from torchtally import torch_private as private
 from torchtally.virtual.invocation import META
 
+EMPTY_STRIDED = torch.empty_strided
+"""Torch's own: a session's takes devices as users write them."""
+
 
 class ResultTemplate:
     """Shapes, strides and dtypes of a call's results."""
@@ -20,7 +23,7 @@ class ResultTemplate:
 
     def build(self) -> Any:
         tensors = [
-            torch.empty_strided(item.shape, item.stride, dtype=item.dtype, device=META)
+            EMPTY_STRIDED(item.shape, item.stride, dtype=item.dtype, device=META)
             if type(item) is FreshTensor
             else item
             for item in self.items

@@ -31,6 +31,8 @@ REAL_HOST_BYTES = 4 * 1024 * 1024
 REAL_HOST_TOTAL_BYTES = 64 * 1024 * 1024
 """Of sizes in between, so many bytes are real at a time; those made beyond that are virtual."""
 
+HOST = torch.device("cpu")
+
 PLACEHOLDER_FLOAT = 1.0
 PLACEHOLDER_INTEGER = 0
 PLACEHOLDER_BOOL = False
@@ -194,18 +196,22 @@ class RandomState:
 
 def real_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`(args, kwargs)` with every tensor real and every device the host; None if one is unknown."""
-    unknown = False
+    try:
+        reals = {name: real_argument(arg) for name, arg in kwargs.items()} if kwargs else {}
+        return tuple(map(real_argument, args)), reals
+    except UnknownValueError:
+        return None
 
-    def real(leaf: Any) -> Any:
-        nonlocal unknown
-        if isinstance(leaf, Tensor):
-            tensor = real_of(leaf)
-            if tensor is None:
-                unknown = True
-            return tensor
-        if isinstance(leaf, torch.device):
-            return torch.device("cpu")
-        return leaf
 
-    result = private.tree_map(real, (args, kwargs))
-    return None if unknown else result
+class UnknownValueError(Exception):
+    """A tensor among the arguments has no value."""
+
+
+def real_argument(arg: Any) -> Any:
+    if isinstance(arg, Tensor):
+        if (tensor := real_of(arg)) is None:
+            raise UnknownValueError
+        return tensor
+    if isinstance(arg, (list, tuple)):
+        return list(map(real_argument, arg))
+    return HOST if isinstance(arg, torch.device) else arg
