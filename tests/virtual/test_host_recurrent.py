@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from tests.traces import names, ops, traced
 from tests.virtual.test_host_chip import HOST
 from torchtally.trace import Trace
 from torchtally.virtual import kernels, shapes
+from torchtally.virtual.operators import KNOWN
 
 aten = torch.ops.aten
 FORWARD, BACKWARD = "aten.mkldnn_rnn_layer", "aten.mkldnn_rnn_layer_backward"
@@ -86,6 +87,14 @@ def test_every_storage_lives_as_on_the_cpu(name: str) -> None:
     assert simulation.course.peak_bytes == run.course.peak_bytes > 0
 
 
+@pytest.fixture
+def no_known_results() -> Iterator[None]:
+    """For tests that change a shape function: of what sessions before and after have as well."""
+    KNOWN.operators.clear()
+    yield
+    KNOWN.operators.clear()
+
+
 def test_a_step_by_step_composition_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ran before oneDNN's layer was known is not what runs for real."""
     monkeypatch.delitem(kernels.HOST_KERNELS, aten.lstm.input)
@@ -94,6 +103,7 @@ def test_a_step_by_step_composition_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
         profiled(PROGRAMS["one layer"], simulation.operators)
 
 
+@pytest.mark.usefixtures("no_known_results")
 def test_an_empty_workspace_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch's own shape function has it."""
     monkeypatch.delitem(shapes.SHAPES, aten.mkldnn_rnn_layer.default)
@@ -105,6 +115,7 @@ def test_an_empty_workspace_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulation.course.peak_bytes < run.course.peak_bytes
 
 
+@pytest.mark.usefixtures("no_known_results")
 def test_one_gradient_for_two_biases_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch's own shape function has it: autograd would have to copy it."""
     monkeypatch.delitem(shapes.SHAPES, aten.mkldnn_rnn_layer_backward.default)
