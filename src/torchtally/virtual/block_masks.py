@@ -44,10 +44,6 @@ class Counts(NamedTuple):
 NOTHING_KNOWN = Counts([], None)
 
 
-class UnknownValueError(Exception):
-    """A mask refers to a tensor that has no value."""
-
-
 class WithValues(TorchFunctionMode):
     """Gives torch the values of virtual tensors in their place."""
 
@@ -63,7 +59,7 @@ def value_of(tensor: Tensor) -> Tensor:
         return tensor
     real = values.real_of(tensor)
     if real is None:
-        raise UnknownValueError
+        raise values.UnknownValueError
     return real
 
 
@@ -117,7 +113,7 @@ class Mask(NamedTuple):
                 if blocks is not None:
                     return in_blocks(self.mask_mod, scores, self.block, blocks)
                 return ask(self.mask_mod, scores, self.block)
-        except (UnknownValueError, RuntimeError, NotImplementedError, IndexError, TypeError):
+        except (values.UnknownValueError, RuntimeError, NotImplementedError, IndexError, TypeError):
             return NOTHING_KNOWN
 
 

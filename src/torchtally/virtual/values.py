@@ -204,7 +204,7 @@ def real_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class UnknownValueError(Exception):
-    """A tensor among the arguments has no value."""
+    """A tensor that is needed has no value."""
 
 
 def real_argument(arg: Any) -> Any:
