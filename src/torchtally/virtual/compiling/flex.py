@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from torchtally import torch_private as private
 from torchtally.trace import Call, Literal, Part, TensorSpec
-from torchtally.virtual import block_masks
+from torchtally.virtual import block_masks, values
 from torchtally.virtual.block_masks import Counts
 from torchtally.virtual.compiling.known import KnownValues
 from torchtally.virtual.compiling.origins import operator_name
@@ -93,7 +93,7 @@ class FlexNode:
 
         def ask(*indices: Any) -> Any:
             if self._mask is None or buffers is None:
-                raise block_masks.UnknownValueError
+                raise values.UnknownValueError
             answer = self._mask(*indices, *buffers)
             return answer[0] if isinstance(answer, (tuple, list)) else answer
 
