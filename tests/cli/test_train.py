@@ -1,5 +1,6 @@
 """`tally train` as a user meets it: the plan, the run, Ctrl-C, and errors before the first step."""
 
+import json
 import os
 import signal
 import subprocess
@@ -148,3 +149,21 @@ def test_what_is_wrong_is_said_before_the_first_step(
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_a_training_is_run_on_a_simulated_gpu(tmp_path: Path) -> None:
+    """Under `tally run` the training is its own plan: it does not simulate within a simulation."""
+    path = config(tmp_path).removeprefix(f"{tmp_path}/")
+    arguments = ("run", "--gpu", "H100-SXM", "--no-advice", "--json", "report.json", "-m",
+                 "torchtally", "train", path, "--device", "cuda", "--no-compile")  # fmt: skip
+    done = subprocess.run(
+        warm(TALLY, *arguments), cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "per steady-state step 2" in done.stderr
+    assert "predicted" not in done.stdout
+    assert not (tmp_path / "run").exists()
+    held = json.loads((tmp_path / "report.json").read_text())["memory"]["at_peak"]
+    assert held["parameters"] == held["gradients"]
+    assert 1 <= held["parameters"] / (35_040 * 4) < 1.02  # blocks are rounded up to 512 bytes

@@ -8,6 +8,7 @@ import pytest
 
 from torchtally.cli import main, parser
 from torchtally.cli.train import _config
+from torchtally.train.keys import hints
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "byte_gpt.toml")
 KEYS = ["--steps", "100", "--optimizer.lr", "3e-4"]
@@ -41,13 +42,16 @@ def test_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        (["--stepz", "3"], "unknown option --stepz. Did you mean --steps"),
-        (["--no-compil"], "unknown option --no-compil. Did you mean --compile?"),
+        (["--stepz", "3"], "--stepz: unknown key. Did you mean steps?"),
+        (["--no-compil"], "--no_compil: unknown key. Did you mean compile?"),
         (["--steps", "abc"], "--steps: expected a whole number, got 'abc'."),
         (["--optimizer.implementation=fuse"], "got 'fuse'. Did you mean fused?"),
         (["--no-compile", "--seed", "x"], "--seed: expected a whole number, got 'x'."),
-        (["--steps"], "Missing value for argument '--steps'."),
-        (["--optimizer.betas", "0.9", "x", "--steps", "5"], "Error parsing --optimizer.betas"),
+        (["--steps"], "--steps: expected one value, got none."),
+        (
+            ["--optimizer.betas", "0.9", "x", "--steps", "5"],
+            "--optimizer.betas: expected an array such as [0.9, 0.95], or none, got",
+        ),
     ],
 )
 def test_a_wrong_change_is_an_error_like_any_other(
@@ -60,9 +64,19 @@ def test_a_wrong_change_is_an_error_like_any_other(
     assert rest == [f"`tally train {EXAMPLE} --help` lists all keys."]
 
 
+def test_help_behind_a_config_lists_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["train", EXAMPLE, "--help"])
+    assert end.value.code == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert max(map(len, lines)) <= 80
+    assert {line[4:].partition(" ")[0] for line in lines if line.startswith("  --")} == {*hints()}
+    assert "  --batch 8                         a whole number. Sequences (rows) per" in lines
+
+
 WITHOUT = """\
 import sys
-for name in ("jaxtyping", "safetensors", "tyro"):
+for name in ("jaxtyping", "safetensors"):
     sys.modules[name] = None
 from torchtally.cli import main
 sys.exit(main(sys.argv[1:]))
@@ -91,7 +105,7 @@ def run_without_the_extra(*arguments: str) -> "subprocess.CompletedProcess[str]"
 def test_training_names_the_extra_it_needs(arguments: list[str]) -> None:
     done = run_without_the_extra(*arguments)
     assert done.returncode == 2
-    assert "training needs jaxtyping, safetensors, tyro" in done.stderr
+    assert "training needs jaxtyping, safetensors" in done.stderr
     assert 'pip install "torchtally[train]"' in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-import tyro
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,14 +11,12 @@ from tests.sweep.sweeps import TEACHER, definition
 from torchtally.errors import UsageError
 from torchtally.sweep.definition import (
     Definition,
-    config_at,
     define,
     difference,
     read_definition,
     short_names,
 )
-from torchtally.sweep.keys import flags, hints, read_value, value_text
-from torchtally.train.config import TrainConfig
+from torchtally.train.keys import changed_config, flag, hints, read_changes, read_value, value_text
 
 LANGUAGE = """\
 steps = 10
@@ -67,7 +64,7 @@ EVERYTHING: dict[str, Any] = {
 
 
 def test_every_field_can_be_swept_over() -> None:
-    assert set(EVERYTHING) == set(hints())
+    assert set(EVERYTHING) == set(hints()) - {"log.folder"}
 
 
 @pytest.mark.parametrize("key", [*EVERYTHING])
@@ -78,15 +75,26 @@ def test_a_value_as_text_is_read_as_the_value(key: str) -> None:
 def test_flags_give_the_config_that_was_checked() -> None:
     """What a run is started with means what the sweep has checked."""
     values = tuple(EVERYTHING.items())
-    wanted = config_at(LANGUAGE, "it", values)
-    base = config_at(LANGUAGE, "it", ())
-    words = [flag for key, value in values for flag in flags(key, value)]
-    assert tyro.cli(TrainConfig, default=base, args=words) == wanted
-    others = {"checkpoint.at_end": True, "optimizer.betas": None, "compile": None}
-    words += [flag for key, value in others.items() for flag in flags(key, value)]
-    assert tyro.cli(TrainConfig, default=base, args=words) == config_at(
-        LANGUAGE, "it", (*values, *others.items())
+    wanted = changed_config(LANGUAGE, "it", values)
+    assert (
+        changed_config(LANGUAGE, "it", read_changes([flag(*value) for value in values])) == wanted
     )
+    assert read_changes([flag(key, value) for key, value in AWKWARD]) == AWKWARD
+
+
+AWKWARD = tuple(
+    ("sampling.prompt", text) for text in ('"', "[1]", "none", "--x=y z", "-", "\n", "'", "[")
+)
+
+
+def test_changes_are_written_in_several_ways() -> None:
+    words = "--checkpoint.no-at-end --optimizer.weight-decay 0.5 --compile --data.train a.bin b.bin"
+    more = "--optimizer.betas=0.9 0.95 --data.text --sampling.top_k=none --checkpoint.at_end true"
+    assert read_changes(f"{words} {more}".split()) == (
+        ("checkpoint.at_end", False), ("optimizer.weight_decay", 0.5), ("compile", True),
+        ("data.train", ("a.bin", "b.bin")), ("optimizer.betas", (0.9, 0.95)), ("data.text", ()),
+        ("sampling.top_k", None), ("checkpoint.at_end", True),
+    )  # fmt: skip
 
 
 def test_names_say_what_varies() -> None:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from tests.train.training import TINY, Witness, language
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.sweep.keys import hints
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.resume import FREE, ROUNDING, resume
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.data.description import description_in
 from torchtally.train.job import Start, train_in_folder
+from torchtally.train.keys import hints
 from torchtally.train.logs.jsonl import read_log
 from torchtally.train.logs.log import RunHeader
 from torchtally.train.models.config import RopeStretch

@@ -2,22 +2,17 @@
 
 import argparse
 import faulthandler
-import io
 import signal
 import sys
-from contextlib import redirect_stderr
 from dataclasses import replace
-from itertools import dropwhile, islice, takewhile
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, TrainParser
 from torchtally.cli.chip_names import gpu_or_default, variable_gpu
 from torchtally.cli.streams import unwritable_as_error
-from torchtally.errors import UsageError, did_you_mean
+from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torchtally.report.training_plan import PlanRow
     from torchtally.timing.roofline import Roofline
     from torchtally.train.config import PrecisionName, TrainConfig
@@ -86,6 +81,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the plan, train and print the result; as one of several ranks under torchrun."""
+    from torchtally.runs.function import is_within_run
     from torchtally.train.failing import fail_together
     from torchtally.train.ranks import join_ranks, launched_rank
     from torchtally.train.retry import explain_shortage
@@ -102,7 +98,8 @@ def command(args: argparse.Namespace) -> int:
         own = launched_rank()
         roofline = _roofline(args.gpu, config)
         rows: list[PlanRow] = []
-        if own.is_first:
+        # Under `tally run` the run itself is the plan, and simulates already.
+        if own.is_first and not is_within_run():
             planned = _part_of_rank(_resolve(config, args.gpu, roofline), own)
             rows = _prediction(planned, roofline)
             with unwritable_as_error():
@@ -133,54 +130,22 @@ def _part_of_rank(config: "TrainConfig", own: "Ranks") -> "TrainConfig":
 
 def _config(args: argparse.Namespace) -> "TrainConfig":
     """The file's config with the changes of the command line."""
-    from torchtally.train.config import TrainConfig, read_config
+    from torchtally.cli.output import width
+    from torchtally.reading import read_text
+    from torchtally.train.config import WHAT
+    from torchtally.train.keys import changed_config, help_text, read_changes
 
-    config = read_config(args.config)
-    if not args.changes:
-        return config
-    import tyro
-
-    prog = f"tally train {args.config}"
-    complaint = io.StringIO()
+    toml = read_text(args.config, WHAT)
+    if not {"-h", "--help"}.isdisjoint(args.changes):
+        with unwritable_as_error():
+            print(f"Keys of {args.config}, as they are there. Change any by --key value.")
+            print(help_text(changed_config(toml, args.config, ()), width()), end="", flush=True)
+        raise SystemExit(0)
     try:
-        with redirect_stderr(complaint):
-            return tyro.cli(TrainConfig, default=config, args=args.changes, prog=prog)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        reason = _wrong_change(args.changes) or _plain(complaint.getvalue())
-    raise UsageError(f"{reason}\n`{prog} --help` lists all keys.")
-
-
-def _wrong_change(changes: "Sequence[str]") -> str:
-    """What is wrong with the first change that is: its key, or its value; "" where neither is."""
-    from torchtally.sweep.keys import OURS, hints, is_array, read_value
-
-    known = [f"--{key}" for key in (*hints(), *OURS)]
-    for place, change in enumerate(changes):
-        option, equals, value = change.partition("=")
-        key = option.removeprefix("--").replace("-", "_")
-        section, dot, name = key.rpartition(".")
-        is_negation = f"--{section}{dot}{name.removeprefix('no_')}" in known
-        if not option.startswith("--") or (is_negation and f"--{key}" not in known):
-            continue
-        if f"--{key}" not in known:
-            return f"unknown option {option}. {did_you_mean(f'--{key}', known)}"
-        values = [value] if equals else changes[place + 1 : place + 2]
-        is_single = key not in OURS and not is_array(key)
-        try:
-            if is_single and values and not values[0].startswith("--"):
-                read_value(key, values[0])
-        except UsageError as error:
-            return f"--{error}"
-    return ""
-
-
-def _plain(complaint: str) -> str:
-    """What the parser of configs says between its title and the next rule, without its frame."""
-    lines = (line.strip(" \u2502\u256d\u256e\u2570\u256f\u2500") for line in complaint.splitlines())
-    texts = dropwhile(lambda line: not line.strip("-"), islice(lines, 1, None))
-    return " ".join(takewhile(lambda line: line.strip("-"), texts))
+        changes = read_changes(args.changes)
+    except UsageError as error:
+        raise UsageError(f"{error}\n`tally train {args.config} --help` lists all keys.") from error
+    return changed_config(toml, args.config, changes)
 
 
 # The plan ----------------------------------------------------------------------------------------

@@ -16,11 +16,16 @@ from torchtally.tracer.script import exit_message
 from torchtally.tracer.session import Predictor, Recording, ignore_step, recording, world_of
 from torchtally.tracer.steps import StepLimit, StepsDone
 from torchtally.tracer.stopper import INTERRUPTED
-from torchtally.virtual.session import check_inactive
+from torchtally.virtual.session import check_inactive, is_simulated
 
 
 def ignore_recording(recording: Recording) -> None:
     """Nothing is to be done before the run."""
+
+
+def is_within_run() -> bool:
+    """Whether this code is being run already: a run within a run is refused."""
+    return is_simulated()
 
 
 def run(

@@ -1,6 +1,5 @@
 """Sweeps: many trainings of one config with varied values, their processes and their results.
 
-keys        the fields of a config by their dotted names: their values from text, their flags
 space       the values to try: grids, random draws, and the points that they span
 definition  a sweep as plain data: config, points, names of runs; differences of two sweeps
 folder      its folder: definition, lock, one result per run

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 
 from torchtally.sweep.definition import Definition, short_names
-from torchtally.sweep.keys import hint_of, is_number, value_text
 from torchtally.sweep.results import RunResult, Status, is_validated, rank_results
 from torchtally.table import XY, Chart, Series
+from torchtally.train.keys import hint_of, is_number, value_text
 
 MOST_CURVES = 6
 MOST_SERIES = 6

@@ -9,9 +9,8 @@ from typing import Any
 
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml, read_text
-from torchtally.sweep.keys import flags, typed_value, value_text
-from torchtally.sweep.space import PointValues
-from torchtally.train.config import WHAT, TrainConfig, config_of
+from torchtally.train.config import WHAT, TrainConfig
+from torchtally.train.keys import KeyValues, changed_config, flag, typed_value, value_text
 from torchtally.train.logs.log import as_json, from_json
 
 FORMAT = "torchtally sweep"
@@ -32,12 +31,12 @@ class SweepPoint:
 
     name: str
     """The unique name of its folder."""
-    values: PointValues
+    values: KeyValues
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The values as command-line flags of `tally train`."""
-        return tuple(flag for key, value in self.values for flag in flags(key, value))
+        return tuple(flag(key, value) for key, value in self.values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class Definition:
 
     def train_config(self, point: SweepPoint) -> TrainConfig:
         """The config of a run. Raises UsageError that names key and value."""
-        return config_at(self.toml, self.config, point.values)
+        return changed_config(self.toml, self.config, point.values)
 
     def as_text(self) -> str:
         """As JSON text."""
@@ -76,33 +75,18 @@ class Definition:
 
 
 def define(
-    config: str, toml: str, points: Sequence[PointValues], *, keeps_checkpoints: bool
+    config: str, toml: str, points: Sequence[KeyValues], *, keeps_checkpoints: bool
 ) -> Definition:
     """The sweep, with every run's config validated. Raises UsageError for the first invalid one."""
     names = _names(points)
     for values in points:
-        config_at(toml, config, values)
+        changed_config(toml, config, values)
     return Definition(
         config=config,
         toml=toml,
         points=tuple(SweepPoint(*pair) for pair in zip(names, points, strict=True)),
         keeps_checkpoints=keeps_checkpoints,
     )
-
-
-def config_at(toml: str, place: str, values: PointValues) -> TrainConfig:
-    """The TOML's config with changed values. Raises UsageError naming them."""
-    document = parse_toml(toml, place, WHAT)
-    for key, value in values:
-        *sections, name = key.split(".")
-        inner = document
-        for section in sections:
-            inner = inner.setdefault(section, {})
-            if not isinstance(inner, dict):
-                raise UsageError(f"{place}: {section}: is a section, not {inner!r}.")
-        inner[name] = value
-    listed = ", ".join(f"{key}={value_text(value)}" for key, value in values)
-    return config_of(document, f"{place} with {listed}" if listed else place)
 
 
 def load_definition(path: Path) -> Definition:
@@ -147,7 +131,7 @@ def _hashable(value: Any) -> Any:
 # Names ------------------------------------------------------------------------------------------
 
 
-def varying_keys(points: Sequence[PointValues]) -> tuple[str, ...]:
+def varying_keys(points: Sequence[KeyValues]) -> tuple[str, ...]:
     """Keys whose value is not the same in all points, in order."""
     values_by_key: dict[str, set[str]] = {}
     for values in points:
@@ -173,7 +157,7 @@ def _ends_in(key: str, end: str) -> bool:
     return key == end or key.endswith(f".{end}")
 
 
-def _names(points: Sequence[PointValues]) -> list[str]:
+def _names(points: Sequence[KeyValues]) -> list[str]:
     """Names such as `lr=0.01,layers=2`, safe for shells and file systems."""
     short = short_names(varying_keys(points))
     names: list[str] = []

@@ -14,9 +14,9 @@ from typing import Any, get_args, get_origin
 from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
 from torchtally.sweep.definition import VERSION, Definition
-from torchtally.sweep.keys import hint_of, members
 from torchtally.sweep.results import RunResult, rank_results
 from torchtally.sweep.rows import record
+from torchtally.train.keys import hint_of, members
 
 SCALARS = {int: "int64", float: "float64", bool: "bool_", str: "string"}
 OF_RUNS = {

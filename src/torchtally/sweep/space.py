@@ -16,16 +16,13 @@ from itertools import product
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.sweep.keys import hint_of, is_number, is_whole, read_value
+from torchtally.train.keys import KeyValues, hint_of, is_number, is_whole, read_value
 
 LOG = "log:"
 TO = ".."
 DIGITS = 4
 MOST_POINTS = 100_000
 CLOSING = {"[": "]", '"': '"', "'": "'"}
-
-PointValues = tuple[tuple[str, Any], ...]
-"""(key, value) of one run, in command-line order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +84,8 @@ def _key(text: str, example: str) -> tuple[str, str]:
     if not equals or not rest.strip():
         raise UsageError(f"{text}: has no values. Write it as {example}.")
     hint_of(key)
+    if key == "log.folder":
+        raise UsageError(f"{key}: set by the sweep: each run has its own folder below --out.")
     return key, rest.strip()
 
 
@@ -122,7 +121,7 @@ def split(text: str, key: str) -> list[str]:
 
 def points(
     grids: Sequence[Choice], randoms: Sequence[Choice | Interval], draws: int, seed: int
-) -> tuple[PointValues, ...]:
+) -> tuple[KeyValues, ...]:
     """Every draw at every point of the grid, without duplicates; ordered by draw, then grid.
 
     Raises UsageError for a key given twice, and for too many points.
@@ -141,7 +140,7 @@ def points(
     return tuple({repr(values): values for values in values_of_points}.values())
 
 
-def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Iterator[PointValues]:
+def _draws(randoms: Sequence[Choice | Interval], draws: int, seed: int) -> Iterator[KeyValues]:
     if not randoms:
         yield ()
         return

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from torchtally.errors import UsageError
 
-NEEDED = ("jaxtyping", "safetensors", "tyro")
+NEEDED = ("jaxtyping", "safetensors")
 """Packages of the extra `train`; nothing outside `train` and `sweep` imports them."""
 
 

@@ -1,0 +1,241 @@
+"""Fields of a training config by dotted names: `optimizer.lr`, `model.layers`, `seed`.
+
+Their values are read from text here, for changes on a command line as for the values of a sweep. A
+changed config is checked as a whole by `config_of`, like a file without changes.
+"""
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from torchtally.errors import UsageError
+from torchtally.reading import parse_toml
+from torchtally.train.config import WHAT, TrainConfig, config_of
+
+QUOTES = ("[", '"', "'")
+"""Of values that are written as in TOML."""
+
+HELP_INDENT = 36
+
+KeyValues = tuple[tuple[str, Any], ...]
+"""(key, value), in command-line order."""
+
+
+@cache
+def hints() -> Mapping[str, Any]:
+    """The type of each field, by key."""
+    return dict(_hints(TrainConfig, ""))
+
+
+def _hints(kind: type, before: str) -> Iterator[tuple[str, Any]]:
+    types = get_type_hints(kind)
+    for field in fields(kind):
+        hint = types[field.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _hints(hint, f"{before}{field.name}.")
+        else:
+            yield before + field.name, hint
+
+
+def hint_of(key: str) -> Any:
+    """The type of a field. Raises UsageError with suggestions."""
+    if key in hints():
+        return hints()[key]
+    if inner := [hint for hint in hints() if hint.startswith(f"{key}.")]:
+        raise UsageError(f"{key}: is a section. It has: {', '.join(inner)}.")
+    # The last part alone, `lr`, is as likely as a typo.
+    by_last = [hint for hint in hints() if hint.rpartition(".")[2] == key]
+    near = by_last or get_close_matches(key, hints(), n=3)
+    guess = (
+        f" Did you mean {' or '.join(near)}?" if near else " `tally train CONFIG --help` lists all."
+    )
+    raise UsageError(f"{key}: unknown key.{guess}")
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """The types that a field's values may have."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def is_optional(hint: Any) -> bool:
+    return type(None) in members(hint)
+
+
+def is_number(hint: Any) -> bool:
+    return is_whole(hint) or float in members(hint)
+
+
+def is_whole(hint: Any) -> bool:
+    """Whether the field is a whole number."""
+    return int in members(hint) and float not in members(hint)
+
+
+def is_array(hint: Any) -> bool:
+    """Whether the field has several values."""
+    return any(get_origin(member) is tuple for member in members(hint))
+
+
+def read_value(key: str, text: str) -> Any:
+    """A field's value as written on a command line. Raises UsageError naming key and value.
+
+    Numbers, true, false, words; none for optional fields; TOML's arrays and quoted strings.
+    """
+    hint = hint_of(key)
+    if text.lower() == "none" and is_optional(hint):
+        return None
+    value: Any = text
+    if text[:1] in QUOTES:
+        value = parse_toml(f"value = {text}", f"{key}: {text[:200]}", "a TOML value")["value"]
+    return _converted(key, hint, value, text)
+
+
+def typed_value(key: str, value: Any) -> Any:
+    """A value read from JSON, converted to its field's type. Raises UsageError."""
+    return _converted(key, hint_of(key), value, value)
+
+
+def _converted(key: str, hint: Any, value: Any, given: Any) -> Any:
+    try:
+        return msgspec.convert(value, hint, strict=False)
+    except msgspec.ValidationError as error:
+        names = [name for member in members(hint) for name in _names(member)]
+        near = get_close_matches(str(given), names, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{key}: expected {_wanted(hint)}, got {given!r}.{guess}") from error
+
+
+def _wanted(hint: Any) -> str:
+    """Such as "a whole number, or none"."""
+    texts = [_words(member) for member in members(hint) if member is not type(None)]
+    return ", or ".join([*texts, *(["none"] if is_optional(hint) else [])])
+
+
+def _names(kind: Any) -> list[str]:
+    return [str(name) for name in get_args(kind)] if get_origin(kind) is Literal else []
+
+
+def _words(kind: Any) -> str:
+    if names := _names(kind):
+        return ", ".join(names)
+    if get_origin(kind) is tuple:
+        of = get_args(kind)[0]
+        example = '["one", "two"]' if of is str else "[0.9, 0.95]" if of is float else str(of)
+        return f"an array such as {example}"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return words.get(kind, str(kind))
+
+
+def value_text(value: Any) -> str:
+    """A value as text that `read_value` accepts: 0.01, 1e-05, true, none, [0.9, 0.95]."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        inner = (json.dumps(i, ensure_ascii=False) if isinstance(i, str) else value_text(i)
+                 for i in value)  # fmt: skip
+        return f"[{', '.join(inner)}]"
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    is_like_toml = isinstance(value, str) and (value[:1] in QUOTES or value.lower() == "none")
+    return json.dumps(value, ensure_ascii=False) if is_like_toml else str(value)
+
+
+# A command line ---------------------------------------------------------------------------------
+
+
+def flag(key: str, value: Any) -> str:
+    """A value as an option of `tally train`."""
+    return f"--{key}={value_text(value)}"
+
+
+def read_changes(words: Sequence[str]) -> KeyValues:
+    """The values of `--key value`, `--key=value`, `--array one two`, `--flag` and `--no-flag`.
+
+    Raises UsageError that names the option.
+    """
+    starts = [at for at, word in enumerate(words) if word.startswith("--")]
+    if words and starts[:1] != [0]:
+        raise UsageError(f"unexpected argument {words[0]!r}: a change is --key value.")
+    return tuple(
+        _change(*words[begin].removeprefix("--").partition("=")[::2],
+                "=" in words[begin], words[begin + 1 : end])
+        for begin, end in pairwise((*starts, len(words)))
+    )  # fmt: skip
+
+
+def _change(name: str, text: str, is_equation: bool, words: Sequence[str]) -> tuple[str, Any]:
+    key = name.replace("-", "_")
+    texts = [text, *words] if is_equation else [*words]
+    section, dot, last = key.rpartition(".")
+    positive = f"{section}{dot}{last.removeprefix('no_')}"
+    if key not in hints() and bool in members(hints().get(positive)):
+        key, texts = positive, ["false", *texts]
+    try:
+        hint = hint_of(key)
+        if is_array(hint) and (len(texts) != 1 or (texts[0][:1] != "[" and texts[0] != "none")):
+            return key, _converted(key, hint, texts, " ".join(texts))
+        if bool in members(hint) and not texts:
+            return key, True
+        if len(texts) != 1:
+            raise UsageError(f"{key}: expected one value, got {' '.join(texts) or 'none'}.")
+        return key, read_value(key, texts[0])
+    except UsageError as error:
+        raise UsageError(f"--{error}") from error
+
+
+def changed_config(toml: str, place: str, changes: KeyValues) -> TrainConfig:
+    """The config of a TOML text with changed values. Raises UsageError naming them."""
+    document = parse_toml(toml, place, WHAT)
+    for key, value in changes:
+        *sections, name = key.split(".")
+        inner = document
+        for section in sections:
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"{place}: {section}: is a section, not {inner!r}.")
+        inner[name] = value
+    listed = ", ".join(f"{key}={value_text(value)}" for key, value in changes)
+    return config_of(document, f"{place} with {listed}" if listed else place)
+
+
+def help_text(config: TrainConfig, width: int) -> str:
+    """Every key with its value in this config, what it takes and what it means."""
+    return "\n".join(_help_lines(config, "", width)) + "\n"
+
+
+def _help_lines(config: Any, before: str, width: int) -> Iterator[str]:
+    docs = _docs(type(config))
+    for field in fields(config):
+        key, value = before + field.name, getattr(config, field.name)
+        if is_dataclass(value):
+            yield from ("", f"{key}: {inspect.cleandoc(type(value).__doc__ or '').splitlines()[0]}")
+            yield from _help_lines(value, f"{key}.", width)
+        else:
+            head = f"  --{key} {value_text(value)}".ljust(HELP_INDENT - 1) + " "
+            text = f"{_wanted(hints()[key])}. {docs.get(field.name, '')}".strip()
+            rest = " " * HELP_INDENT
+            yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=rest)
+
+
+def _docs(kind: type) -> dict[str, str]:
+    """The text below each field in the source of its class."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(str(text.value.value)).replace("\n", " ")
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }  # fmt: skip
