@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchtally.errors import UsageError
 from torchtally.train.data.seeds import Source, derive_seed, seed_of
-from torchtally.train.optimizers.foreach import ClosureOptimizer, ParameterGroup, pack
+from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup, pack
 from torchtally.train.rounding import round_stochastically
 
 Keeping = Literal["master", "stochastic"]
@@ -31,7 +31,7 @@ CHUNK_BYTES = 256 * 2**20
 """Of float32 per chunk: small beside the parameters of a model that fills a GPU."""
 
 
-class WideUpdate(ClosureOptimizer):
+class WideUpdate(OwnOptimizer):
     """Steps another optimizer on float32 copies of bfloat16 parameters, and writes them back.
 
     Wraps a new optimizer over bfloat16 parameters; step this one instead, and use its parameter
@@ -63,9 +63,13 @@ class WideUpdate(ClosureOptimizer):
         self._wide = {parameter: self._first_wide(parameter) for parameter in self._parameters()}
         for group in self.inner.param_groups:
             group["params"] = [self._wide[param] for param in group["params"]]
-        for parameter, wide in self._wide.items():
-            if parameter in self.inner.state:  # torch.optim.Adagrad allocates it when constructed
-                self.inner.state[wide] = self.inner.state.pop(parameter)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                # torch.optim.Adagrad allocates its sums when constructed, rounded to bfloat16.
+                if state := self.inner.state.pop(parameter, None):
+                    first = group["initial_accumulator_value"]
+                    state["sum"] = torch.full_like(parameter, first, dtype=torch.float32)
+                    self.inner.state[self._wide[parameter]] = state
         self._take_over_state()
 
     def _step(self) -> None:

@@ -23,7 +23,6 @@ from torchtally.errors import UsageError
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.optimizers import OPTIMIZERS
 from torchtally.train.footprint import footprint
-from torchtally.train.optimizers.adagrad import RootEpsAdaGrad
 from torchtally.train.optimizers.build import (
     FUSED_ON,
     IMPLEMENTATIONS,
@@ -127,7 +126,8 @@ def test_adagrads_eps_goes_with_its_form() -> None:
     )  # fmt: skip
     assert outside.hyperparameters()["eps"] == 1e-10
     assert inside.hyperparameters()["eps"] == 1e-5
-    assert isinstance(build(parameters(), inside), RootEpsAdaGrad)
+    (group,) = build(parameters(), inside).param_groups[:1]
+    assert (group["eps"], group["initial_accumulator_value"]) == (0.0, 1e-5)
 
 
 def names(group: dict[str, Any]) -> set[str]:
@@ -236,10 +236,6 @@ def test_an_implementation_that_is_not_there() -> None:
         UsageError, match=r"lion has no implementation 'fused' on cpu. Choose from foreach"
     ):
         build(Small(), OptimizerConfig(name="lion", implementation="fused"))
-    with pytest.raises(UsageError, match="adagrad with eps_inside_root has no implementation"):
-        build(
-            Small(), OptimizerConfig(name="adagrad", eps_inside_root=True, implementation="fused")
-        )
     mixed = implementations(OptimizerConfig(name="adamw"), {"cuda", "mps"})
     assert "fused" not in mixed
 
@@ -414,7 +410,12 @@ def test_the_linear_teacher_learns_as_with_torch(name: str, kind: Any, lr: float
 
 def test_the_missions_adagrad_is_faster_at_the_larger_rate() -> None:
     losses = {
-        lr: linear_teacher(lambda them, lr=lr: RootEpsAdaGrad(them, lr=lr)) for lr in (0.01, 0.1)
+        lr: linear_teacher(
+            lambda them, lr=lr: build(
+                them, OptimizerConfig(name="adagrad", lr=lr, eps_inside_root=True)
+            )
+        )
+        for lr in (0.01, 0.1)
     }
     assert losses[0.01][0] == losses[0.1][0]
     assert losses[0.1][-1] < losses[0.01][-1]

@@ -7,9 +7,7 @@ import torch
 
 from torchtally.errors import UsageError
 from torchtally.torch_private import devices_with_foreach
-from torchtally.train.optimizers.adagrad import RootEpsAdaGrad
 from torchtally.train.optimizers.config import OptimizerConfig, OptimizerImplementation
-from torchtally.train.optimizers.foreach import ParameterGroup
 from torchtally.train.optimizers.groups import (
     IsHidden,
     ParameterSource,
@@ -20,6 +18,7 @@ from torchtally.train.optimizers.groups import (
 from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon
+from torchtally.train.optimizers.own import ParameterGroup
 from torchtally.train.shards import is_shard
 
 TORCHS: Mapping[str, type[torch.optim.Optimizer]] = {
@@ -69,11 +68,11 @@ def build(
     if config.name == "muon":
         return Muon(_muon_groups(trained, config), **_without(values, "adamw_lr"))
     groups = decay_groups(trained, values["weight_decay"], config.decayed_on)
-    values = _without(values, "eps_inside_root")
     if config.name == "lion":
         return Lion(groups, **values)
-    if config.eps_inside_root:
-        return RootEpsAdaGrad(groups, **values)
+    if values.pop("eps_inside_root", False):
+        # Squares are added to ε from the first step on: √(ε + Σ g²).
+        values |= {"eps": 0.0, "initial_accumulator_value": values["eps"]}
     return TORCHS[config.name](groups, **values, **IMPLEMENTATIONS[chosen])
 
 
@@ -84,9 +83,9 @@ def implementations(
 
     Fused kernels read and write each tensor once: on the CPU they take 0.2 to 0.6 of the time of
     the for-loop for all but plain SGD, and foreach 1.0 to 2.4 (benchmarks/optimizers.py, one
-    thread). Ours are by foreach alone.
+    thread). Ours have one.
     """
-    if config.name not in TORCHS or config.eps_inside_root:
+    if config.name not in TORCHS:
         return ("foreach",)
     # On the CPU torch's foreach is a loop, too, and rounds a decay of 0.999 to bfloat16: to 1.
     has_kernels = set(devices) <= set(devices_with_foreach())
@@ -104,10 +103,9 @@ def implementation(
     there = implementations(config, devices, are_shards=are_shards)
     chosen = there[0] if config.implementation == "auto" else config.implementation
     if chosen not in there:
-        form = " with eps_inside_root" if config.eps_inside_root else ""
         where = " and ".join(sorted(devices)) + (", with sharded weights" if are_shards else "")
         raise UsageError(
-            f"{config.name}{form} has no implementation {chosen!r} on {where}. "
+            f"{config.name} has no implementation {chosen!r} on {where}. "
             f"Choose from {', '.join(there)}, or 'auto'."
         )
     return chosen  # type: ignore[return-value]

@@ -8,7 +8,7 @@ import torch
 
 from torchtally.errors import UsageError
 from torchtally.train.optimizers.config import DecayedOn
-from torchtally.train.optimizers.foreach import ParameterGroup
+from torchtally.train.optimizers.own import ParameterGroup
 
 ParameterSource = (
     torch.nn.Module | Iterable[torch.nn.Parameter] | Iterable[tuple[str, torch.nn.Parameter]]

@@ -1,40 +1,27 @@
 """Muon: orthogonalised momentum for hidden matrices, AdamW for all other parameters."""
 
 from math import sqrt
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
 from torchtally.errors import UsageError
-from torchtally.torch_private import (
-    foreach_add_,
-    foreach_addcdiv_,
-    foreach_addcmul_,
-    foreach_div_,
-    foreach_lerp,
-    foreach_lerp_,
-    foreach_sqrt,
-)
-from torchtally.train.optimizers.foreach import (
-    ForeachOptimizer,
-    Form,
-    ParameterBatch,
-    ParameterGroup,
-    scale,
-)
 from torchtally.train.optimizers.hyperparameters import LearningRateAdjustment
+from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup
 from torchtally.train.shards import gather_whole, local_part, part_like
 
-MUON_FORM = Form(("momentum_buffer",), is_elementwise=False)
-ADAM_FORM = Form(("exp_avg", "exp_avg_sq"), counts_steps=True)
+FUSED_ON = ("cpu", "cuda")
+"""Devices for which torch has a fused AdamW."""
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Jordan et al.: the quintic that is steepest at 0 and whose fifth iterate stays near 1."""
 NS_EPS = 1e-7
 
 
-class Muon(ForeachOptimizer):
+class Muon(OwnOptimizer):
     """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon), and AdamW beside it.
 
     For a hidden matrix of shape (A, B), in groups with `orthogonalise` true:
@@ -48,12 +35,12 @@ class Muon(ForeachOptimizer):
 
     The post sums gradients (M = μ M + G); only their direction matters to Newton-Schulz. With
     "match_rms_adamw" an update's root mean square is AdamW's, so AdamW's η and λ serve. Groups with
-    `orthogonalise` false (embeddings, head, norms, biases) take AdamW's step with their `betas` and
-    `eps`.
+    `orthogonalise` false (embeddings, head, norms, biases) take torch's AdamW, fused where it is,
+    with their `betas` and `eps`.
 
     State: for a matrix one tensor, `momentum_buffer`, 4 bytes per parameter in float32; for the
-    rest AdamW's two, 8 bytes, and a step counter per tensor on the host. Equal to torch.optim.Muon
-    and torch.optim.AdamW on their parts.
+    rest AdamW's two, 8 bytes, and a step counter per tensor. Equal to torch.optim.Muon and
+    torch.optim.AdamW on their parts.
     """
 
     def __init__(
@@ -72,22 +59,12 @@ class Muon(ForeachOptimizer):
         eps: float = 1e-8,
     ) -> None:
         hyperparameters = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-            "orthogonalise": orthogonalise,
-            "betas": betas,
+            "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients, "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn, "orthogonalise": orthogonalise, "betas": betas,
             "eps": eps,
-        }
+        }  # fmt: skip
         super().__init__(parameters, hyperparameters)
-
-    @staticmethod
-    def form(group: ParameterGroup) -> Form:
-        return MUON_FORM if group["orthogonalise"] else ADAM_FORM
 
     def add_param_group(self, param_group: ParameterGroup) -> None:
         super().add_param_group(param_group)
@@ -100,45 +77,66 @@ class Muon(ForeachOptimizer):
                 "orthogonalise=False, or use torchtally.train.optimizers.build."
             )
 
-    def _update(self, batch: ParameterBatch, group: ParameterGroup) -> None:
-        if group["orthogonalise"]:
-            muon_step(batch, group)
-        else:
-            adamw_step(batch, group)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Fused kernels read step counters on the device, others' on the host."""
+        super().__setstate__(state)
+        for parameter, kept in self.state.items():
+            if "step" in kept:
+                counter = torch.as_tensor(kept["step"], dtype=torch.float32)
+                kept["step"] = counter.to(_counter_device(parameter))
+
+    def _step(self) -> None:
+        for group in self.param_groups:
+            if group["orthogonalise"]:
+                self._muon_step(group)
+            else:
+                self._adamw_step(group)
+
+    def _muon_step(self, group: ParameterGroup) -> None:
+        """One matrix at a time: the products of each are enough to fill a device. Sharded matrices
+        are gathered and orthogonalised on every rank, since the result depends on all rows.
+        """
+        η, λ, μ = group["lr"], group["weight_decay"], group["momentum"]
+        for θ in self._trained(group):
+            G, M = θ.grad, self._moment(θ, "momentum_buffer")
+            assert G is not None
+            M.lerp_(G, 1 - μ)
+            update = G.lerp(M, μ) if group["nesterov"] else M
+            gathered = gather_whole(update.bfloat16())
+            direction = newton_schulz(gathered, group["ns_coefficients"], group["ns_steps"])
+            part = local_part(θ)
+            if λ:
+                part.mul_(1 - η * λ)
+            factor = adjustment(group["adjust_lr_fn"], θ.shape)
+            part.add_(part_like(direction, θ), alpha=-η * factor)
+
+    def _adamw_step(self, group: ParameterGroup) -> None:
+        trained = self._trained(group)
+        if not trained:
+            return
+        for θ in trained:
+            if "step" not in self.state[θ]:
+                self.state[θ]["step"] = torch.zeros((), device=_counter_device(θ))
+        β1, β2 = group["betas"]
+        adamw(
+            [local_part(θ) for θ in trained],
+            [local_part(θ.grad) for θ in trained if θ.grad is not None],
+            [local_part(self._moment(θ, "exp_avg")) for θ in trained],
+            [local_part(self._moment(θ, "exp_avg_sq")) for θ in trained],
+            [],
+            [self.state[θ]["step"] for θ in trained],
+            fused=all(_is_fused(θ) for θ in trained),
+            amsgrad=False, beta1=β1, beta2=β2, lr=group["lr"], weight_decay=group["weight_decay"],
+            eps=group["eps"], maximize=False,
+        )  # fmt: skip
 
 
-def adamw_step(batch: ParameterBatch, group: ParameterGroup) -> None:
-    """torch.optim.AdamW's equation, in place."""
-    η, λ, (β1, β2), ε = group["lr"], group["weight_decay"], group["betas"], group["eps"]
-    m, v = batch.moments
-    if λ:
-        scale(batch.parameters, 1 - η * λ)
-    foreach_lerp_(m, batch.gradients, weight=1 - β1)
-    scale(v, β2)
-    foreach_addcmul_(v, batch.gradients, batch.gradients, value=1 - β2)
-    root = foreach_sqrt(v)
-    foreach_div_(root, [sqrt(1 - β2**t) for t in batch.steps])
-    foreach_add_(root, ε)
-    foreach_addcdiv_(batch.parameters, m, root, [-η / (1 - β1**t) for t in batch.steps])
+def _is_fused(parameter: Tensor) -> bool:
+    return parameter.device.type in FUSED_ON
 
 
-def muon_step(batch: ParameterBatch, group: ParameterGroup) -> None:
-    """Muon's equation for matrices, in place."""
-    θ, G = batch.parameters, batch.gradients
-    (M,) = batch.moments
-    η, λ, μ = group["lr"], group["weight_decay"], group["momentum"]
-    foreach_lerp_(M, G, weight=1 - μ)
-    updates = foreach_lerp(G, M, weight=μ) if group["nesterov"] else M
-    if λ:
-        scale(θ, 1 - η * λ)
-    # One matrix at a time: the products of each are enough to fill a device. Sharded matrices are
-    # gathered and orthogonalised on every rank, since the result depends on all rows.
-    for matrix, update in zip(θ, updates, strict=True):
-        gathered = gather_whole(update.bfloat16())
-        direction = newton_schulz(gathered, group["ns_coefficients"], group["ns_steps"])
-        local_part(matrix).add_(
-            part_like(direction, matrix), alpha=-η * adjustment(group["adjust_lr_fn"], matrix.shape)
-        )
+def _counter_device(parameter: Tensor) -> torch.device:
+    return parameter.device if _is_fused(parameter) else torch.device("cpu")
 
 
 def adjustment(kind: LearningRateAdjustment | None, shape: torch.Size) -> float:
