@@ -192,7 +192,7 @@ def test_steps_that_are_no_numbers_can_be_skipped(tmp_path: Path) -> None:
         found: torch.Tensor = loss(model, inputs, targets)
         return found * (math.nan if next(calls) == 2 else 1.0)
 
-    trainer.stepper.loss, trainer.stepper.on_nonfinite = broken, "skip"
+    trainer.stepper.loss, trainer.stepper.guard.on_nonfinite = broken, "skip"
     _, witness = run(config, trainer)
     assert [record.skipped_steps for record in witness.records] == [0, 0, 1, 1, 1, 1]
     assert any("step 3" in note for note in witness.notes)

@@ -30,6 +30,7 @@ from torchtally.errors import UsageError
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers.build import build
+from torchtally.train.optimizers.clipping import global_norm
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError
 from torchtally.train.precision import precision
 from torchtally.train.spikes import SpikeConfig, SpikeDetector
@@ -167,10 +168,10 @@ def test_a_step_that_is_not_finite_is_skipped_untouched(factor: float, name: str
     assert (result.is_skipped, result.outcome) == (True, Outcome.NONFINITE)
     assert are_equal(before, everything(train_step))
     assert train_step.state_dict()["scaler"] == scale
-    assert train_step.skipped_in_a_row == 1
+    assert train_step.guard.skipped_in_a_row == 1
     train_step.model.factor = 1.0
     assert not train_step(BATCH, step=2).is_skipped
-    assert train_step.skipped_in_a_row == 0
+    assert train_step.guard.skipped_in_a_row == 0
     assert not are_equal(before, everything(train_step))
 
 
@@ -345,17 +346,19 @@ def test_rows_without_targets_are_refused() -> None:
         stepper()(tokens()[:0], step=0)
 
 
-def test_memory_that_is_short_after_unscaling_is_no_other_error() -> None:
+def test_memory_that_is_short_after_unscaling_is_no_other_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """float16's scaler remembers that gradients are unscaled, and the attempt is done again."""
     train_step = stepper(micro_batch=ROWS, name="fp16")
-    norm, calls = train_step._clip, iter(range(9))
+    calls = iter(range(9))
 
-    def short() -> Tensor:
+    def short(tensors: Any) -> Tensor:
         if next(calls) == 0:
             raise torch.OutOfMemoryError("no memory for the norm")
-        return norm()
+        return global_norm(tensors)
 
-    train_step._clip = short  # type: ignore[method-assign]
+    monkeypatch.setattr("torchtally.train.step.global_norm", short)
     result = train_step(tokens(), step=0)
     assert result.outcome is Outcome.UPDATED
     assert result.micro_batch == ROWS // 2

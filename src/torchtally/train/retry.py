@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchtally.errors import TallyError
+from torchtally.train.ranks import Ranks
 
 HOST_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 """The text of its error: c10/core/impl/alloc_cpu.cpp."""
@@ -79,6 +80,28 @@ def halve_until_it_fits(
         discard()
         _free_caches(device)
         _set_randomness(device, randomness)
+
+
+def shortage_note(size: int, inputs: Tensor) -> str:
+    return (
+        f"Out of memory with {size} of {len(inputs)} rows of {tuple(inputs.shape[1:])} at a time, "
+        "the smallest micro-batch allowed. Use a shorter sequence, activation recomputation, a "
+        "precision with less state, or a smaller model."
+    )
+
+
+@contextmanager
+def raise_together(size: int, inputs: Tensor, ranks: Ranks) -> Iterator[None]:
+    """Raise MemoryShortageError where one of several ranks is out of memory."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryShortageError(
+            f"Out of memory on rank {ranks.rank} with {size} of its {len(inputs)} rows of "
+            f"{tuple(inputs.shape[1:])} at a time. The other {ranks.size - 1} ranks are in the "
+            "same passes, so it is not retried with fewer: set micro_batch to "
+            f"{max(size // 2, 1)}, or shard the weights (parallel.strategy fsdp).\n{error}"
+        ) from error
 
 
 Randomness = tuple[Tensor, Tensor | None]

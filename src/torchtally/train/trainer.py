@@ -148,7 +148,7 @@ def rehearse(config: TrainConfig, steps: int = 2, device: str = "cuda") -> None:
     is_teacher = config.task == "teacher"
     task: Task = Teacher(config, target) if is_teacher else Rehearsal(config, target)
     trainer = Trainer(config, task, target)
-    trainer.stepper.on_nonfinite = "take"
+    trainer.stepper.guard.on_nonfinite = "take"
     with task.batches(0, steps, target) as batches:
         for batch in batches:
             trainer.step(batch)

@@ -180,12 +180,12 @@ def test_gradients_that_overflow_float16_lower_the_scale_and_nothing_else(tmp_pa
     """Scaled by 65536 a gradient above one is inf; the steps until it fits are left out."""
     config = teacher(tmp_path, precision="fp16", steps=20)
     trainer = trainer_of(config)
-    assert trainer.stepper.scaler is not None
+    assert trainer.stepper.guard.scaler is not None
     _, witness = run(config, trainer)
     lowered = [note for note in witness.notes if "loss scale lowered" in note]
     assert 1 <= len(lowered) < 16
     assert witness.records[-1].skipped_steps == len(lowered)
-    assert trainer.stepper.scaler.get_scale() == 2.0 ** (16 - len(lowered))
+    assert trainer.stepper.guard.scaler.get_scale() == 2.0 ** (16 - len(lowered))
     assert all(bool(weight.isfinite().all()) for weight in weights_of(trainer))
     assert witness.records[-1].loss < witness.records[0].loss
 
@@ -202,5 +202,5 @@ def test_activations_that_overflow_float16_are_not_the_scales_fault(tmp_path: Pa
     run(native.config, native)
     with pytest.raises(NonFiniteError, match=r"^Step 0: the loss is (inf|nan)"):
         run(trainer.config, trainer)
-    assert trainer.stepper.scaler is not None
-    assert trainer.stepper.scaler.get_scale() == 2.0**16
+    assert trainer.stepper.guard.scaler is not None
+    assert trainer.stepper.guard.scaler.get_scale() == 2.0**16

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.train.optimizers.pairs import SHAPES, parameters, set_gradients
 from torchtally.errors import UsageError
-from torchtally.train.optimizers.clipping import clip_by_norm, global_norm, scale_to_norm
+from torchtally.train.optimizers.clipping import check_limit, global_norm, scale_to_norm
 
 
 def with_gradients(
@@ -34,22 +34,26 @@ def assert_same(ours: Sequence[nn.Parameter], theirs: Sequence[nn.Parameter]) ->
 DTYPES = st.sampled_from((torch.float32, torch.float64, torch.bfloat16))
 
 
+def clip_by_norm(trained: Sequence[nn.Parameter], limit: float) -> torch.Tensor:
+    """As a step does: the norm is read by the host before the gradients are scaled."""
+    norm = global_norm(grad for grad in gradients(trained) if grad is not None)
+    scale_to_norm(trained, norm.item(), limit)
+    return norm
+
+
 @given(DTYPES, st.integers(0, 99), st.floats(0, 20), st.frozensets(st.integers(0, 5)))
-def test_by_norm_is_torchs_bit_for_bit(
+def test_by_norm_is_torchs(
     dtype: torch.dtype, seed: int, limit: float, without: frozenset[int]
 ) -> None:
+    """Bit for bit in float32; elsewhere to the rounding of float32, or of bfloat16 to torch's."""
     ours, theirs = (with_gradients(dtype, seed, without) for _ in range(2))
-    norm = clip_by_norm(ours, limit)
-    assert torch.equal(norm, nn.utils.clip_grad_norm_(theirs, limit))
-    assert_same(ours, theirs)
-
-
-@given(st.integers(0, 99), st.floats(0, 20))
-def test_by_a_norm_that_is_known_is_the_same_to_rounding(seed: int, limit: float) -> None:
-    ours, theirs = (with_gradients(torch.float64, seed) for _ in range(2))
-    scale_to_norm(ours, clip_by_norm(theirs, limit).item(), limit)
+    assert torch.equal(clip_by_norm(ours, limit), nn.utils.clip_grad_norm_(theirs, limit))
+    if dtype == torch.float32:
+        assert_same(ours, theirs)
     for our, their in zip(gradients(ours), gradients(theirs), strict=True):
-        torch.testing.assert_close(our, their, rtol=1e-14, atol=0)
+        if our is not None and their is not None:
+            tolerance = 2**-6 if dtype == torch.bfloat16 else 2**-20
+            torch.testing.assert_close(our, their, rtol=tolerance, atol=0)
 
 
 def test_gradients_of_two_dtypes() -> None:
@@ -59,7 +63,8 @@ def test_gradients_of_two_dtypes() -> None:
 
     ours, theirs = mixed(), mixed()
     assert torch.equal(clip_by_norm(ours, 0.5), nn.utils.clip_grad_norm_(theirs, 0.5))
-    assert_same(ours, theirs)
+    for our, their in zip(gradients(ours), gradients(theirs), strict=True):
+        torch.testing.assert_close(our, their, rtol=2**-20, atol=0)
 
 
 def of(*gradients: Sequence[float]) -> list[nn.Parameter]:
@@ -103,4 +108,4 @@ def test_what_is_not_finite_is_in_the_norm(wrong: float) -> None:
 @pytest.mark.parametrize("limit", [-1.0, float("nan")])
 def test_a_limit_that_is_none(limit: float) -> None:
     with pytest.raises(UsageError, match="expected a limit of 0 or more"):
-        clip_by_norm(of([1.0]), limit)
+        check_limit(limit)
