@@ -39,7 +39,7 @@ class StepPasses:
         return isfinite(self.loss) and isfinite(self.grad_norm)
 
 
-class Guard:
+class UpdateGuard:
     """Decides by a step's numbers whether it updates.
 
     On a NaN or inf loss or gradient norm, "stop" raises NonFiniteError and "skip" skips the update,

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtally.errors import UsageError
-from torchtally.train.guard import Guard, OnNonfinite, StepPasses
+from torchtally.train.guard import OnNonfinite, StepPasses, UpdateGuard
 from torchtally.train.models.loss import IGNORED
 from torchtally.train.optimizers.clipping import check_limit, global_norm, scale_to_norm
 from torchtally.train.outcome import Outcome, StepResult
@@ -75,7 +75,7 @@ class Stepper:
         """Stays lowered after out of memory."""
         self.least_micro_batch, self.clip_norm = least_micro_batch, clip_norm
         self.parallel = parallel
-        self.guard = Guard(
+        self.guard = UpdateGuard(
             model, precision.scaler(device), on_nonfinite, most_skipped, spikes, parallel.ranks
         )
 
