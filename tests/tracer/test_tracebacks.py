@@ -1,12 +1,15 @@
 """Tracebacks of the user's: our frames are out, in every error of a chain; our mistakes stay."""
 
 import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.warm import TALLY, warm
 from torchtally.tracer import tracebacks
 
 
@@ -101,3 +104,18 @@ def test_an_excepthook_that_fails_itself(
     assert "Error in sys.excepthook:" in err
     assert "ZeroDivisionError" in err
     assert err.endswith("RuntimeError: a device is missing\n")
+
+
+def test_the_stack_of_a_script_begins_with_the_script(tmp_path: Path) -> None:
+    """What a script reads of its own stack is what `python script.py` would give it."""
+    script = tmp_path / "stack.py"
+    script.write_text(
+        "import traceback\n"
+        "def names():\n    return [frame.name for frame in traceback.extract_stack()]\n"
+        "print(names())\n"
+    )
+    expected = subprocess.run([sys.executable, script], capture_output=True, text=True).stdout
+    assert expected.startswith("['<module>', 'names']")
+    command = warm(TALLY, "run", str(script), "--gpu", "H100-SXM", "--quiet")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == expected, done.stderr

@@ -53,7 +53,10 @@ def test_properties_that_scripts_print():
         assert found.multi_processor_count == 132
         assert found.warp_size == 32
         assert found.L2_cache_size == 50 * 1024**2
-        assert "H100" in str(found)
+        assert str(found) == (
+            "_CudaDeviceProperties(name='NVIDIA H100 80GB HBM3', major=9, minor=0, "
+            "total_memory=81090MB, multi_processor_count=132, L2_cache_size=50MB)"
+        )
 
 
 def test_a_name_nobody_has():

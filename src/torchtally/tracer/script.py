@@ -223,18 +223,19 @@ def spec_of(script: Script) -> ModuleSpec:
 
 @contextmanager
 def as_main(script: Script) -> Iterator[None]:
-    """argv, path and `__main__` as the script would find them under `python`."""
-    argv = sys.argv
+    """argv, path, stack and `__main__` as the script would find them under `python`."""
+    argv, walk_stack = sys.argv, traceback.walk_stack
     modules = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.argv = [script.target, *script.arguments]
+    traceback.walk_stack = tracebacks.walker(below=execute.__code__)
     try:
         with path_of(script):
             yield
     finally:
         flush_outputs()  # of streams the script has put in their place
         sys.stdin, sys.stdout, sys.stderr = streams
-        sys.argv = argv
+        sys.argv, traceback.walk_stack = argv, walk_stack
         for name, module in modules.items():
             sys.modules[name] = module  # type: ignore[assignment]
 

@@ -4,7 +4,8 @@ import os
 import sys
 import threading
 import traceback
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torchtally
@@ -93,6 +94,23 @@ def without_us(tb: TracebackType | None) -> TracebackType | None:
     for each in reversed(kept):
         rest = TracebackType(rest, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return rest
+
+
+def walker(below: CodeType) -> Callable[[FrameType | None], Iterator[tuple[FrameType, int]]]:
+    """`traceback.walk_stack` that ends where code of ours called the script.
+
+    `traceback.extract_stack()[0]` is then the script's `<module>`, as under `python script.py`.
+    """
+
+    def walk_stack(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+        return script_frames(sys._getframe(1) if frame is None else frame)
+
+    def script_frames(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+        while frame is not None and frame.f_code is not below:
+            yield frame, frame.f_lineno
+            frame = frame.f_back
+
+    return walk_stack
 
 
 def is_ours(frame: FrameType) -> bool:
