@@ -281,6 +281,8 @@ def test_reading_an_unknown_value_is_declared_with_its_line():
         assert x[:3].cpu().numpy().tolist() == [1.0, 1.0, 1.0]
         lines["equal"] = here() + 1
         assert not torch.equal(x, x.clone())
+        lines["close"] = here() + 1
+        assert torch.allclose(x, x.clone())
         lines["int"] = here() + 1
         assert int(x.sum().long()) == 0
         lines["format"] = here() + 1
@@ -290,11 +292,13 @@ def test_reading_an_unknown_value_is_declared_with_its_line():
     assert sorted(found) == sorted(lines.values())
     assert {p.op for p in found.values()} == {
         "aten._local_scalar_dense", "aten.tolist", "aten.numpy", "aten.equal",
+        "aten.allclose",
     }  # fmt: skip
     assert all(p.count == 1 for p in found.values())
     assert found[lines["item"]].frame.file == __file__
     assert found[lines["item"]].given == "1.0"
     assert found[lines["bool"]].given == "False"
+    assert found[lines["close"]].given == "True"
 
 
 def test_a_placeholder_read_often_is_counted():

@@ -8,7 +8,8 @@ nothing while no run is isolated. What compiled libraries do without Python is n
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from torchtally.errors import TallyError
@@ -52,16 +53,19 @@ class Guard:
 def watch(files: Guarded | None) -> None:
     """Guard these files from now on; None for none."""
     if not Guard.is_installed:
-        sys.addaudithook(hook)
+        sys.addaudithook(partial(hook, CHECKS, Guard))
         Guard.is_installed = True
     Guard.files = files
 
 
-def hook(event: str, args: tuple[Any, ...]) -> None:
-    check = CHECKS.get(event)
-    if check is None or Guard.files is None or Guard.files.is_off:
+def hook(
+    checks: Mapping[str, "Check"], guard: type[Guard], event: str, args: tuple[Any, ...]
+) -> None:
+    """Reads no global name: Python sets a module's to None at exit, and goes on calling hooks."""
+    check = checks.get(event)
+    if check is None or guard.files is None or guard.files.is_off:
         return
-    check(Guard.files, event, args)
+    check(guard.files, event, args)
 
 
 def check_open(files: Guarded, event: str, args: tuple[Any, ...]) -> None:

@@ -142,7 +142,8 @@ def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
         mode.host_reads(virtual)
     answer = are_equal(mode, call)
     if answer is None:
-        answer = values.PLACEHOLDER_BOOL
+        # A script that asks whether tensors are close checks itself, and stops where they are not.
+        answer = call.operator.name == "aten.allclose" or values.PLACEHOLDER_BOOL
         mode.observer.placeholder_given(call.operator.name, str(answer))
     else:
         mode.values.note_read(call, assumption_of(call.virtuals))
