@@ -35,6 +35,7 @@ from benchmarks.published_trainings import table as trainings_table
 from tests.corpus.score import score_line, score_table
 from tests.families_page import counted_families, families_table
 from tests.layers import arrows_line, layers_table
+from tests.lecture.pictures import LECTURE_PICTURES
 from tests.operators_page import operators_table
 from tests.warm import commands, warm
 from torchtally.report.formats import render
@@ -45,7 +46,7 @@ from torchtally.table import Table
 REPOSITORY = Path(__file__).parent.parent
 DOCUMENTS = tuple(
     str(path.relative_to(REPOSITORY))
-    for folder in (REPOSITORY, REPOSITORY / "docs")
+    for folder in (REPOSITORY, REPOSITORY / "docs", REPOSITORY / "docs" / "lecture")
     for path in sorted(folder.glob("*.md"))
 )
 TIMEOUT_S = 300
@@ -212,16 +213,18 @@ PICTURES: dict[str, Callable[[Path], str]] = {
     "docs/flamegraph.svg": flamegraph_picture,
     "docs/roofline.svg": roofline_picture,
     "docs/viewer.svg": viewer_picture,
+    **{f"docs/lecture/pictures/{name}.svg": draw for name, draw in LECTURE_PICTURES.items()},
 }
-"""By their places in the repository; a document in docs/ names the file alone."""
+"""By their places in the repository. No two have the same file name."""
 
 
 def pictures(document: str, folder: Path) -> dict[Path, str]:
     """The pictures of a document as they are now. Its commands have run in the folder."""
+    places = {Path(place).name: place for place in PICTURES}
     return {
-        REPOSITORY / path: PICTURES[path](folder)
+        REPOSITORY / place: PICTURES[place](folder)
         for match in PICTURE.finditer(document)
-        for path in [f"docs/{Path(match['path']).name}"]
+        for place in [places[Path(match["path"]).name]]
     }
 
 

@@ -171,6 +171,8 @@ class Frame(Record, frozen=True):
     """The source line itself, stripped, so that a report needs no source tree."""
     is_own: bool
     """The user's own code; else an installed library's (never torch's: those are left out)."""
+    dimensions: str = ""
+    """Names that the source gives to the dimensions of what the line makes: "batch seq"."""
 
 
 class Site(Record, frozen=True):

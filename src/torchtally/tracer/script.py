@@ -228,7 +228,7 @@ def as_main(script: Script) -> Iterator[None]:
     modules = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
     streams = sys.stdin, sys.stdout, sys.stderr
     sys.argv = [script.target, *script.arguments]
-    traceback.walk_stack = tracebacks.walker(below=execute.__code__)
+    vars(traceback)["walk_stack"] = tracebacks.walker(below=execute.__code__)
     try:
         with path_of(script):
             yield

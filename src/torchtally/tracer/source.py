@@ -13,6 +13,7 @@ import torch
 import torchtally
 from torchtally import torch_private as private
 from torchtally.trace import Frame
+from torchtally.tracer.dimension_names import dimension_names
 from torchtally.tracer.texts import shown_file
 
 
@@ -187,12 +188,14 @@ class Stacks:
         if frame is None:
             code = self._codes[code_id]
             line = line_of(code, instruction)
+            is_own = self._kinds[code_id] == Code.OWN
             frame = Frame(
                 file=os.path.abspath(shown_file(code.co_filename)),
                 line=line,
                 function=code.co_qualname,
                 text=linecache.getline(code.co_filename, line).strip(),
-                is_own=self._kinds[code_id] == Code.OWN,
+                is_own=is_own,
+                dimensions=dimension_names(code.co_filename, line) if is_own else "",
             )
             self._frames[code_id, instruction] = frame
         return frame

@@ -102,8 +102,8 @@ def walker(below: CodeType) -> Callable[[FrameType | None], Iterator[tuple[Frame
     `traceback.extract_stack()[0]` is then the script's `<module>`, as under `python script.py`.
     """
 
-    def walk_stack(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
-        return script_frames(sys._getframe(1) if frame is None else frame)
+    def walk_stack(f: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+        return script_frames(sys._getframe(1) if f is None else f)
 
     def script_frames(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
         while frame is not None and frame.f_code is not below:

@@ -1,0 +1,61 @@
+"""Every item of the lecture is on a page, and every page has what a page of it has."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.documents import REPOSITORY
+
+FOLDER = REPOSITORY / "docs" / "lecture"
+PAGES = sorted(FOLDER.glob("[0-9]*.md"))
+ITEM = re.compile(
+    r"^\| (?P<number>\d+) \| .+ \| \[\d+\]\((?P<page>\S+)\) \| (?P<words>.+) \|$", re.M
+)
+PARTS = {
+    "a picture": r"^!\[[^\]]+\]\(pictures/\w+\.svg\)$",
+    "code": r"^```(python|console)$",
+    "a slip of the source": r"^\*\*Slips? of the source\.\*\*",
+    "an exercise, folded": r"^<details>\n<summary>Exercise: .+</summary>\n\n(?s:.)+?\n</details>$",
+}
+
+
+def missing_items(index: str) -> list[str]:
+    """What the table says is on a page, and is not."""
+    return [
+        f"{item['number']}: {item['words']!r} is not on {item['page']}"
+        for item in ITEM.finditer(index)
+        if item["words"] not in (FOLDER / item["page"]).read_text(encoding="utf-8")
+    ]
+
+
+def missing_parts(page: str) -> list[str]:
+    return [name for name, pattern in PARTS.items() if not re.search(pattern, page, re.M)]
+
+
+def test_each_of_the_39_items_is_on_a_page() -> None:
+    index = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert [int(item["number"]) for item in ITEM.finditer(index)] == list(range(1, 40))
+    assert missing_items(index) == []
+    assert re.findall(r"^\d+\. \[.+\]\((.+)\)$", index, re.M) == [page.name for page in PAGES]
+
+
+def test_an_item_that_is_not_on_its_page_is_found() -> None:
+    row = "| 1 | training time | [1](01_napkin_math.md) | {} |\n"
+    assert missing_items(row.format("143.93 days")) == []
+    assert missing_items(row.format("146.93 days")) != []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_all_its_parts(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert missing_parts(text) == []
+    assert text.startswith(f"# {int(page.name[:2])}. ")
+    for picture in re.findall(r"\(pictures/(\w+\.svg)\)", text):
+        assert (FOLDER / "pictures" / picture).stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_page_without_a_part_is_found(part: str) -> None:
+    page = PAGES[0].read_text(encoding="utf-8")
+    assert missing_parts(re.sub(PARTS[part], "", page, flags=re.M)) == [part]
