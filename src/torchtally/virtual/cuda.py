@@ -16,10 +16,10 @@ from torchtally.torch_private import releases
 from torchtally.virtual import graphs, legacy_types, rocm
 from torchtally.virtual.cuda_calls import CudaCalls, refusal
 from torchtally.virtual.cuda_memory import CudaMemory
-from torchtally.virtual.device_properties import DeviceProperties
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.profiling import Profiling, do_nothing
 from torchtally.virtual.shown_devices import as_device, device_index
+from torchtally.virtual.shown_properties import ShownProperties
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.streams import (
     CURRENT,
@@ -84,7 +84,7 @@ class CudaModule:
 
         return Device
 
-    def properties(self, device: Any = None) -> DeviceProperties:
+    def properties(self, device: Any = None) -> ShownProperties:
         """As `torch.cuda.get_device_properties`, without figures that are not published."""
         self.index(device)
         if self.chip.gcn_architecture:
@@ -92,7 +92,7 @@ class CudaModule:
         facts = self.chip.properties
         row = capability(self.chip.compute_capability or (0, 0))
         is_newer = row.version >= (8, 0)
-        properties = DeviceProperties(
+        properties = ShownProperties(
             name=self.chip.device_name,
             major=facts.major,
             minor=facts.minor,

@@ -6,7 +6,7 @@ import torch
 
 from torchtally.chips import Chip
 from torchtally.torch_private import releases
-from torchtally.virtual.device_properties import DeviceProperties
+from torchtally.virtual.shown_properties import ShownProperties
 from torchtally.virtual.stand_ins import StandIn
 
 UNKNOWN = "ROCm: memory that hipBLASLt, MIOpen and the context take besides tensors is not modelled"
@@ -14,7 +14,7 @@ LDS_BYTES = {"gfx90a": 64 * 1024, "gfx942": 64 * 1024, "gfx950": 160 * 1024}
 """Shared memory of a compute unit: https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html."""
 
 
-def properties(chip: Chip) -> DeviceProperties:
+def properties(chip: Chip) -> ShownProperties:
     """As `torch.cuda.get_device_properties`, without figures that are not published.
 
     gcnArchName as an MI300X has it, https://github.com/pytorch/ao/pull/2853.
@@ -27,7 +27,7 @@ def properties(chip: Chip) -> DeviceProperties:
         "shared_memory_per_block": lds_bytes,
         "shared_memory_per_multiprocessor": lds_bytes,
     }
-    return DeviceProperties(
+    return ShownProperties(
         name=chip.device_name,
         major=facts.major,
         minor=facts.minor,

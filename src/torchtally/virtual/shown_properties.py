@@ -5,7 +5,7 @@ from types import SimpleNamespace
 MIB = 1024**2
 
 
-class DeviceProperties(SimpleNamespace):
+class ShownProperties(SimpleNamespace):
     """What is published of a chip; printed as torch prints its own, less uuid and PCI address.
 
     https://github.com/pytorch/pytorch/blob/v2.11.0/torch/csrc/cuda/Module.cpp
@@ -19,4 +19,4 @@ class DeviceProperties(SimpleNamespace):
             words.append(f"multi_processor_count={facts['multi_processor_count']}")
         if "L2_cache_size" in facts:
             words.append(f"L2_cache_size={facts['L2_cache_size'] // MIB}MB")
-        return f"_CudaDeviceProperties({', '.join(words)})"
+        return f"_CudaShownProperties({', '.join(words)})"
