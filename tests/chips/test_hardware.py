@@ -357,8 +357,10 @@ def test_every_number_has_a_source(one):
         assert getattr(one, fact) is not None, f"a source for {fact}, which is absent"
         assert len(source) > 10
     if one.price is not None:
-        assert "http" in one.price.source
-        assert re.fullmatch(r"20[2-9]\d(-[01]\d)?(-[0-3]\d)?", one.price.as_of)
+        assert len({offer.source for offer in one.price.offers}) == len(one.price.offers)
+        for offer in one.price.offers:
+            assert "http" in offer.source
+            assert re.fullmatch(r"20[2-9]\d(-[01]\d)?(-[0-3]\d)?", offer.as_of)
     if one.node is not None:
         assert "https://" in one.node.source
     for peak in one.peaks.values():
@@ -735,6 +737,12 @@ def test_the_chip_in_the_help_works(tmp_path, capsys):
             "price = { usd_per_hour = 1, source = 'us' }\n[chip.peaks]",
             "Mine-1: price: as_of: is missing",
         ),
+        (
+            "[chip.peaks]",
+            "price = [{ usd_per_hour = 1, source = 'us', as_of = '2026' }, {}]\n[chip.peaks]",
+            "Mine-1: price 2: usd_per_hour: is missing",
+        ),
+        ("[chip.peaks]", "price = []\n[chip.peaks]", "Mine-1: price: expected a table or a list"),
         ("[chip.peaks]", "node = { name = 'N' }\n[chip.peaks]", "Mine-1: node: gpus: is missing"),
         ("[chip.peaks]", "node = { gpus = 8.5 }\n[chip.peaks]", "gpus: expected a whole number"),
         (
@@ -809,7 +817,7 @@ def test_every_number_of_a_chip_is_a_fact_of_its_page():
 
 def test_the_document_has_every_field_of_a_chip():
     (row,) = chips_document([chip("H100-SXM")])["chips"]
-    spelled = {"price": "price_as_of"}
+    spelled = {"price": "offers"}
     assert {spelled.get(f.name, f.name) for f in fields(Chip)} <= set(row)
     assert row["peaks"]["bfloat16"]["achieved_flop_per_s"] == 794.5e12
     assert row["node"]["network"]["bytes_per_s_per_direction"] == 50e9
@@ -819,7 +827,7 @@ def test_tally_gpus_tells_of_one_chip(capsys, tmp_path, monkeypatch):
     assert main(["gpus", "NVIDIA H100 80GB HBM3"]) == 0
     page = capsys.readouterr().out
     assert "989.40 TFLOP/s  dense bfloat16 [" in page
-    assert "$4.29/h  price [" in page
+    assert "$3.62/h  price [" in page
     with pytest.raises(SystemExit):
         main(["gpus", "H1000"])
     assert "No chip is called 'H1000'" in capsys.readouterr().err

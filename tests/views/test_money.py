@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.builders import TraceBuilder, mm_call, unknown_call
-from torchtally.chips import Price, chip
+from torchtally.chips import Offer, Price, chip
 from torchtally.chips.power import IDLE_SHARE_OF_POWER, energy_joules, mean_power_watts
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
@@ -109,7 +109,19 @@ def test_the_price_of_the_table_has_its_source_and_date() -> None:
     table = money(step(), Until(1800, Extent.STEPS))
     assert table.column("cost_usd") == (price.usd_per_hour,)
     assert table.column("price_as_of") == (price.as_of,)
-    assert f"{price.source}, as of {price.as_of}" in in_words(table.note)
+    assert f"{price.note}, the oldest of {price.as_of}" in in_words(table.note)
+
+
+def test_a_price_is_the_median_of_its_offers() -> None:
+    days = ("2026-06", "2026-02", "2026-05-22", "2026-03")
+    dollars = (1.0, 9.0, 4.0, 2.0)
+    offers = tuple(Offer(usd, f"shop {usd}", day) for usd, day in zip(dollars, days, strict=True))
+    price = Price(offers)
+    assert (price.lowest, price.usd_per_hour, price.highest) == (1.0, 3.0, 9.0)  # (2 + 4) / 2
+    assert price.as_of == "2026-02"
+    assert price.note == "median of 4 offers, $1.00 to $9.00/h"
+    assert Price(offers[:3]).usd_per_hour == 4.0
+    assert Price(offers[:1]).note == "one offer of 2026-06, not the market"
 
 
 # What is not known -----------------------------------------------------------------------------
@@ -228,8 +240,8 @@ def test_longer_trainings_take_more_steps(step_s: float, one: int, two: int) -> 
 
 
 def test_prices_are_said_once() -> None:
-    offer = Price(1.0, "A shop", "2026-05", note="two for one")
+    offer = Price((Offer(1.0, "A shop", "2026-05", note="two for one"),))
     ledger = on(step(), Roofline(replace(chip("H100-SXM"), price=offer)))
-    assert "A shop, as of 2026-05 (two for one)" in in_words(
+    assert "A shop, one offer as of 2026-05 (two for one)" in in_words(
         money(ledger, Until(1, Extent.STEPS)).note
     )

@@ -30,6 +30,7 @@ from torchtally.chips.chip import (
     SAME_RATE,
     Chip,
     Link,
+    Offer,
     Peak,
     Price,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "Chip",
     "Cluster",
     "Link",
+    "Offer",
     "Peak",
     "Price",
     "Variant",

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from torchtally.errors import UnsupportedError, UsageError
 
@@ -80,14 +81,54 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
-    """One offer for one chip, from one seller on one day: not the market."""
+class Offer:
+    """What one seller asks for one chip on one day."""
 
     usd_per_hour: float
     source: str
     as_of: str
     """The day of the offer, as "2026-06-30", or as much of it as is known: "2026-06", "2026"."""
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a chip costs: the median of the offers that are known, of which there is one at least.
+
+    Sellers ask two to four times as much as others, so one offer is not the market.
+    """
+
+    offers: tuple[Offer, ...]
+
+    @property
+    def usd_per_hour(self) -> float:
+        return median(offer.usd_per_hour for offer in self.offers)
+
+    @property
+    def lowest(self) -> float:
+        return min(offer.usd_per_hour for offer in self.offers)
+
+    @property
+    def highest(self) -> float:
+        return max(offer.usd_per_hour for offer in self.offers)
+
+    @property
+    def as_of(self) -> str:
+        """Of the oldest offer."""
+        return min(offer.as_of for offer in self.offers)
+
+    @property
+    def source(self) -> str:
+        """Who offers it."""
+        return "; ".join(offer.source for offer in self.offers)
+
+    @property
+    def note(self) -> str:
+        """How far to trust it."""
+        if len(self.offers) == 1:
+            (offer,) = self.offers
+            return f"one offer of {offer.as_of}, not the market" if offer.as_of else ""
+        return f"median of {len(self.offers)} offers, ${self.lowest:.2f} to ${self.highest:.2f}/h"
 
 
 @dataclass(frozen=True, slots=True)

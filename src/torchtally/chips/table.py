@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from torchtally.chips.chip import PEAK_DTYPES, Chip, Node, Peak, Price
+from torchtally.chips.chip import PEAK_DTYPES, Chip, Node, Offer, Peak, Price
 from torchtally.chips.families import families
 from torchtally.chips.meshes import MESHES
 from torchtally.chips.names import essences
@@ -98,9 +98,10 @@ class _Row:
             raise self.wrong(key, "is missing")
         value = self.values[key]
         kind: Any = next((part for part in get_args(hint) if is_dataclass(part)), None)
+        if kind is Price:
+            return _price(self, key)
         if kind is not None:
-            row = self.below(key)
-            return _price(row) if kind is Price else row.read(kind)
+            return self.below(key).read(kind)
         if hint == tuple[int, int] | None:
             is_right = isinstance(value, list) and len(value) == 2
             is_right = is_right and all(type(part) is int and part >= 0 for part in value)
@@ -201,8 +202,22 @@ def _peak(table: _Row, dtype: str, source: str) -> Peak:
 DATE = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
 
 
-def _price(row: _Row) -> Price:
-    price = row.read(Price)
-    if not DATE.fullmatch(price.as_of):
-        raise row.wrong("as_of", f"expected a day as in 2026-06-30, or 2026, found {price.as_of!r}")
-    return price
+def _price(row: _Row, key: str) -> Price:
+    """One offer, or a list of them."""
+    value = row.values[key]
+    if not isinstance(value, list):
+        return Price((_offer(row.below(key)),))
+    if not value or not all(isinstance(item, dict) for item in value):
+        raise row.wrong(key, f"expected a table or a list of tables, found {value!r}")
+    places = (f"{row.place}: {key} {at}" for at in range(1, len(value) + 1))
+    offers = [
+        _offer(_Row(row.path, place, item)) for place, item in zip(places, value, strict=True)
+    ]
+    return Price(tuple(offers))
+
+
+def _offer(row: _Row) -> Offer:
+    offer = row.read(Offer)
+    if not DATE.fullmatch(offer.as_of):
+        raise row.wrong("as_of", f"expected a day as in 2026-06-30, or 2026, found {offer.as_of!r}")
+    return offer

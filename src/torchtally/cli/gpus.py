@@ -36,6 +36,7 @@ It may also have, before [chip.peaks], among other things:
   node = { gpus = 8, name = "my server", network = { name = "InfiniBand",
            bytes_per_s_per_direction = 50e9 } }     # each chip's own share
   price = { usd_per_hour = 1.5, source = "our contract", as_of = "2026-06-30" }
+          # or several, of which the median counts: [{ ... }, { ... }]
 """
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from torchtally.chips import Chip
-from torchtally.chips.chip import Link, Node
+from torchtally.chips.chip import Link, Node, Offer
 from torchtally.fit.network_advisor import TimedChange, TimedRun
 from torchtally.fit.results import ChangeResult
 from torchtally.ledger import (
@@ -148,9 +148,19 @@ def _chip(chip: Chip) -> Document:
         "price_source": chip.price.source if chip.price else None,
         "price_as_of": chip.price.as_of if chip.price else None,
         "price_note": chip.price.note if chip.price else None,
+        "offers": [_offer(offer) for offer in chip.price.offers] if chip.price else [],
         "source": chip.source,
         "sources": dict(chip.sources),
         "note": chip.note,
+    }
+
+
+def _offer(offer: Offer) -> Document:
+    return {
+        "usd_per_hour": offer.usd_per_hour,
+        "price_source": offer.source,
+        "price_as_of": offer.as_of,
+        "price_note": offer.note,
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torchtally.chips import Chip, Link, Price
+from torchtally.chips import Chip, Link, Offer, Price
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 
@@ -35,7 +35,7 @@ def chip_table(chips: Sequence[Chip]) -> Table:
             )
             for chip in chips
         ),
-        note="`tally gpus CHIP` gives each number's source. A price is one offer on one day. "
+        note="`tally gpus CHIP` gives each number's source. A price is the median of known offers. "
         "'-': no source gives it, or the chip has no such unit.",
     )
 
@@ -72,7 +72,7 @@ POWER: Fields = (("power", "tdp_watts", Unit.WATTS, False),)
 
 def facts(chip: Chip) -> tuple[Fact, ...]:
     """Every number that is known of a chip, each with its source."""
-    price = () if chip.price is None else (_price(chip.price),)
+    price = () if chip.price is None else _price(chip.price)
     return (
         *_numbers(chip, MEMORY), *_peaks(chip), *_links(chip), *_numbers(chip, POWER), *price
     )  # fmt: skip
@@ -115,6 +115,16 @@ def _link(link: Link | None, source: str, *, is_detail: bool = False) -> Iterato
         yield Fact(name, speed, Unit.BYTE_PER_S, source, note, is_detail=is_detail)
 
 
-def _price(price: Price) -> Fact:
-    note = f"in {price.as_of}{', ' if price.note else ''}{price.note}"
-    return Fact("price", price.usd_per_hour, Unit.USD_PER_HOUR, price.source, note)
+def _price(price: Price) -> Iterator[Fact]:
+    """The median, and the offers it is of; a single offer is the price itself."""
+    if len(price.offers) == 1:
+        yield _offer(price.offers[0], "price")
+        return
+    yield Fact("price", price.usd_per_hour, Unit.USD_PER_HOUR, "the offers below it", price.note)
+    for offer in sorted(price.offers, key=lambda offer: offer.usd_per_hour):
+        yield _offer(offer, "offer", is_detail=True)
+
+
+def _offer(offer: Offer, name: str, *, is_detail: bool = False) -> Fact:
+    note = f"in {offer.as_of}{', ' if offer.note else ''}{offer.note}"
+    return Fact(name, offer.usd_per_hour, Unit.USD_PER_HOUR, offer.source, note, is_detail)

@@ -249,7 +249,9 @@ def _prices(candidates: Sequence[Candidate]) -> Iterator[str]:
     for candidate in candidates:
         if (price := candidate.price) is not None:
             dated_source = f"{price.source}, {price.as_of}" if price.as_of else price.source
+            if len(price.offers) > 1:
+                dated_source = f"{price.note}, the oldest of {price.as_of}"
             sources.setdefault(dated_source, []).append(candidate.chip)
     if sources:
         said_by = "; ".join(f"{source} ({', '.join(chips)})" for source, chips in sources.items())
-        yield f"Prices, each one offer: {said_by}."
+        yield f"Prices (`tally gpus CHIP` lists offers): {said_by}."

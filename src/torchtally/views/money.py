@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil, floor
 
-from torchtally.chips import Chip, Price
+from torchtally.chips import Chip, Offer, Price
 from torchtally.chips.power import IDLE_SHARE_OF_POWER, energy_joules
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
@@ -175,7 +175,7 @@ OWN = "yours"
 
 def own_price(usd_per_hour: float) -> Price:
     """A price that the user gave."""
-    return Price(usd_per_hour, source=OWN, as_of="")
+    return Price((Offer(usd_per_hour, source=OWN, as_of=""),))
 
 
 def own_price_of(chip: Chip, prices: Mapping[str, float]) -> Price | None:
@@ -291,7 +291,10 @@ def dated(price: Price | None) -> str:
 
 def price_text(price: Price) -> str:
     """Who says so, and when."""
-    if price.source == OWN:
+    if len(price.offers) > 1:
+        return f"{price.note}, the oldest of {price.as_of}; `tally gpus CHIP` lists them"
+    (offer,) = price.offers
+    if offer.source == OWN:
         return "yours"
-    note = f" ({price.note})" if price.note else ""
-    return f"{price.source}, as of {price.as_of}{note}"
+    note = f" ({offer.note})" if offer.note else ""
+    return f"{offer.source}, one offer as of {offer.as_of}{note}"

@@ -7,6 +7,8 @@ from torchtally.plan.questions.request import Request
 from torchtally.plan.training import chip_hours, cost_usd, energy_joules
 from torchtally.units import Unit
 
+OWN_PRICE = "yours"
+
 
 def bill(request: Request, chips: Quantity, seconds: Quantity, chip: Chip) -> tuple[Quantity, ...]:
     """Chip-hours, and what they cost and draw as far as price and power are known."""
@@ -23,7 +25,7 @@ def price_of(request: Request, chip: Chip) -> Quantity | None:
     """The user's price of a chip for an hour, else the table's; None where both are unknown."""
     name = f"{chip.name} price"
     if request.usd_per_hour is not None:
-        return Quantity(name, request.usd_per_hour, Unit.USD_PER_HOUR, note="yours")
+        return Quantity(name, request.usd_per_hour, Unit.USD_PER_HOUR, note=OWN_PRICE)
     if chip.price is None:
         return None
     return Quantity(
@@ -31,7 +33,7 @@ def price_of(request: Request, chip: Chip) -> Quantity | None:
         chip.price.usd_per_hour,
         Unit.USD_PER_HOUR,
         source=chip.price.source,
-        note=f"one offer of {chip.price.as_of}, not the market",
+        note=chip.price.note,
     )
 
 

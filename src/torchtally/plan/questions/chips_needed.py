@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchtally.chips import Chip, known_chips
+from torchtally.chips import Chip, Price, known_chips
 from torchtally.errors import UsageError
 from torchtally.plan.closed_form import Bytes, Chips, closed_form
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
-from torchtally.plan.questions.bill import bill, price_of, unknown_costs
+from torchtally.plan.questions.bill import OWN_PRICE, bill, price_of, unknown_costs
 from torchtally.plan.questions.fit import capacity_of
 from torchtally.plan.questions.model_card import states_of
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
@@ -95,19 +95,20 @@ def what_to_rent(request: Request) -> Answer:
     tokens = request.of_tokens
     flops = training_flops_of(per_token, tokens)
     mfu = request.of_mfu
-    offers = sorted(
-        _offers(request, flops, mfu), key=lambda offer: (offer.cost.value, offer.chip.name)
+    rentals = sorted(
+        _rentals(request, flops, mfu), key=lambda rental: (rental.cost.value, rental.chip.name)
     )
-    if not offers:
+    if not rentals:
         raise UsageError(
             f"No chip of the table has both a price and a {request.recipe.products} peak. Give "
             "both: --gpus H100-SXM --price 2.49."
         )
-    best = offers[0]
+    best = rentals[0]
     limit = request.budget_usd
     headline: list[Part] = [
         f"{best.chip.name} is cheapest: ",
         best.cost,
+        *_range(best),
         f" to train {subject_text(request)} on ",
         tokens,
         " tokens at ",
@@ -120,19 +121,19 @@ def what_to_rent(request: Request) -> Answer:
         question="what-to-rent",
         headline=tuple(headline),
         figures=(best.cost, best.hours, flops),
-        tables=(_offers_table(offers, request),),
+        tables=(_rentals_table(rentals, request),),
         assumptions=(
             *counted,
             SAME_MFU,
             ANY_NUMBER,
-            "Prices are single offers, dated in the table (`tally gpus CHIP`), not the market: "
-            "--gpus CHIP --price 2.49 sets yours.",
+            "Prices are medians of the offers known, dated in `tally gpus CHIP`; where one is "
+            "known, it is not the market. --gpus CHIP --price 2.49 sets yours.",
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
+class _Rental:
     """One chip, and what the training costs on it."""
 
     chip: Chip
@@ -145,8 +146,28 @@ class _Offer:
     def cost(self) -> Quantity:
         return cost_usd(self.hours, self.price)
 
+    def cost_at(self, usd_per_hour: float) -> Quantity:
+        """At the price of one offer."""
+        return cost_usd(self.hours, of(usd_per_hour, Unit.USD_PER_HOUR).with_name("an offer"))
 
-def _offers(request: Request, flops: Quantity, mfu: Quantity) -> Iterable[_Offer]:
+    @property
+    def offers(self) -> Price | None:
+        """What sellers ask; None where the price is the user's own."""
+        return None if self.price.note == OWN_PRICE else self.chip.price
+
+
+def _range(rental: _Rental) -> Iterable[Part]:
+    """From the lowest offer to the highest, or that there is one."""
+    price = rental.offers
+    if price is None:
+        return ()
+    if len(price.offers) == 1:
+        return (f" (one offer of {price.as_of}, not the market)",)
+    low, high = rental.cost_at(price.lowest), rental.cost_at(price.highest)
+    return (f" at the median of {len(price.offers)} offers (", low, " to ", high, ")")
+
+
+def _rentals(request: Request, flops: Quantity, mfu: Quantity) -> Iterable[_Rental]:
     for chip in known_chips():
         price = price_of(request, chip)
         if price is None or request.recipe.products not in chip.peaks:
@@ -157,38 +178,44 @@ def _offers(request: Request, flops: Quantity, mfu: Quantity) -> Iterable[_Offer
         count = None
         if request.deadline_s is not None:
             count = chips_needed(flops, request.of_deadline, peak, mfu)
-        yield _Offer(chip, price, hours, count)
+        yield _Rental(chip, price, hours, count)
 
 
-def _offers_table(offers: list[_Offer], request: Request) -> Table:
+def _rentals_table(rentals: list[_Rental], request: Request) -> Table:
     columns = [
         Column("chip", "chip", Unit.NAME),
         Column("cost_usd", "cost", Unit.USD),
+        Column("lowest_cost_usd", "lowest", Unit.USD),
+        Column("highest_cost_usd", "highest", Unit.USD),
+        Column("offer_count", "offers", Unit.COUNT),
         Column("gpu_hours", "chip-hours", Unit.HOURS),
         Column("usd_per_hour", "price", Unit.USD_PER_HOUR),
         Column("memory_bytes", "memory", Unit.BYTES, rank=1),
-        Column("price_as_of", "offer of", Unit.WORD, rank=2),
+        Column("price_as_of", "offers since", Unit.WORD, rank=2),
     ]
     if request.deadline_s is not None:
-        columns.insert(2, Column("chip_count", "chips", Unit.CHIPS))
+        columns.insert(5, Column("chip_count", "chips", Unit.CHIPS))
 
-    def row(offer: _Offer) -> tuple[Cell, ...]:
-        as_of = offer.chip.price.as_of if offer.chip.price is not None else ""
+    def row(rental: _Rental) -> tuple[Cell, ...]:
+        price = rental.offers
+        ends = (price.lowest, price.highest) if price else (rental.price.value,) * 2
         cells: list[Cell] = [
-            offer.chip.name,
-            offer.cost.value,
-            offer.hours.value,
-            offer.price.value,
-            offer.chip.memory_bytes,
-            as_of,
+            rental.chip.name,
+            rental.cost.value,
+            *(rental.cost_at(usd_per_hour).value for usd_per_hour in ends),
+            len(price.offers) if price else None,
+            rental.hours.value,
+            rental.price.value,
+            rental.chip.memory_bytes,
+            price.as_of if price else "",
         ]
-        if offer.count is not None:
-            cells.insert(2, offer.count.value)
+        if rental.count is not None:
+            cells.insert(5, rental.count.value)
         return tuple(cells)
 
     return Table(
         title="What to rent, cheapest first",
         columns=tuple(columns),
-        rows=tuple(map(row, offers)),
+        rows=tuple(map(row, rentals)),
         totals=(None,) * len(columns),
     )

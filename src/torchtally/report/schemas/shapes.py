@@ -257,6 +257,7 @@ CHIPS = part(
         link=LINK,
         host_link=LINK,
         node=maybe(part("chip_count name source network_cards? cpu", network=LINK)),
+        offers=listed("usd_per_hour price_source price_as_of price_note"),
         sources=Mapped(item=Plain(like="source")),
     )
 )
