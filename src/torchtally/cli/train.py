@@ -29,6 +29,7 @@ examples:
   tally train examples/byte_gpt.toml --steps 100 --optimizer.lr 3e-4
   tally train --plan examples/byte_gpt.toml              print the plan only
   tally train --plan --gpu H100-SXM examples/gpt2_124m.toml
+  tally train --source examples/byte_gpt.toml > byte_gpt.py       to read, and to run
   tally train examples/teacher.toml --optimizer.lr 0.1
   tally train --resume examples/byte_gpt.toml            resume from the newest checkpoint
   torchrun --nproc-per-node 8 -m torchtally train --resume CONFIG
@@ -71,6 +72,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--allow-changes", action="store_true", help="with --resume: under a changed config"
     )
+    parser.add_argument(
+        "--source", action="store_true", help="print model and loop as one plain file of Python"
+    )
     parser.add_argument("config", metavar="CONFIG", help="a TOML file")
     parser.add_argument(
         "changes", nargs=argparse.REMAINDER, metavar="--key value", help="changes to the config"
@@ -95,6 +99,8 @@ def command(args: argparse.Namespace) -> int:
         faulthandler.enable()
     with fail_together(), explain_shortage(WHEN_SHORT):
         config = _config(args)
+        if args.source:
+            return _source(config, args.config)
         own = launched_rank()
         roofline = _roofline(args.gpu, config)
         rows: list[PlanRow] = []
@@ -117,6 +123,14 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--resume continues a run and --replace drops it: give one of them.")
     if args.allow_changes and not args.resume:
         raise UsageError("--allow-changes is for --resume alone.")
+
+
+def _source(config: "TrainConfig", place: str) -> int:
+    from torchtally.train.one_file import one_file
+
+    with unwritable_as_error():
+        print(one_file(config, place), end="", flush=True)
+    return 0
 
 
 def _part_of_rank(config: "TrainConfig", own: "Ranks") -> "TrainConfig":

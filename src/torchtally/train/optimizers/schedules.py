@@ -53,19 +53,23 @@ class ScheduleConfig:
         if self.shape == "constant":
             return 1.0
         assert self.steps is not None
-        start = self._decay_start()
+        start = self.decay_start
         passed = min(max((step - start) / (self.steps - start), 0.0), 1.0)
         floor = self.floor or 0.0
-        return floor + (1 - floor) * _remaining(self._decay_shape(), passed)
+        return floor + (1 - floor) * _remaining(self.decay_form, passed)
 
-    def _decay_start(self) -> int:
+    @property
+    def decay_start(self) -> int:
+        """The last step at the full rate."""
         if self.shape != "wsd":
             return self.warmup_steps
         assert self.steps is not None
         after_warmup = self.steps - self.warmup_steps
         return self.steps - (self.decay_steps or min(max(self.steps // 10, 1), after_warmup))
 
-    def _decay_shape(self) -> str:
+    @property
+    def decay_form(self) -> str:
+        """Of the decay: a key of `_remaining`."""
         return self.shape if self.shape != "wsd" else self.decay_shape or "linear"
 
 
