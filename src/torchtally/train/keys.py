@@ -220,7 +220,8 @@ def _help_lines(config: Any, before: str, width: int) -> Iterator[str]:
     for field in fields(config):
         key, value = before + field.name, getattr(config, field.name)
         if is_dataclass(value):
-            yield from ("", f"{key}: {inspect.cleandoc(type(value).__doc__ or '').splitlines()[0]}")
+            title = inspect.cleandoc(type(value).__doc__ or "").splitlines()[0]
+            yield from ("", *textwrap.wrap(f"{key}: {title}", width))
             yield from _help_lines(value, f"{key}.", width)
         else:
             head = f"  --{key} {value_text(value)}".ljust(HELP_INDENT - 1) + " "
