@@ -19,4 +19,4 @@ class ShownProperties(SimpleNamespace):
             words.append(f"multi_processor_count={facts['multi_processor_count']}")
         if "L2_cache_size" in facts:
             words.append(f"L2_cache_size={facts['L2_cache_size'] // MIB}MB")
-        return f"_CudaShownProperties({', '.join(words)})"
+        return f"_CudaDeviceProperties({', '.join(words)})"
