@@ -3,16 +3,18 @@
 Text has the reader's font, and the colours follow the reader's theme, as the flame graph's do.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from math import log10
 
 Point = tuple[float, float]
 WIDTH = 720
-LABELS, VALUES = 190, 160
-"""Room to the left of bars for their names, and to the right for their values."""
+VALUES = 160
+"""Room to the right of bars for their values."""
+LETTER = 8.4
+"""About the width of one, in the font below."""
 ROW = 30
-COLOURS = ("#2f6fab", "#c2571a", "#3d8b4f", "#8a4fa3", "#9a7d0a")
+COLOURS = ("#2f6fab", "#c2571a", "#3d8b4f", "#8a4fa3", "#9a7d0a", "#4d7f8c")
 STYLE = """\
 svg { background: #ffffff; font: 14px system-ui, sans-serif; }
 text { fill: #1c2126; } .faint { fill: #5c6670; } .rule { stroke: #c8ced4; }
@@ -28,14 +30,15 @@ polyline { fill: none; stroke-width: 2; }
 def bars(title: str, rows: Mapping[str, tuple[float, str]], *, is_log: bool = False) -> str:
     """One bar for each name, with its value as text. On a logarithmic scale they begin at 1."""
     lengths = [log10(value) if is_log else value for value, _ in rows.values()]
-    scale = (WIDTH - LABELS - VALUES) / max(lengths)
+    begin = room_for(rows)
+    scale = (WIDTH - begin - VALUES) / max(lengths)
     parts = []
     for place, (name, (_, text)) in enumerate(rows.items()):
         top, length = 46 + ROW * place, max(lengths[place] * scale, 1)
         parts += [
-            label(LABELS - 10, top + 16, name, "end"),
-            box(LABELS, top, length, ROW - 8, COLOURS[0]),
-            label(LABELS + length + 8, top + 16, text, "faint"),
+            label(begin - 10, top + 16, name, "end"),
+            box(begin, top, length, ROW - 8, COLOURS[0]),
+            label(begin + length + 8, top + 16, text, "faint"),
         ]
     return picture(title, 56 + ROW * len(rows), parts)
 
@@ -44,18 +47,19 @@ def stacks(title: str, rows: Mapping[str, Mapping[str, float]], unit: str) -> st
     """One bar for each name, of parts with a colour each. Parts of the same name are alike."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
-    scale = (WIDTH - LABELS - VALUES) / max(sum(row.values()) for row in rows.values())
+    begin = room_for(rows)
+    scale = (WIDTH - begin - VALUES) / max(sum(row.values()) for row in rows.values())
     parts = []
     for place, (name, row) in enumerate(rows.items()):
-        top, left = 46 + ROW * place, float(LABELS)
-        parts.append(label(LABELS - 10, top + 16, name, "end"))
+        top, left = 46 + ROW * place, begin
+        parts.append(label(begin - 10, top + 16, name, "end"))
         for part, value in row.items():
             parts.append(box(left, top, value * scale, ROW - 8, colours[part]))
             left += value * scale
         parts.append(label(left + 8, top + 16, f"{sum(row.values()):g} {unit}", "faint"))
     bottom = 56 + ROW * len(rows)
     parts += key(colours, bottom)
-    return picture(title, bottom + 30, parts)
+    return picture(title, bottom + 54, parts)
 
 
 def curves(title: str, series: Mapping[str, Sequence[Point]], across: str, upwards: str) -> str:
@@ -90,13 +94,14 @@ def curves(title: str, series: Mapping[str, Sequence[Point]], across: str, upwar
 
 def cells(title: str, rows: Mapping[str, Sequence[tuple[str, int | None]]]) -> str:
     """Rows of equal cells with a text each; the number is a colour's, None is an empty cell."""
-    size = min(34.0, (WIDTH - LABELS - 20) / max(map(len, rows.values())))
+    begin = room_for(rows)
+    size = min(34.0, (WIDTH - begin - 20) / max(map(len, rows.values())))
     parts = []
     for place, (name, row) in enumerate(rows.items()):
         top = 46 + 40 * place
-        parts.append(label(LABELS - 10, top + 21, name, "end"))
+        parts.append(label(begin - 10, top + 21, name, "end"))
         for column, (text, colour) in enumerate(row):
-            left = LABELS + column * size
+            left = begin + column * size
             fill = "none" if colour is None else COLOURS[colour]
             parts.append(box(left, top, size - 2, 32, fill, "rule"))
             style = "middle faint" if colour is None else "middle inside"
@@ -109,14 +114,23 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def key(colours: Mapping[str, str], top: float) -> Iterator[str]:
-    """What each colour is; nothing for one that has no name."""
-    left = 20.0
+def room_for(names: Iterable[str]) -> float:
+    """To the left of bars."""
+    return 30 + LETTER * max(map(len, names))
+
+
+def key(colours: Mapping[str, str], top: float) -> list[str]:
+    """What each colour is, in as many lines as it takes; a colour may have no name."""
+    parts, left = [], 20.0
     for name, colour in colours.items():
-        if name:
-            yield box(left, top + 4, 14, 14, colour)
-            yield label(left + 20, top + 16, name, "")
-            left += 44 + 7.5 * len(name)
+        if not name:
+            continue
+        width = 40 + LETTER * len(name)
+        if left + width > WIDTH:
+            left, top = 20.0, top + 24
+        parts += [box(left, top + 4, 14, 14, colour), label(left + 20, top + 16, name, "")]
+        left += width
+    return parts
 
 
 def box(left: float, top: float, width: float, height: float, fill: str, style: str = "") -> str:

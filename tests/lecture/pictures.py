@@ -83,10 +83,10 @@ def views(folder: Path) -> str:
 def dimensions(folder: Path) -> str:
     table = torchtally.by(ledger_of(folder / "run.tally"), "dimension")
     rows = {}
-    for line, size, text in zip(*map(table.column, ("line", "bytes", "dimensions")), strict=True):
+    for size, text in zip(table.column("bytes"), table.column("dimensions"), strict=True):
         assert isinstance(size, int)
-        rows[str(line)] = size / MIB, str(text)
-    return bars("MiB of each line's tensor, by its named dimensions", rows)
+        rows[str(text)] = float(size), format_bytes(size)
+    return bars("Tensors by their named dimensions", rows)
 
 
 def operator_flops(folder: Path) -> str:
@@ -94,7 +94,8 @@ def operator_flops(folder: Path) -> str:
     rows = {}
     for source, flops in zip(table.column("source"), table.column("flops_forward"), strict=True):
         if isinstance(flops, int) and flops:
-            rows[str(source).partition(" = ")[2]] = float(flops), f"{flops:.3g}"
+            expression = str(source).partition(" = ")[2].partition("(D, ")[0]
+            rows[expression] = float(flops), f"{flops:.3g}"
     return bars("FLOPs, on a logarithmic scale", rows, is_log=True)
 
 
