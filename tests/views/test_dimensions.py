@@ -69,3 +69,11 @@ def test_a_line_makes_what_its_last_operator_gives() -> None:
     assert table.column("dimensions") == ("batch=2 out=4",)
     assert table.column("bytes") == (2 * 4 * 4,)
     assert table.totals[0] == 32
+
+
+def test_a_run_without_names_says_how_to_name() -> None:
+    made = TraceBuilder()
+    made.run(factory_call(2, 3), site=site(frame("train.py", 4, "z")))
+    table = by(account(made.build()), "dimension")
+    assert table.rows == ()
+    assert "jaxtyping" in str(table.note)

@@ -18,6 +18,14 @@ COLUMNS = (
     Column("line", "line", Unit.LINE),
 )
 MAKING = FORWARD_PHASES | {Phase.EVALUATION}
+NOTE = (
+    "Named by annotations of jaxtyping and patterns of einops, by which a line says what it makes. "
+    "A view's bytes are those of its elements; it takes none of its own."
+)
+NOTHING = (
+    'No line says what it makes on the GPU: `x: Float[Tensor, "batch seq"] = ...` (jaxtyping), '
+    "`-> Float[...]` of its function, or a pattern of einops."
+)
 TOKEN = re.compile(r"\([^)]*\)|\S+")
 """A name, or the names that einops merges: `batch (heads hidden)`."""
 SEVERAL = ("...", "*")
@@ -37,8 +45,7 @@ def dimensions(ledger: Ledger) -> Table:
             for line, spec, text in tensors
         ),
         totals=(sum(spec.bytes for _, spec, _ in tensors), *[None] * (len(COLUMNS) - 1)),
-        note="Named by annotations of jaxtyping and patterns of einops, by which a line says what "
-        "it makes. A view's bytes are those of its elements; it takes none of its own.",
+        note=NOTE if tensors else NOTHING,
     )
 
 
