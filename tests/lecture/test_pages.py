@@ -16,7 +16,9 @@ PARTS = {
     "a picture": r"^!\[[^\]]+\]\(pictures/\w+\.svg\)$",
     "code": r"^```(python|console)$",
     "a slip of the source": r"^\*\*Slips? of the source\.\*\*",
-    "an exercise, folded": r"^<details markdown="1">\n<summary>Exercise: .+</summary>\n\n(?s:.)+?\n</details>$",
+    "an exercise, folded": (
+        r'^<details markdown="1">\n<summary>Exercise: .+</summary>\n\n(?s:.)+?\n</details>$'
+    ),
 }
 
 
