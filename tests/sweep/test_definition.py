@@ -41,6 +41,7 @@ EVERYTHING: dict[str, Any] = {
     "model.rope_factor": 8.0, "model.rope_original_context": 16, "model.rope_low_factor": 0.5,
     "model.rope_high_factor": 2.0,
     "model.norm_eps": 1e-6, "model.recompute": "full", "model.weights": "some/where",
+    "model.code": None, "model.arguments": {},
     "teacher.dim": 8, "teacher.num_layers": 1, "data.train": ("a.bin", "b.bin"),
     "data.validation": ("c.bin",), "data.text": (), "data.dtype": "uint16",
     "data.order": "sequential", "data.stride": 16, "data.read": "copy",

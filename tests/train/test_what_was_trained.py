@@ -285,6 +285,11 @@ BASES: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": {"name": "muon", "adamw_lr": 1e-3}},
     "wsd": {"learning_rate": {"shape": "wsd", "decay_steps": 2}},
     "teacher": {"task": "teacher", "model": {}, "data": {}},
+    "own": {
+        "task": "tests.train.test_code:Circles",
+        "model": {"code": "tests.train.test_code:net", "arguments": {"width": 16}},
+        "data": {},
+    },
 }
 CHANGES: dict[str, tuple[str, Any]] = {
     "task": ("adamw", "teacher"),
@@ -315,6 +320,8 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "model.rope_low_factor": ("stretched", 2.0),
     "model.rope_high_factor": ("stretched", 8.0),
     "model.norm_eps": ("adamw", 1e-2),
+    "model.code": ("own", "tests.train.test_code:deeper"),
+    "model.arguments": ("own", {"width": 8}),
     "teacher.dim": ("teacher", 8),
     "teacher.num_layers": ("teacher", 1),
     "data.order": ("adamw", "sequential"),
@@ -380,7 +387,8 @@ def with_key(name: str, key: str, value: Any) -> dict[str, Any]:
     section, dot, last = key.rpartition(".")
     if not dot:
         return {key: value}
-    return {section: {**({"layers": 2, **TINY} if section == "model" else {}),
+    is_decoder = section == "model" and name != "own"
+    return {section: {**({"layers": 2, **TINY} if is_decoder else {}),
                       **BASES[name].get(section, {}), last: value}}  # fmt: skip
 
 

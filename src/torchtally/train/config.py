@@ -8,7 +8,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, check_choice
 from torchtally.reading import parse_toml, read_text
 from torchtally.train.models.config import (
     Activation,
@@ -57,6 +57,31 @@ class ModelConfig:
     weights: str | None = None
     """Initial weights: a folder or file of safetensors with Hugging Face's names. A config.json
     beside them gives all sizes."""
+    code: str | None = None
+    """A class of your own, as module:Class; `model = "module:Class"` is short for it."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """What that class is called with."""
+
+    def __post_init__(self) -> None:
+        if self.code is None and self.arguments:
+            raise UsageError('model.arguments: are those of model.code = "module:Class".')
+        for member in fields(self) if self.code is not None else ():
+            is_default = getattr(self, member.name) in (None, "none")
+            if not is_default and member.name not in ("code", "arguments", *OF_TEXT):
+                raise UsageError(
+                    f"model.{member.name}: is of decoders. Give it to {self.code} by "
+                    f"model.arguments.{member.name}."
+                )
+
+    def of_text(self) -> tuple[int, int]:
+        """(vocabulary, context). Raises UsageError where they are unknown."""
+        if self.code is None:
+            config = self.transformer()
+            return config.vocabulary, config.context
+        if self.vocabulary is None or self.context is None:
+            missing = "context" if self.context is None else "vocabulary"
+            raise UsageError(f"model.{missing}: is missing; {self.code} does not tell it.")
+        return self.vocabulary, self.context
 
     def transformer(self) -> TransformerConfig:
         """The decoder's config. Raises UsageError for a missing or invalid size, and for one that
@@ -101,6 +126,8 @@ class ModelConfig:
         return TransformerConfig(**{"kv_heads": values["heads"], **values})
 
 
+OF_TEXT = ("vocabulary", "context")
+"""Sizes that the data must fit, of any model."""
 OF_A_TRAINING = ("context", "dropout")
 """Sizes that may differ from those of initial weights."""
 
@@ -241,6 +268,8 @@ class ParallelConfig:
     """fsdp: free a block's gathered weights after its forward pass and gather them again."""
 
 
+TASKS = ("language", "teacher")
+
 PrecisionName = Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-master", "pure-bf16", "fp8"]
 
 
@@ -248,7 +277,8 @@ PrecisionName = Literal["auto", "fp32", "tf32", "bf16", "fp16", "bf16-master", "
 class TrainConfig:
     """Everything a training depends on. The same config and seed give the same losses."""
 
-    task: Literal["language", "teacher"] = "language"
+    task: str = "language"
+    """"language", "teacher", or a function of your own as module:function."""
     steps: int
     batch: int
     """Sequences (rows) per optimizer step, over all ranks."""
@@ -294,8 +324,14 @@ class TrainConfig:
             raise UsageError(
                 f"loss_chunk_tokens: expected 0 or more, got {self.loss_chunk_tokens}."
             )
+        if ":" not in self.task:
+            check_choice("task: unknown task", self.task, TASKS)
+        if self.task == "teacher" and self.model.code is not None:
+            raise UsageError("model.code: the teacher has a student of its own.")
+        if self.model.code is not None and self.sampling.tokens:
+            raise UsageError("sampling.tokens: is of decoders, and not of model.code.")
         if self.task == "language":
-            context = self.model.transformer().context
+            context = self.model.of_text()[1]
             if self.sequence is not None and not 1 <= self.sequence <= context:
                 raise UsageError(
                     f"sequence: expected 1 to {context} (the model's context), got {self.sequence}."
@@ -308,6 +344,12 @@ class TrainConfig:
         self.learning_rate.schedule(self.steps)
 
     @property
+    def code(self) -> dict[str, str]:
+        """The code of the user's own that this trains, by key."""
+        task = {"task": self.task} if ":" in self.task else {}
+        return task if self.model.code is None else {**task, "model.code": self.model.code}
+
+    @property
     def rows(self) -> int:
         """Rows of a micro-batch."""
         return self.micro_batch or self.batch
@@ -315,7 +357,7 @@ class TrainConfig:
     @property
     def tokens_of_sequence(self) -> int:
         """The sequence length of a language model."""
-        return self.sequence or self.model.transformer().context
+        return self.sequence or self.model.of_text()[1]
 
     def chunk_tokens(self, device_type: str) -> int | None:
         """How many tokens have logits at once on a device of this type; None: all.
@@ -347,6 +389,8 @@ def config_of(values: Mapping[str, Any], place: str) -> TrainConfig:
         near = get_close_matches(key.rpartition(".")[2], valid_keys, n=1)
         guess = f" Did you mean {near[0]}?" if near else f" Keys are: {', '.join(valid_keys)}."
         raise UsageError(f"{place}: {key}: unknown key.{guess}")
+    if isinstance(values.get("model"), str):
+        values = {**values, "model": {"code": values["model"]}}
     try:
         return msgspec.convert(values, TrainConfig)
     except msgspec.ValidationError as error:

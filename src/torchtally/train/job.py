@@ -42,7 +42,7 @@ def train_in_folder(
     run in the folder that is neither resumed nor replaced.
     """
     checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
-    flops, peak = step_flops(config) / ranks.size, start.peak_flop_per_s
+    flops, peak = step_flops(config), start.peak_flop_per_s
     with checkpoints.lock() if ranks.is_first else nullcontext():
         ranks.run_on_first(
             lambda: _check_past(config, checkpoints, start), "look for an earlier run"
@@ -59,7 +59,7 @@ def train_in_folder(
             past = None if resumed is None else read_log(config.log.folder)
             history = train(
                 trainer, log, observer, checkpoints=checkpoints, resumed=resumed, signals=signals,
-                mfu_of=lambda s: flops / s / peak if peak and s else None,
+                mfu_of=lambda s: flops / ranks.size / s / peak if flops and peak and s else None,
             )  # fmt: skip
     if past is not None:
         history.training[:0] = past.series(names.LOSS)

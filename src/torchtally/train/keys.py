@@ -22,7 +22,7 @@ from torchtally.errors import UsageError
 from torchtally.reading import parse_toml
 from torchtally.train.config import WHAT, TrainConfig, config_of
 
-QUOTES = ("[", '"', "'")
+QUOTES = ("[", "{", '"', "'")
 """Of values that are written as in TOML."""
 
 HELP_INDENT = 36
@@ -131,6 +131,8 @@ def _words(kind: Any) -> str:
         of = get_args(kind)[0]
         example = '["one", "two"]' if of is str else "[0.9, 0.95]" if of is float else str(of)
         return f"an array such as {example}"
+    if get_origin(kind) is dict:
+        return "a table such as {width = 64}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     return words.get(kind, str(kind))
 
@@ -142,14 +144,19 @@ def value_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        inner = (json.dumps(i, ensure_ascii=False) if isinstance(i, str) else value_text(i)
-                 for i in value)  # fmt: skip
-        return f"[{', '.join(inner)}]"
+        return f"[{', '.join(map(_inner_text, value))}]"
+    if isinstance(value, dict):
+        items = (f"{json.dumps(key)} = {_inner_text(item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
     if isinstance(value, float):
         short = f"{value:g}"
         return short if float(short) == value else repr(value)
     is_like_toml = isinstance(value, str) and (value[:1] in QUOTES or value.lower() == "none")
     return json.dumps(value, ensure_ascii=False) if is_like_toml else str(value)
+
+
+def _inner_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value_text(value)
 
 
 # A command line ---------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from torchtally.train.evaluation import Rows
 from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
 from torchtally.train.logs.log import Log
 from torchtally.train.logs.records import values_of
+from torchtally.train.models.transformer import Transformer
 from torchtally.train.outcome import StepError, StepResult
 from torchtally.train.ranks import Ranks
 from torchtally.train.sampling import sample
@@ -300,6 +301,7 @@ class _Run:
                 "sampling.tokens: cannot sample text, since the tokenizer of the data is unknown. "
                 "Prepare the data with `tally data prepare`, or disable sampling."
             )
+        assert isinstance(task.model, Transformer)  # the config has no code of the user's own
         encoded = task.tokenizer.encode([sampling.prompt.encode()])
         ids = torch.tensor([[int(token) for chunk in encoded for token in chunk]])
         trainer = self.trainer

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtally.errors import UsageError
+from torchtally.train.code import call, fingerprint_of, loss_of, module_of
 from torchtally.train.config import STDLIB, TrainConfig
 from torchtally.train.data.batches import batch_at, batches
 from torchtally.train.data.description import BYTE_TOKENIZER, Description, description_in
@@ -95,6 +96,8 @@ def task_of(config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> 
     Raises UsageError for unreadable data, naming the file, and for a batch that the ranks cannot
     divide.
     """
+    if ":" in config.task:
+        return Own(config, device, ranks)
     kind = Teacher if config.task == "teacher" else Language
     return kind(config, device, ranks)
 
@@ -155,15 +158,14 @@ class Decoder:
         self._chunk_tokens = config.chunk_tokens(device.type)
         self.tokens_of_step: int | None = config.batch * config.tokens_of_sequence
         with seed_generator(config, Source.INITIALISATION):
-            self.model = Transformer(config.model.transformer(), recompute=config.model.recompute)
-        if config.model.weights is not None:
-            read_weights(self.model, config.model.weights)
+            self.model: nn.Module = _model(config)
         if not is_sharded(config.parallel, ranks):
             self.model.to(device)
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """Mean cross-entropy of the next token, in nats."""
-        assert isinstance(model, Transformer)
+        if not isinstance(model, Transformer):
+            return loss_of(model, inputs, targets)
         return model.loss(inputs, targets, chunk_tokens=self._chunk_tokens)
 
 
@@ -175,7 +177,7 @@ class Rehearsal(Decoder):
         self, first_step: int, end_step: int, device: torch.device
     ) -> Iterator[Iterable[TrainBatch]]:
         shape = (self._part.stop - self._part.start, self._config.tokens_of_sequence + 1)
-        vocabulary = self.model.config.vocabulary
+        vocabulary, _ = self._config.model.of_text()
         tokens = (torch.randint(vocabulary, shape).to(device) for _ in range(first_step, end_step))
         yield (
             TrainBatch(n, token[:, :-1], token[:, 1:], 0.0)
@@ -187,6 +189,77 @@ class Rehearsal(Decoder):
 
     def close(self) -> None:
         pass
+
+
+class Own:
+    """A task of the user's own, as `torchtally.train.code` describes it."""
+
+    tokens_of_step = None
+
+    def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
+        self._config = config
+        self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
+        self.fingerprints = fingerprint_of(config.code)
+        with seed_generator(config, Source.INITIALISATION):
+            self._own = call("task", config.task, config)
+            if config.model.code is None and not isinstance(
+                getattr(self._own, "model", None), nn.Module
+            ):
+                raise UsageError(
+                    f'model: {config.task} has none. Give it one, or model = "module:Class".'
+                )
+            self.model: nn.Module = self._own.model if config.model.code is None else _model(config)
+        if not is_sharded(config.parallel, ranks):
+            self.model.to(device)
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
+        """The task's own, or else the model's."""
+        own = getattr(self._own, "loss", None)
+        loss: Tensor = (own or loss_of)(model, inputs, targets)
+        return loss
+
+    @contextmanager
+    def batches(
+        self, first_step: int, end_step: int, device: torch.device
+    ) -> Iterator[Iterable[TrainBatch]]:
+        yield (
+            TrainBatch(step, *self._rows(self._own.batch(step), device), 0.0)
+            for step in range(first_step, end_step)
+        )
+
+    def validation(self, device: torch.device) -> Iterable[Rows]:
+        validation = getattr(self._own, "validation", tuple)
+        return (self._rows(rows, device) for rows in validation())
+
+    def close(self) -> None:
+        pass
+
+    def _rows(self, rows: Rows, device: torch.device) -> Rows:
+        """Those of this rank."""
+        inputs, targets = rows
+        if not len(inputs) == len(targets) == self._config.batch:
+            raise UsageError(
+                f"task: {self._config.task}: gave {len(inputs)} inputs and {len(targets)} targets "
+                f"for a batch of {self._config.batch}."
+            )
+        return inputs[self._part].to(device), targets[self._part].to(device)
+
+
+def own_model(config: TrainConfig) -> nn.Module:
+    """The model of a config with code of the user's own."""
+    if ":" in config.task:
+        return Own(config, torch.device("cpu")).model
+    return _model(config)
+
+
+def _model(config: TrainConfig) -> nn.Module:
+    """A decoder, or the model of `model.code`."""
+    if config.model.code is not None:
+        return module_of(config.model.code, config.model.arguments)
+    model = Transformer(config.model.transformer(), recompute=config.model.recompute)
+    if config.model.weights is not None:
+        read_weights(model, config.model.weights)
+    return model
 
 
 class Language(Decoder):
@@ -249,9 +322,8 @@ class Language(Decoder):
 
     def _fingerprints(self) -> Mapping[str, Fingerprint]:
         opened = {"train": self._train, "validation": self._validation}
-        return {
-            split: fingerprint(data.files) for split, data in opened.items() if data is not None
-        }
+        read = {split: fingerprint(data.files) for split, data in opened.items() if data}
+        return read | fingerprint_of(self._config.code)
 
     def _open(self, paths: Iterable[str], split: str, sequence: int) -> TokenData:
         """Open and check all files."""
@@ -264,7 +336,7 @@ class Language(Decoder):
                 sequence=sequence,
                 stride=data.stride,
                 read=Read(data.read),
-                vocabulary_size=self._config.model.transformer().vocabulary,
+                vocabulary_size=self._config.model.of_text()[0],
                 seed=seed_of(Source.DATA_CHECK, self._config.seed),
             )
         )

@@ -186,6 +186,8 @@ def _architecture(manifest: Manifest, place: str) -> TransformerConfig:
         config = config_of(manifest.config, place)
         if config.task != "language":
             raise UsageError(f"{place}: task {config.task!r} is not a decoder.")
+        if config.model.code is not None:
+            raise UsageError(f"{place}: {config.model.code} is not a decoder of `tally train`.")
         return config.model.transformer()
     try:
         return msgspec.convert(saved, TransformerConfig)

@@ -17,7 +17,7 @@ from torchtally.train.precision import Precision, precision
 from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.spikes import SpikeConfig, SpikeDetector
 from torchtally.train.step import Stepper
-from torchtally.train.tasks import Rehearsal, Task, Teacher, TrainBatch, task_of
+from torchtally.train.tasks import Rehearsal, Task, TrainBatch, task_of
 
 
 class Trainer:
@@ -145,8 +145,8 @@ def rehearse(config: TrainConfig, steps: int = 2, device: str = "cuda") -> None:
     For a simulated device: what these steps allocate and compute is the plan.
     """
     target = torch.device(device)
-    is_teacher = config.task == "teacher"
-    task: Task = Teacher(config, target) if is_teacher else Rehearsal(config, target)
+    is_text = config.task == "language"
+    task: Task = Rehearsal(config, target) if is_text else task_of(config, target)
     trainer = Trainer(config, task, target)
     trainer.stepper.guard.on_nonfinite = "take"
     with task.batches(0, steps, target) as batches:
