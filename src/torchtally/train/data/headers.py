@@ -4,9 +4,12 @@ Layouts are taken from the readers that define them: llm.c `dataloader.h` and `d
 NumPy Enhancement Proposal 1 and `numpy/lib/format.py`.
 """
 
-import ast
+import io
 import math
 import struct
+from tokenize import TokenError
+
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
 from torchtally.errors import UsageError
 from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile
@@ -21,7 +24,8 @@ LLM_C_MOST_TOKENS = 2**31 - 1
 
 NPY_MAGIC = b"\x93NUMPY"
 NPY_MOST_HEADER_BYTES = 65536
-NPY_KEYS = {"descr", "fortran_order", "shape"}
+NPY_READERS = {1: read_array_header_1_0, 2: read_array_header_2_0, 3: read_array_header_2_0}
+"""NumPy's own. Version 3 is 2 with names of fields in UTF-8, which token ids do not have."""
 
 
 def llm_c_magic(start: bytes, *, order: str = "<") -> int | None:
@@ -65,24 +69,31 @@ def npy_file(path: str, start: bytes, size_bytes: int) -> TokenFile:
 
     An array of several dimensions is read row by row.
     """
-    text, offset_bytes = _npy_header(path, start)
-    descr, fortran_order, shape = _npy_fields(path, text)
-    dtype = next(
-        (name for name, code in LITTLE_ENDIAN.items() if descr in (code, f"|{code}")), None
-    )
-    if dtype is None:
+    stream = io.BytesIO(start)
+    try:
+        read = NPY_READERS.get(version := read_magic(stream)[0])
+        if read is None:
+            raise ValueError(f"version {version} of the format; 1 to 3 are supported")
+        shape, fortran_order, kind = read(stream, NPY_MOST_HEADER_BYTES)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, TokenError) as error:
+        raise UsageError(
+            f"{path}: byte {stream.tell()}: not the header of an array of numbers ({error}). "
+            "Save the array again."
+        ) from error
+    dtype = next((name for name, code in LITTLE_ENDIAN.items() if kind.str[1:] == code[-2:]), None)
+    if dtype is None or kind.str.startswith(">"):
         remedy = (
             "it is big-endian: save it as little-endian, numpy.save(PATH, a.astype('<u4'))"
-            if isinstance(descr, str) and descr.startswith(">")
+            if dtype is not None
             else f"token ids have one of the dtypes {', '.join(LITTLE_ENDIAN)}"
         )
-        raise UsageError(f"{path}: byte 10: dtype {str(descr)[:40]!r}; {remedy}.")
+        raise UsageError(f"{path}: byte 10: dtype {kind.str!r}; {remedy}.")
     if fortran_order and len(shape) > 1:
         raise UsageError(
             f"{path}: byte 10: it is stored column by column (fortran_order). "
             "Save it row by row: numpy.save(PATH, numpy.ascontiguousarray(a))."
         )
-    file = TokenFile(path, Format.NPY, dtype, math.prod(shape), offset_bytes)
+    file = TokenFile(path, Format.NPY, dtype, math.prod(shape), stream.tell())
     return check_token_count(file, size_bytes, "byte 10: the header")
 
 
@@ -101,43 +112,3 @@ def check_token_count(file: TokenFile, size_bytes: int, who: str) -> TokenFile:
         f"{file.path}: {who} declares {file.tokens} tokens of {file.token_bytes} bytes, so the "
         f"file should end at byte {file.end_bytes}, but ends at byte {size_bytes}. {what}."
     )
-
-
-def _npy_header(path: str, start: bytes) -> tuple[bytes, int]:
-    """(header text, offset of the array)."""
-    major = start[6] if len(start) > 6 else 0
-    if major not in (1, 2, 3):
-        raise UsageError(
-            f"{path}: byte 6: version {major} of the .npy format; 1 to 3 are supported."
-        )
-    length = struct.Struct("<H" if major == 1 else "<I")
-    begin = 8 + length.size
-    if len(start) < begin:
-        raise UsageError(f"{path}: byte {len(start)}: the file ends inside its .npy header.")
-    size = length.unpack_from(start, 8)[0]
-    if size > NPY_MOST_HEADER_BYTES:
-        raise UsageError(
-            f"{path}: byte 8: a header of {size} bytes is too long for an array of numbers."
-        )
-    if len(start) < begin + size:
-        raise UsageError(f"{path}: byte {len(start)}: the file ends inside its .npy header.")
-    return start[begin : begin + size], begin + size
-
-
-def _npy_fields(path: str, text: bytes) -> tuple[object, bool, tuple[int, ...]]:
-    """(descr, fortran_order, shape), the last two with checked types."""
-    wrong = UsageError(
-        f"{path}: byte 10: not the header of an array of numbers. Save the array again."
-    )
-    try:
-        # A literal, as NumPy reads it: no code is executed.
-        fields = ast.literal_eval(text.decode("latin1").strip())
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise wrong from error
-    if not isinstance(fields, dict) or fields.keys() != NPY_KEYS:
-        raise wrong
-    order, shape = fields["fortran_order"], fields["shape"]
-    is_shape = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
-    if not isinstance(order, bool) or not is_shape or math.prod(shape) >= 2**63:
-        raise wrong
-    return fields["descr"], order, shape
