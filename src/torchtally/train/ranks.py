@@ -91,6 +91,14 @@ class Ranks:
             sent = content.tobytes()
         return msgspec.msgpack.decode(sent)
 
+    def gather_values(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order; of the types that `broadcast` takes."""
+        if self.size == 1:
+            return [value]
+        texts: list[bytes] = [b""] * self.size
+        dist.all_gather_object(texts, msgspec.json.encode(value), group=self.group)
+        return [msgspec.json.decode(text) for text in texts]
+
     def run_on_first(self, work: Callable[[], Any], what: str) -> Any:
         """Run `work` on rank 0 while the others wait; its result on every rank, as by `broadcast`.
 

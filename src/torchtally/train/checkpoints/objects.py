@@ -13,10 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -76,7 +74,7 @@ class Objects:
             name: pack(_state(value), f"{name}/{self.ranks.rank:05}", tensors)
             for name, value in [*self._own_objects(), (VALUES, self._values)]
         }
-        self._plain = {"objects": shared, "ranks": _gather(own, self.ranks)}
+        self._plain = {"objects": shared, "ranks": self.ranks.gather_values(own)}
         return tensors | random_tensors(self.ranks.rank)
 
     def described(self) -> dict[str, Any]:
@@ -245,12 +243,3 @@ def _check_live(live: Mapping[str, Tensor], saved: set[str], manifest: Manifest)
                 f"The checkpoint of step {manifest.step} has a tensor {name!r} that this model "
                 "lacks. Resume with the model that was saved."
             )
-
-
-def _gather(plain: Any, ranks: Ranks) -> list[Any]:
-    """Every rank's plain data, in rank order."""
-    if ranks.size == 1:
-        return [plain]
-    texts: list[bytes] = [b""] * ranks.size
-    dist.all_gather_object(texts, msgspec.json.encode(plain), group=ranks.group)
-    return [msgspec.json.decode(text) for text in texts]

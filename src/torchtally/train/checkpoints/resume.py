@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch.distributed as dist
-
 from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, as_plain_json
@@ -122,20 +120,11 @@ def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Man
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OURS:
             raise
         wrong = str(error)
-    wrongs = [mistake for mistake in _gather_texts(wrong, ranks) if mistake is not None]
+    wrongs: list[str] = [mistake for mistake in ranks.gather_values(wrong) if mistake is not None]
     if wrongs:
         return wrongs[0]
     assert manifest is not None
     return manifest
-
-
-def _gather_texts(text: str | None, ranks: Ranks) -> list[str | None]:
-    """The text of every rank, in rank order."""
-    if ranks.size == 1:
-        return [text]
-    texts: list[str | None] = [None] * ranks.size
-    dist.all_gather_object(texts, text, group=ranks.group)
-    return texts
 
 
 # The config --------------------------------------------------------------------------------------
