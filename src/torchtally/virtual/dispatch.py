@@ -41,7 +41,7 @@ from torchtally.virtual.arguments import (
 )
 from torchtally.virtual.attended import literals_of
 from torchtally.virtual.capture import FORBIDDEN, Capture
-from torchtally.virtual.depth import INSIDE, OperatorDepth, Presence, as_meta
+from torchtally.virtual.depth import INSIDE, OperatorDepth, Presence
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_checks import check_generator, check_same_device
 from torchtally.virtual.device_memory import DeviceMemory
@@ -347,9 +347,11 @@ class VirtualDispatch(TorchDispatchMode):
             call.settings = ALLOWS_TF32 if allows_tf32(call) else ()
         if operator.is_attention:
             call.settings = tuple(literals_of(call.named_inputs))
-        # Results depend on the signature alone: known ones are built without the meta kernel.
         if is_anything_declared() and (cost := declared(operator.name)) is not None:
             call.settings = (*call.settings, *cost.literals(dict(call.named_arguments)))
+        if operator.is_view:
+            return self.finish(call, self.execute_as_meta(call, mixes), home)
+        # Results depend on the signature alone: known ones are built without the meta kernel.
         signature = call.signature
         template = operator.templates.get(signature)
         if template is not None:
@@ -387,15 +389,17 @@ class VirtualDispatch(TorchDispatchMode):
         function = SHAPES.get(overload, overload)
         # torch's meta kernels in Python read `tensor.device` and compare (`check_same_device` in
         # torch/_prims_common).
-        with as_meta():
-            try:
-                return function(*args, **kwargs)
-            except NotImplementedError as error:
-                raise UnsupportedError(
-                    f"tally cannot run {overload} on the simulated GPU: torch {torch.__version__} "
-                    "has no shape function (meta kernel) for it.\nReplace the operator, register "
-                    "one by torch.library.register_fake, or run this part on the CPU."
-                ) from error
+        INSIDE.depth += 1  # as `as_meta` does
+        try:
+            return function(*args, **kwargs)
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                f"tally cannot run {overload} on the simulated GPU: torch {torch.__version__} "
+                "has no shape function (meta kernel) for it.\nReplace the operator, register "
+                "one by torch.library.register_fake, or run this part on the CPU."
+            ) from error
+        finally:
+            INSIDE.depth -= 1
 
     def finish(self, call: Invocation, result: Any, home: Any) -> Any:
         """Assign new storages to their device, keep values, and notify the observer."""

@@ -100,6 +100,8 @@ class Operator:
     updated: frozenset[str]
     """Arguments it writes to while it trains, though its schema does not say so."""
     is_mutating: bool
+    is_view: bool
+    """Its results share their storage with an argument, and it writes to none."""
     is_inplace: bool
     """Writes values to its first argument, whose shape and storage stay what they are."""
     returns_self: bool
@@ -213,6 +215,8 @@ def learn(
         written=written_by(name, schema),
         updated=UPDATED.get(name, frozenset()),
         is_mutating=schema.is_mutable,
+        is_view=not schema.is_mutable
+        and any(result.alias_info is not None for result in schema.returns),
         is_inplace=schema.is_mutable
         and name.endswith("_")
         and not name.endswith("__")
@@ -248,6 +252,7 @@ def kernel(name: str, arguments: tuple[str, ...], written: frozenset[str]) -> Op
         written=written,
         updated=frozenset(),
         is_mutating=bool(written),
+        is_view=False,
         is_inplace=False,
         returns_self=False,
         is_factory=False,
