@@ -189,9 +189,9 @@ def _rentals_table(rentals: list[_Rental], request: Request) -> Table:
         Column("highest_cost_usd", "highest", Unit.USD),
         Column("offer_count", "offers", Unit.COUNT),
         Column("gpu_hours", "chip-hours", Unit.HOURS),
-        Column("usd_per_hour", "price", Unit.USD_PER_HOUR),
-        Column("memory_bytes", "memory", Unit.BYTES, rank=1),
-        Column("price_as_of", "offers since", Unit.WORD, rank=2),
+        Column("usd_per_hour", "price", Unit.USD_PER_HOUR, rank=1),
+        Column("memory_bytes", "memory", Unit.BYTES, rank=2),
+        Column("price_as_of", "offers since", Unit.WORD, rank=3),
     ]
     if request.deadline_s is not None:
         columns.insert(5, Column("chip_count", "chips", Unit.CHIPS))
