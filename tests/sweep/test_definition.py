@@ -98,6 +98,17 @@ def test_changes_are_written_in_several_ways() -> None:
     )  # fmt: skip
 
 
+def test_arguments_of_a_class_of_ones_own() -> None:
+    words = "--model.arguments.width=8 --model.arguments.kind small --model.vocabulary 9"
+    toml = LANGUAGE.replace('[model]\npreset = "llama-1m"', "").replace(
+        "batch = 8", 'batch = 8\nmodel = "mine:Model"'
+    )
+    changes = (*read_changes(words.split()), ("model.context", 4))
+    model = changed_config(toml, "it", changes).model
+    assert (model.code, model.arguments) == ("mine:Model", {"width": 8, "kind": "small"})
+    assert model.of_text() == (9, 4)
+
+
 def test_names_say_what_varies() -> None:
     found = definition("optimizer.lr=0.01,1e-5", "steps=10", "optimizer.weight_decay=none,0.9")
     assert [point.name for point in found.points] == [

@@ -9,6 +9,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -51,6 +52,9 @@ def hint_of(key: str) -> Any:
     """The type of a field. Raises UsageError with suggestions."""
     if key in hints():
         return hints()[key]
+    section, _, _ = key.rpartition(".")
+    if get_origin(hints().get(section)) is dict:  # `model.arguments` takes any key
+        return get_args(hints()[section])[1]
     if inner := [hint for hint in hints() if hint.startswith(f"{key}.")]:
         raise UsageError(f"{key}: is a section. It has: {', '.join(inner)}.")
     # The last part alone, `lr`, is as likely as a typo.
@@ -94,7 +98,10 @@ def read_value(key: str, text: str) -> Any:
     if text.lower() == "none" and is_optional(hint):
         return None
     value: Any = text
-    if text[:1] in QUOTES:
+    if hint is Any:
+        with suppress(UsageError):  # a word without quotes is a text
+            value = parse_toml(f"value = {text}", key, "a TOML value")["value"]
+    elif text[:1] in QUOTES:
         value = parse_toml(f"value = {text}", f"{key}: {text[:200]}", "a TOML value")["value"]
     return _converted(key, hint, value, text)
 
@@ -208,6 +215,8 @@ def changed_config(toml: str, place: str, changes: KeyValues) -> TrainConfig:
     for key, value in changes:
         *sections, name = key.split(".")
         inner = document
+        if sections and isinstance(document.get(sections[0]), str):
+            document[sections[0]] = {"code": document[sections[0]]}  # model = "module:Class"
         for section in sections:
             inner = inner.setdefault(section, {})
             if not isinstance(inner, dict):

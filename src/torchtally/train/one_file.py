@@ -154,6 +154,7 @@ def one_file(config: TrainConfig, place: str) -> str:
 def _check(config: TrainConfig) -> None:
     wrong = {
         "task": config.task != "language",
+        "model.code": config.model.code is not None,
         "optimizer.name": config.optimizer.name not in TORCHS,
         "optimizer.eps_inside_root": bool(config.optimizer.eps_inside_root),
         "optimizer.decayed_on": config.optimizer.decayed_on == "matrices without embeddings",
