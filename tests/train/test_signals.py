@@ -80,6 +80,8 @@ def training(config: TrainConfig, place: str, pipe: Connection) -> None:
 
 def hold(trainer: Trainer, held: Held) -> None:
     step, validation, steps = trainer.step, trainer.task.validation, iter(range(1, 100))
+    is_resumed = Checkpoints(trainer.config.log.folder).steps()
+    before = iter([] if is_resumed else ["evaluation before any step"])
 
     def held_step(batch: Any) -> Any:
         held.here(f"step {next(steps)}")
@@ -87,7 +89,7 @@ def hold(trainer: Trainer, held: Held) -> None:
 
     def held_validation(device: torch.device) -> Iterator[Any]:
         rows = list(validation(device))
-        held.here("evaluation")
+        held.here(next(before, "evaluation"))
         yield from rows
 
     trainer.step = held_step  # type: ignore[method-assign]
@@ -169,7 +171,7 @@ def test_stopped_it_saves_and_can_go_on(
     finish(config)
     log = read_log(config.log.folder)
     assert list(log.series("train/loss")) == whole
-    assert [step for step, _ in log.series("eval/loss")] == [2, 4, 6]
+    assert [step for step, _ in log.series("eval/loss")] == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("place", ["step 4", "evaluation", "saving"])

@@ -195,7 +195,7 @@ class EvaluationConfig:
     """Evaluations of the validation loss, periodically and at the end."""
 
     every: int | None = None
-    """Steps between evaluations; None: only at the end."""
+    """Steps between evaluations, the first before any step; None: only at the end."""
     batches: int = 20
     """Batches per evaluation, of the training batch size; the same ones every time."""
 

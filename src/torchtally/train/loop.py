@@ -150,6 +150,8 @@ class _Run:
             # Dropout draws from the process's generators: seed them for reproducible runs.
             seed = seed_of(Source.DROPOUT, self.config.seed)
             seed_all(self.trainer.ranks.seed(seed))
+            if self.config.evaluation.every is not None:
+                self._evaluate(0)  # where the curve begins
         else:
             self.skipped = resumed.skipped
             if not resumed.is_evaluated:

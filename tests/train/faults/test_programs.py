@@ -1,4 +1,4 @@
-"""`tally train` killed at random, as `programs.py` kills three programs 500 times; and its checks."""
+"""`tally train` killed at random, as `programs.py` kills three programs 500 times."""
 
 import json
 import os
