@@ -150,6 +150,9 @@ def test_a_loss_that_rose_is_marked() -> None:
     assert result(point, ((1, 1.0), (2, nan))).has_risen
     assert result(point, ((1, 1.0), (2, inf))).has_risen
     assert not result(point, DOWN).has_risen
+    assert not result(point, UP, validation=((0, 2.0), (10, 1.0))).has_risen
+    assert result(point, DOWN, validation=((0, 1.0), (10, 2.0))).has_risen
+    assert result(point, UP, validation=((10, 1.0),)).has_risen  # one tells of no rise
     assert not result(point, UP, Status.DIVERGED).has_risen
 
 

@@ -153,10 +153,13 @@ class RunResult:
 
     @property
     def has_risen(self) -> bool:
-        """Whether the final loss is higher than the first one, or NaN."""
-        if self.status is not Status.ENDED or not self.training:
+        """Whether the final loss is higher than the first one, or NaN: on validation data where two
+        evaluations can be compared, since the losses of single batches vary.
+        """
+        losses = self.validation if len(self.validation) > 1 else self.training
+        if self.status is not Status.ENDED or not losses:
             return False
-        return not self.training[-1][1] <= self.training[0][1]
+        return not losses[-1][1] <= losses[0][1]
 
     @property
     def remark(self) -> str:
