@@ -25,7 +25,7 @@ NOT_CORE := train sweep plan cli/test_train.py cli/test_data.py cli/test_sweep.p
 	test_benchmarks.py test_docs.py notebook/test_examples.py pictures
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-core test-torch core lint format docs pictures bench clean
+.PHONY: help run test test-core test-torch core lint format docs site pictures bench clean
 
 help:
 	@echo "make run        tally run $(SCRIPT) --gpu $(GPU); others with SCRIPT=... GPU=..."
@@ -35,7 +35,8 @@ help:
 	@echo "                the tests of test-core with another PyTorch or Python"
 	@echo "make lint       formatting, lint and types alone"
 	@echo "make format     format the code, and fix what lint can fix"
-	@echo "make docs       bring the output and pictures in the documents up to date"
+	@echo "make docs       bring the output and pictures in the documents up to date, then make site"
+	@echo "make site       the documents as pages for a browser, in build/site/html; every link is checked"
 	@echo "make pictures   draw the recording and the screenshots in the documents, in Chromium"
 	@echo "make bench      the benchmarks, with the limits they must hold"
 	@echo "make clean      remove the environment and everything generated"
@@ -68,6 +69,10 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python -m tests.truth.compare --write docs/accuracy.md
 	$(BIN)/python -m tests.plan.published.page --write docs/published.md
 	$(BIN)/python -m tests.documents --write
+	$(MAKE) site
+
+site: $(VENV)/installed-dev
+	$(BIN)/python -m tests.site
 
 pictures: $(VENV)/installed-dev
 	$(BIN)/python -m tests.pictures

@@ -28,7 +28,8 @@ SETTINGS = {
             "navigation.tracking", "search.highlight", "toc.follow",
         ],
         "palette": [
-            {"media": "(prefers-color-scheme)", "toggle": {"icon": "lucide/sun-moon", "name": "Light"}},
+            {"media": "(prefers-color-scheme)",
+             "toggle": {"icon": "lucide/sun-moon", "name": "Light"}},
             {"media": "(prefers-color-scheme: light)", "scheme": "default",
              "toggle": {"icon": "lucide/sun", "name": "Dark"}},
             {"media": "(prefers-color-scheme: dark)", "scheme": "slate",
@@ -63,13 +64,15 @@ def build(folder: Path) -> list[str]:
     # JSON is YAML.
     (folder / "mkdocs.yml").write_text(json.dumps(SETTINGS | {"nav": nav}, indent=1))
     zensical = (sys.executable, "-m", "zensical", "build", "--clean", "--strict")
-    done = subprocess.run((*zensical, "--config-file", "mkdocs.yml"), cwd=folder, env=os.environ | {"NO_COLOR": "1"})
+    done = subprocess.run(
+        (*zensical, "--config-file", "mkdocs.yml"), cwd=folder, env=os.environ | {"NO_COLOR": "1"}
+    )
     without_network(folder / "html")
     return [*(["zensical has warnings"] if done.returncode else []), *mistakes(folder / "html")]
 
 
 def without_network(site: Path) -> None:
-    """Let search work from a disk, where browsers refuse a worker's file, and take out what needs a host."""
+    """Let search work from a disk, where browsers refuse a worker's file; drop page 404."""
     (site / "404.html").unlink(missing_ok=True)
     (worker,) = site.glob("assets/javascripts/workers/search*.js")
     shim = WORKER % json.dumps(worker.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What must hold of a built site: every link and anchor leads somewhere, and nothing comes from a network."""
+"""What must hold of a built site: links and anchors lead somewhere, a network gives nothing."""
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -60,4 +60,8 @@ def leads(address: str, path: Path, pages: dict[Path, Page]) -> bool:
         target /= "index.html"
     if not target.exists():
         return False
-    return not parts.fragment or target not in pages or unquote(parts.fragment) in pages[target].anchors
+    return (
+        not parts.fragment
+        or target not in pages
+        or unquote(parts.fragment) in pages[target].anchors
+    )

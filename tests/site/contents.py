@@ -6,15 +6,17 @@ from pathlib import Path
 from tests.documents import REPOSITORY
 
 CONTENTS: dict[str, tuple[str, ...]] = {
-    "Start": ("README.md", "docs/first_report.md", "docs/glossary.md"),
-    "How to": ("docs/how_to/*.md",),
+    "Start": ("README.md",),
     "The lecture": ("docs/lecture/README.md", "docs/lecture/*.md"),
     "A run": (
         "docs/report.md", "docs/view.md", "docs/memory.md", "docs/time.md", "docs/compile.md",
         "docs/kernels.md", "docs/generation.md", "docs/clusters.md", "docs/files.md",
         "docs/exports.md", "docs/notebooks.md", "docs/summary.md", "docs/gates.md",
     ),
-    "A plan": ("docs/plan.md", "docs/architectures.md", "docs/inference.md", "docs/trainings.md"),
+    "A plan": (
+        "docs/plan.md", "docs/questions.md", "docs/architectures.md", "docs/inference.md",
+        "docs/trainings.md",
+    ),
     "Tensors": ("docs/number_formats.md", "docs/tensors.md"),
     "Real hardware": ("docs/explain.md", "docs/real_traces.md", "docs/monitoring.md"),
     "Training": (
@@ -30,7 +32,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     ),
     "The project": ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }  # fmt: skip
-"""Sections with their pages; a pattern stands for those of its matches that no other entry names."""
+"""Sections with their pages; a pattern stands for matches that no other entry names."""
 
 
 def pages(root: Path = REPOSITORY) -> Iterator[tuple[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""Pages that are printed: commands by --help, Python by its docstrings, documents by their schemas."""
+"""Pages that are printed: commands by --help, Python by docstrings, documents by schemas."""
 
 import argparse
 import json

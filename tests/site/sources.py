@@ -1,4 +1,4 @@
-"""The Markdown that the site is built from: the documents, and pages for the files that they name."""
+"""The Markdown that the site is built from: the documents, and pages for files that they name."""
 
 import json
 import re
@@ -23,9 +23,8 @@ def write_sources(root: Path) -> None:
     for _, paths in pages():
         for path in paths:
             document = REPOSITORY / path
-            if document.exists():
-                text = document.read_text(encoding="utf-8")
-                write(root / path, with_sources(text, document.parent, root))
+            text = document.read_text(encoding="utf-8")
+            write(root / path, with_sources(text, document.parent, root))
 
 
 def with_sources(text: str, folder: Path, root: Path) -> str:
@@ -48,7 +47,7 @@ def with_sources(text: str, folder: Path, root: Path) -> str:
 
 
 def for_python_markdown(text: str) -> str:
-    """What CommonMark reads otherwise than Python-Markdown: fences that say why, comments in the way of tables."""
+    """Without what Python-Markdown does not read: fences that say why, comments before tables."""
     text = re.sub(r"^(```\w+) no-run: .*", r"\1", text, flags=re.M)
     return re.sub(r"^<!-- .* -->$", "", text, flags=re.M)
 
