@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tests.plan.config_cases import CASES
-from torchtally.plan.architecture.config import FAMILIES, WRAPPERS, from_values
+from torchtally.plan.architecture.config import FAMILIES, from_values
 from torchtally.plan.architecture.model import (
     Experts,
     LatentAttention,
@@ -11,6 +11,7 @@ from torchtally.plan.architecture.model import (
     Model,
     SelfAttention,
 )
+from torchtally.plan.architecture.multimodal import WRAPPERS
 
 HEAD = "| model_type | attention | feed-forward | not counted |\n|---|---|---|---|"
 
@@ -45,7 +46,10 @@ def _row(name: str, model: Model) -> str:
 
 
 def _attention(kind: Layer) -> str:
-    return ", ".join(_attention_words(kind.attention))
+    words = [kind.recurrence.label.split(",")[0]] if kind.recurrence is not None else []
+    if kind.attention is not None:
+        words.append(", ".join(_attention_words(kind.attention)))
+    return " beside ".join(words)
 
 
 def _attention_words(attention: SelfAttention | LatentAttention) -> Iterator[str]:
@@ -60,12 +64,16 @@ def _attention_words(attention: SelfAttention | LatentAttention) -> Iterator[str
         yield "in a window"
     if attention.head_norm_sizes:
         yield "norms of heads"
+    if attention.has_gate:
+        yield "a gate"
     if attention.sinks:
         yield "sinks"
 
 
 def _feed_forward(kind: Layer) -> str:
     block = kind.feed_forward
+    if block is None:
+        return "none"
     gate = "gated" if block.is_gated else "plain"
     if not isinstance(block, Experts):
         return f"{gate} {block.activation}"

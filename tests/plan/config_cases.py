@@ -29,6 +29,24 @@ NEO |= {"max_position_embeddings": 64, "window_size": 8}
 NEO |= {"bos_token_id": None, "eos_token_id": None, "attention_types": [[["global", "local"], 2]]}
 LLAMA4: Keys = MIXTRAL | HEAD | {"num_experts_per_tok": 1, "intermediate_size_mlp": 72}
 
+HYBRID: Keys = BASE | {"num_hidden_layers": 2}
+MAMBA: Keys = {"vocab_size": 101, "hidden_size": 48, "state_size": 10, "num_hidden_layers": 2}
+MAMBA_2: Keys = HYBRID | {
+    "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_n_groups": 2, "mamba_d_state": 10,
+    "mamba_chunk_size": 16,
+}  # fmt: skip
+DELTA: Keys = HYBRID | {
+    "linear_key_head_dim": 10, "linear_value_head_dim": 14, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+DELTA_MOE: Keys = DELTA | HEAD | MOE | {"num_experts": 5, "shared_expert_intermediate_size": 30}
+KIMI: Keys = BASE | {
+    "num_experts": 5, "num_experts_per_token": 2, "moe_intermediate_size": 26,
+    "num_shared_experts": 3, "linear_head_dim": 10, "linear_num_heads": 4, "kv_lora_rank": 18,
+    "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 14, "num_key_value_heads": 6,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+
 CASES: dict[str, tuple[str, Keys]] = {
     "gpt2": ("gpt2", GPT),
     "gpt2 with an inner width": ("gpt2", GPT | {"n_inner": 70}),
@@ -120,5 +138,29 @@ CASES: dict[str, tuple[str, Keys]] = {
     "youtu": ("youtu", {key: LATENT[key] for key in LATENT if key not in DEEPSEEK}),
     "llama4_text": ("llama4_text", LLAMA4 | {"interleave_moe_layer_step": 2}),
     "llama4_text, all sparse": ("llama4_text", LLAMA4 | {"num_hidden_layers": 4}),
+    "mamba": ("mamba", MAMBA | {"time_step_rank": 5}),
+    "falcon_mamba, biased": ("falcon_mamba", MAMBA | {"time_step_rank": 5, "use_bias": True}),
+    "mamba2": ("mamba2", MAMBA | {
+        "num_heads": 8, "head_dim": 12, "n_groups": 2, "chunk_size": 16}),
+    "bamba": ("bamba", MAMBA_2 | {"attn_layer_indices": [1]}),
+    "falcon_h1": ("falcon_h1", MAMBA_2 | HEAD | {"mamba_d_ssm": 96}),
+    "granitemoehybrid": ("granitemoehybrid", MAMBA_2 | {
+        "layer_types": ["mamba", "attention"], "num_local_experts": 5, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 30}),
+    "granitemoehybrid, dense": ("granitemoehybrid", MAMBA_2 | {
+        "layer_types": ["mamba", "attention"], "num_local_experts": 0,
+        "shared_intermediate_size": 30}),
+    "jamba": ("jamba", MIXTRAL | {
+        "num_experts": 5, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 5,
+        "mamba_d_state": 10, "expert_layer_period": 2, "expert_layer_offset": 1}),
+    "kimi_linear": ("kimi_linear", KIMI),
+    "lfm2": ("lfm2", HYBRID | {
+        "layer_types": ["conv", "full_attention"], "block_multiple_of": 8}),
+    "minimax": ("minimax", HYBRID | HEAD | {
+        "num_local_experts": 5, "num_experts_per_tok": 2, "block_size": 16}),
+    "olmo_hybrid": ("olmo_hybrid", DELTA | {"linear_num_key_heads": 4}),
+    "qwen3_next": ("qwen3_next", DELTA_MOE),
+    "qwen3_5_text": ("qwen3_5_text", DELTA | HEAD),
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", DELTA_MOE),
 }  # fmt: skip
 """Sizes are made up, and no two are equal where a mistake could hide."""

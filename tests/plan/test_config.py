@@ -113,7 +113,8 @@ def test_norms_that_multiply_in_float32() -> None:
     wide = {case for case in CASES if of_case(case).has_wide_norm}
     assert wide == {
         "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "cohere", "cohere2", "gpt_oss",
-        "helium", "vaultgemma", "flex_olmo",
+        "helium", "vaultgemma", "flex_olmo", "olmo_hybrid", "qwen3_next", "qwen3_5_text",
+        "qwen3_5_moe_text",
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from torchtally.plan.architecture.geometry import geometry_of
 from torchtally.plan.architecture.model import LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import OF_THE_VOCABULARY, weights_of
-from torchtally.plan.closed_form import Count, Number, closed_form
+from torchtally.plan.closed_form import Count, FlopsPerToken, Number, closed_form
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
@@ -46,6 +46,8 @@ class TokenFlops:
     """Forward, the logits."""
     attention: Quantity
     """Forward, scores and their products with values, in all layers."""
+    recurrence: Quantity
+    """Forward, of mixers with a state in attention's place: their scans and convolutions."""
     forward: Quantity
     backward: Quantity
     recompute: Quantity
@@ -65,14 +67,17 @@ def token_flops(
     """FLOPs for one token of a training step on sequences of this length."""
     weights, head = weight_flops(model), head_flops(model)
     scores = attention_flops(model, sequence, attention)
-    forward = total("forward", PER_TOKEN, {"weights": weights, "attention": scores, "logits": head})
+    scans = recurrence_flops(model, sequence)
+    parts = {"weights": weights, "attention": scores}
+    parts |= {"recurrence": scans} if scans.value else {}
+    forward = total("forward", PER_TOKEN, parts | {"logits": head})
     backward = derive("backward", PER_TOKEN, "2 * forward", PALM, forward=forward)
     again = recompute_flops(
-        recompute, layers_flops=_sum("layers", weights, scores), attention_flops=scores
+        recompute, layers_flops=_sum("layers", weights, scores, scans), attention_flops=scores
     )
     both = total("model FLOPs", PER_TOKEN, {"forward": forward, "backward": backward})
     hardware = total("hardware FLOPs", PER_TOKEN, {"model_flops": both, "recompute": again})
-    return TokenFlops(weights, head, scores, forward, backward, again, both, hardware)
+    return TokenFlops(weights, head, scores, scans, forward, backward, again, both, hardware)
 
 
 def weight_flops(model: Model) -> Quantity:
@@ -113,10 +118,30 @@ def attention_flops(
 def layer_attention_flops(layer: Layer, sequence: Amount, attention: Convention) -> Quantity:
     """Those of one kind of layer, in all its layers."""
     mixer = layer.attention
+    if mixer is None:
+        return derive("attention", PER_TOKEN, "0")
     S = of(sequence, Unit.TOKENS, "sequence")
     value_dim = mixer.value_head_dim if isinstance(mixer, LatentAttention) else mixer.head_dim
     keys = keys_seen(geometry_of(mixer, int(S.value)), attention)
     return _scores_flops(layer.count, mixer.heads, mixer.head_dim, value_dim, keys)
+
+
+def recurrence_flops(model: Model, sequence: Amount) -> Quantity:
+    """Forward FLOPs of one token's scans and convolutions, by the published algorithms: they grow
+    with a chunk, not with the sequence.
+    """
+    S = max(int(of(sequence, Unit.TOKENS).value), 1)
+    parts = {
+        f"kind_{n}": _scans_flops(kind.count, kind.recurrence.scan_flops(S))
+        for n, kind in enumerate(model.kinds)
+        if kind.recurrence is not None
+    }
+    return total("recurrence", PER_TOKEN, parts) if parts else derive("recurrence", PER_TOKEN, "0")
+
+
+@closed_form("recurrence", PER_TOKEN)
+def _scans_flops(layers: Count, scan: FlopsPerToken) -> str:
+    return "layers * scan"
 
 
 @closed_form("attention", PER_TOKEN, PALM)

@@ -115,15 +115,61 @@ def kv_cache_bytes(
 
 
 def layer_cache_bytes(
-    kind: Layer, sequence: Amount, sequences: Amount = 1, cache: Cache = PLAIN
+    kind: Layer,
+    sequence: Amount,
+    sequences: Amount = 1,
+    cache: Cache = PLAIN,
+    chips: int = 1,
 ) -> Quantity:
-    """Of one kind of layer, in all its layers."""
-    tokens = kept_tokens(kind.attention, of(sequence, Unit.TOKENS, "sequence"), cache)
-    heads, key_bytes, value_bytes = entry_of(kind.attention, cache)
+    """Of one kind of layer, in all its layers: keys and values, states, which chips share."""
+    parts = {}
+    if kind.recurrence is not None:
+        parts["state"] = state_bytes(kind, sequences, cache, chips)
+    if kind.attention is not None:
+        parts["keys_and_values"] = _attention_bytes(
+            kind.attention, kind.count, sequence, sequences, cache
+        )
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    return total("cache", Unit.BYTES, parts) if parts else of(0, Unit.BYTES, "cache")
+
+
+def state_bytes(
+    kind: Layer, sequences: Amount = 1, cache: Cache = PLAIN, chips: int = 1
+) -> Quantity:
+    """Of recurrences: in float32, and the last inputs of the convolution in 16 bits.
+
+    Transformers keeps as many inputs as the convolution sees, engines one less.
+    """
+    assert kind.recurrence is not None
+    state = kind.recurrence.state
+    kept = max(state.kernel - (cache.kind is CacheKind.PAGED), 0)
+    return _state_bytes(kind.count, state.numbers, state.channels * kept, sequences, chips)
+
+
+@closed_form(
+    "state", Unit.BYTES, "transformers, LinearAttentionLayer; vLLM, MambaStateShapeCalculator"
+)  # fmt: skip
+def _state_bytes(
+    layers: Count, numbers: Count, convolved: Count, sequences: Count,
+    chips: Count = 1, state_itemsize: BytesEach = 4, itemsize: BytesEach = 2,
+) -> str:  # fmt: skip
+    return "layers * (numbers * state_itemsize + convolved * itemsize) * sequences / chips"
+
+
+def _attention_bytes(
+    attention: SelfAttention | LatentAttention,
+    count: int,
+    sequence: Amount,
+    sequences: Amount,
+    cache: Cache,
+) -> Quantity:
+    tokens = kept_tokens(attention, of(sequence, Unit.TOKENS, "sequence"), cache)
+    heads, key_bytes, value_bytes = entry_of(attention, cache)
     each = (heads, key_bytes, value_bytes)
-    if isinstance(kind.attention, LatentAttention) and cache.is_compressed:
-        return _latent_bytes(kind.count, *each[1:], tokens, sequences, cache.kept.layer_bytes)
-    return _keys_and_values_bytes(kind.count, *each, tokens, sequences, cache.kept.layer_bytes)
+    if isinstance(attention, LatentAttention) and cache.is_compressed:
+        return _latent_bytes(count, *each[1:], tokens, sequences, cache.kept.layer_bytes)
+    return _keys_and_values_bytes(count, *each, tokens, sequences, cache.kept.layer_bytes)
 
 
 def entry_of(attention: SelfAttention | LatentAttention, cache: Cache) -> tuple[int, int, int]:

@@ -51,7 +51,7 @@ def attention_saved(
     yield from _core_saved(at, attention)
 
 
-def is_masked(at: Setting, attention: SelfAttention | LatentAttention) -> bool:
+def is_masked(at: Setting, attention: SelfAttention | LatentAttention | None) -> bool:
     """PyTorch's attention is given a mask as a tensor. Kernels that know windows need none."""
     return not at.is_fused and needs_mask(attention, at.tokens)
 
@@ -129,7 +129,12 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
         if is_copied and not at.is_fused and at.inner_bytes < FLOAT32_BYTES:
             yield at.keep("result, copied", VALUES, at.inner_bytes, INNER, "layout", **sizes)
         yield at.keep("result", VALUES, at.inner_bytes, INNER, "attention's backward", **sizes)
-    yield from _output_saved(at, attention, is_kept_already=at.kernel is AttentionKernel.FLASH)
+    is_gated = isinstance(attention, SelfAttention) and attention.has_gate
+    if is_gated:
+        yield at.keep("its gate", VALUES, at.inner_bytes, INNER, "sigmoid, and its product",
+                       **sizes)  # fmt: skip
+    is_kept = at.kernel is AttentionKernel.FLASH and not is_gated
+    yield from _output_saved(at, attention, is_kept_already=is_kept)
 
 
 def _output_saved(

@@ -40,7 +40,14 @@ from torchtally.plan.activations.setting import (
     setting_of,
 )
 from torchtally.plan.adapters import FirstLayer
-from torchtally.plan.architecture.model import FeedForward, LatentAttention, Layer, Model
+from torchtally.plan.architecture.model import (
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Model,
+    SelfAttention,
+)
 from torchtally.plan.architecture.weights import Group, layer_weights
 from torchtally.plan.closed_form import Bytes, Count, closed_form
 from torchtally.plan.flops import Recompute
@@ -194,26 +201,37 @@ def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
         return
     if kind.norms:
         yield from norm_saved(at, "attention's norm", stream, is_input=True)
-    yield from attention_saved(at, kind.attention, input_bytes)
+    yield from _mixers_saved(at, kind, input_bytes)
     if at.dropout:
         yield from dropout_saved(at, "attention")
     if kind.norms >= 2:
         yield from _second_norm_saved(at, kind)
     has_input = kind.norms == 1 and kind.is_parallel
-    if isinstance(kind.feed_forward, FeedForward):
-        yield from feed_forward_saved(at, kind.feed_forward, input_bytes, is_input_kept=has_input)
-    else:
-        yield from experts_saved(at, kind.feed_forward, input_bytes)
-    if at.dropout:
+    match kind.feed_forward:
+        case FeedForward():
+            yield from feed_forward_saved(
+                at, kind.feed_forward, input_bytes, is_input_kept=has_input
+            )
+        case Experts():
+            yield from experts_saved(at, kind.feed_forward, input_bytes)
+    if at.dropout and kind.feed_forward is not None:
         yield from dropout_saved(at, "feed-forward")
     for n in range(2, kind.norms):
         yield from norm_saved(at, f"norm {n + 1}, of a result", at.inner_bytes)
+
+
+def _mixers_saved(at: Setting, kind: Layer, input_bytes: int) -> Iterator[Saved]:
+    if kind.attention is not None:
+        yield from attention_saved(at, kind.attention, input_bytes)
+    if kind.recurrence is not None:
+        yield from kind.recurrence.saved(at, input_bytes)
 
 
 def _first_layer_saved(
     at: Setting, kind: Layer, first: FirstLayer, input_bytes: int
 ) -> Iterator[Saved]:
     """Of adapters' first layer: its input has no gradient, so its first norm keeps nothing."""
+    assert kind.attention is not None, "adapter_of refuses others"
     yield from attention_saved(at, kind.attention, input_bytes)
     if at.dropout and first.has_stream:
         yield from dropout_saved(at, "attention")
@@ -266,10 +284,13 @@ def _embedding_saved(at: Setting) -> Iterator[Saved]:
 
 
 def _turned_head_dim(kind: Layer) -> int:
-    attention = kind.attention
-    if isinstance(attention, LatentAttention):
-        return attention.rotary_head_dim
-    return attention.head_dim if attention.is_rotary else 0
+    match kind.attention:
+        case LatentAttention():
+            return kind.attention.rotary_head_dim
+        case SelfAttention() if kind.attention.is_rotary:
+            return kind.attention.head_dim
+        case _:
+            return 0
 
 
 def _head_saved(at: Setting) -> Iterator[Saved]:

@@ -15,12 +15,13 @@ from torchtally.errors import UnknownFamilyError
 from torchtally.plan.architecture.config_keys import BY_HAND, Config, excerpt, load
 from torchtally.plan.architecture.families import Family, read_decoder
 from torchtally.plan.architecture.gpt_like import GPT_LIKE
+from torchtally.plan.architecture.hybrids import HYBRIDS
 from torchtally.plan.architecture.llama_like import LLAMA_LIKE
 from torchtally.plan.architecture.mixtures import MIXTURES
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.multimodal import NARROWED, WRAPPERS, text_part
 
-FAMILIES: Mapping[str, Family] = GPT_LIKE | LLAMA_LIKE | MIXTURES
+FAMILIES: Mapping[str, Family] = GPT_LIKE | LLAMA_LIKE | MIXTURES | HYBRIDS
 """Every model_type of a text model that can be read."""
 GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 

@@ -20,6 +20,7 @@ from torchtally.plan.architecture.model import (
     Model,
     SelfAttention,
 )
+from torchtally.plan.mixers.base import Recurrence
 
 Says = bool | str
 """A fixed answer, or the key that gives it."""
@@ -38,10 +39,20 @@ class Names:
     inner: tuple[str, ...] = ("intermediate_size",)
     context: tuple[str, ...] = ("max_position_embeddings",)
     activation: str = "hidden_act"
+    """"": silu, which no key says."""
     dropout: str = ""
     """Of what is added to the residual stream; "": none. A dot leads into a table."""
     embedding_dropout: str = ""
     attention_dropout: str = "attention_dropout"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a layer has."""
+
+    has_attention: bool = True
+    has_recurrence: bool = False
+    has_feed_forward: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +93,13 @@ class Family:
     has_embedding_norm: bool = False
     has_final_norm: Callable[[Config], bool] | None = None
     latent: Callable[[Config], LatentAttention] | None = None
+    has_gate: bool = False
+    """Of attention's result."""
+    recurrence: Callable[[Config], Recurrence] | None = None
+    parts: Callable[[Config, int], tuple[Parts, ...]] | None = None
+    """What each layer has; None: attention and a feed-forward."""
+    inner: Callable[[Config], int] | None = None
+    """The inner width, where it is not a key's."""
     experts: Callable[[Config], Experts] | None = None
     sparse_layers: Callable[[Config, int], frozenset[int]] = lambda config, L: frozenset(range(L))
     """Those whose feed-forward is a mixture, where there are experts."""
@@ -149,30 +167,35 @@ def head_dim(config: Config, d: int, h: int) -> int:
 
 def _layers(config: Config, family: Family, width: int) -> list[Layer]:
     L = layers_of(config, family)
+    parts = family.parts(config, L) if family.parts else (Parts(),) * L
     norms = family.norms if isinstance(family.norms, int) else family.norms(config)
     is_parallel = says(config, family.is_parallel)
-    attentions = _attentions(config, family, width, L)
+    recurrence = family.recurrence(config) if family.recurrence else None
+    attends = any(part.has_attention for part in parts)
+    attentions = _attentions(config, family, width, L) if attends else [None] * L
     sparse = family.sparse_layers(config, L) if family.experts else frozenset()
-    dense = None if len(sparse) == L else _feed_forward(config, family, width)
+    fed = {at for at, part in enumerate(parts) if part.has_feed_forward}
+    dense = None if fed <= sparse else _feed_forward(config, family, width)
     experts = family.experts(config) if family.experts and sparse else None
     if experts and experts.active > experts.experts:
         raise config.wrong("experts", f"{experts.active} of {experts.experts} cannot be chosen")
     layers = []
-    for at, attention in enumerate(attentions):
-        inner = experts if at in sparse else dense
-        assert inner is not None
-        layers.append(
-            Layer(
-                count=1, attention=attention, feed_forward=inner, norms=norms,
-                is_parallel=is_parallel,
-            )
-        )  # fmt: skip
+    for at, (attention, part) in enumerate(zip(attentions, parts, strict=True)):
+        layer = Layer(
+            count=1,
+            attention=attention if part.has_attention else None,
+            recurrence=recurrence if part.has_recurrence else None,
+            feed_forward=(experts if at in sparse else dense) if part.has_feed_forward else None,
+            norms=norms,
+            is_parallel=is_parallel,
+        )
+        layers.append(replace(layer, norms=min(norms, layer.blocks)) if family.parts else layer)
     return layers
 
 
 def _attentions(
     config: Config, family: Family, width: int, layers: int
-) -> list[SelfAttention | LatentAttention]:
+) -> list[SelfAttention | LatentAttention | None]:
     if family.latent is not None:
         return [family.latent(config)] * layers
     plain = _self_attention(config, family, width)
@@ -206,6 +229,7 @@ def _self_attention(config: Config, family: Family, width: int) -> SelfAttention
         is_rotary=family.is_rotary,
         is_partly_rotary=_is_partly_rotary(config, family),
         sinks=h if family.sinks else 0,
+        has_gate=family.has_gate,
     )
 
 
@@ -220,12 +244,14 @@ def _kv_heads(config: Config, family: Family, h: int) -> int:
 
 def _feed_forward(config: Config, family: Family, width: int) -> FeedForward:
     inner = config.size_or_none(*family.names.inner) if family.has_wide_inner else None
+    if family.inner is not None:
+        inner = family.inner(config)
     if inner is None:
         inner = 4 * width if family.has_wide_inner else config.size(*family.names.inner)
     return FeedForward(
         width=inner,
         is_gated=family.is_gated,
-        activation=config.text(family.names.activation),
+        activation=config.text(family.names.activation) if family.names.activation else "silu",
         has_bias=says(config, family.mlp_bias),
         is_fused=family.is_fused_gate,
     )

@@ -11,9 +11,9 @@ def geometry_of(attention: SelfAttention | LatentAttention, sequence: int) -> Ge
     return causal(sequence, attention.window, is_chunked=attention.is_chunked)
 
 
-def needs_mask(attention: SelfAttention | LatentAttention, sequence: int) -> bool:
+def needs_mask(attention: SelfAttention | LatentAttention | None, sequence: int) -> bool:
     """PyTorch's attention knows no windows: transformers gives it a mask as a tensor, from a
     sequence as long as the window or the chunk on (masking_utils.py, `_ignore_causal_mask_sdpa`).
     """
-    window = None if isinstance(attention, LatentAttention) else attention.window
+    window = attention.window if isinstance(attention, SelfAttention) else None
     return window is not None and window <= sequence

@@ -111,7 +111,7 @@ def _after_the_first(config: Config, layers: int) -> frozenset[int]:
     return frozenset(range(config.count("first_k_dense_replace"), layers))
 
 
-def _typed_layers(dense: int) -> Callable[[Config, int], frozenset[int]]:
+def typed_layers(dense: int) -> Callable[[Config, int], frozenset[int]]:
     """Those that `mlp_layer_types` calls sparse, or else all but so many first ones."""
 
     def sparse(config: Config, layers: int) -> frozenset[int]:
@@ -140,7 +140,7 @@ def _llama4_layers(config: Config, layers: int) -> frozenset[int]:
     return frozenset(range(step - 1, layers, step)) if listed is None else listed
 
 
-def _latent(config: Config) -> LatentAttention:
+def latent_of(config: Config) -> LatentAttention:
     has_bias = config.flag("attention_bias")
     return LatentAttention(
         heads=config.size("num_attention_heads"),
@@ -165,7 +165,7 @@ def _glm_head_norms(config: Config, h: int, k: int, D: int) -> tuple[int, ...]:
 
 
 DEEPSEEK = Family(
-    latent=_latent, experts=_deepseek_experts, sparse_layers=_after_the_first,
+    latent=latent_of, experts=_deepseek_experts, sparse_layers=_after_the_first,
     left_out=_predicting_layers,
 )  # fmt: skip
 
@@ -207,18 +207,18 @@ MIXTURES = {
     "flex_olmo": replace(
         BIASED_ATTENTION, head_norms=whole, experts=_olmoe_experts, has_wide_norm=True
     ),
-    "glm4_moe_lite": replace(DEEPSEEK, sparse_layers=_typed_layers(1)),
+    "glm4_moe_lite": replace(DEEPSEEK, sparse_layers=typed_layers(1)),
     "mellum": replace(
         BIASED_ATTENTION, head_norms=each_head, experts=_narrow_experts,
-        sparse_layers=_typed_layers(0), windows=by_layer(listed_layers),
+        sparse_layers=typed_layers(0), windows=by_layer(listed_layers),
         left_out=_predicting_layers,
     ),
-    "minicpm3": Family(latent=_latent, mlp_bias="mlp_bias"),
+    "minicpm3": Family(latent=latent_of, mlp_bias="mlp_bias"),
     "minimax_m2": Family(
         head_norms=whole, experts=_mixtral_experts, is_partly_rotary=True
     ),
     "solar_open": replace(BIASED_ATTENTION, experts=_deepseek_experts),
-    "youtu": Family(latent=_latent),
+    "youtu": Family(latent=latent_of),
     "llama4_text": replace(
         BIASED_ATTENTION, names=Names(inner=("intermediate_size_mlp",)),
         experts=_llama4_experts, sparse_layers=_llama4_layers,

@@ -6,6 +6,8 @@ file would have it; what a model has not is 0, None or False.
 
 from dataclasses import dataclass
 
+from torchtally.plan.mixers.base import Recurrence
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfAttention:
@@ -37,6 +39,8 @@ class SelfAttention:
     """One more matrix, of positions' keys, as in Transformer-XL (arXiv 1901.02860) and Gopher."""
     sinks: int = 0
     """Learned scores that no token takes up: one for each head in gpt-oss."""
+    has_gate: bool = False
+    """The result is multiplied by a gate of its size, which queries' matrix makes too: Qwen3-Next's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +108,44 @@ class Experts:
     are_all_run: bool = False
     """Transformers' module computes every expert for every token, with those that are not chosen
     given zeros: Llama 4's."""
+    is_shared_fused: bool = False
+    """Gate and first projection of the shared part are one matrix."""
     has_router_bias: bool = False
     """A trained bias of the router; not DeepSeek-V3's correction, which is a buffer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One kind of layer, and how many of it there are."""
+    """One kind of layer, and how many of it there are: mixers of tokens, and a feed-forward.
+
+    Of a transformer each has attention and a feed-forward. A hybrid's may lack either, have a
+    recurrence in attention's place, or both beside each other (Falcon-H1).
+    """
 
     count: int
-    attention: SelfAttention | LatentAttention
-    feed_forward: FeedForward | Experts
+    attention: SelfAttention | LatentAttention | None
+    feed_forward: FeedForward | Experts | None
+    recurrence: Recurrence | None = None
     norms: int = 2
     """Of the model's width."""
     is_parallel: bool = False
     """Attention and feed-forward are given the same input, and their results are added, as in
     GPT-NeoX."""
+
+    @property
+    def has_mixer(self) -> bool:
+        return self.attention is not None or self.recurrence is not None
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """What chips that share the layer must divide: heads, groups."""
+        heads = () if self.attention is None else (self.attention.heads,)
+        return heads + (() if self.recurrence is None else self.recurrence.split)
+
+    @property
+    def blocks(self) -> int:
+        """Halves that add their result to the residual stream: 2, or 1 where it has one of them."""
+        return self.has_mixer + (self.feed_forward is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ Matrices have the shape in which torch and transformers keep them, (out, in).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from math import prod
@@ -30,6 +30,7 @@ class Group(StrEnum):
 
     EMBEDDING = "embedding"
     ATTENTION = "attention"
+    RECURRENCE = "recurrence"
     FEED_FORWARD = "feed-forward"
     EXPERTS = "experts"
     ROUTER = "router"
@@ -93,14 +94,19 @@ def _weights(model: Model) -> Iterator[Weight]:
 
 def layer_weights(layer: Layer, model: Model) -> Iterator[Weight]:
     """Those of one kind of layer, in all its layers."""
-    if isinstance(layer.attention, SelfAttention):
-        yield from _self_attention(layer.attention, model.width, layer.count)
-    else:
-        yield from _latent_attention(layer.attention, model.width, layer.count)
-    if isinstance(layer.feed_forward, FeedForward):
-        yield from _feed_forward(layer.feed_forward, model.width, layer.count)
-    else:
-        yield from _experts(layer.feed_forward, model.width, layer.count)
+    match layer.attention:
+        case SelfAttention():
+            yield from _self_attention(layer.attention, model.width, layer.count)
+        case LatentAttention():
+            yield from _latent_attention(layer.attention, model.width, layer.count)
+    if layer.recurrence is not None:
+        for weight in layer.recurrence.weights(model.width):
+            yield replace(weight, count=weight.count * layer.count)
+    match layer.feed_forward:
+        case FeedForward():
+            yield from _feed_forward(layer.feed_forward, model.width, layer.count)
+        case Experts():
+            yield from _experts(layer.feed_forward, model.width, layer.count)
     yield from _norm("norms", model, layer.norms * layer.count)
 
 
@@ -114,7 +120,7 @@ def _norm(name: str, model: Model, count: int = 1) -> Iterator[Weight]:
 def _self_attention(self_attention: SelfAttention, d: int, count: int) -> Iterator[Weight]:
     group = Group.ATTENTION
     h, k, D = self_attention.heads, self_attention.kv_heads, self_attention.head_dim
-    rows = {"q": h * D, "k": k * D, "v": k * D}
+    rows = {"q": h * D * (1 + self_attention.has_gate), "k": k * D, "v": k * D}
     if self_attention.is_fused:
         rows = {"qkv": sum(rows.values())}
     for name, out in rows.items():
@@ -195,7 +201,7 @@ def _experts(experts: Experts, d: int, count: int) -> Iterator[Weight]:
     if experts.shared_width:
         shared = FeedForward(
             width=experts.shared_width, is_gated=experts.is_gated, activation=experts.activation,
-            has_bias=experts.has_shared_bias,
+            has_bias=experts.has_shared_bias, is_fused=experts.is_shared_fused,
         )  # fmt: skip
         yield from _feed_forward(shared, d, count)
     if experts.has_shared_gate:

@@ -31,7 +31,8 @@ from torchtally.plan.inference.engines import Engine
 from torchtally.plan.inference.formats import WeightFormat
 from torchtally.plan.inference.placement import Placement
 from torchtally.plan.inference.weights import weight_bytes
-from torchtally.plan.kv_cache import Cache, entry_of, kept_tokens
+from torchtally.plan.kv_cache import Cache, entry_of, kept_tokens, state_bytes
+from torchtally.plan.mixers.base import Recurrence
 from torchtally.plan.parallel.attention import kernel_of
 from torchtally.plan.parallel.communication import all_reduce, all_to_all, group
 from torchtally.plan.parallel.compute import layer_streams
@@ -39,6 +40,7 @@ from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, PassTimes
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.overlap import exposed_s
 from torchtally.plan.parallel.pace import Host
+from torchtally.plan.parallel.recurrence import scan_s
 from torchtally.plan.quantity import Quantity, of, total_s
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.attention import AttentionShape, Fused, fused_kernel, shares_of
@@ -53,6 +55,8 @@ ACTIVATION_BYTES = 2
 """Of an element between products: 16 bits."""
 DECODE_LAUNCHES = 2
 """Attention of few queries: blocks of keys by themselves, and their sum (Flash-Decoding)."""
+STATE_LAUNCHES = 2
+"""Of a recurrence: the convolution's update, and the state's."""
 CACHE_LAUNCHES = 2
 """New keys, and new values, are put into the cache."""
 LOGIT_BYTES = 16
@@ -191,7 +195,7 @@ class Generator:
     def _layer(self, kind: Layer, tokens: NewTokens) -> "LayerTimes":
         products = tuple(self._products(kind, tokens))
         streams = self._streams(kind, tokens)
-        attention = self._attention(kind, tokens)
+        attention = self._mixers(kind, tokens)
         product_total = _total("products", products)
         stream_total = _total("streaming", tuple(stream.forward for stream in streams))
         work = product_total.value + stream_total.value + attention.value
@@ -285,6 +289,27 @@ class Generator:
         weights = tuple(self.placement.share(weight, kind) for weight in layer_weights(kind, model))
         return layer_streams(kind, model, weights, tokens.new, layout, self.kernels)
 
+    def _mixers(self, kind: Layer, tokens: NewTokens) -> Quantity:
+        parts = {}
+        if kind.attention is not None:
+            parts["attention_s"] = self._attention(kind, tokens)
+        if kind.recurrence is not None:
+            parts["recurrence_s"] = self._recurrence(kind, kind.recurrence, tokens)
+        if len(parts) == 1:
+            return next(iter(parts.values()))
+        return total_s("attention and recurrence", **parts)
+
+    def _recurrence(self, kind: Layer, recurrence: Recurrence, tokens: NewTokens) -> Quantity:
+        """A scan of the prompt; of few tokens, the state is read and written once."""
+        tensor = self.placement.tensor
+        if tokens.is_prompt and tokens.new > 1:
+            return scan_s(
+                recurrence, tokens.rows, tokens.new, tensor, self.chip, "bfloat16",
+                ACTIVATION_BYTES, self.bandwidth_bytes_per_s,
+            )  # fmt: skip
+        state = state_bytes(replace(kind, count=1), tokens.sequences, self.cache, tensor)
+        return state_s(state, self.bandwidth_bytes_per_s, STATE_LAUNCHES)
+
     def _attention(self, kind: Layer, tokens: NewTokens) -> Quantity:
         if tokens.is_prompt and tokens.new > 1:
             return self._prompt_attention(kind, tokens)
@@ -293,6 +318,7 @@ class Generator:
     def _prompt_attention(self, kind: Layer, tokens: NewTokens) -> Quantity:
         """A fused kernel over the whole prompt; latent keys and values are expanded for it."""
         attention, b, S = kind.attention, tokens.sequences, tokens.new
+        assert attention is not None
         heads = max(1, attention.heads // self.placement.tensor)
         D = attention.head_dim
         E = attention.value_head_dim if isinstance(attention, LatentAttention) else D
@@ -310,10 +336,11 @@ class Generator:
         its short vectors (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
         """
         mine = self.placement.cached(kind).attention
+        assert mine is not None
         context = of(tokens.context, Unit.TOKENS, "context")
         keys = kept_tokens(mine, context, replace(self.cache, block=1))
         kv_heads, key_bytes, value_bytes = entry_of(mine, self.cache)
-        queries = max(1, kind.attention.heads // self.placement.tensor) * tokens.rows
+        queries = max(1, kind.split[0] // self.placement.tensor) * tokens.rows
         D = E = mine.head_dim
         if isinstance(mine, LatentAttention):
             D, E = mine.kv_rank + mine.rotary_head_dim, mine.kv_rank
@@ -327,6 +354,7 @@ class Generator:
         )  # fmt: skip
 
     def _attention_kernel(self, kind: Layer) -> Fused:
+        assert kind.attention is not None
         layout = Layout(implementation=self.engine.implementation)
         return kernel_of(
             self.chip, "bfloat16", kind.attention, layout, is_masked=False, is_dropped=False
@@ -345,7 +373,7 @@ class Generator:
         is_spread = at.expert > 1 and isinstance(kind.feed_forward, Experts)
         if at.tensor > 1:
             once = all_reduce(tokens.rows * row_bytes, group(at.tensor, 1, cluster), cluster)
-            sums = 1 if kind.is_parallel or is_spread else 2
+            sums = 1 if kind.is_parallel or is_spread else kind.blocks
             parts["all_reduce_s"] = layers_s(sums, once.paced(pace).seconds)
         if is_spread:
             assert isinstance(kind.feed_forward, Experts)
@@ -377,7 +405,7 @@ def vector_product_s(product: Product, chip: Chip) -> float | None:
 
 def _stream_launches(streams: list[PassTimes], kind: Layer) -> int:
     """Kernels: both norms of a layer are one stream, and so are turned queries and keys."""
-    times = {"norms": kind.norms, "residuals": 2, "rotation": 2}
+    times = {"norms": kind.norms, "residuals": kind.blocks, "rotation": 2}
     return sum(stream.forward_launches * times.get(stream.forward.name, 1) for stream in streams)
 
 
@@ -401,6 +429,13 @@ def engine_s(
 ) -> str:
     """A host is waited for where it takes longer than the device."""
     return "layers * layer_s + round_s + max(host_s - device_s, 0)"
+
+
+@closed_form("recurrence", Unit.SECONDS, "estimated: its state read and written once")
+def state_s(
+    state: Bytes, bandwidth_bytes_per_s: BytePerS, launches: Count, kernel_s: Seconds = KERNEL_S
+) -> str:  # fmt: skip
+    return "2 * state / bandwidth_bytes_per_s + launches * kernel_s"
 
 
 @closed_form("sampling", Unit.SECONDS)

@@ -71,7 +71,11 @@ def held_cache(generator: Generator, sequences: int, context: int) -> Quantity:
     """Keys and values of a chip's heads."""
     parts = {
         f"kind_{n}": layer_cache_bytes(
-            generator.placement.cached(kind), context, sequences, generator.cache
+            generator.placement.cached(kind),
+            context,
+            sequences,
+            generator.cache,
+            generator.placement.tensor,
         )
         for n, kind in enumerate(generator.model.kinds)
     }
@@ -89,6 +93,8 @@ def buffers_of(generator: Generator, sequences: int, prompt: int) -> Quantity:
 def _inner_width(kind: Layer) -> int:
     """The widest that a token is in a layer: gate and up together."""
     block = kind.feed_forward
+    if block is None:
+        return 0
     width = block.width
     if isinstance(block, Experts):
         width = block.active * block.width + block.shared_width

@@ -12,7 +12,7 @@ from math import ceil
 
 from torchtally.chips import Cluster
 from torchtally.errors import UsageError
-from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
+from torchtally.plan.architecture.model import Experts, Layer, Model, SelfAttention
 from torchtally.plan.architecture.weights import Group, Weight, layer_weights, weights_of
 from torchtally.plan.parallel.shards import on_chip
 
@@ -45,11 +45,11 @@ class Placement:
                 f"has {cluster.count}."
             )
         for kind in model.kinds:
-            if kind.attention.heads % self.tensor:
-                raise UsageError(
-                    f"--layout: tp {self.tensor} does not divide {kind.attention.heads} heads of "
-                    f"{model.name}."
-                )
+            for heads in kind.split:
+                if heads % self.tensor:
+                    raise UsageError(
+                        f"--layout: tp {self.tensor} does not divide {heads} heads of {model.name}."
+                    )
         if self.expert > 1 and not model.is_mixture:
             raise UsageError(f"--layout: ep {self.expert}, and {model.name} has no experts.")
         if self.chips % self.expert:
@@ -74,7 +74,7 @@ class Placement:
         if weight.group is Group.EXPERTS and self.expert > 1:
             return replace(weight, shape=(ceil(first / self.expert), *rest))
         attention = kind.attention
-        if not isinstance(attention, LatentAttention):
+        if isinstance(attention, SelfAttention):
             rows = self.kv_heads(attention.kv_heads) * attention.head_dim
             if weight.name in ("k", "v", "k bias", "v bias"):
                 return replace(weight, shape=(rows, *rest))
@@ -89,7 +89,7 @@ class Placement:
 
     def cached(self, kind: Layer) -> Layer:
         """The layer as one chip keeps its keys and values: latent ones whole on every chip."""
-        if isinstance(kind.attention, LatentAttention):
+        if not isinstance(kind.attention, SelfAttention):
             return kind
         kept = replace(kind.attention, kv_heads=self.kv_heads(kind.attention.kv_heads))
         return replace(kind, attention=kept)

@@ -15,7 +15,7 @@ from torchtally.plan.parallel import passes
 from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, PassTimes, word_of
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.step import Workload
-from torchtally.plan.quantity import Quantity, total_s
+from torchtally.plan.quantity import Quantity, of, total_s
 from torchtally.timing.roofline.attention import AttentionShape, Fused, fused_kernel
 from torchtally.timing.roofline.launches import fused_attention_launches
 from torchtally.units import Unit
@@ -41,6 +41,8 @@ def attention_s(
     part of what the layer's geometry leaves. A kernel that is given a mask does all.
     """
     attention, b = kind.attention, layout.micro_batch
+    if attention is None:
+        return PassTimes(of(0.0, Unit.SECONDS), of(0.0, Unit.SECONDS), 0, 0)
     is_masked = is_given_mask(attention, sequence, layout)
     heads = attention.heads // layout.inner_split
     D, E = attention.head_dim, attention.head_dim
@@ -77,7 +79,7 @@ def attention_s(
 
 
 def is_given_mask(
-    attention: SelfAttention | LatentAttention, sequence: int, layout: Layout
+    attention: SelfAttention | LatentAttention | None, sequence: int, layout: Layout
 ) -> bool:
     """A window is a mask to transformers' modules. Kernels made for it skip what it leaves out."""
     return layout.implementation is Implementation.EAGER and needs_mask(attention, sequence)
@@ -98,6 +100,7 @@ def fused_kernels(layout: Layout, workload: Workload) -> tuple[Fused, ...]:
             is_dropped=dropout > 0,
         )
         for kind in model.kinds
+        if kind.attention is not None
     )
 
 

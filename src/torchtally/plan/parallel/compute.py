@@ -15,6 +15,7 @@ from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import (
     Experts,
+    FeedForward,
     LatentAttention,
     Layer,
     Model,
@@ -22,12 +23,14 @@ from torchtally.plan.architecture.model import (
 )
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.flops import Recompute
+from torchtally.plan.mixers.base import Recurrence
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel import passes
 from torchtally.plan.parallel.attention import attention_s, is_given_mask
 from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, PassTimes, word_of
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import MemoryPasses
+from torchtally.plan.parallel.recurrence import BACKWARD_KERNELS, FORWARD_KERNELS, scan_s
 from torchtally.plan.parallel.shards import experts_run, layer_on_chip, rows_of
 from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.recipes import Recipe
@@ -77,7 +80,24 @@ def layer_work(
     products = _products(weights, kind, tokens, layout, work)
     attention = attention_s(kind, model, sequence, layout, work)
     moved = layer_streams(kind, model, weights, sequence, layout, work)
+    if kind.recurrence is not None:
+        moved.append(_recurrence_s(kind.recurrence, tokens, sequence, layout, work))
     return _work(products, moved, attention)
+
+
+def _recurrence_s(
+    recurrence: Recurrence, tokens: int, sequence: int, layout: Layout, work: KernelTimes
+) -> PassTimes:
+    recipe = work.recipe
+    there, back = (
+        scan_s(
+            recurrence, tokens, sequence, layout.inner_split, work.chip, recipe.activations,
+            recipe.activation_bytes, work.bandwidth_bytes_per_s, is_backward=is_backward,
+        )
+        for is_backward in (False, True)
+    )  # fmt: skip
+    back = back.with_name("recurrence, backward")
+    return PassTimes(there, back, FORWARD_KERNELS, BACKWARD_KERNELS)
 
 
 def recompute_s(work: ChipWork, layout: Layout) -> Quantity:
@@ -210,18 +230,13 @@ def layer_streams(
     normed = passes.norm(model.norm, how, stream, is_wide=model.has_wide_norm)
     streams = [
         work.stream("norms", kind.norms * split, normed),
-        work.stream("residuals", 2 * split, passes.residual(how, size, stream)),
+        work.stream("residuals", kind.blocks * split, passes.residual(how, size, stream)),
     ]
     if model.dropout:
-        streams.append(work.stream("dropouts", 2 * whole, passes.dropout(how, size)))
+        streams.append(work.stream("dropouts", kind.blocks * whole, passes.dropout(how, size)))
     attention, block = kind.attention, kind.feed_forward
-    heads = (
-        attention.heads
-        if isinstance(attention, LatentAttention)
-        else attention.heads + attention.kv_heads
-    )
-    rotated = tokens * heads * attention.head_dim // layout.inner_split
-    if isinstance(attention, LatentAttention) or attention.is_rotary:
+    rotated = tokens * _turned(attention) // layout.inner_split
+    if rotated:
         streams.append(work.stream("rotation", rotated, passes.rotation(how, size, stream)))
     if isinstance(attention, SelfAttention) and (
         attention.head_norm_sizes or attention.has_plain_head_norms
@@ -238,26 +253,19 @@ def layer_streams(
         for name, count in (("queries", attention.heads), ("keys", attention.kv_heads)):
             elements = tokens * count * attention.head_dim // layout.inner_split
             streams.append(work.stream(f"norms of {name}", elements, normed))
-    if is_given_mask(attention, sequence, layout):
+    if attention is not None and is_given_mask(attention, sequence, layout):
         streams += _mask_streams(attention, tokens, sequence, layout, work)
-    is_gated = block.is_gated
-    forks = (0 if isinstance(attention, LatentAttention) or attention.is_fused else 2) + is_gated
+    is_gated = block is not None and block.is_gated
+    is_apart = isinstance(attention, SelfAttention) and not attention.is_fused
+    forks = 2 * is_apart + is_gated
     if forks:
         streams.append(work.stream("branches", forks * whole, passes.branches(how, stream)))
     if stream != size:
         # Norms' results, for each product that is given one: forks and one more of both blocks.
-        casts = (forks + 2) * whole
+        casts = (forks + kind.blocks) * whole
         streams.append(work.stream("casts", casts, passes.operand_cast(size, stream)))
-    width = block.width
-    if isinstance(block, Experts):
-        chosen = experts_run(block, how)
-        width = chosen * block.width + block.shared_width
-        routed = passes.routing(size, is_masked=chosen > block.active)
-        streams.append(work.stream("routing", chosen * whole, routed))
-    inner = tokens * width // layout.inner_split
-    streams.append(
-        work.stream("activation", inner, passes.activation(block.activation, is_gated, how, size))
-    )
+    if block is not None:
+        streams += _block_streams(block, tokens, whole, layout, work)
     parameters = sum(weight.elements for weight in weights)
     if recipe.is_autocast:
         casts = recipe.weight_bytes + DTYPE_BYTES[recipe.products]
@@ -269,6 +277,31 @@ def layer_streams(
         added = MemoryPasses(0, reads * recipe.gradient_bytes, 0, len(weights))
         streams.append(work.stream("gradients added up", parameters, added))
     return streams
+
+
+def _turned(attention: SelfAttention | LatentAttention | None) -> int:
+    """Numbers of a token's queries and keys that turn with its position."""
+    match attention:
+        case LatentAttention():
+            return attention.heads * attention.head_dim
+        case SelfAttention() if attention.is_rotary:
+            return (attention.heads + attention.kv_heads) * attention.head_dim
+        case _:
+            return 0
+
+
+def _block_streams(
+    block: FeedForward | Experts, tokens: int, whole: int, layout: Layout, work: KernelTimes
+) -> Iterator[PassTimes]:
+    how, size = layout.implementation, work.recipe.activation_bytes
+    width = block.width
+    if isinstance(block, Experts):
+        chosen = experts_run(block, how)
+        width = chosen * block.width + block.shared_width
+        routed = passes.routing(size, is_masked=chosen > block.active)
+        yield work.stream("routing", chosen * whole, routed)
+    moved = passes.activation(block.activation, block.is_gated, how, size)
+    yield work.stream("activation", tokens * width // layout.inner_split, moved)
 
 
 def stream_bytes(recipe: Recipe, implementation: Implementation) -> int:

@@ -78,11 +78,14 @@ def _tensor_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]
     """Across nodes it is possible, and slow. Megatron-LM pads a vocabulary that does not divide."""
     for kind in model.kinds:
         attention, block = kind.attention, kind.feed_forward
-        if attention.heads % layout.tensor:
+        for parts in kind.recurrence.split if kind.recurrence is not None else ():
+            if parts % layout.tensor:
+                yield f"{parts} heads or groups of a recurrence do not divide by tp {layout.tensor}"
+        if attention is not None and attention.heads % layout.tensor:
             yield f"{attention.heads} heads do not divide by tp {layout.tensor}"
         if isinstance(attention, SelfAttention) and attention.kv_heads % layout.tensor:
             yield f"{attention.kv_heads} KV heads do not divide by tp {layout.tensor}"
-        if block.width % layout.tensor:
+        if block is not None and block.width % layout.tensor:
             what = "feed-forward" if isinstance(block, FeedForward) else "expert"
             yield f"{what} width {block.width} does not divide by tp {layout.tensor}"
         if isinstance(block, Experts) and block.shared_width % layout.tensor:
@@ -110,6 +113,8 @@ def _pipeline_limits(layout: Layout, model: Model, sequence: int) -> Iterator[st
 
 
 def _context_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:
+    if layout.context > 1 and any(kind.recurrence is not None for kind in model.kinds):
+        yield f"cp {layout.context}: chips that pass on a recurrence's state are not planned"
     if layout.context > 1 and sequence % (2 * layout.context):
         # Each chip gets a piece of the front and one of the back, which balances causal attention.
         yield (

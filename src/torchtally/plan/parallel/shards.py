@@ -20,12 +20,17 @@ BY_OUTPUTS = frozenset(
     (
         *("q", "k", "v", "qkv", "q up", "kv up", "relative positions", "sinks"),
         *("gate", "up", "gate and up"),
+        *("mixer in", "mixer qkvz", "mixer ba", "mixer qkv", "mixer q", "mixer k", "mixer v"),
+        *("mixer z", "mixer a", "mixer b", "mixer decay up", "mixer gate up", "mixer x", "mixer y"),
+        *("mixer in bias", "mixer x bias", "mixer y bias", "mixer heads", "mixer decay"),
+        *("mixer steps", "mixer steps bias", "mixer A", "mixer D", "convolution"),
+        *("convolution bias", "mixer gates", "mixer gates' bias"),
         *("q bias", "k bias", "v bias", "qkv bias"),
         *("gate bias", "up bias", "gate and up bias"),
         *("embedding", "head", "head bias"),
     )
 )
-BY_INPUTS = frozenset(("attention output", "down"))
+BY_INPUTS = frozenset(("attention output", "down", "mixer out", "mixer parts"))
 EXPERTS_BY_OUTPUTS = frozenset(("experts in", "experts in bias"))
 
 

@@ -90,10 +90,11 @@ def tensor_traffic(
     block = layer.feed_forward
     met = block.active + bool(block.shared_width) if isinstance(block, Experts) else 1
     routed = plain if met == 1 else _times(met, plain)
-    parts = {
-        "attention": _summing(plain, layout, cluster),
-        "feed_forward": _summing(routed, layout, cluster),
-    }
+    parts = {}
+    if layer.has_mixer:
+        parts["attention"] = _summing(plain, layout, cluster)
+    if block is not None:
+        parts["feed_forward"] = _summing(routed, layout, cluster)
     return add_up("tensor parallelism", parts)
 
 
@@ -134,6 +135,7 @@ def _hop(
     """A chip's keys and values, to the next one."""
     ring = group(layout.context, layout.tensor, cluster)
     attention = layer.attention
+    assert attention is not None, "context parallelism is refused without"
     heads = attention.heads if isinstance(attention, LatentAttention) else attention.kv_heads
     value_dim = (
         attention.value_head_dim if isinstance(attention, LatentAttention) else attention.head_dim

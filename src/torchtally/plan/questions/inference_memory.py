@@ -197,14 +197,21 @@ def _layers_table(model: Model, context: int, cache: Cache) -> Table:
     )
 
 
-def _kept(kind: Layer, context: int, cache: Cache) -> int:
+def _kept(kind: Layer, context: int, cache: Cache) -> int | None:
     tokens = of(context, Unit.TOKENS, "context")
+    if kind.attention is None:
+        return None
     return int(kept_tokens(kind.attention, tokens, cache).value)
 
 
 def attention_text(kind: Layer) -> str:
     """As in "8 of 32 heads, window 4096"."""
     attention = kind.attention
+    if kind.recurrence is not None:
+        beside = () if attention is None else (attention_text(replace(kind, recurrence=None)),)
+        return "; ".join((kind.recurrence.label, *beside))
+    if attention is None:
+        return "none"
     if isinstance(attention, LatentAttention):
         return f"latent, rank {attention.kv_rank} + {attention.rotary_head_dim}"
     shared = "" if attention.kv_heads == attention.heads else f" of {attention.heads}"

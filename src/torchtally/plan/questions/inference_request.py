@@ -108,7 +108,7 @@ def placement_of(request: Request, model: Model) -> Placement:
 
 def usual_placement(model: Model, cluster: Cluster) -> Placement:
     together = min(cluster.node_size, cluster.count)
-    tensor = gcd(together, *(kind.attention.heads for kind in model.kinds))
+    tensor = gcd(together, *(heads for kind in model.kinds for heads in kind.split))
     while cluster.count % tensor:
         tensor -= 1
     return Placement(tensor, cluster.count // tensor)
@@ -119,7 +119,7 @@ def draft_of(request: Request, asked: InferenceRequest, generator: Generator) ->
     if asked.draft is None:
         return None
     model, placement = asked.draft, generator.placement
-    heads = [kind.attention.heads for kind in model.kinds]
+    heads = [heads for kind in model.kinds for heads in kind.split]
     tensor = gcd(placement.tensor, *heads)
     if tensor != placement.tensor:
         raise UsageError(
