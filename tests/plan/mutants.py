@@ -26,6 +26,7 @@ PLAN = Path(torchtally.plan.__file__).parent
 HAND_SUMS = (
     "test_by_hand",
     "test_adapter_sums",
+    "test_hybrid_sums",
     "test_activations",
     "test_deep_linear",
     "test_mission",

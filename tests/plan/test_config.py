@@ -160,7 +160,7 @@ def test_routers_in_float32() -> None:
     wide = {case for case in mixtures if experts_of(of_case(case)).is_router_wide}
     assert {CASES[case][0] for case in wide} == {
         "deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "dots1", "ernie4_5_moe",
-        "solar_open",
+        "solar_open", "kimi_linear",
     }  # fmt: skip
 
 

@@ -137,14 +137,18 @@ def layer_cache_bytes(
 def state_bytes(
     kind: Layer, sequences: Amount = 1, cache: Cache = PLAIN, chips: int = 1
 ) -> Quantity:
-    """Of recurrences: in float32, and the last inputs of the convolution in 16 bits.
+    """Of recurrences: in float32 (lightning attention's in 16 bits), and the last inputs of the
+    convolution in 16 bits.
 
     Transformers keeps as many inputs as the convolution sees, engines one less.
     """
     assert kind.recurrence is not None
     state = kind.recurrence.state
     kept = max(state.kernel - (cache.kind is CacheKind.PAGED), 0)
-    return _state_bytes(kind.count, state.numbers, state.channels * kept, sequences, chips)
+    return _state_bytes(
+        kind.count, state.numbers, state.channels * kept, sequences, chips,
+        4 if state.is_wide else 2,
+    )  # fmt: skip
 
 
 @closed_form(

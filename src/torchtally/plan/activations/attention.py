@@ -71,6 +71,10 @@ def _head_norms_saved(at: Setting, self_attention: SelfAttention) -> Iterator[Sa
                            "norm", heads=heads, head_dim=head_dim)  # fmt: skip
             yield at.keep(f"scale of {name}' norm", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
                            "norm", heads=heads)  # fmt: skip
+    if self_attention.has_gate and at.inner_bytes == FLOAT32_BYTES and not at.is_fused:
+        # The norm is given a view of what queries' matrix makes, which autograd keeps whole.
+        yield at.keep("gate beside queries", QUERIES, FLOAT32_BYTES, INNER, "one tensor with them",
+                       **_sizes(self_attention))  # fmt: skip
     for n, size in enumerate(self_attention.head_norm_sizes):
         heads = self_attention.heads if n == 0 else self_attention.kv_heads
         rows = f"{TOKENS} * norms"

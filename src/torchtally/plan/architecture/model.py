@@ -40,7 +40,7 @@ class SelfAttention:
     sinks: int = 0
     """Learned scores that no token takes up: one for each head in gpt-oss."""
     has_gate: bool = False
-    """The result is multiplied by a gate of its size, which queries' matrix makes too: Qwen3-Next's."""
+    """Queries' matrix makes a gate too, by which the result is multiplied: Qwen3-Next's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

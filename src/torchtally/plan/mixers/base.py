@@ -27,6 +27,8 @@ class State:
     """Tokens that the convolution sees, the present one among them; 0: there is no convolution."""
     numbers: int
     """Of the recurrence."""
+    is_wide: bool = True
+    """It is kept in float32."""
 
 
 class Recurrence(ABC):

@@ -41,7 +41,7 @@ class Lightning(Recurrence):
 
     @property
     def state(self) -> State:
-        return State(0, 0, self.inner * self.head_dim)
+        return State(0, 0, self.inner * self.head_dim, is_wide=False)
 
     @property
     def moved(self) -> int:

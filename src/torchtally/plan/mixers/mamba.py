@@ -55,20 +55,20 @@ class Mamba(Recurrence):
         return self.rank + 2 * self.state_size
 
     def weights(self, d: int) -> Iterator[Weight]:
-        group, I = Group.RECURRENCE, self.inner  # noqa: E741: the paper's letter
-        yield Weight(IN, group, (2 * I, d), uses=ONCE)
+        group, inner = Group.RECURRENCE, self.inner
+        yield Weight(IN, group, (2 * inner, d), uses=ONCE)
         if self.has_bias:
-            yield Weight("mixer in bias", group, (2 * I,))
-        yield from convolution_weights(I, self.kernel, self.has_convolution_bias)
-        yield Weight("mixer parts", group, (self.parts, I), uses=ONCE)
-        yield Weight("mixer steps", group, (I, self.rank), uses=ONCE)
-        yield Weight("mixer steps bias", group, (I,))
-        yield Weight("mixer A", group, (I, self.state_size))
-        yield Weight("mixer D", group, (I,))
+            yield Weight("mixer in bias", group, (2 * inner,))
+        yield from convolution_weights(inner, self.kernel, self.has_convolution_bias)
+        yield Weight("mixer parts", group, (self.parts, inner), uses=ONCE)
+        yield Weight("mixer steps", group, (inner, self.rank), uses=ONCE)
+        yield Weight("mixer steps bias", group, (inner,))
+        yield Weight("mixer A", group, (inner, self.state_size))
+        yield Weight("mixer D", group, (inner,))
         if self.has_norms:
             yield Weight("mixer norm", Group.NORMS, (self.rank,))
             yield Weight("mixer norm", Group.NORMS, (self.state_size,), 2)
-        yield Weight(OUT, group, (d, I), uses=ONCE)
+        yield Weight(OUT, group, (d, inner), uses=ONCE)
         if self.has_bias:
             yield Weight("mixer out bias", group, (d,))
 

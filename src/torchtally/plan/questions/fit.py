@@ -129,6 +129,8 @@ def kernel_in_words(layout: Layout, workload: Workload) -> str:
     """Attention's kernel."""
     if layout.kernel is AttentionKernel.FLASH:
         names = dict.fromkeys(FUSED_WORDS[fused] for fused in fused_kernels(layout, workload))
+        if not names:
+            return "No layer has attention."
         return f"Attention's kernel: {' and '.join(names)} (--attention)."
     return "Attention keeps its scores: PyTorch has no fused kernel for it (--attention flash)."
 

@@ -81,8 +81,11 @@ def inference_memory(request: Request) -> Answer:
 
 
 def per_token(model: Model, cache: Cache) -> Quantity:
-    """Of one more token of a short sequence."""
-    return kv_cache_bytes(model, 1, 1, replace(cache, block=1))
+    """Of one more token of a short sequence. The state of a recurrence does not grow."""
+    grows = tuple(
+        replace(kind, recurrence=None) for kind in model.kinds if kind.attention is not None
+    )
+    return kv_cache_bytes(replace(model, kinds=grows), 1, 1, replace(cache, block=1))
 
 
 def most_sequences_served(request: Request) -> Answer:

@@ -115,7 +115,8 @@ def _token_flops(request: Request) -> Table:
     """FLOPs of one token, by where they go."""
     length, _ = sequence_of(request)
     flops = token_flops(request.of_model, length or 0, attention=request.attention)
-    parts = (flops.weights, flops.attention, flops.head)
+    scans = (flops.recurrence,) if flops.recurrence.value else ()
+    parts = (flops.weights, flops.attention, *scans, flops.head)
     whole = flops.forward.value
     return Table(
         title=f"FLOPs of one token, forward, in a sequence of {length or 0}",
