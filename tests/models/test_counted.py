@@ -17,10 +17,9 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 3, "intermediate_size": 56, "head_dim": 8,
 }  # fmt: skip
 HYBRID = SMALL | {
-    "model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "num_experts": 8,
-    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24,
-    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
+    "model_type": "lfm2_moe", "architectures": ["Lfm2MoeForCausalLM"], "num_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_dense_layers": 0,
+    "layer_types": ["conv", "full_attention"] * 2,
 }  # fmt: skip
 ENCODER_DECODER: dict[str, Any] = {
     "model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 101,
@@ -38,7 +37,7 @@ def written(folder: Path, values: dict[str, Any]) -> str:
 def test_experts_that_a_token_meets_and_those_that_it_does_not(tmp_path: Path) -> None:
     """Four layers of 8 experts, each of three matrices of 16 x 48: 6 of 8 are idle."""
     counted = count_model(written(tmp_path, HYBRID))
-    assert counted.name == "Qwen3NextForCausalLM"
+    assert counted.name == "Lfm2MoeForCausalLM"
     assert counted.parameters - counted.active == 4 * 6 * 3 * 16 * 48
 
 
@@ -64,7 +63,7 @@ def test_a_plan_says_where_its_numbers_are_from(tmp_path: Path, capsys: Capture)
     training = ("--tokens", "1B", "--gpus", "H100-SXM", "--mfu", "0.4")
     assert main(["plan", path, *training, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert "transformers' Qwen3NextForCausalLM" in " ".join(document["assumptions"])
+    assert "transformers' Lfm2MoeForCausalLM" in " ".join(document["assumptions"])
     active = count_model(path).active
     (flops,) = (each for each in document["figures"] if each["name"] == "training FLOPs")
     assert flops["value"] == 6 * active * 10**9
@@ -72,7 +71,7 @@ def test_a_plan_says_where_its_numbers_are_from(tmp_path: Path, capsys: Capture)
 
 def test_layouts_need_a_shape(tmp_path: Path, capsys: Capture) -> None:
     assert main(["plan", written(tmp_path, HYBRID), "--gpus", "2xH100-SXM"]) == 2
-    assert "Qwen3NextForCausalLM has no row" in capsys.readouterr().err
+    assert "Lfm2MoeForCausalLM has no row" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("has_transformers", [True, False])

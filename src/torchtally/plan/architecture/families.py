@@ -47,7 +47,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class LayerParts:
     """What a layer has."""
 
     has_attention: bool = True
@@ -96,7 +96,7 @@ class Family:
     has_gate: bool = False
     """Of attention's result."""
     recurrence: Callable[[Config], Recurrence] | None = None
-    parts: Callable[[Config, int], tuple[Parts, ...]] | None = None
+    parts: Callable[[Config, int], tuple[LayerParts, ...]] | None = None
     """What each layer has; None: attention and a feed-forward."""
     inner: Callable[[Config], int] | None = None
     """The inner width, where it is not a key's."""
@@ -167,7 +167,7 @@ def head_dim(config: Config, d: int, h: int) -> int:
 
 def _layers(config: Config, family: Family, width: int) -> list[Layer]:
     L = layers_of(config, family)
-    parts = family.parts(config, L) if family.parts else (Parts(),) * L
+    parts = family.parts(config, L) if family.parts else (LayerParts(),) * L
     norms = family.norms if isinstance(family.norms, int) else family.norms(config)
     is_parallel = says(config, family.is_parallel)
     recurrence = family.recurrence(config) if family.recurrence else None

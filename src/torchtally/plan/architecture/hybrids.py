@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from torchtally.plan.architecture.config_keys import Config, excerpt
-from torchtally.plan.architecture.families import Family, Names, Parts
+from torchtally.plan.architecture.families import Family, LayerParts, Names
 from torchtally.plan.architecture.llama_like import BIASED_ATTENTION, LLAMA, each_head, whole
 from torchtally.plan.architecture.mixtures import latent_of, typed_layers
 from torchtally.plan.architecture.model import Experts
@@ -13,8 +13,8 @@ from torchtally.plan.mixers.lightning import Lightning
 from torchtally.plan.mixers.mamba import Mamba
 from torchtally.plan.mixers.mamba2 import Mamba2
 
-ATTENDS, RECURS, BOTH = Parts(), Parts(False, True), Parts(True, True)
-UNFED = Parts(has_attention=False, has_recurrence=True, has_feed_forward=False)
+ATTENDS, RECURS, BOTH = LayerParts(), LayerParts(False, True), LayerParts(True, True)
+UNFED = LayerParts(has_attention=False, has_recurrence=True, has_feed_forward=False)
 WORDS = {
     "full_attention": True, "attention": True, "linear_attention": False, "mamba": False,
     "conv": False,
@@ -40,34 +40,34 @@ def _listed(config: Config, layers: int, *keys: str) -> tuple[bool, ...] | None:
     return None
 
 
-def _parts(attends: tuple[bool, ...]) -> tuple[Parts, ...]:
+def _parts(attends: tuple[bool, ...]) -> tuple[LayerParts, ...]:
     return tuple(ATTENDS if yes else RECURS for yes in attends)
 
 
-def _every_recurs(config: Config, layers: int) -> tuple[Parts, ...]:
+def _every_recurs(config: Config, layers: int) -> tuple[LayerParts, ...]:
     return (UNFED,) * layers
 
 
-def _every_does_both(config: Config, layers: int) -> tuple[Parts, ...]:
+def _every_does_both(config: Config, layers: int) -> tuple[LayerParts, ...]:
     return (BOTH,) * layers
 
 
-def _attends_every_fourth(config: Config, layers: int) -> tuple[Parts, ...]:
+def _attends_every_fourth(config: Config, layers: int) -> tuple[LayerParts, ...]:
     """Qwen3-Next's, by `full_attention_interval` where the file has it."""
     every = config.size_or_none("full_attention_interval") or 4
     return _parts(_listed(config, layers) or tuple((at + 1) % every == 0 for at in range(layers)))
 
 
-def _attends_by_turns(config: Config, layers: int) -> tuple[Parts, ...]:
+def _attends_by_turns(config: Config, layers: int) -> tuple[LayerParts, ...]:
     return _parts(_listed(config, layers) or tuple(at % 2 == 0 for at in range(layers)))
 
 
-def _bamba_parts(config: Config, layers: int) -> tuple[Parts, ...]:
+def _bamba_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
     attends = config.layers_listed("attn_layer_indices", layers) or frozenset()
     return _parts(tuple(at in attends for at in range(layers)))
 
 
-def _jamba_parts(config: Config, layers: int) -> tuple[Parts, ...]:
+def _jamba_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
     period, offset = config.setting("attn_layer_period"), config.count("attn_layer_offset")
     return _parts(tuple(at % period == offset for at in range(layers)))
 
@@ -77,17 +77,17 @@ def _jamba_sparse(config: Config, layers: int) -> frozenset[int]:
     return frozenset(at for at in range(layers) if at % period == offset)
 
 
-def _granite_parts(config: Config, layers: int) -> tuple[Parts, ...]:
+def _granite_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
     return _parts(_listed(config, layers, KEY, "layers_block_type") or (False,) * layers)
 
 
-def _lfm2_parts(config: Config, layers: int) -> tuple[Parts, ...]:
+def _lfm2_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
     attends = config.layers_listed("full_attn_idxs", layers)
     every = tuple(attends is None or at in attends for at in range(layers))
     return _parts(_listed(config, layers) or every)
 
 
-def _kimi_parts(config: Config, layers: int) -> tuple[Parts, ...]:
+def _kimi_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
     """Its published file numbers layers from one."""
     table = config.below("linear_attn_config")
     full = table.list_or_none("full_attn_layers") if table else None
@@ -311,8 +311,8 @@ HYBRIDS = {
         names=Names(context=("model_max_length",)), sparse_layers=typed_layers(1),
     ),
     "lfm2": Family(
-        names=Names(activation=""), recurrence=_short, parts=_lfm2_parts, inner=_lfm2_inner,
-        head_norms=each_head,
+        names=Names(activation="", attention_dropout=""), recurrence=_short, parts=_lfm2_parts,
+        inner=_lfm2_inner, head_norms=each_head,
     ),
     "minimax": Family(
         recurrence=_lightning, parts=_attends_by_turns, experts=_minimax_experts
