@@ -7,8 +7,9 @@ only they use. Losses are those of `tally train`, bit for bit on one device.
 
 import ast
 import inspect
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from string import Template
 from types import ModuleType
 from typing import Any
@@ -29,11 +30,13 @@ from torchtally.train.models import (
     rotary,
     transformer,
 )
+from torchtally.train.models import config as config_module
+from torchtally.train.models.config import TransformerConfig
 from torchtally.train.optimizers.build import IMPLEMENTATIONS, TORCHS, implementation
 from torchtally.train.optimizers.schedules import ScheduleConfig
 from torchtally.train.tasks import prepare_data
 
-MODULES = (order, linear, norms, rotary, attention, feed_forward, loss, transformer)
+MODULES = (config_module, order, linear, norms, rotary, attention, feed_forward, loss, transformer)
 UNUSED = ("no_past", "_apply")
 """Methods for other purposes than training on one device."""
 
@@ -53,9 +56,14 @@ from torch.utils.checkpoint import checkpoint
 
 STEPS, BATCH, MICRO_BATCH, SEQUENCE, STRIDE = $steps, $batch, $micro_batch, $sequence, $stride
 FILES = $files  # (path, dtype, byte of the first token, tokens)
-config = SimpleNamespace($sizes)
 device = $device
 
+
+class Config:
+$config
+
+
+config = Config()
 ''')
 
 LOOP = Template('''
@@ -137,14 +145,15 @@ def one_file(config: TrainConfig, place: str) -> str:
         for file in token_files(paths, split="train", dtype=data.dtype)
     ]
     model = config.model.transformer()
-    sizes = {key: value for key, value in asdict(model).items() if not isinstance(value, dict)}
-    sizes |= {"head_dim": model.head_dim, "rope_stretch": model.rope_stretch}
+    names = [field.name for field in fields(model)]
+    names += [name for name, member in vars(type(model)).items() if isinstance(member, property)]
+    sizes = {name: getattr(model, name) for name in names}
     head = HEAD.substitute(
         title=f"{model.layers} layers of width {model.width}", place=place, steps=config.steps,
         batch=config.batch, micro_batch=config.rows, sequence=config.tokens_of_sequence,
         stride=data.stride or config.tokens_of_sequence, files=files,
         device=AUTO if config.device == "auto" else repr(config.device),
-        sizes=", ".join(f"{key}={_literal(sizes[key])}" for key in sizes),
+        config=_config_text(sizes),
     )  # fmt: skip
     loop = LOOP.substitute(**_loop_values(config))
     definitions = _definitions(MODULES, sizes)
@@ -166,8 +175,22 @@ def _check(config: TrainConfig) -> None:
             raise UsageError(f"{key}: a file of its own cannot have it. Change it for --source.")
 
 
+def _config_text(sizes: Mapping[str, Any]) -> str:
+    """The body of a class with these sizes, and with the methods that they have here."""
+    (source,) = ast.parse(inspect.getsource(TransformerConfig)).body
+    assert isinstance(source, ast.ClassDef)
+    methods = [
+        ast.unparse(_Specialise({}).visit(node))
+        for node in source.body
+        if isinstance(node, ast.FunctionDef)
+        and not node.decorator_list and not node.name.startswith("_") and node.name != "model"
+    ]  # fmt: skip
+    lines = [f"{name} = {_literal(value)}" for name, value in sizes.items()]
+    return textwrap.indent("\n".join([*lines, *methods]), " " * 4)
+
+
 def _literal(value: Any) -> str:
-    if value is None or isinstance(value, int | float | str):
+    if value is None or isinstance(value, int | float | str | tuple):
         return repr(value)
     return f"SimpleNamespace({', '.join(f'{key}={item!r}' for key, item in asdict(value).items())})"
 
@@ -220,6 +243,8 @@ def _definitions(modules: Iterable[ModuleType], values: Mapping[str, Any]) -> di
                 definitions[name] = f"\n\n{ast.unparse(specialise.visit(node))}\n"
             case ast.Assign(targets=[ast.Name(id=name) | ast.Tuple(elts=[ast.Name(id=name), *_])]):
                 definitions[name] = ast.unparse(node)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                definitions[name] = ast.unparse(specialise.visit(node))
     return definitions
 
 
