@@ -1,10 +1,12 @@
 """Loops of others that were killed and started again end as those that were not: bit for bit."""
 
+import errno
 import math
 import os
 import random
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import torchtally
+from tests.train.checkpoints.injection import failing
 from tests.train.forked import forked
 from tests.train.loops import GPT, nano
 from tests.train.ranks.processes import RankDied, on_ranks
@@ -214,6 +217,25 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert "resuming from step 5" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("in_background", [True, False])
+def test_a_full_disk_ends_it_and_costs_no_checkpoint(
+    in_background: bool, tmp_path: Path, whole: dict[str, Tensor]
+) -> None:
+    nano(tmp_path, 3)
+    with ExitStack() as stack:
+
+        def fill(step: int, loss: float) -> None:
+            if step == 4:
+                full = failing(0, errno.ENOSPC, names=("write",), ever_after=True)
+                stack.enter_context(full)
+
+        with pytest.raises(CheckpointError, match=r"No space left on device.*Free some space"):
+            nano(tmp_path, STEPS, on_step=fill, in_background=in_background)
+    # That of step 4 may have been in the middle of being written.
+    assert Checkpoints(tmp_path).steps()[0] in ((3, 4) if in_background else (4,))
+    assert_equal(nano(tmp_path, STEPS), whole)
+
+
 # What is refused ---------------------------------------------------------------------------------
 
 
@@ -352,6 +374,27 @@ def test_ranks_go_on_each_with_its_own_batches(way: str, tmp_path: Path) -> None
     # FSDP2 and DDP read each other's, on another number of ranks.
     (alone,) = on_ranks(ranked, 1, tmp_path / "killed", "ddp", 4)
     assert {**alone, "x": 0} == {**whole[0], "x": 0}
+
+
+def ranked_until_a_signal(folder: Path) -> list[Any]:
+    """How a loop on ranks ends, of which one is signalled."""
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(nn.Linear(2, 2))
+    with torchtally.durable(folder, model=model, in_background=False) as run:
+        try:
+            for step in run.steps(10_000):
+                model(torch.ones(1, 2)).sum().backward()
+                if (step, dist.get_rank()) == (2, 1):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    time.sleep(0.2)
+        except SystemExit as end:
+            return [end.code, run.step]
+    return []
+
+
+def test_a_signal_to_one_rank_saves_and_ends_all(tmp_path: Path) -> None:
+    assert on_ranks(ranked_until_a_signal, 2, tmp_path) == [[143, 3], [143, 3]]
+    assert Checkpoints(tmp_path).steps() == [3]
 
 
 def test_a_notebook_shows_the_checkpoints(tmp_path: Path) -> None:
