@@ -188,3 +188,51 @@ def test_inference_of_qwen3_next_in_one_line(tmp_path: Path) -> None:
     state = 36 * (32 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 32 * 128) * 2)
     assert figures["KV cache"] == keys + state
     assert figures["KV cache of one token"] == token
+
+
+def mixer_bytes(name: str, tokens: int, chosen: str = "bf16", *, is_fused: bool = False) -> float:
+    """What the recurrence of a case keeps of one sequence."""
+    model = case(name)
+    how = Implementation.FUSED if is_fused else Implementation.EAGER
+    at = setting_of(model, 1, tokens, recipe(chosen), implementation=how)
+    (mixer, *_) = (kind.recurrence for kind in model.kinds if kind.recurrence is not None)
+    return float(sum(saved.bytes.value for saved in mixer.saved(at, at.inner_bytes)))
+
+
+def test_all_that_mamba_2_keeps() -> None:
+    scan = 4 * (3 * 8 * 16 + 5 * 8 * 10 + 3 * 96 + 2 * 8)
+    chunks = (2 * 2 + 1) * 960 * 4 + 8 * 3**2 * 4
+    # Token by token: input, projected, steps; then float32: inputs twice, steps twice; the result.
+    narrow = 2 * (48 + 240 + 2 * 8 + 96) + 4 * (2 * 96 + 2 * 8) + 4 * (5 * 96 + 2)
+    assert mixer_bytes("mamba2", 32) == 32 * (narrow + scan) + 35 * 136 * 2 + chunks
+    wide = 4 * (48 + 240 + 2 * 8 + 96) + 4 * (96 + 136 + 8) + 4 * (4 * 96 + 2)
+    assert mixer_bytes("mamba2", 32, "fp32") == 32 * (wide + scan) + 35 * 136 * 4 + chunks
+
+
+def test_all_that_mamba_keeps() -> None:
+    narrow = 2 * (48 + 2 * 96 + 25 + 96 + 2 * 96 + 960 + 96 + 96 + 96)
+    kept = 32 * (narrow + 4 * (3 * 960 + 96 + 96)) + 35 * 96 * 2
+    assert mixer_bytes("mamba", 32) == kept
+    fused = 2049 * 2 * (48 + 2 * 96 + 25 + 96) + 2 * 2 * 960 * 4
+    assert mixer_bytes("mamba", 2049, is_fused=True) == fused
+
+
+def test_all_that_the_delta_rule_keeps() -> None:
+    scores, norm = 5 * 4 * 64, 3 * 56 + 4
+    narrow = 2 * (48 + 96 + 4 + 2 * 56 + 56)
+    each = narrow + 4 * (8 * 4 + 8 * 40 + 3 * 56 + scores + norm)
+    states = 2 * 10 * 56 * 4
+    assert mixer_bytes("qwen3_5_text", 128) == 128 * each + 131 * 96 * 2 + states
+    wide = 4 * (48 + 96 + 4 + 2 * 56 + 56) + 4 * (8 * 4 + 12 * 40 + 3 * 56 + scores + norm)
+    assert mixer_bytes("qwen3_5_text", 128, "fp32") == 128 * wide + 131 * 96 * 4 + states
+    fused = 2 * (48 + 96 + 96 + 4 + 4 * 64 + 2 * 56 + 56) + 4 * 4
+    assert mixer_bytes("qwen3_5_text", 128, is_fused=True) == 128 * fused
+
+
+def test_all_that_lightning_attention_and_a_convolution_keep() -> None:
+    each = 2 * (48 + 3 * 60 + 6 * 60 + 6 * 16 + 60 + 2 * 60 + 60) + 4 * 60
+    assert mixer_bytes("minimax", 32) == 32 * each + 2 * 60 * 10 * 2
+    fused = 32 * 2 * (48 + 3 * 60 + 3 * 60 + 60 + 2 * 60 + 60)
+    assert mixer_bytes("minimax", 32, is_fused=True) == fused
+    each = 2 * (48 + 3 * 48 + 48 + 48)
+    assert mixer_bytes("lfm2", 32) == 32 * each + 34 * 48 * 2
