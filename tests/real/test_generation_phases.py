@@ -65,6 +65,17 @@ def planned_bytes(family: str, tokens: int, kind: CacheKind, folder: Path) -> in
     return int(kv_cache_bytes(model, tokens, B, Cache(kind)).value)
 
 
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+def test_a_beam_search_runs_to_its_end(early_stopping: object, tmp_path: Path) -> None:
+    """Each of B prompts has three beams from the start; every beam keeps its keys and values."""
+    ledger = generated("llama", num_beams=3, early_stopping=early_stopping)
+    generation = generation_of(ledger)
+    assert len(generation.decodes) == NEW - 1
+    model = read_config(written(tmp_path, config("llama")))
+    held = int(kv_cache_bytes(model, KEPT, 3 * B, Cache(CacheKind.DYNAMIC)).value)
+    assert generation.passes[-1].cache_bytes == held
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "deepseek_v3"])
 def test_a_dynamic_cache_is_that_of_the_closed_form(family: str, tmp_path: Path) -> None:
     generation = generation_of(generated(family))

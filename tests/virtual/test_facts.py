@@ -350,6 +350,31 @@ def test_the_assumption_goes_with_all_that_follows_from_a_choice():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda x, mask: x > -1e9, True),
+        (lambda x, mask: x <= mask, False),
+        (lambda x, mask: mask < x, True),
+        (lambda x, mask: mask >= x, False),
+        (lambda x, mask: x > mask + 1e10, None),
+    ],
+)
+def test_scores_above_a_mask_are_an_assumption(
+    ask: Callable[[Tensor, Tensor], Tensor], answer: bool | None
+):
+    """What transformers' beam search asks after each token: can an open beam improve?"""
+    answers = []
+
+    def script() -> None:
+        mask = torch.full((N,), -1e9, device="cuda")
+        answers.append(bool(ask(torch.randn(N, device="cuda"), mask).any()))
+
+    (read,) = traced(script).placeholders
+    assert (read.given == "assumed: unknown scores lie above -1e9") is (answer is not None)
+    assert answers == [bool(answer)]
+
+
 def test_one_hot_of_many_ids_is_as_wide_as_their_bounds():
     def script() -> None:
         assert F.one_hot(ids("cuda")).shape == (N, 100)

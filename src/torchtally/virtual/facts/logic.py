@@ -1,6 +1,7 @@
 """Comparisons, and what follows from their answers."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -46,6 +47,8 @@ def compare(call: Invocation) -> Derived:
         return truth(name in ("eq", "le", "ge"))
     if len(call.inputs) == 2 and (spans := compared(name, *call.inputs)) is not None:
         return Facts(0, 1, spans=spans)
+    if name in ("lt", "le", "gt", "ge") and (answer := above_mask(name, one, other)) is not None:
+        return answer
     if name in ("gt", "ge"):
         one, other, name = other, one, {"gt": "lt", "ge": "le"}[name]
     if name == "le":
@@ -69,6 +72,23 @@ def is_less(one: Facts, other: Facts) -> bool | None:
     if is_below(one, other):
         return True
     return False if one.lower >= other.upper else None
+
+
+MASKED = -1e9
+"""What stands for minus infinity among scores (transformers' beam search, generation/utils.py)."""
+
+
+def above_mask(name: str, one: Facts, other: Facts) -> Facts | None:
+    """Unknown floats, which are taken to be finite, are taken to lie above what is masked."""
+    is_first = is_unknown(one) and other.upper <= MASKED
+    if not (is_first or (is_unknown(other) and one.upper <= MASKED)):
+        return None
+    return replace(constant(int(is_first == (name in ("gt", "ge")))), is_assumed=True)
+
+
+def is_unknown(facts: Facts) -> bool:
+    """Nothing is known but that elements are finite."""
+    return facts.is_finite and facts.lower == -math.inf and facts.upper == math.inf
 
 
 def share_below(one: Facts, other: Facts) -> float | None:

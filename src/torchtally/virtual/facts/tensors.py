@@ -84,10 +84,14 @@ def assumption_of(virtuals: Iterable[VirtualStorage | None]) -> str | None:
     return None
 
 
-def spread_of(virtuals: Iterable[VirtualStorage | None]) -> str:
+UNMASKED = "assumed: unknown scores lie above -1e9"
+"""What is said where a script asks whether unknown numbers exceed masked ones."""
+
+
+def spread_of(sources: Iterable[VirtualStorage | None], default: str = EVEN) -> str:
     """What was assumed of how the elements of one of them are spread within their bounds."""
-    assumptions = (virtual.assumption for virtual in virtuals if virtual is not None)
-    return next(filter(None, assumptions), EVEN)
+    assumptions = (virtual.assumption for virtual in sources if virtual is not None)
+    return next(filter(None, assumptions), default)
 
 
 def settled(facts: Facts, sources: Sequence[VirtualStorage | None]) -> tuple[Facts, str | None]:
@@ -96,7 +100,10 @@ def settled(facts: Facts, sources: Sequence[VirtualStorage | None]) -> tuple[Fac
     if assumption is not None:
         return replace(facts, is_assumed=True), assumption
     is_spread = facts.is_spread and not facts.is_constant
-    return facts, spread_of(sources) if facts.is_assumed or is_spread else None
+    if not facts.is_assumed and not is_spread:
+        return facts, None
+    is_guess = facts.is_constant and not all(map(is_informed, sources))
+    return facts, spread_of(sources, UNMASKED if is_guess else EVEN)
 
 
 def keep_facts(tensor: Tensor, facts: Facts, assumption: str | None) -> None:
