@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.documents import REPOSITORY
 
 CONTENTS: dict[str, tuple[str, ...]] = {
-    "Start": ("README.md",),
+    "Start": ("README.md", "docs/how_to.md"),
     "The lecture": ("docs/lecture/README.md", "docs/lecture/*.md"),
     "A run": (
         "docs/report.md", "docs/view.md", "docs/memory.md", "docs/time.md", "docs/compile.md",
