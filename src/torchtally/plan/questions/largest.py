@@ -95,7 +95,8 @@ def largest_batch(request: Request) -> Answer:
         question="largest-batch",
         headline=(
             answer,
-            f" sequences of {workload.sequence} tokens fit each of ",
+            f" {'sequence' if count == 1 else 'sequences'} of {workload.sequence} tokens"
+            f" {'fits' if count == 1 else 'fit'} each of ",
             *chips_text(workload.cluster),
             f" with {subject_text(request)}",
         ),
