@@ -32,6 +32,8 @@ from torchtally.cli.plan_inference import (
     inference_request,
 )
 from torchtally.cli.plan_options import given_options, refuse_unused
+from torchtally.cli.plan_samples import EXAMPLES as SAMPLE_EXAMPLES
+from torchtally.cli.plan_samples import add_samples, has_samples, sample_of
 from torchtally.errors import UnknownFamilyError, UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
@@ -50,6 +52,8 @@ SUMMARY = "plan a training or inference without a script: time, memory, layout, 
 
 RECIPE = "mixed"
 """Where --recipe is not given."""
+DEFAULT_CHIP = "H100-SXM"
+"""Whose operators a class is counted by, where --gpus is not given."""
 
 EPILOG = """\
 The question follows from the arguments:
@@ -118,7 +122,7 @@ def epilog() -> str:
     return (
         f"{EPILOG}recipes (default {RECIPE}):\n{recipes}\noptimizers:\n{optimizers}\n\n"
         f"weights of inference:\n{formats_text()}\n{EXAMPLES}{INFERENCE_EXAMPLES}"
-        f"{ADAPTER_EXAMPLES}"
+        f"{ADAPTER_EXAMPLES}{SAMPLE_EXAMPLES}"
     )
 
 
@@ -134,6 +138,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
     _add_model(parser)
     _add_training(parser)
+    add_samples(parser)
     add_adapters(parser)
     add_inference(parser)
     _add_chips(parser)
@@ -447,18 +452,22 @@ def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | 
 
 
 def _without_tokens(request: "Request", is_limited: bool) -> "Callable[[Request], Answer]":
+    from torchtally.plan.questions.counted import counted_card, counted_fit
     from torchtally.plan.questions.fit import fit
     from torchtally.plan.questions.model_card import model_card
     from torchtally.plan.questions.tokens_within import tokens_within
 
+    counted = None if request.subject is None else request.subject.counted
+    has_step = counted is not None and counted.step is not None
     if request.cluster is not None:
-        return tokens_within if is_limited else fit
+        whole = counted_fit if has_step else fit
+        return tokens_within if is_limited else whole
     if is_limited:
         raise UsageError(
             "--deadline and --budget need more: --tokens 1T (what should be rented?) or "
             "--gpus 8xH100-SXM (on how many tokens?)."
         )
-    return model_card
+    return counted_card if has_step else model_card
 
 
 def request(args: argparse.Namespace) -> "Request":
@@ -574,29 +583,49 @@ def _model(args: argparse.Namespace) -> "Subject | None":
     if args.parameters is not None:
         return subject(int(args.parameters))
     if args.model is not None:
-        return _subject_of(args.model)
+        return _subject_of(args)
     return subject(_decoder(args)) if sizes else None
 
 
-def _subject_of(text: str) -> "Subject":
-    """A model by its name or file; of a family without a row, what its own class counts."""
-    from torchtally.plan.architecture.lookup import config_of
-    from torchtally.plan.questions import counted_subject, subject
+def _subject_of(args: argparse.Namespace) -> "Subject":
+    """A model by its name or file; of a family without a row, or with images and sound, what its
+    own class counts.
+    """
+    from torchtally.plan.architecture.lookup import config_of, is_file
+    from torchtally.plan.questions import subject
 
+    if has_samples(args) and is_file(args.model):
+        return _counted_subject(args)
     try:
-        return subject(_model_of(text))
+        return subject(_model_of(args.model))
     except UnknownFamilyError as unknown:
         if find_spec("transformers") is None:
             raise UnknownFamilyError(
-                f"{unknown} With transformers installed its parameters are counted."
+                f"{unknown} With transformers installed its own class is counted."
             ) from None
-        from torchtally.models.counted import count_model
+        from torchtally.models.counted import is_countable
 
-        try:
-            counted = count_model(str(config_of(text)))
-        except UsageError:  # of a class that transformers has not, either
-            raise unknown from None
-        return counted_subject(counted.parameters, counted.active, counted.name)
+        if not is_countable(str(config_of(args.model))):
+            raise
+        return _counted_subject(args)
+
+
+def _counted_subject(args: argparse.Namespace) -> "Subject":
+    from torchtally.chips import chip
+    from torchtally.models.counted import count_model
+    from torchtally.plan.architecture.lookup import config_of
+    from torchtally.plan.questions import counted_subject
+    from torchtally.plan.recipes import recipe
+
+    cluster = _cluster(args)
+    return counted_subject(
+        count_model(
+            str(config_of(args.model)),
+            sample_of(args),
+            recipe(args.recipe or RECIPE),
+            chip(DEFAULT_CHIP) if cluster is None else cluster.chip,
+        )
+    )
 
 
 def _model_of(text: str) -> "Model | int":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.plan_adapters import OPTIONS as ADAPTERS
 from torchtally.cli.plan_inference import OPTIONS as INFERENCE
+from torchtally.cli.plan_samples import OPTIONS as SAMPLES
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,12 +31,14 @@ SERVED = frozenset(("prompt", "weights", "kv_cache", "kv_block", "engine", "memo
 """What the memory of a model that generates depends on."""
 TUNED = frozenset((*ADAPTERS, "weights", "recipe", "optimizer", "recompute", "attention", "memory"))
 """What the memory of a fine-tuning depends on."""
+IN_CLASS = frozenset((*SAMPLES, "sequence", "micro_batch", "recipe"))
+"""What a step depends on that is counted in the model's own class."""
 GUESSED = frozenset(("draft", "guesses", "acceptance"))
 ALWAYS = frozenset(("gpus", "compare"))
 """Without --gpus, those that describe a chip are refused before."""
 CHECKED = frozenset(
     (*MODEL, *BY_SIZES, *COUNTED, *STEP, "tokens", "mfu", "price", "deadline", "budget",
-     "largest", "tokens_per_s", "flops", "top", *INFERENCE, *ADAPTERS)
+     "largest", "tokens_per_s", "flops", "top", *INFERENCE, *ADAPTERS, *SAMPLES)
 )  # fmt: skip
 """Every option that has to change an answer; what is not here is of the output, or asks."""
 
@@ -61,6 +64,7 @@ def used_options(request: "Request", question: Question) -> Options:
     """What the question's answer depends on, of this model on these chips."""
     from torchtally.plan.questions.chips_needed import fewest_chips, what_to_rent
     from torchtally.plan.questions.compute_budget import compute_budget
+    from torchtally.plan.questions.counted import counted_card, counted_fit
     from torchtally.plan.questions.fine_tuning import (
         fine_tuning,
         largest_tuned_batch,
@@ -86,6 +90,8 @@ def used_options(request: "Request", question: Question) -> Options:
     uses: dict[Question, set[str] | Options] = {
         model_card: {"recipe", "optimizer", *counted},
         fit: STEP,
+        counted_card: {*IN_CLASS, "optimizer"},
+        counted_fit: {*IN_CLASS, "optimizer", "memory", "peak"},
         training_time: _training_time(request),
         fewest_chips: {"tokens", "mfu", "deadline", "optimizer", "memory", "price", *RATE,
                        *counted},
@@ -115,7 +121,8 @@ def _counted(request: "Request") -> Options:
     from torchtally.plan.questions.request import sequence_of
 
     if request.subject is None or request.subject.model is None:
-        return frozenset()
+        counted = None if request.subject is None else request.subject.counted
+        return IN_CLASS if counted is not None and counted.step is not None else frozenset()
     length, _ = sequence_of(request)
     return COUNTED if length is not None else frozenset(("sequence",))
 

@@ -89,6 +89,8 @@ class Inputs:
             # A model may change what it is given: a cache of keys and values.
             if isinstance(value, InputSpec):
                 return value.on_gpu(weight_dtype)
+            if type(value) is dict:
+                return {name: moved(inner) for name, inner in value.items()}
             return copy.deepcopy(value, memo)
 
         return Inputs(

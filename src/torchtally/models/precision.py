@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from torchtally.errors import check_choice
+from torchtally.plan.recipes import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,14 @@ def step_precision(name: str) -> StepPrecision:
     """The precision of this name. Raises UsageError for any other."""
     check_choice("unknown precision", name, PRECISIONS)
     return PRECISIONS[name]
+
+
+def precision_of(recipe: Recipe) -> StepPrecision | None:
+    """How a plan's recipe computes; None where its products have a dtype of their own: fp8."""
+    dtypes = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
+    weights = dtypes[recipe.weights]
+    if recipe.is_autocast:
+        return StepPrecision(recipe.summary, weights, dtypes[recipe.products])
+    if recipe.products == "tf32":
+        return StepPrecision(recipe.summary, weights, is_tf32=True)
+    return StepPrecision(recipe.summary, weights) if recipe.products == recipe.weights else None

@@ -1,4 +1,6 @@
-"""Models by name: a class in the user's code, a config.json of transformers, a name of timm."""
+"""Models by name: a class in the user's code, a config.json of transformers or diffusers, a name of
+timm.
+"""
 
 import ast
 import importlib
@@ -15,16 +17,12 @@ import torch
 from torch import nn
 
 from torchtally.errors import ScriptError, UsageError, did_you_mean
+from torchtally.models.calls import CHANNELS, IMAGE, LABELLED, USUAL_SEQUENCE
 from torchtally.models.inputs import InputSpec, input_spec
 from torchtally.reading import read_bytes
 
 CONFIG = "config.json"
-SEQUENCE = 1024
-"""Tokens of a text model that is given no input, or as many as it takes."""
-CHANNELS, IMAGE = 3, 224
 TOKENS, PIXELS = "input_ids", "pixel_values"
-LABELLED = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "ForMaskedLM")
-"""Ends of classes of transformers whose labels are tokens like the input's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,7 @@ def _file(path: str) -> ModuleType:
     return module
 
 
-# transformers -------------------------------------------------------------------------------------
+# transformers and diffusers -----------------------------------------------------------------------
 
 
 def _of_config(path: str) -> ModelSource:
@@ -152,8 +150,12 @@ def _of_config(path: str) -> ModelSource:
         values = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as JSON ({error}).") from error
+    if isinstance(values, dict) and isinstance(values.get("_class_name"), str):
+        return _of_diffusers(values, path)
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise UsageError(f"{path}: no model_type, so it is no configuration of transformers.")
+        raise UsageError(
+            f"{path}: neither a model_type (of transformers) nor a _class_name (of diffusers)."
+        )
     transformers = _imported("transformers", path)
     try:
         config = transformers.AutoConfig.for_model(**values)
@@ -197,8 +199,8 @@ def _called_with(build: Callable[[], nn.Module], kind: Any, config: Any) -> Mode
     first = kind.main_input_name
     if first == TOKENS:
         text = config.get_text_config()
-        longest = getattr(text, "max_position_embeddings", None) or SEQUENCE
-        spec = InputSpec((1, min(SEQUENCE, longest)), torch.int64)
+        longest = getattr(text, "max_position_embeddings", None) or USUAL_SEQUENCE
+        spec = InputSpec((1, min(USUAL_SEQUENCE, longest)), torch.int64)
         has_loss = kind.__name__.endswith(LABELLED)
         return ModelSource(build, {first: spec}, first, has_loss)
     if first == PIXELS:
@@ -207,6 +209,23 @@ def _called_with(build: Callable[[], nn.Module], kind: Any, config: Any) -> Mode
         channels = getattr(config, "num_channels", None) or CHANNELS
         return ModelSource(build, {first: InputSpec((1, channels, height, width), None)}, first)
     return ModelSource(build, {}, first)
+
+
+def _of_diffusers(values: dict[str, Any], path: str) -> ModelSource:
+    diffusers = _imported("diffusers", path)
+    name = values["_class_name"]
+    kind = getattr(diffusers, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise UsageError(
+            f"{path}: diffusers {diffusers.__version__} has no model {name[:100]}.\n"
+            "Of a pipeline give the part that is trained: unet/config.json, transformer/config.json"
+        )
+
+    def build() -> nn.Module:
+        model: nn.Module = kind.from_config(values)  # type: ignore[attr-defined]
+        return model
+
+    return ModelSource(build)
 
 
 # timm ---------------------------------------------------------------------------------------------

@@ -54,23 +54,28 @@ def summary(
             f"expected a torch.nn.Module or a function that builds one, got {type(model).__name__}."
         )
     target = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpu)
-    how = step_precision(precision)
     request = StepRequest(
         model=model,
         inputs=Inputs.of(inputs, named_inputs or {}),
         optimizer=optimizer,
-        precision=how,
+        precision=step_precision(precision),
         is_training=training,
         loss=loss,
     )
+    return summarise(request, target)
+
+
+def summarise(request: StepRequest, target: Roofline) -> ModelSummary:
+    """The step, run on the virtual GPU and accounted by modules."""
     trace, run = run_step(request, target)
     ledger = account(trace, roofline=target, step=STEP)
-    named = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "optimizer")
-    step = f"training step, {'no optimizer' if optimizer is None else named}"
+    chosen, is_training = request.optimizer, request.is_training
+    named = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", "optimizer")
+    step = f"training step, {'no optimizer' if chosen is None else named}"
     return model_summary(
         ledger,
         run.modules,
         inputs=run.inputs,
-        how=f"{step if training else 'forward pass'}, {how.effect}",
-        is_training=training,
+        how=f"{step if is_training else 'forward pass'}, {request.precision.effect}",
+        is_training=is_training,
     )

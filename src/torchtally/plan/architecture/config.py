@@ -65,6 +65,11 @@ def _text_model(config: Config, name: str) -> Model:
 def _model_type(config: Config) -> str:
     """Of a family that can be read. Raises UsageError for any other."""
     value = config.values.get("model_type")
+    if value is None and isinstance(of_diffusers := config.values.get("_class_name"), str):
+        raise UnknownFamilyError(
+            f"{config.place}: {excerpt(of_diffusers)} is a model of diffusers, and has no closed "
+            "form: where diffusers is installed and has the class, it is counted."
+        )
     if value is None:
         raise config.wrong("model_type", "is missing; the meaning of the other keys depends on it")
     if not isinstance(value, str):

@@ -37,6 +37,11 @@ def config_of(text: str) -> Path:
     return _config_beside(path) if path.is_dir() or _has_weights(path) else path
 
 
+def is_file(text: str) -> bool:
+    """It is a path, not a name of the table."""
+    return _is_path(text) or os.path.exists(text)
+
+
 def count_alone(text: str) -> int | None:
     """Parameters of a checkpoint without a config.json beside it; None of anything else.
 

@@ -8,6 +8,7 @@ from torchtally.chips import Chip, Cluster
 from torchtally.errors import UsageError
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import Model
+from torchtally.plan.counted import CountedModel
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.pace import TYPICAL, Host, Pace
@@ -35,12 +36,14 @@ class Subject:
     """Those that one token meets; all but for a mixture of experts."""
     model: Model | None = None
     """None: only the number of parameters is known."""
-    counted_in: str = ""
-    """The class of transformers in which they were counted, where no row knows its shape."""
+    counted: CountedModel | None = None
+    """As its own class was counted, where no row knows its shape."""
 
     @property
     def name(self) -> str:
-        return self.model.name if self.model is not None else self.counted_in
+        if self.model is not None:
+            return self.model.name
+        return "" if self.counted is None else self.counted.name
 
 
 def subject(model: Model | int) -> Subject:
@@ -52,13 +55,11 @@ def subject(model: Model | int) -> Subject:
     return Subject(counted.total, counted.active if model.is_mixture else counted.total, model)
 
 
-def counted_subject(parameters: int, active: int, class_name: str) -> Subject:
+def counted_subject(counted: CountedModel) -> Subject:
     """A model that was counted in its own class: exact numbers, and no shape."""
-    sizes = (of(count, Unit.PARAMETERS) for count in (parameters, active))
-    whole, met = sizes
-    return Subject(
-        whole.with_name("parameters"), met.with_name("active parameters"), counted_in=class_name
-    )
+    whole = of(counted.parameters, Unit.PARAMETERS).with_name("parameters")
+    met = of(counted.active, Unit.PARAMETERS).with_name("active parameters")
+    return Subject(whole, met, counted=counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,12 +228,32 @@ def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
         flops = token_flops(subject.model, length, attention=request.attention)
         counted = f"{request.attention.description.capitalize()} (--convention)."
         return flops.model, (*((assumption,) if assumption else ()), counted)
-    counted = (
-        f"Parameters as counted in transformers' {subject.counted_in}; its shape has no row."
-        if subject.counted_in
-        else ""
-    )
+    if subject.counted is not None and subject.counted.step is not None:
+        return _counted_flops(subject.counted)
     return six_flops_per_token(subject.active), (
-        *((counted,) if counted else ()),
+        *_parameters_alone(subject),
         "6 FLOPs per parameter and token; attention scores excluded.",
     )
+
+
+def _parameters_alone(subject: Subject) -> tuple[str, ...]:
+    if subject.counted is None:
+        return ()
+    counted = subject.counted
+    return (
+        f"Parameters as counted in {counted.library}' {counted.name}; its shape has no row. No "
+        f"step is counted: {counted.why_not}.",
+    )
+
+
+def _counted_flops(counted: CountedModel) -> tuple[Quantity, tuple[str, ...]]:
+    """Of the class at work, operator by operator. Raises UsageError for what reads no text."""
+    from torchtally.plan.questions.counted import flops_of_token, in_words
+
+    assert counted.step is not None
+    if not counted.step.tokens:
+        raise UsageError(
+            f"{counted.name} has no tokens of text: its FLOPs are of samples ({counted.step.sample}"
+            "). Ask without --tokens, or with --gpus of one chip for the time of a step."
+        )
+    return flops_of_token(counted.step), tuple(in_words(counted))

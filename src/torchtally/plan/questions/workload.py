@@ -19,9 +19,9 @@ def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
     subject = request.of_subject
     if subject.model is not None:
         return subject.model, subject.model.notes
-    if subject.counted_in:
+    if subject.counted is not None:
         raise UsageError(
-            f"Memory and layouts need the model's shape, and {subject.counted_in} has no row: "
+            f"This needs the shape of the model's layers, and {subject.name} has no row: "
             "give --layers, --width, --heads and --vocabulary of a like decoder, or ask without "
             "(--tokens, --mfu)."
         )

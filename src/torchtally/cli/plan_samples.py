@@ -1,0 +1,63 @@
+"""What a sample of `tally plan` has beside its text: images, sound, a second sequence."""
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from torchtally.cli.arguments import duration, parsed, sequence_length
+from torchtally.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchtally.models.samples import Sample
+
+OPTIONS = ("source_sequence", "images", "audio")
+EXAMPLES = """\
+  tally plan llava/config.json --images 1x336      with its vision tower
+  tally plan t5/config.json --source-sequence 512 --sequence 128
+  tally plan unet/config.json --images 512 --gpus RTX-4090 --micro-batch 4
+"""
+IMAGES = re.compile(r"((?P<count>[1-9]\d{0,3})x)?(?P<size>[1-9]\d{0,4})", re.ASCII)
+
+
+def image_sizes(text: str) -> tuple[int, int]:
+    """(how many, pixels of a side) of "4x336" or "336"."""
+    match = IMAGES.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text[:40]!r}: give COUNTxPIXELS (2x336), or the pixels of a side (512)")
+    return int(match["count"] or 1), int(match["size"])
+
+
+def add_samples(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "what a sample has, of a model that is counted in its own class (docs/architectures.md)"
+    )
+    group.add_argument(
+        "--source-sequence",
+        type=sequence_length,
+        metavar="N",
+        help="tokens that an encoder reads, or of a prompt; --sequence is the decoder's",
+    )
+    group.add_argument(
+        "--images",
+        type=parsed(image_sizes),
+        metavar="[COUNTx]PIXELS",
+        help="images of a sample by their side: 1x336; 1024 of a diffusion model is the picture's",
+    )
+    group.add_argument("--audio", type=duration, metavar="TIME", help="sound of a sample: 30s")
+
+
+def sample_of(args: argparse.Namespace) -> "Sample":
+    from torchtally.models.samples import Sample
+
+    return Sample(
+        batch=args.micro_batch or 1,
+        sequence=args.sequence,
+        source=args.source_sequence,
+        images=args.images,
+        audio_s=args.audio,
+    )
+
+
+def has_samples(args: argparse.Namespace) -> bool:
+    """One of these options is given."""
+    return any(getattr(args, name) is not None for name in OPTIONS)
