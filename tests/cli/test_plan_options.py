@@ -98,6 +98,9 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--draft": ("gpt2",),
     "--guesses": ("2",),
     "--acceptance": ("0.5",),
+    "--source-sequence": ("100",),
+    "--images": ("336",),
+    "--audio": ("30s",),
 }
 """Values of each option that differ from its default; of two, either may change the answer."""
 

@@ -43,7 +43,9 @@ def diffusers_case(class_name: str, **keys: Any) -> Case:
 CASES: dict[str, Case] = {
     "bert": transformers_case("bert", "BertForMaskedLM", **TEXT),
     "roberta": transformers_case("roberta", "RobertaForMaskedLM", **TEXT, type_vocab_size=1),
-    "modernbert": transformers_case("modernbert", "ModernBertForMaskedLM", **TEXT),
+    "modernbert": transformers_case(
+        "modernbert", "ModernBertForMaskedLM", **TEXT, local_attention=1024
+    ),
     "vit": transformers_case("vit", "ViTForImageClassification", **VISION),
     "dinov2": transformers_case("dinov2", "Dinov2Model", **VISION),
     "siglip": transformers_case(

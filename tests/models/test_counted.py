@@ -5,10 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
+from tests.models.counted_cases import CASES
+from torchtally.chips import chip
 from torchtally.cli import main, plan
 from torchtally.errors import UsageError
+from torchtally.models.calls import call_of
 from torchtally.models.counted import count_model
+from torchtally.models.inputs import InputSpec
+from torchtally.models.samples import Sample
+from torchtally.models.sources import model_source
+from torchtally.plan.counted import CountedModel
+from torchtally.plan.recipes import recipe
 
 Capture = pytest.CaptureFixture[str]
 
@@ -34,9 +45,13 @@ def written(folder: Path, values: dict[str, Any]) -> str:
     return str(path)
 
 
+def counted_in(path: str, sample: Sample | None = None) -> CountedModel:
+    return count_model(path, sample or Sample(), recipe("fp32"), chip("H100-SXM"))
+
+
 def test_experts_that_a_token_meets_and_those_that_it_does_not(tmp_path: Path) -> None:
     """Four layers of 8 experts, each of three matrices of 16 x 48: 6 of 8 are idle."""
-    counted = count_model(written(tmp_path, HYBRID))
+    counted = counted_in(written(tmp_path, HYBRID))
     assert counted.name == "Lfm2MoeForCausalLM"
     assert counted.parameters - counted.active == 4 * 6 * 3 * 16 * 48
 
@@ -48,14 +63,14 @@ def test_a_shared_embedding_counts_once(tmp_path: Path) -> None:
     attention, feed_forward, norm, positions = 4 * 48 * 48, 2 * 48 * 56, 48, 32 * 6
     encoder = 2 * (attention + feed_forward + 2 * norm) + norm + positions
     decoder = 2 * (2 * attention + feed_forward + 3 * norm) + norm + positions
-    counted = count_model(written(tmp_path, ENCODER_DECODER))
+    counted = counted_in(written(tmp_path, ENCODER_DECODER))
     assert counted.parameters == counted.active == 101 * 48 + encoder + decoder
 
 
 def test_a_mixture_that_does_not_say_how_many(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("torchtally.models.counted.ACTIVE_KEYS", ())
     with pytest.raises(UsageError, match="how many of them a token meets"):
-        count_model(written(tmp_path, HYBRID))
+        counted_in(written(tmp_path, HYBRID))
 
 
 def test_a_plan_says_where_its_numbers_are_from(tmp_path: Path, capsys: Capture) -> None:
@@ -64,13 +79,16 @@ def test_a_plan_says_where_its_numbers_are_from(tmp_path: Path, capsys: Capture)
     assert main(["plan", path, *training, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert "transformers' Lfm2MoeForCausalLM" in " ".join(document["assumptions"])
-    active = count_model(path).active
+    step = counted_in(path).step
+    assert step is not None
     (flops,) = (each for each in document["figures"] if each["name"] == "training FLOPs")
-    assert flops["value"] == 6 * active * 10**9
+    assert flops["value"] == pytest.approx(step.model_flops / step.tokens * 10**9)
 
 
 def test_layouts_need_a_shape(tmp_path: Path, capsys: Capture) -> None:
     assert main(["plan", written(tmp_path, HYBRID), "--gpus", "2xH100-SXM"]) == 2
+    assert "Lfm2MoeForCausalLM was counted on one chip" in capsys.readouterr().err
+    assert main(["plan", written(tmp_path, HYBRID), "--gpus", "2xH100-SXM", "--search"]) == 2
     assert "Lfm2MoeForCausalLM has no row" in capsys.readouterr().err
 
 
@@ -84,3 +102,107 @@ def test_a_family_that_nobody_knows_stays_an_error(
     message = capsys.readouterr().err
     assert "Did you mean llama" in message
     assert ("With transformers installed" in message) is not has_transformers
+
+
+def on_the_host(value: Any) -> Any:
+    """What a description describes, as a tensor with data."""
+    if isinstance(value, InputSpec):
+        return torch.zeros(value.shape, dtype=value.dtype)
+    if isinstance(value, dict):
+        return {name: on_the_host(inner) for name, inner in value.items()}
+    return value
+
+
+def flops_on_the_host(path: str, sample: Sample) -> int:
+    """Of the class's products, forward and backward, by PyTorch's own counter on the CPU.
+
+    Attention as plain products: the fused backward pass computes scores again.
+    """
+    source = model_source(path)
+    with torch.device("meta"):
+        described = source.build()
+    call, model = call_of(described, sample), source.build()
+    inputs = {name: on_the_host(value) for name, value in call.inputs.items()}
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        output = model(**inputs)
+        parts = dict(output) if isinstance(output, dict) else vars(output)
+        ends = [parts[name] for name in ("loss", "logits") if parts.get(name) is not None][:1]
+        ends = ends or [part for part in parts.values() if isinstance(part, torch.Tensor)]
+        sum(end.sum() for end in ends if end.requires_grad).backward()
+    return int(counter.get_total_flops())
+
+
+UNCOMPARED = {"qwen2_5_vl", "qwen3_vl"}
+"""Their towers do not run under PyTorch's counter."""
+
+
+@pytest.mark.parametrize("family", sorted(CASES.keys() - UNCOMPARED))
+def test_a_step_has_the_flops_that_the_class_has_on_the_host(family: str, tmp_path: Path) -> None:
+    path, sample = written(tmp_path, CASES[family]), SMALLER.get(family, Sample(batch=2))
+    counted = counted_in(path, sample)
+    assert counted.step is not None, counted.why_not
+    assert counted.step.model_flops == pytest.approx(flops_on_the_host(path, sample), rel=0.02)
+    assert 0 < counted.step.bytes_saved <= counted.step.working_bytes
+    assert sum(part.parameters for part in counted.step.parts) == counted.parameters
+
+
+SMALLER = {
+    "t5": Sample(source=32, sequence=16), "flux": Sample(images=(1, 128), source=16),
+    "qwen2_vl": Sample(images=(1, 16), sequence=64), "llava": Sample(images=(2, 32)),
+    "qwen2_audio": Sample(sequence=64),
+}  # fmt: skip
+
+
+def test_a_transformer_for_diffusion_by_hand(tmp_path: Path) -> None:
+    """DiT-XL/2 has 118.64 G multiply-adds at 256 x 256 (Peebles and Xie 2022, arXiv 2212.09748,
+    table 4): each is two FLOPs. Its layers have 28 x 18 x 1152 ** 2 weights, and biases.
+    """
+    keys = CASES["dit"] | {
+        "num_attention_heads": 16, "attention_head_dim": 72, "num_layers": 28, "sample_size": 32,
+        "norm_num_groups": 32, "num_embeds_ada_norm": 1000,
+    }  # fmt: skip
+    step = counted_in(written(tmp_path, keys)).step
+    assert step is not None
+    assert step.flops_forward == pytest.approx(2 * 118.64e9, rel=0.005)
+    (blocks,) = (part for part in step.parts if part.name == "transformer_blocks")
+    assert blocks.parameters > 28 * 18 * 1152**2
+
+
+def test_images_count_the_tower_that_a_plan_leaves_out(tmp_path: Path, capsys: Capture) -> None:
+    """Four patches of 8 pixels a side: 16 tokens an image."""
+    path = written(tmp_path, CASES["llava"])
+    assert main(["plan", path, "--images", "2x32", "--gpus", "H100-SXM", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert "32 image tokens, 1024 text tokens" in " ".join(document["assumptions"])
+    parts = {row["part"]: row for row in document["tables"][1]["rows"]}
+    assert parts["model.vision_tower"]["parameters"] > 0
+    memory, capacity = document["figures"][:2]
+    assert memory["value"] < capacity["value"]
+    counted = counted_in(path, Sample(images=(2, 32)))
+    held = sum(row["bytes"] for row in document["tables"][0]["rows"])
+    assert memory["value"] == held > 16 * counted.parameters
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("bert", ("--images", "32"), "BertForMaskedLM takes no images"),
+        ("vit", ("--sequence", "8"), "takes no sequence of tokens"),
+        ("vit", ("--tokens", "1B", "--gpus", "H100-SXM", "--mfu", "0.4"), "has no tokens of text"),
+        ("whisper", ("--audio", "40s"), "takes up to 1 s"),
+        ("qwen2_vl", ("--images", "30"), "a multiple of 8"),
+        ("llava", ("--images", "2x32", "--sequence", "32"), "has no room: 32 of its tokens"),
+        ("unet", ("--images", "100"), "a multiple of 8"),
+    ],
+)
+def test_a_sample_that_a_class_does_not_take(
+    family: str, options: tuple[str, ...], message: str, tmp_path: Path, capsys: Capture
+) -> None:
+    assert main(["plan", written(tmp_path, CASES[family]), *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_images_that_cannot_be_read(capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "llava.json", "--images", "big"])
+    assert "give COUNTxPIXELS" in " ".join(capsys.readouterr().err.split())

@@ -23,6 +23,7 @@ from torchtally.plan.activations.pipeline import first_stage_activation_bytes
 from torchtally.plan.activations.setting import AttentionKernel, Implementation, setting_of
 from torchtally.plan.architecture.model import LatentAttention
 from torchtally.plan.architecture.weights import Group, Weight, weights_of
+from torchtally.plan.counted import CountedStep
 from torchtally.plan.deep_linear import deep_linear_activation_bytes, deep_linear_flops
 from torchtally.plan.flops import Recompute, keys_seen
 from torchtally.plan.parallel import (
@@ -43,7 +44,7 @@ from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.states import chip_states, parameters_of_stage
 from torchtally.plan.parameters import decoder_parameters, group_parameters, parameters
 from torchtally.plan.quantity import Quantity, of
-from torchtally.plan.questions import Request, subject
+from torchtally.plan.questions import Request, counted, subject
 from torchtally.plan.questions.chips_needed import chips_to_hold, fewest_chips
 from torchtally.plan.questions.implied_mfu import implied_mfu
 from torchtally.plan.questions.largest import largest_batch, largest_model
@@ -511,3 +512,17 @@ def test_questions_about_layouts() -> None:
     same(figure(answer, "training time"), 10**6 / speed)
     batch = largest_batch(small)
     same(figure(batch, "sequences of all chips"), 8 * figure(batch, "largest micro-batch").value)
+
+
+def test_steps_that_are_counted() -> None:
+    """2 samples of 5 tokens; an update reads and writes state and weights, reads gradients, and
+    writes casts: 2 x 8 + 2 x 4 + 2 + 2 = 28 bytes.
+    """
+    step = CountedStep(
+        samples=2, tokens=5, sample="", options="", inputs="", flops_forward=20, model_flops=60,
+        bytes_saved=1, working_bytes=1, seconds=1.0, parts=(),
+    )  # fmt: skip
+    assert counted.sample_flops(step).value == 30
+    assert counted.flops_of_token(step).value == 6
+    assert counted.update_s(8, 4, 2, 2, 14).value == 2
+    assert counted.mfu_of_step(60, 2, 100).value == 0.3

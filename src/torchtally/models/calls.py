@@ -230,6 +230,8 @@ def _text_with_grids(model: Any, sample: Sample) -> Call:
     vision = model.config.vision_config
     unit = vision.patch_size * vision.spatial_merge_size
     count, size = sample.images or (1, unit * (448 // unit))
+    if count > 1:  # images side by side are one in the class's table of positions
+        raise UsageError(f"--images {count}x{size}: of this model one image a sample is counted.")
     if size % unit:
         raise UsageError(f"--images {count}x{size}: a side is a multiple of {unit} pixels here.")
     side = size // vision.patch_size

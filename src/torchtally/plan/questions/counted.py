@@ -135,7 +135,8 @@ def in_words(counted: CountedModel) -> Iterator[str]:
         f"Counted, not by formula: {counted.library}' {counted.name} ran a training step on the "
         f"simulated GPU; every operator is counted. Called with {step.inputs}."
     )
-    yield f"A sample: {step.sample} ({step.options}); micro-batch of {step.samples} (--micro-batch)."
+    batch = f"micro-batch of {step.samples} (--micro-batch)"
+    yield f"A sample: {step.sample} ({step.options}); {batch}."
 
 
 def sample_flops(step: CountedStep) -> Quantity:
