@@ -310,9 +310,9 @@ def _text_with_sound(model: Any, sample: Sample) -> Call:
         "feature_attention_mask": mask,
         "attention_mask": None,
     }
-    tower = model.get_submodule("model.audio_tower")
-    _, tokens = tower._get_feat_extract_output_lengths(torch.tensor(frames))
-    call = _among_text(model, sample, int(tokens), inputs, "audio")
+    # A convolution takes every other frame, and a pool the mean of two (modeling_qwen2_audio.py).
+    tokens = (frames + 1) // 2 // 2
+    call = _among_text(model, sample, tokens, inputs, "audio")
     ids = call.inputs["input_ids"]
     return Call({**call.inputs, "attention_mask": torch.ones_like(ids)}, call.sample, call.tokens,
                 call.used)  # fmt: skip
