@@ -16,7 +16,7 @@ from torchtally.errors import UsageError
 from torchtally.models.calls import call_of
 from torchtally.models.counted import count_model
 from torchtally.models.inputs import InputSpec
-from torchtally.models.samples import Sample
+from torchtally.models.samples import ModelSample
 from torchtally.models.sources import model_source
 from torchtally.plan.counted import CountedModel
 from torchtally.plan.recipes import recipe
@@ -45,8 +45,8 @@ def written(folder: Path, values: dict[str, Any]) -> str:
     return str(path)
 
 
-def counted_in(path: str, sample: Sample | None = None) -> CountedModel:
-    return count_model(path, sample or Sample(), recipe("fp32"), chip("H100-SXM"))
+def counted_in(path: str, sample: ModelSample | None = None) -> CountedModel:
+    return count_model(path, sample or ModelSample(), recipe("fp32"), chip("H100-SXM"))
 
 
 def test_experts_that_a_token_meets_and_those_that_it_does_not(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def on_the_host(value: Any) -> Any:
     return value
 
 
-def flops_on_the_host(path: str, sample: Sample) -> int:
+def flops_on_the_host(path: str, sample: ModelSample) -> int:
     """Of the class's products, forward and backward, by PyTorch's own counter on the CPU.
 
     Attention as plain products: the fused backward pass computes scores again.
@@ -138,7 +138,7 @@ UNCOMPARED = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl"}
 
 @pytest.mark.parametrize("family", sorted(CASES.keys() - UNCOMPARED))
 def test_a_step_has_the_flops_that_the_class_has_on_the_host(family: str, tmp_path: Path) -> None:
-    path, sample = written(tmp_path, CASES[family]), SMALLER.get(family, Sample(batch=2))
+    path, sample = written(tmp_path, CASES[family]), SMALLER.get(family, ModelSample(batch=2))
     counted = counted_in(path, sample)
     assert counted.step is not None, counted.why_not
     assert counted.step.model_flops == pytest.approx(flops_on_the_host(path, sample), rel=0.02)
@@ -147,8 +147,8 @@ def test_a_step_has_the_flops_that_the_class_has_on_the_host(family: str, tmp_pa
 
 
 SMALLER = {
-    "t5": Sample(source=32, sequence=16), "flux": Sample(images=(1, 128), source=16),
-    "qwen2_audio": Sample(sequence=64),
+    "t5": ModelSample(source=32, sequence=16), "flux": ModelSample(images=(1, 128), source=16),
+    "qwen2_audio": ModelSample(sequence=64),
 }  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def test_images_count_the_tower_that_a_plan_leaves_out(tmp_path: Path, capsys: C
     assert parts["model.vision_tower"]["parameters"] > 0
     memory, capacity = document["figures"][:2]
     assert memory["value"] < capacity["value"]
-    counted = counted_in(path, Sample(images=(2, 32)))
+    counted = counted_in(path, ModelSample(images=(2, 32)))
     held = sum(row["bytes"] for row in document["tables"][0]["rows"])
     assert memory["value"] == held > 16 * counted.parameters
 

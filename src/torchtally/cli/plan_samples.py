@@ -8,7 +8,7 @@ from torchtally.cli.arguments import duration, parsed, sequence_length
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
-    from torchtally.models.samples import Sample
+    from torchtally.models.samples import ModelSample
 
 OPTIONS = ("source_sequence", "images", "audio")
 EXAMPLES = """\
@@ -46,10 +46,10 @@ def add_samples(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--audio", type=duration, metavar="TIME", help="sound of a sample: 30s")
 
 
-def sample_of(args: argparse.Namespace) -> "Sample":
-    from torchtally.models.samples import Sample
+def sample_of(args: argparse.Namespace) -> "ModelSample":
+    from torchtally.models.samples import ModelSample
 
-    return Sample(
+    return ModelSample(
         batch=args.micro_batch or 1,
         sequence=args.sequence,
         source=args.source_sequence,

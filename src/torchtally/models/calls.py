@@ -16,7 +16,7 @@ from torchtally import torch_private as private
 from torchtally.errors import UsageError
 from torchtally.models.diffusion import DENOISERS
 from torchtally.models.inputs import InputSpec
-from torchtally.models.samples import AUDIO, IMAGES, OPTIONS, SEQUENCE, SOURCE, Call, Sample
+from torchtally.models.samples import AUDIO, IMAGES, OPTIONS, SEQUENCE, SOURCE, Call, ModelSample
 
 USUAL_SEQUENCE = 1024
 """Tokens of text where none are given, or as many as a model takes."""
@@ -27,7 +27,7 @@ SAMPLE_RATE, FRAMES_PER_S = 16_000, 100
 """Of sound, and of its spectrogram: Whisper's window of 10 ms (arXiv 2212.04356, section 2.2)."""
 
 
-def call_of(model: nn.Module, sample: Sample) -> Call:
+def call_of(model: nn.Module, sample: ModelSample) -> Call:
     """How a model on the meta device is called with this. Raises UsageError where that is unknown,
     and for a sample of what the model does not take.
     """
@@ -57,7 +57,7 @@ WORDS = {
     IMAGES: "images",
     AUDIO: "sound",
 }
-MakeCall = Callable[[Any, Sample], Call]
+MakeCall = Callable[[Any, ModelSample], Call]
 
 
 def _by_type(config: Any) -> MakeCall | None:
@@ -85,7 +85,7 @@ def _parameters(model: nn.Module) -> tuple[str, ...]:
 # Text ---------------------------------------------------------------------------------------------
 
 
-def _text(model: Any, sample: Sample) -> Call:
+def _text(model: Any, sample: ModelSample) -> Call:
     length = sample.sequence or _usual_length(model.config.get_text_config())
     ids = _ids(sample.batch, length)
     return Call(
@@ -93,7 +93,7 @@ def _text(model: Any, sample: Sample) -> Call:
     )
 
 
-def _text_to_text(model: Any, sample: Sample) -> Call:
+def _text_to_text(model: Any, sample: ModelSample) -> Call:
     usual = _usual_length(model.config)
     source, target = sample.source or usual, sample.sequence or usual
     inputs = {"input_ids": _ids(sample.batch, source)}
@@ -105,7 +105,7 @@ def _text_to_text(model: Any, sample: Sample) -> Call:
     )
 
 
-def _speech_to_text(model: Any, sample: Sample) -> Call:
+def _speech_to_text(model: Any, sample: ModelSample) -> Call:
     """Whisper: sound is filled up to its window of 30 s whatever its length."""
     config = model.config
     window, target = 2 * config.max_source_positions, sample.sequence or config.max_target_positions
@@ -160,14 +160,14 @@ def _usual_length(config: Any) -> int:
 # Images -------------------------------------------------------------------------------------------
 
 
-def _images(model: Any, sample: Sample) -> Call:
+def _images(model: Any, sample: ModelSample) -> Call:
     count, size = sample.images or (1, _side(model.config))
     pixels = _pixels(model.config, sample.batch * count, size)
     words = f"an image of {size} x {size}" if count == 1 else f"{count} images of {size} x {size}"
     return Call({"pixel_values": pixels}, words, 0, frozenset({IMAGES}))
 
 
-def _pairs(model: Any, sample: Sample) -> Call:
+def _pairs(model: Any, sample: ModelSample) -> Call:
     """A text and an image of each sample, contrasted with all others."""
     vision = model.config.vision_config
     count, size = sample.images or (1, _side(vision))
@@ -183,7 +183,7 @@ def _pairs(model: Any, sample: Sample) -> Call:
     return Call(inputs, words, 0, frozenset({SEQUENCE, IMAGES}))
 
 
-def _text_with_images(model: Any, sample: Sample) -> Call:
+def _text_with_images(model: Any, sample: ModelSample) -> Call:
     """Images are tokens among those of the text."""
     config = model.config
     vision = config.vision_config
@@ -204,7 +204,7 @@ def _rows(features: Any) -> int:
 
 
 def _among_text(
-    model: Any, sample: Sample, others: int, inputs: dict[str, Any], word: str = "image"
+    model: Any, sample: ModelSample, others: int, inputs: dict[str, Any], word: str = "image"
 ) -> Call:
     config = model.config
     length = sample.sequence or USUAL_SEQUENCE + others
@@ -225,7 +225,7 @@ def _among_text(
     return Call(_labelled(model, {"input_ids": ids} | inputs, ids), words, length, used)
 
 
-def _text_with_grids(model: Any, sample: Sample) -> Call:
+def _text_with_grids(model: Any, sample: ModelSample) -> Call:
     """Qwen-VL: an image is a row of patches, and the grid says how they lie."""
     vision = model.config.vision_config
     unit = vision.patch_size * vision.spatial_merge_size
@@ -245,7 +245,7 @@ def _text_with_grids(model: Any, sample: Sample) -> Call:
     return _among_text(model, sample, count * (side // vision.spatial_merge_size) ** 2, inputs)
 
 
-def _text_with_sized_images(model: Any, sample: Sample) -> Call:
+def _text_with_sized_images(model: Any, sample: ModelSample) -> Call:
     """Pixtral's tower: images have sizes of their own, of which patches are merged."""
     vision = model.config.vision_config
     unit = vision.patch_size * model.config.spatial_merge_size
@@ -260,7 +260,7 @@ def _text_with_sized_images(model: Any, sample: Sample) -> Call:
     return _among_text(model, sample, count * (size // unit) ** 2, inputs)
 
 
-def _text_across_images(model: Any, sample: Sample) -> Call:
+def _text_across_images(model: Any, sample: ModelSample) -> Call:
     """Llama 3.2 Vision: text attends to images by layers of their own, tile by tile."""
     vision = model.config.vision_config
     count, size = sample.images or (1, vision.image_size)
@@ -298,7 +298,7 @@ def _pixels(config: Any, count: int, size: int) -> InputSpec:
 # Sound --------------------------------------------------------------------------------------------
 
 
-def _text_with_sound(model: Any, sample: Sample) -> Call:
+def _text_with_sound(model: Any, sample: ModelSample) -> Call:
     """Qwen2-Audio: a spectrogram of 30 s, of which what is sound becomes tokens."""
     audio = model.config.audio_config
     window = 2 * audio.max_source_positions
@@ -318,7 +318,7 @@ def _text_with_sound(model: Any, sample: Sample) -> Call:
                 call.used)  # fmt: skip
 
 
-def _check_audio(sample: Sample, window: int) -> int:
+def _check_audio(sample: ModelSample, window: int) -> int:
     """Frames of the sound. Raises UsageError for more than a window's."""
     if sample.audio_s is None:
         return window

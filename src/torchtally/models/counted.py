@@ -14,7 +14,7 @@ from torchtally.memory.occupancy import timeline
 from torchtally.models.calls import call_of
 from torchtally.models.inputs import Inputs
 from torchtally.models.precision import StepPrecision, precision_of
-from torchtally.models.samples import OPTIONS, Call, Sample
+from torchtally.models.samples import OPTIONS, Call, ModelSample
 from torchtally.models.sources import ModelSource, model_source
 from torchtally.models.step import StepRequest
 from torchtally.models.summary import summarise
@@ -43,7 +43,7 @@ def is_countable(path: str) -> bool:
     return True
 
 
-def count_model(path: str, sample: Sample, recipe: Recipe, chip: Chip) -> CountedModel:
+def count_model(path: str, sample: ModelSample, recipe: Recipe, chip: Chip) -> CountedModel:
     """The parameters of a config.json's own class, and a training step of it.
 
     The class is built without memory. Raises UsageError where its library is missing or refuses
@@ -64,7 +64,7 @@ def count_model(path: str, sample: Sample, recipe: Recipe, chip: Chip) -> Counte
 
 
 def _step(
-    source: ModelSource, model: nn.Module, sample: Sample, recipe: Recipe, chip: Chip
+    source: ModelSource, model: nn.Module, sample: ModelSample, recipe: Recipe, chip: Chip
 ) -> tuple[CountedStep | None, str]:
     """The step; else why there is none."""
     precision = precision_of(recipe)

@@ -11,14 +11,14 @@ import torch
 
 from torchtally.errors import UsageError
 from torchtally.models.inputs import InputSpec
-from torchtally.models.samples import IMAGES, SOURCE, Call, Sample
+from torchtally.models.samples import IMAGES, SOURCE, Call, ModelSample
 
 PIXELS_PER_LATENT = 8
 CLIP_TOKENS, SD3_TOKENS, FLUX_TOKENS, PIXART_TOKENS = 77, 333, 512, 300
 """Of a prompt, as diffusers' pipelines fill it up: SD3's are 77 of CLIP and 256 of T5."""
 
 
-def _side(model: Any, sample: Sample, packed: int = 1) -> int:
+def _side(model: Any, sample: ModelSample, packed: int = 1) -> int:
     """Of the latent."""
     config = model.config
     if sample.images is None:
@@ -34,12 +34,12 @@ def _side(model: Any, sample: Sample, packed: int = 1) -> int:
     return pixels // PIXELS_PER_LATENT
 
 
-def _latent(model: Any, sample: Sample) -> InputSpec:
+def _latent(model: Any, sample: ModelSample) -> InputSpec:
     side = _side(model, sample)
     return InputSpec((sample.batch, model.config["in_channels"], side, side), None)
 
 
-def _times(sample: Sample) -> torch.Tensor:
+def _times(sample: ModelSample) -> torch.Tensor:
     return torch.zeros(sample.batch, dtype=torch.int64)
 
 
@@ -52,12 +52,12 @@ def _words(spec: InputSpec) -> str:
     return " x ".join(map(str, spec.shape[1:]))
 
 
-def _unet(model: Any, sample: Sample) -> Call:
+def _unet(model: Any, sample: ModelSample) -> Call:
     latent = _latent(model, sample)
     return _call({"sample": latent, "timestep": _times(sample)}, _words(latent))
 
 
-def _conditioned_unet(model: Any, sample: Sample) -> Call:
+def _conditioned_unet(model: Any, sample: ModelSample) -> Call:
     config, latent = model.config, _latent(model, sample)
     prompt = sample.source or CLIP_TOKENS
     width = config["cross_attention_dim"]
@@ -77,13 +77,13 @@ def _conditioned_unet(model: Any, sample: Sample) -> Call:
     return _call(inputs, _words(latent), prompt)
 
 
-def _dit(model: Any, sample: Sample) -> Call:
+def _dit(model: Any, sample: ModelSample) -> Call:
     latent = _latent(model, sample)
     inputs = {"hidden_states": latent, "timestep": _times(sample), "class_labels": _times(sample)}
     return _call(inputs, _words(latent))
 
 
-def _pixart(model: Any, sample: Sample) -> Call:
+def _pixart(model: Any, sample: ModelSample) -> Call:
     latent, prompt = _latent(model, sample), sample.source or PIXART_TOKENS
     width = model.config["caption_channels"]
     sizes: dict[str, Any] = {"resolution": None, "aspect_ratio": None}
@@ -101,7 +101,7 @@ def _pixart(model: Any, sample: Sample) -> Call:
     return _call(inputs, _words(latent), prompt)
 
 
-def _sd3(model: Any, sample: Sample) -> Call:
+def _sd3(model: Any, sample: ModelSample) -> Call:
     latent, prompt, config = _latent(model, sample), sample.source or SD3_TOKENS, model.config
     width, pooled = config["joint_attention_dim"], config["pooled_projection_dim"]
     inputs = {
@@ -113,7 +113,7 @@ def _sd3(model: Any, sample: Sample) -> Call:
     return _call(inputs, _words(latent), prompt)
 
 
-def _flux(model: Any, sample: Sample) -> Call:
+def _flux(model: Any, sample: ModelSample) -> Call:
     """Latents come packed: two by two of them are a token."""
     config, prompt = model.config, sample.source or FLUX_TOKENS
     side = _side(model, sample, packed=2) // 2
@@ -133,7 +133,7 @@ def _flux(model: Any, sample: Sample) -> Call:
     return _call(inputs, f"{tokens} tokens", prompt)
 
 
-def _autoencoder(model: Any, sample: Sample) -> Call:
+def _autoencoder(model: Any, sample: ModelSample) -> Call:
     count, side = sample.images or (1, int(model.config["sample_size"]))
     shape = (sample.batch * count, model.config["in_channels"], side, side)
     return Call(
@@ -141,7 +141,7 @@ def _autoencoder(model: Any, sample: Sample) -> Call:
     )
 
 
-DENOISERS: Mapping[str, Callable[[Any, Sample], Call]] = {
+DENOISERS: Mapping[str, Callable[[Any, ModelSample], Call]] = {
     "AutoencoderKL": _autoencoder,
     "DiTTransformer2DModel": _dit,
     "FluxTransformer2DModel": _flux,

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class ModelSample:
     """What a batch is of; None: what is usual for the model."""
 
     batch: int = 1
@@ -29,11 +29,11 @@ class Call:
     tokens: int = 0
     """Of one sample, where it is of text."""
     used: frozenset[str] = frozenset()
-    """The fields of `Sample` that it goes by."""
+    """The fields of `ModelSample` that it goes by."""
 
 
 SEQUENCE, SOURCE, IMAGES, AUDIO = "sequence", "source", "images", "audio"
-"""Fields of `Sample`."""
+"""Fields of `ModelSample`."""
 OPTIONS = {
     SEQUENCE: "--sequence",
     SOURCE: "--source-sequence",
