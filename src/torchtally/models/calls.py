@@ -16,7 +16,15 @@ from torchtally import torch_private as private
 from torchtally.errors import UsageError
 from torchtally.models.diffusion import DENOISERS
 from torchtally.models.inputs import InputSpec
-from torchtally.models.samples import AUDIO, IMAGES, OPTIONS, SEQUENCE, SOURCE, Call, ModelSample
+from torchtally.models.samples import (
+    AUDIO,
+    IMAGES,
+    OPTIONS,
+    SEQUENCE,
+    SOURCE,
+    ModelCall,
+    ModelSample,
+)
 
 USUAL_SEQUENCE = 1024
 """Tokens of text where none are given, or as many as a model takes."""
@@ -27,7 +35,7 @@ SAMPLE_RATE, FRAMES_PER_S = 16_000, 100
 """Of sound, and of its spectrogram: Whisper's window of 10 ms (arXiv 2212.04356, section 2.2)."""
 
 
-def call_of(model: nn.Module, sample: ModelSample) -> Call:
+def call_of(model: nn.Module, sample: ModelSample) -> ModelCall:
     """How a model on the meta device is called with this. Raises UsageError where that is unknown,
     and for a sample of what the model does not take.
     """
@@ -57,7 +65,7 @@ WORDS = {
     IMAGES: "images",
     AUDIO: "sound",
 }
-MakeCall = Callable[[Any, ModelSample], Call]
+MakeCall = Callable[[Any, ModelSample], ModelCall]
 
 
 def _by_type(config: Any) -> MakeCall | None:
@@ -85,19 +93,19 @@ def _parameters(model: nn.Module) -> tuple[str, ...]:
 # Text ---------------------------------------------------------------------------------------------
 
 
-def _text(model: Any, sample: ModelSample) -> Call:
+def _text(model: Any, sample: ModelSample) -> ModelCall:
     length = sample.sequence or _usual_length(model.config.get_text_config())
     ids = _ids(sample.batch, length)
-    return Call(
+    return ModelCall(
         _labelled(model, {"input_ids": ids}, ids), f"{length} tokens", length, frozenset({SEQUENCE})
     )
 
 
-def _text_to_text(model: Any, sample: ModelSample) -> Call:
+def _text_to_text(model: Any, sample: ModelSample) -> ModelCall:
     usual = _usual_length(model.config)
     source, target = sample.source or usual, sample.sequence or usual
     inputs = {"input_ids": _ids(sample.batch, source)}
-    return Call(
+    return ModelCall(
         inputs | _target(model, sample.batch, target),
         f"{source} source tokens, {target} target tokens",
         target,
@@ -105,13 +113,13 @@ def _text_to_text(model: Any, sample: ModelSample) -> Call:
     )
 
 
-def _speech_to_text(model: Any, sample: ModelSample) -> Call:
+def _speech_to_text(model: Any, sample: ModelSample) -> ModelCall:
     """Whisper: sound is filled up to its window of 30 s whatever its length."""
     config = model.config
     window, target = 2 * config.max_source_positions, sample.sequence or config.max_target_positions
     _check_audio(sample, window)
     shape = (sample.batch, config.num_mel_bins, window)
-    return Call(
+    return ModelCall(
         {"input_features": InputSpec(shape, None), **_target(model, sample.batch, target)},
         f"{window / FRAMES_PER_S:g} s of sound, {target} target tokens",
         target,
@@ -160,14 +168,14 @@ def _usual_length(config: Any) -> int:
 # Images -------------------------------------------------------------------------------------------
 
 
-def _images(model: Any, sample: ModelSample) -> Call:
+def _images(model: Any, sample: ModelSample) -> ModelCall:
     count, size = sample.images or (1, _side(model.config))
     pixels = _pixels(model.config, sample.batch * count, size)
     words = f"an image of {size} x {size}" if count == 1 else f"{count} images of {size} x {size}"
-    return Call({"pixel_values": pixels}, words, 0, frozenset({IMAGES}))
+    return ModelCall({"pixel_values": pixels}, words, 0, frozenset({IMAGES}))
 
 
-def _pairs(model: Any, sample: ModelSample) -> Call:
+def _pairs(model: Any, sample: ModelSample) -> ModelCall:
     """A text and an image of each sample, contrasted with all others."""
     vision = model.config.vision_config
     count, size = sample.images or (1, _side(vision))
@@ -180,10 +188,10 @@ def _pairs(model: Any, sample: ModelSample) -> Call:
         "return_loss": True,
     }
     words = f"{length} tokens, an image of {size} x {size}"
-    return Call(inputs, words, 0, frozenset({SEQUENCE, IMAGES}))
+    return ModelCall(inputs, words, 0, frozenset({SEQUENCE, IMAGES}))
 
 
-def _text_with_images(model: Any, sample: ModelSample) -> Call:
+def _text_with_images(model: Any, sample: ModelSample) -> ModelCall:
     """Images are tokens among those of the text."""
     config = model.config
     vision = config.vision_config
@@ -205,7 +213,7 @@ def _rows(features: Any) -> int:
 
 def _among_text(
     model: Any, sample: ModelSample, others: int, inputs: dict[str, Any], word: str = "image"
-) -> Call:
+) -> ModelCall:
     config = model.config
     length = sample.sequence or USUAL_SEQUENCE + others
     if length <= others:
@@ -222,10 +230,10 @@ def _among_text(
             inputs[kinds] = (ids == token).long()
     words = f"{others} {word} tokens, {length - others} text tokens"
     used = frozenset({SEQUENCE, IMAGES if word == "image" else AUDIO})
-    return Call(_labelled(model, {"input_ids": ids} | inputs, ids), words, length, used)
+    return ModelCall(_labelled(model, {"input_ids": ids} | inputs, ids), words, length, used)
 
 
-def _text_with_grids(model: Any, sample: ModelSample) -> Call:
+def _text_with_grids(model: Any, sample: ModelSample) -> ModelCall:
     """Qwen-VL: an image is a row of patches, and the grid says how they lie."""
     vision = model.config.vision_config
     unit = vision.patch_size * vision.spatial_merge_size
@@ -245,7 +253,7 @@ def _text_with_grids(model: Any, sample: ModelSample) -> Call:
     return _among_text(model, sample, count * (side // vision.spatial_merge_size) ** 2, inputs)
 
 
-def _text_with_sized_images(model: Any, sample: ModelSample) -> Call:
+def _text_with_sized_images(model: Any, sample: ModelSample) -> ModelCall:
     """Pixtral's tower: images have sizes of their own, of which patches are merged."""
     vision = model.config.vision_config
     unit = vision.patch_size * model.config.spatial_merge_size
@@ -260,7 +268,7 @@ def _text_with_sized_images(model: Any, sample: ModelSample) -> Call:
     return _among_text(model, sample, count * (size // unit) ** 2, inputs)
 
 
-def _text_across_images(model: Any, sample: ModelSample) -> Call:
+def _text_across_images(model: Any, sample: ModelSample) -> ModelCall:
     """Llama 3.2 Vision: text attends to images by layers of their own, tile by tile."""
     vision = model.config.vision_config
     count, size = sample.images or (1, vision.image_size)
@@ -282,7 +290,7 @@ def _text_across_images(model: Any, sample: ModelSample) -> Call:
         "cross_attention_mask": present[:, None].repeat(1, length, 1, 1),
     }
     words = f"{count} x {most} tiles of {side} x {side} (padded), {length} text tokens"
-    return Call(_labelled(model, inputs, ids), words, length, frozenset({SEQUENCE, IMAGES}))
+    return ModelCall(_labelled(model, inputs, ids), words, length, frozenset({SEQUENCE, IMAGES}))
 
 
 def _side(config: Any) -> int:
@@ -298,7 +306,7 @@ def _pixels(config: Any, count: int, size: int) -> InputSpec:
 # Sound --------------------------------------------------------------------------------------------
 
 
-def _text_with_sound(model: Any, sample: ModelSample) -> Call:
+def _text_with_sound(model: Any, sample: ModelSample) -> ModelCall:
     """Qwen2-Audio: a spectrogram of 30 s, of which what is sound becomes tokens."""
     audio = model.config.audio_config
     window = 2 * audio.max_source_positions
@@ -314,8 +322,8 @@ def _text_with_sound(model: Any, sample: ModelSample) -> Call:
     tokens = (frames + 1) // 2 // 2
     call = _among_text(model, sample, tokens, inputs, "audio")
     ids = call.inputs["input_ids"]
-    return Call({**call.inputs, "attention_mask": torch.ones_like(ids)}, call.sample, call.tokens,
-                call.used)  # fmt: skip
+    inputs = {**call.inputs, "attention_mask": torch.ones_like(ids)}
+    return ModelCall(inputs, call.sample, call.tokens, call.used)
 
 
 def _check_audio(sample: ModelSample, window: int) -> int:

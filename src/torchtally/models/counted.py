@@ -14,7 +14,7 @@ from torchtally.memory.occupancy import timeline
 from torchtally.models.calls import call_of
 from torchtally.models.inputs import Inputs
 from torchtally.models.precision import StepPrecision, precision_of
-from torchtally.models.samples import OPTIONS, Call, ModelSample
+from torchtally.models.samples import OPTIONS, ModelCall, ModelSample
 from torchtally.models.sources import ModelSource, model_source
 from torchtally.models.step import StepRequest
 from torchtally.models.summary import summarise
@@ -80,7 +80,7 @@ def _step(
 
 
 def _counted_step(
-    source: ModelSource, call: Call, samples: int, precision: StepPrecision, chip: Chip
+    source: ModelSource, call: ModelCall, samples: int, precision: StepPrecision, chip: Chip
 ) -> CountedStep:
     request = StepRequest(
         model=source.build,

@@ -11,7 +11,7 @@ import torch
 
 from torchtally.errors import UsageError
 from torchtally.models.inputs import InputSpec
-from torchtally.models.samples import IMAGES, SOURCE, Call, ModelSample
+from torchtally.models.samples import IMAGES, SOURCE, ModelCall, ModelSample
 
 PIXELS_PER_LATENT = 8
 CLIP_TOKENS, SD3_TOKENS, FLUX_TOKENS, PIXART_TOKENS = 77, 333, 512, 300
@@ -43,21 +43,21 @@ def _times(sample: ModelSample) -> torch.Tensor:
     return torch.zeros(sample.batch, dtype=torch.int64)
 
 
-def _call(inputs: Mapping[str, Any], latent: str, prompt: int = 0) -> Call:
+def _call(inputs: Mapping[str, Any], latent: str, prompt: int = 0) -> ModelCall:
     words = f"a latent of {latent}" + (f", a prompt of {prompt} tokens" if prompt else "")
-    return Call(inputs, words, 0, frozenset({IMAGES, SOURCE} if prompt else {IMAGES}))
+    return ModelCall(inputs, words, 0, frozenset({IMAGES, SOURCE} if prompt else {IMAGES}))
 
 
 def _words(spec: InputSpec) -> str:
     return " x ".join(map(str, spec.shape[1:]))
 
 
-def _unet(model: Any, sample: ModelSample) -> Call:
+def _unet(model: Any, sample: ModelSample) -> ModelCall:
     latent = _latent(model, sample)
     return _call({"sample": latent, "timestep": _times(sample)}, _words(latent))
 
 
-def _conditioned_unet(model: Any, sample: ModelSample) -> Call:
+def _conditioned_unet(model: Any, sample: ModelSample) -> ModelCall:
     config, latent = model.config, _latent(model, sample)
     prompt = sample.source or CLIP_TOKENS
     width = config["cross_attention_dim"]
@@ -77,13 +77,13 @@ def _conditioned_unet(model: Any, sample: ModelSample) -> Call:
     return _call(inputs, _words(latent), prompt)
 
 
-def _dit(model: Any, sample: ModelSample) -> Call:
+def _dit(model: Any, sample: ModelSample) -> ModelCall:
     latent = _latent(model, sample)
     inputs = {"hidden_states": latent, "timestep": _times(sample), "class_labels": _times(sample)}
     return _call(inputs, _words(latent))
 
 
-def _pixart(model: Any, sample: ModelSample) -> Call:
+def _pixart(model: Any, sample: ModelSample) -> ModelCall:
     latent, prompt = _latent(model, sample), sample.source or PIXART_TOKENS
     width = model.config["caption_channels"]
     sizes: dict[str, Any] = {"resolution": None, "aspect_ratio": None}
@@ -101,7 +101,7 @@ def _pixart(model: Any, sample: ModelSample) -> Call:
     return _call(inputs, _words(latent), prompt)
 
 
-def _sd3(model: Any, sample: ModelSample) -> Call:
+def _sd3(model: Any, sample: ModelSample) -> ModelCall:
     latent, prompt, config = _latent(model, sample), sample.source or SD3_TOKENS, model.config
     width, pooled = config["joint_attention_dim"], config["pooled_projection_dim"]
     inputs = {
@@ -113,7 +113,7 @@ def _sd3(model: Any, sample: ModelSample) -> Call:
     return _call(inputs, _words(latent), prompt)
 
 
-def _flux(model: Any, sample: ModelSample) -> Call:
+def _flux(model: Any, sample: ModelSample) -> ModelCall:
     """Latents come packed: two by two of them are a token."""
     config, prompt = model.config, sample.source or FLUX_TOKENS
     side = _side(model, sample, packed=2) // 2
@@ -133,15 +133,15 @@ def _flux(model: Any, sample: ModelSample) -> Call:
     return _call(inputs, f"{tokens} tokens", prompt)
 
 
-def _autoencoder(model: Any, sample: ModelSample) -> Call:
+def _autoencoder(model: Any, sample: ModelSample) -> ModelCall:
     count, side = sample.images or (1, int(model.config["sample_size"]))
     shape = (sample.batch * count, model.config["in_channels"], side, side)
-    return Call(
+    return ModelCall(
         {"sample": InputSpec(shape, None)}, f"an image of {side} x {side}", 0, frozenset({IMAGES})
     )
 
 
-DENOISERS: Mapping[str, Callable[[Any, ModelSample], Call]] = {
+DENOISERS: Mapping[str, Callable[[Any, ModelSample], ModelCall]] = {
     "AutoencoderKL": _autoencoder,
     "DiTTransformer2DModel": _dit,
     "FluxTransformer2DModel": _flux,

@@ -20,7 +20,7 @@ class ModelSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """The inputs of one call, by name."""
 
     inputs: Mapping[str, Any]

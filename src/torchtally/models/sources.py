@@ -154,7 +154,7 @@ def _of_config(path: str) -> ModelSource:
         return _of_diffusers(values, path)
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise UsageError(
-            f"{path}: neither a model_type (of transformers) nor a _class_name (of diffusers)."
+            f"{path}: no model_type (of transformers) and no _class_name (of diffusers)."
         )
     transformers = _imported("transformers", path)
     try:
