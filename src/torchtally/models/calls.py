@@ -35,18 +35,22 @@ SAMPLE_RATE, FRAMES_PER_S = 16_000, 100
 """Of sound, and of its spectrogram: Whisper's window of 10 ms (arXiv 2212.04356, section 2.2)."""
 
 
+class UnknownCallError(Exception):
+    """Of a class whose inputs are none of those that are made here."""
+
+
 def call_of(model: nn.Module, sample: ModelSample) -> ModelCall:
-    """How a model on the meta device is called with this. Raises UsageError where that is unknown,
-    and for a sample of what the model does not take.
+    """How a model on the meta device is called with this. Raises UnknownCallError where nobody has
+    said, and UsageError for a sample of what the model does not take.
     """
     name = type(model).__name__
     config: Any = getattr(model, "config", None)
     call = DENOISERS.get(name) or _by_type(config) or _by_parameters(model)
     if call is None:
         taken = ", ".join(_parameters(model))
-        raise UsageError(
-            f"{name} is not called here: it takes {taken[:300]}.\n"
-            f"Give them to tally summary: --input NAME=SHAPE."
+        raise UnknownCallError(
+            f"how {name} is called is not known: it takes {taken[:300]}; tally summary counts it "
+            "with --input NAME=SHAPE"
         )
     found = call(model, sample)
     given = {

@@ -11,7 +11,7 @@ from torchtally.errors import TallyError, UsageError
 from torchtally.ledger import Ledger
 from torchtally.memory import Category
 from torchtally.memory.occupancy import timeline
-from torchtally.models.calls import call_of
+from torchtally.models.calls import UnknownCallError, call_of
 from torchtally.models.inputs import Inputs
 from torchtally.models.precision import StepPrecision, precision_of
 from torchtally.models.samples import OPTIONS, ModelCall, ModelSample
@@ -70,7 +70,10 @@ def _step(
     precision = precision_of(recipe)
     if precision is None:
         return None, f"products of recipe {recipe.name} are not counted operator by operator"
-    call = call_of(model, sample)
+    try:
+        call = call_of(model, sample)
+    except UnknownCallError as error:
+        return None, str(error)
     try:
         return _counted_step(source, call, sample.batch, precision, chip), ""
     except TallyError:
