@@ -85,6 +85,16 @@ def test_a_plan_says_where_its_numbers_are_from(tmp_path: Path, capsys: Capture)
     assert flops["value"] == pytest.approx(step.model_flops / step.tokens * 10**9)
 
 
+def test_a_class_with_other_inputs_has_its_parameters_alone(tmp_path: Path) -> None:
+    """Of sound as samples, which nobody has said how to make."""
+    counted = counted_in(written(tmp_path, {"model_type": "wav2vec2", "hidden_size": 48,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 56}))  # fmt: skip
+    assert counted.step is None
+    assert "it takes input_values" in counted.why_not
+    assert "tally summary" in counted.why_not
+    assert counted.parameters > 2 * 48 * 56
+
+
 def test_layouts_need_a_shape(tmp_path: Path, capsys: Capture) -> None:
     assert main(["plan", written(tmp_path, HYBRID), "--gpus", "2xH100-SXM"]) == 2
     assert "Lfm2MoeForCausalLM was counted on one chip" in capsys.readouterr().err
