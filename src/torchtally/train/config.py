@@ -52,6 +52,18 @@ class ModelConfig:
     rope_low_factor: float | None = None
     rope_high_factor: float | None = None
     norm_eps: float | None = None
+    head_dim: int | None = None
+    has_qkv_bias: bool | None = None
+    has_qk_norm: bool | None = None
+    has_post_norms: bool | None = None
+    is_embedding_scaled: bool | None = None
+    global_every: int | None = None
+    local_rope_theta: float | None = None
+    query_scalar: int | None = None
+    logit_cap: float | None = None
+    experts: int | None = None
+    active_experts: int | None = None
+    init_std: float | None = None
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation recomputation in the backward pass."""
     weights: str | None = None
@@ -128,7 +140,7 @@ class ModelConfig:
 
 OF_TEXT = ("vocabulary", "context")
 """Sizes that the data must fit, of any model."""
-OF_A_TRAINING = ("context", "dropout")
+OF_A_TRAINING = ("context", "dropout", "init_std")
 """Sizes that may differ from those of initial weights."""
 
 

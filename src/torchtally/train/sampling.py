@@ -11,7 +11,6 @@ import math
 from contextlib import nullcontext
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -41,15 +40,14 @@ def sample(
     Raises UsageError for an empty prompt, ids outside of the vocabulary, and numbers out of range.
     """
     _check(prompt_ids, model.config.vocabulary, tokens, temperature, top_k)
-    weight = model.head_weight
-    generator = torch.Generator(weight.device).manual_seed(seed)
-    ids = prompt_ids.to(weight.device, torch.int64)
+    device = model.embedding.weight.device
+    generator = torch.Generator(device).manual_seed(seed)
+    ids = prompt_ids.to(device, torch.int64)
     with evaluation_mode(model):
         past = model.no_past()
         for _ in range(tokens):
             with precision_context():
-                last = _last_hidden(model, ids, past)
-                logits = F.linear(last, weight)
+                logits = model.logits(_last_hidden(model, ids, past))
             drawn = next_ids(
                 logits.float(), temperature=temperature, top_k=top_k, generator=generator
             )

@@ -32,6 +32,7 @@ from torchtally.train.data.tokenizer import (
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface import read_weights, write_weights
 from torchtally.train.models.huggingface_config import CONFIG, read_config
+from torchtally.train.models.rotary import Rotary
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.sampling import sample
 
@@ -199,8 +200,9 @@ def _empty(config: TransformerConfig) -> Transformer:
     """Without values, but for the tables of rotary positions."""
     with torch.device("meta"):
         model = Transformer(config)
-    if model.rotary is not None:
-        model.rotary.to_empty(device="cpu")
+    for module in model.modules():
+        if isinstance(module, Rotary):
+            module.to_empty(device="cpu")
     return model.eval()
 
 

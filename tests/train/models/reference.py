@@ -50,7 +50,7 @@ def feed_forward(model: Transformer, state: dict[str, Tensor], name: str, x: Ten
 
 
 def attention(model: Transformer, state: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    h, k, D = model.config.heads, model.config.kv_heads, model.config.head_dim
+    h, k, D = model.config.heads, model.config.kv_heads, model.config.head_size
     rows = linear(state, f"{name}.qkv", x).split([D] * (h + 2 * k), dim=-1)
     outputs = []
     for head in range(h):

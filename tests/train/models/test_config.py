@@ -26,8 +26,12 @@ WRONG: dict[str, dict[str, Any]] = {
     "heads: 3 does not divide the width 16": {"heads": 3},
     "kv_heads: 3 does not divide 4 heads": {"kv_heads": 3},
     "even head dim": {"heads": 16, "kv_heads": 16},
-    "norm: unknown value 'batch'. Choose one of rms, layer": {"norm": "batch"},
+    "norm: unknown value 'batch'. Choose one of rms, rms_plus_one": {"norm": "batch"},
     "positions": {"positions": "alibi"},
+    "head_dim": {"head_dim": 0},
+    "active_experts: 3 of 2 experts": {"experts": 2, "active_experts": 3},
+    "active_experts: None of 2 experts": {"experts": 2},
+    "logit_cap": {"logit_cap": 0.0},
     "activation: unknown value 'relu'": {"activation": "relu"},
     "dropout": {"dropout": 1.0},
     "rope_theta": {"rope_theta": 0.0},
@@ -69,7 +73,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "learned positions": {"positions": "learned"},
     "gelu": {"activation": "gelu"},
     "all heads": {"kv_heads": 4},
-}
+    "own head dim": {"head_dim": 6},
+    "qwen 2": {"has_qkv_bias": True},
+    "qwen 3": {"has_qk_norm": True},
+    "gemma 3": {
+        "norm": "rms_plus_one", "activation": "geglu", "has_post_norms": True, "has_qk_norm": True,
+        "window": 4, "global_every": 2,
+    },
+}  # fmt: skip
 
 
 def assert_counted(config: TransformerConfig) -> None:
@@ -91,6 +102,20 @@ def test_the_closed_forms_count_its_parameters(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_closed_forms_count_every_preset(name: str) -> None:
     assert_counted(PRESETS[name])
+
+
+def test_the_closed_forms_count_a_mixture() -> None:
+    """They have the experts of a layer in one tensor, as transformers has in memory."""
+    config = replace(SMALL, experts=3, active_experts=2)
+    with torch.device("meta"):
+        model = Transformer(config)
+    listed = sum(weight.elements for weight in weights_of(config.model()))
+    assert sum(parameter.numel() for parameter in model.parameters()) == listed
+    (router, *_) = (w for w in weights_of(config.model()) if w.shape == (3, 16))
+    assert router.count == 2
+    assert listed - sum(w.elements for w in weights_of(SMALL.model())) == 2 * (
+        2 * 3 * 16 * 24 + 3 * 16
+    )
 
 
 def test_what_else_the_closed_forms_know() -> None:

@@ -21,6 +21,12 @@ from torchtally.train.models.huggingface_config import read_config
 from torchtally.train.models.transformer import Transformer
 
 MISTRAL = replace(LLAMA, window=6)
+GEMMA = replace(
+    LLAMA, layers=4, norm="rms_plus_one", activation="geglu", is_tied=True, head_dim=16,
+    has_qk_norm=True, has_post_norms=True, is_embedding_scaled=True, window=6, global_every=2,
+    rope_theta=1e4, local_rope_theta=100.0, query_scalar=20, logit_cap=3.0,
+    rope_stretch=RopeStretch(factor=8.0, original_context=1), norm_eps=1e-6,
+)  # fmt: skip
 KINDS = {
     "gpt2": GPT2,
     "gpt2 untied, exact gelu, odd width": replace(
@@ -34,7 +40,23 @@ KINDS = {
         rope_theta=50.0,
         rope_stretch=RopeStretch(factor=8.0, original_context=20, low_factor=0.5, high_factor=2.0),
     ),
+    "llama, linear stretch": replace(
+        LLAMA, rope_stretch=RopeStretch(factor=4.0, original_context=1)
+    ),
+    "llama 3.2": replace(
+        LLAMA, head_dim=16, is_tied=True, rope_theta=5e5, rope_stretch=RopeStretch(factor=32.0)
+    ),
     "mistral": MISTRAL,
+    "mistral nemo": replace(LLAMA, head_dim=6, window=7, rope_theta=1e6),
+    "qwen 2": replace(LLAMA, has_qkv_bias=True, is_tied=True, rope_theta=1e6, norm_eps=1e-6),
+    "qwen 3": replace(LLAMA, has_qk_norm=True, head_dim=12, rope_theta=1e6, norm_eps=1e-6),
+    "gemma 3": GEMMA,
+    "gemma 3, one kind of layer": replace(GEMMA, global_every=None, rope_stretch=None),
+    "mixtral": replace(LLAMA, experts=4, active_experts=2, rope_theta=1e6),
+    "mixtral with a window": replace(LLAMA, experts=3, active_experts=1, window=6),
+    "qwen 3 moe": replace(
+        LLAMA, experts=4, active_experts=2, has_qk_norm=True, head_dim=12, ffn=20
+    ),
 }
 kinds = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS.keys())
 
@@ -223,11 +245,12 @@ def test_a_model_without_memory_is_refused(tmp_path: Path) -> None:
 
 
 NOT_THERE: dict[str, dict[str, Any]] = {
-    "must equal heads in GPT-2": {"kv_heads": 2},
-    "norm='layer', positions='rope'": {"positions": "rope"},
-    "activation='swiglu'": {"activation": "swiglu"},
-    "has_bias=False": {"has_bias": False},
-    "window=4": {"window": 4},
+    "nearest is gpt2, with kv_heads=4 instead of 2": {"kv_heads": 2},
+    "gpt2, with head_size=8 instead of 16": {"head_dim": 16},
+    "positions='learned' instead of 'rope'": {"positions": "rope"},
+    "activation='gelu_tanh' instead of 'swiglu'": {"activation": "swiglu"},
+    "has_bias=True instead of False": {"has_bias": False},
+    "window=None instead of 4": {"window": 4},
 }
 
 
@@ -241,23 +264,28 @@ def test_what_transformers_has_not_is_refused_before_anything_is_written(
 
 
 def test_a_window_with_biases_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="neither Mistral nor Llama"):
+    with pytest.raises(UsageError, match="nearest is llama, with window=None instead of 6"):
         write_weights(Transformer(replace(MISTRAL, has_bias=True)), tmp_path)
 
 
 UNLIKE: dict[str, tuple[TransformerConfig, dict[str, Any]]] = {
-    "model_type: 'qwen2'": (LLAMA, {"model_type": "qwen2"}),
+    "model_type: 'phi3'": (LLAMA, {"model_type": "phi3"}),
+    "attention_bias: True": (KINDS["qwen 3"], {"attention_bias": True}),
+    "attn_logit_softcapping: 50": (GEMMA, {"attn_logit_softcapping": 50}),
+    "layer_types: .*full_attention every 1 layers": (
+        GEMMA, {"layer_types": ["full_attention", *["sliding_attention"] * 3]},
+    ),
+    "norm_topk_prob": (KINDS["qwen 3 moe"], {"norm_topk_prob": False}),
     "rope_parameters: 'yarn'": (LLAMA, {"rope_parameters": {"rope_type": "yarn"}}),
     "factor: None": (LLAMA, {"rope_parameters": {"rope_type": "llama3"}}),
     "partial_rotary_factor: 0.5": (LLAMA, {"rope_parameters": {"partial_rotary_factor": 0.5}}),
-    "rope_scaling|rope_parameters: 'linear'": (
-        LLAMA, {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}},
+    "rope_scaling|rope_parameters: 'dynamic'": (
+        LLAMA, {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2}},
     ),
     "rope_theta: 'much'": (LLAMA, {"rope_parameters": {"rope_theta": "much"}}),
     "attention_dropout: 0.1": (LLAMA, {"attention_dropout": 0.1}),
     "hidden_act: 'gelu'": (LLAMA, {"hidden_act": "gelu"}),
     "mlp_bias": (LLAMA, {"mlp_bias": True}),
-    "head_dim: 16": (LLAMA, {"head_dim": 16}),
     "scale_attn_by_inverse_layer_idx": (GPT2, {"scale_attn_by_inverse_layer_idx": True}),
     "activation_function: 'relu'": (GPT2, {"activation_function": "relu"}),
     "embd_pdrop and attn_pdrop": (GPT2, {"embd_pdrop": 0.5}),

@@ -28,10 +28,10 @@ def inputs(
 
 def loss_and_gradients(
     hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int | None,
-    scale: float = 3.0,
+    scale: float = 3.0, cap: float | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     hidden, weight = (tensor.detach().clone().requires_grad_() for tensor in (hidden, weight))
-    loss = linear_cross_entropy(hidden, weight, targets, chunk_tokens=chunk_tokens)
+    loss = linear_cross_entropy(hidden, weight, targets, chunk_tokens=chunk_tokens, cap=cap)
     (scale * loss).backward()
     assert hidden.grad is not None
     assert weight.grad is not None
@@ -45,17 +45,31 @@ def test_of_equal_logits_it_is_the_logarithm_of_the_vocabulary() -> None:
         assert loss.item() == pytest.approx(1.945910)  # log 7
 
 
+def test_capped_logits() -> None:
+    """2 tanh(3 / 2) = 1.81030 and 2 tanh(-1) = -1.52319: log(1 + exp(-3.33348)) = 0.03505."""
+    weight = torch.tensor([[3.0], [-2.0]])
+    loss = linear_cross_entropy(torch.ones(1, 1), weight, torch.tensor([0]), cap=2.0)
+    assert loss.item() == pytest.approx(0.03505, abs=1e-5)
+
+
 @given(
     tokens=st.integers(1, 17), width=st.integers(1, 6), vocabulary=st.integers(1, 9),
     chunk=st.integers(1, 20), ignored=st.floats(0, 0.9), seed=st.integers(0, 99),
+    cap=st.none() | st.floats(0.5, 5),
 )  # fmt: skip
 def test_chunks_equal_the_whole_in_float64(
-    tokens: int, width: int, vocabulary: int, chunk: int, ignored: float, seed: int
+    tokens: int,
+    width: int,
+    vocabulary: int,
+    chunk: int,
+    ignored: float,
+    seed: int,
+    cap: float | None,
 ) -> None:
     hidden, weight, targets = inputs(tokens, width, vocabulary, torch.float64, seed)
     targets[1:][torch.rand(tokens - 1) < ignored] = IGNORED
-    whole = loss_and_gradients(hidden, weight, targets, None)
-    parts = loss_and_gradients(hidden, weight, targets, chunk)
+    whole = loss_and_gradients(hidden, weight, targets, None, cap=cap)
+    parts = loss_and_gradients(hidden, weight, targets, chunk, cap=cap)
     for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 

@@ -24,7 +24,7 @@ _OURS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 FREE = (
     "log.", "evaluation.", "sampling.", "profile.", "checkpoint.", "on_nonfinite", "on_spike",
-    "data.read", "model.weights",
+    "data.read", "model.weights", "model.init_std",
     "data.train", "data.validation", "data.text", "data.dtype",
 )  # fmt: skip
 """Keys of a config that do not affect a resumed training: weights are read before the first step

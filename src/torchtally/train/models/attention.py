@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.linear import Linear
+from torchtally.train.models.norms import rms_norm_of
 from torchtally.train.models.past import Past
 from torchtally.train.models.rotary import Rotary
 
@@ -38,16 +39,20 @@ def attend(
     mask: Bool[Tensor, "sequence sequence"] | None,
     dropout: float,
     is_causal: bool,
+    scale: float | None = None,
 ) -> Float[Tensor, "batch heads sequence head_dim"]:
-    """softmax(q k^T / sqrt(head_dim)) v, under the mask, causally or over all keys."""
+    """softmax(q k^T * scale) v, under the mask, causally or over all keys; the scale is
+    1 / sqrt(head_dim) unless given.
+    """
     is_grouped = q.shape[1] != k.shape[1]
     if is_grouped and not _takes_groups(q, mask):
         group = q.shape[1] // k.shape[1]
         k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
         is_grouped = False
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=is_grouped
-    )
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=is_grouped,
+        scale=scale,
+    )  # fmt: skip
 
 
 def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:
@@ -61,14 +66,19 @@ def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:
 class CausalAttention(nn.Module):
     """Attention with one matrix for query, key and value of all heads, and one output matrix."""
 
-    def __init__(self, config: TransformerConfig, *, gain: float, recomputes: bool) -> None:
+    def __init__(
+        self, config: TransformerConfig, *, window: int | None, gain: float, recomputes: bool
+    ) -> None:
         super().__init__()
-        d, D, bias = config.width, config.head_dim, config.has_bias
+        d, D, std = config.width, config.head_size, config.init_std
         self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, D
-        self.dropout, self.recomputes = config.dropout, recomputes
-        self.window = config.window
-        self.qkv = Linear(d, (config.heads + 2 * config.kv_heads) * D, has_bias=bias)
-        self.output = Linear(d, d, has_bias=bias, gain=gain)
+        self.dropout, self.recomputes, self.window = config.dropout, recomputes, window
+        self.scale = None if config.query_scalar is None else config.query_scalar**-0.5
+        rows, has_bias = (config.heads + 2 * config.kv_heads) * D, config.has_bias
+        self.qkv = Linear(d, rows, has_bias=has_bias or config.has_qkv_bias, std=std)
+        self.q_norm = rms_norm_of(config, D) if config.has_qk_norm else None
+        self.k_norm = rms_norm_of(config, D) if config.has_qk_norm else None
+        self.output = Linear(config.heads * D, d, has_bias=has_bias, gain=gain, std=std)
 
     def forward(
         self,
@@ -87,9 +97,11 @@ class CausalAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         is_causal = mask is None and not begin
         if self.recomputes and torch.is_grad_enabled():
-            attended = checkpoint(attend, q, k, v, mask, dropout, is_causal, use_reentrant=False)
+            attended = checkpoint(
+                attend, q, k, v, mask, dropout, is_causal, self.scale, use_reentrant=False
+            )
         else:
-            attended = attend(q, k, v, mask, dropout, is_causal)
+            attended = attend(q, k, v, mask, dropout, is_causal, self.scale)
         joined: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return joined
 
@@ -99,6 +111,11 @@ class CausalAttention(nn.Module):
         """
         h, k = self.heads, self.kv_heads
         qkv = self.qkv(x).unflatten(-1, (h + 2 * k, self.head_dim))
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key, value = qkv.split((h, k, k), dim=2)
+            query, key = self.q_norm(query), self.k_norm(key)
+            turned = (query, key) if rotary is None else (rotary(query, begin), rotary(key, begin))
+            return (*turned, value)
         if rotary is None:
             return tuple(qkv.split((h, k, k), dim=2))
         turning, value = qkv.split((h + k, k), dim=2)

@@ -28,7 +28,7 @@ def fill_normal(weight: Float[Tensor, "..."], std: float) -> None:
 
 
 class Linear(nn.Linear):
-    """torch's Linear, initialised with std gain / sqrt(in) and a zero bias.
+    """torch's Linear, initialised with std gain / sqrt(in), or gain * std, and a zero bias.
 
     A sum of `in` products of unit variance has variance `in`, so outputs start with a standard
     deviation near `gain` at every width. As a subclass of torch's Linear it is found by what
@@ -36,13 +36,19 @@ class Linear(nn.Linear):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, *, has_bias: bool = False, gain: float = 1.0
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        has_bias: bool = False,
+        gain: float = 1.0,
+        std: float | None = None,
     ) -> None:
-        self.gain = gain
+        self.std = gain * (1 / math.sqrt(in_features) if std is None else std)
         super().__init__(in_features, out_features, bias=has_bias)
 
     def reset_parameters(self) -> None:
-        fill_normal(self.weight, self.gain / math.sqrt(self.in_features))
+        fill_normal(self.weight, self.std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -51,16 +57,17 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """`rows` vectors of length near 1: entries are initialised with std 1 / sqrt(width).
+    """`rows` vectors of length near 1: unless given, entries start with std 1 / sqrt(width).
 
     So a tied head starts like a `Linear` of the same shape.
     """
 
-    def __init__(self, rows: int, width: int) -> None:
+    def __init__(self, rows: int, width: int, std: float | None = None) -> None:
+        self.std = 1 / math.sqrt(width) if std is None else std
         super().__init__(rows, width)
 
     def reset_parameters(self) -> None:
-        fill_normal(self.weight, 1 / math.sqrt(self.embedding_dim))
+        fill_normal(self.weight, self.std)
 
     def forward(self, input: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
         return F.embedding(input, self.weight)

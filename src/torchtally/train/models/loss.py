@@ -27,8 +27,10 @@ def linear_cross_entropy(
     targets: Int[Tensor, " tokens"],
     *,
     chunk_tokens: int | None = None,
+    cap: float | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean over targets other than -100 of -log softmax(hidden @ weight.T)[target], in nats.
+    """Mean over targets other than -100 of -log softmax(hidden @ weight.T)[target], in nats, of
+    logits that `soft_cap` has capped.
 
     With `chunk_tokens` None all logits exist at once. A number bounds them, by a loop of plain
     operators, which torch.compile, autocast and a trace see; linear_cross_entropy of torch 2.13 is
@@ -39,12 +41,18 @@ def linear_cross_entropy(
     """
     targets = targets.long()
     if chunk_tokens is None:
-        return F.cross_entropy(F.linear(hidden, weight), targets, ignore_index=IGNORED)
+        logits = soft_cap(F.linear(hidden, weight), cap)
+        return F.cross_entropy(logits, targets, ignore_index=IGNORED)
     if chunk_tokens < 1:
         raise UsageError(f"chunk_tokens: expected 1 or more, or None, got {chunk_tokens}.")
     chunked: Any = _Chunked.apply
-    loss: Tensor = chunked(_as_autocast(hidden), weight, targets, chunk_tokens)
+    loss: Tensor = chunked(_as_autocast(hidden), weight, targets, chunk_tokens, cap)
     return loss
+
+
+def soft_cap(logits: Float[Tensor, "..."], cap: float | None) -> Float[Tensor, "..."]:
+    """cap * tanh(logits / cap): Gemma 2, arXiv 2408.00118, section 2."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def _as_autocast(hidden: Tensor) -> Tensor:
@@ -59,7 +67,12 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk_tokens: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        chunk_tokens: int,
+        cap: float | None,
     ) -> Tensor:
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
@@ -73,9 +86,11 @@ class _Chunked(torch.autograd.Function):
             for start in range(0, hidden.shape[0], chunk_tokens):
                 part = slice(start, start + chunk_tokens)
                 rows = hidden[part]
-                logits = F.linear(rows, cast).to(wide)
+                logits = soft_cap(F.linear(rows, cast).to(wide), cap)
+                # d/dx cap tanh(x / cap) = 1 - tanh(x / cap)^2
+                slope = None if cap is None else 1 - (logits / cap) ** 2
                 loss += _loss_leaving_gradient(logits, targets[part, None], share[part])
-                error = logits.to(hidden.dtype)
+                error = (logits if slope is None else logits * slope).to(hidden.dtype)
                 if grad_hidden is not None:
                     torch.mm(error, cast, out=grad_hidden[part])
                 if grad_weight is not None:
@@ -86,14 +101,14 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """In place, since a gradient may be as large as the head. A second backward pass is refused
         by autograd: the version counters of the saved tensors have changed (saved_variable.cpp).
         """
         grad_hidden, grad_weight = (
             None if kept is None else kept.mul_(grads[0]) for kept in ctx.saved_tensors
         )
-        return grad_hidden, grad_weight, None, None
+        return grad_hidden, grad_weight, None, None, None
 
 
 def _loss_leaving_gradient(

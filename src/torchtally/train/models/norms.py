@@ -16,34 +16,40 @@ from torchtally.train.models.config import TransformerConfig
 
 def norm_of(config: TransformerConfig) -> nn.Module:
     """The norm of a config; a layer norm has a bias if the config has biases."""
-    if config.norm == "rms":
-        return RMSNorm(config.width, config.norm_eps)
+    if config.norm != "layer":
+        return rms_norm_of(config, config.width)
     return nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.has_bias)
 
 
+def rms_norm_of(config: TransformerConfig, width: int) -> "RMSNorm":
+    """An RMS norm of this many features, as in this config."""
+    return RMSNorm(width, config.norm_eps, 1.0 if config.norm == "rms_plus_one" else 0.0)
+
+
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight: Zhang and Sennrich 2019, arXiv 1910.07467.
+    """x / sqrt(mean(x^2) + eps) * (offset + weight): Zhang and Sennrich 2019, arXiv 1910.07467.
 
     torch.nn.functional.rms_norm is one kernel on CUDA. On the CPU it is eight operators and three
     times as slow as `_OnHost`, which takes float32 and float64 there.
     """
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.offset = eps, offset
         self.weight = nn.Parameter(torch.empty(width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.ones_(self.weight)
+        nn.init.constant_(self.weight, 1 - self.offset)
 
     def forward(self, x: Float[Tensor, "*tokens width"]) -> Float[Tensor, "*tokens width"]:
+        weight = self.weight + self.offset if self.offset else self.weight
         is_wide = x.dtype == self.weight.dtype and x.dtype.itemsize >= 4
         if x.device.type == "cpu" and is_wide and not torch.compiler.is_compiling():
             on_host: Any = _OnHost.apply
-            out: Tensor = on_host(x, self.weight, self.eps)
+            out: Tensor = on_host(x, weight, self.eps)
             return out
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
 class _OnHost(torch.autograd.Function):

@@ -16,27 +16,36 @@ from torchtally.errors import UsageError, check_choice
 from torchtally.plan.flops import Recompute
 from torchtally.train.models.attention import CausalAttention, window_mask
 from torchtally.train.models.config import TransformerConfig
-from torchtally.train.models.feed_forward import DecoderFeedForward
+from torchtally.train.models.feed_forward import DecoderFeedForward, MixtureOfExperts
 from torchtally.train.models.linear import Embedding, Linear
-from torchtally.train.models.loss import linear_cross_entropy
+from torchtally.train.models.loss import linear_cross_entropy, soft_cap
 from torchtally.train.models.norms import norm_of
 from torchtally.train.models.past import Past
 from torchtally.train.models.rotary import Rotary
 
 
 class DecoderBlock(nn.Module):
-    """x + attention(norm(x)), and x + feed_forward(norm(x)) of that."""
+    """x + attention(norm(x)), and x + feed_forward(norm(x)) of that; with a norm of what is added
+    where the config has post norms.
+    """
 
-    def __init__(self, config: TransformerConfig, recompute: Recompute) -> None:
+    def __init__(self, config: TransformerConfig, layer: int, recompute: Recompute) -> None:
         super().__init__()
         # 2 L outputs add up in the residual stream: each is scaled by 1 / sqrt(2 L), as in GPT-2.
         gain = 1 / math.sqrt(2 * config.layers)
         self.attention_norm = norm_of(config)
+        self.is_local = config.is_local(layer)
         self.attention = CausalAttention(
-            config, gain=gain, recomputes=recompute is Recompute.SELECTIVE
+            config,
+            window=config.window if self.is_local else None,
+            gain=gain,
+            recomputes=recompute is Recompute.SELECTIVE,
         )
         self.feed_forward_norm = norm_of(config)
-        self.feed_forward = DecoderFeedForward(config, gain=gain)
+        kind = DecoderFeedForward if config.experts is None else MixtureOfExperts
+        self.feed_forward = kind(config, gain=gain)
+        self.attention_post_norm = norm_of(config) if config.has_post_norms else None
+        self.feed_forward_post_norm = norm_of(config) if config.has_post_norms else None
         self.dropout = config.dropout
 
     def forward(
@@ -46,10 +55,13 @@ class DecoderBlock(nn.Module):
         mask: Bool[Tensor, "sequence sequence"] | None = None,
         past: Past | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
-        x = x + self._drop_out(self.attention(self.attention_norm(x), rotary, mask, past))
-        return x + self._drop_out(self.feed_forward(self.feed_forward_norm(x)))
+        attended = self.attention(self.attention_norm(x), rotary, mask, past)
+        x = x + self._drop_out(attended, self.attention_post_norm)
+        fed = self.feed_forward(self.feed_forward_norm(x))
+        return x + self._drop_out(fed, self.feed_forward_post_norm)
 
-    def _drop_out(self, x: Tensor) -> Tensor:
+    def _drop_out(self, x: Tensor, norm: nn.Module | None) -> Tensor:
+        x = x if norm is None else norm(x)
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
@@ -72,15 +84,18 @@ class Transformer(nn.Module):
         self.config = config
         check_choice("recompute: unknown value", recompute, list(Recompute))
         self.recompute = Recompute(recompute)
-        self.embedding = Embedding(config.vocabulary, config.width)
-        is_rotary = config.positions == "rope"
-        self.positions = None if is_rotary else Embedding(config.context, config.width)
-        self.rotary = _rotary(config) if is_rotary else None
+        d, std = config.width, config.init_std
+        self.embedding = Embedding(config.vocabulary, d, std)
+        is_rotary, theta = config.positions == "rope", config.local_rope_theta
+        self.positions = None if is_rotary else Embedding(config.context, d, std)
+        size = (config.head_size, config.context)
+        self.rotary = Rotary(*size, config.rope_theta, config.rope_stretch) if is_rotary else None
+        self.local_rotary = Rotary(*size, theta) if is_rotary and theta is not None else None
         self.blocks = nn.ModuleList(
-            DecoderBlock(config, self.recompute) for _ in range(config.layers)
+            DecoderBlock(config, layer, self.recompute) for layer in range(config.layers)
         )
         self.norm = norm_of(config)
-        self.head = None if config.is_tied else Linear(config.width, config.vocabulary)
+        self.head = None if config.is_tied else Linear(d, config.vocabulary, std=std)
 
     @property
     def head_weight(self) -> Float[Tensor, "vocabulary width"]:
@@ -114,15 +129,22 @@ class Transformer(nn.Module):
                 "the sequence, or raise `context`."
             )
         x = self.embedding(ids)
+        if self.config.is_embedding_scaled:
+            x = x * math.sqrt(self.config.width)
         if self.positions is not None:
             x = x + self.positions.weight[begin:end]
         x = F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
-        mask = window_mask(sequence, self.config.window, ids.device)
+        local_mask = window_mask(sequence, self.config.window, ids.device)
         for at, block in enumerate(self.blocks):
+            rotary, mask = (
+                (self.local_rotary or self.rotary, local_mask)
+                if block.is_local
+                else (self.rotary, None)
+            )
             if self.recompute is Recompute.FULL and torch.is_grad_enabled():
-                x = checkpoint(block, x, self.rotary, mask, use_reentrant=False)
+                x = checkpoint(block, x, rotary, mask, use_reentrant=False)
             else:
-                x = block(x, self.rotary, mask, past[at] if past else None)
+                x = block(x, rotary, mask, past[at] if past else None)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -130,7 +152,11 @@ class Transformer(nn.Module):
         self, ids: Int[Tensor, "batch sequence"]
     ) -> Float[Tensor, "batch sequence vocabulary"]:
         """Logits of the token after each position."""
-        return F.linear(self.hidden(ids), self.head_weight)
+        return self.logits(self.hidden(ids))
+
+    def logits(self, hidden: Float[Tensor, "*tokens width"]) -> Float[Tensor, "*tokens vocabulary"]:
+        """Of the input of the head."""
+        return soft_cap(F.linear(hidden, self.head_weight), self.config.logit_cap)
 
     def loss(
         self,
@@ -145,8 +171,5 @@ class Transformer(nn.Module):
             self.head_weight,
             targets.flatten(),
             chunk_tokens=chunk_tokens,
+            cap=self.config.logit_cap,
         )
-
-
-def _rotary(config: TransformerConfig) -> Rotary:
-    return Rotary(config.head_dim, config.context, config.rope_theta, config.rope_stretch)
