@@ -16,6 +16,7 @@ from torchtally.cli import main
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.prepare import PrepareRequest, prepare
 from torchtally.train.data.tokenizer import BytePairTokenizer, ByteTokenizer, byte_tokenizer_text
+from torchtally.train.models.quantised import quantise
 from torchtally.train.trained import load_trained
 from torchtally.train.trainer import trainer_of
 
@@ -78,6 +79,39 @@ def test_transformers_computes_the_same(
             generated = theirs.generate(ids, max_new_tokens=8, do_sample=False, eos_token_id=None)
             assert found["token_ids"] == generated[0].tolist()
             assert found["text"].startswith(PROMPT)
+
+
+def test_weights_of_fewer_bits(
+    trained: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 35040 parameters 2 x (32 x 64 + 32 x 32 + 3 x 32 x 64) = 18432 are in layers' matrices,
+    in 2 x (64 + 32 + 64 + 64 + 32) rows; 14 tensors say their shapes in 16 bytes.
+    """
+    pytest.importorskip("torchao", reason="torchao quantises")
+    assert main(["sample", trained.log.folder, "--weights", "all", "--tokens", "4", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = {row["weight_format"]: row for row in document["rows"]}
+    rest = 4 * (35040 - 18432)
+    assert {name: row["bytes"] for name, row in rows.items()} == {
+        "float32": 4 * 35040,
+        "int8": rest + 18432 + 4 * 512 + 14 * 16,
+        "fp8": rest + 18432 + 4 * 512,
+        "int4": rest + 18432 // 2 + 4 * 18432 // 32 + 14 * 16,
+    }
+    assert all(row["tokens_per_s_each"] > 0 for row in rows.values())
+    assert all(row["validation_loss"] == pytest.approx(5.5, abs=0.5) for row in rows.values())
+    assert len({row["validation_loss"] for row in rows.values()}) == 4
+    assert main(["sample", trained.log.folder, "--weights", "int4", "--tokens", "2"]) == 0
+    pytest.importorskip("compressed_tensors", reason="transformers loads the format by it")
+    out = ("--to", "hf", "-o", str(tmp_path), "--weights", "fp8")
+    assert tally("export", trained.log.folder, *out) == 0
+    assert "float32, matrices of layers in fp8" in capsys.readouterr().out
+    theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = torch.tensor([[*PROMPT.encode()]])
+    ours = load_trained(trained.log.folder).model
+    quantise(ours, "fp8")
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-5, atol=1e-5)
 
 
 def test_a_training_goes_on_from_the_export_alone(trained: TrainConfig, tmp_path: Path) -> None:

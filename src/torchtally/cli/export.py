@@ -28,13 +28,14 @@ examples:
   tally export run.tally --to parquet -o calls.parquet
   tally export runs/byte_gpt --to hf -o models/byte_gpt
   tally export runs/byte_gpt --to hf -o models/early --step 500 --dtype bfloat16
+  tally export runs/byte_gpt --to hf -o models/small --weights int8
 
 Of a run, totals are of one step, as in `tally show`; a memory snapshot is of the whole run unless
 --step names a part of it. A model's folder gets config.json, model.safetensors, and the tokenizer
 of the data as tokenizer.json, which transformers loads.
 """
 OF_A_RUN = ("gpu", "of")
-OF_A_MODEL = ("dtype", "overwrite")
+OF_A_MODEL = ("dtype", "weights", "overwrite")
 
 
 def epilog() -> str:
@@ -89,6 +90,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
         help="hf: of the weights; default: as they were trained",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("int8", "fp8", "int4"),
+        help="hf: quantised by torchao, in the format of compressed-tensors",
     )
     parser.add_argument("--overwrite", action="store_true", help="hf: replace the model in FILE")
     parser.set_defaults(command=command)
@@ -176,9 +182,10 @@ def export_model(args: argparse.Namespace) -> int:
     if Path(folder, CONFIG).exists() and not args.overwrite:
         raise UsageError(f"{folder}: already has a model. Use --overwrite to replace it.")
     trained = load_trained(args.file, args.step)
-    names = export(trained, folder, dtype=args.dtype)
+    names = export(trained, folder, dtype=args.dtype, weights=args.weights)
     parameters = format_count(sum(value.numel() for value in trained.model.parameters()))
     kind = str(trained.model.embedding.weight.dtype).removeprefix("torch.")
+    kind += f", matrices of layers in {args.weights}" if args.weights else ""
     emit(f"{trained.source}: {parameters} parameters in {kind}\n{folder}: {', '.join(names)}\n")
     if trained.tokenizer is None:
         emit("without a tokenizer: that of the data is unknown\n")

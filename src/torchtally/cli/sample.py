@@ -1,9 +1,13 @@
 """`tally sample`: text from a trained model."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, positive_count
 from torchtally.cli.output import emit
+
+if TYPE_CHECKING:
+    from torchtally.train.trained import Trained
 
 NAME = "sample"
 SUMMARY = "continue a text with a trained model"
@@ -13,6 +17,8 @@ examples:
   tally sample runs/byte_gpt --prompt "def "
   tally sample runs/byte_gpt --prompt "def " --tokens 500 --temperature 0
   tally sample models/byte_gpt --prompt "import os" --json
+  tally sample runs/byte_gpt --weights int4             by a copy quantised to 4 bits
+  tally sample runs/byte_gpt --weights all              what each costs, instead of a text
 
 RUN is the folder of a run, or a model of transformers (`tally export`). The same
 seed gives the same text on the same machine.
@@ -46,6 +52,11 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--step", type=positive_count, metavar="N", help="of this checkpoint; default: the newest"
     )
+    parser.add_argument(
+        "--weights",
+        choices=("int8", "fp8", "int4", "all"),
+        help="quantised by torchao; all: bytes, speed and loss of each, beside the original",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON document")
     parser.set_defaults(command=command)
 
@@ -55,10 +66,16 @@ def command(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from torchtally.report.continuation import continuation_document
+    from torchtally.train.models.quantised import quantise
     from torchtally.train.trained import continue_text, load_trained
 
+    trained = load_trained(args.run, args.step)
+    if args.weights == "all":
+        return compare(trained, args)
+    if args.weights is not None:
+        quantise(trained.model, args.weights)
     continuation = continue_text(
-        load_trained(args.run, args.step),
+        trained,
         args.prompt,
         tokens=args.tokens,
         temperature=args.temperature,
@@ -67,4 +84,18 @@ def command(args: argparse.Namespace) -> int:
     )
     document = continuation_document(asdict(continuation))
     emit(document if args.json else continuation.text + "\n")
+    return 0
+
+
+def compare(trained: "Trained", args: argparse.Namespace) -> int:
+    """Print the table of weights, or its document."""
+    import sys
+
+    from torchtally.cli.output import look
+    from torchtally.report.formats import render
+    from torchtally.report.report import table_report
+    from torchtally.train.comparing import compare_weights
+
+    report = table_report(compare_weights(trained, tokens=args.tokens).table())
+    emit(render(report, "json" if args.json else "text", look(sys.stdout)))
     return 0

@@ -32,6 +32,7 @@ from torchtally.train.data.tokenizer import (
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface import read_weights, write_weights
 from torchtally.train.models.huggingface_config import CONFIG, read_config
+from torchtally.train.models.quantised import quantise
 from torchtally.train.models.rotary import Rotary
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.sampling import sample
@@ -51,6 +52,8 @@ class Trained:
     """Where it is from."""
     step: int | None
     """None for a folder of transformers."""
+    validation: tuple[str, ...] = ()
+    """Token files of its run, or folders of them."""
 
 
 def load_trained(path: Path | str, step: int | None = None) -> Trained:
@@ -111,18 +114,22 @@ def continue_text(
     return Continuation(trained.source, trained.step, seed, ids.shape[1], drawn, text)
 
 
-def export(trained: Trained, folder: Path | str, *, dtype: str | None = None) -> list[str]:
-    """Write the model for transformers, its weights in this dtype by torch's name; the names of the
-    files.
+def export(
+    trained: Trained, folder: Path | str, *, dtype: str | None = None, weights: str | None = None
+) -> list[str]:
+    """Write the model for transformers, in this dtype by torch's name, its matrices quantised to
+    these weights; the names of the files.
 
     Raises UsageError, before writing, if transformers has no such model.
     """
     folder = Path(folder)
     model, tokenizer = trained.model, trained.tokenizer
     end = None if tokenizer is None else tokenizer.end_of_document
-    write_weights(
-        model if dtype is None else model.to(getattr(torch, dtype)), folder, end_of_text=end
-    )
+    if dtype is not None:
+        model.to(getattr(torch, dtype))
+    if weights is not None:
+        quantise(model, weights)
+    write_weights(model, folder, end_of_text=end, quantised=weights)
     names = [CONFIG, "model.safetensors"]
     if trained.tokenizer_json is not None:
         assert tokenizer is not None
@@ -154,7 +161,9 @@ def _of_run(path: Path, step: int | None) -> Trained:
     _fill(model, {name.removeprefix(MODEL): value for name, value in tensors.items()}, manifest)
     tokenizer_json = _tokenizer_json(path, manifest)
     place = f"{checkpoints.path}, step {manifest.step}"
-    return Trained(model, _tokenizer(tokenizer_json, place), tokenizer_json, place, manifest.step)
+    tokenizer = _tokenizer(tokenizer_json, place)
+    validation = tuple(map(str, _data_folders(path, manifest, "validation")))
+    return Trained(model, tokenizer, tokenizer_json, place, manifest.step, validation)
 
 
 def _whole(checkpoints: Checkpoints, step: int | None) -> Manifest:
@@ -228,12 +237,13 @@ def _tokenizer_json(run: Path, manifest: Manifest) -> str | None:
     return None
 
 
-def _data_folders(run: Path, manifest: Manifest) -> Iterator[Path]:
+def _data_folders(run: Path, manifest: Manifest, split: str = "train") -> Iterator[Path]:
+    """Where tokens of this split are; of validation data, files of their own come first."""
     data = manifest.config.get("data")
     if isinstance(data, dict):
         if data.get("text"):
             yield run / "data"
-        yield from (Path(str(path)) for path in data.get("train") or ())
+        yield from (Path(str(path)) for path in data.get(split) or data.get("train") or ())
 
 
 def _of_transformers(path: Path) -> Trained:

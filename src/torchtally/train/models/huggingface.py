@@ -19,6 +19,7 @@ from torchtally.plan.architecture.checkpoint import WHOLE, read_checkpoint
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface_config import CONFIG, config_document
 from torchtally.train.models.huggingface_names import NO_WEIGHTS, WeightMapping, weight_mappings
+from torchtally.train.models.quantised import quantization_config, stored
 from torchtally.train.models.transformer import Transformer
 
 GPT2_BASE = "transformer."
@@ -30,21 +31,24 @@ NAMED = 5
 
 
 def write_weights(
-    model: Transformer, folder: Path | str, *, end_of_text: int | None = None
+    model: Transformer,
+    folder: Path | str,
+    *,
+    end_of_text: int | None = None,
+    quantised: str | None = None,
 ) -> None:
     """Write `model.safetensors` and `config.json` to the folder, each atomically.
 
-    Weights keep their dtype; those of Conv1D are transposed, a tied head is written once. Raises
-    UsageError before writing if transformers has no such model.
+    Weights keep their dtype; those of Conv1D are transposed, a tied head is written once.
+    `quantised` names what `quantise` has done to the model. Raises UsageError before writing if
+    transformers has no such model.
     """
     folder = Path(folder)
-    parameters = dict(model.named_parameters())
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
     document = config_document(model.config, dtype) | {"eos_token_id": end_of_text}
-    tensors = {
-        entry.theirs: _theirs(parameters[entry.ours].detach(), entry).contiguous()
-        for entry in weight_mappings(model.config)
-    }
+    if quantised is not None:
+        document["quantization_config"] = quantization_config(quantised)
+    tensors = stored_tensors(model)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{WHOLE}.unfinished"
     save_file(tensors, unfinished, metadata={"format": "pt"})
@@ -52,6 +56,17 @@ def write_weights(
     unfinished = folder / f"{CONFIG}.unfinished"
     unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     os.replace(unfinished, folder / CONFIG)
+
+
+def stored_tensors(model: Transformer) -> dict[str, Tensor]:
+    """The content of a model's file, by name."""
+    parameters = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = {}
+    for entry in weight_mappings(model.config):
+        weight = parameters[entry.ours].detach()
+        rows = slice(*(entry.rows or (None,)))
+        tensors |= stored(weight.T if entry.is_transposed else weight, rows, entry.theirs)
+    return tensors
 
 
 @torch.no_grad()
