@@ -217,6 +217,7 @@ def _parts(file: Path, model: Model) -> tuple[SelfAttention, dict[str, Any]]:
     """Attention of the first layer, and the keys of the single kind of feed-forward."""
     attention, feed_forward = model.kinds[0].attention, model.kinds[0].feed_forward
     assert isinstance(attention, SelfAttention)
+    assert feed_forward is not None
     if len(model.kinds) > 1 and not model.has_wide_norm:
         raise UsageError(f"{file}: {len(model.kinds)} kinds of layers; only one is supported.")
     if feed_forward.has_bias != attention.has_output_bias:
