@@ -16,10 +16,13 @@ from torchtally.plan.architecture.model import (
     SelfAttention,
 )
 from torchtally.plan.architecture.weights import Group, Weight, layer_weights, weights_of
+from torchtally.plan.mixers.convolution import ShortConvolution
 
 ATTENTION = SelfAttention(heads=6, kv_heads=3, head_dim=5)
 PLAIN = FeedForward(width=70, is_gated=False, activation="gelu")
 LAYER = Layer(count=2, attention=ATTENTION, feed_forward=PLAIN)
+CONVOLUTION = ShortConvolution(width=40, kernel=4, has_bias=True)
+RECURRENT = replace(LAYER, attention=None, recurrence=CONVOLUTION)
 MODEL = Model(name="it", width=40, vocabulary=100, kinds=(LAYER,), is_tied=True)
 EXPERTS = Experts(experts=8, active=2, width=20, is_gated=True, activation="silu")
 
@@ -142,8 +145,8 @@ def test_layers_add(one: int, two: int) -> None:
 
 def test_every_weight_is_there() -> None:
     everything = replace(
-        MODEL, kinds=(LAYER, replace(LAYER, feed_forward=EXPERTS)), is_tied=False, norm="layer",
-        positions=3, has_head_bias=True,
+        MODEL, kinds=(LAYER, replace(LAYER, feed_forward=EXPERTS), RECURRENT), is_tied=False,
+        norm="layer", positions=3, has_head_bias=True,
     )  # fmt: skip
     for weight in weights_of(everything):
         assert weight.elements > 0

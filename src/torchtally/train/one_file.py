@@ -7,8 +7,9 @@ only they use. Losses are those of `tally train`, bit for bit on one device.
 
 import ast
 import inspect
+import operator
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from string import Template
 from types import ModuleType
@@ -39,6 +40,10 @@ from torchtally.train.tasks import prepare_data
 MODULES = (config_module, order, linear, norms, rotary, attention, feed_forward, loss, transformer)
 UNUSED = ("no_past", "_apply")
 """Methods for other purposes than training on one device."""
+COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
 
 HEAD = Template('''\
 """$title: the training of $place in one file. Written by `tally train --source`."""
@@ -274,9 +279,9 @@ class _Specialise(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
-        operands = [node.left, *node.comparators]
-        if len(operands) == 2 and all(isinstance(operand, ast.Constant) for operand in operands):
-            return ast.Constant(eval(ast.unparse(node)))  # two literals
+        match node:
+            case ast.Compare(ast.Constant(left), [comparison], [ast.Constant(right)]):
+                return ast.Constant(COMPARISONS[type(comparison)](left, right))
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:

@@ -29,8 +29,10 @@ FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jobl
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 ALLOWED = {
     ("__init__.py", "importlib"),  # whether the packages of the extra are installed
+    ("code.py", "importlib"),  # the user's own module that the config names
     ("logs/log.py", "importlib"),  # versions of distributions
     ("logs/remote.py", "importlib"),  # a log that the config asks for, by a table of names
+    ("models/quantised.py", "importlib"),  # torchao
     ("precision.py", "importlib"),  # torchao
 }
 
