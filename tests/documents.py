@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from benchmarks.peer_models import all_peer_models_table, peer_models_table
 from benchmarks.peers import peers_table
 from benchmarks.published_inference import engines_table
@@ -116,16 +118,10 @@ def run(command: tuple[str, ...], folder: Path) -> str:
     A command that fails has a last line more, with its exit status: a document that means it shows
     that line, too.
     """
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "CI")
-    }
-    environment["PATH"] = os.pathsep.join(
-        (str(commands()), os.path.dirname(sys.executable), os.environ["PATH"])
-    )
     done = subprocess.run(
         command,
         cwd=folder,
-        env=environment | {"NO_COLOR": "1", "TALLY_CALIBRATIONS": str(folder / "calibrations")},
+        env=environment(folder),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -133,6 +129,25 @@ def run(command: tuple[str, ...], folder: Path) -> str:
         timeout=TIMEOUT_S,
     )
     return done.stdout + (f"{FAILED}{done.returncode}\n" if done.returncode else "")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of a document's commands: no colours, no calibrations, and `tally` starts at once."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "CI")}
+    places = (str(commands()), os.path.dirname(sys.executable), os.environ["PATH"])
+    return kept | {
+        "PATH": os.pathsep.join(places),
+        "NO_COLOR": "1",
+        "TALLY_CALIBRATIONS": str(folder / "calibrations"),
+    }
+
+
+def other_torch() -> str:
+    """Why documents are not run here: they show the figures of the pinned torch. Else ""."""
+    pinned = re.search(r"^torch==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
+    assert pinned is not None
+    here = torch.__version__.partition("+")[0]
+    return "" if here == pinned[1] else f"the documents show torch {pinned[1]}, here is {here}"
 
 
 def timeless(text: str) -> str:
@@ -164,17 +179,21 @@ def is_same(said: str, printed: str) -> bool:
 
 def differences(name: str, document: str, folder: Path) -> str:
     """A diff from what a document says to what is so; "" where it holds."""
-    texts = [(name, document, brought_up_to_date(document, folder))]
-    for path, drawn in pictures(document, folder).items():
-        texts.append((path.name, path.read_text() if path.exists() else "", drawn))
+    now = brought_up_to_date(document, folder)
+    return difference(name, document, now) + stale_pictures(document, folder)
+
+
+def stale_pictures(document: str, folder: Path) -> str:
+    """The same of its pictures alone. Its commands have run in the folder."""
     return "".join(
-        line
-        for title, old, new in texts
-        for line in difflib.unified_diff(
-            old.splitlines(keepends=True), new.splitlines(keepends=True),
-            f"{title} says", f"{title} should say",
-        )
-    )  # fmt: skip
+        difference(path.name, path.read_text() if path.exists() else "", drawn)
+        for path, drawn in pictures(document, folder).items()
+    )
+
+
+def difference(title: str, old: str, new: str) -> str:
+    lines = (text.splitlines(keepends=True) for text in (old, new))
+    return "".join(difflib.unified_diff(*lines, f"{title} says", f"{title} should say"))
 
 
 def furnish(folder: Path) -> Path:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import REPOSITORY
+from tests.lecture.notebooks import FOLDER, PAGES
 
-FOLDER = REPOSITORY / "docs" / "lecture"
-PAGES = sorted(FOLDER.glob("[0-9]*.md"))
 ITEM = re.compile(
-    r"^\| (?P<number>\d+) \| .+ \| \[\d+\]\((?P<page>\S+)\) \| (?P<words>.+) \|$", re.M
+    r"^\| (?P<number>\d+) \| .+ \| \[\d+\]\((?P<page>\S+)#item-(?P=number)\) \| (?P<words>.+) \|$",
+    re.M,
 )
 PARTS = {
     "a picture": r"^!\[[^\]]+\]\(pictures/\w+\.svg\)$",
@@ -25,9 +24,10 @@ PARTS = {
 def missing_items(index: str) -> list[str]:
     """What the table says is on a page, and is not."""
     return [
-        f"{item['number']}: {item['words']!r} is not on {item['page']}"
+        f"{item['number']}: {item['words']!r} does not follow its anchor on {item['page']}"
         for item in ITEM.finditer(index)
-        if item["words"] not in (FOLDER / item["page"]).read_text(encoding="utf-8")
+        for page in [(FOLDER / item["page"]).read_text(encoding="utf-8")]
+        if item["words"] not in page.partition(f'<a id="item-{item["number"]}"></a>')[2]
     ]
 
 
@@ -43,9 +43,10 @@ def test_each_of_the_39_items_is_on_a_page() -> None:
 
 
 def test_an_item_that_is_not_on_its_page_is_found() -> None:
-    row = "| 1 | training time | [1](01_napkin_math.md) | {} |\n"
-    assert missing_items(row.format("143.93 days")) == []
-    assert missing_items(row.format("146.93 days")) != []
+    row = "| {0} | training time | [1](01_napkin_math.md#item-{0}) | {1} |\n"
+    assert missing_items(row.format(1, "143.93 days")) == []
+    assert missing_items(row.format(1, "146.93 days")) != []
+    assert missing_items(row.format(3, "143.93 days")) != []  # no such anchor there
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -6,7 +6,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
+
 from tests.documents import REPOSITORY
+from tests.lecture.notebooks import PAGES, notebook
 from tests.site.contents import pages
 from tests.site.reference import fenced, reference
 
@@ -23,8 +26,12 @@ def write_sources(root: Path) -> None:
     for _, paths in pages():
         for path in paths:
             document = REPOSITORY / path
-            text = document.read_text(encoding="utf-8")
-            write(root / path, with_sources(text, document.parent, root))
+            text = with_sources(document.read_text(encoding="utf-8"), document.parent, root)
+            if document in PAGES:
+                file = (root / path).with_suffix(".ipynb")
+                write(file, nbformat.writes(notebook(document)))
+                text += f'\n<a href="{file.name}" download>This page as a notebook</a>\n'
+            write(root / path, text)
 
 
 def with_sources(text: str, folder: Path, root: Path) -> str:

@@ -1,0 +1,80 @@
+"""The lecture's pages as notebooks: their blocks are cells, their output is what cells show.
+
+The site has one beside each page. The tests execute them, and compare what they print with the
+page, so that a page and its notebook hold together.
+"""
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat.v4 as cell_of
+
+from tests.documents import BLOCK, shown
+
+FOLDER = Path(__file__).parents[2] / "docs" / "lecture"
+PAGES = sorted(FOLDER.glob("[0-9]*.md"))
+PICTURE = re.compile(r"(?<=\]\()pictures/(?P<name>\w+\.svg)(?=\))")
+
+
+def notebook(page: Path) -> Any:
+    """The page's text and blocks in order, a cell for each command; unexecuted, with its output."""
+    document = page.read_text(encoding="utf-8")
+    made, place = [], 0
+    for block in BLOCK.finditer(document):
+        made += text_cells(document[place : block.start()])
+        if block["language"] == "text":
+            made[-1].outputs = [printed(block["text"])]
+        else:
+            made += code_cells(block)
+        place = block.end()
+    made += text_cells(document[place:])
+    for number, cell in enumerate(made):
+        cell.id = f"cell-{number}"  # else random
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return cell_of.new_notebook(
+        cells=made, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
+    )
+
+
+def text_cells(text: str) -> Iterator[Any]:
+    """A cell of Markdown with its pictures in it; none for blank lines alone."""
+    text = re.sub(r"<details.*>\n<summary>Exercise: (.*)</summary>", r"**Exercise:** \1", text)
+    text = text.replace("</details>", "")
+    text = re.sub(r'<a id="[^"]*"></a>', "", text).strip()
+    if text:
+        names = [match["name"] for match in PICTURE.finditer(text)]
+        cell = cell_of.new_markdown_cell(linked(PICTURE.sub(r"attachment:\g<name>", text)))
+        if names:
+            cell.attachments = {name: {"image/svg+xml": encoded(name)} for name in names}
+        yield cell
+
+
+def linked(text: str) -> str:
+    """Links to the lecture's pages lead to their notebooks, others to the site's pages."""
+    text = re.sub(r"(?<=\]\()(\d\d_\w+)\.md", r"\1.ipynb", text)
+    return re.sub(r"(?<=\]\()([\w/.]+)\.md", r"\1.html", text)
+
+
+def encoded(name: str) -> str:
+    return base64.b64encode((FOLDER / "pictures" / name).read_bytes()).decode()
+
+
+def code_cells(block: re.Match[str]) -> Iterator[Any]:
+    """One for a script, one for each command of a terminal."""
+    if block["language"] == "console":
+        for example in shown(block[0]):
+            cell = cell_of.new_code_cell(f"%%sh\n{example.command[-1]}")
+            cell.outputs = [printed(example.output)] if example.output else []
+            yield cell
+    elif block["language"] == "sh":
+        yield cell_of.new_code_cell(f"%%sh\n{block['text'].strip()}")
+    else:
+        assert block["language"] == "python", block[0]
+        yield cell_of.new_code_cell(block["text"].strip())
+
+
+def printed(text: str) -> Any:
+    return cell_of.new_output("stream", name="stdout", text=text)
