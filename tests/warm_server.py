@@ -24,8 +24,8 @@ import sys
 
 import torchtally
 
-COLD = {"sweep", "bench"}
-"""Rooms of commands that few of these tests run."""
+COLD = {"sweep", "bench", "lightning_callback"}
+"""Rooms and modules that few of these tests need: lightning alone takes 6 s of CPU time."""
 LARGEST = 64
 """Descriptors have smaller numbers, as the client says, too."""
 
@@ -34,6 +34,8 @@ for _module in ("torch.optim", "torch.utils.checkpoint", "torch.utils.data"):
 for _info in pkgutil.walk_packages(torchtally.__path__, "torchtally."):
     if not COLD & set(_info.name.split(".")) and not _info.name.endswith("__main__"):
         importlib.import_module(_info.name)
+torchtally.chips.known_chips()
+torchtally.virtual.aliases.read_loaded_modules()
 # An interpreter that ends looks for cycles among all objects: 0.8 s of CPU time per fork for those
 # loaded here, and every page that it touches is copied (Python/pylifecycle.c, finalize_modules).
 gc.collect()

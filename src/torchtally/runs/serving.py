@@ -33,6 +33,8 @@ from torchtally.runs.server import LATE_VARIABLES, Fork, Forked, Reaped, Reply
 def serve(descriptor: int, preload: list[str]) -> Fork:
     """Fork children until the socket closes. Returns in each child; the server ends in here."""
     _import_silently(preload)
+    if aliases := sys.modules.get("torchtally.virtual.aliases"):  # of children that simulate
+        aliases.read_loaded_modules()
     gc.collect()
     gc.freeze()
     awake, wake = os.pipe()

@@ -128,3 +128,8 @@ def function_of(value: Any) -> Any:
 
 
 _imported = ImportedFunctions()
+
+
+def read_loaded_modules() -> None:
+    """As a session does that begins: processes forked from this one then need not."""
+    _imported.read_modules()
