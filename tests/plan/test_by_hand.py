@@ -15,6 +15,7 @@ from torchtally.chips.clusters import cluster
 from torchtally.plan import capacity, flops, memory, optimizers, scaling, training
 from torchtally.plan.activations.kept import (
     embedding_activation_bytes,
+    layer_activation_bytes,
     layer_saved,
     loss_bytes,
     working_activation_bytes,
@@ -123,6 +124,7 @@ def test_flops_of_a_token() -> None:
     for recompute, again in (
         (Recompute.NONE, 0),
         (Recompute.SELECTIVE, attention),
+        (Recompute.OPERATORS, 2 * 3 * (4 * 8 + 8 * 8 + 20 * 8)),  # keys, output, up
         (Recompute.FULL, weights + attention),
     ):
         counted = flops.token_flops(MODEL, 6, recompute=recompute)
@@ -270,6 +272,44 @@ def test_recomputation() -> None:
     same(recompute_s(work, Layout()), 0)
     same(recompute_s(work, Layout(recompute=Recompute.SELECTIVE)), 0)
     same(recompute_s(work, Layout(recompute=Recompute.FULL)), work.forward.value)
+    by_operators = recompute_s(work, Layout(recompute=Recompute.OPERATORS)).value
+    assert 0 < by_operators < work.forward.value - work.attention.value
+
+
+def test_what_recomputation_by_operators_keeps() -> None:
+    """Six tokens of width 8, 2 heads of 4 and one of keys, in bfloat16, fused: the input, results
+    of q, v and gate, attention's with a float32 for each head. Eagerly that of down, too.
+    """
+    fused = {"recompute": Recompute.OPERATORS, "implementation": Implementation.FUSED}
+    kind, kept = MODEL.kinds[0], 6 * (2 * (8 + 8 + 4 + 20 + 8) + 4 * 2) + 16
+    same(layer_activation_bytes(setting_of(MODEL, 2, 3, BF16, **fused), kind), kept)  # type: ignore[arg-type]
+    eager = setting_of(MODEL, 2, 3, BF16, recompute=Recompute.OPERATORS)
+    same(layer_activation_bytes(eager, kind), kept + 6 * 2 * 8)
+    shared = setting_of(MODEL, 2, 3, BF16, tensor=2, is_sequence_parallel=True, **fused)  # type: ignore[misc]
+    split = 6 * (2 * (8 + 4 + 20 + 8) + 4 * 2) / 2 + 16  # q, v (a head each), gate, attention's
+    values = 6 * 2 * 4 / 2  # not split further than heads
+    streams = 2 * 6 * 2 * 8 / 2  # the input, and what attention's chips have reduced
+    same(layer_activation_bytes(shared, kind), split + values + streams)
+
+
+def test_what_recomputation_by_operators_keeps_of_a_mixture() -> None:
+    """Six tokens to 2 of 8 experts, in bfloat16: 8 bytes an id, 4 a score, rows both ways."""
+    model = mixture()
+    alone, exchanged = (
+        layer_activation_bytes(
+            setting_of(model, 2, 3, BF16, recompute=Recompute.OPERATORS, is_exchanged=is_exchanged),
+            model.kinds[0],
+        ).value
+        for is_exchanged in (False, True)
+    )
+    assert exchanged - alone == 2 * 6 * 2 * model.width * 2
+    dense = replace(model, kinds=(replace(model.kinds[0], feed_forward=None),))
+    same(
+        layer_activation_bytes(
+            setting_of(dense, 2, 3, BF16, recompute=Recompute.OPERATORS), dense.kinds[0]
+        ),
+        alone - 6 * 2 * (8 + 4),
+    )
 
 
 def seconds(number: float) -> Quantity:

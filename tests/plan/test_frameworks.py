@@ -29,6 +29,7 @@ LAYOUTS: dict[str, Layout] = {
         data=2, tensor=2, is_sequence_parallel=True, pipeline=4, micro_batches=8,
         schedule=Schedule.INTERLEAVED, virtual_stages=2, shard=Sharding.ZERO1,
     ),
+    "op": Layout(data=16, shard=Sharding.ZERO3, recompute=Recompute.OPERATORS),
     "1f1b": Layout(data=4, pipeline=4, micro_batches=8, shard=Sharding.ZERO2),
 }  # fmt: skip
 SUFFIXES = {"torchtitan": ".toml", "megatron": ".sh", "deepspeed": ".json", "accelerate": ".yaml"}
@@ -64,9 +65,9 @@ def test_what_a_framework_has() -> None:
     }
     assert lacking == {
         "torchtitan": {"zero-1", "tp", "3d"},
-        "megatron": {"hsdp"},
+        "megatron": {"hsdp", "op"},
         "deepspeed": {"hsdp", "tp", "cp", "3d", "1f1b"},
-        "accelerate": {"zero-1", "tp", "3d", "1f1b"},
+        "accelerate": {"zero-1", "tp", "3d", "op", "1f1b"},
     }
 
 
@@ -103,8 +104,11 @@ def test_a_script_that_starts_megatron(tmp_path: Path) -> None:
 def test_torchtitans_own_defaults(tmp_path: Path) -> None:
     text = "[parallelism]\ntensor_parallel_degree = 4\n[training]\nlocal_batch_size = 2\n"
     found = configuration(written(tmp_path, "llama.toml", text), 32)
-    assert found.words == "tp 4, sp, mb 2, zero-3"
+    assert found.words == "tp 4, sp, mb 2, zero-3, op"
     assert found.batch is None
+    text += '[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "2"\n'
+    with pytest.raises(UsageError, match="selective_ac_option '2' is not among those that plans"):
+        configuration(written(tmp_path, "every_second.toml", text), 32)
 
 
 def test_configurations_that_people_have(tmp_path: Path) -> None:

@@ -195,8 +195,9 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--recompute",
-        choices=("none", "selective", "full"),
-        help="activation recomputation in the backward pass; --search tries all",
+        choices=("none", "selective", "op", "full"),
+        help="activation recomputation in the backward pass: attention's scores, all but "
+        "attention and every other product (torchtitan's), or all; --search tries none and full",
     )
     group.add_argument(
         "--attention",

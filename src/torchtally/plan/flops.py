@@ -16,6 +16,7 @@ from torchtally.plan.architecture.model import LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import OF_THE_VOCABULARY, weights_of
 from torchtally.plan.closed_form import Count, FlopsPerToken, Number, closed_form
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
+from torchtally.plan.recomputation import products_again
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
 from torchtally.work.geometry import Geometry
@@ -32,6 +33,8 @@ class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
     """The scores of attention alone, as fused attention does by itself (Korthikanti 2022)."""
+    OPERATORS = "op"
+    """All of a layer but attention's kernel and every other product (`plan/recomputation.py`)."""
     FULL = "full"
     """Every layer, from its input."""
 
@@ -72,8 +75,12 @@ def token_flops(
     parts |= {"recurrence": scans} if scans.value else {}
     forward = total("forward", PER_TOKEN, parts | {"logits": head})
     backward = derive("backward", PER_TOKEN, "2 * forward", PALM, forward=forward)
-    again = recompute_flops(
-        recompute, layers_flops=_sum("layers", weights, scores, scans), attention_flops=scores
+    again = (
+        _products_again_flops(model)
+        if recompute is Recompute.OPERATORS
+        else recompute_flops(
+            recompute, layers_flops=_sum("layers", weights, scores, scans), attention_flops=scores
+        )
     )
     both = total("model FLOPs", PER_TOKEN, {"forward": forward, "backward": backward})
     hardware = total("hardware FLOPs", PER_TOKEN, {"model_flops": both, "recompute": again})
@@ -195,6 +202,16 @@ def recompute_flops(
     word = "forward_of_layers" if is_full else "forward_of_attention"
     again = of(layers_flops if is_full else attention_flops, PER_TOKEN)
     return derive("recompute", PER_TOKEN, word, KORTHIKANTI, **{word: again})
+
+
+def _products_again_flops(model: Model) -> Quantity:
+    elements = sum(
+        kind.count * weight.active_elements
+        for kind in model.kinds
+        for weight in products_again(kind, model)
+    )
+    met = of(round(elements), Unit.PARAMETERS)
+    return derive("recompute", PER_TOKEN, "2 * recomputed_parameters", recomputed_parameters=met)
 
 
 def _sum(name: str, *parts: Quantity) -> Quantity:

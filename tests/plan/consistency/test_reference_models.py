@@ -150,6 +150,30 @@ def test_layers_that_are_made_again_keep_their_inputs(name: str, recipe_name: st
     check_activations(traced, reference, model, closed(reference, model, how, Recompute.FULL))
 
 
+@pytest.mark.parametrize(("name", "recipe_name"), [("qwen2", "bf16"), ("llama", "amp")])
+def test_layers_that_keep_every_other_product(name: str, recipe_name: str) -> None:
+    """Llama's seventh product, which no gradient reads, is kept all the same: of another category.
+
+    Of Qwen 2 those of queries, keys and values have biases: the first of five is the output's.
+    """
+    reference, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
+    traced = train(reference, how, by_operators=True)
+    found = closed(reference, model, how, Recompute.OPERATORS)
+    tokens = reference.batch * reference.sequence
+    unread = model.layers * tokens * model.width * how.activation_bytes * (name == "llama")
+    assert abs(kept(found) - unread - traced.kept_bytes) <= SCALAR_BYTES * model.layers
+    assert error_of(found.total.value - unread, traced.most_kept_bytes) < 3 * PROMISED
+    works = works_of(traced.ledger.reported)
+    again = sum(work.executed_flops(Convention.FULL) for work in works
+                if work.phase is Phase.RECOMPUTE)  # fmt: skip
+    inner = model.kinds[0].feed_forward
+    assert isinstance(inner, FeedForward)
+    # A checkpoint stops once the last saved tensor is back, before the layer's last product.
+    stopped = 2 * model.layers * inner.width * model.width * (name == "qwen2")
+    per_token = token_flops(model, reference.sequence, recompute=Recompute.OPERATORS).recompute
+    assert again == (per_token.value - stopped) * tokens
+
+
 @pytest.mark.parametrize("recipe_name", RECIPES)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_attention_that_keeps_its_scores(name: str, recipe_name: str) -> None:

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch._functorch.partitioners import get_default_op_list
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from tests.plan.consistency.references import VOCABULARY, Reference
 from torchtally import Ledger, account, run
@@ -98,6 +101,7 @@ def train(
     *,
     checkpointed: bool = False,
     use_reentrant: bool = False,
+    by_operators: bool = False,
     is_math: bool = False,
     steppers: Steppers = adamw,
     gpu: str = GPU,
@@ -109,6 +113,10 @@ def train(
         vocabulary = getattr(model.config, "vocab_size", VOCABULARY)
         if checkpointed:
             model.activation_checkpointing_enable({"use_reentrant": use_reentrant})
+        if by_operators:
+            model.gradient_checkpointing_enable(
+                {"use_reentrant": False, "context_fn": every_other_product}
+            )
         optimizers = list(steppers(model))
         for _ in range(2):
             ids, labels = (
@@ -123,6 +131,23 @@ def train(
             model.zero_grad()
 
     return Traced(account(run(script, gpu=gpu)))
+
+
+def every_other_product() -> object:
+    """What torchtitan's policy keeps (distributed/activation_checkpoint.py), by the same API."""
+    attention = torch.ops.aten._scaled_dot_product_cudnn_attention
+    intensive = get_default_op_list().compute_intensive_ops
+    saved = {packet.default for packet in (attention, *intensive) if hasattr(packet, "default")}
+    product = torch.ops.aten.mm.default
+    products = {False: 0, True: 0}
+
+    def policy(context: Any, operator: object, *args: object, **options: object) -> Any:
+        products[context.is_recompute] += operator is product
+        is_even = operator is product and products[context.is_recompute] % 2 == 0
+        is_kept = operator in saved and not is_even
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
 
 
 def _autocast(recipe: Recipe) -> torch.autocast:

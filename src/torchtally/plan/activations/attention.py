@@ -15,7 +15,7 @@ from torchtally.plan.activations.operators import (
     norm_saved,
     products_saved,
 )
-from torchtally.plan.activations.saved import Region, Saved
+from torchtally.plan.activations.saved import ATTENTION, Region, Saved
 from torchtally.plan.activations.setting import (
     BOOL_BYTES,
     FLOAT32_BYTES,
@@ -119,12 +119,14 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
     else:
         yield from _operands_saved(at, attention)
     if at.kernel is AttentionKernel.FLASH:
-        yield at.keep("log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
-                       "recomputation of scores", heads=attention.heads)  # fmt: skip
+        yield at.keep(
+            "log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER, "recomputation of scores",
+            heads=attention.heads,
+        ).made_by(ATTENTION)  # fmt: skip
         if at.inner_bytes < FLOAT32_BYTES:  # memory-efficient attention's is on the host
             yield at.keep(
                 "random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention"
-            )
+            ).made_by(ATTENTION)
         # The result is laid out as queries are; put together from parts, those lie head by head,
         # and the output projection wants token by token. cuDNN's, which half precision takes.
         is_copied = isinstance(attention, LatentAttention) or attention.is_partly_rotary
@@ -132,7 +134,8 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
             is_copied = False
         if is_copied and not at.is_fused and at.inner_bytes < FLOAT32_BYTES:
             yield at.keep("result, copied", VALUES, at.inner_bytes, INNER, "layout", **sizes)
-        yield at.keep("result", VALUES, at.inner_bytes, INNER, "attention's backward", **sizes)
+        yield at.keep("result", VALUES, at.inner_bytes, INNER, "attention's backward",
+                       **sizes).made_by(ATTENTION)  # fmt: skip
     is_gated = isinstance(attention, SelfAttention) and attention.has_gate
     if is_gated:
         yield at.keep("its gate", VALUES, at.inner_bytes, INNER, "sigmoid, and its product",
@@ -172,14 +175,18 @@ def _operands_saved(at: Setting, attention: SelfAttention | LatentAttention) -> 
         return
     if attention.is_fused and not at.is_fused:
         yield at.keep("queries, keys, values in one", f"{QUERIES} + 2 * {KEYS}", size, INNER, why,
-                       **sizes)  # fmt: skip
+                       **sizes).made_by("qkv")  # fmt: skip
         if attention.is_rotary:
             yield at.keep("turned queries", QUERIES, size, INNER, why, **sizes)
             yield at.keep("turned keys", KEYS, size, INNER, why, **sizes)
         return
-    yield at.keep("queries", QUERIES, size, INNER, why, **sizes)
-    yield at.keep("keys", KEYS, size, INNER, why, **sizes)
-    yield at.keep("values", KEYS, size, INNER, why, **sizes)
+    # Turned or normed, queries and keys are others than what their matrices made; the compiler
+    # makes them again from that.
+    is_plain = at.is_fused or not (attention.is_rotary or attention.head_norm_sizes)
+    of_q, of_k = ("q", "k") if is_plain else ("", "")
+    yield at.keep("queries", QUERIES, size, INNER, why, **sizes).made_by(of_q)
+    yield at.keep("keys", KEYS, size, INNER, why, **sizes).made_by(of_k)
+    yield at.keep("values", KEYS, size, INNER, why, **sizes).made_by("v")
 
 
 def _math_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iterator[Saved]:

@@ -64,18 +64,32 @@ def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[S
         yield at.keep("shared gate", TOKENS, at.inner_bytes, why="sigmoid, and its product")
 
 
+def choice_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
+    """What recomputation by operators keeps of a mixture: who was chosen, what chips exchange."""
+    active = experts.active
+    yield at.keep("chosen experts", ROUTED, INT64_BYTES, why="topk", active=active)
+    yield at.keep("their scores", ROUTED, FLOAT32_BYTES, why="topk", active=active)
+    if at.is_exchanged:
+        rows = f"2 * {ROUTED} * width"
+        yield at.keep("rows there and back", rows, at.stream_bytes, why="all-to-all", active=active)
+
+
 def _inner_saved(at: Setting, feed_forward: FeedForward) -> Iterator[Saved]:
     """Between the first projections and the last one."""
     width, size, inner = f"{TOKENS} * ffn_width", at.inner_bytes, feed_forward.width
     has_gate, has_up = _have_gradients(at, feed_forward)
     if has_gate:
-        yield from activated_saved(at, feed_forward.activation, width, size, INNER, ffn_width=inner)
+        yield from activated_saved(
+            at, feed_forward.activation, width, size, INNER, first_projections(feed_forward)[0],
+            ffn_width=inner,
+        )  # fmt: skip
     result = activated_bytes(at, feed_forward.activation, size)
     if feed_forward.is_gated:
         if has_up and not at.is_fused:
             yield at.keep("activated gate", width, result, INNER, "its product", ffn_width=inner)
         if has_gate:
-            yield at.keep("up", width, size, INNER, "product with the gate", ffn_width=inner)
+            up = at.keep("up", width, size, INNER, "product with the gate", ffn_width=inner)
+            yield up.made_by(first_projections(feed_forward)[-1])
     is_kept = (
         not feed_forward.is_gated and feed_forward.activation in KEEPS_OUTPUT and not at.is_fused
     )

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Unpack
 
+from torchtally.errors import UsageError
 from torchtally.plan.activations.attention import attention_saved, is_masked
-from torchtally.plan.activations.feed_forward import experts_saved, feed_forward_saved
+from torchtally.plan.activations.feed_forward import choice_saved, experts_saved, feed_forward_saved
 from torchtally.plan.activations.operators import (
     STREAM,
     TOKENS,
@@ -29,7 +30,7 @@ from torchtally.plan.activations.operators import (
     norm_saved,
     products_saved,
 )
-from torchtally.plan.activations.saved import Region, Saved, saved_bytes
+from torchtally.plan.activations.saved import ATTENTION, Region, Saved, saved_bytes
 from torchtally.plan.activations.setting import (
     BOOL_BYTES,
     FLOAT32_BYTES,
@@ -39,7 +40,7 @@ from torchtally.plan.activations.setting import (
     Setting,
     setting_of,
 )
-from torchtally.plan.adapters import FirstLayer
+from torchtally.plan.adapters import DOWN, OUTPUT, FirstLayer
 from torchtally.plan.architecture.model import (
     Experts,
     FeedForward,
@@ -53,6 +54,7 @@ from torchtally.plan.closed_form import Bytes, Count, closed_form
 from torchtally.plan.flops import Recompute
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
+from torchtally.plan.recomputation import products_kept
 from torchtally.units import Unit
 
 
@@ -96,7 +98,7 @@ def activations(
 def layers_activation_bytes(at: Setting, kind: Layer) -> Quantity:
     """Of all layers of a kind. With adapters the first layer of all keeps less."""
     one = layer_activation_bytes(at, kind)
-    if at.adapter is None or kind is not at.model.kinds[0] or at.recompute is Recompute.FULL:
+    if at.adapter is None or kind is not at.model.kinds[0] or at.is_recomputed:
         return _times(kind.count, one)
     return _with_first(
         kind.count - 1,
@@ -106,9 +108,11 @@ def layers_activation_bytes(at: Setting, kind: Layer) -> Quantity:
 
 
 def layer_activation_bytes(at: Setting, kind: Layer) -> Quantity:
-    """Kept by one layer of this kind; fully recomputed, its input alone."""
+    """Kept by one layer of this kind; recomputed, its input, and what it chose to keep."""
     if at.recompute is Recompute.FULL:
-        return saved_bytes("a layer's input", [at.keep("input", STREAM, at.stream_bytes)])
+        return saved_bytes("a layer's input", [_input(at)])
+    if at.recompute is Recompute.OPERATORS:
+        return saved_bytes("a layer's kept results", _results_saved(at, kind))
     kept = layer_saved(at, kind)
     casts = layer_cast_bytes(at, kind) if at.recipe.is_autocast else of(0, Unit.BYTES)
     note = ", ".join(dict.fromkeys(saved.name for saved in kept))
@@ -122,7 +126,8 @@ def working_activation_bytes(at: Setting) -> Quantity:
     """What the backward pass of one layer recomputes, of the kind that needs most.
 
     Fully recomputed, all that the layer keeps without, but for its input, which is there already;
-    selectively, what attention keeps between its operands and its result.
+    operator by operator, but for the kept results, too; selectively, what attention keeps between
+    its operands and its result.
     """
     if at.recompute is Recompute.NONE:
         return of(0, Unit.BYTES, "working activations")
@@ -220,6 +225,58 @@ def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
         yield from norm_saved(at, f"norm {n + 1}, of a result", at.inner_bytes)
 
 
+def _input(at: Setting) -> Saved:
+    return at.keep("input", STREAM, at.stream_bytes)
+
+
+def _results_kept(at: Setting, kind: Layer) -> frozenset[str]:
+    return frozenset({ATTENTION, *(weight.name for weight in products_kept(kind, at.model))})
+
+
+def _results_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
+    """A layer's input, and the results that recomputation by operators keeps.
+
+    Eagerly, also those that no gradient reads: torch.utils.checkpoint keeps what its policy names.
+    The compiler's partitioner does not. Raises UsageError where the operators are
+    others: with adapters, recurrences, and attention by matrix products.
+    """
+    unknown = {
+        "adapters": at.adapter is not None,
+        "recurrences": kind.recurrence is not None,
+        "attention by matrix products": at.kernel is AttentionKernel.MATH,
+    }
+    for what in (name for name, is_there in unknown.items() if is_there):
+        raise UsageError(
+            f"Recomputation by operators is not known with {what}: take --recompute full or none."
+        )
+    yield _input(at)
+    everything = layer_saved(at.without_recompute(), kind)
+    read = {saved.result_of: saved for saved in everything}
+    for weight in products_kept(kind, at.model):
+        if weight.name in read:
+            yield read[weight.name]
+            continue
+        is_by_rows = weight.name in BY_ROWS
+        if is_by_rows and at.is_fused:
+            continue
+        whole = is_by_rows or weight.name in UNSPLIT
+        yield at.keep(f"result of {weight.name}", f"{TOKENS} * rows", at.inner_bytes,
+                       Region.WHOLE if whole else Region.INNER, "kept by its policy",
+                       rows=weight.shape[0])  # fmt: skip
+    yield from (saved for saved in everything if saved.result_of == ATTENTION)
+    if at.is_sequence_parallel:
+        for name in (OUTPUT, DOWN)[: 1 if at.is_fused else 2]:
+            yield at.keep(f"reduced result of {name}", STREAM, at.inner_bytes)
+    if isinstance(kind.feed_forward, Experts):
+        yield from choice_saved(at, kind.feed_forward)
+
+
+BY_ROWS = frozenset({OUTPUT, DOWN})
+"""Matrices that tensor parallelism splits by rows: their results have the stream's width."""
+UNSPLIT = frozenset({"q down", "kv down"})
+"""And those that every chip has whole."""
+
+
 def _mixers_saved(at: Setting, kind: Layer, input_bytes: int) -> Iterator[Saved]:
     if kind.attention is not None:
         yield from attention_saved(at, kind.attention, input_bytes)
@@ -271,12 +328,10 @@ def _embedding_saved(at: Setting) -> Iterator[Saved]:
             "cosines and sines of positions", "2 * sequence * head_dim", at.stream_bytes, whole,
             "turning queries and keys", head_dim=size,
         )  # fmt: skip
-    if at.recompute is Recompute.FULL and any(
-        is_masked(at, kind.attention) for kind in at.model.kinds
-    ):
+    if at.is_recomputed and any(is_masked(at, kind.attention) for kind in at.model.kinds):
         yield at.keep("mask", "sequence * keys", BOOL_BYTES, whole, "attention, recomputed")
     # Of recomputed layers, transformers gives the first one's input a gradient, too.
-    has_gradient = is_trained or at.recompute is Recompute.FULL
+    has_gradient = is_trained or at.is_recomputed
     if at.model.has_embedding_norm and has_gradient:
         yield from norm_saved(at, "embedding's norm", at.stream_bytes)
     if at.embedding_dropout and has_gradient:
@@ -309,8 +364,12 @@ def _head_saved(at: Setting) -> Iterator[Saved]:
 
 def _recompute_bytes(at: Setting, kind: Layer) -> Quantity:
     everything = layer_saved(at.without_recompute(), kind)
-    if at.recompute is Recompute.FULL:
-        again = saved_bytes("recomputed", [saved for saved in everything if not saved.is_input])
+    if at.is_recomputed:
+        there = _results_kept(at, kind) if at.recompute is Recompute.OPERATORS else frozenset()
+        again = saved_bytes(
+            "recomputed",
+            [saved for saved in everything if not saved.is_input and saved.result_of not in there],
+        )
         if not at.recipe.is_autocast:
             return again
         casts = layer_cast_bytes(at, kind)

@@ -129,9 +129,12 @@ def _adapters_saved(
 
 
 def activated_saved(
-    at: Setting, name: str, elements: str, itemsize_bytes: int, region: Region, **sizes: int
-) -> Iterator[Saved]:
-    """What an activation function keeps, but for a result that the next operator keeps."""
+    at: Setting, name: str, elements: str, itemsize_bytes: int, region: Region, given: str,
+    **sizes: int,
+) -> Iterator[Saved]:  # fmt: skip
+    """What an activation function of the result of matrix `given` keeps, but for a result that the
+    next operator keeps.
+    """
     if name in KEEPS_OUTPUT and not at.is_fused:
         return
     count = 1 if at.is_fused else COMPOSED.get(name, 1)
@@ -141,7 +144,8 @@ def activated_saved(
         yield at.keep("half of what is activated", elements, itemsize_bytes, region, why, **sizes)
         count -= 1
     times = "" if count == 1 else f"{count} * "
-    yield at.keep("input of the activation", times + elements, wide, region, why, **sizes)
+    kept = at.keep("input of the activation", times + elements, wide, region, why, **sizes)
+    yield kept.made_by(given) if count == 1 else kept
 
 
 def activated_bytes(at: Setting, name: str, itemsize_bytes: int) -> int:

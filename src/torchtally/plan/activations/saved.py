@@ -1,7 +1,7 @@
 """One tensor that autograd keeps from the forward to the backward pass."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from torchtally.plan.quantity import Quantity, total
@@ -38,6 +38,15 @@ class Saved:
     """Which operator's backward reads it."""
     is_input: bool = False
     """It is what the layer was given: what full recomputation keeps anyway."""
+    result_of: str = ""
+    """The matrix whose product made it, by its name among weights; ATTENTION: its kernel."""
+
+    def made_by(self, name: str) -> "Saved":
+        """The same, as the result of this matrix, or of attention's kernel."""
+        return replace(self, result_of=name)
+
+
+ATTENTION = "attention"
 
 
 def saved_bytes(name: str, tensors: Iterable[Saved], note: str = "") -> Quantity:

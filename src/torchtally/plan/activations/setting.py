@@ -53,6 +53,8 @@ class Options(TypedDict, total=False):
     """They share what is between those matrices too, by tokens."""
     context: int
     """Chips that share each sequence (context parallelism)."""
+    is_exchanged: bool
+    """Rows go to the chips of their experts and back, and recomputation keeps them."""
     adapter: Adapter | None
     """What is trained, where the weights themselves are frozen."""
 
@@ -71,6 +73,7 @@ class Setting:
     tensor: int = 1
     is_sequence_parallel: bool = False
     context: int = 1
+    is_exchanged: bool = False
     adapter: Adapter | None = None
     first: FirstLayer | None = None
     """Where this is the first layer, beside adapters: what of it has a gradient."""
@@ -107,6 +110,11 @@ class Setting:
     def has_weight_casts(self) -> bool:
         """Products are given weights in another dtype, and keep those for the backward pass."""
         return self.operand_bytes != self.recipe.weight_bytes
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Layer by layer, from its input."""
+        return self.recompute in (Recompute.FULL, Recompute.OPERATORS)
 
     @property
     def dropout(self) -> bool:

@@ -80,7 +80,8 @@ def _sharding(given: dict[str, str], name: str) -> str:
 def is_its(layout: Layout) -> bool:
     """Whether Megatron-LM has all that a layout needs."""
     is_known = layout.schedule in SCHEDULES or not layout.has_stages
-    return is_known and layout.shard_group is None
+    is_recomputed = layout.recompute is not Recompute.OPERATORS
+    return is_known and is_recomputed and layout.shard_group is None
 
 
 def written(layout: Layout, workload: Workload) -> str:

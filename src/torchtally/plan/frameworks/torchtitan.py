@@ -31,7 +31,11 @@ FLAVORS = {
 SHARDINGS = {Sharding.NONE: "default", Sharding.ZERO2: "never", Sharding.ZERO3: "always"}
 """`fsdp_reshard_after_forward`: FSDP that never reshards keeps what it has gathered."""
 SCHEDULES = {Schedule.ONE_F_ONE_B: "1F1B", Schedule.INTERLEAVED: "Interleaved1F1B"}
-RECOMPUTES = {Recompute.NONE: "none", Recompute.FULL: "full"}
+RECOMPUTES: Mapping[Recompute, Mapping[str, Value]] = {
+    Recompute.NONE: {"mode": "none"},
+    Recompute.OPERATORS: {"mode": "selective", "selective_ac_option": "op"},
+    Recompute.FULL: {"mode": "full"},
+}
 
 
 def flavor_of(model: Model) -> str:
@@ -70,7 +74,7 @@ def torchtitan_config(layout: Layout, workload: Workload) -> Config:
             "seq_len": workload.sequence,
         },
         "parallelism": parallelism,
-        "activation_checkpoint": {"mode": RECOMPUTES[layout.recompute]},
+        "activation_checkpoint": RECOMPUTES[layout.recompute],
         "compile": {"enable": layout.implementation is Implementation.FUSED},
     }
 
@@ -134,11 +138,22 @@ def layout_words(document: Mapping[str, Any], layers: int | None) -> tuple[list[
     else:
         is_grouped = replicas > 1 and shards > 0
         words.append(f"fsdp:{shards * context}" if is_grouped else "zero-3")
-    mode = section(document, "activation_checkpoint").get("mode", "selective")
-    if mode == "full":
-        words.append("full")
+    words.append(_recomputation(section(document, "activation_checkpoint")))
     batch = count(training, "global_batch_size", -1)
     return words, None if batch == -1 else batch
+
+
+def _recomputation(checkpoint: Mapping[str, Any]) -> str:
+    """By torchtitan's default, that of operators."""
+    mode = checkpoint.get("mode", "selective")
+    option = str(checkpoint.get("selective_ac_option", "op"))
+    for recompute, values in RECOMPUTES.items():
+        if mode == values["mode"] and option == values.get("selective_ac_option", option):
+            return str(recompute)
+    raise UsageError(
+        f"activation_checkpoint: mode {mode!r} with selective_ac_option {option!r} is not among "
+        'those that plans know: none, selective with "op", full.'
+    )
 
 
 def _stages(parallel: Mapping[str, Any], stages: int, layers: int | None) -> list[str]:

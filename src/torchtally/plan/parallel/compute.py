@@ -34,6 +34,7 @@ from torchtally.plan.parallel.recurrence import BACKWARD_KERNELS, FORWARD_KERNEL
 from torchtally.plan.parallel.shards import experts_run, layer_on_chip, rows_of
 from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.recipes import Recipe
+from torchtally.plan.recomputation import products_again
 from torchtally.units import Unit
 
 
@@ -50,6 +51,8 @@ class ChipWork:
     attention_backward: Quantity
     streaming: Quantity
     """What of all of these is no product: it goes by bytes, at memory's speed."""
+    again_by_operators: Quantity
+    """What of `forward` recomputation by operators makes again."""
     forward_launches: int
     backward_launches: int
     """Kernels: both halves of the backward pass."""
@@ -63,11 +66,13 @@ class Products:
     inputs: Quantity
     """Gradients of the inputs."""
     weights: Quantity
+    again: Quantity
+    """Forward, those that recomputation by operators makes again."""
     matrices: int
 
 
 NOTHING_S = of(0.0, Unit.SECONDS)
-NO_PRODUCTS = Products(NOTHING_S, NOTHING_S, NOTHING_S, 0)
+NO_PRODUCTS = Products(NOTHING_S, NOTHING_S, NOTHING_S, NOTHING_S, 0)
 NO_ATTENTION = PassTimes(NOTHING_S, NOTHING_S, 0, 0)
 
 
@@ -77,7 +82,7 @@ def layer_work(
     """One layer of this kind. Raises UsageError where the chip lacks a number it depends on."""
     weights = layer_on_chip(kind, model, layout)
     tokens = layout.tokens(sequence)
-    products = _products(weights, kind, tokens, layout, work)
+    products = _products(weights, kind, model, tokens, layout, work)
     attention = attention_s(kind, model, sequence, layout, work)
     moved = layer_streams(kind, model, weights, sequence, layout, work)
     if kind.recurrence is not None:
@@ -107,6 +112,8 @@ def recompute_s(work: ChipWork, layout: Layout) -> Quantity:
     """
     if layout.recompute is Recompute.FULL:
         return work.forward.with_name("recomputation")
+    if layout.recompute is Recompute.OPERATORS:
+        return work.again_by_operators.with_name("recomputation")
     if layout.recompute is Recompute.SELECTIVE and layout.kernel is AttentionKernel.MATH:
         return work.attention.with_name("recomputation")
     return derive("recomputation", Unit.SECONDS, "0")
@@ -187,19 +194,24 @@ def optimizer_s(
 
 
 def _products(
-    weights: tuple[Weight, ...], kind: Layer, tokens: int, layout: Layout, work: KernelTimes
+    weights: tuple[Weight, ...],
+    kind: Layer,
+    model: Model,
+    tokens: int,
+    layout: Layout,
+    work: KernelTimes,
 ) -> Products:
     """All products with the layer's weights."""
-    return _sums(
-        [
-            tuple(work.products(weight, rows_of(weight, kind, tokens, layout)))
-            for weight in weights
-            if weight.uses
-        ]
-    )
+    matrices = [weight for weight in weights if weight.uses]
+    products = [
+        tuple(work.products(weight, rows_of(weight, kind, tokens, layout))) for weight in matrices
+    ]
+    names = {weight.name for weight in products_again(kind, model)}
+    pairs = zip(matrices, products, strict=True)
+    return _sums(products, [product[0] for weight, product in pairs if weight.name in names])
 
 
-def _sums(products: list[tuple[Quantity, ...]]) -> Products:
+def _sums(products: list[tuple[Quantity, ...]], again: Iterable[Quantity] = ()) -> Products:
     """Of products with several matrices."""
     forward, inputs, gradients = (
         {f"product_{n}": product for n, product in enumerate(each)}
@@ -209,6 +221,7 @@ def _sums(products: list[tuple[Quantity, ...]]) -> Products:
         total_s("products", **forward),
         total_s("gradients of inputs", **inputs),
         total_s("gradients of weights", **gradients),
+        total_s("products again", **{f"product_{n}": product for n, product in enumerate(again)}),
         len(products),
     )
 
@@ -352,6 +365,7 @@ def _work(
         core,
         core_back,
         total_s("passes", forward=there, backward=back),
+        total_s("made again", products=products.again, passes=there),
         products.matrices + sum(pair.forward_launches for pair in pairs),
         2 * products.matrices + sum(pair.backward_launches for pair in pairs),
     )

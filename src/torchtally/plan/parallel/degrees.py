@@ -296,6 +296,15 @@ def layer_traffics(degree: Degree, kind: Layer, *workload: Any) -> tuple[Traffic
     return forward, forward if backward is None else backward(kind, *workload)
 
 
+def sent_again(degree: Degree, layout: Layout) -> float:
+    """Of what a layer sends in the forward pass, the share that recomputation sends again."""
+    if layout.recompute is Recompute.FULL:
+        return 1.0
+    if layout.recompute is Recompute.OPERATORS and degree.name == "tensor":
+        return 0.5 if layout.is_sequence_parallel else 1.0  # reduce-scatters' results are kept
+    return 0.0
+
+
 def layout_text(layout: Layout) -> str:
     """In words, without degrees of 1: "dp 16 zero-1, tp 8, pp 8 interleaved x5"."""
     return ", ".join(_words(layout))

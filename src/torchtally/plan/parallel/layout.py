@@ -132,6 +132,11 @@ class Layout:
         return self.micro_batch * sequence // self.context
 
     @property
+    def is_exchanged(self) -> bool:
+        """Recomputation keeps what chips with different experts send each other."""
+        return self.expert > 1 and self.recompute is Recompute.OPERATORS
+
+    @property
     def activation_options(self) -> Options:
         """What decides which activations a chip keeps."""
         return {
@@ -139,6 +144,7 @@ class Layout:
             "is_sequence_parallel": self.is_sequence_parallel,
             "context": self.context,
             "recompute": self.recompute,
+            "is_exchanged": self.is_exchanged,
             "kernel": self.kernel,
             "implementation": self.implementation,
         }

@@ -62,7 +62,7 @@ WEIGHTS = (*ALL, "shard", "shard_group")
 WORK = (*(degree.name for degree in IN_LAYERS), "is_sequence_parallel", "micro_batch", "kernel",
         "implementation")  # fmt: skip
 """What a chip's compute for one micro-batch in a layer depends on, but for recomputation."""
-ACTIVATIONS = (*(name for name in WORK if name != "expert"), "recompute")
+ACTIVATIONS = (*(name for name in WORK if name != "expert"), "recompute", "is_exchanged")
 """What a chip keeps of one micro-batch depends on: balanced experts bring it as many tokens however
 they are split."""
 LAYER = (*WORK, "recompute")

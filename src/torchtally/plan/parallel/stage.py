@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from torchtally.chips import Cluster
 from torchtally.plan.architecture.model import Experts, Layer, Model
-from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.compute import (
     ChipWork,
     embedding_work,
@@ -16,7 +15,7 @@ from torchtally.plan.parallel.compute import (
     layer_work,
     recompute_s,
 )
-from torchtally.plan.parallel.degrees import IN_LAYERS, layer_traffics
+from torchtally.plan.parallel.degrees import IN_LAYERS, layer_traffics, sent_again
 from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout, spread_over
 from torchtally.plan.parallel.overlap import Overlap, exposed_s
@@ -262,19 +261,23 @@ def _waits(
             there, back = work.attention, work.attention_backward
         name, share = f"{degree.name} parallelism", overlap.shares[degree.name]
         sent, sent_back = sends.forward[degree.name], sends.backward[degree.name]
-        if layout.recompute is Recompute.FULL:  # which sends again what the forward pass did
-            sent_back = total_s("backward and recomputation", backward=sent_back, recompute=sent)
+        if again := sent_again(degree, layout):
+            recompute = of(again * sent.value, Unit.SECONDS)
+            sent_back = total_s(
+                "backward and recomputation", backward=sent_back, recompute=recompute
+            )
         forward[degree.name] = exposed_s(name, sent, there, share)
         backward[degree.name] = exposed_s(f"{name}, backward", sent_back, back, share)
     return forward, backward
 
 
 def _sent_s(sends: Sends, layout: Layout) -> Quantity:
-    """Recomputation sends again what the forward pass did."""
-    times = 2 if layout.recompute is Recompute.FULL else 1
-    forward = sum(quantity.value for quantity in sends.forward.values())
+    """With what recomputation sends again."""
+    forward = sum(
+        (1 + sent_again(degree, layout)) * sends.forward[degree.name].value for degree in IN_LAYERS
+    )
     backward = sum(quantity.value for quantity in sends.backward.values())
-    return of(times * forward + backward, Unit.SECONDS)
+    return of(forward + backward, Unit.SECONDS)
 
 
 def _spread(name: str, kinds: tuple[Layer, ...], each: list[Quantity], stages: int) -> Quantity:

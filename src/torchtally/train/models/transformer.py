@@ -82,7 +82,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        check_choice("recompute: unknown value", recompute, list(Recompute))
+        check_choice("recompute: unknown value", recompute, ("none", "selective", "full"))
         self.recompute = Recompute(recompute)
         d, std = config.width, config.init_std
         self.embedding = Embedding(config.vocabulary, d, std)
