@@ -51,10 +51,10 @@ def request(connection):
 
 
 def watch(connection, pid):
-    """Tell the client how the fork ends; end the fork where the client has gone."""
+    """Tell the client how the fork ends; end the fork where the client or the tests have gone."""
     connection.sendall(f"{pid}\n".encode())
     ended = os.pidfd_open(pid)
-    readable, _, _ = select.select([ended, connection], [], [])
+    readable, _, _ = select.select([ended, connection, 0], [], [])
     if ended not in readable:
         os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
@@ -82,7 +82,7 @@ def program(listener):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         pid = os.fork()
         if pid:
-            for number in (0, 1, 2, *streams):
+            for number in (1, 2, *streams):
                 os.close(number)
             watch(connection, pid)
         connection.close()
