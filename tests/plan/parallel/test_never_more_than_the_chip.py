@@ -141,7 +141,7 @@ def plans(draw: st.DrawFn) -> tuple[Workload, Layout]:
 def test_no_plan_uses_more_than_the_chips_have(plan: tuple[Workload, Layout]) -> None:
     try:
         found = step(*plan)
-    except UsageError:  # no source says how fast a link is
+    except UsageError:  # no source says how fast a link is, or what such a layer keeps
         reject()
     assert 0 < found.mfu.value <= found.hfu.value <= 1
 

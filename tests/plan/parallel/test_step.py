@@ -33,6 +33,9 @@ def layouts(draw: st.DrawFn) -> Layout:
     data = 16 // tensor // pipeline // context if tensor * pipeline * context <= 16 else 1
     schedule = draw(st.sampled_from(list(Schedule))) if pipeline > 1 else Schedule.ONE_F_ONE_B
     shard = draw(st.sampled_from(list(Sharding)))
+    kernel = draw(st.sampled_from(list(AttentionKernel)))
+    is_fused = kernel is not AttentionKernel.MATH
+    recomputes = [how for how in Recompute if is_fused or how is not Recompute.OPERATORS]
     return Layout(
         data=data,
         tensor=tensor,
@@ -45,8 +48,8 @@ def layouts(draw: st.DrawFn) -> Layout:
         shard_group=draw(st.sampled_from([None, 1])) if shard is not Sharding.NONE else None,
         micro_batch=draw(st.sampled_from([1, 2])),
         micro_batches=draw(st.sampled_from([1, 4, 8])),
-        recompute=draw(st.sampled_from(list(Recompute))),
-        kernel=draw(st.sampled_from(list(AttentionKernel))),
+        recompute=draw(st.sampled_from(recomputes)),
+        kernel=kernel,
         implementation=draw(st.sampled_from(list(Implementation))),
     )
 
