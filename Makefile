@@ -25,7 +25,7 @@ NOT_CORE := train sweep plan cli/test_train.py cli/test_data.py cli/test_sweep.p
 	test_benchmarks.py test_docs.py notebook/test_examples.py lecture pictures
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-core test-torch core lint format docs site pictures bench clean
+.PHONY: help run test suite test-core test-torch core lint format docs site pictures bench clean
 
 help:
 	@echo "make run        tally run $(SCRIPT) --gpu $(GPU); others with SCRIPT=... GPU=..."
@@ -44,8 +44,12 @@ help:
 run: $(VENV)/installed
 	$(BIN)/tally run $(SCRIPT) --gpu $(GPU)
 
-test: lint
-	$(PYTEST)
+# Both at once: mypy has one thread.
+test: $(VENV)/installed-dev
+	$(MAKE) --no-print-directory --jobs=2 lint suite
+
+suite: $(VENV)/installed-dev
+	MAKEFLAGS= $(PYTEST)
 
 test-core: lint core
 

@@ -44,10 +44,16 @@ def stop_passing_on_ignored_signals() -> None:
 stop_passing_on_ignored_signals()
 
 
+def pytest_collection() -> None:
+    """Look for no garbage while tests are collected: what is imported then stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave what collecting made, some million objects, out of every later garbage collection."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
