@@ -41,6 +41,7 @@ from tests.lecture.pictures import LECTURE_PICTURES
 from tests.operators_page import operators_table
 from tests.warm import commands, warm
 from torchtally.report.formats import render
+from torchtally.report.glossary import glossary_markdown
 from torchtally.report.report import Look, table_report
 from torchtally.report.schemas.tables import documents_table, vocabulary_table
 from torchtally.table import Table
@@ -267,6 +268,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "inference": inference_table,
     "inference_sources": inference_sources,
     "engines": engines_table,
+    "glossary": glossary_markdown,
     "documents": lambda: in_markdown(documents_table()),
     "vocabulary": lambda: in_markdown(vocabulary_table()),
 }

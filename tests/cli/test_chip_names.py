@@ -45,7 +45,17 @@ BY_PROCESS = {
     "train": ("train", "--plan", "tiny.toml", "--gpu", "{}"),
     "summary": ("summary", "net.py:Net", "--input", "2x4", "--gpu", "{}"),
 }
-WITHOUT_CHIPS = {"budget", "data", "diff", "dtypes", "sample", "schema", "sweep", "tensor"}
+WITHOUT_CHIPS = {
+    "budget",
+    "data",
+    "diff",
+    "dtypes",
+    "glossary",
+    "sample",
+    "schema",
+    "sweep",
+    "tensor",
+}
 FULL_SCREEN = {"view"}
 """Tested in test_view.py: it needs a terminal."""
 MEASURED = {"bench"}

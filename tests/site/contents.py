@@ -22,8 +22,9 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Training": (
         "docs/training.md", "docs/checkpoints.md", "docs/many_gpus.md", "docs/sweep.md",
     ),
-    "How far to trust it": (
-        "docs/accuracy.md", "docs/limits.md", "docs/published.md", "docs/corpus.md",
+    "How it works, and its limits": (
+        "docs/how_it_works.md", "docs/glossary.md", "docs/accuracy.md", "docs/limits.md",
+        "docs/published.md", "docs/corpus.md",
         "docs/operators.md", "docs/peers.md", "benchmarks/README.md",
     ),
     "Reference": (

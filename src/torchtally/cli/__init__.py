@@ -42,6 +42,7 @@ COMMANDS = (
     "gpus",
     "dtypes",
     "tensor",
+    "glossary",
     "schema",
 )
 """In the order of `tally --help`."""

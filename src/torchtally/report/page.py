@@ -10,6 +10,7 @@ from itertools import chain
 
 from torchtally.progress import printable
 from torchtally.report.document import in_words, remarks
+from torchtally.report.glossary import glossary, terms_in
 from torchtally.report.grid import cell_text, text_first, totals_text
 from torchtally.report.plain import LIMIT
 from torchtally.report.plot import tick_text, value_text
@@ -86,8 +87,25 @@ def page(
         *map(table_html, tables),
         *(element("p", remark) for remark in remarks),
         *([preformatted(text)] if text else []),
+        *_terms(column.title for table in tables for column in table.columns),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _terms(texts: Iterable[str]) -> Iterator[Html]:
+    """The glossary's terms that occur in them. Texts are ours: no stranger's name adds a term."""
+    terms = list(terms_in(texts))
+    if terms:
+        pairs = (
+            (element("dt", term, id=anchor(term)), element("dd", glossary()[term]))
+            for term in terms
+        )
+        yield element("section", element("h2", "Terms"), element("dl", *chain(*pairs)))
+
+
+def anchor(term: str) -> str:
+    """Where on a page it is explained."""
+    return f"term-{term.replace(' ', '-').replace('/', '-per-').lower()}"
 
 
 def preformatted(text: str) -> Html:
@@ -100,16 +118,19 @@ def preformatted(text: str) -> Html:
 
 def table_html(table: Table) -> Html:
     """A table with all its columns, those of text first, its totals and its note."""
-    return element("section", element("h2", in_words(table.title)), *grid_html(table))
+    return element(
+        "section", element("h2", in_words(table.title)), *grid_html(table, has_terms=True)
+    )
 
 
-def grid_html(table: Table, *, bars: int | None = None) -> Iterator[Html]:
+def grid_html(table: Table, *, bars: int | None = None, has_terms: bool = False) -> Iterator[Html]:
     """The table without its title, and its note. Cells of the column at the place `bars` have
-    a class for their share of its total, for a style that draws it: "bar-0" to "bar-20".
+    a class for their share of its total, for a style that draws it: "bar-0" to "bar-20". Where
+    the page explains terms, a title that is one leads there.
     """
     columns = table.columns
     order = text_first(table)
-    head = (_head(columns[index]) for index in order)
+    head = (_head(columns[index], has_terms) for index in order)
     rows = (
         element(
             "tr",
@@ -139,8 +160,13 @@ def _share(cell: Cell, total: Cell) -> float | None:
     return min(max(cell / total, 0.0), 1.0)
 
 
-def _head(column: Column) -> Html:
-    return element("th", column.title, scope="col", **_class(column.unit))
+def _head(column: Column, has_terms: bool) -> Html:
+    title = column.title
+    if title in glossary():
+        hover = {"title": glossary()[title]}
+        link = {"href": f"#{anchor(title)}"} if has_terms else {}
+        title = element("a" if has_terms else "span", title, **hover, **link)
+    return element("th", title, scope="col", **_class(column.unit))
 
 
 def _cell(cell: Cell, unit: Unit, *, share: float | None = None) -> Html:

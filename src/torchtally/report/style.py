@@ -52,6 +52,10 @@ th:not(:first-child), td:not(:first-child) { padding-left: .2rem; }
 th { color: var(--faint); font-weight: 500; border-bottom: 1px solid var(--rule); }
 td { max-width: 24rem; overflow: hidden; text-overflow: ellipsis; }
 tbody tr:nth-child(even) { background: var(--stripe); }
+th a { color: inherit; text-decoration: underline dotted; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; max-width: 60rem; }
+dt { font-weight: 600; }
+dd { margin: 0; color: var(--faint); }
 tfoot td { font-weight: 700; border-top: 1px solid var(--rule); }
 .number { text-align: right; }
 .code { font-family: ui-monospace, monospace; font-size: .95em; white-space: pre; }

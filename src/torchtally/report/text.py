@@ -374,6 +374,11 @@ def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
         yield Text(f"{INDENT}{cut_right(printable(line.text), width - len(INDENT))}")
 
 
+NOT_INSTALLED = """\
+Scripts run in the Python in which torchtally is installed: install what the script needs
+there, or torchtally beside it."""
+
+
 def _ending(summary: Summary, width: int) -> Iterator[Text]:
     ending = summary.ending
     is_complete = summary.steps or summary.generates
@@ -386,6 +391,8 @@ def _ending(summary: Summary, width: int) -> Iterator[Text]:
     }.get(ending.kind, f"Ended by {ending.kind}; the report covers what ran before.")
     if how:
         yield from _prose(f"{how} {ending.message[:400]}".strip(), width, "yellow")
+    if ending.message.startswith("ModuleNotFoundError"):
+        yield from _prose(NOT_INSTALLED, width)
 
 
 def _heading(summary: Summary, width: int) -> Iterator[Text]:
@@ -418,7 +425,8 @@ def _run(summary: Summary) -> str:
     text = f"The run: {', '.join(parts)}."
     if summary.period.step is not None and run.total.count > summary.total.count:
         text += f" This step is {_share(run.reported)}."
-    if run.evaluation.flops or run.evaluation.seconds:
+    # Less than that is the beginning of a step at which the script was stopped.
+    if run.evaluation.flops or (run.evaluation.seconds or 0.0) >= 0.001:
         text += f" Evaluation, in no step, is {_share(run.evaluation)}."
     if run.was_stopped:
         text += " The script was stopped there; --steps all runs it to its end."

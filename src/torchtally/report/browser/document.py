@@ -21,6 +21,7 @@ from torchtally.report.browser.places import (
 from torchtally.report.document import Document, in_words
 from torchtally.report.effects import sections
 from torchtally.report.generation import generation_verdict
+from torchtally.report.glossary import glossary
 from torchtally.report.ledger import ledger_facts
 from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.text import verdict
@@ -101,6 +102,7 @@ def page_document(ledger: Ledger, sources: Mapping[str, str]) -> Document:
             for each in ledger.trace.placeholders
         ],
         "remarks": _remarks(ledger, places.root),
+        "glossary": list(glossary().items()),
     }
 
 

@@ -1,8 +1,9 @@
-// What the figures rest on: unknown values, what was not counted, where the run differs from a real one.
+// What the figures rest on: unknown values, what was not counted, where the run differs from a real one;
+// and what the terms mean.
 
 class NotesView {
   constructor(run) {
-    const { coverage, placeholders, remarks, tables } = run.data;
+    const { coverage, glossary, placeholders, remarks, tables } = run.data;
     this.tables = [];
     const keep = (table) => { this.tables.push(table); return table.node; };
     const listed = (label, rows, columns) => keep(new DataTable({ label, rows,
@@ -28,7 +29,9 @@ class NotesView {
         : h("p", {}, "The script read no value that is not known.")),
       remarks.map(({ title, lines }) => card(title.replace(/:$/, ""),
         h("ul", {}, lines.map((line) => h("li", { class: "code" }, line))))),
-      finished.map((name) => card(tables[name].title, keep(finishedTable(tables[name])))));
+      finished.map((name) => card(tables[name].title, keep(finishedTable(tables[name])))),
+      card("Terms", h("dl", { class: "terms" }, glossary.map(([term, meaning]) => [h("dt", {}, term),
+        h("dd", {}, meaning)]))));
   }
 
   filter(text) { this.tables.forEach((table) => table.filter(text)); }

@@ -164,7 +164,7 @@ function trustCard(run, go) {
       line(untimed, "operators whose time is unknown", "bad"),
       line(branches, "conditions that read a placeholder", "warning"),
       line(placeholders.length - branches, "other reads of unknown values", "")),
-    h("button", { type: "button", onclick: () => go("notes") }, "What is assumed"));
+    h("button", { type: "button", onclick: () => go("notes") }, "What is assumed; terms"));
 }
 
 function topLines(run, go) {
