@@ -1,6 +1,7 @@
 """Which values are real, which are placeholders, and that every placeholder is declared."""
 
 import inspect
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ import torchtally
 from tests.traces import traced
 from torchtally.errors import UnsupportedError, UsageError
 from torchtally.trace import Placeholder
+from torchtally.virtual.facts.facts import stored
 from torchtally.virtual.storage import virtual_of
 
 BIG = 4096
@@ -43,6 +45,30 @@ def test_the_missions_gradient():
         assert loss.item() == 0.5
         assert x.grad is None
         assert loss.is_leaf is False
+
+
+def test_values_are_computed_without_waking_threads(monkeypatch: pytest.MonkeyPatch):
+    native, threads = torch.set_num_threads, list[int]()
+
+    def set_num_threads(count: int) -> None:
+        threads.append(count)
+        native(count)
+
+    before = torch.get_num_threads()
+    with torchtally.virtual_gpu("H100-SXM"):
+        ids = torch.arange(100_000, device="cuda")
+        monkeypatch.setattr(torch, "set_num_threads", set_num_threads)
+        mask = ids > 10  # computed, and copied to where it is kept
+    assert threads == [1, before, 1, before]
+    assert virtual_of(mask) is not None
+    assert torch.get_num_threads() == before
+
+
+def test_a_number_is_stored_as_its_dtype_stores_it():
+    assert [math.copysign(1, stored(zero, sign, torch.float16)) for zero, sign in
+            ((0.0, 1.0), (-0.0, -1.0))] == [1, -1]  # fmt: skip
+    assert [stored(2.5, 1.0, dtype) for dtype in (torch.int32, torch.bool)] == [2, True]
+    assert [type(stored(number, 1.0, torch.float32)) for number in (1, 1.0)] == [float, float]
 
 
 def test_a_toy_model_trains_as_on_the_host():

@@ -94,6 +94,7 @@ class Stacks:
         """Kept alive, so that an id is never reused."""
         self._frames: dict[tuple[int, int], Frame] = {}
         self._outer_keys: list[Key] = []
+        self._outer_frames: dict[int, tuple[Frame, ...]] = {}
         self._outer_numbers: dict[Key, int] = {}
         for code in private.recompute_codes():
             self._learn(code, Code.RECOMPUTE)
@@ -181,7 +182,12 @@ class Stacks:
             self._frame(code, instruction)
             for code, instruction in zip(key[::2], key[1::2], strict=False)
         )
-        return own if len(key) % 2 == 0 else own + self.frames(self._outer_keys[key[-1]])
+        if len(key) % 2 == 0:
+            return own
+        outer = self._outer_frames.get(number := key[-1])
+        if outer is None:
+            outer = self._outer_frames[number] = self.frames(self._outer_keys[number])
+        return own + outer
 
     def _frame(self, code_id: int, instruction: int) -> Frame:
         frame = self._frames.get((code_id, instruction))

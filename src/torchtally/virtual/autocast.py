@@ -11,6 +11,7 @@ union with what this build registers for CUDA, and only what it registers is cas
 import weakref
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import cache
 from typing import Any
 
 import torch
@@ -128,6 +129,17 @@ def operator_named(name: str) -> OpOverload:
     return overload_found
 
 
+@cache
+def known_casts() -> tuple[tuple[str, OpOverload, Cast], ...]:
+    """Name, operator and cast of all that this build of torch casts on CUDA."""
+    names = set(private.autocast_operators())
+    return tuple(
+        (name, operator_named(name), cast)
+        for name, cast in CASTS.items()
+        if f"aten::{name}" in names
+    )
+
+
 class Autocast:
     """The cast kernels of one session: registered by `register`, gone when the library is."""
 
@@ -140,11 +152,8 @@ class Autocast:
         fallthrough = Library("_", "IMPL")
         fallthrough.fallback(torch.library.fallthrough_kernel, private.AUTOCAST_KEY.name)
         kernels = Library("aten", "IMPL")
-        names = set(private.autocast_operators())
-        for name, cast in CASTS.items():
-            if f"aten::{name}" in names:
-                kernel = self.kernel(operator_named(name), cast)
-                kernels.impl(name, kernel, private.AUTOCAST_KEY.name)
+        for name, operator, cast in known_casts():
+            kernels.impl(name, self.kernel(operator, cast), private.AUTOCAST_KEY.name)
         for name, reason in REFUSED.items():
             kernel = self.refusal(operator_named(name), reason)
             kernels.impl(name, kernel, private.AUTOCAST_KEY.name)

@@ -233,7 +233,8 @@ def histc(mode: VirtualDispatch, call: Invocation) -> Any:
     numbers = values.real_of(call.args[0])
     virtual = virtual_of(result)
     if virtual is not None and numbers is not None and not numbers.is_floating_point():
-        counts = call.operator.overload(numbers.double(), *call.args[1:], **call.kwargs)
+        with values.OneThread():
+            counts = call.operator.overload(numbers.double(), *call.args[1:], **call.kwargs)
         values.give_value(result, counts)
         virtual.assumption = assumption_of(call.virtuals)
     return result

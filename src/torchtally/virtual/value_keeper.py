@@ -99,11 +99,12 @@ class ValueKeeper:
         kwargs.pop("pin_memory", None)
         overload = call.operator.overload
         try:
-            if call.operator.is_random:
-                with self.random().as_default():
+            with values.OneThread():
+                if call.operator.is_random:
+                    with self.random().as_default():
+                        result = overload(*args, **kwargs)
+                else:
                     result = overload(*args, **kwargs)
-            else:
-                result = overload(*args, **kwargs)
         except (RuntimeError, NotImplementedError, AttributeError, ImportError):
             return None  # the last two: a custom operator that calls compiled code
         return () if result is None else result

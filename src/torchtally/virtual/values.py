@@ -66,6 +66,21 @@ def real_of(tensor: Tensor) -> Tensor | None:
     return real
 
 
+class OneThread:
+    """Within, torch computes in this thread alone: values are small, and waking its pool would cost
+    more than computing them. No generator: every operator on values enters it.
+    """
+
+    __slots__ = ("_threads",)
+
+    def __enter__(self) -> None:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_num_threads(self._threads)
+
+
 def give_value(tensor: Tensor, real: Tensor) -> None:
     """Let a virtual tensor that owns its whole storage have the value of a real one."""
     virtual = virtual_of(tensor)
@@ -75,7 +90,8 @@ def give_value(tensor: Tensor, real: Tensor) -> None:
     if tensor.numel():
         kept = real_of(tensor)
         assert kept is not None
-        kept.copy_(real.detach())
+        with OneThread():
+            kept.copy_(real.detach())
 
 
 def drop_value(tensor: Tensor) -> None:

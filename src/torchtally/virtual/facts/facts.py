@@ -7,6 +7,7 @@ them. Unknown floats are taken to be finite, as in a run that goes well.
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -114,8 +115,8 @@ def in_dtype(facts: Facts, dtype: torch.dtype) -> Facts | None:
         overflows = any(largest < abs(bound) < math.inf for bound in (facts.lower, facts.upper))
         return None if overflows or facts == ANY else facts
     if facts.is_constant:
-        stored = torch.tensor(facts.lower).to(dtype).item()
-        facts = replace(constant(stored), total=facts.total, is_assumed=facts.is_assumed)
+        number = stored(facts.lower, math.copysign(1, facts.lower), dtype)
+        facts = replace(constant(number), total=facts.total, is_assumed=facts.is_assumed)
     elif dtype is torch.bool:
         return as_truth(facts)
     elif not values.is_approximate(dtype):
@@ -124,6 +125,12 @@ def in_dtype(facts: Facts, dtype: torch.dtype) -> Facts | None:
             return None
         facts = replace(facts, lower=int(facts.lower), upper=int(facts.upper))
     return None if facts == range_of(dtype) else facts
+
+
+@lru_cache(maxsize=1024, typed=True)
+def stored(number: Number, sign: float, dtype: torch.dtype) -> Number:
+    """A number once it is stored in a dtype. Its sign tells -0.0 from 0.0, which are equal."""
+    return torch.tensor(number).to(dtype).item()
 
 
 def as_truth(facts: Facts) -> Facts | None:
