@@ -68,6 +68,7 @@ def test_a_number_is_stored_as_its_dtype_stores_it():
     assert [math.copysign(1, stored(zero, sign, torch.float16)) for zero, sign in
             ((0.0, 1.0), (-0.0, -1.0))] == [1, -1]  # fmt: skip
     assert [stored(2.5, 1.0, dtype) for dtype in (torch.int32, torch.bool)] == [2, True]
+    assert stored(0.1, 1.0, torch.float64) == 0.1
     assert [type(stored(number, 1.0, torch.float32)) for number in (1, 1.0)] == [float, float]
 
 

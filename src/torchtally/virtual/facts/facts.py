@@ -129,8 +129,11 @@ def in_dtype(facts: Facts, dtype: torch.dtype) -> Facts | None:
 
 @lru_cache(maxsize=1024, typed=True)
 def stored(number: Number, sign: float, dtype: torch.dtype) -> Number:
-    """A number once it is stored in a dtype. Its sign tells -0.0 from 0.0, which are equal."""
-    return torch.tensor(number).to(dtype).item()
+    """A number once it is stored in a dtype, whatever torch's default dtype is. Its sign tells -0.0
+    from 0.0, which are equal.
+    """
+    given = torch.float64 if isinstance(number, float) else None
+    return torch.tensor(number, dtype=given, device=values.HOST).to(dtype).item()
 
 
 def as_truth(facts: Facts) -> Facts | None:
