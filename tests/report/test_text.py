@@ -1,6 +1,7 @@
 """The text report: numbers whole, names harmless, lines no wider than asked for."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from torchtally.trace import Ending, Note, Phase, Placeholder, Role, Trace, Use
 from torchtally.units import Unit
 from torchtally.views import VIEWS, by
 from torchtally.views.chips import chip_table
+from torchtally.views.steps import RunShare
 from torchtally.views.summary import judge, summarise
 
 HOSTILE = (
@@ -95,6 +97,30 @@ def test_the_page_says_all_that_matters() -> None:
         "tally show run.tally --by line",
     ):
         assert said in page, said
+
+
+@pytest.mark.parametrize(
+    ("message", "is_named"),
+    [("ModuleNotFoundError: No module named 'tqdm'", True), ("ValueError: No module", False)],
+)
+def test_the_remedy_for_a_module_that_is_not_installed(message: str, is_named: bool) -> None:
+    made = TraceBuilder()
+    made.run(factory_call(4), site=site(frame("train.py", 1, "x = ...")))
+    trace = made.build(ending=Ending("exception", message))
+    page = " ".join(summary_text(summarise(account(trace))).split())
+    assert ("install what the script needs there" in page) == is_named
+
+
+def test_the_beginning_of_a_step_is_no_evaluation() -> None:
+    summary = summarise(account(realistic()))
+    shares = [RunShare(0.0, 0.0009), RunShare(0.0, 0.001), RunShare(0.01, None)]
+    pages = [
+        summary_text(replace(summary, run=replace(summary.run, evaluation=share)))
+        for share in shares
+    ]
+    assert ["Evaluation, in no step" in " ".join(page.split()) for page in pages] == [
+        False, True, True,
+    ]  # fmt: skip
 
 
 def test_conditions_on_placeholders_come_first_and_prints_last() -> None:
