@@ -25,6 +25,8 @@ def generation_verdict(figures: GenerationFigures | None) -> str:
     each = "tokens" if figures.sequences == 1 else f"x {figures.prefill_tokens:,} tokens"
     given = figures.prefill_tokens if figures.sequences == 1 else figures.sequences
     text = f"prefill {given:,} {each} {format_seconds(figures.first_token_s)}, then "
+    if figures.is_trained_on:
+        text = f"generates to train on: {text}"
     if figures.drafts:
         return f"{text}{format_seconds(figures.token_s)} per pass of drafts and their check"
     rate = f"{format_rate(figures.tokens_per_s or 0.0)} tokens/s"

@@ -233,8 +233,9 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
         _throughput(step_time.throughput, summary.own_root),
         _overhead(step_time) if step_time.is_overhead_bound else "",
     )
-    if summary.generation is not None:
-        figures = tuple(generation_sentences(summary.generation))
+    generation = summary.generation
+    if generation is not None and not generation.is_trained_on:
+        figures = tuple(generation_sentences(generation))
     yield from map(Text, wrapped(" ".join(figure for figure in figures if figure), width))
     for sentence in odd_size_sentences(summary.odd_sizes, step_time.step_s, summary.own_root):
         yield from _prose(sentence, width)
@@ -405,7 +406,7 @@ def _heading(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose(", ".join(part for part in parts if part), width)
     if summary.unlike:
         yield from _prose(summary.unlike, width, "yellow")
-    if summary.generation is not None and summary.run.was_stopped:
+    if summary.period.generation is not None and summary.run.was_stopped:
         yield Text(f"{INDENT}The script was stopped there; without --tokens it runs to its end.")
     if summary.run.steps:
         yield from map(Text, wrapped(_run(summary), width))

@@ -9,6 +9,7 @@ from torchtally.errors import UsageError
 from torchtally.steps.evaluation import with_evaluation
 from torchtally.steps.flow import Flow
 from torchtally.steps.generation import TokenGeneration, with_generations
+from torchtally.steps.rollouts import with_rollouts
 from torchtally.steps.signature import Signature, agree, difference, signatures
 from torchtally.trace import Phase, Role, Trace
 
@@ -53,6 +54,8 @@ class Course:
     steps: tuple[TrainingStep, ...]
     generations: tuple[TokenGeneration, ...] = ()
     """Of a run that trains nothing."""
+    rollouts: tuple[TokenGeneration, ...] = ()
+    """Of a run that trains on what it generates: parts of its steps."""
 
     @property
     def experiments(self) -> int:
@@ -141,11 +144,16 @@ def course_of(trace: Trace) -> Course:
     """The course of a run, from its trace as recorded."""
     flow = Flow(trace)
     # What reads what is not in a profiler's file: nothing tells evaluation apart.
-    told_apart = trace if trace.measured is not None else with_evaluation(trace, flow)
-    if told_apart is trace:
+    if trace.measured is not None:
+        return Course(trace, tuple(_steps(flow)))
+    if not trace.step_ends:
         told_apart, generations = with_generations(flow)
-        return Course(told_apart, tuple(_steps(flow)), generations)
-    return Course(told_apart, tuple(_steps(flow)))
+        return Course(told_apart, (), generations)
+    generated, rollouts = with_rollouts(flow)
+    if rollouts:
+        flow = Flow(generated)
+    told_apart = with_evaluation(generated, flow)
+    return Course(told_apart, tuple(_steps(flow)), rollouts=rollouts)
 
 
 def _steps(flow: Flow) -> Iterator[TrainingStep]:

@@ -5,7 +5,8 @@ what it wrote, directly or through other operators. What reads the values of tra
 the batch, a loss that is printed), what sets or averages weights, and what only prepares data
 belongs to the step, too; so does all that runs between the first and the last trained operator of a
 forward pass, as the deeper half of a network of which a loss takes the upper features. The rest is
-evaluation: a validation loop, sampling, a benchmark.
+evaluation: a validation loop, sampling, a benchmark. What a step generates to train on is told
+apart before (`rollouts.py`).
 
 A view has no storage of its own. It belongs with the operator that reads its storage next.
 """

@@ -80,24 +80,35 @@ class TokenGeneration:
 def with_generations(flow: Flow) -> tuple[Trace, tuple[TokenGeneration, ...]]:
     """The trace with its phases and its cache told apart, and its generations.
 
-    The trace as it is, and none, of a run that trains, or whose passes do not decode.
+    The trace as it is, and none, of a run that trains (`rollouts.py`), or whose passes do not
+    decode.
     """
     trace = flow.trace
     if trace.step_ends or trace.measured is not None:
         return trace, ()
     passes = passes_of(flow)
-    if len(passes) < 2 or any(op.phase is Phase.BACKWARD for op in trace.ops):
+    if any(op.phase is Phase.BACKWARD for op in trace.ops):
         return trace, ()
+    generations, cache = generations_among(flow, passes)
+    return told_apart(trace, generations, cache), generations
+
+
+def generations_among(
+    flow: Flow, passes: Sequence[ModelPass], first_number: int = 1
+) -> tuple[tuple[TokenGeneration, ...], set[int]]:
+    """The generations that these passes make up, and the storages of their caches."""
+    if len(passes) < 2:
+        return (), set()
     reading = PassReading(flow, passes)
     groups = list(_generations(reading))
     if not groups:
-        return trace, ()
+        return (), set()
     cache = _cache(reading)
     generations = tuple(
         TokenGeneration(number, tuple(_token_passes(reading, group, cache)))
-        for number, group in enumerate(groups, 1)
+        for number, group in enumerate(groups, first_number)
     )
-    return _told_apart(trace, generations, cache), generations
+    return generations, cache
 
 
 @dataclass(slots=True)
@@ -288,8 +299,10 @@ def _token_passes(
         )
 
 
-def _told_apart(trace: Trace, generations: Sequence[TokenGeneration], cache: set[int]) -> Trace:
+def told_apart(trace: Trace, generations: Sequence[TokenGeneration], cache: set[int]) -> Trace:
     """With the phases of generations, and the role of the cache."""
+    if not generations:
+        return trace
     passes = chain.from_iterable(generation.passes for generation in generations)
     ops = list(trace.ops)
     places = {op.clock: place for place, op in enumerate(ops)}

@@ -17,7 +17,9 @@ from torchtally.trace import Op, Phase, Trace
 Signature = Mapping[Phase, tuple[int, ...]]
 """Numbers of calls by phase."""
 
-PHASES = (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.OPTIMIZER)
+PHASES = (
+    Phase.PREFILL, Phase.DECODE, Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.OPTIMIZER,
+)  # fmt: skip
 MOST_DIFFERENCES = 3
 
 

@@ -20,11 +20,13 @@ MOST_BLOCKS = 12
 
 @dataclass(frozen=True, slots=True)
 class GenerationFigures:
-    """Of the generation that is reported. Seconds are None without times."""
+    """Of the generation that is reported, alone or within a step. None: seconds without times."""
 
     generation: TokenGeneration
+    is_trained_on: bool
+    """It is a part of the training that is reported."""
     count: int
-    """Generations of the run."""
+    """Generations of the run, or of the training steps that are reported."""
     prefill_tokens: int
     """Of each sequence."""
     sequences: int
@@ -88,12 +90,16 @@ class GenerationFigures:
 
 
 def generation_figures(ledger: Ledger) -> GenerationFigures | None:
-    """None where the reported period is no generation."""
-    generation = ledger.reported_period.generation
+    """Of the reported period, or of the last one that it trains on; else None."""
+    period = ledger.reported_period
+    rollouts = [each for each in ledger.course.rollouts if period.first <= each.first < period.end]
+    generation = period.generation or next(reversed(rollouts), None)
     if generation is None:
         return None
+    first, end = generation.first, generation.end
+    entries = [entry for entry in ledger.reported if first <= entry.op.clock < end]
     prefill, decode = (
-        narrowed(ledger, (entry for entry in ledger.reported if entry.op.phase is phase))
+        narrowed(ledger, (entry for entry in entries if entry.op.phase is phase))
         for phase in (Phase.PREFILL, Phase.DECODE)
     )
     totals = _pass_totals(ledger, generation.passes)
@@ -101,7 +107,8 @@ def generation_figures(ledger: Ledger) -> GenerationFigures | None:
     is_timed = ledger.is_timed
     return GenerationFigures(
         generation=generation,
-        count=len(ledger.course.generations),
+        is_trained_on=period.generation is None,
+        count=len(rollouts or ledger.course.generations),
         prefill_tokens=sum(each.tokens for each in prefills),
         sequences=decodes[-1].sequences,
         decoded=len(decodes),
@@ -143,7 +150,7 @@ def tokens(ledger: Ledger) -> Table:
     period = ledger.reported_period
     passes = [
         each
-        for generation in ledger.course.generations
+        for generation in (*ledger.course.generations, *ledger.course.rollouts)
         for each in generation.passes
         if period.first <= each.first < period.end
     ]

@@ -96,7 +96,7 @@ class Summary:
     verdict: Verdict
     time: StepTime | None
     generation: GenerationFigures | None
-    """Where what is reported is one generation of tokens."""
+    """Where what is reported is one generation of tokens, or has one to train on."""
     generates: bool
     """The run generates tokens."""
     no_time: str
@@ -160,7 +160,7 @@ def summarise(ledger: Ledger) -> Summary:
         verdict=verdict,
         time=step_time(ledger),
         generation=generation_figures(ledger),
-        generates=bool(ledger.course.generations),
+        generates=bool(ledger.course.generations or ledger.course.rollouts),
         no_time=why_no_time(ledger),
         odd_sizes=odd_sizes(ledger),
         period=ledger.reported_period,

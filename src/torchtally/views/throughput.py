@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import matrices
-from torchtally.trace import FORWARD_PHASES, Call, Role, TensorSpec
+from torchtally.trace import FORWARD_PHASES, Call, Phase, Role, TensorSpec
 from torchtally.trace.lookup import LOOKUP
 from torchtally.views.ranks import data_parallel_ranks
 from torchtally.work import Kind
@@ -102,7 +102,8 @@ def _batch(entries: list[Entry], sizes: list[int]) -> Batch | None:
 
 
 def _forward(ledger: Ledger) -> Iterator[Entry]:
-    phases = FORWARD_PHASES
+    # Tokens that a step generates to train on are not trained yet.
+    phases = {Phase.FORWARD} if ledger.course.rollouts else FORWARD_PHASES
     return (entry for entry in ledger.reported if entry.op.phase in phases)
 
 
