@@ -66,6 +66,8 @@ class Case:
     """Regular expressions that match the script's output."""
     notes: tuple[str, ...] = ()
     """Regular expressions that match what tally says."""
+    uncounted: tuple[str, ...] = ()
+    """Kernels of the library's own that may be without a rule: they have no products."""
     known_fault: str = ""
     """Why it is wrong, where that is known."""
     check: Callable[[dict[str, Any], str], list[str]] | None = None

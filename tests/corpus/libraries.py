@@ -64,6 +64,30 @@ def lora_scores(B: int, S: int) -> int:
     return attention(B, S, d, L) // 2 + attention(B, S, d, 1) // 2
 
 
+TRL_KERNELS = "triton._forward_kernel", "triton._backward_kernel"
+"""Of TRL 1.16: they fold logits into log-probabilities. The products are PyTorch's."""
+LAYERS, HEAD = WEIGHTS - V * d, V * d
+
+
+def learnt(B: int, P: int, C: int) -> int:
+    """Answers of C tokens to prompts of P. Their head runs again in the backward pass."""
+    S = P + C
+    return 6 * B * S * LAYERS + 8 * B * C * HEAD + fused_attention(B, S, d, L)
+
+
+def dpo(B: int, P: int, C: int) -> Figures:
+    """A reference model runs forward, besides."""
+    reference = 2 * B * (P + C) * LAYERS + 2 * B * C * HEAD + attention(B, P + C, d, L)
+    return Figures(parameters=2 * LLAMA, trained=LLAMA, flops=learnt(B, P, C) + reference)
+
+
+def grpo(B: int, P: int, C: int) -> Figures:
+    """The answers are generated first: the prompt, and a pass for each token but the first."""
+    scores = attention(B, P, d, L) + sum(4 * B * keys * d * L for keys in range(P + 1, P + C))
+    generated = 2 * B * (P + C - 1) * LAYERS + 2 * B * C * HEAD + scores
+    return Figures(parameters=LLAMA, flops=learnt(B, P, C) + generated)
+
+
 CASES = (
     library("transformers Trainer, checkpointed", "trainer", checkpointed()),
     library(
@@ -82,17 +106,15 @@ CASES = (
     ),
     library(
         "TRL SFT with LoRA", "sft", Counted(frozen=LLAMA, attention=attention(4, 33, d, L) // 2),
-        packages=("trl", "peft", "datasets"), data=data.llama,
+        packages=("trl", "peft", "datasets"), data=data.llama, uncounted=TRL_KERNELS,
     ),
     library(
-        "TRL DPO", "dpo", Counted(frozen=LLAMA, attention=attention(8, 32, d, L) // 2),
-        packages=("trl", "datasets"), data=data.llama,
+        "TRL DPO", "dpo", dpo(B=8, P=7, C=25), packages=("trl", "datasets"), data=data.llama,
+        uncounted=TRL_KERNELS,
     ),
     library(
-        "TRL GRPO", "grpo", Counted(attention=attention(4, 16, d, L) // 2),
-        packages=("trl", "datasets"), data=data.llama,
-        known_fault="answers go through the host's lists: generating them is shown as evaluation, "
-        "not as work of the step",
+        "TRL GRPO", "grpo", grpo(B=4, P=8, C=8), packages=("trl", "datasets"), data=data.llama,
+        uncounted=TRL_KERNELS,
     ),
     library("Lightning", "lightning_fit", two_micro_batches(), packages=("lightning",)),
     library(

@@ -109,6 +109,8 @@ def wrong(
 ) -> list[str]:
     """What a report says that it should not, and what it does not say."""
     trained = expected.parameters if expected.trained is None else expected.trained
+    rows = report["coverage"]["uncounted"]
+    uncounted = [row["operator"] for row in rows if row["operator"] not in case.uncounted]
     compared = {
         "parameters": (report["parameters"] or 0, expected.parameters),
         # Without a step nothing says which of them would be trained.
@@ -120,7 +122,7 @@ def wrong(
         "steps": (report["steps"], case.steps),
         "period": (report["per"].partition(" (")[0], case.period.partition(" (")[0]),
         "ending": (report["ending"]["kind"], case.ending),
-        "uncounted operators": (report["coverage"]["uncounted"], []),
+        "uncounted operators": (uncounted, []),
     }
     faults = [
         f"{name}: {given:,}, expected {wanted:,}"

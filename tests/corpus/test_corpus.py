@@ -77,7 +77,7 @@ def test_a_report_as_expected_has_no_faults() -> None:
         ({"per": "step 2 (unlike those before it)"},
          "period: step 2, expected steady-state step 2"),
         ({"ending": {"kind": "exit"}}, "ending: exit, expected steps"),
-        ({"coverage": {"uncounted": ["aten.x"]}},
+        ({"coverage": {"uncounted": [{"operator": "aten.x"}]}},
          "uncounted operators: ['aten.x'], expected []"),
         ({"utilisation": [{"peak_share": 1.25}]}, "MFU 125.0%"),
     ],

@@ -32,6 +32,8 @@ from torchtally.cli.plan_inference import (
     inference_request,
 )
 from torchtally.cli.plan_options import given_options, refuse_unused
+from torchtally.cli.plan_preference import EXAMPLES as PREFERENCE_EXAMPLES
+from torchtally.cli.plan_preference import add_preference, is_preference, preference_request
 from torchtally.cli.plan_samples import EXAMPLES as SAMPLE_EXAMPLES
 from torchtally.cli.plan_samples import add_samples, has_samples, sample_of
 from torchtally.errors import UnknownFamilyError, UsageError
@@ -122,7 +124,7 @@ def epilog() -> str:
     return (
         f"{EPILOG}recipes (default {RECIPE}):\n{recipes}\noptimizers:\n{optimizers}\n\n"
         f"weights of inference:\n{formats_text()}\n{EXAMPLES}{INFERENCE_EXAMPLES}"
-        f"{ADAPTER_EXAMPLES}{SAMPLE_EXAMPLES}"
+        f"{ADAPTER_EXAMPLES}{PREFERENCE_EXAMPLES}{SAMPLE_EXAMPLES}"
     )
 
 
@@ -140,6 +142,7 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_training(parser)
     add_samples(parser)
     add_adapters(parser)
+    add_preference(parser)
     add_inference(parser)
     _add_chips(parser)
     _add_questions(parser)
@@ -414,6 +417,10 @@ def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Requ
     from torchtally.plan.questions.chips_needed import fewest_chips, what_to_rent
     from torchtally.plan.questions.training_time import training_time
 
+    if is_preference(args):
+        from torchtally.plan.questions.preference import preference
+
+        return preference
     if args.lora is not None:
         return adapter_question(args)
     named = inference_question(args) if args.inference else _named_question(args)
@@ -514,6 +521,7 @@ def request(args: argparse.Namespace) -> "Request":
         layout=configured.words if configured else args.layout or "",
         inference=inference_request(args),
         adapters=adapter_request(args),
+        preference=preference_request(args),
         framework=framework_of(args),
         rows=args.top,
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torchtally.plan.questions import Answer, Request
     from torchtally.plan.questions.adapter_request import AdapterRequest
 
-OPTIONS = ("lora", "lora_targets", "lora_dropout")
+OPTIONS = ("lora", "lora_targets", "lora_dropout", "dora")
 EXAMPLES = """\
   tally plan qwen-2.5-14b --lora 16 --weights nf4 --gpus RTX-4090 --sequence 2048
   tally plan llama-3-8b --lora 64 --lora-targets q,v --gpus RTX-4090 \\
@@ -21,7 +21,7 @@ EXAMPLES = """\
 
 
 def add_adapters(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("fine-tuning by low-rank adapters (LoRA, QLoRA)")
+    group = parser.add_argument_group("fine-tuning by low-rank adapters (LoRA, QLoRA, DoRA)")
     group.add_argument(
         "--lora", type=positive_count, metavar="RANK", help="of the adapters; weights are frozen, "
         "in 16 bits or as --weights says (nf4: QLoRA)"
@@ -33,6 +33,9 @@ def add_adapters(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--lora-dropout", type=fraction, metavar="SHARE", help="of what adapters are given; 0"
+    )
+    group.add_argument(
+        "--dora", action="store_const", const=True, help="with a trained magnitude of each output"
     )
 
 
@@ -58,6 +61,7 @@ def adapter_request(args: argparse.Namespace) -> "AdapterRequest | None":
         rank=args.lora,
         targets=targets,
         dropout=args.lora_dropout or 0.0,
+        has_magnitude=bool(args.dora),
         base=None if args.weights is None else weight_format(args.weights),
     )
 

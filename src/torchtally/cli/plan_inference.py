@@ -4,6 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import fraction, one_of, positive_count, sequence_length
+from torchtally.cli.plan_preference import SHARED as ANSWERS
+from torchtally.cli.plan_preference import is_preference
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -102,11 +104,13 @@ def formats_text() -> str:
 def inference_request(args: argparse.Namespace) -> "InferenceRequest | None":
     """What is asked of inference. Raises UsageError for its options without --inference."""
     if not args.inference:
-        # Frozen weights beside adapters have a format, too.
+        # Frozen weights beside adapters have a format, too, answers lengths and an engine.
         given = [
             name
             for name in OPTIONS
-            if getattr(args, name) is not None and not (name == "weights" and args.lora)
+            if getattr(args, name) is not None
+            and not (name == "weights" and args.lora)
+            and not (name in ANSWERS and is_preference(args))
         ]
         if given:
             option = given[0].replace("_", "-")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.plan_adapters import OPTIONS as ADAPTERS
 from torchtally.cli.plan_inference import OPTIONS as INFERENCE
+from torchtally.cli.plan_preference import OPTIONS as PREFERENCE
 from torchtally.cli.plan_samples import OPTIONS as SAMPLES
 from torchtally.errors import UsageError
 
@@ -38,7 +39,7 @@ ALWAYS = frozenset(("gpus", "compare"))
 """Without --gpus, those that describe a chip are refused before."""
 CHECKED = frozenset(
     (*MODEL, *BY_SIZES, *COUNTED, *STEP, "tokens", "mfu", "price", "deadline", "budget",
-     "largest", "tokens_per_s", "flops", "top", *INFERENCE, *ADAPTERS, *SAMPLES)
+     "largest", "tokens_per_s", "flops", "top", *INFERENCE, *ADAPTERS, *PREFERENCE, *SAMPLES)
 )  # fmt: skip
 """Every option that has to change an answer; what is not here is of the output, or asks."""
 
@@ -82,6 +83,7 @@ def used_options(request: "Request", question: Question) -> Options:
     from torchtally.plan.questions.layouts import layouts
     from torchtally.plan.questions.model_card import model_card
     from torchtally.plan.questions.own_layout import own_layout
+    from torchtally.plan.questions.preference import preference
     from torchtally.plan.questions.tokens_within import tokens_within
     from torchtally.plan.questions.training_time import training_time
 
@@ -109,6 +111,7 @@ def used_options(request: "Request", question: Question) -> Options:
         most_sequences_served: {*SERVED, "sequence", "generate", "largest"},
         longest_context_served: {*SERVED, "batch", "largest"},
         fine_tuning: _fine_tuning(request),
+        preference: _preference(request),
         largest_tuned_batch: {*TUNED, "sequence", "largest"},
         largest_tuned_sequence: {*TUNED, "micro_batch", "largest"},
     }  # fmt: skip
@@ -150,6 +153,16 @@ def _fine_tuning(request: "Request") -> set[str]:
     if request.tokens is not None and request.mfu is not None:
         used |= {"tokens", "mfu", "price", "peak"}
     return used
+
+
+def _preference(request: "Request") -> set[str]:
+    used = {"prompt", "generate", "micro_batch", "batch", "convention", "memory", "recipe",
+            "optimizer", "recompute", "attention", "peak"}  # fmt: skip
+    if request.of_preference.method == "grpo":
+        used |= {*PREFERENCE, "engine"}
+    elif request.of_preference.has_reference:
+        used |= {"engine"}
+    return used | ({*TUNED} if request.adapters is not None else {"host", "pace", "kernels"})
 
 
 def _compute_budget(request: "Request") -> set[str]:

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside frozen matrices (LoRA): their tensors, their targets, their FLOPs.
+"""Low-rank adapters beside frozen matrices (LoRA, DoRA): their tensors, targets, FLOPs.
 
 r: rank.  A matrix W of shape (out, in) is frozen; beside it A (r, in) and B (out, r) are trained:
 x W' + x A' B' * scale. Hu et al. 2021, arXiv 2106.09685.
@@ -6,13 +6,23 @@ x W' + x A' B' * scale. Hu et al. 2021, arXiv 2106.09685.
 A frozen matrix needs no gradient of its own, so the backward pass has one product of it instead of
 two, and what it was given is not kept. In the first layer nothing in front of the first adapter
 needs a gradient at all.
+
+DoRA (Liu et al. 2024, arXiv 2402.09353) trains a magnitude m of each output besides: the result is
+m / |W + B A| times that of W + B A, the norm taken of each output's weights. PEFT multiplies B and
+A out for it in every forward pass, whatever its tokens.
+
+Routed experts and their router are no modules of one matrix in transformers 5. PEFT adds B A, for
+each expert its own, to their weights in every forward pass, and keeps the sum: it is trained as
+weights are. Gate and up are one matrix there, with adapters of twice the rank.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import prod
 
 from torchtally.errors import UsageError, did_you_mean
-from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
+from torchtally.plan.architecture.model import FeedForward, LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import ONCE, Weight, layer_weights
 from torchtally.plan.flops import attention_flops, head_flops, layer_attention_flops, token_flops
 from torchtally.plan.quantity import Amount, Quantity, derive, of
@@ -20,18 +30,27 @@ from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
 LORA = "Hu et al. 2021, arXiv 2106.09685"
+DORA = "Liu et al. 2024, arXiv 2402.09353"
 ALL = "all-linear"
 """Every matrix of every layer, as QLoRA recommends (arXiv 2305.14314, section 4)."""
 FLOAT32_BYTES = 4
-INPUTS = ("q", "k", "v", "qkv")
+HALF_BYTES = 2
+INPUTS = ("q", "k", "v", "qkv", "q down", "kv down")
 """What attention's input is multiplied by."""
+BEHIND = {"q up": "q down", "kv up": "kv down"}
+"""Of latent attention: what the result of another matrix is multiplied by."""
 OUTPUT = "attention output"
 DOWN = "down"
+MERGED = ("router", "experts in", "experts out")
+"""To whose weights adapters are added, before they are multiplied."""
 PEFT_NAMES = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "qkv_proj": "qkv", "c_attn": "qkv",
     "query_key_value": "qkv", "o_proj": OUTPUT, "o": OUTPUT, "out_proj": OUTPUT, "dense": OUTPUT,
     "gate_proj": "gate", "up_proj": "up", "gate_up_proj": "gate and up", "c_fc": "up", "fc1": "up",
     "dense_h_to_4h": "up", "down_proj": DOWN, "dense_4h_to_h": DOWN, "fc2": DOWN,
+    "q_a_proj": "q down", "q_b_proj": "q up", "kv_a_proj_with_mqa": "kv down", "kv_b_proj": "kv up",
+    "shared_expert_gate": "shared gate", "gate": "router",
+    "experts.gate_up_proj": "experts in", "experts.down_proj": "experts out",
 }  # fmt: skip
 """Modules as transformers calls them, which PEFT's `target_modules` name."""
 PER_TOKEN = Unit.FLOPS_PER_TOKEN
@@ -49,14 +68,29 @@ class Adapter:
     itemsize_bytes: int = FLOAT32_BYTES
     """Of A and B. PEFT keeps them in float32 beside weights in half precision
     (`autocast_adapter_dtype`)."""
+    has_magnitude: bool = False
+    """DoRA."""
+    is_autocast: bool = False
+    """Their products are run in half precision by `torch.autocast`."""
+
+    @property
+    def product_bytes(self) -> int:
+        """Of one number that their products are given."""
+        return HALF_BYTES if self.is_autocast else self.itemsize_bytes
 
     def targeted(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of these matrices that have an adapter."""
         return tuple(name for name in names if name in self.targets)
 
     def copies(self, given_bytes: int) -> bool:
-        """A is given a copy of what the frozen matrix is given: cast, or with dropout."""
-        return self.itemsize_bytes != given_bytes or self.dropout > 0
+        """A is given a copy of what the frozen matrix is given: cast, or with dropout. PEFT casts
+        to float32, and autocast back again.
+        """
+        return self.dropout > 0 or self.copies_of(given_bytes)
+
+    def copies_of(self, itemsize_bytes: int) -> bool:
+        """A tensor of such numbers is cast for a product."""
+        return self.itemsize_bytes != itemsize_bytes or self.is_autocast
 
     def keeps(self, name: str, given_bytes: int) -> bool:
         """What this frozen matrix is given is kept itself, for A."""
@@ -64,24 +98,54 @@ class Adapter:
 
 
 def adapter_of(
-    model: Model, rank: int, targets: Sequence[str] = (ALL,), dropout: float = 0.0
+    model: Model,
+    rank: int,
+    targets: Sequence[str] = (ALL,),
+    dropout: float = 0.0,
+    *,
+    has_magnitude: bool = False,
+    is_autocast: bool = False,
 ) -> Adapter:
     """Adapters of a model's matrices, by our names of them or by transformers'.
 
-    Raises UsageError for names that the model has no matrix of, and for a model with experts or
-    latent attention, whose adapters are not known here.
+    Raises UsageError for names that the model has no matrix of, for a model with recurrent layers,
+    and for targets that leave out a part of a first layer of experts or latent attention.
     """
-    for kind in model.kinds:
-        if not (
-            isinstance(kind.attention, SelfAttention) and isinstance(kind.feed_forward, FeedForward)
-        ):
-            raise UsageError(
-                f"{model.name}: adapters beside experts or latent attention are not counted here.\n"
-                "`tally run` counts them in a script that trains them."
-            )
+    if any(kind.recurrence is not None or kind.attention is None for kind in model.kinds):
+        raise UsageError(
+            f"{model.name}: adapters beside recurrent layers are not counted here.\n"
+            "`tally run` counts them in a script that trains them."
+        )
+    adapter = Adapter(
+        rank, frozenset(_chosen(model, targets)), dropout,
+        has_magnitude=has_magnitude, is_autocast=is_autocast,
+    )  # fmt: skip
+    if adapter.targeted(MERGED) and (dropout or has_magnitude):
+        raise UsageError(
+            f"{model.name}: adapters of experts have neither dropout nor magnitudes in PEFT.\n"
+            "Leave --lora-dropout and --dora out, or name other matrices with --lora-targets."
+        )
+    first = FirstLayer(model.kinds[0], adapter)
+    if not first.is_known:
+        raise UsageError(
+            f"{model.name}: adapters of {', '.join(sorted(adapter.targets))} alone are not counted "
+            "here: its first layer has experts or latent attention.\n"
+            f"Give all of attention's matrices, or {ALL}."
+        )
+    return adapter
+
+
+def _chosen(model: Model, targets: Sequence[str]) -> Iterable[str]:
+    """Our names of the targets. Of mixtures, PEFT's all-linear takes routed experts in place of
+    dense matrices and shared experts; of those with gated shared experts, these.
+    """
     names = matrix_names(model)
     if list(targets) == [ALL]:
-        return Adapter(rank, frozenset(names), dropout)
+        if "shared gate" in names:
+            return [name for name in names if name not in MERGED]
+        if "experts in" in names:
+            return [name for name in names if name not in {"gate", "up", "gate and up", DOWN}]
+        return names
     chosen = set()
     for target in targets:
         name = target if target in names else PEFT_NAMES.get(target, target)
@@ -91,7 +155,7 @@ def adapter_of(
                 f"{did_you_mean(target, names)} It has {', '.join(names)}; or {ALL}."
             )
         chosen.add(name)
-    return Adapter(rank, frozenset(chosen), dropout)
+    return chosen
 
 
 def matrix_names(model: Model) -> tuple[str, ...]:
@@ -110,14 +174,26 @@ def adapter_weights(model: Model, adapter: Adapter) -> tuple[Weight, ...]:
         beside
         for weight in matrices_of(model, *model.kinds)
         if weight.name in adapter.targets
-        for beside in _beside(weight, adapter.rank)
+        for beside in (*_beside(weight, adapter.rank), *_magnitude(weight, adapter))
     )
 
 
+def _magnitude(weight: Weight, adapter: Adapter) -> Iterator[Weight]:
+    if adapter.has_magnitude:
+        yield Weight(f"{weight.name} magnitude", weight.group, weight.shape[:1], weight.count)
+
+
 def _beside(weight: Weight, rank: int) -> Iterator[Weight]:
-    out, given = weight.shape
-    yield Weight(f"{weight.name} A", weight.group, (rank, given), weight.count, ONCE)
-    yield Weight(f"{weight.name} B", weight.group, (out, rank), weight.count, ONCE)
+    *experts, out, given = weight.shape
+    uses = Fraction(0) if weight.name in MERGED else ONCE
+    whole = rank_of(weight, rank) * prod(experts)
+    yield Weight(f"{weight.name} A", weight.group, (whole, given), weight.count, uses)
+    yield Weight(f"{weight.name} B", weight.group, (out, whole), weight.count, uses)
+
+
+def rank_of(weight: Weight, rank: int) -> int:
+    """Of one expert's adapter, or of a matrix'."""
+    return rank * (weight.parts if weight.name == "experts in" else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +204,17 @@ class FirstLayer:
     adapter: Adapter
 
     @property
+    def is_known(self) -> bool:
+        """Every figure of it is: experts are given a gradient, latent queries and keys alike."""
+        ins = set(_attention_matrices(self.kind)) & set(INPUTS)
+        is_whole = not self.has_attention or ins <= self.adapter.targets
+        is_dense = isinstance(self.kind.feed_forward, FeedForward)
+        return is_whole and (is_dense or self.has_second_input)
+
+    @property
     def has_attention(self) -> bool:
         """Of queries, keys or values, hence of attention."""
-        return bool(self.adapter.targeted(INPUTS))
+        return bool(self.adapter.targeted((*INPUTS, *BEHIND)))
 
     @property
     def has_stream(self) -> bool:
@@ -149,12 +233,15 @@ class FirstLayer:
     @property
     def has_inner(self) -> bool:
         """Between the feed-forward's matrices."""
-        return self.has_second_input or bool(self.adapter.targets - {*INPUTS, OUTPUT, DOWN})
+        others = {*INPUTS, *BEHIND, OUTPUT, DOWN}
+        return self.has_second_input or bool(self.adapter.targets - others)
 
     def has_input(self, name: str) -> bool:
         """What this matrix is given has a gradient."""
         if name in INPUTS:
             return False
+        if name in BEHIND:
+            return BEHIND[name] in self.adapter.targets
         if name == OUTPUT:
             return self.has_attention
         return self.has_inner if name == DOWN else self.has_second_input
@@ -167,6 +254,8 @@ class AdaptedFlops:
     forward: Quantity
     backward: Quantity
     total: Quantity
+    each_pass: Quantity
+    """Of a micro-batch besides, whatever its tokens: B and A multiplied out (DoRA, experts)."""
 
 
 def adapted_flops(
@@ -185,8 +274,15 @@ def adapted_flops(
     """
     plain = token_flops(model, sequence, attention=attention)
     beside = _parameters("adapters", adapter_weights(model, adapter))
+    again = _run_again(adapter, matrices_of(model, *model.kinds))
     forward = derive(
-        "forward", PER_TOKEN, "frozen + 2 * adapters", LORA, frozen=plain.forward, adapters=beside
+        "forward",
+        PER_TOKEN,
+        "frozen + 2 * again + 2 * adapters",
+        LORA,
+        frozen=plain.forward,
+        again=_parameters("matrices run again", again),
+        adapters=beside,
     )
     first = FirstLayer(model.kinds[0], adapter)
     own = matrices_of(model, replace(model.kinds[0], count=1))
@@ -204,8 +300,13 @@ def adapted_flops(
         " + 4 * adapters - 2 * first_adapters",
         LORA,
         "frozen matrices have no gradient, nor has what is in front of the first adapter",
-        frozen=_parameters("matrices of layers", matrices_of(model, *model.kinds)),
-        unneeded=_parameters("matrices whose input has no gradient", unneeded),
+        frozen=_parameters(
+            "matrices of layers",
+            [*matrices_of(model, *model.kinds), *again, *_merged(model, adapter)],
+        ),
+        unneeded=_parameters(
+            "matrices whose input has no gradient", [*unneeded, *_run_again(adapter, unneeded)]
+        ),
         head=head_flops(model),
         scores=scores,
         first_scores=skipped,
@@ -222,9 +323,55 @@ def adapted_flops(
     both = derive(
         "FLOPs per token", PER_TOKEN, "forward + backward", forward=forward, backward=backward
     )
-    return AdaptedFlops(forward, backward, both)
+    return AdaptedFlops(forward, backward, both, _merging_flops(model, adapter))
+
+
+def _run_again(adapter: Adapter, weights: Iterable[Weight]) -> list[Weight]:
+    """Frozen matrices that DoRA multiplies a second time: by what dropout has left of its input."""
+    if not (adapter.has_magnitude and adapter.dropout):
+        return []
+    return [weight for weight in weights if weight.name in adapter.targets]
+
+
+def _merged(model: Model, adapter: Adapter) -> list[Weight]:
+    """Targets whose weights have a gradient, with the adapters added to them."""
+    names = adapter.targeted(MERGED)
+    return [weight for weight in matrices_of(model, *model.kinds) if weight.name in names]
+
+
+def _merging_flops(model: Model, adapter: Adapter) -> Quantity:
+    """Of DoRA, A of the identity, then B of that, forward alone: 2 r i (i + o) beside each target.
+    Of a router 2 r i o, and twice that backward; of experts once more: `register_parametrization`
+    (torch/nn/utils/parametrize.py) runs what it registers, for its shape.
+    """
+    merged = sum(
+        weight.elements * rank_of(weight, adapter.rank) * (3 if weight.name == "router" else 4)
+        for weight in _merged(model, adapter)
+    )
+    normed = adapter.rank * sum(
+        weight.count * weight.shape[1] * sum(weight.shape)
+        for weight in matrices_of(model, *model.kinds)
+        if adapter.has_magnitude and weight.name in adapter.targets
+    )
+    return derive(
+        "FLOPs of a pass, besides", Unit.FLOPS, "2 * (normed + merged)", DORA,
+        "B and A multiplied out, whatever the tokens",
+        normed=of(normed, Unit.COUNT), merged=of(merged, Unit.COUNT),
+    )  # fmt: skip
+
+
+def _attention_matrices(kind: Layer) -> tuple[str, ...]:
+    """Those that attention's input, or what comes of it, is multiplied by."""
+    match kind.attention:
+        case LatentAttention(query_rank=None):
+            return ("q", "kv down", "kv up")
+        case LatentAttention():
+            return ("q down", "q up", "kv down", "kv up")
+        case _:
+            return ()
 
 
 def _parameters(name: str, weights: Iterable[Weight]) -> Quantity:
-    count = sum(weight.elements for weight in weights)
-    return of(count, Unit.PARAMETERS).with_name(name)
+    """Those that one token is multiplied by."""
+    count = sum((weight.active_elements for weight in weights), start=Fraction(0))
+    return of(round(count), Unit.PARAMETERS).with_name(name)

@@ -126,11 +126,16 @@ def _is_router_wide(at: Setting, experts: Experts) -> bool:
 
 def _router_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[Saved]:
     if _is_router_wide(at, experts):
-        yield at.keep("input of the router, float32", STREAM, FLOAT32_BYTES, why="its gradient")
+        if _is_trained(at, "router"):
+            yield at.keep("input of the router, float32", STREAM, FLOAT32_BYTES, why="its gradient")
         yield at.keep("router, float32", "experts * width", FLOAT32_BYTES, Region.WHOLE,
                        "gradient of its input", experts=experts.experts)  # fmt: skip
-    else:
+    elif at.adapter is None:
         yield from products_saved(at, "input of the router", STREAM, given_bytes, ("router",))
+    elif _is_trained(at, "router"):
+        yield at.keep("input of the router", STREAM, given_bytes, why="its gradient")
+        yield at.keep("router with its adapter", "experts * width", at.inner_bytes, Region.WHOLE,
+                       "gradient of its input", experts=experts.experts)  # fmt: skip
     size = FLOAT32_BYTES
     yield at.keep("scores of experts", f"{TOKENS} * experts", size, why="their softmax",
                    experts=experts.experts)  # fmt: skip
@@ -153,15 +158,19 @@ def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
     sizes = {"active": active, "ffn_width": experts.width}
     if is_all:
         yield at.keep("repeated rows", rows, size, Region.STREAM, "times their scores", **sizes)
-    yield at.keep("rows for experts", rows, _operand(at), Region.STREAM,
-                   "their weights' gradients", **sizes)  # fmt: skip
+    yield from _merged_saved(at, "experts in", rank_parts=1 + experts.is_gated)
+    yield from _merged_saved(at, "experts out")
+    if _is_trained(at, "experts in"):
+        yield at.keep("rows for experts", rows, _operand(at), Region.STREAM,
+                       "their weights' gradients", **sizes)  # fmt: skip
     times = "2 * " if experts.is_gated else ""
     yield at.keep("gate and up" if experts.is_gated else "up", times + inner, size, INNER,
                    "the activation and its product", **sizes)  # fmt: skip
     if experts.is_gated and not at.is_fused:
         yield at.keep("activated gate", inner, size, INNER, "its product", **sizes)
-    yield at.keep("input of the last projection", inner, _operand(at), INNER,
-                   "its weights' gradient", **sizes)  # fmt: skip
+    if _is_trained(at, "experts out"):
+        yield at.keep("input of the last projection", inner, _operand(at), INNER,
+                       "its weights' gradient", **sizes)  # fmt: skip
     yield at.keep("weights of rows", ROUTED, FLOAT32_BYTES, Region.STREAM, "product with rows",
                    **sizes)  # fmt: skip
     if not at.is_fused and not is_all:
@@ -171,6 +180,26 @@ def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
                        "there and back", **sizes)  # fmt: skip
         yield at.keep("ends of groups", "experts", FLOAT32_BYTES, Region.WHOLE, "products",
                        experts=experts.experts)  # fmt: skip
+
+
+def _is_trained(at: Setting, name: str) -> bool:
+    """The matrix, or adapters that are added to it."""
+    return at.adapter is None or name in at.adapter.targets
+
+
+def _merged_saved(at: Setting, name: str, *, rank_parts: int = 1) -> Iterator[Saved]:
+    """Experts with their adapters added, and those cast for it."""
+    if at.adapter is None or name not in at.adapter.targets:
+        return
+    experts, out, given = at.shapes[name]
+    sizes = {"experts": experts, "out": out, "given": given}
+    yield at.keep(f"{name} with their adapters", "experts * out * given", at.stream_bytes,
+                   Region.INNER, "gradient of their input", **sizes)  # fmt: skip
+    if at.adapter.itemsize_bytes != at.recipe.weight_bytes:
+        yield at.keep(
+            f"adapters of {name}, cast", "experts * rank * (out + given)", at.recipe.weight_bytes,
+            Region.INNER, "their gradients", rank=at.adapter.rank * rank_parts, **sizes,
+        )  # fmt: skip
 
 
 def _operand(at: Setting) -> int:

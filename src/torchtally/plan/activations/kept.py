@@ -201,6 +201,9 @@ def layer_saved(at: Setting, kind: Layer) -> list[Saved]:
 def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
     stream = at.stream_bytes
     input_bytes = norm_result_bytes(at, stream) if kind.norms else stream
+    if at.adapter is not None:
+        one = layer_weights(replace(kind, count=1), at.model)
+        at = replace(at, shapes={weight.name: weight.shape for weight in one if weight.uses})
     if at.first is not None:
         yield from _first_layer_saved(at, kind, at.first, input_bytes)
         return
@@ -295,10 +298,14 @@ def _first_layer_saved(
     if kind.norms >= 2 and first.has_second_input:
         yield from _second_norm_saved(at, kind)
     has_input = kind.norms == 1 and kind.is_parallel
-    assert isinstance(kind.feed_forward, FeedForward), "adapter_of refuses others"
-    yield from feed_forward_saved(
-        at, kind.feed_forward, input_bytes, is_input_kept=has_input, has_inner=first.has_inner
-    )
+    match kind.feed_forward:
+        case FeedForward():
+            yield from feed_forward_saved(
+                at, kind.feed_forward, input_bytes, is_input_kept=has_input,
+                has_inner=first.has_inner,
+            )  # fmt: skip
+        case Experts():
+            yield from experts_saved(at, kind.feed_forward, input_bytes)
     if at.dropout:
         yield from dropout_saved(at, "feed-forward")
     for n in range(2, kind.norms):
@@ -385,7 +392,9 @@ def _matrix_elements(at: Setting, kind: Layer) -> int:
     return sum(
         layer_weight.elements
         for layer_weight in weights
-        if layer_weight.uses and not (layer_weight.group is Group.EXPERTS and at.is_mixed_eagerly)
+        if layer_weight.uses
+        and not (layer_weight.group is Group.EXPERTS and at.is_mixed_eagerly)
+        and (at.first is None or at.first.has_input(layer_weight.name))
     )
 
 

@@ -113,7 +113,7 @@ def _adapters_saved(
     """What adapters beside frozen weights keep, as PEFT computes them: what A is given, each its
     own copy where that is cast or dropped out, and what B is given.
     """
-    size, targets = adapter.itemsize_bytes, adapter.targeted(weights)
+    size, targets = adapter.product_bytes, adapter.targeted(weights)
     is_copied = adapter.copies(given_bytes)
     if targets and not is_copied and not is_kept_already:
         yield at.keep(name, elements, size, region, "adapters' gradients", **sizes)
@@ -121,11 +121,50 @@ def _adapters_saved(
         if is_copied:
             yield at.keep(f"{name}: A of {target}", elements, size, region,
                            "A's gradient", **sizes)  # fmt: skip
-        if adapter.dropout > 0 and (at.first is None or at.first.has_input(target)):
+        has_gradient = at.first is None or at.first.has_input(target)
+        if adapter.dropout > 0 and has_gradient:
             yield at.keep(f"dropout mask of {target}'s adapter", elements, BOOL_BYTES, region,
                            "dropout", **sizes)  # fmt: skip
         yield at.keep(f"{target} within its adapter", f"{TOKENS} * rank", size, region,
                        "B's gradient", rank=adapter.rank)  # fmt: skip
+        if adapter.is_autocast:
+            yield from _cast_adapter_saved(at, adapter, target, has_gradient=has_gradient)
+        if adapter.has_magnitude:
+            yield from _magnitude_saved(at, adapter, target, region, has_gradient=has_gradient)
+
+
+def _cast_adapter_saved(
+    at: Setting, adapter: Adapter, target: str, *, has_gradient: bool
+) -> Iterator[Saved]:
+    """A and B in the dtype of products, for the gradients of what they are given."""
+    out, given = at.shapes[target]
+    size, why = adapter.product_bytes, "its input's gradient"
+    if has_gradient:
+        yield at.keep(f"A of {target}, cast", "rank * given", size, Region.WHOLE, why,
+                       rank=adapter.rank, given=given)  # fmt: skip
+    yield at.keep(f"B of {target}, cast", "rank * out", size, Region.WHOLE, why,
+                   rank=adapter.rank, out=out)  # fmt: skip
+
+
+def _magnitude_saved(
+    at: Setting, adapter: Adapter, target: str, region: Region, *, has_gradient: bool
+) -> Iterator[Saved]:
+    """What DoRA keeps besides (PEFT's `DoraLinearLayer`): both results that are scaled, and scales.
+
+    With dropout the frozen matrix is multiplied once more, in the dtype of adapters.
+    """
+    out, given = at.shapes[target]
+    size, result = adapter.product_bytes, f"{TOKENS} * out"
+    is_again = adapter.dropout > 0
+    yield at.keep(f"{target}'s result", result, size if is_again else at.inner_bytes, region,
+                   "the magnitude's gradient", out=out)  # fmt: skip
+    yield at.keep(f"{target} of its adapter", result, size, region, "the magnitude's gradient",
+                   out=out)  # fmt: skip
+    yield at.keep(f"scales of {target}", "scales * out", FLOAT32_BYTES, Region.WHOLE,
+                   "magnitudes over norms", scales=2 + has_gradient, out=out)  # fmt: skip
+    if is_again and has_gradient and adapter.copies_of(at.recipe.weight_bytes):
+        yield at.keep(f"{target}, cast", "given * out", size, Region.WHOLE, "its input's gradient",
+                       given=given, out=out)  # fmt: skip
 
 
 def activated_saved(

@@ -1,7 +1,7 @@
 """What decides which activations are kept: the micro-batch, the recipe, the kernels, the split."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypedDict, Unpack
 
@@ -77,6 +77,8 @@ class Setting:
     adapter: Adapter | None = None
     first: FirstLayer | None = None
     """Where this is the first layer, beside adapters: what of it has a gradient."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of this layer's matrices, beside adapters."""
 
     @property
     def is_fused(self) -> bool:

@@ -49,6 +49,8 @@ class Weight:
     uses: Fraction = Fraction(0)
     """How many times a token is multiplied by each of its elements: 1 by a matrix, a/E by an
     expert's, 0 by what is looked up, added or scales."""
+    parts: int = 1
+    """Matrices of which it is made: of gate and up in one 2."""
 
     @property
     def elements(self) -> int:
@@ -193,7 +195,8 @@ def _experts(experts: Experts, d: int, count: int) -> Iterator[Weight]:
     yield Weight("router", Group.ROUTER, (E, d), count, ONCE)
     if experts.has_router_bias:
         yield Weight("router bias", Group.ROUTER, (E,), count)
-    yield Weight("experts in", Group.EXPERTS, (E, ins, d), count, share)
+    parts = 1 + experts.is_gated
+    yield Weight("experts in", Group.EXPERTS, (E, ins, d), count, share, parts)
     yield Weight("experts out", Group.EXPERTS, (E, d, f), count, share)
     if experts.has_bias:
         yield Weight("experts in bias", Group.EXPERTS, (E, ins), count)

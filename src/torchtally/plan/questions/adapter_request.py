@@ -13,5 +13,7 @@ class AdapterRequest:
     rank: int
     targets: tuple[str, ...] = (ALL,)
     dropout: float = 0.0
+    has_magnitude: bool = False
+    """DoRA."""
     base: WeightFormat | None = None
     """In which the frozen weights are kept; None: in 16 bits, or 32 by the recipe."""

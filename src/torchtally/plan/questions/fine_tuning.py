@@ -16,6 +16,8 @@ from torchtally.plan.activations.kept import (
 from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import Implementation, setting_of
 from torchtally.plan.adapters import (
+    FLOAT32_BYTES,
+    MERGED,
     AdaptedFlops,
     Adapter,
     adapted_flops,
@@ -23,7 +25,7 @@ from torchtally.plan.adapters import (
     adapter_weights,
     matrices_of,
 )
-from torchtally.plan.architecture.model import Model
+from torchtally.plan.architecture.model import Experts, Model
 from torchtally.plan.capacity import largest
 from torchtally.plan.closed_form import Bytes, Count, ParameterCount, closed_form
 from torchtally.plan.flops import Recompute, token_flops
@@ -68,7 +70,7 @@ class FineTuningMemory:
     adapters: States
     activations: Quantity
     logits: Quantity
-    dequantised: Quantity
+    at_work: Quantity
     outside: Quantity
     total: Quantity
 
@@ -81,7 +83,7 @@ class FineTuningMemory:
             ("optimizer state", self.adapters.optimizer, ""),
             ("activations", self.activations, ""),
             ("logits and loss", self.logits, "or one layer, recomputed"),
-            ("a matrix, dequantised", self.dequantised, "the largest"),
+            ("a matrix at work", self.at_work, "dequantised, or merged (DoRA): the largest"),
             ("context and buffers", self.outside, self.outside.note),
         )
 
@@ -116,7 +118,13 @@ def fine_tuning(request: Request) -> Answer:
             f" on {each}",
             *chips_text(request.of_cluster),
         ),
-        figures=(memory.total, capacity, *figures, *_time(request, flops)),
+        figures=(
+            memory.total,
+            capacity,
+            *figures,
+            *((flops.each_pass,) if flops.each_pass.value else ()),
+            *_time(request, flops, batch * length),
+        ),
         tables=(memory_table(memory), other_ways(plan, batch, length, capacity)),
         assumptions=(*in_words(plan, assumption), f"Micro-batches of {batch} (--micro-batch)."),
         unknown=("the step's time: `tally run` predicts that of a script",)
@@ -172,23 +180,38 @@ def _largest(request: Request, *, is_batch: bool) -> Answer:
 
 
 def plan_of(request: Request) -> FineTuning:
-    """Raises UsageError for a model without a shape, and recipes that adapters are not known in."""
+    """Raises UsageError for a model without a shape, and where adapters are not known."""
     asked = request.of_adapters
     model = request.of_model
-    if request.recipe.is_autocast or request.recipe.products == "float8_e4m3fn":
+    if request.recipe.products == "float8_e4m3fn":
         raise UsageError(
-            f"--recipe {request.recipe.name}: adapters are counted in bf16 and fp32 alone."
+            f"--recipe {request.recipe.name}: adapters are counted in bf16, fp32 and amp alone."
         )
     is_wide = request.recipe.weights == "float32"
     base = asked.base or weight_format("fp32" if is_wide else "bf16")
-    adapter = adapter_of(model, asked.rank, asked.targets, asked.dropout)
+    is_autocast = request.recipe.is_autocast
+    if is_autocast and base.name != "fp32" and model.norm == "layer":
+        raise UsageError(
+            f"--recipe {request.recipe.name} with --weights {base.name}: layer norms are counted "
+            "beside weights in float32 alone.\nLeave --weights out, or give --recipe bf16."
+        )
+    has_experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
+    if is_autocast and base.name == "fp32" and has_experts:
+        raise UsageError(
+            f"--recipe {request.recipe.name}: experts in float32 are not counted beside adapters.\n"
+            "Give --weights bf16, or --recipe bf16."
+        )
+    adapter = adapter_of(
+        model, asked.rank, asked.targets, asked.dropout,
+        has_magnitude=asked.has_magnitude, is_autocast=is_autocast,
+    )  # fmt: skip
     return FineTuning(model, adapter, base, request.recipe, request)
 
 
 def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
     """Of one chip with micro-batches of so many sequences."""
     request, model = plan.request, plan.model
-    how = recipe("fp32" if plan.recipe.weights == "float32" else "bf16")
+    how = activation_recipe(plan)
     kernel = request.kernel or usual_kernel(model, how, sequence, Implementation.EAGER)
     at = setting_of(
         model, batch, sequence, how, adapter=plan.adapter, kernel=kernel,
@@ -203,9 +226,7 @@ def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
     widest = max(
         (weight.elements // weight.count for weight in matrices_of(model, *model.kinds)), default=0
     )
-    dequantised = of(
-        widest * DTYPE_BYTES[how.weights] if plan.is_quantised else 0, Unit.BYTES
-    ).with_name("dequantised matrix")
+    work = of(widest * _bytes_at_work(plan, how), Unit.BYTES).with_name("matrix at work")
     chip = request.chip
     context = context_bytes(chip.compute_capability) if chip.compute_capability else 0
     outside = outside_bytes(context, int(request.of_cluster.count > 1))
@@ -213,9 +234,25 @@ def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
         "memory",
         Unit.BYTES,
         {"frozen_weights": base, "adapters": adapters.total, "activations": kept, "logits": last,
-         "dequantised": dequantised, "context_and_buffers": outside},
+         "matrix_at_work": work, "context_and_buffers": outside},
     )  # fmt: skip
-    return FineTuningMemory(base, adapters, kept, last, dequantised, outside, whole)
+    return FineTuningMemory(base, adapters, kept, last, work, outside, whole)
+
+
+def activation_recipe(plan: FineTuning) -> Recipe:
+    """In which the model computes. Autocast leaves what flows between weights of 16 bits in 16."""
+    if plan.base.name == "fp32":
+        return plan.recipe if plan.adapter.is_autocast else recipe("fp32")
+    return recipe("bf16")
+
+
+def _bytes_at_work(plan: FineTuning, how: Recipe) -> int:
+    """Of a matrix' weight, while it is multiplied: dequantised, and of DoRA in float32 as it is, B
+    and A multiplied out, that scaled, and their sum.
+    """
+    if plan.adapter.has_magnitude:
+        return 4 * FLOAT32_BYTES
+    return DTYPE_BYTES[how.weights] if plan.is_quantised else 0
 
 
 @closed_form("logits, or one layer recomputed", Unit.BYTES)
@@ -304,10 +341,13 @@ def in_words(plan: FineTuning, assumption: str) -> tuple[str, ...]:
     """How it is trained, and which option changes each."""
     adapter = plan.adapter
     beside = ", ".join(sorted(adapter.targets))
+    experts = adapter.targeted(MERGED)
     return (
         assumption,
         f"Adapters in float32 beside {beside} of every layer (--lora-targets), as PEFT keeps "
-        f"them{f', dropout {adapter.dropout:g}' if adapter.dropout else ''}.",
+        f"them{f', dropout {adapter.dropout:g}' if adapter.dropout else ''}."
+        + " Each output has a trained magnitude (--dora)." * adapter.has_magnitude
+        + " Those of experts are added to the weights in each pass." * bool(experts),
         f"Frozen weights: {plan.base.summary} (--weights).",
         "Activations: transformers' operators one by one, without torch.compile"
         + (
@@ -318,11 +358,20 @@ def in_words(plan: FineTuning, assumption: str) -> tuple[str, ...]:
     )
 
 
-def _time(request: Request, flops: AdaptedFlops) -> tuple[Quantity, ...]:
+@closed_form("FLOPs per token", Unit.FLOPS_PER_TOKEN)
+def with_merging(adapted: Count, each_pass: Count, pass_tokens: Count) -> str:
+    """With what is done once for all tokens of a pass."""
+    return "adapted + each_pass / pass_tokens"
+
+
+def _time(request: Request, flops: AdaptedFlops, pass_tokens: int) -> tuple[Quantity, ...]:
     """With --tokens and --mfu: how long it takes, and what it costs."""
     if request.tokens is None or request.mfu is None:
         return ()
-    needed = training_flops_of(flops.total, request.of_tokens)
+    each = flops.total
+    if flops.each_pass.value:
+        each = with_merging(flops.total, flops.each_pass, pass_tokens)
+    needed = training_flops_of(each, request.of_tokens)
     peak = peak_flop_per_s(request, request.chip)
     seconds = training_s(needed, request.of_chips, peak, request.of_mfu)
     return (seconds, needed, *bill(request, request.of_chips, seconds, request.chip))

@@ -23,6 +23,7 @@ from torchtally.work.convention import Convention
 if TYPE_CHECKING:
     from torchtally.plan.questions.adapter_request import AdapterRequest
     from torchtally.plan.questions.inference_request import InferenceRequest
+    from torchtally.plan.questions.preference import PreferenceRequest
 
 T = TypeVar("T")
 
@@ -107,6 +108,8 @@ class Request:
     """What is asked of a model that generates; None: it is trained."""
     adapters: "AdapterRequest | None" = None
     """Fine-tuning; None: all weights are trained."""
+    preference: "PreferenceRequest | None" = None
+    """Training on preferences or rewards; None: on the tokens themselves."""
     rows: int | None = None
     """Of a table; None: one page."""
     progress: Callable[[int], None] | None = None
@@ -132,6 +135,10 @@ class Request:
             "Missing model: give a name (llama-3-70b), a config.json, a .safetensors file, or "
             "its size: --parameters 70B.",
         )
+
+    @property
+    def of_preference(self) -> "PreferenceRequest":
+        return _given(self.preference, "Missing method: give --dpo or --grpo.")
 
     @property
     def of_model(self) -> Model:
