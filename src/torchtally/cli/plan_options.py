@@ -156,12 +156,13 @@ def _fine_tuning(request: "Request") -> set[str]:
 
 
 def _preference(request: "Request") -> set[str]:
+    if request.preference is None:
+        return set()
     used = {"prompt", "generate", "micro_batch", "batch", "convention", "memory", "recipe",
             "optimizer", "recompute", "attention", "peak"}  # fmt: skip
-    if request.of_preference.method == "grpo":
-        used |= {*PREFERENCE, "engine"}
-    elif request.of_preference.has_reference:
-        used |= {"engine"}
+    used |= {"engine"}
+    if request.preference.method == "grpo":
+        used |= {*PREFERENCE}
     return used | ({*TUNED} if request.adapters is not None else {"host", "pace", "kernels"})
 
 

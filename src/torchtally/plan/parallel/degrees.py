@@ -7,6 +7,7 @@ in `activations/setting.py`.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 from torchtally.chips import Cluster
@@ -131,7 +132,11 @@ def _expert_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]
         if count % layout.expert:
             yield f"{count} experts do not divide by ep {layout.expert}"
     if layout.replicas % layout.expert:
-        yield f"ep {layout.expert} does not divide the {layout.replicas} chips of dp and cp"
+        yield (
+            f"ep {layout.expert} does not divide the {layout.replicas} chips of dp and cp, among "
+            f"which experts are spread: give dp {layout.expert // layout.context} or more, or ep "
+            f"{gcd(layout.expert, layout.replicas)}"
+        )
 
 
 def _data_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:

@@ -27,7 +27,15 @@ from torchtally.plan.adapters import (
 )
 from torchtally.plan.architecture.model import Experts, Model
 from torchtally.plan.capacity import largest
-from torchtally.plan.closed_form import Bytes, Count, ParameterCount, closed_form
+from torchtally.plan.closed_form import (
+    Bytes,
+    Count,
+    Flops,
+    FlopsPerToken,
+    ParameterCount,
+    Tokens,
+    closed_form,
+)
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.inference.formats import WeightFormat, weight_format
 from torchtally.plan.inference.weights import model_bytes
@@ -359,7 +367,7 @@ def in_words(plan: FineTuning, assumption: str) -> tuple[str, ...]:
 
 
 @closed_form("FLOPs per token", Unit.FLOPS_PER_TOKEN)
-def with_merging(adapted: Count, each_pass: Count, pass_tokens: Count) -> str:
+def with_merging(adapted: FlopsPerToken, each_pass: Flops, pass_tokens: Tokens) -> str:
     """With what is done once for all tokens of a pass."""
     return "adapted + each_pass / pass_tokens"
 
