@@ -238,3 +238,11 @@ def test_numbers_as_people_write_them(
 def test_numbers_that_nobody_means(parse: Callable[[str], float], text: str) -> None:
     with pytest.raises(UsageError, match="These work"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04394, "44 ms"), (1.24e-6, "1.2 us"), (3.04, "3 s"), (0.0998, "100 ms")],
+)
+def test_a_bound_has_two_digits(seconds: float, text: str) -> None:
+    assert units.roughly(seconds) == text

@@ -164,6 +164,13 @@ def format_seconds(seconds: float) -> str:
     return _in_units(seconds, SECONDS, width=5)
 
 
+def roughly(seconds: float) -> str:
+    """The same to two digits: "44 ms", "1.2 s"."""
+    rounded = float(f"{seconds:.1e}")
+    number, _, unit = format_seconds(rounded).partition(" ")
+    return f"{float(number):g} {unit}"
+
+
 def format_loss(loss: float) -> str:
     """Four significant digits: 10.82, 2.346, 0.1235, 1.235e-05; nan, inf."""
     if loss == 0 or not math.isfinite(loss):

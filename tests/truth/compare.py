@@ -17,6 +17,7 @@ from statistics import median
 import pytest
 import torch
 
+from benchmarks.single_gpu_tables import opening
 from tests.truth.cases import Case, case_of
 from tests.truth.collect import FOLDER, Corpus, Entry, read_corpus, settings
 from tests.truth.measure import Measurement, measure
@@ -237,7 +238,7 @@ def step_times(corpus: Corpus, predicted_step_s: StepPredictor | None = None) ->
 # The page -------------------------------------------------------------------------------------
 
 INTRODUCTION = f"""\
-# Accuracy
+## Memory, byte for byte
 
 How close the simulation comes to real GPUs. Every case is trained for {{steps}} steps, once on the
 device and once simulated, by the same code (`tests/truth/`); both ask `torch.cuda` the same
@@ -462,7 +463,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = [read_corpus(path) for path in given.corpus] or list(corpora().values())
         page = accuracy_markdown([(corpus, compare(corpus)) for corpus in chosen], predict_step_s)
-        page += "\n" + kernels_section()
+        page = f"{opening()}\n{page}\n{kernels_section()}"
         if given.write is not None:
             given.write.write_text(page, encoding="utf-8")
         else:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Generator
 
+from benchmarks.single_gpu_tables import opening
 from tests.truth import collect
 from tests.truth.cases import CASES, Case, case_of
 from tests.truth.collect import CaseError, Corpus, Entry, read_corpus, settings
@@ -406,7 +407,7 @@ def test_predictions_agree_with_what_was_measured() -> None:
     found = {name: below_parity(row) for name, row in rows.items()}
     assert not any(found.values()), found
     page = accuracy_markdown([(committed[name], rows[name]) for name in committed])
-    page += "\n" + kernels_section()
+    page = f"{opening()}\n{page}\n{kernels_section()}"
     shown = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     if predicted_with(shown) == predicted_with(page):  # other versions may allocate otherwise
         assert page == shown, "bring the page up to date: make docs"

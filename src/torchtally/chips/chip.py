@@ -238,6 +238,13 @@ class Chip:
             L2_cache_size=self.l2_cache_bytes,
         )
 
+    @property
+    def is_measured(self) -> bool:
+        """Somebody published what it reaches, of products or of its memory's bandwidth."""
+        return self.achieved_bandwidth_bytes_per_s is not None or any(
+            peak.achieved_flop_per_s is not None for peak in self.peaks.values()
+        )
+
     def peak(self, dtype: str) -> Peak:
         """The dense peak for products of this dtype, spelled as torch does ("torch." may lead).
 

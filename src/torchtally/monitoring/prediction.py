@@ -7,7 +7,8 @@ from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
 from torchtally.trace import Trace
 from torchtally.views.model_summary import ModelSummary
-from torchtally.views.ranges import ALLOCATOR_ERROR, time_range
+from torchtally.views.summary import ALLOCATOR_ERROR
+from torchtally.views.time_range import time_range
 from torchtally.watch.expectation import ExpectedStep, expected_step, ledger_of
 
 Source = str | os.PathLike[str] | Trace | Ledger | ModelSummary

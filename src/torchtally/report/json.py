@@ -48,6 +48,7 @@ from torchtally.views.step_time import calibrated_share
 from torchtally.views.steps import RunShare, run_shares, unlike
 from torchtally.views.summary import judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
+from torchtally.views.time_range import TimeRange, time_range
 from torchtally.views.utilisation import Utilisation, utilisations
 
 FLOPS = (
@@ -258,6 +259,12 @@ def _timing(ledger: Ledger, key: Callable[[Entry], Key]) -> Timing[Key]:
     }
 
 
+def _range(found: TimeRange | None) -> Document:
+    if found is None:
+        return {"low_s": None, "high_s": None, "basis": None}
+    return pick(found, "low_s", "high_s", "basis")
+
+
 def _time(ledger: Ledger) -> Document | None:
     """Of the reported period; null where the chip's speed is not known."""
     roofline = ledger.roofline
@@ -267,6 +274,7 @@ def _time(ledger: Ledger) -> Document | None:
         "chip": roofline.chip.name,
         "step_s": ledger.step_s,
         "kernel_s": ledger.total.kernel_s,
+        **_range(time_range(ledger)),
         "by_bound": {
             str(bound): pick(total, "seconds", "kernel_s", "count", "flops", *MOVED)
             for bound, total in _largest_first(ledger.by_bound())
@@ -408,7 +416,8 @@ def _memory(ledger: Ledger) -> Document:
         "communicator_bytes": verdict.communicators.bytes,
         "communicator_trust": str(Trust.ESTIMATED),
         "workspaces": _workspaces(ledger),
-        **pick(verdict, "capacity_bytes", "fits"),
+        **pick(verdict, "context_low_bytes", "context_high_bytes", "trial_bytes"),
+        **pick(verdict, "capacity_bytes", "fits", "claim"),
         "out_of_memory": _shortage(ledger),
         "refused_requests": len(ledger.trace.refusals),
     }

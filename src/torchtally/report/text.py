@@ -28,6 +28,7 @@ from torchtally.units import (
     format_fraction,
     format_rate,
     format_seconds,
+    roughly,
 )
 from torchtally.views.lines import short_path
 from torchtally.views.model_summary import ModelSummary
@@ -165,6 +166,10 @@ def _prose(text: str, width: int, style: str = "") -> Iterator[Text]:
         yield Text(line if number else line.strip(), style=style)
 
 
+STYLES = {"fits": "bold green", "close": "bold yellow", "does not fit": "bold red"}
+CLOSE_MEANS = "Whether it fits is within the error of such predictions."
+
+
 def verdict(outcome: Verdict) -> str:
     """One line: does it fit."""
     chip = printable(outcome.chip)
@@ -173,13 +178,13 @@ def verdict(outcome: Verdict) -> str:
     peak = f"peak {format_bytes(outcome.reserved_bytes)}"
     if outcome.capacity_bytes is None:
         return f"{peak} on {chip}, whose memory is unknown"
-    claim = "fits" if outcome.fits else "does not fit"
+    claim = {"close": "close to the limit of"}.get(outcome.claim, outcome.claim)
     return f"{claim} {chip}: {peak} of {format_bytes(outcome.capacity_bytes)}"
 
 
 def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     outcome = summary.verdict
-    style = {True: "bold green", False: "bold red", None: "bold"}[outcome.fits]
+    style = STYLES.get(outcome.claim, "bold")
     if generated := generation_verdict(summary.generation):
         yield from _prose(generated, width, "bold")
     yield from _prose(verdict(outcome), width, style if outcome.device else "bold red")
@@ -202,18 +207,23 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
 
 def _besides(outcome: Verdict) -> str:
     """A sentence about what is held outside of the allocator; "" where nothing is known of it."""
-    context, nccl = outcome.context_bytes, outcome.communicators
-    if not context:
+    nccl = outcome.communicators
+    if not outcome.context_bytes:
         return ""
-    if not nccl.bytes:
-        return f"The CUDA context takes {format_bytes(context)} more (estimated)."
-    owners = (
-        "one communicator" if nccl.communicators == 1 else f"{nccl.communicators} communicators"
-    )
-    return (
-        f"The CUDA context takes {format_bytes(context)} more, NCCL for {owners} "
-        f"{format_bytes(nccl.bytes)} (both estimated)."
-    )
+    low, high = map(format_bytes, (outcome.context_low_bytes, outcome.context_high_bytes))
+    text = f"The CUDA context takes {low} to {high} more"
+    if nccl.bytes:
+        owners = (
+            "one communicator" if nccl.communicators == 1 else f"{nccl.communicators} communicators"
+        )
+        text += f", NCCL for {owners} {format_bytes(nccl.bytes)} (estimated)"
+    if outcome.trial_bytes:
+        trials = format_bytes(outcome.trial_bytes)
+        text += (
+            f". torch.backends.cudnn.benchmark is set: trials of algorithms take up to {trials} "
+            "of what is free, and give it back"
+        )
+    return f"{text}.{' ' + CLOSE_MEANS if outcome.claim == 'close' else ''}"
 
 
 def _time(summary: Summary, width: int) -> Iterator[Text]:
@@ -272,11 +282,16 @@ def _name(period: Period) -> str:
 
 
 def _trust(step_time: StepTime) -> str:
+    """What the time rests on, and the times that nine of ten such predictions stood for."""
+    found = step_time.range
+    if found is None or found.basis == "measured":
+        return "measured"
+    within = f"({roughly(found.low_s)} to {roughly(found.high_s)} in nine of ten)"
     if step_time.calibration is None:
-        return "predicted from the data sheet (not calibrated)"
+        return f"{within}, by {'published rates' if found.basis == 'fitted' else found.basis}"
     share = format_fraction(step_time.calibrated_share)
     return (
-        f"predicted, calibrated (measured on {step_time.calibration.device[:80]}, "
+        f"{within}, calibrated (measured on {step_time.calibration.device[:80]}, "
         f"{step_time.calibration.date[:20]}; operators measured there make {share} "
         "of kernels' time)"
     )

@@ -88,6 +88,7 @@ class Call(Record, frozen=True):
 
     ("allow_tf32", True) is not an argument but PyTorch's setting at that moment: CUDA's libraries
     may compute this float32 product, convolution or recurrent network in TF32. Nor is
+    ("benchmark", True): cuDNN tries this convolution's algorithms when it meets it first. Nor is
     ("in_graph", True): a CUDA graph that is replayed issues the call with its others. Nor is
     ("group", n): the collective is one of `Trace.groups[n]`. ("unrecorded", True): a profiler did
     not record what the operator was called with.

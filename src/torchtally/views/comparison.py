@@ -24,7 +24,7 @@ from torchtally.views.money import (
     with_something,
 )
 from torchtally.views.step_time import calibrated_share
-from torchtally.views.summary import fits_in, room_bytes
+from torchtally.views.summary import claim_on, fits_in, room_bytes
 from torchtally.views.utilisation import PeakRate, model_flops, peak_of
 
 THOUSAND_STEPS = Until(1000, Extent.STEPS)
@@ -110,16 +110,18 @@ def dominant_bound(ledger: Ledger) -> str:
     return str(dominant_bounds(ledger, lambda entry: None).get(None, ""))
 
 
-def fits_on(ledger: Ledger, chip: Chip) -> tuple[bool | None, str]:
-    """Whether the run fits a chip, by the allocator; and why that is not known."""
+FITS = {"fits": "yes", "close": "close", "does not fit": "no"}
+
+
+def fits_on(ledger: Ledger, chip: Chip) -> tuple[str, str]:
+    """Whether the run fits a chip ("yes", "close", "no", or ""); and why that is not known."""
     if chip.compute_capability is None:
-        return None, "no verdict on memory: no allocator of it is modelled"
-    fits = fits_in(ledger, room_bytes(chip) - communicator_buffers(ledger, chip).bytes)
-    if ledger.trace.final_refusal is not None and fits:
-        if chip.name == ledger.trace.chip:
-            return False, ""
-        return None, "no verdict on memory: the run ended out of it; trace with --no-oom"
-    return fits, ""
+        return "", "no verdict on memory: no allocator of it is modelled"
+    communicators = communicator_buffers(ledger, chip)
+    is_open = ledger.trace.final_refusal is not None and chip.name != ledger.trace.chip
+    if is_open and fits_in(ledger, room_bytes(chip) - communicators.bytes):
+        return "", "no verdict on memory: the run ended out of it; trace with --no-oom"
+    return FITS[claim_on(ledger, chip, communicators)], ""
 
 
 def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, float]) -> Candidate:
@@ -130,7 +132,7 @@ def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, f
     charge = bill(ledger, until, own_price_of(chip, prices) if chip else None, step.tokens)
     lasting, price = charge.training, charge.price
     peak = peak_of(ledger, chip) if chip else None
-    fits, why_no_fits = fits_on(traced, chip) if chip else (None, "")
+    fits, why_no_fits = fits_on(traced, chip) if chip else ("", "")
     reasons = (_why_no_mfu(peak, step_s), *charge.missing, why_no_fits)
     missing = tuple(reason for reason in reasons if reason)
     cells: dict[str, Cell] = {
@@ -143,7 +145,7 @@ def _candidate(step: _Step, ledger: Ledger, until: Until, prices: Mapping[str, f
         "bound": dominant_bound(ledger) if step_s else "",
         "calibrated_share": calibrated_share(ledger) if step_s else None,
         "capacity_bytes": chip.total_memory_bytes if chip else None,
-        "fits": {True: "yes", False: "no", None: ""}[fits],
+        "fits": fits,
         "usd_per_hour": price.usd_per_hour if price else None,
         "price_as_of": dated(price),
         "cost_usd": charge.cost_usd,

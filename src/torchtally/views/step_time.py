@@ -9,6 +9,7 @@ from torchtally.timing.roofline import Bound
 from torchtally.views.collectives import NetworkTime, network_time
 from torchtally.views.columns import part_of
 from torchtally.views.throughput import Throughput, throughput
+from torchtally.views.time_range import TimeRange, time_range
 from torchtally.views.utilisation import Utilisation, model_split, model_utilisation
 
 MUCH_OVERHEAD = 0.3
@@ -26,6 +27,8 @@ class StepTime:
     """Of the time, by bound, the largest first; those of nothing are left out."""
     is_host: bool
     """The chip is the CPU that runs the script."""
+    range: TimeRange | None
+    """What the time stands for; None of a period without times."""
     calibration: Calibration | None
     calibrated_share: float
     """Of the kernels' time, what operators take that the calibration measured."""
@@ -75,6 +78,7 @@ def step_time(ledger: Ledger) -> StepTime | None:
             if subtotal.seconds > 0
         ),
         is_host=roofline.is_host,
+        range=time_range(ledger),
         calibration=roofline.calibration,
         calibrated_share=calibrated_share(ledger),
         utilisation=model_utilisation(ledger),

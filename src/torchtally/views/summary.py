@@ -8,7 +8,12 @@ from typing import Any
 from torchtally.chips import Chip, find_chip
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory.allocator import replay
-from torchtally.memory.workspace import context_bytes
+from torchtally.memory.workspace import (
+    context_bytes,
+    context_limits_bytes,
+    is_tried,
+    trial_bytes,
+)
 from torchtally.steps import Period
 from torchtally.table import Table
 from torchtally.trace import Effect, Ending, HostState, Note, Placeholder, Trace, World
@@ -35,6 +40,12 @@ from torchtally.views.shortage import Shortage, holders
 from torchtally.views.step_time import StepTime, step_time
 from torchtally.views.steps import RunShares, run_shares, steps, unlike
 
+ALLOCATOR_ERROR = 0.05
+"""Of reserved bytes: the limit to which docs/accuracy.md holds the model of the allocator."""
+CLOSE = 0.06
+"""Of a chip's memory: what lies beyond it by less may still fit. All 10 wrong verdicts of 108
+published trainings and fine-tunings lay as near (docs/accuracy.md)."""
+
 TOP_LINES = 8
 TOP_OWN_LINES = 4
 """Where libraries' lines follow."""
@@ -58,12 +69,20 @@ class Verdict:
     """In the allocator's segments at most, as `torch.cuda.max_memory_reserved()`."""
     context_bytes: int
     """What the CUDA context takes besides, by estimate."""
+    context_low_bytes: int
+    context_high_bytes: int
+    """The same by driver, PyTorch's build and how kernels are loaded."""
+    trial_bytes: int
+    """What trials of cuDNN's algorithms may take at most, where the script asks for them."""
     communicators: CommunicatorBuffers
     """What NCCL takes besides, by estimate."""
     capacity_bytes: int | None
     """None for a chip that is in no table."""
     fits: bool | None
-    """None where the capacity is not known."""
+    """By the likely figures; None where the capacity is not known."""
+    claim: str
+    """"fits", "close", "does not fit" or "unknown": "close" says that the error of such
+    predictions decides."""
 
 
 def column_names() -> frozenset[str]:
@@ -195,11 +214,13 @@ def surroundings_of(trace: Trace) -> Surroundings:
 def judge(ledger: Ledger) -> Verdict:
     """Whether a run fits its chip: by what is reserved, and the CUDA context and NCCL besides."""
     memory, target = ledger.memory, target_of(ledger)
-    fits: bool | None = None
     communicators = communicator_buffers(ledger, target) if target else NO_BUFFERS
+    claim = claim_on(ledger, target, communicators) if target else "unknown"
+    fits = None
     if target is not None:
         left_bytes = room_bytes(target) - communicators.bytes
-        fits = ledger.trace.final_refusal is None and fits_in(ledger, left_bytes)
+        fits = claim != "does not fit" and fits_in(ledger, left_bytes)
+    low_bytes, high_bytes = context_limits_bytes(target.compute_capability if target else None)
     return Verdict(
         chip=ledger.trace.chip,
         device=memory.device,
@@ -207,10 +228,34 @@ def judge(ledger: Ledger) -> Verdict:
         peak_moment=str(moment_at(ledger, memory.peak_tick) or ""),
         reserved_bytes=reserved_bytes_of(ledger),
         context_bytes=context_bytes(target.compute_capability) if target else 0,
+        context_low_bytes=low_bytes,
+        context_high_bytes=high_bytes,
+        trial_bytes=max(map(trial_bytes, filter(is_tried, ledger.trace.calls)), default=0),
         communicators=communicators,
         capacity_bytes=None if target is None else target.total_memory_bytes,
         fits=fits,
+        claim=claim,
     )
+
+
+def claim_on(ledger: Ledger, chip: Chip, communicators: CommunicatorBuffers) -> str:
+    """Whether the run fits a chip surely, surely not, or as the rest of the software decides.
+
+    A run that ended for want of memory does not fit.
+    """
+    if ledger.trace.final_refusal is not None:
+        return "does not fit"
+    room = room_bytes(chip) - communicators.bytes
+    if high_bytes(ledger, chip, communicators) <= chip.total_memory_bytes:
+        return "fits"
+    close_bytes = round(CLOSE * chip.total_memory_bytes)
+    return "close" if fits_in(ledger, room + close_bytes) else "does not fit"
+
+
+def high_bytes(ledger: Ledger, chip: Chip, communicators: CommunicatorBuffers) -> int:
+    """What a run takes of a chip if the allocator's model errs and the context is large."""
+    _, context = context_limits_bytes(chip.compute_capability)
+    return round(reserved_bytes_of(ledger) * (1 + ALLOCATOR_ERROR)) + context + communicators.bytes
 
 
 def why_no_time(ledger: Ledger) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.virtual import values
-from torchtally.virtual.invocation import Invocation
+from torchtally.virtual.invocation import Invocation, Settings
 
 
 def float_bytes(call: Invocation) -> int:
@@ -28,6 +28,16 @@ def allows_tf32(call: Invocation) -> bool:
         and call.inputs[0].dtype is torch.float32
         and private.fp32_precision("cuda", product) == "tf32"
     )
+
+
+TF32: Settings = (("allow_tf32", True),)
+TRIED: Settings = (("benchmark", True),)
+
+
+def settings_of(call: Invocation) -> Settings:
+    """PyTorch's current settings that the call's library follows, as `Call.literals` has them."""
+    is_tried = call.operator.product == "conv" and torch.backends.cudnn.benchmark
+    return (*(TF32 if allows_tf32(call) else ()), *(TRIED if is_tried else ()))
 
 
 def is_all_on_host(args: Sequence[Any]) -> bool:

@@ -31,12 +31,12 @@ from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispa
 from torchtally.trace import Call, World
 from torchtally.virtual import kernels, values
 from torchtally.virtual.arguments import (
-    allows_tf32,
     float_bytes,
     in_order_of_allocation,
     is_all_on_host,
     is_elementwise_on_lists,
     is_from_options,
+    settings_of,
     without_device,
 )
 from torchtally.virtual.attended import literals_of
@@ -52,7 +52,6 @@ from torchtally.virtual.facts import is_uninformed, rule_of
 from torchtally.virtual.invocation import (
     META,
     Invocation,
-    Settings,
     replace_tensors,
     tensors_in,
 )
@@ -103,7 +102,6 @@ WITH_RANDOM_STATE = ("graphsafe_run_with_rng_state",)
 UNIFIED = "TORCH_CUBLASLT_UNIFIED_WORKSPACE"
 
 Handler = Callable[["VirtualDispatch", Invocation], Any]
-ALLOWS_TF32: Settings = (("allow_tf32", True),)
 SPECIAL: dict[OpOverload, Handler] = {}
 """Operators that need more than a shape function; filled by `special.py`."""
 
@@ -344,7 +342,7 @@ class VirtualDispatch(TorchDispatchMode):
             check_generator(generator, home)
         self.last_home = home
         if operator.product is not None and self.target is not None:
-            call.settings = ALLOWS_TF32 if allows_tf32(call) else ()
+            call.settings = settings_of(call)
         if operator.is_attention:
             call.settings = tuple(literals_of(call.named_inputs))
         if is_anything_declared() and (cost := declared(operator.name)) is not None:

@@ -1,5 +1,7 @@
 """Convolutions as products."""
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
@@ -99,3 +101,19 @@ def test_channels_in_pieces_take_the_time_to_find_them() -> None:
     assert [product.piece_bytes for product in pieces] == [16, 64]
     short, whole = (product_s(product, A100)[0] for product in pieces)
     assert short > whole / 2  # for a quarter of the work
+
+
+def test_ada_reads_channels_first_where_a_filter_has_one_position() -> None:
+    """64 images of 64 channels: as fast as with channels last on an RTX 4090."""
+    ada, ampere = chip("RTX-4090"), chip("RTX-3090")
+    first, last = pointwise(lambda tensor: tensor), pointwise(channels_last)
+    assert kernel_of(first, ada).seconds == kernel_of(last, ada).seconds
+    assert kernel_of(first, ampere).seconds > 1.5 * kernel_of(last, ampere).seconds
+
+
+def pointwise(layout: Callable[[TensorSpec], TensorSpec]) -> Call:
+    images = layout(given("input", 64, 64, 56, 56, dtype="float16"))
+    weight = given("weight", 256, 64, 1, 1, dtype="float16")
+    return call(
+        "aten.convolution", [images, weight], layout(spec(64, 256, 56, 56, dtype="float16"))
+    )

@@ -10,6 +10,7 @@ from torchtally.memory.workspace.libraries import (
     blas_lt_workspace,
     blas_workspace,
     context_bytes,
+    context_limits_bytes,
     uses_blas,
 )
 from torchtally.memory.workspace.scratch import (
@@ -18,6 +19,7 @@ from torchtally.memory.workspace.scratch import (
     scratch,
     scratch_before_results,
 )
+from torchtally.memory.workspace.trials import is_tried, trial_bytes
 
 __all__ = [
     "KINDS",
@@ -27,9 +29,12 @@ __all__ = [
     "blas_lt_workspace",
     "blas_workspace",
     "context_bytes",
+    "context_limits_bytes",
     "has_scratch",
     "has_scratch_before_results",
+    "is_tried",
     "scratch",
     "scratch_before_results",
+    "trial_bytes",
     "uses_blas",
 ]

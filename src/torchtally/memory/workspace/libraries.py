@@ -55,3 +55,19 @@ def context_bytes(capability: tuple[int, int] | None) -> int:
     a device that has none.
     """
     return 0 if capability is None else row_of(capability).context_bytes
+
+
+LEAST_CONTEXT_BYTES = 450 * MIB
+"""With CUDA's lazy loading, which takes in a kernel's code when it first runs: the default since
+CUDA 11.7 (CUDA C++ Programming Guide, "Lazy Loading"). Reports of nvidia-smi beside
+`torch.cuda.memory_reserved()` begin at 0.4 to 0.6 GiB."""
+
+MOST_CONTEXT_BYTES = 1485 * MIB
+"""With every kernel of PyTorch's libraries loaded, as before, or by CUDA_MODULE_LOADING=EAGER:
+1343 MiB on a V100 with nothing on it (huggingface/transformers @0016acf7, perf_train_gpu_one.mdx),
+1451 on an A100 with a model of 27 parameters (itu-rad/GPUMemNet @f01eb05)."""
+
+
+def context_limits_bytes(capability: tuple[int, int] | None) -> tuple[int, int]:
+    """The same at least and at most, by driver, PyTorch's build and how it loads kernels."""
+    return (0, 0) if capability is None else (LEAST_CONTEXT_BYTES, MOST_CONTEXT_BYTES)

@@ -38,9 +38,10 @@ from torchtally.views.parameters import parameters_of
 from torchtally.views.peak import title_of
 from torchtally.views.plot import Plot
 from torchtally.views.provenance import Provenances, provenances
-from torchtally.views.ranges import memory_range, time_range
+from torchtally.views.ranges import memory_range
 from torchtally.views.roofline_plot import roofline_plot
 from torchtally.views.summary import judge, shortage_of, surroundings_of
+from torchtally.views.time_range import time_range
 from torchtally.views.timeline import BAR_ORDER
 from torchtally.views.tracks import lanes_of, name_of, timed_parts
 

@@ -160,8 +160,8 @@ RUN = part(
     totals=part(f"flops {PHASES} flops_matmul {MOVED}"),
     memory=part(
         """device peak_allocated_bytes peak_tick peak_reserved_bytes context_bytes context_trust
-        communicators communicator_bytes communicator_trust capacity_bytes? fits?
-        refused_requests""",
+        communicators communicator_bytes communicator_trust context_low_bytes context_high_bytes
+        trial_bytes capacity_bytes? fits? claim refused_requests""",
         at_peak=Mapped(item=Plain(like="bytes")),
         workspaces=listed("name bytes trust? source?"),
         out_of_memory=maybe(part(
@@ -171,7 +171,7 @@ RUN = part(
         )),
     ),
     time=maybe(part(
-        "chip step_s? kernel_s",
+        "chip step_s? kernel_s low_s? high_s? basis?",
         by_bound=mapped(f"seconds kernel_s count flops {MOVED}"),
         calibrated=maybe(part("device date torch_version calibrated_share?")),
         untimed=listed(UNKNOWN),

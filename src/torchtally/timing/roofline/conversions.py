@@ -32,6 +32,17 @@ timesformer), 48 of them for the bytes. Others' are found at `PLACES_PER_S`: 43 
 14 x 14 there."""
 
 
+WITHOUT_CONVERSIONS = frozenset({(8, 9)})
+"""Compute capabilities where filters of one position read and write channels first as they lie: a
+product of the filter with each image, whose positions are its columns. Of 1000 images in float16
+ResNet-50 takes an RTX 4090 237 ms with channels first and 197 ms with channels last, and 26 M
+elements of its first layers' kind (VGG-16) 462 and 344 ms: a read and a write of what filters of
+several positions take in and give out (huggingface/pytorch-image-models @aa4b585, results/
+benchmark-infer-amp-{nchw,nhwc}-pt240-cu124-rtx4090.csv). Training says the same there, and on 8.6
+by cuDNN 8.6 (lambdal/deeplearning-benchmark @aa5addb, resnet50); on 8.6 by cuDNN 8.3 it says that
+all are converted (timm's training tables), which is what is predicted there, and on all others."""
+
+
 def padded_channels(channels: int) -> int:
     return CHANNELS * ceil(channels / CHANNELS)
 
@@ -64,8 +75,11 @@ def conversion_s(spec: TensorSpec, chip: Chip) -> float:
     channels = channels_of(spec)
     padded_elements = spec.elements * padded_channels(channels) // max(1, channels)
     moved_bytes = spec.bytes + padded_elements * spec.itemsize_bytes
-    rate = PADDED_PLACES_PER_S if is_padded(spec) else PLACES_PER_S
-    found_s = finding_s(padded_elements, rate, chip)
+    found_s = 0.0
+    if is_padded(spec):
+        found_s = finding_s(padded_elements, PADDED_PLACES_PER_S, chip)
+    elif chip.compute_capability not in WITHOUT_CONVERSIONS:
+        found_s = finding_s(padded_elements, PLACES_PER_S, chip)
     return moved_bytes / bandwidth_bytes_per_s(chip) + found_s + KERNEL_S
 
 

@@ -24,6 +24,7 @@ from math import ceil, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.conversions import (
+    WITHOUT_CONVERSIONS,
     bias_gradient_s,
     bias_s,
     conversions_s,
@@ -56,7 +57,7 @@ def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
 def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
     """Kernels around the products: they do not overlap with them."""
     seconds = 0.0
-    if uses_tensor_cores(call, weight):
+    if uses_tensor_cores(call, weight) and not reads_channels_first(weight, chip):
         seconds += sum(conversions_s(tensors, chip) for tensors in converted(call, weight))
     if is_backward(call):
         if mask(call, "output_mask", 3)[2]:
@@ -64,6 +65,10 @@ def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
     elif call.tensors("bias") and call.outputs:
         seconds += bias_s(call.outputs[0], chip)
     return seconds
+
+
+def reads_channels_first(weight: TensorSpec, chip: Chip) -> bool:
+    return prod(weight.shape[2:]) == 1 and chip.compute_capability in WITHOUT_CONVERSIONS
 
 
 def converted(call: Call, weight: TensorSpec) -> list[tuple[TensorSpec, ...]]:

@@ -1,0 +1,59 @@
+"""How far a predicted time may be off, by what it rests on."""
+
+from dataclasses import dataclass
+
+from torchtally.ledger import Ledger
+from torchtally.timing.roofline import Roofline
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far predicted times of one class were off what others measured, of |ratio - 1|."""
+
+    median: float
+    ninth: float
+    """The ninth decile."""
+
+
+ERRORS = {
+    "calibrated": Error(0.112, 0.293),
+    "fitted": Error(0.086, 0.214),
+    "data sheet": Error(0.098, 0.289),
+}
+"""By what the time rests on: a calibration of the device (eleven models of `benchmarks/
+cpu_step_time.py`); rates of the chip that somebody published (`Chip.is_measured`); what its data
+sheet promises, and what its family reaches of that (forward passes and steps of
+`benchmarks/single_gpu/`, eager)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """Seconds of the reported period: nine of ten such predictions were as near."""
+
+    low_s: float
+    likely_s: float
+    high_s: float
+    error: float
+    """In the median."""
+    basis: str
+    """A class of `ERRORS`, or "measured" by a profiler, without an error."""
+
+
+def time_range(ledger: Ledger) -> TimeRange | None:
+    """None without times."""
+    roofline, step_s = ledger.roofline, ledger.step_s
+    if roofline is None or step_s is None:
+        return None
+    if ledger.is_measured:
+        return TimeRange(step_s, step_s, step_s, 0.0, "measured")
+    basis = basis_of(roofline)
+    error = ERRORS[basis]
+    low_s, high_s = step_s / (1 + error.ninth), step_s / (1 - error.ninth)
+    return TimeRange(low_s, step_s, high_s, error.median, basis)
+
+
+def basis_of(roofline: Roofline) -> str:
+    """What its times rest on: a class of `ERRORS`."""
+    if roofline.calibration is not None:
+        return "calibrated"
+    return "fitted" if roofline.chip.is_measured else "data sheet"

@@ -1,0 +1,74 @@
+"""Predictions for one GPU beside public measurements: no worse than docs/accuracy.md says."""
+
+from statistics import median
+
+import pytest
+
+from benchmarks.published_models import FILES, Row, predict, rows
+from benchmarks.single_gpu_tables import (
+    OPERATOR_LIMIT,
+    Ratio,
+    error,
+    is_counted,
+    memory,
+    ninth,
+    operators,
+    times,
+)
+from torchtally.chips import chip
+from torchtally.views.time_range import ERRORS
+
+WORST_OPERATORS = {("batched products", "L4"): 0.21}
+"""Beyond the limit: short products run at clocks that a card of 72 W cannot hold."""
+
+
+def test_operators_are_within_ten_percent_in_the_median() -> None:
+    found = {key: median(error(row.now) for row in ratios) for key, ratios in operators().items()}
+    assert len(found) == 20
+    beyond = {key: middle for key, middle in found.items() if middle > OPERATOR_LIMIT}
+    assert set(beyond) == set(WORST_OPERATORS)
+    assert all(middle <= WORST_OPERATORS[key] for key, middle in beyond.items())
+
+
+def test_memory_is_right_outside_of_what_is_called_close() -> None:
+    found = memory()
+    assert max(error(row.now) for row in found.allocated) < 0.01
+    assert not found.wrong
+    assert found.in_range >= 0.9 * found.ranges
+
+
+@pytest.mark.parametrize("basis", ["fitted", "data sheet"])
+def test_the_errors_that_a_report_states_are_those_of_the_rows(basis: str) -> None:
+    found: list[Ratio] = []
+    for kind in ("forward", "step"):
+        for (_, on), ratios in times(kind).items():
+            if chip(on).is_measured == (basis == "fitted"):
+                found += ratios
+    errors = [error(row.now) for row in found]
+    assert ERRORS[basis].median == pytest.approx(median(errors), abs=0.0006)
+    assert ERRORS[basis].ninth == pytest.approx(ninth(errors), abs=0.0006)
+
+
+def row_of(**wanted: object) -> Row:
+    (found,) = (
+        row
+        for row in rows(FILES[0])
+        if all(getattr(row, name) == value for name, value in wanted.items())
+    )
+    return found
+
+
+def test_a_row_is_predicted_as_the_file_says() -> None:
+    """BERT-large in float32, two sequences of 512, forward and backward on a V100."""
+    row = row_of(source="neusight", chip="V100-PCIe-32GB", model="bert_large", batch=2, size=512)
+    assert predict(row).cell("ms") == row.predicted
+    assert error(float(row.predicted) / float(row.measured)) < 0.1
+
+
+def test_a_run_that_died_is_not_counted() -> None:
+    """It takes less by nvidia-smi than its tensors alone; of another, all of the card."""
+    died = row_of(source="gpumemnet", model="eva02_enormous_patch14_clip_224")
+    full = row_of(source="gpumemnet", model="efficientformer_l7")
+    assert not is_counted(died)
+    assert not is_counted(full)
+    assert is_counted(row_of(source="gpumemnet", model="tnt_s_patch16_224"))
