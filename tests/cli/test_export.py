@@ -114,6 +114,39 @@ def test_weights_of_fewer_bits(
         torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-5, atol=1e-5)
 
 
+def test_one_file_for_llama_cpp(
+    trained: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gguf: Any = pytest.importorskip("gguf", reason="gguf writes the file")
+    file = str(tmp_path / "models" / "mine.gguf")
+    out = ("export", trained.log.folder, "--to", "gguf", "-o", file)
+    assert tally(*out, "--dtype", "bfloat16") == 0
+    assert f"{file}: config, weights, tokenizer" in capsys.readouterr().out
+    reader = gguf.GGUFReader(file)
+    keys = ("general.architecture", "llama.rope.freq_base", "tokenizer.ggml.eos_token_id")
+    assert [reader.get_field(key).contents() for key in keys] == ["llama", 500.0, 256]
+    assert len(reader.get_field("tokenizer.ggml.tokens").contents()) == 257
+    norms = [tensor for tensor in reader.tensors if tensor.tensor_type.name == "F32"]
+    assert len(norms) == 2 * 2 + 1 + 1  # of two layers and the end, and the slowing of pairs
+    assert "already has a model" in refused(capsys, *out)
+    assert tally(*out, "--overwrite", "--weights", "int4") == 0
+
+
+def test_lm_eval_opens_the_export(trained: TrainConfig, tmp_path: Path) -> None:
+    """It puts a space at the end of the context in front of the continuation."""
+    models: Any = pytest.importorskip("lm_eval.models.huggingface", reason="lm-eval judges")
+    instance: Any = pytest.importorskip("lm_eval.api.instance").Instance
+    assert tally("export", trained.log.folder, "--to", "hf", "-o", str(tmp_path)) == 0
+    judge = models.HFLM(pretrained=str(tmp_path), device="cpu", batch_size=1)
+    request = instance("loglikelihood", {}, ("line ", "7: é"), 0)
+    ((found, _),) = judge.loglikelihood([request], disable_tqdm=True)
+    ids = torch.tensor([[*"line 7: é".encode()]])
+    with torch.no_grad():
+        logits = load_trained(trained.log.folder).model(ids)
+    shares = torch.log_softmax(logits, dim=-1)[0, 3:-1].gather(1, ids[0, 4:, None])
+    assert found == pytest.approx(float(shares.sum()), abs=1e-3)
+
+
 def test_a_training_goes_on_from_the_export_alone(trained: TrainConfig, tmp_path: Path) -> None:
     folder = str(tmp_path / "model")
     assert tally("export", trained.log.folder, "--to", "hf", "-o", folder) == 0

@@ -1,4 +1,4 @@
-"""`tally export`: a run in the formats of other tools, a trained model in that of transformers."""
+"""`tally export`: a run in the formats of other tools, a trained model as others load it."""
 
 import argparse
 import sys
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 NAME = "export"
 SUMMARY = "write a run for memory_viz, Perfetto, speedscope, ..., or a trained model"
-MODEL = "hf"
+MODELS = {
+    "hf": "a model that `tally train` trained, as a folder of transformers",
+    "gguf": "the same as one file of llama.cpp",
+}
 
 EXAMPLES = """\
 examples:
@@ -29,10 +32,11 @@ examples:
   tally export runs/byte_gpt --to hf -o models/byte_gpt
   tally export runs/byte_gpt --to hf -o models/early --step 500 --dtype bfloat16
   tally export runs/byte_gpt --to hf -o models/small --weights int8
+  tally export runs/byte_gpt --to gguf -o models/byte_gpt.gguf --weights int8
 
 Of a run, totals are of one step, as in `tally show`; a memory snapshot is of the whole run unless
 --step names a part of it. A model's folder gets config.json, model.safetensors, and the tokenizer
-of the data as tokenizer.json, which transformers loads.
+of the data as tokenizer.json, which transformers loads; GGUF has all of it in one file.
 """
 OF_A_RUN = ("gpu", "of")
 OF_A_MODEL = ("dtype", "weights", "overwrite")
@@ -43,7 +47,7 @@ def epilog() -> str:
     from torchtally.report.exports import exporter
 
     lines = {name: exporter(name).SUMMARY for name in export_names()}
-    lines[MODEL] = "a model that `tally train` trained, as a folder of transformers"
+    lines |= MODELS
     width = max(map(len, lines))
     text = "".join(f"  {name:{width}}  {line}\n" for name, line in lines.items())
     return f"formats:\n{text}\n{EXAMPLES}"
@@ -58,10 +62,12 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=epilog,
     )
     parser.add_argument(
-        "file", metavar="RUN", help="a trace (tally run -o FILE); for hf the folder of a training"
+        "file",
+        metavar="RUN",
+        help="a trace (tally run -o FILE); for hf and gguf the folder of a training",
     )
     parser.add_argument(
-        "--to", choices=(*export_names(), MODEL), required=True, metavar="FORMAT",
+        "--to", choices=(*export_names(), *MODELS), required=True, metavar="FORMAT",
         help="one of those below",
     )  # fmt: skip
     parser.add_argument(
@@ -76,7 +82,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--step",
         type=step_selection,
         metavar="N",
-        help="of step N, of FIRST..LAST, or of the whole run ('all'); hf: of this checkpoint",
+        help="of step N, of FIRST..LAST, or of the whole run ('all'); hf, gguf: of this checkpoint",
     )
     parser.add_argument("--gpu", metavar="NAME", help="another chip to time the run on")
     parser.add_argument(
@@ -89,21 +95,23 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="hf: of the weights; default: as they were trained",
+        help="hf, gguf: of the weights; default: as they were trained",
     )
     parser.add_argument(
         "--weights",
         choices=("int8", "fp8", "int4"),
-        help="hf: quantised by torchao, in the format of compressed-tensors",
+        help="hf: quantised by torchao, in the format of compressed-tensors; gguf: Q8_0 and Q4_0",
     )
-    parser.add_argument("--overwrite", action="store_true", help="hf: replace the model in FILE")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="hf, gguf: replace the model in FILE"
+    )
     parser.set_defaults(command=command)
 
 
 def command(args: argparse.Namespace) -> int:
     """Write the files, and say where."""
     check(args)
-    return export_model(args) if args.to == MODEL else export_run(args)
+    return export_model(args) if args.to in MODELS else export_run(args)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -111,7 +119,7 @@ def check(args: argparse.Namespace) -> None:
     from torchtally.errors import UsageError
     from torchtally.report.exports import exporter
 
-    is_model = args.to == MODEL
+    is_model = args.to in MODELS
     for name in OF_A_RUN if is_model else OF_A_MODEL:
         if getattr(args, name):
             raise UsageError(
@@ -121,9 +129,9 @@ def check(args: argparse.Namespace) -> None:
     if args.of and not getattr(exporter(args.to), "IS_OF_A_QUANTITY", False):
         raise UsageError(f"--to {args.to} has every quantity: leave out --of.")
     if is_model and args.output is None:
-        raise UsageError("--to hf: where? Name the folder: -o models/mine.")
+        raise UsageError(f"--to {args.to}: where? Name it: -o models/mine.")
     if is_model and not isinstance(args.step, int | None):
-        raise UsageError("--to hf is of one checkpoint: give --step a number.")
+        raise UsageError(f"--to {args.to} is of one checkpoint: give --step a number.")
 
 
 def export_run(args: argparse.Namespace) -> int:
@@ -170,7 +178,7 @@ def packed(content: str | bytes, place: str) -> bytes:
 
 
 def export_model(args: argparse.Namespace) -> int:
-    """Write the folder, and say what is in it."""
+    """Write the model, and say what is in it."""
     from pathlib import Path
 
     from torchtally.errors import UsageError
@@ -178,15 +186,20 @@ def export_model(args: argparse.Namespace) -> int:
     from torchtally.train.trained import export, load_trained
     from torchtally.units import format_count
 
-    folder = args.output
-    if Path(folder, CONFIG).exists() and not args.overwrite:
-        raise UsageError(f"{folder}: already has a model. Use --overwrite to replace it.")
+    place = args.output
+    written = Path(place, CONFIG) if args.to == "hf" else Path(place)
+    if written.exists() and not args.overwrite:
+        raise UsageError(f"{place}: already has a model. Use --overwrite to replace it.")
     trained = load_trained(args.file, args.step)
-    names = export(trained, folder, dtype=args.dtype, weights=args.weights)
+    parts, has_tokenizer = export(
+        trained, place, dtype=args.dtype, weights=args.weights, is_gguf=args.to == "gguf"
+    )
     parameters = format_count(sum(value.numel() for value in trained.model.parameters()))
     kind = str(trained.model.embedding.weight.dtype).removeprefix("torch.")
     kind += f", matrices of layers in {args.weights}" if args.weights else ""
-    emit(f"{trained.source}: {parameters} parameters in {kind}\n{folder}: {', '.join(names)}\n")
-    if trained.tokenizer is None:
-        emit("without a tokenizer: that of the data is unknown\n")
+    emit(f"{trained.source}: {parameters} parameters in {kind}\n{place}: {', '.join(parts)}\n")
+    if not has_tokenizer:
+        why = "that of the data is unknown" if trained.tokenizer is None else (
+            "GGUF takes byte-level ones that split text as GPT-2's does")  # fmt: skip
+        emit(f"without a tokenizer: {why}\n")
     return 0

@@ -1,7 +1,7 @@
 """Trained decoders on disk: a run's newest whole checkpoint, or a folder of transformers.
 
-`load_trained` opens either, and `export` writes a folder that transformers loads: weights,
-config.json, and the tokenizer of the data.
+`load_trained` opens either, and `export` writes a folder that transformers loads, or a file that
+llama.cpp does: weights, config, and the tokenizer of the data.
 """
 
 import json
@@ -30,6 +30,7 @@ from torchtally.train.data.tokenizer import (
     tokenizer_text,
 )
 from torchtally.train.models.config import TransformerConfig
+from torchtally.train.models.gguf_file import write_gguf
 from torchtally.train.models.huggingface import read_weights, write_weights
 from torchtally.train.models.huggingface_config import CONFIG, read_config
 from torchtally.train.models.quantised import quantise
@@ -115,36 +116,51 @@ def continue_text(
 
 
 def export(
-    trained: Trained, folder: Path | str, *, dtype: str | None = None, weights: str | None = None
-) -> list[str]:
-    """Write the model for transformers, in this dtype by torch's name, its matrices quantised to
-    these weights; the names of the files.
+    trained: Trained,
+    place: Path | str,
+    *,
+    dtype: str | None = None,
+    weights: str | None = None,
+    is_gguf: bool = False,
+) -> tuple[list[str], bool]:
+    """Write the model as a folder for transformers or as one GGUF file, in this dtype by torch's
+    name, its matrices quantised to these weights. What was written, and whether a tokenizer was.
 
-    Raises UsageError, before writing, if transformers has no such model.
+    Raises UsageError, before writing, if transformers or llama.cpp has no such model.
     """
-    folder = Path(folder)
+    place = Path(place)
     model, tokenizer = trained.model, trained.tokenizer
     end = None if tokenizer is None else tokenizer.end_of_document
     if dtype is not None:
         model.to(getattr(torch, dtype))
+    if is_gguf:
+        text = trained.tokenizer_json
+        has_tokenizer = write_gguf(
+            model, place, weights=weights, tokenizer_json=text, end_of_text=end
+        )
+        return ["config, weights" + (", tokenizer" if has_tokenizer else "")], has_tokenizer
     if weights is not None:
         quantise(model, weights)
-    write_weights(model, folder, end_of_text=end, quantised=weights)
-    names = [CONFIG, "model.safetensors"]
-    if trained.tokenizer_json is not None:
-        assert tokenizer is not None
-        (folder / TOKENIZER).write_text(trained.tokenizer_json, encoding="utf-8")
-        about = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": model.config.context,
-            "clean_up_tokenization_spaces": False,
-        }
-        if end is not None and (name := _token_name(trained.tokenizer_json, end)) is not None:
-            about |= {"eos_token": name}
-        text = json.dumps(about, indent=2) + "\n"
-        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
-        names += [TOKENIZER, "tokenizer_config.json"]
-    return names
+    write_weights(model, place, end_of_text=end, quantised=weights)
+    return [CONFIG, "model.safetensors", *_write_tokenizer(trained, place)], tokenizer is not None
+
+
+def _write_tokenizer(trained: Trained, folder: Path) -> list[str]:
+    """The tokenizer's files, if it is known."""
+    if trained.tokenizer_json is None or trained.tokenizer is None:
+        return []
+    (folder / TOKENIZER).write_text(trained.tokenizer_json, encoding="utf-8")
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": trained.model.config.context,
+        "clean_up_tokenization_spaces": False,
+    }
+    end = trained.tokenizer.end_of_document
+    if end is not None and (name := _token_name(trained.tokenizer_json, end)) is not None:
+        about |= {"eos_token": name}
+    text = json.dumps(about, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    return [TOKENIZER, "tokenizer_config.json"]
 
 
 def _of_run(path: Path, step: int | None) -> Trained:
