@@ -57,7 +57,7 @@ class Made:
         self.told.append(f"-{name}")
         return [Exit(name, 143 if self.is_stopped else 0, 1.0)]
 
-    def stop(self) -> None:
+    def stop(self, name: str | None = None) -> None:
         self.is_stopped = True
         self.told.append("stop")
 

@@ -9,12 +9,15 @@ import torch
 from safetensors.torch import load_file
 
 import torchtally
+from tests.train.test_what_was_trained import train
 from tests.train.training import TINY, language, run, teacher
 from torchtally import account
 from torchtally.errors import UsageError
 from torchtally.plan.recipes import recipe
 from torchtally.trace import Role, Trace
+from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.config import TrainConfig
+from torchtally.train.logs import names
 from torchtally.train.logs.jsonl import read_log
 from torchtally.train.outcome import NonFiniteError
 from torchtally.train.plan import states_of, step_flops
@@ -61,6 +64,27 @@ def test_evaluation_and_samples_change_nothing(tmp_path: Path) -> None:
     assert abs(witness.evaluations[0] - math.log(257)) < 0.3
     assert len(witness.samples) == 3
     assert all(sample.startswith("line ") for sample in witness.samples)
+
+
+def test_it_ends_where_the_validation_loss_falls_no_more(tmp_path: Path) -> None:
+    """Momentum carries the weights past the minimum; two evaluations later the training ends."""
+    config = teacher(
+        tmp_path, steps=40, optimizer={"name": "momentum", "lr": 0.05, "momentum": 0.95},
+        evaluation={"every": 1, "patience": 2, "batches": 4},
+        checkpoint={"keep_best": True, "keep_last": 1},
+    )  # fmt: skip
+    notes = train(config)
+    losses = dict(read_log(config.log.folder).series(names.EVAL_LOSS))
+    best = min(losses, key=lambda step: losses[step])
+    assert best > 1
+    assert [*losses] == [*range(best + 3)]
+    assert Checkpoints(config.log.folder).steps() == [best + 2, best]
+    (note,) = notes
+    assert note == (
+        f"ended after step {best + 2}: 2 evaluations without a lower validation loss than "
+        f"{losses[best]:.4g}, of step {best}"
+    )
+    assert train(config, resumes=True) == [f"resuming from step {best + 2}", note]
 
 
 def final_loss(tmp_path: Path, lr: float) -> float:

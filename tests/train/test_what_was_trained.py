@@ -286,6 +286,7 @@ BASES: dict[str, dict[str, Any]] = {
     "adagrad": {"optimizer": {"name": "adagrad"}},
     "muon": {"optimizer": {"name": "muon", "adamw_lr": 1e-3}},
     "wsd": {"learning_rate": {"shape": "wsd", "decay_steps": 2}},
+    "masked": {"data": {"documents": "masked", "document_start": 10}},
     "teacher": {"task": "teacher", "model": {}, "data": {}},
     "own": {
         "task": "tests.train.test_code:Circles",
@@ -339,6 +340,10 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "teacher.num_layers": ("teacher", 1),
     "data.order": ("adamw", "sequential"),
     "data.stride": ("adamw", 1),
+    "data.weights": ("adamw", (1.0, 2.0)),
+    "data.documents": ("masked", "joined"),
+    "data.document_start": ("masked", 32),
+    "data.targets": ("adamw", "masked"),
     "optimizer.name": ("adamw", "lion"),
     "optimizer.lr": ("adamw", 0.1),
     "optimizer.weight_decay": ("adamw", 0.9),
@@ -393,7 +398,10 @@ def of_base(name: str, folder: Path, text: Path, **changes: Any) -> TrainConfig:
         "evaluation": {"batches": 1},
         "log": {"folder": str(folder / "run"), "every": 1},
     }
-    return language(text, **(values | BASES[name] | changes))
+    values |= BASES[name] | changes
+    if values.get("data"):
+        values["data"] = {"text": [str(text / "text.txt")]} | values["data"]
+    return language(text, **values)
 
 
 def with_key(name: str, key: str, value: Any) -> dict[str, Any]:
@@ -446,3 +454,46 @@ def test_an_unchanged_config_changes_no_bit(
         text = next(iter(folder.parent.glob("bases_text*")))
         found = after_another_step(of_base(name, folder, text))
         assert all(torch.equal(found[key], end[key]) for key in end), name
+
+
+# The data of a config ----------------------------------------------------------------------------
+
+
+def test_the_vocabulary_is_that_of_the_data(tmp_path: Path) -> None:
+    sizes = {key: value for key, value in TINY.items() if key != "vocabulary"}
+    text = language(tmp_path, model=sizes)
+    assert text.model.vocabulary == 257
+    train(language(tmp_path, model=sizes, steps=1))
+    prepared = {"train": [f"{text.log.folder}/data"]}
+    assert language(tmp_path, model=sizes, data=prepared).model.vocabulary == 257
+    with pytest.raises(UsageError, match=r"model\.vocabulary: is missing"):
+        language(tmp_path, model=sizes, data={"train": ["a.bin"]})
+
+
+def batch_of(config: TrainConfig, step: int) -> tuple[Tensor, Tensor]:
+    trainer = trainer_of(config)
+    with trainer.task.batches(step, step + 1, trainer.device) as batches:
+        (batch,) = batches
+    trainer.task.close()
+    return batch.inputs, batch.targets
+
+
+def test_masked_targets_are_read_and_not_predicted(tmp_path: Path) -> None:
+    ids = np.arange(3000) % 257
+    path = tmp_path / "ids.npy"
+    np.save(path, np.where(ids % 2, ids, ~ids).astype(np.int32))
+    data = {"train": [str(path)], "targets": "masked"}
+    inputs, targets = batch_of(language(tmp_path, data=data), 0)
+    after, expected = inputs[:, 1:], targets[:, :-1]
+    assert torch.equal(after % 2 == 0, expected == -100)
+    assert torch.equal(after[after % 2 == 1], expected[expected != -100])
+
+
+def test_each_path_is_read_by_its_weight(tmp_path: Path) -> None:
+    paths = [raw(tmp_path / name, np.full(3000, at)) for at, name in enumerate(("a.bin", "b.bin"))]
+    data = {"train": paths, "weights": [3.0, 1.0], "dtype": "uint16"}
+    config = language(tmp_path, data=data, batch=4096, micro_batch=64)
+    inputs, _ = batch_of(config, 7)
+    assert inputs[:, 0].bincount().tolist() == [3072, 1024]
+    with pytest.raises(UsageError, match=r"data\.weights: 1 weights; give one for each"):
+        language(tmp_path, data=data | {"weights": [1.0]})

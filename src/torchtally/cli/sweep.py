@@ -86,6 +86,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--keep-checkpoints", action="store_true",
         help="keep those of runs that ended, as the config says; without it there are only "
         "those that a run goes on from, removed when it has ended")  # fmt: skip
+    add("--stop-worse", action="store_true",
+        help="stop a run whose best loss is above the median of the others")  # fmt: skip
     add("--dry-run", action="store_true", help="print the runs that would be, and stop there")
     add_format(parser)
     add("--parquet", metavar="FILE", help="the results as Parquet, see below")
@@ -103,7 +105,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.sweep.make import Making, make_runs
 
     with open_folder(_out(args, definition), definition, resumes=args.resume) as folder:
-        wants = Making(args.on, args.workers, args.threads)
+        wants = Making(args.on, args.workers, args.threads, args.stop_worse)
         number = make_runs(folder, wants, stream=sys.stderr, width=width())
         return _tell(args, folder, number)
 
@@ -116,6 +118,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.parquet is not None:
         check_parquet(Path(args.parquet))
     if args.on == "ray":
+        if args.stop_worse:
+            raise UsageError("--stop-worse is for runs on this machine: leave out --on ray.")
         check_ray()
 
 

@@ -103,17 +103,18 @@ def command(args: argparse.Namespace) -> int:
             return _source(config, args.config)
         own = launched_rank()
         roofline = _roofline(args.gpu, config)
+        peak = _peak_flop_per_s(roofline, config, own)
         rows: list[PlanRow] = []
         # Under `tally run` the run itself is the plan, and simulates already.
         if own.is_first and not is_within_run():
             planned = _part_of_rank(_resolve(config, args.gpu, roofline), own)
-            rows = _prediction(planned, roofline)
+            rows = _prediction(planned, roofline, peak)
             with unwritable_as_error():
                 print(_plan_text(planned, roofline, rows, own), end="", flush=True)
         if args.plan:
             return 0
         with join_ranks(device_of(config, own).type) as together:
-            return _train(config, together, roofline, rows, args)
+            return _train(config, together, _start(config, own, roofline, peak, rows, args), rows)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -176,18 +177,41 @@ def _roofline(gpu: str | None, config: "TrainConfig") -> "Roofline | None":
     return roofline(gpu) if gpu is not None else known_roofline(device_name(config))
 
 
-def _prediction(config: "TrainConfig", roofline: "Roofline | None") -> "list[PlanRow]":
+def _peak_flop_per_s(
+    roofline: "Roofline | None", config: "TrainConfig", own: "Ranks"
+) -> float | None:
+    """Of the precision's products: the chip's, or measured now on a CPU that was not calibrated."""
+    from torchtally.runs.function import is_within_run
+    from torchtally.train.precision import precision
+    from torchtally.train.trainer import device_of, precision_name
+
+    device = device_of(config, own)
+    products = precision(precision_name(config, device)).recipe.products
+    if roofline is not None:
+        peak = roofline.chip.peaks.get(products)
+        return None if peak is None else peak.flop_per_s
+    if device.type != "cpu" or products != "float32" or not own.is_first or is_within_run():
+        return None
+    from torchtally.bench.quick import product_flop_per_s
+
+    return product_flop_per_s()
+
+
+def _prediction(
+    config: "TrainConfig", roofline: "Roofline | None", peak_flop_per_s: float | None
+) -> "list[PlanRow]":
     """Memory by category at the peak, and the time of a step.
 
     From two steps on the simulated device; without a roofline from closed forms.
     """
     from torchtally.report.training_plan import closed_form_rows, traced_rows
-    from torchtally.train.plan import states_of
+    from torchtally.train.plan import states_of, step_flops
     from torchtally.train.precision import precision
 
     if roofline is None:
-        mode = precision(config.precision)
-        return closed_form_rows(states_of(config, mode.recipe))
+        mode, flops = precision(config.precision), step_flops(config)
+        least_s = flops / peak_flop_per_s if flops and peak_flop_per_s else None
+        return closed_form_rows(states_of(config, mode.recipe), least_s)
     from torchtally.ledger import account
     from torchtally.runs.function import run
     from torchtally.train.trainer import rehearse
@@ -245,9 +269,8 @@ def _plan_text(
 def _train(
     config: "TrainConfig",
     own: "Ranks",
-    roofline: "Roofline | None",
+    start: "Start",
     rows: "list[PlanRow]",
-    args: argparse.Namespace,
 ) -> int:
     from torchtally.report.training import TrainingDisplay
     from torchtally.train.job import train_in_folder
@@ -260,7 +283,6 @@ def _train(
         else SilentObserver()
     )
     with listen(show.on_note) as signals:
-        start = _start(config, own, roofline, rows, args)
         history = train_in_folder(config, own, show, signals, start)
         if isinstance(show, TrainingDisplay):
             show.close()
@@ -275,6 +297,7 @@ def _start(
     config: "TrainConfig",
     own: "Ranks",
     roofline: "Roofline | None",
+    peak_flop_per_s: float | None,
     rows: "list[PlanRow]",
     args: argparse.Namespace,
 ) -> "Start":
@@ -285,10 +308,10 @@ def _start(
     from torchtally.train.trainer import device_of, precision_name
 
     products = precision(precision_name(config, device_of(config, own))).recipe.products
-    peak = None if roofline is None else roofline.chip.peaks.get(products)
     convention = None
-    if roofline is not None and peak is not None:
-        kind = "best measured" if roofline.is_host else "promised dense"
+    if peak_flop_per_s is not None:
+        is_promised = roofline is not None and not roofline.is_host
+        kind = "promised dense" if is_promised else "best measured"
         convention = (
             f"products forward and backward, attention in full, of the {kind} {products} peak"
         )
@@ -296,7 +319,7 @@ def _start(
         resumes=args.resume,
         allows_changes=args.allow_changes,
         replaces=args.replace,
-        peak_flop_per_s=None if peak is None else peak.flop_per_s,
+        peak_flop_per_s=peak_flop_per_s,
         header=RunHeader(
             config=config.document(),
             mfu_convention=convention,
@@ -307,12 +330,13 @@ def _start(
 
 def _prediction_values(rows: "list[PlanRow]") -> "dict[str, float | int]":
     """The plan under the log names of the measured values."""
+    from torchtally.report.training_plan import AT_LEAST
     from torchtally.train.logs import names
 
     return {
         names.STEP_S if row.name == "step" else names.memory_name(row.name): row.predicted
         for row in rows
-        if row.predicted is not None
+        if row.predicted is not None and row.name != AT_LEAST
     }
 
 

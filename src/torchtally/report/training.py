@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torchtally.progress import WIDTH, StatusLine, StepRecord, TextStream
 from torchtally.report.loss_plot import LossCurve, loss_plot
-from torchtally.report.training_plan import PlanRow, plan_table
+from torchtally.report.training_plan import AT_LEAST, PlanRow, plan_table
 from torchtally.units import (
     format_bytes,
     format_count,
@@ -174,7 +174,8 @@ class TrainingDisplay:
 
     def _compare(self, record: StepRecord, step_s: float) -> None:
         """Print the plan's table again, with measurements beside the predictions."""
-        measured = {**record.memory_bytes, "peak": record.peak_bytes, "step": step_s}
+        measured = {**record.memory_bytes, "peak": record.peak_bytes, "step": step_s,
+                    AT_LEAST: step_s}  # fmt: skip
         measured["activations"] = measured["activations"] or None
         rows = [replace(row, measured=measured.get(row.name)) for row in self._rows]
         self._progress.say(plan_table("Predicted beside measured", rows))

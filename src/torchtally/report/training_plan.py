@@ -19,6 +19,11 @@ SHARDED_NOTE = """\
 """
 REPLICATED_NOTE = "  Communication between ranks is left out.\n"
 NO_TIME_NOTE = "  Time unknown: `tally bench` measures this machine in a minute.\n"
+LEAST_TIME_NOTE = """\
+  A step takes at least the time of its products at the best rate, measured just
+  now; `tally bench` measures the rest in a minute.
+"""
+AT_LEAST = "step, at least"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +85,18 @@ def traced_rows(ledger: Ledger) -> list[PlanRow]:
     return [*rows, peak, PlanRow("step", ledger.step_s, Unit.SECONDS)]
 
 
-def closed_form_rows(states: States) -> list[PlanRow]:
-    """Memory that is held from step to step, where no device can be rehearsed on."""
+def closed_form_rows(states: States, least_step_s: float | None = None) -> list[PlanRow]:
+    """Memory that is held from step to step, where no device can be rehearsed on, and the least
+    time of a step if known.
+    """
+    time = [] if least_step_s is None else [PlanRow(AT_LEAST, least_step_s, Unit.SECONDS)]
     return [
         PlanRow("parameters", states.parameters.value, Unit.BYTES),
         PlanRow("gradients", states.gradients.value, Unit.BYTES),
         PlanRow("master weights", states.master.value, Unit.BYTES),
         PlanRow("optimizer state", states.optimizer.value, Unit.BYTES),
         PlanRow("held from step to step", states.total.value, Unit.BYTES, is_total=True),
+        *time,
     ]
 
 
@@ -105,4 +114,6 @@ def plan_text(
     if ranks > 1:
         text += SHARDED_NOTE.format(ranks=ranks) if is_sharded else REPLICATED_NOTE
     text += textwrap.fill(remark, 78, initial_indent=INDENT, subsequent_indent=INDENT) + "\n"
-    return text if is_timed else text + NO_TIME_NOTE
+    if is_timed:
+        return text
+    return text + (LEAST_TIME_NOTE if rows[-1].name == AT_LEAST else NO_TIME_NOTE)

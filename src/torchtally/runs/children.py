@@ -239,11 +239,14 @@ class Children:
             time.sleep(wait_s)
         return codes
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the children alone: what they started serves them until they end."""
+    def signal(self, number: signal.Signals, name: str | None = None) -> None:
+        """Send a signal to the children alone, or to the one whose key begins with a name: what
+        they started serves them until they end.
+        """
         for child in self._children:
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, number)
+            if name is None or child.key[0] == name:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, number)
 
 
 @contextmanager

@@ -52,8 +52,8 @@ class Executor(Protocol):
     def collect_ended(self) -> list[Exit]:
         """Runs that have ended since the last time; never waits."""
 
-    def stop(self) -> None:
-        """Ask all runs to save and end."""
+    def stop(self, name: str | None = None) -> None:
+        """Ask all runs, or the one of this name, to save and end."""
 
 
 class Processes:
@@ -103,5 +103,5 @@ class Processes:
             exits.append(Exit(name, child.code, child.wall_s))
         return exits
 
-    def stop(self) -> None:
-        self._children.signal(signal.SIGTERM)
+    def stop(self, name: str | None = None) -> None:
+        self._children.signal(signal.SIGTERM, name)

@@ -1,7 +1,8 @@
 """The runs of a sweep that are not there yet: jobs, what executes them, and what they left."""
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from torchtally.progress import TextStream
@@ -10,11 +11,14 @@ from torchtally.sweep.conduct import TRAIN_MODULES, StopSignals, conduct
 from torchtally.sweep.definition import SweepPoint
 from torchtally.sweep.devices import THREADS, share
 from torchtally.sweep.folder import SweepFolder
+from torchtally.sweep.median import is_above_median
 from torchtally.sweep.on_ray import RayTasks
 from torchtally.sweep.progress import Going, SweepProgress
 from torchtally.sweep.results import ending, result_of
 from torchtally.train.config import TrainConfig
 
+LOOK_S = 2.0
+"""Between two looks at the logs of all runs."""
 CHECKPOINTLESS = ("--checkpoint.no-at-end",)
 
 
@@ -25,6 +29,8 @@ class Making:
     where: str
     workers: int | None
     threads: int | None
+    stops_worse: bool = False
+    """Whether runs above the median of the others are stopped."""
 
     def executor(self, folder: SweepFolder, config: TrainConfig, runs: int) -> tuple[Executor, int]:
         """What makes the runs, and how many at a time."""
@@ -61,24 +67,63 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
         steps = folder.definition.train_config(point).steps
         progress.going[job.name] = Going(job.name, steps, folder.run(point))
 
+    rule = MedianRule(folder) if making.stops_worse else None
+
     def ended(exited: Exit) -> None:
         point = points[exited.name]
-        run_ending = ending(exited, folder.output(point), is_stopping=bool(signals.number))
+        run_ending = ending(
+            exited, folder.output(point), is_stopping=bool(signals.number),
+            is_worse=rule is not None and exited.name in rule.worse,
+        )  # fmt: skip
         folder.note(point, run_ending.as_json())
         if run_ending.status.is_final and not folder.definition.keeps_checkpoints:
             folder.remove_checkpoints(point)
         progress.ended(result_of(folder, point))
 
+    def passing() -> None:
+        progress.passing()
+        for name in rule.newly_worse(progress.going) if rule is not None else ():
+            progress.say(f"{name}: stopped, above the median of the others at its step")
+            executor.stop(name)
+
     with executor, StopSignals() as signals:
         conduct(
             (job(folder, point) for point in waiting), executor, signals,
-            started=started, ended=ended, passing=progress.passing,
+            started=started, ended=ended, passing=passing,
             stopping=lambda n: progress.say(
                 f"stopping: {n} run{'s' * (n != 1)} may save first; once more kills at once"
             ),
         )  # fmt: skip
     progress.close()
     return signals.number
+
+
+class MedianRule:
+    """Which of the runs that go on are worse than the others; looked at now and then."""
+
+    def __init__(self, folder: SweepFolder, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock, self._looked_s = folder, clock, clock()
+        self.worse: set[str] = set()
+
+    def newly_worse(self, going: Collection[str]) -> list[str]:
+        """Those among the running that were not before."""
+        if self._clock() - self._looked_s < LOOK_S:
+            return []
+        self._looked_s = self._clock()
+        results = {
+            point.name: result_of(self._folder, point) for point in self._folder.definition.points
+        }
+        by_validation = any(result.validation for result in results.values())
+        losses = {
+            name: result.validation if by_validation else result.training
+            for name, result in results.items()
+        }
+        found = [
+            name for name in going if name not in self.worse
+            and is_above_median(losses[name], [losses[n] for n in losses if n != name])
+        ]  # fmt: skip
+        self.worse |= {*found}
+        return found
 
 
 def job(folder: SweepFolder, point: SweepPoint) -> Job:

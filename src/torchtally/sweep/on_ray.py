@@ -78,7 +78,8 @@ class RayTasks:
         ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
         return [self._exit(ref) for ref in ready]
 
-    def stop(self) -> None:
+    def stop(self, name: str | None = None) -> None:
+        assert name is None  # the file that asks is one for all
         self._stop.touch()
 
     def _exit(self, ref: Any) -> Exit:

@@ -37,6 +37,8 @@ class Status(StrEnum):
     DIVERGED = "diverged"
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed"
+    WORSE = "above the median"
+    """Stopped by the sweep: see `median`."""
     STOPPED = "stopped"
     """By a signal: it continues when the sweep is resumed."""
     WAITING = "not run"
@@ -44,7 +46,7 @@ class Status(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether a resumed sweep keeps it. Failed runs are retried: the cause may be gone."""
-        return self in (Status.ENDED, Status.DIVERGED)
+        return self in (Status.ENDED, Status.DIVERGED, Status.WORSE)
 
     @property
     def is_failure(self) -> bool:
@@ -73,15 +75,19 @@ class RunEnding:
         return {"format_version": 1, **asdict(self)}
 
 
-def ending(exited: Exit, output: Path, *, is_stopping: bool) -> RunEnding:
-    """The meaning of a process's exit. `is_stopping`: runs were asked to stop."""
+def ending(exited: Exit, output: Path, *, is_stopping: bool, is_worse: bool = False) -> RunEnding:
+    """The meaning of a process's exit. `is_stopping`: runs were asked to stop; `is_worse`: this
+    one was, since others do better.
+    """
     output_text = exited.problem or last_lines(output)
     status = _status(exited, output_text, is_stopping)
+    if is_worse and status is Status.STOPPED:
+        status = Status.WORSE
     if exited.code < 0 and status is Status.FAILED:
         output_text = f"{output_text}\nKilled by signal {-exited.code}." + (
             " The OOM killer does that when host memory runs out." if exited.code == -9 else ""
         )
-    message = "" if status in (Status.ENDED, Status.STOPPED) else output_text.strip()
+    message = "" if status in (Status.ENDED, Status.STOPPED, Status.WORSE) else output_text.strip()
     wall_s = round(exited.wall_s, 3)
     return RunEnding(status=status, exit_code=exited.code, wall_s=wall_s, message=message)
 
@@ -203,8 +209,8 @@ def is_validated(results: Sequence[RunResult]) -> bool:
     return bool(ended) and all(result.validation for result in ended)
 
 
-ORDER = (Status.ENDED, Status.STOPPED, Status.DIVERGED, Status.OUT_OF_MEMORY, Status.FAILED,
-         Status.WAITING)  # fmt: skip
+ORDER = (Status.ENDED, Status.WORSE, Status.STOPPED, Status.DIVERGED, Status.OUT_OF_MEMORY,
+         Status.FAILED, Status.WAITING)  # fmt: skip
 
 
 def _rank(result: RunResult, by_validation: bool) -> tuple[int, float]:

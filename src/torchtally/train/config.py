@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -10,6 +11,8 @@ import msgspec
 
 from torchtally.errors import UsageError, check_choice
 from torchtally.reading import parse_toml, read_text
+from torchtally.train.data.description import description_in
+from torchtally.train.data.tokenizer import LEAST_VOCABULARY
 from torchtally.train.models.config import (
     Activation,
     Norm,
@@ -177,8 +180,25 @@ class DataConfig:
     order: Literal["shuffled", "sequential", "random"] = "shuffled"
     stride: int | None = None
     """Tokens from one window's start to the next; default: the sequence length."""
+    weights: tuple[float, ...] = ()
+    """How often each of `train` is read, relative to the others; default: each window as often."""
+    documents: Literal["joined", "masked"] = "joined"
+    """Whether tokens attend to other documents in their window, or to their own alone."""
+    document_start: int | None = None
+    """The id that ends a document and begins the next; default: that of tokens.json."""
+    targets: Literal["all", "masked"] = "all"
+    """"masked": an id below zero is the token ~id, which is read but is no target."""
     read: Literal["map", "copy"] = "map"
     """A mapped file is read twice as fast; if it shrinks meanwhile, SIGBUS ends the process."""
+
+    def __post_init__(self) -> None:
+        if self.weights and (self.text or len(self.weights) != len(self.train)):
+            raise UsageError(
+                f"data.weights: {len(self.weights)} weights; give one for each of data.train, "
+                f"which has {len(self.train)}."
+            )
+        if not all(0 < weight < inf for weight in self.weights):
+            raise UsageError(f"data.weights: expected numbers above 0, got {self.weights}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +230,14 @@ class EvaluationConfig:
     """Steps between evaluations, the first before any step; None: only at the end."""
     batches: int = 20
     """Batches per evaluation, of the training batch size; the same ones every time."""
+    patience: int | None = None
+    """Evaluations in a row without a lower loss, after which the training ends."""
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and (self.patience < 1 or self.every is None):
+            raise UsageError(
+                f"evaluation.patience: {self.patience}: expected 1 or more, with evaluation.every."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +286,8 @@ class CheckpointConfig:
     """How many of the newest are kept; more than one, in case one is damaged."""
     keep_every: int | None = None
     """Checkpoints of steps divisible by it are never removed."""
+    keep_best: bool = False
+    """Also save where the validation loss is the lowest so far, and keep that until a lower one."""
     in_background: bool = True
     """Write while training continues, from a copy in host memory."""
     follows_links: bool = False
@@ -403,6 +433,7 @@ def config_of(values: Mapping[str, Any], place: str) -> TrainConfig:
         raise UsageError(f"{place}: {key}: unknown key.{guess}")
     if isinstance(values.get("model"), str):
         values = {**values, "model": {"code": values["model"]}}
+    values = _with_vocabulary(values)
     try:
         return msgspec.convert(values, TrainConfig)
     except msgspec.ValidationError as error:
@@ -412,6 +443,27 @@ def config_of(values: Mapping[str, Any], place: str) -> TrainConfig:
         raise UsageError(f"{place}: {error}.") from error
     except UsageError as error:
         raise UsageError(f"{place}: {error}") from error
+
+
+def _with_vocabulary(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the vocabulary of the data where the model has none: tokens.json says it, and text is
+    read as bytes.
+    """
+    model, data = values.get("model", {}), values.get("data")
+    if not (isinstance(model, Mapping) and isinstance(data, Mapping)):
+        return values
+    if not {"vocabulary", "preset", "weights"}.isdisjoint(model):
+        return values
+    paths = data.get("train")
+    folder = paths[0] if isinstance(paths, list | tuple) and paths else paths
+    description = (
+        description_in(folder) if isinstance(folder, str) and Path(folder).is_dir() else None
+    )
+    if description is not None:
+        return {**values, "model": {**model, "vocabulary": description.vocabulary_size}}
+    if data.get("text"):
+        return {**values, "model": {**model, "vocabulary": LEAST_VOCABULARY}}
+    return values
 
 
 def unknown_keys(

@@ -120,6 +120,8 @@ class _Run:
         self.saver, self.signals = saver, signals
         self.history = History()
         self.skipped = 0
+        self.best: tuple[int, float] | None = None
+        """The step with the lowest validation loss, and that."""
         self.footprint: Footprint | None = None
         self.began_s = clock()
 
@@ -137,6 +139,8 @@ class _Run:
                 stack.enter_context(self.saver)
             self._begin(resumed)
             for batch in batches:
+                if self._is_exhausted(batch.step):
+                    break
                 self._step(batch)
                 if profiler is not None:
                     profiler.step()
@@ -153,7 +157,7 @@ class _Run:
             if self.config.evaluation.every is not None:
                 self._evaluate(0)  # where the curve begins
         else:
-            self.skipped = resumed.skipped
+            self.skipped, self.best = resumed.skipped, resumed.best
             if not resumed.is_evaluated:
                 self._now_and_then(resumed.step)
         self.signals.is_training = True
@@ -169,9 +173,21 @@ class _Run:
                 is_evaluated = True
             except _StoppedError:
                 stop, is_asked = self._gather_requests(step)
-        if stop or is_asked:
+        if stop or is_asked or self._kept_step == step:
             self._save(step, is_evaluated=is_evaluated)
         return bool(stop)
+
+    @property
+    def _kept_step(self) -> int | None:
+        """The best step, if the config keeps its checkpoint; step 0 has none."""
+        return self.best[0] if self.best and self.config.checkpoint.keep_best else None
+
+    def _is_exhausted(self, step: int) -> bool:
+        """Whether `patience` evaluations up to this step did not find a lower loss."""
+        every, patience = self.config.evaluation.every, self.config.evaluation.patience
+        if every is None or patience is None or self.best is None:
+            return False
+        return step // every - self.best[0] // every >= patience
 
     def _gather_requests(self, step: int) -> tuple[int, bool]:
         """(the signal to stop for, whether to save now): the same on all ranks."""
@@ -183,13 +199,21 @@ class _Run:
         if self.saver is None:
             return
         before_s = self.clock()
-        self.saver.save(step, ResumePoint(step, self.skipped, is_evaluated).loop_state())
+        point = ResumePoint(step, self.skipped, is_evaluated, self.best)
+        self.saver.save(step, point.loop_state(), self._kept_step)
         self.began_s += self.clock() - before_s
 
     def _end(self) -> None:
+        step = self.history.steps
+        is_early = step < self.config.steps and self._is_exhausted(step)
+        if is_early and self.best is not None:
+            self.observer.on_note(
+                f"ended after step {step}: {self.config.evaluation.patience} evaluations without a "
+                f"lower validation loss than {self.best[1]:.4g}, of step {self.best[0]}"
+            )
         if self.saver is not None:
-            if self.config.checkpoint.at_end and self.history.steps == self.config.steps:
-                self._save(self.config.steps, is_evaluated=True)
+            if self.config.checkpoint.at_end and (is_early or step == self.config.steps):
+                self._save(step, is_evaluated=True)
             self.saver.wait()
         self.history.stopped_by = self.trainer.ranks.max(self.signals.stop)[0]
 
@@ -290,6 +314,8 @@ class _Run:
 
         evaluation = self.trainer.evaluate(until_stopped())
         self.history.validation.append((step, evaluation.loss_nats))
+        if self.best is None or evaluation.loss_nats < self.best[1]:
+            self.best = (step, evaluation.loss_nats)
         self.log.write(step, evaluation.values())
         self.observer.on_evaluation(step, evaluation.loss_nats, evaluation.tokens)
 

@@ -174,6 +174,9 @@ def _check(config: TrainConfig) -> None:
         "optimizer.decayed_on": config.optimizer.decayed_on == "matrices without embeddings",
         "precision": config.precision not in ("auto", "fp32", "bf16"),
         "model.weights": config.model.weights is not None,
+        "data.weights": bool(config.data.weights),
+        "data.documents": config.data.documents != "joined",
+        "data.targets": config.data.targets != "all",
     }
     for key, is_wrong in wrong.items():
         if is_wrong:

@@ -4,9 +4,10 @@ Axes: `batch` rows, `sequence` tokens, `width` features.
 """
 
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -20,11 +21,11 @@ from torchtally.train.config import STDLIB, TrainConfig
 from torchtally.train.data.batches import batch_at, batches
 from torchtally.train.data.description import BYTE_TOKENIZER, Description, description_in
 from torchtally.train.data.description import NAME as DESCRIPTION
-from torchtally.train.data.files import open_tokens
+from torchtally.train.data.files import open_tokens, shards, token_files
 from torchtally.train.data.fingerprint import Fingerprint, fingerprint
-from torchtally.train.data.order import Order, OrderName, rows_of_rank
+from torchtally.train.data.order import Mixture, Order, OrderName, rows_of_rank
 from torchtally.train.data.prepare import PrepareRequest, is_current, prepare
-from torchtally.train.data.seeds import Source, seed_of
+from torchtally.train.data.seeds import Source, derive_seed, seed_of
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.tokenizer import (
     BytePairTokenizer,
@@ -168,9 +169,26 @@ class Decoder:
             return loss_of(model, inputs, targets)
         return model.loss(inputs, targets, chunk_tokens=self._chunk_tokens)
 
+    def _mask_documents(self, start: int | None) -> None:
+        """If the config says so; documents begin with this id."""
+        if self._config.data.documents == "joined":
+            return
+        if not isinstance(self.model, Transformer):
+            raise UsageError("data.documents: a model of your own has its own masks.")
+        if start is None:
+            raise UsageError(
+                "data.document_start: is missing. The data does not say with which id a document "
+                "ends; those of `tally data prepare` do."
+            )
+        self.model.document_start = start
+
 
 class Rehearsal(Decoder):
     """The same training on random tokens: for a plan, without reading files."""
+
+    def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
+        super().__init__(config, device, ranks)
+        self._mask_documents(0)
 
     @contextmanager
     def batches(
@@ -274,10 +292,12 @@ class Language(Decoder):
         try:
             # Data before the model: report a bad file before minutes of initialisation.
             self._train = self._open(paths, "train", sequence)
+            self._order = self._order_of(paths)
             self._validation = self._open_validation(paths, sequence)
             self.tokenizer = _tokenizer(paths)
             self.fingerprints = ranks.run_on_first(self._fingerprints, "read the data")
             super().__init__(config, device, ranks)
+            self._mask_documents(_document_start(config, paths))
         except BaseException:
             self._closing.close()
             raise
@@ -286,12 +306,9 @@ class Language(Decoder):
     def batches(
         self, first_step: int, end_step: int, device: torch.device
     ) -> Iterator[Iterable[TrainBatch]]:
-        config = self._config
-        seed = seed_of(Source.ORDER, config.seed)
-        order = Order(OrderName(config.data.order), self._train.windows, config.batch, seed)
         with batches(
             self._train,
-            order,
+            self._order,
             device=device,
             rank=self._ranks.rank,
             ranks=self._ranks.size,
@@ -299,7 +316,7 @@ class Language(Decoder):
             end_step=end_step,
         ) as ring:
             yield (
-                TrainBatch(batch.step, batch.inputs, batch.targets, batch.wait_s) for batch in ring
+                TrainBatch(batch.step, *self._rows(batch.tokens), batch.wait_s) for batch in ring
             )
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
@@ -314,15 +331,36 @@ class Language(Decoder):
         for step in range(min(config.evaluation.batches, self._validation.windows // rows)):
             # A rank without rows takes part in collectives with one row of ignored targets.
             tokens = batch_at(self._validation, order, step, part or slice(1)).to(device)
-            inputs, targets = tokens[:, :-1], tokens[:, 1:]
+            inputs, targets = self._rows(tokens)
             yield inputs, targets if part else torch.full_like(targets, IGNORED)
 
     def close(self) -> None:
         self._closing.close()
 
+    def _rows(self, tokens: Tensor) -> Rows:
+        """Inputs and targets of windows; ids below zero are masked targets."""
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        if self._config.data.targets == "all":
+            return inputs, targets
+        return torch.where(inputs < 0, ~inputs, inputs), targets.masked_fill(targets < 0, IGNORED)
+
+    def _order_of(self, paths: Sequence[str]) -> Order | Mixture:
+        """The order of the training's windows, mixed by the weights of its paths."""
+        data, batch = self._config.data, self._config.batch
+        name, seed = OrderName(data.order), seed_of(Source.ORDER, self._config.seed)
+        if not data.weights:
+            return Order(name, self._train.windows, batch, seed)
+        counts = iter(self._train.windows_of_files)
+        files = [token_files([path], split="train", dtype=data.dtype) for path in paths]
+        windows = [sum(islice(counts, len(of_path))) for of_path in files]
+        sources = [Order(name, n, batch, derive_seed(seed, at)) for at, n in enumerate(windows)]
+        return Mixture(tuple(sources), data.weights, batch, seed)
+
     def _fingerprints(self) -> Mapping[str, Fingerprint]:
         opened = {"train": self._train, "validation": self._validation}
         read = {split: fingerprint(data.files) for split, data in opened.items() if data}
+        if isinstance(self._order, Mixture):
+            read["train"]["windows"] = str([source.windows for source in self._order.sources])
         return read | fingerprint_of(self._config.code)
 
     def _open(self, paths: Iterable[str], split: str, sequence: int) -> TokenData:
@@ -336,6 +374,7 @@ class Language(Decoder):
                 sequence=sequence,
                 stride=data.stride,
                 read=Read(data.read),
+                is_masked=data.targets == "masked",
                 vocabulary_size=self._config.model.of_text()[0],
                 seed=seed_of(Source.DATA_CHECK, self._config.seed),
             )
@@ -347,6 +386,10 @@ class Language(Decoder):
         if files:
             return self._open(files, "validation", sequence)
         folders = [path for path, there in _descriptions(paths) if "validation" in there.splits]
+        folders += [
+            path for path in paths
+            if Path(path).is_dir() and not description_in(path) and shards(path, "validation")
+        ]  # fmt: skip
         return self._open(folders, "validation", sequence) if folders else None
 
 
@@ -418,6 +461,13 @@ def _descriptions(paths: Iterable[str]) -> Iterator[tuple[str, Description]]:
         description = description_in(path) if Path(path).is_dir() else None
         if description is not None:
             yield path, description
+
+
+def _document_start(config: TrainConfig, paths: Iterable[str]) -> int | None:
+    """The id that ends a document; None if unknown."""
+    if config.data.document_start is not None:
+        return config.data.document_start
+    return next((there.end_of_document for _, there in _descriptions(paths)), None)
 
 
 def _tokenizer(paths: Iterable[str]) -> Tokenizer | None:

@@ -4,6 +4,7 @@ import errno
 import os
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +117,40 @@ def test_paths_of_files(tmp_path: Path) -> None:
     assert [file.path for file in token_files(paths, dtype="uint16")] == paths
     with pytest.raises(UsageError, match=r"a folder without tokens\.json"):
         token_files([str(tmp_path)])
+
+
+def test_a_folder_of_shards(tmp_path: Path) -> None:
+    """As llm.c writes them: "val" is in the names of validation data."""
+    names = ("web_train_000002.bin", "web_train_000001.bin", "web_val_000000.bin", "notes.txt")
+    for name in names:
+        write_raw(tmp_path / name, [1, 2])
+
+    def found(split: str | None) -> list[str]:
+        files = token_files([str(tmp_path)], split=split, dtype="uint16")
+        return [Path(file.path).name for file in files]
+
+    assert found("train") == ["web_train_000001.bin", "web_train_000002.bin"]
+    assert found("validation") == ["web_val_000000.bin"]
+    assert found(None) == sorted(names[:3])
+
+
+def test_ids_below_zero_are_masked_targets(tmp_path: Path) -> None:
+    """~7 = -8 is the token 7, which is no target."""
+    ids = [5, ~7, 6, ~0, 9]
+    path = write_raw(tmp_path / "a", ids, dtype="int32")
+    options: Any = {"sequence": 4, "vocabulary_size": 10, "seed": 0}
+    with open_tokens([path], dtype="int32", is_masked=True, **options) as data:
+        tokens = np.empty((1, 5), np.int64)
+        data.read(np.array([0]), tokens)
+        assert tokens.tolist() == [ids]
+    with pytest.raises(UsageError, match="token 1 is -8, outside"):
+        open_tokens([path], dtype="int32", **options)
+    wrong = write_raw(tmp_path / "b", [5, ~10, 6, 0, 9], dtype="int32")
+    with pytest.raises(UsageError, match="token 1 is 10, outside of a vocabulary of 10"):
+        open_tokens([wrong], dtype="int32", is_masked=True, **options)
+    unsigned = write_raw(tmp_path / "c", [5, 7, 6, 0, 9])
+    with pytest.raises(UsageError, match=r"uint16 cannot be below zero.*int32"):
+        open_tokens([unsigned], dtype="uint16", is_masked=True, **options)
 
 
 def test_everything_is_checked_before_the_first_step(tmp_path: Path) -> None:

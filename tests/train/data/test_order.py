@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.train.data.order import Order, OrderName, feistel, rows_of_rank
+from torchtally.train.data.order import Mixture, Order, OrderName, feistel, rows_of_rank
 from torchtally.train.data.seeds import Source, seed_of
 
 NAMES = st.sampled_from(OrderName)
@@ -148,3 +148,37 @@ def test_each_source_has_a_seed_of_its_own() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     by_hand = np.random.SeedSequence(1337, spawn_key=(111, 114, 100, 101, 114))
     assert seed_of(Source.ORDER, 1337) == int(by_hand.generate_state(1, np.uint64)[0]) // 2
+
+
+def mixture(*weights: float, batch: int = 8) -> Mixture:
+    sizes = (50, 700, 9)[: len(weights)]
+    sources = tuple(Order(OrderName.SHUFFLED, size, batch, at) for at, size in enumerate(sizes))
+    return Mixture(sources, weights, batch, seed=3)
+
+
+def test_sources_are_mixed_by_weights() -> None:
+    """Of 4096 rows a quarter is the first source's: 1024 = 20 x 50 + 24, so that 24 of its windows
+    came 21 times, and the others 20 times; none came again before all were there.
+    """
+    mixed = mixture(1.0, 3.0)
+    assert mixed.rows() == (1024, 3072)
+    found = mixed.windows_of(0, 512).reshape(-1)
+    first = found[found < 50]
+    assert len(first) == 1024
+    assert sorted(np.bincount(first)) == [20] * 26 + [21] * 24
+    assert sorted(first[:50]) == list(range(50))
+    assert sorted(found[found >= 50][:700]) == list(range(50, 750))
+
+
+@given(st.integers(0, 10**7), st.integers(1, 9))
+def test_a_step_of_a_mixture_is_a_function_of_the_step(step: int, steps: int) -> None:
+    mixed = mixture(0.2, 0.7, 0.1)
+    together = mixed.windows_of(step, steps)
+    alone = [mixed.windows_of(step + at)[0] for at in range(steps)]
+    assert np.array_equal(together, alone)
+    assert ((together >= 0) & (together < 759)).all()
+
+
+def test_a_weight_too_small_to_be_read_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"data\.weights: 1e-05 is less than one part in 4096"):
+        mixture(1e-5, 1.0)

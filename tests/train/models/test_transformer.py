@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.train.models.reference import logits_of
 from tests.warm import warm
 from torchtally.errors import UsageError
-from torchtally.train.models.attention import window_mask
+from torchtally.train.models.attention import document_mask, window_mask
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.transformer import Transformer
 
@@ -74,6 +74,22 @@ def test_a_window_as_a_picture() -> None:
     assert mask.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     assert window_mask(4, 4, torch.device("cpu")) is None
     assert window_mask(4, None, torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("config", [LLAMA, replace(LLAMA, window=3)], ids=["all", "window"])
+def test_masked_documents_are_as_each_by_itself(config: TransformerConfig) -> None:
+    model, ids = model_of(config), ids_of(config, batch=1).clamp(min=1)
+    ids[0, [7, 12]] = 0
+    model.document_start = 0
+    together = model(ids)
+    model.document_start = None
+    apart = torch.cat([model(part) for part in ids.split([7, 5, 8], dim=1)], dim=1)
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_of_documents_as_a_picture() -> None:
+    (mask,) = document_mask(torch.tensor([[5, 5, 0, 5]]), 0, None)[:, 0]
+    assert mask.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2, KINDS["window"]])

@@ -115,11 +115,11 @@ class Checkpoints:
         with self._open() as folder:
             folder.remove(new)
 
-    def prune(self, keep_last: int, keep_every: int | None) -> None:
-        """Remove all but the newest ones and those of steps that are kept forever."""
+    def prune(self, keep_last: int, keep_every: int | None, best_step: int | None = None) -> None:
+        """Remove all but the newest ones, the best one and those of steps that are kept forever."""
         with self._open() as folder:
             for step in _steps(folder)[keep_last:]:
-                if keep_every is None or step % keep_every:
+                if step != best_step and (keep_every is None or step % keep_every):
                     self._remove(folder, step)
 
     def set_aside(self, step: int) -> Path:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, as_plain_json
@@ -46,10 +48,12 @@ class ResumePoint:
     """Steps skipped so far."""
     is_evaluated: bool = True
     """Whether the evaluation due after that step was done."""
+    best: tuple[int, float] | None = None
+    """The step with the lowest validation loss, and that."""
 
-    def loop_state(self) -> dict[str, int | bool]:
+    def loop_state(self) -> dict[str, Any]:
         """As stored in a checkpoint."""
-        return {"skipped": self.skipped, "is_evaluated": self.is_evaluated}
+        return {"skipped": self.skipped, "is_evaluated": self.is_evaluated, "best": self.best}
 
 
 def resume(
@@ -78,7 +82,8 @@ def resume(
         )
     with explain_damaged_state(manifest):
         loop = manifest.state["loop"]
-        return ResumePoint(manifest.step, int(loop["skipped"]), bool(loop["is_evaluated"]))
+        best = msgspec.convert(loop.get("best"), tuple[int, float] | None)
+        return ResumePoint(manifest.step, int(loop["skipped"]), bool(loop["is_evaluated"]), best)
 
 
 def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:

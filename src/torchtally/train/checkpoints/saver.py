@@ -93,8 +93,9 @@ class Saver:
             self.wait()
         return stop, bool(saves)
 
-    def save(self, step: int, loop: Mapping[str, Any]) -> None:
-        """Save the present state, and that of the loop around it.
+    def save(self, step: int, loop: Mapping[str, Any], best_step: int | None = None) -> None:
+        """Save the present state, and that of the loop around it; the checkpoint of the best step
+        is kept.
 
         Waits for the previous save, then returns once the copy is taken (without
         `in_background`, once it is written). Raises CheckpointError for NaN or inf weights, which
@@ -122,7 +123,7 @@ class Saver:
 
         def run() -> None:
             try:
-                self._write(tensors, manifest)
+                self._write(tensors, manifest, best_step)
             except BaseException as error:
                 self._error = error
 
@@ -158,13 +159,16 @@ class Saver:
         except (TallyError, OSError) as failure:
             error.add_note(f"The checkpoint being written failed as well: {failure}")
 
-    def _write(self, tensors: Mapping[str, Tensor], described: Manifest) -> Path | None:
+    def _write(
+        self, tensors: Mapping[str, Tensor], described: Manifest, best_step: int | None
+    ) -> Path | None:
         ranks = self._contents.ranks
         path = write(
             tensors, self._snapshot.copies(), self._checkpoints, described, ranks.saving_group
         )
         if ranks.is_first:
-            self._checkpoints.prune(self._config.keep_last, self._config.keep_every)
+            config = self._config
+            self._checkpoints.prune(config.keep_last, config.keep_every, best_step)
         return path
 
     def _check_finite(self, step: int) -> None:

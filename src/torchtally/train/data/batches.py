@@ -6,7 +6,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.train.data.order import Order, rows_of_rank
+from torchtally.train.data.order import Mixture, Order, rows_of_rank
 from torchtally.train.data.ring import DEPTH, Fill, Ring
 from torchtally.train.data.token_data import TokenData
 
@@ -18,7 +18,7 @@ CHUNK_TOKENS = 1 << 18
 
 def batches(
     data: TokenData,
-    order: Order,
+    order: Order | Mixture,
     *,
     device: torch.device | str = "cpu",
     rank: int = 0,
@@ -52,7 +52,7 @@ def batch_at(
     return tokens
 
 
-def fill_from(data: TokenData, order: Order, part: slice) -> Fill:
+def fill_from(data: TokenData, order: Order | Mixture, part: slice) -> Fill:
     """A function that reads these rows of each batch of some steps.
 
     The order of many steps is computed at once and cached. Raises UsageError if the order belongs

@@ -3,14 +3,17 @@
 import glob
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torchtally.errors import UsageError
 from torchtally.train.data.check import check_tokens
-from torchtally.train.data.description import NAME, description_in
+from torchtally.train.data.description import NAME, Description, description_in
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.token_file import Format, TokenFile
+
+SHARDS = (".bin", ".npy")
 
 
 def open_tokens(
@@ -24,13 +27,17 @@ def open_tokens(
     format: Format | None = None,
     stride: int | None = None,
     read: Read = Read.MAP,
+    is_masked: bool = False,
 ) -> TokenData:
     """The data of a training, with every check that is possible before its first step.
 
-    `seed` selects the tokens to check (`seeds.Source.DATA_CHECK`). Raises UsageError with file and
+    `seed` selects the tokens to check (`seeds.Source.DATA_CHECK`); `is_masked` says that ids below
+    zero are masked targets. Raises UsageError with file and
     byte; see `sniff.token_file`, `check.check_tokens` and `TokenData`.
     """
     files = token_files(paths, split=split, dtype=dtype, format=format)
+    if is_masked:
+        files = tuple(_masked(file) for file in files)
     data = TokenData(
         files, sequence=sequence, stride=stride, read=read, vocabulary_size=vocabulary_size
     )
@@ -42,6 +49,15 @@ def open_tokens(
     return data
 
 
+def _masked(file: TokenFile) -> TokenFile:
+    if file.numpy_dtype.kind != "i":
+        raise UsageError(
+            f"{file.path}: ids of {file.dtype} cannot be below zero, as masked targets are. Save "
+            "them as int32."
+        )
+    return replace(file, is_masked=True)
+
+
 def token_files(
     paths: Sequence[str],
     *,
@@ -49,18 +65,35 @@ def token_files(
     dtype: str | None = None,
     format: Format | None = None,
 ) -> tuple[TokenFile, ...]:
-    """The files at these paths, a pattern's in the order of their names; of a folder by
-    `tally data prepare`, the files of one split.
+    """The files at these paths, a pattern's and a folder's in the order of their names; of a folder
+    by `tally data prepare`, the files of one split.
 
     Raises UsageError for unreadable files, see `sniff.token_file`.
     """
     files: list[TokenFile] = []
     for path in paths:
-        if os.path.isdir(path):
-            files += _files_of_folder(path, split)
-        else:
-            files += (token_file(name, dtype=dtype, format=format) for name in _matches(path))
+        description = description_in(path) if os.path.isdir(path) else None
+        if description is not None:
+            files += _files_of_folder(path, description, split)
+            continue
+        names = shards(path, split) if os.path.isdir(path) else _matches(path)
+        files += (token_file(name, dtype=dtype, format=format) for name in names)
     return tuple(files)
+
+
+def shards(folder: str, split: str | None) -> list[str]:
+    """The token files of a folder without a description, in the order of their names: those with
+    "val" in their name, as llm.c's, are validation data.
+    """
+    names = sorted(name for name in os.listdir(folder) if name.endswith(SHARDS))
+    if not names:
+        raise UsageError(
+            f"{folder}: a folder without {NAME}, and without files named *.bin or *.npy. Name its "
+            "token files one by one, or create the folder with `tally data prepare`."
+        )
+    is_validation = split == "validation"
+    names = [name for name in names if split is None or ("val" in name) == is_validation]
+    return [os.path.join(folder, name) for name in names]
 
 
 def _matches(path: str) -> list[str]:
@@ -72,13 +105,7 @@ def _matches(path: str) -> list[str]:
     return names
 
 
-def _files_of_folder(folder: str, split: str | None) -> list[TokenFile]:
-    description = description_in(folder)
-    if description is None:
-        raise UsageError(
-            f"{folder}: a folder without {NAME}. Name its token files one by one, or create the "
-            "folder with `tally data prepare`."
-        )
+def _files_of_folder(folder: str, description: Description, split: str | None) -> list[TokenFile]:
     names = list(description.splits) if split is None else [split]
     if split is not None and split not in description.splits:
         raise UsageError(f"{folder}: no split {split!r}; it has {', '.join(description.splits)}.")

@@ -61,10 +61,11 @@ class Order:
     def windows_of(self, step: int, steps: int = 1) -> Int64[np.ndarray, "steps batch"]:
         """The windows of `steps` steps starting at `step`, each in [0, windows)."""
         positions = np.arange(step * self.batch, (step + steps) * self.batch, dtype=np.uint64)
-        windows = self._windows_at(positions).astype(np.int64)
+        windows = self.windows_at(positions).astype(np.int64)
         return windows.reshape(steps, self.batch)
 
-    def _windows_at(self, positions: Words) -> Words:
+    def windows_at(self, positions: Words) -> Words:
+        """The windows at these positions of the sequence of all epochs."""
         count = np.uint64(self.windows)
         match self.name:
             case OrderName.SEQUENTIAL:
@@ -75,6 +76,58 @@ class Order:
             case OrderName.SHUFFLED:
                 keys = mix(positions // count * GOLDEN + mix(_word(self.seed)))
                 return permute(positions % count, self.windows, keys)
+
+
+MIXED_ROWS = 1 << 12
+"""Of which each source has a fixed number, so weights are kept to one part in this many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The windows of each step from several sources, by weights. Each source has an order of its
+    own, so that none of its windows comes again before all of them were there.
+
+    Rows are taken 4096 at a time; a fixed number of them is each source's, in a new order each
+    time. So the step alone tells how many of its windows came before.
+    """
+
+    sources: tuple[Order, ...]
+    weights: tuple[float, ...]
+    batch: int
+    seed: int
+
+    @property
+    def windows(self) -> int:
+        return sum(source.windows for source in self.sources)
+
+    def __post_init__(self) -> None:
+        if min(self.rows()) < 1:
+            raise UsageError(
+                f"data.weights: {min(self.weights)} is less than one part in {MIXED_ROWS} of all."
+            )
+
+    def rows(self) -> tuple[int, ...]:
+        """Of each source, in turn."""
+        ends = np.round(np.cumsum(self.weights) / sum(self.weights) * MIXED_ROWS).astype(np.int64)
+        return tuple(np.diff(ends, prepend=0).tolist())
+
+    def windows_of(self, step: int, steps: int = 1) -> Int64[np.ndarray, "steps batch"]:
+        """As `Order.windows_of`; windows are numbered across the sources."""
+        begin, end = step * self.batch, (step + steps) * self.batch
+        turn = begin // MIXED_ROWS
+        at = np.arange(turn * MIXED_ROWS, -(-end // MIXED_ROWS) * MIXED_ROWS, dtype=np.uint64)
+        turns, places = at // np.uint64(MIXED_ROWS), at % np.uint64(MIXED_ROWS)
+        places = permute(places, MIXED_ROWS, mix(turns * GOLDEN + mix(_word(self.seed))))
+        owners = np.searchsorted(np.cumsum(self.rows()), places.astype(np.int64), side="right")
+        windows = np.empty(len(at), np.int64)
+        before = 0
+        for number, (source, rows) in enumerate(zip(self.sources, self.rows(), strict=True)):
+            own = owners == number
+            positions = turn * rows + np.arange(own.sum())
+            windows[own] = source.windows_at(positions.astype(np.uint64)).astype(np.int64) + before
+            before += source.windows
+        first = turn * MIXED_ROWS
+        return windows[begin - first : end - first].reshape(steps, self.batch)
 
 
 def rows_of_rank(batch: int, rank: int, ranks: int) -> slice:

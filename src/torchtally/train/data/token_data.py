@@ -25,6 +25,7 @@ from torchtally.train.data.token_file import (
     TokenFile,
     check_size,
     map_tokens,
+    tokens_of,
 )
 
 Ids = Integer[np.ndarray, " tokens"]
@@ -77,7 +78,8 @@ class _Windows(Closing):
             check_size(self.file, self._opened)
             rows = self._windows[starts]
         if self._vocabulary_size is not None:
-            check_ids(self.file, starts, rows, self._vocabulary_size)
+            tokens = tokens_of(rows) if self.file.is_masked else rows
+            check_ids(self.file, starts, tokens, self._vocabulary_size)
         return rows
 
     def _copy(self, starts: Int64[np.ndarray, " rows"]) -> Integer[np.ndarray, "rows width"]:
@@ -118,6 +120,7 @@ class TokenData(Closing):
         for file in self.files:
             check_length(file, sequence)
         counts = [(file.tokens - self.width) // self.stride + 1 for file in self.files]
+        self.windows_of_files = counts
         self.windows = sum(counts)
         self._ends: np.ndarray[Any, np.dtype[np.int64]] = np.cumsum(counts, dtype=np.int64)
         self._begins = self._ends - counts
@@ -210,4 +213,5 @@ def read_ids(file: TokenFile, opened: OpenFile, first: int, tokens: int) -> Ids:
     content = opened.read(file.byte_of(first), wanted_bytes)
     if len(content) < wanted_bytes:
         raise cut_short_error(file, opened, file.byte_of(first) + len(content))
-    return np.frombuffer(content, file.numpy_dtype)
+    ids = np.frombuffer(content, file.numpy_dtype)
+    return tokens_of(ids) if file.is_masked else ids

@@ -28,6 +28,9 @@ LITTLE_ENDIAN = {
 """Dtypes of token ids, and NumPy's codes for them. All formats are little-endian."""
 
 
+Ids = Integer[np.ndarray, "..."]
+
+
 class Format(StrEnum):
     RAW = "raw"
     """Ids only: nanoGPT's .bin, OLMo's headerless .npy."""
@@ -51,6 +54,8 @@ class TokenFile:
     """Offset of the first id."""
     documents: int | None = None
     """None if the format does not count them."""
+    is_masked: bool = False
+    """Whether an id below zero is the token ~id, which is read and not predicted."""
 
     @property
     def token_bytes(self) -> int:
@@ -69,6 +74,11 @@ class TokenFile:
     def byte_of(self, token: int) -> int:
         """The offset of the id with this index."""
         return self.offset_bytes + token * self.token_bytes
+
+
+def tokens_of(ids: Ids) -> Ids:
+    """The tokens of ids, where those below zero are masked targets: ~id."""
+    return np.where(ids < 0, ~ids, ids)
 
 
 def open_file(path: str) -> int:

@@ -6,7 +6,7 @@ Axes: `batch`, `sequence`, `width`; `heads` of queries, `kv_heads` of keys and v
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,11 +32,24 @@ def window_mask(
     return (behind >= 0) & (behind < window)
 
 
+def document_mask(
+    ids: Int[Tensor, "batch sequence"], start: int, window: int | None
+) -> Bool[Tensor, "batch 1 sequence sequence"]:
+    """[b, 0, q, k] is true where k <= q, in the window and in the same document; a document begins
+    with the id `start`, which is also what the one before ends with.
+    """
+    documents = (ids == start).cumsum(dim=1)
+    at = torch.arange(ids.shape[1], device=ids.device)
+    behind = at[:, None] - at
+    is_near = (behind >= 0) & (behind < (window or ids.shape[1]))
+    return (documents[:, None, :, None] == documents[:, None, None, :]) & is_near
+
+
 def attend(
     q: Float[Tensor, "batch heads sequence head_dim"],
     k: Float[Tensor, "batch kv_heads keys head_dim"],
     v: Float[Tensor, "batch kv_heads keys head_dim"],
-    mask: Bool[Tensor, "sequence sequence"] | None,
+    mask: Bool[Tensor, "*batch sequence sequence"] | None,
     dropout: float,
     is_causal: bool,
     scale: float | None = None,
@@ -84,7 +97,7 @@ class CausalAttention(nn.Module):
         self,
         x: Float[Tensor, "batch sequence width"],
         rotary: Rotary | None,
-        mask: Bool[Tensor, "sequence sequence"] | None = None,
+        mask: Bool[Tensor, "*any sequence sequence"] | None = None,
         past: Past | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
         """With a past, `x` are the first tokens, or the next one."""

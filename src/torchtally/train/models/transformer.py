@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torchtally.errors import UsageError, check_choice
 from torchtally.plan.flops import Recompute
-from torchtally.train.models.attention import CausalAttention, window_mask
+from torchtally.train.models.attention import CausalAttention, document_mask, window_mask
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.feed_forward import DecoderFeedForward, MixtureOfExperts
 from torchtally.train.models.linear import Embedding, Linear
@@ -52,7 +52,7 @@ class DecoderBlock(nn.Module):
         self,
         x: Float[Tensor, "batch sequence width"],
         rotary: Rotary | None,
-        mask: Bool[Tensor, "sequence sequence"] | None = None,
+        mask: Bool[Tensor, "*any sequence sequence"] | None = None,
         past: Past | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
         attended = self.attention(self.attention_norm(x), rotary, mask, past)
@@ -84,6 +84,8 @@ class Transformer(nn.Module):
         self.config = config
         check_choice("recompute: unknown value", recompute, ("none", "selective", "full"))
         self.recompute = Recompute(recompute)
+        self.document_start: int | None = None
+        """The id that begins a document, if tokens attend to those of their own document alone."""
         d, std = config.width, config.init_std
         self.embedding = Embedding(config.vocabulary, d, std)
         is_rotary, theta = config.positions == "rope", config.local_rope_theta
@@ -134,12 +136,15 @@ class Transformer(nn.Module):
         if self.positions is not None:
             x = x + self.positions.weight[begin:end]
         x = F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
-        local_mask = window_mask(sequence, self.config.window, ids.device)
+        local_mask, mask_of_all = window_mask(sequence, self.config.window, ids.device), None
+        if self.document_start is not None and past is None:
+            local_mask = document_mask(ids, self.document_start, self.config.window)
+            mask_of_all = document_mask(ids, self.document_start, None)
         for at, block in enumerate(self.blocks):
             rotary, mask = (
                 (self.local_rotary or self.rotary, local_mask)
                 if block.is_local
-                else (self.rotary, None)
+                else (self.rotary, mask_of_all)
             )
             if self.recompute is Recompute.FULL and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotary, mask, use_reentrant=False)
