@@ -22,8 +22,8 @@ from statistics import median
 import torch
 
 from benchmarks.measuring import against, interleaved, megabytes, milliseconds, parser, show, write
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.saver import Saver
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.saver import Saver
 from torchtally.train.checkpoints.state import TrainerContents, state_of, tensors_of
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.tasks import Rehearsal, TrainBatch

@@ -1,7 +1,8 @@
 """What all tests share: checked annotations, hypothesis profiles, signals as a terminal gives them.
 
-Every annotation of `torchtally.train` is checked, shapes by jaxtyping and types by beartype, from
-whichever test imports it first. Outside of tests annotations are documentation and cost nothing.
+Every annotation of `torchtally.checkpoints` and `torchtally.train` is checked, shapes by jaxtyping
+and types by beartype, from whichever test imports it first. Outside of tests annotations are
+documentation and cost nothing.
 """
 
 import gc
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-install_import_hook("torchtally.train", "beartype.beartype")
+install_import_hook(["torchtally.checkpoints", "torchtally.train"], "beartype.beartype")
 
 # A busy machine is no failure: what a test may take is measured in benchmarks.
 settings.register_profile(

@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 from torchtally.shown import renderers
 
 if TYPE_CHECKING:
+    from torchtally.checkpoints.durable import durable
+    from torchtally.checkpoints.durable_callback import DurableCallback
+    from torchtally.checkpoints.lightning_callback import LightningDurableCallback
     from torchtally.chips import Chip, chip, known_chips
     from torchtally.errors import TallyError
     from torchtally.ledger import Ledger, account
@@ -33,9 +36,6 @@ if TYPE_CHECKING:
     from torchtally.runs.recording import record
     from torchtally.timing.targets import roofline
     from torchtally.trace import Trace
-    from torchtally.train.durable import durable
-    from torchtally.train.durable_callback import DurableCallback
-    from torchtally.train.lightning_callback import LightningDurableCallback
     from torchtally.views import by
     from torchtally.views.number_formats import dtypes
     from torchtally.virtual.extensions.declared import declare_cost
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Chip": "chips",
-    "DurableCallback": "train.durable_callback",
+    "DurableCallback": "checkpoints.durable_callback",
     "Ledger": "ledger",
-    "LightningDurableCallback": "train.lightning_callback",
+    "LightningDurableCallback": "checkpoints.lightning_callback",
     "LightningTallyCallback": "monitoring.lightning_callback",
     "TallyCallback": "monitoring.trainer_callback",
     "TallyError": "errors",
@@ -55,7 +55,7 @@ _HOMES = {
     "declare_cost": "virtual.extensions.declared",
     "chip": "chips",
     "dtypes": "views.number_formats",
-    "durable": "train.durable",
+    "durable": "checkpoints.durable",
     "known_chips": "chips",
     "monitor": "monitoring.monitor",
     "record": "runs.recording",

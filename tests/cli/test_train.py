@@ -11,7 +11,7 @@ import pytest
 
 from tests.train.training import TINY
 from tests.warm import warm
-from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.folder import Checkpoints
 from torchtally.train.logs.jsonl import read_log
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from tests.train.test_what_was_trained import train
 from tests.train.training import language
+from torchtally.checkpoints.folder import Checkpoints
 from torchtally.errors import UsageError
 from torchtally.runs.function import run
-from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.code import loss_of
 from torchtally.train.config import TrainConfig, config_of, read_config
 from torchtally.train.keys import read_value, value_text

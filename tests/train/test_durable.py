@@ -28,10 +28,10 @@ from tests.train.loops import GPT, nano
 from tests.train.ranks.processes import RankDied, on_ranks
 from tests.train.test_what_was_trained import train
 from tests.train.training import language
+from torchtally.checkpoints.durable import Durable
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.packing import pack, unpack
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.packing import pack, unpack
-from torchtally.train.durable import Durable
 
 STEPS = 12
 RANDOM_KILLS = int(os.environ.get("TALLY_KILLS", "4"))

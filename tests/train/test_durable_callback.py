@@ -13,8 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 import torchtally
 from tests.train.forked import forked
+from torchtally.checkpoints.folder import Checkpoints
 from torchtally.errors import UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
 
 KILLS = int(os.environ.get("TALLY_KILLS", "0"))
 STEPS = 7

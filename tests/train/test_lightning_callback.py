@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import torchtally
 from tests.train.forked import forked
+from torchtally.checkpoints import lightning_callback
+from torchtally.checkpoints.folder import Checkpoints
 from torchtally.errors import UsageError
-from torchtally.train import lightning_callback
-from torchtally.train.checkpoints.folder import Checkpoints
 
 KILLS = int(os.environ.get("TALLY_KILLS", "0"))
 STEPS = 9

@@ -12,10 +12,10 @@ import torchtally
 from tests.train.test_what_was_trained import train
 from tests.train.training import TINY, language, run, teacher
 from torchtally import account
+from torchtally.checkpoints.folder import Checkpoints
 from torchtally.errors import UsageError
 from torchtally.plan.recipes import recipe
 from torchtally.trace import Role, Trace
-from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs import names
 from torchtally.train.logs.jsonl import read_log

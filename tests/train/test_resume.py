@@ -19,15 +19,11 @@ from torch import Tensor
 
 from tests.train.forked import forked
 from tests.train.training import TINY, Witness, language, teacher
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.randomness import random_states, seed_all, set_random_states
+from torchtally.checkpoints.saver import Saver
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.randomness import (
-    random_states,
-    seed_all,
-    set_random_states,
-)
 from torchtally.train.checkpoints.resume import ResumePoint, resume
-from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.checkpoints.state import TrainerContents, tensors_of
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs.jsonl import read_log

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from torchtally.checkpoints.seeds import derive_seed
 from torchtally.errors import UsageError
 from torchtally.plan.memory import states_of_count
 from torchtally.plan.optimizers import optimizer as known_optimizer
-from torchtally.train.data.seeds import derive_seed
 from torchtally.train.footprint import footprint
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.optimizers.build import build, load_state

@@ -26,11 +26,11 @@ from tests.train.steppers import (
 )
 from tests.train.training import teacher
 from torchtally import run
+from torchtally.checkpoints.shards import global_norm
 from torchtally.errors import UsageError
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers.build import build
-from torchtally.train.optimizers.clipping import global_norm
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError
 from torchtally.train.precision import precision
 from torchtally.train.spikes import SpikeConfig, SpikeDetector

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from tests.train.training import TINY, Witness, language
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.ranks import ALONE
+from torchtally.checkpoints.signals import Signals
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.resume import FREE, ROUNDING, resume
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.data.description import description_in
@@ -26,8 +28,6 @@ from torchtally.train.models.config import RopeStretch
 from torchtally.train.models.huggingface import write_weights
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
-from torchtally.train.ranks import ALONE
-from torchtally.train.signals import Signals
 from torchtally.train.trainer import Trainer, trainer_of
 
 
@@ -132,7 +132,7 @@ def test_a_checkpoint_without_fingerprints_is_resumed(
     shards: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Format 1: what the data was is unknown."""
-    monkeypatch.setattr("torchtally.train.checkpoints.saver.FORMAT_VERSION", 1)
+    monkeypatch.setattr("torchtally.checkpoints.saver.FORMAT_VERSION", 1)
     train(shards, replaces=True)
     monkeypatch.undo()
     raw(tmp_path / "a_2.bin", np.zeros(3000))

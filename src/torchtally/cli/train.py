@@ -13,12 +13,12 @@ from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
+    from torchtally.checkpoints.ranks import Ranks
     from torchtally.report.training_plan import PlanRow
     from torchtally.timing.roofline import Roofline
     from torchtally.train.config import PrecisionName, TrainConfig
     from torchtally.train.job import Start
     from torchtally.train.loop import History
-    from torchtally.train.ranks import Ranks
 
 NAME = "train"
 SUMMARY = "train a model, with memory and time predicted before the first step"
@@ -85,9 +85,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the plan, train and print the result; as one of several ranks under torchrun."""
+    from torchtally.checkpoints.ranks import join_ranks, launched_rank
     from torchtally.runs.function import is_within_run
     from torchtally.train.failing import fail_together
-    from torchtally.train.ranks import join_ranks, launched_rank
     from torchtally.train.retry import explain_shortage
     from torchtally.train.trainer import device_of
 
@@ -272,10 +272,10 @@ def _train(
     start: "Start",
     rows: "list[PlanRow]",
 ) -> int:
+    from torchtally.checkpoints.signals import EXIT_CODE, listen
     from torchtally.report.training import TrainingDisplay
     from torchtally.train.job import train_in_folder
     from torchtally.train.loop import SilentObserver
-    from torchtally.train.signals import EXIT_CODE, listen
 
     show = (
         TrainingDisplay(steps=config.steps, every=config.log.every, rows=rows)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchtally.checkpoints.plain import as_json, from_json
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml, read_text
 from torchtally.train.config import WHAT, TrainConfig
 from torchtally.train.keys import KeyValues, changed_config, flag, typed_value, value_text
-from torchtally.train.logs.log import as_json, from_json
 
 FORMAT = "torchtally sweep"
 VERSION = 1

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torchtally.checkpoints.plain import as_json
 from torchtally.sweep.definition import Definition, short_names
 from torchtally.sweep.results import RunResult, is_validated, rank_results
 from torchtally.table import Cell, Column, Table
 from torchtally.train.keys import hint_of, is_number, value_text
-from torchtally.train.logs.log import as_json
 from torchtally.units import Unit
 
 KEYS_NEVER_LEFT_OUT = 3

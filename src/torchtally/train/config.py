@@ -9,6 +9,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
+from torchtally.checkpoints.config import CheckpointConfig
 from torchtally.errors import UsageError, check_choice
 from torchtally.reading import parse_toml, read_text
 from torchtally.train.data.description import description_in
@@ -270,34 +271,6 @@ class ProfileConfig:
 
     first_step: int | None = None
     steps: int = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointConfig:
-    """Checkpoints, in `checkpoints` below the run's folder."""
-
-    every: int | None = None
-    """Steps between checkpoints."""
-    every_minutes: float | None = 10.0
-    """Minutes between checkpoints."""
-    at_end: bool = True
-    """Also save after the last step."""
-    keep_last: int = 2
-    """How many of the newest are kept; more than one, in case one is damaged."""
-    keep_every: int | None = None
-    """Checkpoints of steps divisible by it are never removed."""
-    keep_best: bool = False
-    """Also save where the validation loss is the lowest so far, and keep that until a lower one."""
-    in_background: bool = True
-    """Write while training continues, from a copy in host memory."""
-    follows_links: bool = False
-    """Whether `checkpoints` may be a symbolic link."""
-
-    def __post_init__(self) -> None:
-        for name in ("every", "every_minutes", "keep_last", "keep_every"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UsageError(f"checkpoint.{name}: expected more than 0, got {value}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from torchtally.checkpoints.ranks import ALONE, Ranks
+from torchtally.checkpoints.shards import reshard
 from torchtally.errors import UsageError
 from torchtally.train.logs import names
 from torchtally.train.logs.log import LogValue
 from torchtally.train.models.loss import IGNORED
-from torchtally.train.ranks import ALONE, Ranks
-from torchtally.train.shards import reshard
 
 LARGEST_EXPONENT = math.log(1.7e308)
 

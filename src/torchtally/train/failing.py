@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from torchtally.checkpoints.ranks import LostRanksError, launched_rank
 from torchtally.errors import TallyError
-from torchtally.train.ranks import LostRanksError, launched_rank
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where torchrun reads a rank's error, in the format of

@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from torchtally.train.shards import local_part, reshard
+from torchtally.checkpoints.shards import local_part, reshard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchtally.checkpoints.ranks import Ranks
+from torchtally.checkpoints.shards import local_part
 from torchtally.errors import UsageError, check_choice
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError
-from torchtally.train.ranks import Ranks
-from torchtally.train.shards import local_part
 from torchtally.train.spikes import SpikeDetector
 
 OnNonfinite = Literal["stop", "skip", "take"]

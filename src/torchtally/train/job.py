@@ -3,8 +3,10 @@
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.ranks import Ranks
+from torchtally.checkpoints.signals import Signals
 from torchtally.errors import UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.resume import ResumePoint, resume
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs import names
@@ -13,8 +15,6 @@ from torchtally.train.logs.log import Log, NoLog, RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, TrainingObserver, train
 from torchtally.train.plan import step_flops
-from torchtally.train.ranks import Ranks
-from torchtally.train.signals import Signals
 from torchtally.train.tasks import former_tokens, has_tokens_of_text
 from torchtally.train.trainer import Trainer, trainer_of
 

@@ -12,12 +12,14 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.randomness import seed_all
+from torchtally.checkpoints.ranks import Ranks
+from torchtally.checkpoints.saver import Saver
+from torchtally.checkpoints.signals import Signals
 from torchtally.errors import UsageError
 from torchtally.progress import StepRecord
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.randomness import seed_all
 from torchtally.train.checkpoints.resume import ResumePoint
-from torchtally.train.checkpoints.saver import Saver
 from torchtally.train.checkpoints.state import TrainerContents
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
@@ -27,9 +29,7 @@ from torchtally.train.logs.log import Log
 from torchtally.train.logs.records import values_of
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.outcome import StepError, StepResult
-from torchtally.train.ranks import Ranks
 from torchtally.train.sampling import sample
-from torchtally.train.signals import Signals
 from torchtally.train.tasks import Language, TrainBatch
 from torchtally.train.trainer import Trainer
 

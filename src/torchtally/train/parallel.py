@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtally.checkpoints.ranks import ALONE, Ranks
+from torchtally.checkpoints.shards import reshard
 from torchtally.errors import UsageError
 from torchtally.train.config import ParallelConfig
 from torchtally.train.precision import PRECISIONS, Precision
-from torchtally.train.ranks import ALONE, Ranks
-from torchtally.train.shards import reshard
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """(model, inputs, targets) to the mean over all targets, except -100 among integers."""

@@ -13,8 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from torchtally.checkpoints.ranks import Ranks
 from torchtally.errors import TallyError
-from torchtally.train.ranks import Ranks
 
 HOST_ALLOCATOR = "DefaultCPUAllocator: can't allocate memory"
 """The text of its error: c10/core/impl/alloc_cpu.cpp."""

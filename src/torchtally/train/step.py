@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchtally.checkpoints.ranks import Ranks
+from torchtally.checkpoints.shards import global_norm, local_part
 from torchtally.errors import UsageError
 from torchtally.train.guard import OnNonfinite, StepPasses, UpdateGuard
 from torchtally.train.models.loss import IGNORED
-from torchtally.train.optimizers.clipping import check_limit, global_norm, scale_to_norm
+from torchtally.train.optimizers.clipping import check_limit, scale_to_norm
 from torchtally.train.outcome import Outcome, StepResult
 from torchtally.train.parallel import BY_ITSELF, Loss, Parallel
 from torchtally.train.precision import Precision
-from torchtally.train.ranks import Ranks
 from torchtally.train.retry import halve_until_it_fits, raise_together, shortage_note
-from torchtally.train.shards import local_part
 from torchtally.train.spikes import SpikeDetector
 
 StepBatch = Tensor | tuple[Tensor, Tensor]

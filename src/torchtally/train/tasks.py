@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchtally.checkpoints.ranks import ALONE, Ranks
+from torchtally.checkpoints.seeds import derive_seed
 from torchtally.errors import UsageError
 from torchtally.train.code import call, fingerprint_of, loss_of, module_of
 from torchtally.train.config import STDLIB, TrainConfig
@@ -25,7 +27,7 @@ from torchtally.train.data.files import open_tokens, shards, token_files
 from torchtally.train.data.fingerprint import Fingerprint, fingerprint
 from torchtally.train.data.order import Mixture, Order, OrderName, rows_of_rank
 from torchtally.train.data.prepare import PrepareRequest, is_current, prepare
-from torchtally.train.data.seeds import Source, derive_seed, seed_of
+from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.tokenizer import (
     BytePairTokenizer,
@@ -39,7 +41,6 @@ from torchtally.train.models.huggingface import read_weights
 from torchtally.train.models.loss import IGNORED
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.parallel import is_sharded
-from torchtally.train.ranks import ALONE, Ranks
 
 INSTALLED = ("site-packages", "dist-packages")
 

@@ -15,11 +15,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from torchtally.checkpoints.folder import FOLDER, Checkpoints
+from torchtally.checkpoints.manifest import Manifest
+from torchtally.checkpoints.storage import read, torch_dtype
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.folder import FOLDER, Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest
 from torchtally.train.checkpoints.state import ARCHITECTURE, MODEL
-from torchtally.train.checkpoints.storage import read, torch_dtype
 from torchtally.train.config import config_of
 from torchtally.train.data.description import BYTE_TOKENIZER, description_in
 from torchtally.train.data.tokenizer import (

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from torchtally.checkpoints.ranks import ALONE, Ranks
 from torchtally.errors import UsageError
 from torchtally.train.config import PrecisionName, TrainConfig
 from torchtally.train.data.order import rows_of_rank
@@ -14,7 +15,6 @@ from torchtally.train.optimizers.schedules import learning_rates, set_learning_r
 from torchtally.train.outcome import StepResult
 from torchtally.train.parallel import Losses, Parallel, is_sharded, parallel
 from torchtally.train.precision import Precision, precision
-from torchtally.train.ranks import ALONE, Ranks
 from torchtally.train.spikes import SpikeConfig, SpikeDetector
 from torchtally.train.step import Stepper
 from torchtally.train.tasks import Rehearsal, Task, TrainBatch, task_of

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import BFloat16
 from torch import Tensor
 
+from torchtally.checkpoints.seeds import derive_seed
 from torchtally.errors import UsageError
-from torchtally.train.data.seeds import Source, derive_seed, seed_of
+from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup, pack
 from torchtally.train.rounding import round_stochastically
 

@@ -32,8 +32,8 @@ from tests.train.checkpoints.saving import (
     tensors_of,
 )
 from tests.train.forked import forked
+from torchtally.checkpoints.folder import NAMED, Checkpoints
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import NAMED, Checkpoints
 
 ELEMENTS = 20_000
 TIME_LIMIT_S = 60.0

@@ -11,11 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from tests.train.checkpoints.saving import described, whole
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.ranks import join_ranks
+from torchtally.checkpoints.snapshot import Snapshot
+from torchtally.checkpoints.storage import read, write
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.snapshot import Snapshot
-from torchtally.train.checkpoints.storage import read, write
-from torchtally.train.ranks import join_ranks
 
 SHAPES: dict[str, tuple[tuple[int, ...], int | None]] = {
     "model/even": ((8, 3), 0),

@@ -5,12 +5,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import FORMAT_VERSION, Manifest
+from torchtally.checkpoints.newest import newest_whole
+from torchtally.checkpoints.ranks import ALONE
+from torchtally.checkpoints.storage import read, torch_dtype, write
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import FORMAT_VERSION, Manifest
-from torchtally.train.checkpoints.resume import newest_whole
-from torchtally.train.checkpoints.storage import read, torch_dtype, write
-from torchtally.train.ranks import ALONE
 
 KEEP_LAST = 2
 

@@ -19,10 +19,10 @@ from tests.train.checkpoints.saving import (
     taken,
     whole,
 )
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import Manifest
+from torchtally.checkpoints.storage import write
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest
-from torchtally.train.checkpoints.storage import write
 
 FILES = ("manifest.json", "model.safetensors", "optimizer.safetensors", "random.safetensors")
 

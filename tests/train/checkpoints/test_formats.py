@@ -8,11 +8,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tests.train.checkpoints.saving import contents, described, names, save, whole
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import ELEMENT_BYTES
+from torchtally.checkpoints.storage import write
 from torchtally.errors import CheckpointError
 from torchtally.plan.architecture.checkpoint import read_checkpoint
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import ELEMENT_BYTES
-from torchtally.train.checkpoints.storage import write
 
 SHAPES: tuple[tuple[int, ...], ...] = ((3, 4), (5,), (), (0, 7), (2, 0, 3))
 

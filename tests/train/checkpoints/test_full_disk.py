@@ -14,8 +14,8 @@ from tests.train.checkpoints.injection import TAKING_SPACE, Faults, failing
 from tests.train.checkpoints.killing import answer_of
 from tests.train.checkpoints.mounts import MS_REMOUNT, has_own_mounts, mount
 from tests.train.checkpoints.saving import check_all_whole, check_contents, names, save, whole
+from torchtally.checkpoints.folder import NAMED, UNFINISHED, Checkpoints
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import NAMED, UNFINISHED, Checkpoints
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.train.checkpoints.saving import contents, save, taken, whole
-from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import (
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import (
     ELEMENT_BYTES,
     FORMAT_VERSION,
     NewerFormatError,
     read_manifest,
 )
+from torchtally.errors import CheckpointError
 
 WEIGHT = "model/blocks.0.weight"
 Change = Callable[[dict[str, Any]], Any]
@@ -246,7 +246,7 @@ def test_anything_in_any_place(own: Path, data: st.DataObject) -> None:
 def test_a_manifest_that_is_too_large_is_not_read(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchtally.train.checkpoints.folder.MOST_BYTES", 1000)
+    monkeypatch.setattr("torchtally.checkpoints.folder.MOST_BYTES", 1000)
     with pytest.raises(CheckpointError, match="too large to be a manifest"):
         whole(own.parent.parent, 2)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.train.checkpoints.killing import killed_at_every_call, killed_at_random
 from tests.train.checkpoints.saving import names, save
-from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.folder import Checkpoints
 
 KILLS = int(os.environ.get("TALLY_KILLS", "40"))
 """Of the random ones; a change of how checkpoints are written deserves 200 and more."""

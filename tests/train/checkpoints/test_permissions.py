@@ -13,8 +13,8 @@ import pytest
 from tests.train.checkpoints.killing import answer_of
 from tests.train.checkpoints.mounts import MS_RDONLY, MS_REMOUNT, has_own_mounts, mount
 from tests.train.checkpoints.saving import check_contents, names, save, taken
+from torchtally.checkpoints.folder import Checkpoints
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
 
 NOBODY = 65534
 

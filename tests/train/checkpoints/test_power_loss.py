@@ -10,9 +10,9 @@ import pytest
 
 from tests.train.checkpoints.disk_model import Call, Disk, Node, Recorder
 from tests.train.checkpoints.saving import check_contents, described, tensors_of, whole
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.storage import write
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.storage import write
 
 DRAWS = 2
 ELEMENTS = 20

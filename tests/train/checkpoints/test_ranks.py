@@ -14,7 +14,7 @@ from tests.train.checkpoints.ranked import (
 )
 from tests.train.checkpoints.saving import contents, names, whole
 from tests.train.ranks.processes import RankDied, on_ranks
-from torchtally.train.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.folder import Checkpoints
 
 
 @pytest.fixture(scope="module")

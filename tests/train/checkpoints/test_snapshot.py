@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.train.checkpoints.test_formats import all_dtypes, bits
-from torchtally.train.checkpoints.snapshot import Snapshot
+from torchtally.checkpoints.snapshot import Snapshot
 
 
 def test_what_is_changed_afterwards_is_not_in_the_copies() -> None:

@@ -57,7 +57,7 @@ LINES = (
 LOADED = (
     "torch._dynamo", "torch.distributed.checkpoint", "torchtally.cli.train",
     "torchtally.report.training", "torchtally.report.training_plan", "torchtally.timing.targets",
-    "torchtally.train.durable",
+    "torchtally.checkpoints.durable",
     "torchtally.train.failing", "torchtally.train.job",
 )  # fmt: skip
 """What the programs import."""

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.warm import warm
+from torchtally.checkpoints.plain import as_json, from_json
 from torchtally.errors import UsageError
 from torchtally.train.logs.jsonl import NAME, JsonLines, read_log
-from torchtally.train.logs.log import SCHEMA_VERSION, LogName, RunHeader, as_json, from_json
+from torchtally.train.logs.log import SCHEMA_VERSION, LogName, RunHeader
 from torchtally.train.logs.names import LOSS, MEANINGS
 from torchtally.train.logs.together import logs
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.train.optimizers.pairs import SHAPES, parameters, set_gradients
+from torchtally.checkpoints.shards import global_norm
 from torchtally.errors import UsageError
-from torchtally.train.optimizers.clipping import check_limit, global_norm, scale_to_norm
+from torchtally.train.optimizers.clipping import check_limit, scale_to_norm
 
 
 def with_gradients(

@@ -5,9 +5,9 @@ import signal
 import sys
 import time
 
+from torchtally.checkpoints.ranks import Ranks, join_ranks
 from torchtally.errors import TallyError
 from torchtally.train.failing import fail_together
-from torchtally.train.ranks import Ranks, join_ranks
 
 
 def fail(how: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from tests.train.ranks.processes import on_ranks
 from tests.train.ranks.trainings import Trained, trained_on_ranks
 from tests.train.training import language, teacher
+from torchtally.checkpoints.ranks import Ranks
 from torchtally.errors import UsageError
 from torchtally.train.config import TrainConfig
 from torchtally.train.models.loss import IGNORED
@@ -18,7 +19,6 @@ from torchtally.train.optimizers.build import implementation
 from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.parallel import parallel
 from torchtally.train.precision import precision
-from torchtally.train.ranks import Ranks
 from torchtally.train.tasks import TrainBatch
 
 FSDP = {"parallel": {"strategy": "fsdp"}}

@@ -12,13 +12,13 @@ from tests.train.ranks.processes import on_ranks
 from tests.train.ranks.test_parallel import FSDP, config_of
 from tests.train.ranks.trainings import trained_on_ranks
 from tests.train.training import TINY, teacher
+from torchtally.checkpoints.ranks import Ranks, join_ranks
+from torchtally.checkpoints.shards import global_norm
 from torchtally.errors import UsageError
 from torchtally.train.config import TrainConfig
 from torchtally.train.evaluation import evaluation_mode
 from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
-from torchtally.train.optimizers.clipping import global_norm
 from torchtally.train.outcome import NonFiniteError, StepError
-from torchtally.train.ranks import Ranks, join_ranks
 from torchtally.train.retry import MemoryShortageError
 from torchtally.train.sampling import sample
 from torchtally.train.tasks import TrainBatch, share_rows, task_of

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.train.ranks.processes import on_ranks
+from torchtally.checkpoints.ranks import ALONE, LostRanksError, Ranks, join_ranks, launched_rank
 from torchtally.errors import UsageError
 from torchtally.train.failing import is_loss
-from torchtally.train.ranks import ALONE, LostRanksError, Ranks, join_ranks, launched_rank
 
 TOLD = {"steps": [10, 20], "text": "ä", "bytes": b"\0", "none": None, "nested": {"x": 0.1}}
 

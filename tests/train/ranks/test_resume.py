@@ -14,15 +14,15 @@ import pytest
 
 from tests.train.ranks.processes import RankDied, on_ranks
 from tests.train.training import TINY, Witness, language
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.ranks import join_ranks
+from torchtally.checkpoints.signals import Signals
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import Checkpoints
 from torchtally.train.checkpoints.resume import resume
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs.log import Log, NoLog, RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import train
-from torchtally.train.ranks import join_ranks
-from torchtally.train.signals import Signals
 from torchtally.train.trainer import trainer_of
 
 STEPS = 6
@@ -160,7 +160,7 @@ def test_a_rank_that_cannot_write_ends_all_with_its_error(tmp_path: Path) -> Non
 
 def run_without_space(config: TrainConfig) -> Ended:
     """The second rank's disk is full."""
-    from torchtally.train.checkpoints import disk
+    from torchtally.checkpoints import disk
 
     if os.environ["RANK"] == "1":
 

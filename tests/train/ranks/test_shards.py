@@ -5,9 +5,16 @@ import torch
 from torch import Tensor, nn
 
 from tests.train.ranks.processes import on_ranks
-from torchtally.train.optimizers.clipping import global_norm, scale_to_norm
-from torchtally.train.ranks import join_ranks
-from torchtally.train.shards import gather_whole, is_shard, local_part, part_like, reshard
+from torchtally.checkpoints.ranks import join_ranks
+from torchtally.checkpoints.shards import (
+    gather_whole,
+    global_norm,
+    is_shard,
+    local_part,
+    part_like,
+    reshard,
+)
+from torchtally.train.optimizers.clipping import scale_to_norm
 
 SHAPES = ((5, 3), (1, 4), (7,))
 """Three ranks hold unequal parts of them, or none."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtally.checkpoints.ranks import Ranks, join_ranks
+from torchtally.checkpoints.shards import gather_whole
 from torchtally.train.config import TrainConfig
 from torchtally.train.outcome import StepResult
-from torchtally.train.ranks import Ranks, join_ranks
-from torchtally.train.shards import gather_whole
 from torchtally.train.tasks import TrainBatch
 from torchtally.train.trainer import Trainer, trainer_of
 

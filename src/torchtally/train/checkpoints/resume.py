@@ -1,28 +1,19 @@
 """Resuming from the newest whole checkpoint."""
 
-import errno
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest, NewerFormatError, as_plain_json
-from torchtally.train.checkpoints.randomness import seed_all
-from torchtally.train.checkpoints.state import (
-    explain_damaged_state,
-    hyperparameter_changes,
-    restore,
-)
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import Manifest, as_plain_json, explain_damaged_state
+from torchtally.checkpoints.newest import check_versions, differences, newest_whole
+from torchtally.checkpoints.plain import Say, as_json
+from torchtally.checkpoints.randomness import seed_all
+from torchtally.errors import UsageError
+from torchtally.train.checkpoints.state import hyperparameter_changes, restore
 from torchtally.train.data.seeds import Source, seed_of
-from torchtally.train.logs.log import Say, as_json, versions
-from torchtally.train.ranks import Ranks
 from torchtally.train.trainer import Trainer
-
-_OURS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of this process that say nothing about the checkpoint."""
 
 FREE = (
     "log.", "evaluation.", "sampling.", "profile.", "checkpoint.", "on_nonfinite", "on_spike",
@@ -86,65 +77,7 @@ def resume(
         return ResumePoint(manifest.step, int(loop["skipped"]), bool(loop["is_evaluated"]), best)
 
 
-def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
-    """The newest checkpoint whose every byte passes its checksum; the ranks share the work.
-
-    Raises CheckpointError if there are checkpoints and all are damaged.
-    """
-    steps = ranks.run_on_first(checkpoints.steps, "look for checkpoints")
-    refused: list[str] = []
-    for step in steps:
-        manifest = _manifest_if_whole(checkpoints, step, ranks)
-        if isinstance(manifest, Manifest):
-            return manifest
-        refused.append(manifest)
-        if step != steps[-1]:
-            aside = ranks.run_on_first(
-                lambda: checkpoints.set_aside(step).name,  # noqa: B023 - called at once
-                "set a damaged checkpoint aside",
-            )
-            say(f"{manifest} It is kept as {aside}; trying the one before it.")
-    if refused:
-        raise CheckpointError(
-            f"{checkpoints.path}: every checkpoint is damaged. {refused[-1]} "
-            "Start over with --replace."
-        )
-    return None
-
-
-def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Manifest | str:
-    """The manifest, or the first error on any rank."""
-    wrong: str | None = None
-    manifest: Manifest | None = None
-    try:
-        manifest = checkpoints.manifest(step)
-        checkpoints.check(manifest, part=ranks.rank, parts=ranks.size)
-    except NewerFormatError:
-        raise
-    except CheckpointError as error:
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OURS:
-            raise
-        wrong = str(error)
-    wrongs: list[str] = [mistake for mistake in ranks.gather_values(wrong) if mistake is not None]
-    if wrongs:
-        return wrongs[0]
-    assert manifest is not None
-    return manifest
-
-
 # The config --------------------------------------------------------------------------------------
-
-
-def differences(
-    saved: Mapping[str, Any], here: Mapping[str, Any], before: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """(key, saved, here) of all differing values; None for a missing key."""
-    for key in {**saved, **here}:
-        was, now = saved.get(key), here.get(key)
-        if isinstance(was, Mapping) and isinstance(now, Mapping):
-            yield from differences(was, now, f"{before}{key}.")
-        elif was != now:
-            yield before + key, was, now
 
 
 def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
@@ -186,12 +119,3 @@ def _check_optimizer(
             "--allow-changes, or start over with --replace."
         )
     say(f"resuming from step {manifest.step}, {text}")
-
-
-def check_versions(manifest: Manifest, say: Say) -> None:
-    """Report version changes, which may change results bitwise."""
-    for name, was, now in differences(manifest.versions, versions()):
-        say(
-            f"step {manifest.step} was saved with {name} {was}, this is {now}: "
-            "results may differ bitwise."
-        )

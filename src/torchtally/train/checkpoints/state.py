@@ -8,23 +8,22 @@ Names are those of the plain model, so one process, DDP and FSDP2 read each othe
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import Manifest, as_plain_json, explain_damaged_state
+from torchtally.checkpoints.plain import as_json
+from torchtally.checkpoints.randomness import random_tensors, saved_random, set_random
+from torchtally.checkpoints.storage import read, torch_dtype
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest, as_plain_json
-from torchtally.train.checkpoints.randomness import random_states, set_random_states
-from torchtally.train.checkpoints.storage import read, torch_dtype
-from torchtally.train.logs.log import as_json
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers.build import OF_THE_IMPLEMENTATION, load_state
 from torchtally.train.trainer import Trainer
 
-MODEL, OPTIMIZER, RANDOM = "model/", "optimizer/", "random/"
+MODEL, OPTIMIZER = "model/", "optimizer/"
 ARCHITECTURE = "architecture"
 """In the plain data: all sizes of a decoder, with those of presets and of weights' config.json."""
 
@@ -98,38 +97,6 @@ def restore(trainer: Trainer, checkpoints: Checkpoints, manifest: Manifest) -> b
     return bool(random)
 
 
-def random_tensors(rank: int) -> dict[str, Tensor]:
-    """The random states of this process, as a rank's tensors."""
-    return {_random(rank) + name: state for name, state in random_states().items()}
-
-
-def saved_random(manifest: Manifest, rank: int) -> dict[str, Tensor]:
-    """Tensors to read a rank's random states into; empty if that rank did not exist."""
-    return {
-        name: torch.empty(saved_tensor.shape, dtype=torch_dtype(saved_tensor))
-        for name, saved_tensor in manifest.tensors.items()
-        if name.startswith(_random(rank))
-    }
-
-
-def set_random(tensors: Mapping[str, Tensor]) -> None:
-    """Restore random states that were read, if there are any."""
-    if tensors:
-        set_random_states({name.split("/", 2)[2]: state for name, state in tensors.items()})
-
-
-@contextmanager
-def explain_damaged_state(manifest: Manifest) -> Iterator[None]:
-    """Turn missing or malformed plain data into a CheckpointError."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"The manifest of step {manifest.step} holds no valid training state "
-            f"({type(error).__name__}: {error})."
-        ) from error
-
-
 def _model(trainer: Trainer) -> dict[str, Tensor]:
     return {
         MODEL + name: value
@@ -154,10 +121,6 @@ def _check_names(model: Mapping[str, Tensor], manifest: Manifest) -> None:
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
     for group in optimizer.param_groups:
         yield from zip(group["param_names"], group["params"], strict=True)
-
-
-def _random(rank: int) -> str:
-    return f"{RANDOM}{rank:05}/"
 
 
 def _optimizer_targets(optimizer: torch.optim.Optimizer, manifest: Manifest) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from torchtally.train.closing import Closing
+from torchtally.checkpoints.closing import Closing
 
 DEPTH = 4
 JOIN_S = 10.0

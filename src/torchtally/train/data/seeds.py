@@ -7,7 +7,7 @@ recomputed from the run's seed and the source's name.
 
 from enum import StrEnum
 
-import numpy as np
+from torchtally.checkpoints.seeds import derive_seed
 
 
 class Source(StrEnum):
@@ -25,9 +25,3 @@ class Source(StrEnum):
 def seed_of(source: Source, seed: int) -> int:
     """The seed of a source of the run with this seed."""
     return derive_seed(seed, *source.encode())
-
-
-def derive_seed(seed: int, *key: int) -> int:
-    """An integer below 2**63, fit for `torch.Generator.manual_seed`; `seed` is 0 or more."""
-    sequence = np.random.SeedSequence(seed, spawn_key=key)
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Integer
 
+from torchtally.checkpoints.closing import Closing
 from torchtally.errors import UsageError
-from torchtally.train.closing import Closing
 from torchtally.train.data.token_file import (
     LITTLE_ENDIAN,
     OpenFile,

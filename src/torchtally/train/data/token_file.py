@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
+from torchtally.checkpoints.closing import Closing
 from torchtally.errors import UsageError
-from torchtally.train.closing import Closing
 
 LITTLE_ENDIAN = {
     "uint8": "u1",

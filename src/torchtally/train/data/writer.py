@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedRandom
 
+from torchtally.checkpoints.disk import sync_handle
 from torchtally.errors import UsageError
-from torchtally.train.checkpoints.disk import sync_handle
 from torchtally.train.data.description import TokenShard
 from torchtally.train.data.headers import LLM_C_DTYPES, LLM_C_HEADER, LLM_C_MOST_TOKENS
 from torchtally.train.data.token_data import Ids

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchtally.checkpoints.plain import as_json, from_json
 from torchtally.errors import UsageError
-from torchtally.train.logs.log import SCHEMA_VERSION, LogValue, RunHeader, as_json, from_json
+from torchtally.train.logs.log import SCHEMA_VERSION, LogValue, RunHeader
 from torchtally.train.logs.names import units
 
 NAME = "log.jsonl"

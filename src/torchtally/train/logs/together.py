@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from torchtally.checkpoints.plain import Say
 from torchtally.errors import UsageError
 from torchtally.train.logs.hosted import Hosted
 from torchtally.train.logs.jsonl import JsonLines
-from torchtally.train.logs.log import Log, LogName, LogValue, RunHeader, Say
+from torchtally.train.logs.log import Log, LogName, LogValue, RunHeader
 from torchtally.train.logs.tensorboard import TensorBoard
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from torchtally.checkpoints.shards import is_shard
 from torchtally.errors import UsageError
 from torchtally.torch_private import devices_with_foreach
 from torchtally.train.optimizers.config import OptimizerConfig, OptimizerImplementation
@@ -19,7 +20,6 @@ from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon
 from torchtally.train.optimizers.own import ParameterGroup
-from torchtally.train.shards import is_shard
 
 TORCHS: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adagrad": torch.optim.Adagrad,

@@ -4,25 +4,14 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from torchtally.checkpoints.shards import local_part
 from torchtally.errors import UsageError
 from torchtally.torch_private import foreach_mul_
-from torchtally.train.shards import gather_whole, local_part
 
 NORM_EPS = 1e-6
 """Added to the divisor, as in torch.nn.utils.clip_grad_norm_."""
-
-
-@torch.no_grad()
-def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
-    """The Euclidean norm over all elements of the tensors, on the device of the first.
-
-    It is 0 for no tensors, and computed in the tensors' dtype. For sharded tensors it is the norm
-    of the full ones; every rank must take part.
-    """
-    return gather_whole(nn.utils.get_total_norm(list(tensors)))
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from torchtally.checkpoints.shards import local_part
 from torchtally.torch_private import (
     foreach_add_,
     foreach_lerp,
@@ -15,7 +16,6 @@ from torchtally.torch_private import (
     foreach_sign_,
 )
 from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup, pack
-from torchtally.train.shards import local_part
 
 BATCH_ELEMENTS = 2**26
 """At once: enough to keep a GPU busy, while temporaries of 256 MiB in float32 are small beside the

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.optimizer import ParamsT
 
+from torchtally.checkpoints.shards import gather_whole, local_part, part_like
 from torchtally.errors import UsageError
 from torchtally.train.optimizers.hyperparameters import LearningRateAdjustment
 from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup
-from torchtally.train.shards import gather_whole, local_part, part_like
 
 FUSED_ON = ("cpu", "cuda")
 """Devices for which torch has a fused AdamW."""

@@ -18,19 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import Manifest, as_plain_json, explain_damaged_state
+from torchtally.checkpoints.newest import differences
+from torchtally.checkpoints.packing import pack, unpack
+from torchtally.checkpoints.plain import as_json
+from torchtally.checkpoints.randomness import random_tensors, saved_random
+from torchtally.checkpoints.ranks import Ranks
+from torchtally.checkpoints.storage import read, torch_dtype
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import Manifest, as_plain_json
-from torchtally.train.checkpoints.packing import pack, unpack
-from torchtally.train.checkpoints.resume import differences
-from torchtally.train.checkpoints.state import (
-    explain_damaged_state,
-    random_tensors,
-    saved_random,
-)
-from torchtally.train.checkpoints.storage import read, torch_dtype
-from torchtally.train.logs.log import as_json
-from torchtally.train.ranks import Ranks
 
 PREFIXES = ("module.", "_orig_mod.")
 """Of names in models wrapped by DDP and torch.compile: a checkpoint has the plain model's."""

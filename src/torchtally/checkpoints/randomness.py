@@ -15,7 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtally.checkpoints.manifest import Manifest
+from torchtally.checkpoints.storage import torch_dtype
 from torchtally.errors import CheckpointError
+
+RANDOM = "random/"
 
 
 def random_states() -> dict[str, Tensor]:
@@ -65,6 +69,30 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
                 torch.cuda.set_rng_state(state, int(name.removeprefix("cuda/")))
     except (LookupError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise CheckpointError(f"The saved random states are invalid: {error}.") from error
+
+
+def random_tensors(rank: int) -> dict[str, Tensor]:
+    """The random states of this process, as a rank's tensors."""
+    return {_random(rank) + name: state for name, state in random_states().items()}
+
+
+def saved_random(manifest: Manifest, rank: int) -> dict[str, Tensor]:
+    """Tensors to read a rank's random states into; empty if that rank did not exist."""
+    return {
+        name: torch.empty(saved_tensor.shape, dtype=torch_dtype(saved_tensor))
+        for name, saved_tensor in manifest.tensors.items()
+        if name.startswith(_random(rank))
+    }
+
+
+def set_random(tensors: Mapping[str, Tensor]) -> None:
+    """Restore random states that were read, if there are any."""
+    if tensors:
+        set_random_states({name.split("/", 2)[2]: state for name, state in tensors.items()})
+
+
+def _random(rank: int) -> str:
+    return f"{RANDOM}{rank:05}/"
 
 
 def _normal(is_there: Any, value: float | None) -> Tensor:

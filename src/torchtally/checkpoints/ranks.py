@@ -24,8 +24,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from torchtally.checkpoints.seeds import derive_seed
 from torchtally.errors import TallyError, UsageError
-from torchtally.train.data.seeds import derive_seed
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 """Backends of the default group, by device type."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtally.checkpoints.disk import CHUNK_BYTES, Directory
+from torchtally.checkpoints.manifest import Piece, SavedFile
 from torchtally.errors import CheckpointError
 from torchtally.plan.architecture.checkpoint import DTYPES, LENGTH_BYTES
-from torchtally.train.checkpoints.disk import CHUNK_BYTES, Directory
-from torchtally.train.checkpoints.manifest import Piece, SavedFile
 
 ALIGNMENT_BYTES = 8
 """Tensors begin at multiples of it: headers are padded with spaces."""

@@ -6,7 +6,8 @@ rest; tensors and file headers have CRC-32, which detects every error burst of u
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -198,3 +199,15 @@ def _tile(spans: Sequence[tuple[int, int]], whole: int) -> bool:
 def as_plain_json(value: Any) -> Any:
     """The value after a round trip through JSON: tuples become lists, keys become text."""
     return msgspec.json.decode(msgspec.json.encode(value))
+
+
+@contextmanager
+def explain_damaged_state(manifest: Manifest) -> Iterator[None]:
+    """Turn missing or malformed plain data into a CheckpointError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"The manifest of step {manifest.step} holds no valid training state "
+            f"({type(error).__name__}: {error})."
+        ) from error

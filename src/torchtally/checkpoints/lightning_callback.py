@@ -23,10 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchtally.checkpoints.durable import Durable, durable
+from torchtally.checkpoints.randomness import random_states, set_random_states
 from torchtally.errors import UsageError
 from torchtally.torch_private.lightning import data_of, is_accumulating, leave_signals
-from torchtally.train.checkpoints.randomness import random_states, set_random_states
-from torchtally.train.durable import Durable, durable
 
 if TYPE_CHECKING:
     Callback = object

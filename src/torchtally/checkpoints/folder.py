@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from torchtally.checkpoints.disk import Directory, is_there, sync_way_to
+from torchtally.checkpoints.manifest import MOST_BYTES, Manifest, Piece, read_manifest
+from torchtally.checkpoints.manifest import NAME as MANIFEST
+from torchtally.checkpoints.shard import check_shard
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.disk import Directory, is_there, sync_way_to
-from torchtally.train.checkpoints.manifest import MOST_BYTES, Manifest, Piece, read_manifest
-from torchtally.train.checkpoints.manifest import NAME as MANIFEST
-from torchtally.train.checkpoints.shard import check_shard
 
 FOLDER = "checkpoints"
 NAMED = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,17})")

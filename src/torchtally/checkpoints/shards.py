@@ -3,8 +3,11 @@
 They are recognised by their methods rather than their class, whose import takes a second.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -52,3 +55,13 @@ def reshard(model: nn.Module) -> None:
         if hasattr(module, "reshard"):
             resharded: Any = module
             resharded.reshard()
+
+
+@torch.no_grad()
+def global_norm(tensors: Iterable[Float[Tensor, "..."]]) -> Float[Tensor, ""]:
+    """The Euclidean norm over all elements of the tensors, on the device of the first.
+
+    It is 0 for no tensors, and computed in the tensors' dtype. For sharded tensors it is the norm
+    of the full ones; every rank must take part.
+    """
+    return gather_whole(nn.utils.get_total_norm(list(tensors)))

@@ -29,21 +29,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtally.checkpoints.config import CheckpointConfig
+from torchtally.checkpoints.folder import Checkpoints, name_of
+from torchtally.checkpoints.manifest import Manifest, explain_damaged_state
+from torchtally.checkpoints.newest import check_versions, newest_whole
+from torchtally.checkpoints.objects import VALUES, Objects, check_object
+from torchtally.checkpoints.packing import pack
+from torchtally.checkpoints.randomness import set_random
+from torchtally.checkpoints.ranks import ALONE, Ranks
+from torchtally.checkpoints.saver import Saver
+from torchtally.checkpoints.signals import EXIT_CODE, Signals, listen
 from torchtally.errors import CheckpointError, UsageError
 from torchtally.table import Cell, Column, Table, Tabular
-from torchtally.train.checkpoints.folder import Checkpoints, name_of
-from torchtally.train.checkpoints.manifest import Manifest
-from torchtally.train.checkpoints.objects import VALUES, Objects, check_object
-from torchtally.train.checkpoints.packing import pack
-from torchtally.train.checkpoints.resume import check_versions, newest_whole
-from torchtally.train.checkpoints.saver import Saver
-from torchtally.train.checkpoints.state import (
-    explain_damaged_state,
-    set_random,
-)
-from torchtally.train.config import CheckpointConfig
-from torchtally.train.ranks import ALONE, Ranks
-from torchtally.train.signals import EXIT_CODE, Signals, listen
 from torchtally.units import Unit
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from torchtally.checkpoints.closing import Closing
 from torchtally.errors import CheckpointError
-from torchtally.train.closing import Closing
 from torchtally.units import format_bytes
 
 CHUNK_BYTES = 8 * 2**20

@@ -10,16 +10,16 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from torchtally.checkpoints.config import CheckpointConfig
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import FORMAT_VERSION, Manifest
+from torchtally.checkpoints.plain import versions
+from torchtally.checkpoints.ranks import Ranks
+from torchtally.checkpoints.shards import global_norm
+from torchtally.checkpoints.signals import Signals
+from torchtally.checkpoints.snapshot import Snapshot
+from torchtally.checkpoints.storage import write
 from torchtally.errors import CheckpointError, TallyError
-from torchtally.train.checkpoints.folder import Checkpoints
-from torchtally.train.checkpoints.manifest import FORMAT_VERSION, Manifest
-from torchtally.train.checkpoints.snapshot import Snapshot
-from torchtally.train.checkpoints.storage import write
-from torchtally.train.config import CheckpointConfig
-from torchtally.train.logs.log import versions
-from torchtally.train.optimizers.clipping import global_norm
-from torchtally.train.ranks import Ranks
-from torchtally.train.signals import Signals
 
 LOWEST_PRIORITY = 19
 """nice(2): the writer gets the CPU time that training leaves."""

@@ -42,16 +42,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from torchtally.checkpoints.disk import Directory
+from torchtally.checkpoints.folder import Checkpoints, name_of
+from torchtally.checkpoints.manifest import Manifest, Piece, SavedFile, SavedTensor
+from torchtally.checkpoints.shard import Box, read_piece, write_shard
 from torchtally.errors import CheckpointError, TallyError
-from torchtally.train.checkpoints.disk import Directory
-from torchtally.train.checkpoints.folder import Checkpoints, name_of
-from torchtally.train.checkpoints.manifest import (
-    Manifest,
-    Piece,
-    SavedFile,
-    SavedTensor,
-)
-from torchtally.train.checkpoints.shard import Box, read_piece, write_shard
 
 # Warned on every save by a single process.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")

@@ -22,13 +22,13 @@ from typing import Any
 
 import torch.distributed as dist
 
+from torchtally.checkpoints.durable import Durable, durable, say
+from torchtally.checkpoints.folder import Checkpoints, name_of
+from torchtally.checkpoints.manifest import explain_damaged_state
+from torchtally.checkpoints.newest import newest_whole
+from torchtally.checkpoints.packing import unpack
+from torchtally.checkpoints.ranks import ALONE
 from torchtally.errors import UsageError
-from torchtally.train.checkpoints.folder import Checkpoints, name_of
-from torchtally.train.checkpoints.packing import unpack
-from torchtally.train.checkpoints.resume import newest_whole
-from torchtally.train.checkpoints.state import explain_damaged_state
-from torchtally.train.durable import Durable, durable, say
-from torchtally.train.ranks import ALONE
 
 try:
     from transformers import TrainerCallback

@@ -1,0 +1,33 @@
+"""When checkpoints are made, and which are kept."""
+
+from dataclasses import dataclass
+
+from torchtally.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """Checkpoints, in `checkpoints` below the run's folder."""
+
+    every: int | None = None
+    """Steps between checkpoints."""
+    every_minutes: float | None = 10.0
+    """Minutes between checkpoints."""
+    at_end: bool = True
+    """Also save after the last step."""
+    keep_last: int = 2
+    """How many of the newest are kept; more than one, in case one is damaged."""
+    keep_every: int | None = None
+    """Checkpoints of steps divisible by it are never removed."""
+    keep_best: bool = False
+    """Also save where the validation loss is the lowest so far, and keep that until a lower one."""
+    in_background: bool = True
+    """Write while training continues, from a copy in host memory."""
+    follows_links: bool = False
+    """Whether `checkpoints` may be a symbolic link."""
+
+    def __post_init__(self) -> None:
+        for name in ("every", "every_minutes", "keep_last", "keep_every"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"checkpoint.{name}: expected more than 0, got {value}.")

@@ -1,0 +1,81 @@
+"""The newest whole checkpoint, and how what it was saved from differs from what is here."""
+
+import errno
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchtally.checkpoints.folder import Checkpoints
+from torchtally.checkpoints.manifest import Manifest, NewerFormatError
+from torchtally.checkpoints.plain import Say, versions
+from torchtally.checkpoints.ranks import Ranks
+from torchtally.errors import CheckpointError
+
+_OURS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of this process that say nothing about the checkpoint."""
+
+
+def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
+    """The newest checkpoint whose every byte passes its checksum; the ranks share the work.
+
+    Raises CheckpointError if there are checkpoints and all are damaged.
+    """
+    steps = ranks.run_on_first(checkpoints.steps, "look for checkpoints")
+    refused: list[str] = []
+    for step in steps:
+        manifest = _manifest_if_whole(checkpoints, step, ranks)
+        if isinstance(manifest, Manifest):
+            return manifest
+        refused.append(manifest)
+        if step != steps[-1]:
+            aside = ranks.run_on_first(
+                lambda: checkpoints.set_aside(step).name,  # noqa: B023 - called at once
+                "set a damaged checkpoint aside",
+            )
+            say(f"{manifest} It is kept as {aside}; trying the one before it.")
+    if refused:
+        raise CheckpointError(
+            f"{checkpoints.path}: every checkpoint is damaged. {refused[-1]} "
+            "Start over with --replace."
+        )
+    return None
+
+
+def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Manifest | str:
+    """The manifest, or the first error on any rank."""
+    wrong: str | None = None
+    manifest: Manifest | None = None
+    try:
+        manifest = checkpoints.manifest(step)
+        checkpoints.check(manifest, part=ranks.rank, parts=ranks.size)
+    except NewerFormatError:
+        raise
+    except CheckpointError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OURS:
+            raise
+        wrong = str(error)
+    wrongs: list[str] = [mistake for mistake in ranks.gather_values(wrong) if mistake is not None]
+    if wrongs:
+        return wrongs[0]
+    assert manifest is not None
+    return manifest
+
+
+def differences(
+    saved: Mapping[str, Any], here: Mapping[str, Any], before: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """(key, saved, here) of all differing values; None for a missing key."""
+    for key in {**saved, **here}:
+        was, now = saved.get(key), here.get(key)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            yield from differences(was, now, f"{before}{key}.")
+        elif was != now:
+            yield before + key, was, now
+
+
+def check_versions(manifest: Manifest, say: Say) -> None:
+    """Report version changes, which may change results bitwise."""
+    for name, was, now in differences(manifest.versions, versions()):
+        say(
+            f"step {manifest.step} was saved with {name} {was}, this is {now}: "
+            "results may differ bitwise."
+        )
