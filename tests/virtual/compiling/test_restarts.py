@@ -34,6 +34,20 @@ def test_a_wish_to_trace_again_reaches_dynamo_and_a_failure_is_noted() -> None:
     assert notes == ["torch.compile: a graph ran eagerly, inductor failed: ValueError: odd"]
 
 
+def test_a_break_is_told_by_its_cause_and_not_by_where_dynamo_was() -> None:
+    reason = """Encountered graph break when attempting to trace CALL: a call, e.g. f(x):
+
+Unsupported Tensor.backward() call
+  Explanation: Dynamo does not trace it.
+  Hint: another
+"""
+    told = "Unsupported Tensor.backward() call: Dynamo does not trace it."
+    assert events.cause_of_break(reason) == told
+    skipped = "Failed to handle graph break gracefully. Graph break encountered:\n\n"
+    assert events.cause_of_break(skipped + reason) == told
+    assert events.cause_of_break("") == "no reason given"
+
+
 def test_sizes_that_are_symbols_from_the_first_compile() -> None:
     """Dynamo makes tensors of the block's float numbers, too, and traces again without."""
 

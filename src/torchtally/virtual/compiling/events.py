@@ -48,10 +48,23 @@ def graph_break(note: Note, compiler: Any) -> Any:
         if not getattr(error, "logged", False):
             place = compiler.place_of_break(error)
             where = "" if place is None else f" at {os.path.basename(place[0])}:{place[1]}"
-            note(f"torch.compile: graph break{where}: {first_line(reason)}")
+            note(f"torch.compile: graph break{where}: {cause_of_break(reason)}")
         return native(translator, code_options, reason, *rest, **named)
 
     return log
+
+
+ATTEMPTS = ("Encountered graph break", "Failed to handle graph break", "skipping the function")
+"""How Dynamo begins with the bytecode that it was at, and what it does now; the cause follows."""
+EXPLANATION = "Explanation: "
+
+
+def cause_of_break(reason: str) -> str:
+    """What Dynamo could not trace, and why: of its many lines the two that say so."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    title = next((line for line in lines if not line.startswith(ATTEMPTS)), first_line(reason))
+    why = next((line for line in lines if line.startswith(EXPLANATION)), "")
+    return f"{title}: {why.removeprefix(EXPLANATION)}" if why else title
 
 
 def recompilation(note: Note, compiler: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import builtins
 import functools
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -199,8 +200,25 @@ class Compiling:
         called as torch calls them, no operator is recorded, and no accelerator is looked for.
         """
         compiler = self._compiler
-        with compiler.without_modes(), native_methods(torch.Tensor), apply(self.quiet):
+        with (
+            uncollected(), compiler.without_modes(), native_methods(torch.Tensor), apply(self.quiet)
+        ):  # fmt: skip
             yield
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no garbage: the compiler makes millions of objects that stay, and Python would go
+    through all of them again and again.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 QUIET = (
