@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -49,6 +50,8 @@ def in_terminal(
             drawn += os.read(terminal, 1 << 16)
         except OSError:  # the process has closed its end
             break
+    else:
+        os.kill(process, signal.SIGKILL)  # it waits for a key that it was not given
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), drawn
 
 
