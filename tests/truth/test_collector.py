@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.truth.compare import (
     predict,
 )
 from tests.truth.measure import PHASES, Measurement, about, measure, phase_after
+from tests.warm import commands
 from torchtally.chips import chip
 from torchtally.errors import UnknownChipError
 from torchtally.trace.storage import allocated_bytes
@@ -34,6 +36,13 @@ from torchtally.virtual.session import virtual_gpu
 ROOT = Path(__file__).parents[2]
 H100 = chip("H100-SXM")
 ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+OF_EACH_KIND = {
+    (type(case.model), getattr(case.model, "experts", 0), case.precision): case
+    for case in reversed(CASES)
+}.values()
+"""The first of each model and precision; all of them run at their size where they are compared."""
 
 
 # The cases ------------------------------------------------------------------------------------
@@ -61,7 +70,7 @@ def test_a_case_runs_on_the_host(case: Case) -> None:
     assert {mark.allocated_bytes for mark in seen.steps[0].marks} == {None}
 
 
-@ALL
+@pytest.mark.parametrize("case", OF_EACH_KIND, ids=lambda case: case.name)
 def test_a_case_runs_on_the_virtual_gpu(case: Case) -> None:
     small = case.small()
     with virtual_gpu(H100):
@@ -228,8 +237,11 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(tmp_path: Path) -> Non
         collect.resumed(other, path)
 
 
-def test_the_command_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real process for each case, to its end."""
+def test_the_command_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process for each case, to its end."""
+    monkeypatch.setattr(sys, "executable", str(commands() / "python"))
     path = tmp_path / "it.json"
     arguments = ["--device", "cpu", "--only", "gpt2-tiny", "--output", str(path), "--no-times"]
     assert collect.main(arguments) == 0
@@ -248,7 +260,8 @@ def test_the_command_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture
         compare(corpus)
 
 
-def test_a_process_that_fails() -> None:
+def test_a_process_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(commands() / "python"))
     with pytest.raises(CaseError, match="there is no case 'none'"):
         collect.answer(["none"])
     with pytest.raises(CaseError, match=r"longer than 0\.01 s"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.truth.compare import (
 from tests.truth.measure import PHASES, Measurement
 from tests.truth.profiled import Kernel, OperatorTime, operator_times, short
 from tests.truth.timing import Gauge, Times, Watch, gauge, is_settled, is_warm, steps_within
+from tests.warm import commands
 from torchtally.chips import chip
 from torchtally.virtual.session import virtual_gpu
 
@@ -535,6 +537,7 @@ def test_measured_steps_stand_alone_where_nobody_predicts() -> None:
 def test_the_command_times_real_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the host, scaled down; on one thread, so that a busy machine still takes all 20 steps."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "executable", str(commands() / "python"))
     path = tmp_path / "it.json"
     assert collect.main(["--device", "cpu", "--only", "gpt2-tiny", "--output", str(path)]) == 0
     [entry] = read_corpus(path).entries
