@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
+from benchmarks.halves import ninth_decile
 from benchmarks.published_models import FILES, FOLDER, Row, rows
 from benchmarks.published_times import call, tensor
 from torchtally.chips import chip
@@ -33,11 +34,6 @@ class Ratio:
     label: str
     now: float
     first: float | None
-
-
-def ninth(errors: Sequence[float]) -> float:
-    """The ninth decile."""
-    return sorted(errors)[int(0.9 * (len(errors) - 1))]
 
 
 def error(ratio: float) -> float:
@@ -173,7 +169,7 @@ def time_cells(name: str, on: str, found: Sequence[Ratio]) -> tuple[str, ...]:
     firsts = [error(row.first) for row in found if row.first is not None]
     return (
         name, on, str(len(found)), f"{median(row.now for row in found):.2f}",
-        percent(median(errors)), percent(ninth(errors)),
+        percent(median(errors)), percent(ninth_decile(errors)),
         f"{max(found, key=lambda row: error(row.now)).now:.2f}",
         percent(median(firsts)) if firsts else "",
     )  # fmt: skip
@@ -259,10 +255,11 @@ def below_parity() -> list[str]:
     found = []
     for (kind, on), ratios in sorted(by_chip(("forward", "step")).items()):
         errors = [error(row.now) for row in ratios]
-        if median(errors) > MEDIAN_LIMIT or ninth(errors) > NINTH_LIMIT:
+        if median(errors) > MEDIAN_LIMIT or ninth_decile(errors) > NINTH_LIMIT:
             worst = max(ratios, key=lambda row: error(row.now))
             found.append(
-                f"{kind}, {on}: {percent(median(errors))} and {percent(ninth(errors))}; worst "
+                f"{kind}, {on}: {percent(median(errors))} and "
+                f"{percent(ninth_decile(errors))}; worst "
                 f"{worst.label}, {worst.now:.2f}"
             )
     for (name, on), ratios in sorted(operators().items()):
