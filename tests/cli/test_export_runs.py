@@ -64,7 +64,7 @@ def test_a_file_of_its_name_is_replaced(
         (["--to", "folded", "--of", "flop"], "Did you mean flops"),
         (["--to", "hf", "--of", "flops", "-o", "m"], "--of is of a run"),
         (["--to", "hf", "--step", "all", "-o", "m"], "of one checkpoint"),
-        (["--to", "hf"], "Name the folder: -o models/mine"),
+        (["--to", "hf"], "where? Name it: -o models/mine"),
         (["--to", "memory-snapshot", "-o", "-"], "no text for stdout. Name its file"),
     ],
 )

@@ -285,7 +285,7 @@ def test_another_precision_is_refused(tmp_path: Path) -> None:
 
 def test_other_versions_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = saved(tmp_path)
-    path = "torchtally.train.checkpoints.resume.versions"
+    path = "torchtally.checkpoints.newest.versions"
     here = dict(Checkpoints(config.log.folder).manifest(2).versions)
     monkeypatch.setattr(path, lambda: {**here, "torch": "2.99"})
     said: list[str] = []

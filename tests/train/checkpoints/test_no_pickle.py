@@ -32,6 +32,7 @@ ALLOWED = {
     ("code.py", "importlib"),  # the user's own module that the config names
     ("logs/log.py", "importlib"),  # versions of distributions
     ("logs/remote.py", "importlib"),  # a log that the config asks for, by a table of names
+    ("models/gguf_file.py", "importlib"),  # gguf
     ("models/quantised.py", "importlib"),  # torchao
     ("precision.py", "importlib"),  # torchao
 }

@@ -49,7 +49,7 @@ class PreferenceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class StepPhase:
     """A part of a step on each chip. No seconds: unknown."""
 
     name: str
@@ -76,7 +76,7 @@ class PreferenceStep:
     asked: PreferenceRequest
     answers: Answers
     """Of all chips."""
-    phases: tuple[Phase, ...]
+    phases: tuple[StepPhase, ...]
     flops: PreferenceFlops
     cache: Quantity | None
     """Keys and values of the answers that a chip generates."""
@@ -182,7 +182,7 @@ def preference_step(request: Request) -> PreferenceStep:
 
 def _phases(
     asked: PreferenceRequest, served: Serving, flops: PreferenceFlops, learning: "Learning"
-) -> Iterator[Phase]:
+) -> Iterator[StepPhase]:
     generator, sequences = served.generator, served.sequences
     reference = learning.reference if asked.has_reference else of(0, Unit.BYTES)
     if asked.method is Method.GRPO:
@@ -195,13 +195,13 @@ def _phases(
              "cache": cache_of(served), "buffers": buffers_of(generator, sequences, served.prompt),
              "outside": learning.outside},
         )  # fmt: skip
-        yield Phase("generating", flops.generation, memory, _generating(served))
+        yield StepPhase("generating", flops.generation, memory, _generating(served))
     memory = total(
         "memory while training", Unit.BYTES, {"training": learning.total, "reference": reference}
     )
     if asked.has_reference:
-        yield Phase("reference", flops.reference, memory, _reference(served))
-    yield Phase("training", flops.training, memory, learning.time)
+        yield StepPhase("reference", flops.reference, memory, _reference(served))
+    yield StepPhase("training", flops.training, memory, learning.time)
 
 
 def _generating(served: Serving) -> Range:

@@ -9,6 +9,7 @@ from pathlib import Path
 from torchtally.errors import UsageError
 from torchtally.train.data.check import check_tokens
 from torchtally.train.data.description import NAME, Description, description_in
+from torchtally.train.data.replacing import SHARD
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.token_file import Format, TokenFile
@@ -86,6 +87,11 @@ def shards(folder: str, split: str | None) -> list[str]:
     "val" in their name, as llm.c's, are validation data.
     """
     names = sorted(name for name in os.listdir(folder) if name.endswith(SHARDS))
+    if any(SHARD.fullmatch(name) for name in names):
+        raise UsageError(
+            f"{folder}: files of `tally data prepare` without {NAME}: it was interrupted, or that "
+            "file is gone. Prepare the data again, or name files one by one."
+        )
     if not names:
         raise UsageError(
             f"{folder}: a folder without {NAME}, and without files named *.bin or *.npy. Name its "
