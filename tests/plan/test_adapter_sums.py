@@ -38,6 +38,15 @@ def test_an_adapter_of_queries() -> None:
     )
 
 
+def test_dora_runs_its_targets_again() -> None:
+    """By dropped inputs, 2 layers * 4 * 4 weights of q; and B A of each: 2 * 4 * (4 + 4)."""
+    model = small()
+    adapter = adapter_of(model, 1, ["q"], dropout=0.1, has_magnitude=True)
+    found = adapted_flops(model, adapter, 3)
+    same(found.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 32 + 2 * 16)
+    same(found.each_pass, 2 * 2 * 4 * (4 + 4))
+
+
 def test_an_adapter_at_the_end_of_a_layer() -> None:
     """A (1, 8) and B (4, 1): 24 weights. Nothing in front of it in the first layer has a gradient,
     its scores, 48, neither.
@@ -65,6 +74,7 @@ def test_fine_tuning_by_hand() -> None:
     same(fine_tuning.at_the_end(3, 1, 5), 5)
     same(fine_tuning.share_of_model(2, 8), 0.25)
     same(fine_tuning._share(3, 4), 0.75)
+    same(fine_tuning.with_merging(10, 6, 3), 10 + 6 / 3)
 
 
 def test_the_napkin_by_hand() -> None:

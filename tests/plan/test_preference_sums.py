@@ -13,6 +13,7 @@ from torchtally.plan.adapters import adapted_flops, adapter_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.shapes import by_hand
 from torchtally.plan.preference import Answers, preference_flops
+from torchtally.plan.questions import preference
 from torchtally.trace import Phase
 
 LAYERS, HEAD, SCORES = 2 * 40_960, 2 * 64 * 128, 2 * 4 * 64
@@ -35,6 +36,12 @@ def test_a_step_of_grpo() -> None:
     same(found.generation, 4 * (prompts + passes))
     same(found.training, 4 * (14 * 3 * (2 * LAYERS + SCORES * 14) + C * 4 * HEAD))
     same(found.total, found.generation.value + found.training.value)
+
+
+def test_seconds_and_bytes_of_a_step() -> None:
+    """Prompts 2 s, and four more tokens; ten weights of 2 bytes on three chips."""
+    same(preference.generating_s(2.0, 5, 0.5), 2.0 + 4 * 0.5)
+    same(preference.reference_bytes(10, 2, 3), 7)
 
 
 def test_a_step_of_dpo() -> None:
