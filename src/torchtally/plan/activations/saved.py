@@ -43,7 +43,7 @@ class Saved:
 
     def made_by(self, name: str) -> "Saved":
         """The same, as the result of this matrix, or of attention's kernel."""
-        return replace(self, result_of=name)
+        return self if name == self.result_of else replace(self, result_of=name)
 
 
 ATTENTION = "attention"

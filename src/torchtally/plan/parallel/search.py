@@ -45,8 +45,8 @@ class Choices:
     is_allowed: Callable[[Layout], bool] | None = None
     """Of whole layouts: what a framework has. None: all are."""
 
-    def allows(self, layout: Layout) -> bool:
-        return self.is_allowed is None or self.is_allowed(layout)
+    def allows(self, run: Layout, sharing: "Sharing") -> bool:
+        return self.is_allowed is None or self.is_allowed(_sharing(run, sharing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _try_all(
         for run in _runs(mesh, pricing.workload, choices, global_batch):
             beside = pricing.beside_bytes(run)
             for sharing, states in states_by_recompute[run.recompute]:
-                if not choices.allows(_sharing(run, sharing)):
+                if not choices.allows(run, sharing):
                     continue
                 size = max(map(add, beside, states))
                 trials.count += 1
