@@ -63,10 +63,18 @@ def watch(connection, pid):
     os._exit(0)
 
 
+def reap(number, frame):
+    """Wait for the watching forks that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def program(listener):
     """Serve until stdin ends. Returns in a fork alone, with the program that it is to run."""
     print("ready", flush=True)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the watching forks are not waited for
+    # Waited for, so that their CPU time counts as this process's: that of ignored ones is lost.
+    signal.signal(signal.SIGCHLD, reap)
     while True:
         readable, _, _ = select.select([listener, 0], [], [])
         if 0 in readable:

@@ -4,7 +4,6 @@ import argparse
 import sys
 import textwrap
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import (
@@ -23,39 +22,28 @@ from torchtally.cli.arguments import (
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_or_emit, write_report
 from torchtally.cli.plan_adapters import EXAMPLES as ADAPTER_EXAMPLES
-from torchtally.cli.plan_adapters import adapter_question, adapter_request, add_adapters
+from torchtally.cli.plan_adapters import add_adapters
 from torchtally.cli.plan_inference import EXAMPLES as INFERENCE_EXAMPLES
-from torchtally.cli.plan_inference import (
-    add_inference,
-    formats_text,
-    inference_question,
-    inference_request,
-)
+from torchtally.cli.plan_inference import add_inference, formats_text
 from torchtally.cli.plan_options import given_options, refuse_unused
 from torchtally.cli.plan_preference import EXAMPLES as PREFERENCE_EXAMPLES
-from torchtally.cli.plan_preference import add_preference, is_preference, preference_request
+from torchtally.cli.plan_preference import add_preference
+from torchtally.cli.plan_questions import question_of
+from torchtally.cli.plan_request import CONFIGURATIONS, RECIPE, framework_of, request
 from torchtally.cli.plan_samples import EXAMPLES as SAMPLE_EXAMPLES
-from torchtally.cli.plan_samples import add_samples, has_samples, sample_of
-from torchtally.errors import UnknownFamilyError, UsageError
+from torchtally.cli.plan_samples import add_samples
+from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from torchtally.chips import Cluster
     from torchtally.gates import Finding
-    from torchtally.plan.architecture.model import Model
-    from torchtally.plan.frameworks.configuration import Configuration
-    from torchtally.plan.questions import Answer, Request, Subject
+    from torchtally.plan.questions import Answer, Request
 
 NAME = "plan"
 SUMMARY = "plan a training or inference without a script: time, memory, layout, cost"
-
-RECIPE = "mixed"
-"""Where --recipe is not given."""
-DEFAULT_CHIP = "H100-SXM"
-"""Whose operators a class is counted by, where --gpus is not given."""
 
 EPILOG = """\
 The question follows from the arguments:
@@ -252,17 +240,6 @@ def _add_chips(parser: argparse.ArgumentParser) -> None:
     )
 
 
-CONFIGURATIONS = {
-    "torchtitan": ("torchtitan", "its configuration (0.2, TOML)"),
-    "megatron": ("Megatron-LM", "its arguments"),
-    "deepspeed": ("DeepSpeed", "its configuration (JSON): ZeRO alone"),
-    "accelerate": ("accelerate", "its configuration (YAML): FSDP"),
-}
-"""Of frameworks: a search, or --layout, is written as each has it."""
-CONFIGURED = (".toml", ".json", ".yaml", ".yml", ".sh")
-"""At the end of files that layouts are read of."""
-
-
 def _add_questions(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the question")
     group.add_argument("--deadline", type=duration, metavar="TIME", help="30d, 24h, 2w")
@@ -410,264 +387,3 @@ def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
         raise UsageError("--compare names no chip: --compare A100-SXM,B200")
     say_variants(names)
     return compare(request, names, question)
-
-
-def question_of(args: argparse.Namespace, request: "Request") -> "Callable[[Request], Answer]":
-    """Which question the arguments ask: the options that name one first, then what is missing."""
-    from torchtally.plan.questions.chips_needed import fewest_chips, what_to_rent
-    from torchtally.plan.questions.training_time import training_time
-
-    if is_preference(args):
-        from torchtally.plan.questions.preference import preference
-
-        return preference
-    if args.lora is not None:
-        return adapter_question(args)
-    named = inference_question(args) if args.inference else _named_question(args)
-    if named is not None:
-        return named
-    is_limited = args.deadline is not None or args.budget is not None
-    if request.subject is None:
-        raise UsageError(
-            "Which model? Give a name (llama-3-70b), a config.json, a .safetensors file or a "
-            "number of parameters (70B); or ask for the largest one: --largest model."
-        )
-    if request.tokens is None:
-        return _without_tokens(request, is_limited)
-    if request.cluster is None:
-        return what_to_rent
-    return training_time if args.deadline is None else fewest_chips
-
-
-def _named_question(args: argparse.Namespace) -> "Callable[[Request], Answer] | None":
-    from torchtally.plan.questions.compute_budget import compute_budget
-    from torchtally.plan.questions.implied_mfu import implied_mfu
-    from torchtally.plan.questions.largest import LARGEST, largest_model
-    from torchtally.plan.questions.layouts import layouts
-    from torchtally.plan.questions.own_layout import own_layout
-
-    options = {
-        "--largest": (args.largest is not None, LARGEST.get(args.largest, largest_model)),
-        "--layout": (args.layout is not None, own_layout),
-        "--search": (args.search or (framework_of(args) != "" and args.layout is None), layouts),
-        "--tokens-per-s": (args.tokens_per_s is not None, implied_mfu),
-        "--flops": (args.flops is not None, compute_budget),
-    }
-    named = {option: question for option, (is_given, question) in options.items() if is_given}
-    if len(named) > 1:
-        raise UsageError(f"{' and '.join(named)} are separate questions: give one at a time.")
-    return next(iter(named.values()), None)
-
-
-def _without_tokens(request: "Request", is_limited: bool) -> "Callable[[Request], Answer]":
-    from torchtally.plan.questions.counted import counted_card, counted_fit
-    from torchtally.plan.questions.fit import fit
-    from torchtally.plan.questions.model_card import model_card
-    from torchtally.plan.questions.tokens_within import tokens_within
-
-    counted = None if request.subject is None else request.subject.counted
-    has_step = counted is not None and counted.step is not None
-    if request.cluster is not None:
-        whole = counted_fit if has_step else fit
-        return tokens_within if is_limited else whole
-    if is_limited:
-        raise UsageError(
-            "--deadline and --budget need more: --tokens 1T (what should be rented?) or "
-            "--gpus 8xH100-SXM (on how many tokens?)."
-        )
-    return counted_card if has_step else model_card
-
-
-def request(args: argparse.Namespace) -> "Request":
-    """What the arguments say. Raises UsageError where they contradict each other."""
-    from torchtally.plan.activations.setting import Implementation
-    from torchtally.plan.flops import Recompute
-    from torchtally.plan.optimizers import optimizer
-    from torchtally.plan.parallel.attention import ATTENTIONS
-    from torchtally.plan.parallel.pace import PACES, Host
-    from torchtally.plan.questions import Request
-    from torchtally.plan.recipes import recipe
-    from torchtally.work.convention import Convention
-
-    model = _model(args)
-    kernel, fused = ATTENTIONS[args.attention] if args.attention else (None, None)
-    configured = configured_layout(args, model)
-    if args.price is not None and args.price[0]:
-        raise UsageError("--price is of the chip in --gpus: give the amount alone, --price 2.49.")
-    if args.mfu is not None and args.mfu == 0:
-        raise UsageError("--mfu must be above 0; usual is 0.3 to 0.6.")
-    return Request(
-        subject=model,
-        tokens=args.tokens,
-        flops=args.flops,
-        cluster=_cluster(args),
-        mfu=args.mfu,
-        deadline_s=args.deadline,
-        budget_usd=args.budget,
-        usd_per_hour=None if args.price is None else args.price[1],
-        tokens_per_s=args.tokens_per_s,
-        sequence=args.sequence,
-        micro_batch=args.micro_batch,
-        global_batch=args.batch or (configured.batch if configured else None),
-        recipe=recipe(args.recipe or RECIPE),
-        optimizer=optimizer(args.optimizer or "adamw"),
-        recompute=None if args.recompute is None else Recompute(args.recompute),
-        attention=Convention(args.convention or "full"),
-        kernel=kernel,
-        fused=fused,
-        host=Host(args.host or "eager"),
-        pace=PACES[args.pace or "typical"],
-        implementation=None if args.kernels is None else Implementation(args.kernels),
-        layout=configured.words if configured else args.layout or "",
-        inference=inference_request(args),
-        adapters=adapter_request(args),
-        preference=preference_request(args),
-        framework=framework_of(args),
-        rows=args.top,
-    )
-
-
-def framework_of(args: argparse.Namespace) -> str:
-    """Whose configuration is to be written; "" for none. Raises UsageError for several."""
-    asked = [option for option in CONFIGURATIONS if getattr(args, option) is not None]
-    if len(asked) > 1:
-        raise UsageError(f"--{' and --'.join(asked)}: give one at a time.")
-    return asked[0] if asked else ""
-
-
-def configured_layout(
-    args: argparse.Namespace, subject: "Subject | None"
-) -> "Configuration | None":
-    """The layout of the file that --layout names; None for one in words."""
-    import os
-
-    is_file = args.layout is not None and (
-        os.path.isfile(args.layout) or args.layout.lower().endswith(CONFIGURED)
-    )
-    if not is_file:
-        return None
-    from torchtally.plan.frameworks.configuration import configuration
-
-    model = None if subject is None else subject.model
-    layers = None if model is None else model.layers
-    found = configuration(args.layout, layers)
-    say = f"{args.layout}, of {found.framework}: {found.words}"
-    batch = "" if found.batch is None else f", steps of {found.batch} sequences"
-    print(f"tally: {say}{batch}", file=sys.stderr)
-    return found
-
-
-def _cluster(args: argparse.Namespace) -> "Cluster | None":
-    """The chips that --gpus names, with what the user knows better of them than the table."""
-    if args.gpus is None:
-        unused = [name for name in ("memory", "peak", "compare") if getattr(args, name) is not None]
-        if unused:
-            raise UsageError(f"--{unused[0]}: which chip? Add --gpus H100-SXM.")
-        return None
-    from torchtally.chips import cluster
-    from torchtally.plan.recipes import recipe
-
-    say_variants([args.gpus])
-    chips = cluster(args.gpus)
-    chip = chips.chip
-    if args.memory is not None:
-        chip = chip.with_memory(args.memory)
-    if args.peak is not None:
-        chip = chip.with_peak(recipe(args.recipe or RECIPE).products, args.peak)
-    return replace(chips, chip=chip)
-
-
-SHAPE_OPTIONS = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")
-
-
-def _model(args: argparse.Namespace) -> "Subject | None":
-    """What MODEL, --parameters or the shape's options say; None where nothing does."""
-    from torchtally.plan.questions import subject
-
-    sizes = [f"--{name.replace('_', '-')}" for name in SHAPE_OPTIONS if getattr(args, name)]
-    named = {"MODEL": args.model is not None, "--parameters": args.parameters is not None}
-    sources = [*(option for option, is_given in named.items() if is_given), *sizes[:1]]
-    if len(sources) > 1:
-        raise UsageError(f"{' and '.join(sources)} both describe the model: give one of them.")
-    if args.parameters is not None:
-        return subject(int(args.parameters))
-    if args.model is not None:
-        return _subject_of(args)
-    return subject(_decoder(args)) if sizes else None
-
-
-def _subject_of(args: argparse.Namespace) -> "Subject":
-    """A model by its name or file; of a family without a row, or with images and sound, what its
-    own class counts.
-    """
-    from torchtally.plan.architecture.lookup import config_of, is_file
-    from torchtally.plan.questions import subject
-
-    if has_samples(args) and is_file(args.model):
-        return _counted_subject(args)
-    try:
-        return subject(_model_of(args.model))
-    except UnknownFamilyError as unknown:
-        if find_spec("transformers") is None:
-            raise UnknownFamilyError(
-                f"{unknown} With transformers installed its own class is counted."
-            ) from None
-        from torchtally.models.counted import is_countable
-
-        if not is_countable(str(config_of(args.model))):
-            raise
-        return _counted_subject(args)
-
-
-def _counted_subject(args: argparse.Namespace) -> "Subject":
-    from torchtally.chips import chip
-    from torchtally.models.counted import count_model
-    from torchtally.plan.architecture.lookup import config_of
-    from torchtally.plan.questions import counted_subject
-    from torchtally.plan.recipes import recipe
-
-    cluster = _cluster(args)
-    return counted_subject(
-        count_model(
-            str(config_of(args.model)),
-            sample_of(args),
-            recipe(args.recipe or RECIPE),
-            chip(DEFAULT_CHIP) if cluster is None else cluster.chip,
-        )
-    )
-
-
-def _model_of(text: str) -> "Model | int":
-    """A number of parameters, or a model by its name or file."""
-    from torchtally.plan.architecture.lookup import count_alone, model
-    from torchtally.units import parse_count
-
-    try:
-        return parse_count(text)
-    except UsageError:
-        alone = count_alone(text)
-        return model(text) if alone is None else alone
-
-
-def _decoder(args: argparse.Namespace) -> "Model":
-    """A decoder of equal layers, from its sizes."""
-    from torchtally.plan.architecture.shapes import by_hand
-
-    needed = ("layers", "width", "heads", "vocabulary")
-    missing = [f"--{name}" for name in needed if getattr(args, name) is None]
-    if missing:
-        raise UsageError(
-            f"A model by its numbers needs {', '.join(missing)} too: give --layers, --width, "
-            "--heads and --vocabulary."
-        )
-    return by_hand(
-        layers=args.layers,
-        width=args.width,
-        heads=args.heads,
-        vocabulary=args.vocabulary,
-        is_tied=args.tied,
-        kv_heads=args.kv_heads,
-        feed_forward=args.ffn,
-        is_gated=args.gated,
-        context=args.sequence,
-    )
