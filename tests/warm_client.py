@@ -1,14 +1,13 @@
 """`python -IS warm_client.py SOCKET PROGRAM ARGUMENT...`: `python -c`, but warm.
 
 It hands its streams, other descriptors that it inherited, folder and environment to the server's
-fork, passes signals on to it, and ends as it ends. Imports next to nothing: starting takes some
-20 ms.
+fork, passes signals on to it, and ends as it ends. Imports next to nothing, of `socket` and
+`signal` only what is built in: starting takes 10 ms instead of 20.
 """
 
-import json
+import _signal as signal
+import _socket as socket
 import os
-import signal
-import socket
 import sys
 
 LARGEST = 64
@@ -28,17 +27,28 @@ asked = {
     "arguments": sys.argv[3:],
     "descriptors": descriptors,
 }
-socket.send_fds(connection, [json.dumps(asked).encode() + b"\n"], descriptors)
-answers = connection.makefile()
+numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in descriptors)
+text = ascii(asked).encode() + b"\n"
+sent = connection.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
+connection.sendall(text[sent:])
+
+
+def answer():
+    line = b""
+    while not line.endswith(b"\n"):
+        line += connection.recv(1) or sys.exit("the warm Python has ended")
+    return int(line)
+
+
 passed_on = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
-pid = int(answers.readline())
+pid = answer()
 for number in descriptors:
     os.close(number)
 for number in passed_on:
     signal.signal(number, lambda number, _: os.kill(pid, number))
 signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
-status = int(answers.readline())
+status = answer()
 if os.WIFSIGNALED(status):
     number = os.WTERMSIG(status)
     if number != signal.SIGKILL:

@@ -6,25 +6,25 @@ program returned or left by `sys.exit`, only the modules are not taken apart: th
 the 0.35 s of a command that does nothing, since every page of theirs is copied for it.
 Nothing here may start a thread: a fork has only the thread that forked.
 
-For each connection there are two forks: one waits for the other, and sends a line with its pid
-and, at its end, a line with its status.
+A client gets a line with the pid of its fork and, at its end, a line with its status.
 """
 
+import ast
 import contextlib
 import fcntl
 import gc
 import importlib
-import json
 import os
 import pkgutil
 import select
 import signal
 import socket
 import sys
+import weakref
 
 import torchtally
 
-COLD = {"sweep", "bench", "lightning_callback"}
+COLD = {"sweep", "bench", "lightning_callback", "durable_callback"}
 """Rooms and modules that few of these tests need: lightning alone takes 6 s of CPU time."""
 LARGEST = 64
 """Descriptors have smaller numbers, as the client says, too."""
@@ -36,6 +36,9 @@ for _info in pkgutil.walk_packages(torchtally.__path__, "torchtally."):
         importlib.import_module(_info.name)
 torchtally.chips.known_chips()
 torchtally.virtual.aliases.read_loaded_modules()
+# What torch's libraries would take apart at an exit: 50 ms for copies of the pages of 200 of them.
+for _finalizer in list(weakref.finalize._registry):
+    _finalizer.atexit = False
 # An interpreter that ends looks for cycles among all objects: 0.8 s of CPU time per fork for those
 # loaded here, and every page that it touches is copied (Python/pylifecycle.c, finalize_modules).
 gc.collect()
@@ -43,57 +46,63 @@ gc.freeze()
 
 
 def request(connection):
-    """(what the client asks for, its descriptors: standard streams, and what it inherited)."""
+    """(what the client asks for, its descriptors: standard streams, and what it inherited).
+
+    What it asks for is None where it ended before it had said so.
+    """
     text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, LARGEST)
     while not text.endswith(b"\n"):
-        text += connection.recv(1 << 20)
-    return json.loads(text), descriptors
+        more = connection.recv(1 << 20)
+        if not more:
+            return None, descriptors
+        text += more
+    return ast.literal_eval(text.decode()), descriptors
 
 
-def watch(connection, pid):
-    """Tell the client how the fork ends; end the fork where the client or the tests have gone."""
-    connection.sendall(f"{pid}\n".encode())
-    ended = os.pidfd_open(pid)
-    readable, _, _ = select.select([ended, connection, 0], [], [])
-    if ended not in readable:
-        os.kill(pid, signal.SIGKILL)
-    status = os.waitpid(pid, 0)[1]
-    with contextlib.suppress(OSError):
-        connection.sendall(f"{status}\n".encode())
-    os._exit(0)
-
-
-def reap(number, frame):
-    """Wait for the watching forks that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def watch(running, readable):
+    """Tell the clients of programs that have ended; end the programs whose clients have gone."""
+    for ended, (pid, connection) in list(running.items()):
+        if connection in readable:
+            os.kill(pid, signal.SIGKILL)
+        if connection in readable or ended in readable:
+            status = os.waitpid(pid, 0)[1]
+            with contextlib.suppress(OSError):
+                connection.sendall(f"{status}\n".encode())
+            connection.close()
+            os.close(ended)
+            del running[ended]
 
 
 def program(listener):
     """Serve until stdin ends. Returns in a fork alone, with the program that it is to run."""
     print("ready", flush=True)
-    # Waited for, so that their CPU time counts as this process's: that of ignored ones is lost.
-    signal.signal(signal.SIGCHLD, reap)
+    running = {}  # (pid, connection to its client) by its pidfd
     while True:
-        readable, _, _ = select.select([listener, 0], [], [])
+        connections = [connection for _, connection in running.values()]
+        readable, _, _ = select.select([listener, 0, *running, *connections], [], [])
         if 0 in readable:
+            for pid, _ in running.values():
+                os.kill(pid, signal.SIGKILL)
             os._exit(0)
+        watch(running, readable)
+        if listener not in readable:
+            continue
         connection, _ = listener.accept()
         asked, streams = request(connection)
-        if os.fork():
-            connection.close()
+        pid = os.fork() if asked else None
+        if pid != 0:
             for stream in streams:
                 os.close(stream)
+            if pid:
+                running[os.pidfd_open(pid)] = pid, connection
+                with contextlib.suppress(OSError):
+                    connection.sendall(f"{pid}\n".encode())
             continue
         listener.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        pid = os.fork()
-        if pid:
-            for number in (1, 2, *streams):
-                os.close(number)
-            watch(connection, pid)
         connection.close()
+        for ended, (_, connection) in running.items():
+            os.close(ended)
+            connection.close()
         # Out of the way first: one's number may be where another one belongs.
         streams = [(stream, fcntl.fcntl(stream, fcntl.F_DUPFD, LARGEST)) for stream in streams]
         for stream, _ in streams:
