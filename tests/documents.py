@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -159,7 +160,7 @@ def timeless(text: str) -> str:
 def brought_up_to_date(document: str, folder: Path) -> str:
     """The document with the output that its commands have now. What still holds stays as it is."""
     document = REGION.sub(
-        lambda match: f"{match[1]}{GENERATED[match['name']]()}\n{match[3]}", document
+        lambda match: f"{match[1]}{generated(match['name'])}\n{match[3]}", document
     )
     parts, place = [], 0
     for example in shown(document):
@@ -272,6 +273,12 @@ GENERATED: dict[str, Callable[[], str]] = {
     "documents": lambda: in_markdown(documents_table()),
     "vocabulary": lambda: in_markdown(vocabulary_table()),
 }
+
+
+@cache
+def generated(name: str) -> str:
+    """A part of a document, made once: it depends on the source alone."""
+    return GENERATED[name]()
 
 
 def main() -> None:

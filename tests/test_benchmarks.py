@@ -93,8 +93,7 @@ def test_start_up(tmp_path: Path) -> None:
 
 
 def test_full_screen(tmp_path: Path) -> None:
-    """Its processes are on terminals, which fresh ones alone have: some 15 s."""
-    found = figures(tmp_path, "full_screen", "--layers", "1", "--steps", "2", python=sys.executable)
+    found = figures(tmp_path, "full_screen", "--layers", "1", "--steps", "2")
     assert set(found["runs"]) == {"tally view", "tally run", "tally run --watch"}
     for runs in found["runs"].values():
         assert [run["wall_s"] > 0 for run in runs] == [True]

@@ -73,8 +73,7 @@ def test_a_document_that_does_not_hold_is_found(true: str, false: str, tmp_path:
 
 @pytest.mark.parametrize("name", documents.GENERATED)
 def test_a_generated_part_that_is_stale_is_found(name: str, tmp_path: Path) -> None:
-    generated = documents.GENERATED[name]()
-    fresh = f"<!-- generated: {name} -->\n{generated}\n<!-- end -->\n"
+    fresh = f"<!-- generated: {name} -->\n{documents.generated(name)}\n<!-- end -->\n"
     assert differences("it", fresh, tmp_path) == ""
     lines = fresh.splitlines(keepends=True)
     middle = len(lines) // 2

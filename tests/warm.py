@@ -59,10 +59,11 @@ else:
 
 @cache
 def commands() -> Path:
-    """A folder for the PATH of a shell, with a `tally` and a `python` that are warm."""
+    """A folder for the PATH of a shell: a `tally` and a `python` that are warm, as their children."""
     folder = Path(tempfile.mkdtemp(prefix="tally-commands-"))
     python = folder / "python"
-    for command, words in ((folder / "tally", warm(TALLY)), (python, warm(PYTHON, str(python)))):
+    tally = warm(f"import sys; sys.executable = {str(python)!r}\n{TALLY}")
+    for command, words in ((folder / "tally", tally), (python, warm(PYTHON, str(python)))):
         command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         command.chmod(0o755)
     return folder

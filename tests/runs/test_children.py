@@ -214,4 +214,6 @@ def test_last_lines_of_a_progress_bar(tmp_path: Path) -> None:
 
 
 def test_what_a_server_is_chosen_by() -> None:
-    assert server_module.early({"A": "1", "CUDA_VISIBLE_DEVICES": "0"}) == {"A": "1"}
+    assert server_module.early({"A": "1", "CUDA_VISIBLE_DEVICES": "0", "TALLY_RANK_OF": "1:"}) == {
+        "A": "1"
+    }

@@ -13,8 +13,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-LATE_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
-"""Variables that are read when CUDA is first used, not at import: a warm child may have its own.
+RANK_OF = "TALLY_RANK_OF"
+"""Of a rank of several (`ranks`): its number, and the folder of its mailbox."""
+LATE_VARIABLES = ("CUDA_VISIBLE_DEVICES", RANK_OF)
+"""Variables that are read when CUDA is first used, or a run starts: a warm child may have its own.
 
 Any other one may have been read at import (OMP_NUM_THREADS, PYTHONPATH, PYTHONHASHSEED; the backend
 in PYTORCH_CUDA_ALLOC_CONF, by a static initializer in c10/cuda/CUDACachingAllocator.cpp): a child

@@ -14,9 +14,6 @@ from typing import Any
 from torchtally.errors import UnsupportedError
 from torchtally.isolation.natives import OS, TIME
 
-VARIABLE = "TALLY_RANK_OF"
-"""Of a rank that the supervisor has started: its number, and the folder."""
-
 POLL_S = 0.005
 SURE_S = 2.0
 """How long all ranks wait for each other until that is taken to be for ever."""

@@ -19,7 +19,8 @@ import msgspec
 from torchtally.runs.children import Children, last_lines, sigterm_raises
 from torchtally.runs.probes import PRELOAD
 from torchtally.runs.protocol import ModuleRequest
-from torchtally.runs.ranks.mailbox import VARIABLE, Mailbox
+from torchtally.runs.ranks.mailbox import Mailbox
+from torchtally.runs.server import RANK_OF
 
 ARGUMENTS = "arguments"
 LOOK_S = 0.05
@@ -79,7 +80,7 @@ def _supervisor(
 
 def mailbox_of_this_rank() -> Mailbox | None:
     """Of a process that the supervisor has started; None elsewhere."""
-    value = os.environ.pop(VARIABLE, "")
+    value = os.environ.pop(RANK_OF, "")
     if not value:
         return None
     rank, _, folder = value.partition(":")
@@ -104,7 +105,7 @@ def main(name: str, lifeline: int) -> None:
                 children.start(
                     rank,
                     ModuleRequest(module="torchtally", arguments=request.arguments),
-                    environment={**os.environ, VARIABLE: f"{rank}:{folder}"},
+                    environment={**os.environ, RANK_OF: f"{rank}:{folder}"},
                     output=folder / f"output-{rank}",
                 )
             for child in children.collect_ended():
