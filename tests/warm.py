@@ -48,6 +48,8 @@ if way == "-c":
     exec(compile(words[0], "<string>", "exec"), globals())
 elif way == "-m":
     sys.argv = words
+    if not hasattr(sys.modules.get(words[0]), "__path__"):
+        sys.modules.pop(words[0], None)  # runpy warns of a module that is loaded already
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 else:
     sys.argv = [way, *words]
@@ -59,7 +61,7 @@ else:
 
 @cache
 def commands() -> Path:
-    """A folder for the PATH of a shell: a `tally` and a `python` that are warm, as their children."""
+    """A folder for the PATH of a shell: a warm `tally` and `python`, whose children are warm."""
     folder = Path(tempfile.mkdtemp(prefix="tally-commands-"))
     python = folder / "python"
     tally = warm(f"import sys; sys.executable = {str(python)!r}\n{TALLY}")
