@@ -193,8 +193,10 @@ def _training(source: Source, row: Mapping[str, str]) -> Training:
         is_sequence_parallel=tensor > 1 and source.kernel is AttentionKernel.FLASH,
         pipeline=number("pipeline"), virtual_stages=chunks,
         schedule=Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B,
-        context=number("context"), expert=number("expert"), micro_batch=number("micro_batch"),
-        micro_batches=number("micro_batches"), recompute=Recompute(row["recompute"]),
+        context=number("context"), expert=number("expert"),
+        expert_tensor=1 if min(tensor, number("expert")) > 1 else None,  # as in all its recipes
+        micro_batch=number("micro_batch"), micro_batches=number("micro_batches"),
+        recompute=Recompute(row["recompute"]),
         kernel=source.kernel, implementation=source.implementation,
     )  # fmt: skip
     return Training(

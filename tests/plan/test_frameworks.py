@@ -1,6 +1,7 @@
 """Layouts in configurations of frameworks: what is written is read again as it was."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,35 @@ def test_what_is_written_is_read_again(framework: str, name: str, tmp_path: Path
     if framework == "deepspeed":
         layout = parse_layout(found.words, CHIPS, layout.global_batch, Layout())
     assert read == layout
+
+
+MIXTURE = workload(model("deepseek-v3"), "64xH100-SXM", sequence=4096)
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "megatron"])
+def test_experts_across_tensor_parallelism_are_written_and_read(
+    framework: str, tmp_path: Path
+) -> None:
+    """Whole experts over all of tp; torchtitan has no other parts of them than all and none."""
+    across = Layout(
+        data=8, tensor=8, is_sequence_parallel=True, expert=16, expert_tensor=1,
+        shard=Sharding.ZERO3, micro_batches=2,
+    )  # fmt: skip
+    place = tmp_path / f"layout{SUFFIXES[framework]}"
+    for layout in (across, replace(across, expert=8, expert_tensor=None)):
+        assert FRAMEWORKS[framework].is_its(layout)
+        place.write_text(FRAMEWORKS[framework].written(layout, MIXTURE))
+        found = configuration(str(place), MIXTURE.model.layers)
+        assert parse_layout(found.words, 64, layout.global_batch, Layout()) == layout
+    assert FRAMEWORKS[framework].is_its(replace(across, expert_tensor=2)) is (
+        framework == "megatron"
+    )
+
+
+def test_megatron_splits_experts_as_all_else_unless_told(tmp_path: Path) -> None:
+    text = "--tensor-model-parallel-size 4 --sequence-parallel --expert-model-parallel-size 8"
+    found = configuration(written(tmp_path, "train.sh", text), 32)
+    assert found.words == "tp 4, ep 8, etp 4, sp, ddp"
 
 
 def test_what_a_framework_has() -> None:

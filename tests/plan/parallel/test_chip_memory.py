@@ -1,5 +1,7 @@
 """Bytes on one chip: ZeRO's published table, sums by hand, and laws."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,6 +169,23 @@ def test_splitting_layers_never_holds_more(a: int, b: int, pipeline: int, model:
     ]
     assert found[1].states.total.value <= found[0].states.total.value
     assert found[1].activations.value <= found[0].activations.value
+
+
+def test_experts_over_tensor_parallelism_are_shared_by_those_who_have_them() -> None:
+    """8 x 4 chips, 8 experts over 8 of them: an eighth each, its states shared by the four that have
+    it; what is not an expert's is split by 4 and shared by 8.
+    """
+    model = mixture(experts=8)
+    experts = 8 * 8 * (2 * 2048 + 2048) * 1024
+    layout = Layout(data=8, tensor=4, is_sequence_parallel=True, expert=8, expert_tensor=1)
+    plain, shared = (
+        chip_states(model, replace(layout, shard=shard), MIXED, ADAMW, stage=0)
+        for shard in (Sharding.NONE, Sharding.ZERO1)
+    )
+    others = plain.parameters.value // 2 - experts // 8
+    assert shared.master.value == pytest.approx(4 * (others / 8 + experts / 8 / 4))
+    split = chip_states(model, replace(layout, expert=2, expert_tensor=None), MIXED, ADAMW, stage=0)
+    assert split.parameters == plain.parameters
 
 
 def test_experts_copies_in_float8_are_split_as_the_experts_are() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.plan.parallel.builders import llama, mixture
 from torchtally.chips.clusters import cluster
 from torchtally.plan.flops import Recompute
-from torchtally.plan.parallel.degrees import invalidities, layout_text
+from torchtally.plan.parallel.degrees import invalidities, layout_in_short, layout_text
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding, spread_over
 
 GOOD = Layout(data=4, tensor=2, is_sequence_parallel=True)
@@ -85,6 +85,20 @@ def test_experts_must_divide() -> None:
     assert reasons(Layout(data=8, expert=4), model) == ""
     assert "8 experts do not divide by ep 3" in reasons(Layout(data=8, expert=3), model)
     assert "ep 8 does not divide the 4 chips" in reasons(Layout(data=4, tensor=2, expert=8), model)
+
+
+def test_experts_over_tensor_parallelism_must_divide() -> None:
+    model = mixture(experts=8)
+    across = Layout(data=2, tensor=4, is_sequence_parallel=True, expert=8, expert_tensor=1)
+    assert reasons(across, model) == ""
+    assert layout_text(across) == "dp 2, tp 4 with sp, ep 8 etp 1, micro-batch 1 x1"
+    assert layout_in_short(across) == "dp2 tp4 ep8/etp1 mb 1x1"
+    assert "etp 3 does not divide tp 4" in reasons(replace(across, expert_tensor=3), model)
+    plain = replace(across, is_sequence_parallel=False)
+    assert "etp 1 below tp 4 needs sp" in reasons(plain, model)
+    two = replace(across, expert_tensor=2)
+    assert "ep 8 does not divide the 4 chips of dp, cp and tp over etp 2" in reasons(two, model)
+    assert "ep 8 needs a mixture" in reasons(across)
 
 
 def test_a_step_has_as_many_sequences_as_asked() -> None:

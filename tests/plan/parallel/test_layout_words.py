@@ -23,8 +23,12 @@ def layouts(draw: st.DrawFn) -> Layout:
     schedule = Schedule.ONE_F_ONE_B if pipeline == 1 else draw(st.sampled_from(plain))
     shard = draw(st.sampled_from(Sharding))
     tensor = draw(st.sampled_from([1, 2, 8]))
+    data, context = draw(st.sampled_from([1, 2, 16])), draw(st.sampled_from([1, 4]))
+    expert = draw(st.sampled_from([1, 8]))
+    # Where dp and cp are too few for all experts, they are over tp, too.
+    across = [1] if data * context % expert else [None, 1]
     return Layout(
-        data=draw(st.sampled_from([1, 2, 16])),
+        data=data,
         shard=shard,
         shard_group=draw(st.sampled_from([None, 8])) if shard is Sharding.ZERO3 else None,
         tensor=tensor,
@@ -32,8 +36,9 @@ def layouts(draw: st.DrawFn) -> Layout:
         pipeline=pipeline,
         virtual_stages=chunks,
         schedule=Schedule.INTERLEAVED if chunks > 1 else schedule,
-        context=draw(st.sampled_from([1, 4])),
-        expert=draw(st.sampled_from([1, 8])),
+        context=context,
+        expert=expert,
+        expert_tensor=draw(st.sampled_from(across)) if tensor > 1 else None,
         micro_batch=draw(st.sampled_from([1, 2])),
         micro_batches=draw(st.sampled_from([1, 40])),
         recompute=draw(st.sampled_from([Recompute.NONE, Recompute.FULL])),
@@ -58,6 +63,16 @@ def test_what_is_left_out_follows_from_chips_and_batch() -> None:
     """64 chips over tensor 8 and 2 stages: 4 replicas; 128 sequences in twos: 16 micro-batches."""
     found = parsed("tp 8, pp 2, mb 2", batch=128)
     assert (found.data, found.micro_batch, found.micro_batches) == (4, 2, 16)
+
+
+def test_experts_that_dp_and_cp_do_not_hold_are_spread_over_tp() -> None:
+    """64 experts' chips of 16 x 8: each expert whole, on two chips. As many as tp is no word."""
+    across = parsed("dp16,tp8,pp16,ep64,zero2,mb1x8,1f1b")
+    assert (across.expert, across.expert_tensor, across.expert_replicas) == (64, 1, 2)
+    assert across == parsed("dp16,tp8,pp16,ep64/etp1,zero2,mb1x8")
+    assert parsed("dp16,tp8,ep16").expert_tensor is None
+    assert parsed("dp16,tp8,ep16,etp8").expert_tensor is None
+    assert parsed("dp16,tp8,ep64,no-sp").expert_tensor is None
 
 
 def test_the_example_in_messages_is_one() -> None:

@@ -93,6 +93,7 @@ def test_all_of_them_can_be() -> None:
             sequence=job.sequence,
             global_batch=64,
         )
+    assert any(each.expert_tensor == 1 for each in layouts)  # type: ignore[attr-defined]
     kinds = {(each.expert > 1, each.shard_group) for each in layouts}  # type: ignore[attr-defined]
     assert (True, None) in kinds
     assert any(group for _, group in kinds)

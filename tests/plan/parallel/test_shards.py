@@ -9,7 +9,14 @@ from torchtally.plan.architecture.known import known_models
 from torchtally.plan.architecture.weights import Group, weights_of
 from torchtally.plan.parallel import shards
 from torchtally.plan.parallel.layout import Layout
-from torchtally.plan.parallel.shards import chip_weights, elements, on_chip
+from torchtally.plan.parallel.shards import (
+    Split,
+    chip_weights,
+    elements,
+    layer_on_chip,
+    on_chip,
+    rows_of,
+)
 
 WHOLE = frozenset(
     ("q down", "kv down", "router", "shared gate", "embedding to layers", "layers to head")
@@ -40,13 +47,31 @@ def test_tensor_parallelism_splits_all_but_norms() -> None:
 
 def test_a_vocabulary_is_padded() -> None:
     weight = next(weight for weight in weights_of(llama(vocabulary=1001)) if weight.name == "head")
-    assert on_chip(weight, 4, 1).shape == (251, 1024)
+    assert on_chip(weight, Split(4, 1, 4)).shape == (251, 1024)
 
 
 def test_experts_are_split_twice() -> None:
     weight = next(weight for weight in weights_of(mixture()) if weight.name == "experts in")
     assert weight.shape == (8, 4096, 1024)
-    assert on_chip(weight, 2, 4).shape == (2, 2048, 1024)
+    assert on_chip(weight, Split(2, 4, 2)).shape == (2, 2048, 1024)
+
+
+def test_experts_over_chips_of_tensor_parallelism_are_whole() -> None:
+    """8 experts over 2 x 4 chips: one each, as wide as it is; attention is split by 4 all the same.
+
+    Of 6,000 tokens of two replicas an expert gets a fourth, whatever it is split by.
+    """
+    across = Layout(data=2, tensor=4, is_sequence_parallel=True, expert=8, expert_tensor=1)
+    split = Split.of(across)
+    by_name = {weight.name: weight for weight in weights_of(mixture())}
+    assert on_chip(by_name["experts in"], split).shape == (1, 4096, 1024)
+    assert on_chip(by_name["experts out"], split).shape == (1, 1024, 2048)
+    assert on_chip(by_name["q"], split).shape == (256, 1024)
+    model = mixture(active=2)
+    kind = model.kinds[0]
+    (experts,) = [w for w in layer_on_chip(kind, model, across) if w.name == "experts in"]
+    assert rows_of(experts, kind, 3000, across) == 2 * 3000 // 4
+    assert (across.expert_chips, across.expert_replicas, across.expert_shards) == (8, 1, 1)
 
 
 def test_a_tied_embedding_is_on_both_ends_of_a_pipeline() -> None:

@@ -69,6 +69,37 @@ def test_a_mixture_gathers_its_tokens_for_each_expert() -> None:
     assert routed == 2 * plain
 
 
+def test_experts_over_tensor_parallelism_are_sent_parts_and_gather_nothing() -> None:
+    """8 experts on 2 x 4 chips: each sends its fourth of the tokens to two of them, and back; tensor
+    parallelism gathers and scatters around attention alone. Two chips to an expert gather half.
+    """
+    model = mixture(active=2)
+    across = Layout(data=2, tensor=4, is_sequence_parallel=True, expert=8, expert_tensor=1)
+    common = (model.kinds[0], model)
+    rest = (2048, MIXED, NET)
+    assert expert_traffic(*common, across, *rest).sent.value == 2 * (2 * TOKENS_BYTES / 4) * 7 / 8
+    once = 2 * TOKENS_BYTES * 3 / 4
+    assert tensor_traffic(*common, across, *rest).sent.value == once
+    halves = replace(across, expert=4, expert_tensor=2)
+    gathered = 2 * (2 * TOKENS_BYTES * 2 / 4) / 2
+    assert tensor_traffic(*common, halves, *rest).sent.value == once + gathered
+    assert expert_traffic(*common, halves, *rest).sent.value == 2 * (2 * TOKENS_BYTES / 4) * 3 / 4
+
+
+def test_gradients_of_experts_are_summed_by_those_who_have_them() -> None:
+    """16 chips: 8 experts over 4 x 2 of them, so two have each; other weights' are on four."""
+    layout = Layout(data=4, tensor=4, is_sequence_parallel=True, expert=8, expert_tensor=1)
+    experts, others = (
+        gradient_traffic(10**9, layout, MIXED, NET, of_experts=of_experts).sent.value
+        for of_experts in (True, False)
+    )
+    assert experts == 2 * 10**9 * 2 * 1 // 2
+    assert others == 2 * 10**9 * 2 * 3 // 4
+    among = groups(layout, cluster("2x8xH100-SXM"))
+    assert among.expert == RankGroup(8, 1)
+    assert among.expert_replicas == RankGroup(2, 2)
+
+
 def test_keys_and_values_go_round() -> None:
     """3 of 4 blocks of 512 tokens, 2 heads of 128 for keys and for values."""
     block = 512 * 2 * 2 * 128 * 2

@@ -12,15 +12,15 @@ from torchtally.plan.parallel.degrees import layout_in_short
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.step import Workload
 
-OPTION = re.compile(r"""--([a-z][a-z0-9-]+)(?:[ =\t]+(?:\\\n\s*)?["']?([^\s\\"'()]+))?""")
+OPTION = re.compile(r"""--([a-z][a-z0-9-]+)(?:[ =\t]+(?:\\\n\s*)?["']?(?!--)([^\s\\"'()]+))?""")
 SHARDINGS = {"no_shard": "ddp", "optim": "zero-1", "optim_grads": "zero-2",
              "optim_grads_params": "zero-3"}  # fmt: skip
 """`--data-parallel-sharding-strategy`, of --use-megatron-fsdp."""
 STRATEGIES = {words: name for name, words in SHARDINGS.items()}
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
-TENSOR, PIPELINE, CONTEXT, EXPERT = (
+TENSOR, PIPELINE, CONTEXT, EXPERT, EXPERT_TENSOR = (
     f"{name}-parallel-size"
-    for name in ("tensor-model", "pipeline-model", "context", "expert-model")
+    for name in ("tensor-model", "pipeline-model", "context", "expert-model", "expert-tensor")
 )
 
 
@@ -28,7 +28,7 @@ def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], i
     """(words of a layout, sequences of a step). Raises UsageError where it has no argument."""
     code = re.sub(r"(?m)^\s*#.*$", "", text)
     given = {option: value or "true" for option, value in OPTION.findall(code)}
-    known = (TENSOR, PIPELINE, CONTEXT, EXPERT, "micro-batch-size", "global-batch-size")
+    known = (TENSOR, PIPELINE, CONTEXT, EXPERT, EXPERT_TENSOR, "micro-batch-size", "global-batch-size")
     if not any(option in given for option in known):
         raise UsageError(f"{name}: no argument of Megatron-LM's is in it (--{TENSOR} 8, ...).")
     for option in known:
@@ -39,6 +39,8 @@ def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], i
             )
     stages = count(given, PIPELINE)
     words = degrees(tp=count(given, TENSOR), cp=count(given, CONTEXT), ep=count(given, EXPERT))
+    if EXPERT in given or EXPERT_TENSOR in given:
+        words.append(f"etp {count(given, EXPERT_TENSOR, count(given, TENSOR))}")
     if stages > 1:
         chunks = _chunks(given, stages, layers)
         words.append(f"pp {stages}x{chunks}" if chunks > 1 else f"pp {stages}")
@@ -95,7 +97,7 @@ def written(layout: Layout, workload: Workload) -> str:
         "seq-length": workload.sequence,
     }
     if workload.model.is_mixture:
-        options[EXPERT] = layout.expert
+        options |= {EXPERT: layout.expert, EXPERT_TENSOR: layout.expert_split}
     if layout.has_stages and layout.virtual_stages > 1:
         options["num-virtual-stages-per-pipeline-rank"] = layout.virtual_stages
     flags = ["sequence-parallel"] * (layout.tensor > 1 and layout.is_sequence_parallel)

@@ -21,13 +21,16 @@ Config = Mapping[str, Mapping[str, Value]]
 """By section and key."""
 
 FLAVORS = {
-    "Llama 3 8B": "8B",
-    "Llama 3.1 8B": "8B",
-    "Llama 3 70B": "70B",
-    "Llama 3.1 70B": "70B",
-    "Llama 3.1 405B": "405B",
+    "Llama 3 8B": ("llama3", "8B"),
+    "Llama 3.1 8B": ("llama3", "8B"),
+    "Llama 3 70B": ("llama3", "70B"),
+    "Llama 3.1 70B": ("llama3", "70B"),
+    "Llama 3.1 405B": ("llama3", "405B"),
+    "DeepSeek-V2 Lite": ("deepseek_v3", "16B"),
+    "DeepSeek-V2": ("deepseek_v3", "236B"),
+    "DeepSeek-V3": ("deepseek_v3", "671B"),
 }
-"""Of its model llama3."""
+"""Its names of a model and of its size."""
 SHARDINGS = {Sharding.NONE: "default", Sharding.ZERO2: "never", Sharding.ZERO3: "always"}
 """`fsdp_reshard_after_forward`: FSDP that never reshards keeps what it has gathered."""
 SCHEDULES = {Schedule.ONE_F_ONE_B: "1F1B", Schedule.INTERLEAVED: "Interleaved1F1B"}
@@ -38,8 +41,8 @@ RECOMPUTES: Mapping[Recompute, Mapping[str, Value]] = {
 }
 
 
-def flavor_of(model: Model) -> str:
-    """torchtitan's name of a model's size. Raises UsageError where it has none."""
+def flavor_of(model: Model) -> tuple[str, str]:
+    """torchtitan's names of a model and of its size. Raises UsageError where it has none."""
     if model.name not in FLAVORS:
         raise UsageError(f"{model.name} is none of torchtitan's: {', '.join(FLAVORS)}.")
     return FLAVORS[model.name]
@@ -47,6 +50,7 @@ def flavor_of(model: Model) -> str:
 
 def torchtitan_config(layout: Layout, workload: Workload) -> Config:
     """Raises UsageError for a model or a sharding that torchtitan does not have."""
+    name, flavor = flavor_of(workload.model)
     shards = 1 if layout.shard is Sharding.NONE else layout.shards // layout.context
     local_batch = layout.micro_batch * (layout.micro_batches if layout.has_stages else 1)
     parallelism: dict[str, Value] = {
@@ -57,6 +61,11 @@ def torchtitan_config(layout: Layout, workload: Workload) -> Config:
         "context_parallel_degree": layout.context,
         "pipeline_parallel_degree": layout.pipeline,
     }
+    if workload.model.is_mixture:
+        parallelism |= {
+            "expert_parallel_degree": layout.expert,
+            "expert_tensor_parallel_degree": layout.expert_split if layout.expert > 1 else 1,
+        }
     if layout.has_stages:
         chunks = layout.pipeline * layout.virtual_stages
         parallelism |= {
@@ -67,7 +76,7 @@ def torchtitan_config(layout: Layout, workload: Workload) -> Config:
             "pipeline_parallel_last_stage_less_layers": 0,
         }
     return {
-        "model": {"name": "llama3", "flavor": flavor_of(workload.model)},
+        "model": {"name": name, "flavor": flavor},
         "training": {
             "local_batch_size": local_batch,
             "global_batch_size": layout.global_batch,
@@ -81,9 +90,20 @@ def torchtitan_config(layout: Layout, workload: Workload) -> Config:
 
 def is_its(layout: Layout) -> bool:
     """Whether it has all that a layout needs."""
-    by_groups = layout.shards % layout.context == 0 and layout.expert == 1
+    by_groups = layout.shards % layout.context == 0 and _spreads_experts(layout)
     has_words = layout.shard in SHARDINGS and layout.recompute in RECOMPUTES
     return by_groups and has_words and (not layout.has_stages or layout.schedule in SCHEDULES)
+
+
+def _spreads_experts(layout: Layout) -> bool:
+    """Over all of cp, all or nothing of tp, and then over dp (distributed/parallel_dims.py)."""
+    is_across = layout.expert_split < layout.tensor
+    if layout.expert == 1:
+        return not is_across
+    first = layout.context * (layout.tensor if is_across else 1)
+    is_known = layout.expert_split in (1, layout.tensor)
+    is_shared = layout.shards * layout.tensor % layout.expert_chips == 0
+    return is_known and layout.expert % first == 0 and is_shared
 
 
 def written(layout: Layout, workload: Workload) -> str:
@@ -121,7 +141,10 @@ def layout_words(document: Mapping[str, Any], layers: int | None) -> tuple[list[
         count(parallel, f"{name}_parallel_degree") for name in ("context", "pipeline")
     )
     tensor = count(parallel, "tensor_parallel_degree")
-    words = degrees(tp=tensor, cp=context)
+    expert = count(parallel, "expert_parallel_degree")
+    words = degrees(tp=tensor, cp=context, ep=expert)
+    if expert > 1:
+        words.append(f"etp {count(parallel, 'expert_tensor_parallel_degree')}")
     if tensor > 1:
         words.append("sp")
     if shards > 0:

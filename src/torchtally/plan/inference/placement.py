@@ -14,7 +14,7 @@ from torchtally.chips import Cluster
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.model import Experts, Layer, Model, SelfAttention
 from torchtally.plan.architecture.weights import Group, Weight, layer_weights, weights_of
-from torchtally.plan.parallel.shards import on_chip
+from torchtally.plan.parallel.shards import Split, on_chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Placement:
                 yield weight, self.share(weight, kind)
         for weight in weights_of(model):
             if weight not in layers:
-                yield weight, on_chip(weight, self.tensor, 1)
+                yield weight, on_chip(weight, self._split)
 
     def share(self, weight: Weight, kind: Layer) -> Weight:
         """One chip's part of a layer's weight. A head of keys is whole, on several chips if need
@@ -81,7 +81,12 @@ class Placement:
             if weight.name in ("qkv", "qkv bias"):
                 queries = attention.heads * attention.head_dim // self.tensor
                 return replace(weight, shape=(queries + 2 * rows, *rest))
-        return on_chip(weight, self.tensor, 1)
+        return on_chip(weight, self._split)
+
+    @property
+    def _split(self) -> Split:
+        """Of weights that expert parallelism does not split."""
+        return Split(self.tensor, 1, self.tensor)
 
     def kv_heads(self, kv_heads: int) -> int:
         """Of keys and values, on one chip."""

@@ -312,7 +312,8 @@ def _block_streams(
         chosen = experts_run(block, how)
         width = chosen * block.width + block.shared_width
         routed = passes.routing(size, is_masked=chosen > block.active)
-        yield work.stream("routing", chosen * whole, routed)
+        rows = chosen * whole * layout.expert_split // layout.tensor
+        yield work.stream("routing", rows, routed)
     moved = passes.activation(block.activation, block.is_gated, how, size)
     yield work.stream("activation", tokens * width // layout.inner_split, moved)
 

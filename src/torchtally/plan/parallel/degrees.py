@@ -86,9 +86,8 @@ def _tensor_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]
             yield f"{attention.heads} heads do not divide by tp {layout.tensor}"
         if isinstance(attention, SelfAttention) and attention.kv_heads % layout.tensor:
             yield f"{attention.kv_heads} KV heads do not divide by tp {layout.tensor}"
-        if block is not None and block.width % layout.tensor:
-            what = "feed-forward" if isinstance(block, FeedForward) else "expert"
-            yield f"{what} width {block.width} does not divide by tp {layout.tensor}"
+        if isinstance(block, FeedForward) and block.width % layout.tensor:
+            yield f"feed-forward width {block.width} does not divide by tp {layout.tensor}"
         if isinstance(block, Experts) and block.shared_width % layout.tensor:
             yield f"shared expert width {block.shared_width} does not divide by tp {layout.tensor}"
     if layout.is_sequence_parallel and (sequence // layout.context) % layout.tensor:
@@ -125,18 +124,32 @@ def _context_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str
 
 
 def _expert_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:
-    counts = _expert_counts(model)
-    if layout.expert > 1 and not counts:
+    if not model.is_mixture and (layout.expert > 1 or layout.expert_tensor):
         yield f"ep {layout.expert} needs a mixture of experts"
-    for count in counts:
-        if count % layout.expert:
-            yield f"{count} experts do not divide by ep {layout.expert}"
-    if layout.replicas % layout.expert:
+    for block in _mixtures(model):
+        if block.experts % layout.expert:
+            yield f"{block.experts} experts do not divide by ep {layout.expert}"
+        if block.width % layout.expert_split:
+            name = "tp" if layout.expert_tensor is None else "etp"
+            yield f"expert width {block.width} does not divide by {name} {layout.expert_split}"
+    yield from _expert_tensor_limits(layout)
+    chips = layout.replicas * layout.tensor // layout.expert_split
+    if chips % layout.expert:
+        among = f"the {layout.replicas} chips of dp and cp"
+        if layout.expert_tensor is not None:
+            among = f"the {chips} chips of dp, cp and tp over etp {layout.expert_tensor}"
         yield (
-            f"ep {layout.expert} does not divide the {layout.replicas} chips of dp and cp, among "
-            f"which experts are spread: give dp {layout.expert // layout.context} or more, or ep "
-            f"{gcd(layout.expert, layout.replicas)}"
+            f"ep {layout.expert} does not divide {among}, among which experts are spread: give ep "
+            f"{gcd(layout.expert, chips)}, or more dp"
         )
+
+
+def _expert_tensor_limits(layout: Layout) -> Iterator[str]:
+    """Experts over chips of tensor parallelism take tokens that those do not all have."""
+    if layout.tensor % layout.expert_split:
+        yield f"etp {layout.expert_split} does not divide tp {layout.tensor}"
+    elif layout.expert_split < layout.tensor and not layout.is_sequence_parallel:
+        yield f"etp {layout.expert_split} below tp {layout.tensor} needs sp"
 
 
 def _data_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:
@@ -144,16 +157,17 @@ def _data_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:
         return
     if layout.shard is Sharding.NONE:
         yield f"groups of {layout.shard_group} without sharding"
-    if layout.replicas % layout.shard_group or layout.shard_group % layout.expert:
+    chips = layout.shard_group * layout.tensor
+    if layout.replicas % layout.shard_group or chips % layout.expert_chips:
         yield (
             f"groups of {layout.shard_group} for {layout.shard} do not divide the "
             f"{layout.replicas} chips of dp and cp, or not into ep {layout.expert}"
         )
 
 
-def _expert_counts(model: Model) -> list[int]:
+def _mixtures(model: Model) -> list[Experts]:
     blocks = (kind.feed_forward for kind in model.kinds)
-    return [block.experts for block in blocks if isinstance(block, Experts)]
+    return [block for block in blocks if isinstance(block, Experts)]
 
 
 def _tensor_meshes(mesh: Layout, model: Model, most: int) -> Iterator[Layout]:
@@ -171,10 +185,13 @@ def _context_meshes(mesh: Layout, model: Model, most: int) -> Iterator[Layout]:
 
 
 def _expert_meshes(mesh: Layout, model: Model, most: int) -> Iterator[Layout]:
-    counts = _expert_counts(model)
-    for n in divisors(mesh.replicas if counts else 1):
-        if all(count % n == 0 for count in counts):
-            yield replace(mesh, expert=n)
+    """Each expert split as all else is, or whole."""
+    counts = [block.experts for block in _mixtures(model)]
+    most = gcd(*counts)  # 0: no mixture
+    for each in (None, 1) if mesh.tensor > 1 and most else (None,):
+        chips = mesh.replicas if each is None else mesh.replicas * mesh.tensor
+        for n in divisors(gcd(chips, most) if most else 1):
+            yield replace(mesh, expert=n, expert_tensor=each)
 
 
 def divisors(number: int) -> list[int]:
@@ -194,6 +211,15 @@ def _data_suffix(layout: Layout) -> str:
 
 def _tensor_details(layout: Layout) -> str:
     return " with sp" if layout.is_sequence_parallel else ""
+
+
+def _expert_details(layout: Layout) -> str:
+    is_folded = layout.expert_split != layout.tensor
+    return f" etp {layout.expert_split}" if is_folded else ""
+
+
+def _expert_suffix(layout: Layout) -> str:
+    return _expert_details(layout).replace(" ", "/", 1).replace(" ", "")
 
 
 def _pipeline_details(layout: Layout) -> str:
@@ -278,7 +304,9 @@ DEGREES = (
         name="expert",
         short="ep",
         words="expert-parallel",
-        legend="expert parallel",
+        legend="expert parallel, /etp1 across tp, each expert on one chip",
+        details=_expert_details,
+        suffix=_expert_suffix,
         ranks=lambda layout: layout.expert,
         limits=_expert_limits,
         meshes=_expert_meshes,
@@ -317,7 +345,7 @@ def layout_text(layout: Layout) -> str:
 
 def _words(layout: Layout) -> Iterator[str]:
     for degree in DEGREES:
-        if degree.ranks(layout) > 1:
+        if degree.ranks(layout) > 1 or degree.suffix(layout):
             yield f"{degree.short} {getattr(layout, degree.name)}{degree.details(layout)}"
     yield f"micro-batch {layout.micro_batch} x{layout.micro_batches}"
     if layout.recompute is not Recompute.NONE:
@@ -331,7 +359,7 @@ def layout_in_short(layout: Layout) -> str:
 
 def _letters(layout: Layout) -> Iterator[str]:
     for degree in DEGREES:
-        if degree is DATA or degree.ranks(layout) > 1:
+        if degree is DATA or degree.ranks(layout) > 1 or degree.suffix(layout):
             yield f"{degree.short}{getattr(layout, degree.name)}{degree.suffix(layout)}"
     yield f"mb {layout.micro_batch}x{layout.micro_batches}"
     if layout.recompute is not Recompute.NONE:

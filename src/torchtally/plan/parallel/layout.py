@@ -70,7 +70,10 @@ class Layout:
     context: int = 1
     """Chips that share every sequence, with keys and values going round in a ring."""
     expert: int = 1
-    """Chips among which a mixture's experts are split: out of those of `replicas`."""
+    """Chips among which a mixture's experts are split: out of those that share a stage."""
+    expert_tensor: int | None = None
+    """Chips that share each expert. Fewer than `tensor`, and experts are spread over chips of tensor
+    parallelism, too (Megatron-LM's MoE parallel folding, arXiv 2504.14960). None: as many."""
     micro_batch: int = 1
     """Sequences that go through a stage at once."""
     micro_batches: int = 1
@@ -94,9 +97,24 @@ class Layout:
         return self.shard_group or self.replicas
 
     @property
+    def expert_split(self) -> int:
+        """Among how many chips each expert's inner width is split."""
+        return self.expert_tensor or self.tensor
+
+    @property
+    def expert_chips(self) -> int:
+        """That have all experts together, once."""
+        return self.expert * self.expert_split
+
+    @property
+    def expert_replicas(self) -> int:
+        """Chips that hold the same part of the same experts."""
+        return self.replicas * self.tensor // self.expert_chips
+
+    @property
     def expert_shards(self) -> int:
-        """Among how many chips the states of one expert are shared."""
-        return max(1, self.shards // self.expert)
+        """Among how many of them the states of one expert are shared."""
+        return max(1, self.shards * self.tensor // self.expert_chips)
 
     @property
     def global_batch(self) -> int:

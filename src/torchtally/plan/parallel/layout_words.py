@@ -15,7 +15,7 @@ from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 
 EXAMPLE = "dp 16/z2, tp 8, pp 8x5, cp 2, ep 64, mb 1x8, full"
 
-FIELDS = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert",
+FIELDS = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "etp": "expert_tensor",
           "mb": "micro_batch", "micro-batch": "micro_batch"}  # fmt: skip
 """Of `Layout`, by the word before a number."""
 TIMES = {"pp": "virtual_stages", "mb": "micro_batches", "micro-batch": "micro_batches"}
@@ -44,13 +44,14 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
     "is_sequence_parallel": SEQUENCE_PARALLEL,
 }
 """Words for the values of the layout's other fields."""
-NUMBERED = re.compile(r"(micro-batch|[a-z]{2})(\d+)(?:x(\d+))?")
+NUMBERED = re.compile(r"(micro-batch|etp|[a-z]{2})(\d+)(?:x(\d+))?")
 GROUPED = re.compile(r"(z3|zero-?3|fsdp):(\d+)")
 
 
 def parse_layout(text: str, chips: int, global_batch: int | None, base: Layout) -> Layout:
     """`base` with what the text says. Replicas that it does not say are all chips that remain, and
-    micro-batches those of the step. Raises UsageError for words that it does not know.
+    micro-batches those of the step. Experts that do not spread over dp and cp are spread over tp,
+    too, each of them whole. Raises UsageError for words that it does not know.
     """
     fields: dict[str, Any] = {}
     for word in _words(text):
@@ -63,6 +64,9 @@ def parse_layout(text: str, chips: int, global_batch: int | None, base: Layout) 
     layout = replace(base, **fields)
     if "data" not in fields:
         layout = replace(layout, data=max(1, chips // (layout.chips // layout.data)))
+    is_across = layout.replicas % layout.expert > 0 and layout.is_sequence_parallel
+    each = fields.get("expert_tensor", 1 if is_across else None)
+    layout = replace(layout, expert_tensor=None if each == layout.tensor else each)
     if "micro_batches" not in fields and global_batch is not None:
         each = max(1, global_batch // (layout.data * layout.micro_batch))
         layout = replace(layout, micro_batches=each)
@@ -71,7 +75,7 @@ def parse_layout(text: str, chips: int, global_batch: int | None, base: Layout) 
 
 def _words(text: str) -> list[str]:
     """Each with its number: "dp 16/z2" is "dp16" and "z2", "interleaved x5" is one word."""
-    joined = re.sub(r"\b(micro-batch|[a-z]{2})[ =]+(?=\d)", r"\1", text.lower().strip())
+    joined = re.sub(r"\b(micro-batch|etp|[a-z]{2})[ =]+(?=\d)", r"\1", text.lower().strip())
     joined = re.sub(r"(?<=[\da-z]) +x *(?=\d)", "x", joined)
     return [word for word in re.split(r"[\s,/]+", joined) if word and word not in SILENT]
 

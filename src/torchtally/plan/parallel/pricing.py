@@ -57,12 +57,13 @@ Rest = ParamSpec("Rest")
 Method = Callable[Concatenate["Pricing", Layout, Rest], T]
 
 ALL = tuple(degree.name for degree in DEGREES)
-WEIGHTS = (*ALL, "shard", "shard_group")
+WEIGHTS = (*ALL, "expert_split", "shard", "shard_group")
 """What a chip's weights and their groups depend on."""
-WORK = (*(degree.name for degree in IN_LAYERS), "is_sequence_parallel", "micro_batch", "kernel",
+WORK = (*(degree.name for degree in IN_LAYERS), "expert_split", "is_sequence_parallel", "micro_batch", "kernel",
         "implementation")  # fmt: skip
 """What a chip's compute for one micro-batch in a layer depends on, but for recomputation."""
-ACTIVATIONS = (*(name for name in WORK if name != "expert"), "recompute", "is_exchanged")
+ACTIVATIONS = (*(name for name in WORK if not name.startswith("expert")), "recompute",
+               "is_exchanged")  # fmt: skip
 """What a chip keeps of one micro-batch depends on: balanced experts bring it as many tokens however
 they are split."""
 LAYER = (*WORK, "recompute")
@@ -249,7 +250,7 @@ class Pricing:
 
     @once(*LAYER, "is_accumulating")
     def _pieces(self, layout: Layout) -> Pieces:
-        whole = replace(layout, expert=1)  # as all that is no mixture sees it: computed once
+        whole = replace(layout, expert=1, expert_tensor=None)  # as all that is no mixture sees it: computed once
         layers = (
             self._layer(layout if isinstance(kind.feed_forward, Experts) else whole, number)
             for number, kind in enumerate(self.workload.model.kinds)

@@ -239,7 +239,8 @@ def _sharings(mesh: Layout, workload: Workload, choices: Choices) -> Iterator[Sh
         if shard is Sharding.NONE or mesh.replicas > 1:
             yield shard, None
     near = workload.cluster.node_size // mesh.tensor
-    is_possible = near > 1 and mesh.replicas % near == 0 and near % mesh.expert == 0
+    is_split = near * mesh.tensor % mesh.expert_chips == 0
+    is_possible = near > 1 and mesh.replicas % near == 0 and is_split
     if Sharding.ZERO3 in choices.shards and is_possible and near < mesh.replicas:
         yield Sharding.ZERO3, near
 

@@ -3,13 +3,14 @@
 Megatron-LM's split (Shoeybi et al. 2019, arXiv 1909.08053, section 3): of two projections that
 follow each other, the first by its outputs and the second by its inputs; embedding and head by
 vocabulary, padded where it does not divide. Norms, routers and what compresses latent attention are
-on every chip. Experts are split among the chips of expert parallelism, and each by tensor
-parallelism as any feed-forward.
+on every chip. Experts are split among the chips of expert parallelism, and each, like any
+feed-forward, by tensor parallelism or among fewer chips.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Experts, Layer, Model
@@ -33,6 +34,20 @@ BY_INPUTS = frozenset(("attention output", "down", "mixer out", "mixer parts"))
 EXPERTS_BY_OUTPUTS = frozenset(("experts in", "experts in bias"))
 
 
+class Split(NamedTuple):
+    """Among how many chips weights are split."""
+
+    tensor: int
+    expert: int
+    """Experts, each of them whole."""
+    expert_tensor: int
+    """Each expert."""
+
+    @classmethod
+    def of(cls, layout: Layout) -> "Split":
+        return cls(layout.tensor, layout.expert, layout.expert_split)
+
+
 @dataclass(frozen=True, slots=True)
 class ChipWeights:
     """The weights of one chip, by where they stand in a pipeline."""
@@ -50,11 +65,11 @@ class ChipWeights:
 
 def chip_weights(model: Model, layout: Layout) -> ChipWeights:
     """What a chip of this layout holds of the model."""
-    return _chip_weights(model, layout.tensor, layout.expert, layout.pipeline > 1)
+    return _chip_weights(model, Split.of(layout), layout.pipeline > 1)
 
 
 @lru_cache(maxsize=1024)
-def _chip_weights(model: Model, tensor: int, expert: int, has_stages: bool) -> ChipWeights:
+def _chip_weights(model: Model, split: Split, has_stages: bool) -> ChipWeights:
     layers = [layer_weight for kind in model.kinds for layer_weight in layer_weights(kind, model)]
     outside = [weight for weight in weights_of(model) if weight not in layers]
     embedding = [weight for weight in outside if weight.group is Group.EMBEDDING]
@@ -64,7 +79,7 @@ def _chip_weights(model: Model, tensor: int, expert: int, has_stages: bool) -> C
             replace(weight, group=Group.HEAD) for weight in embedding if weight.name == "embedding"
         ]
     here, first, last = (
-        tuple(on_chip(weight, tensor, expert) for weight in group)
+        tuple(on_chip(weight, split) for weight in group)
         for group in (layers, embedding, head)
     )
     return ChipWeights(here, model.layers, first, last)
@@ -72,15 +87,13 @@ def _chip_weights(model: Model, tensor: int, expert: int, has_stages: bool) -> C
 
 def layer_on_chip(kind: Layer, model: Model, layout: Layout) -> tuple[Weight, ...]:
     """The weights of one layer of this kind on one chip."""
-    return _layer_on_chip(kind, model, layout.tensor, layout.expert)
+    return _layer_on_chip(kind, model, Split.of(layout))
 
 
 @lru_cache(maxsize=1024)
-def _layer_on_chip(kind: Layer, model: Model, tensor: int, expert: int) -> tuple[Weight, ...]:
+def _layer_on_chip(kind: Layer, model: Model, split: Split) -> tuple[Weight, ...]:
     one = replace(kind, count=1)
-    return tuple(
-        on_chip(layer_weight, tensor, expert) for layer_weight in layer_weights(one, model)
-    )
+    return tuple(on_chip(layer_weight, split) for layer_weight in layer_weights(one, model))
 
 
 def rows_of(weight: Weight, kind: Layer, tokens: int, layout: Layout) -> int:
@@ -92,7 +105,8 @@ def rows_of(weight: Weight, kind: Layer, tokens: int, layout: Layout) -> int:
     block = kind.feed_forward
     if weight.group is Group.EXPERTS and isinstance(block, Experts):
         chosen = experts_run(block, layout.implementation)
-        return max(1, tokens * layout.expert * chosen // block.experts)
+        gathered = tokens * layout.expert_chips // layout.tensor
+        return max(1, gathered * chosen // block.experts)
     return tokens
 
 
@@ -102,15 +116,16 @@ def experts_run(experts: Experts, implementation: Implementation) -> int:
     return experts.experts if is_eager and experts.are_all_run else experts.active
 
 
-def on_chip(weight: Weight, tensor: int, expert: int) -> Weight:
+def on_chip(weight: Weight, split: Split) -> Weight:
     """The part of a weight that one chip holds."""
     first, *rest = weight.shape
     if weight.group is Group.EXPERTS:
-        return replace(weight, shape=(first // expert, *_of_expert(weight, rest, tensor)))
+        inner = _of_expert(weight, rest, split.expert_tensor)
+        return replace(weight, shape=(first // split.expert, *inner))
     if weight.name in BY_OUTPUTS:
-        return replace(weight, shape=(-(-first // tensor), *rest))
+        return replace(weight, shape=(-(-first // split.tensor), *rest))
     if weight.name in BY_INPUTS:
-        return replace(weight, shape=(first, *rest[:-1], rest[-1] // tensor))
+        return replace(weight, shape=(first, *rest[:-1], rest[-1] // split.tensor))
     return weight
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchtally.chips import Cluster
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.activations.setting import Implementation
-from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model
+from torchtally.plan.architecture.model import Experts, FeedForward, LatentAttention, Layer, Model
 from torchtally.plan.closed_form import (
     Bytes,
     BytesEach,
@@ -57,6 +57,7 @@ class Groups:
     copies: RankGroup
     """Those that hold the same share of them, one in each group of `shards`."""
     expert: RankGroup
+    expert_replicas: RankGroup
     expert_shards: RankGroup
     stages_cross_nodes: bool
 
@@ -64,15 +65,15 @@ class Groups:
 def groups(layout: Layout, cluster: Cluster) -> Groups:
     """By Megatron-LM's order of chips: tensor, context, data, pipeline."""
     t, replicas, shards = layout.tensor, layout.replicas, layout.shards
-    e = layout.expert
     return Groups(
         tensor=group(t, 1, cluster),
         context=group(layout.context, t, cluster),
         replicas=group(replicas, t, cluster),
         shards=group(shards, t, cluster),
         copies=group(replicas // shards, t * shards, cluster),
-        expert=group(e, t, cluster),
-        expert_shards=group(layout.expert_shards, t * e, cluster),
+        expert=group(layout.expert, layout.expert_split, cluster),
+        expert_replicas=group(layout.expert_replicas, layout.expert_chips, cluster),
+        expert_shards=group(layout.expert_shards, layout.expert_chips, cluster),
         stages_cross_nodes=layout.chips > cluster.node_size,
     )
 
@@ -84,17 +85,19 @@ def tensor_traffic(
 
     Two all-reduces, or with sequence parallelism an all-gather and a reduce-scatter for each of
     them, which send as much. Backward sends the same again, and full recomputation too. Of a
-    mixture, what is routed to experts is gathered: as often as there are experts for a token.
+    mixture, what is routed to experts is gathered by the chips that share each expert: as often as
+    there are experts for a token.
     """
     plain = _tokens_bytes(model, layout, sequence, recipe)
-    block = layer.feed_forward
-    met = block.active + bool(block.shared_width) if isinstance(block, Experts) else 1
-    routed = plain if met == 1 else _times(met, plain)
+    block, t, shared_by = layer.feed_forward, layout.tensor, layout.expert_split
     parts = {}
     if layer.has_mixer:
-        parts["attention"] = _summing(plain, layout, cluster)
-    if block is not None:
-        parts["feed_forward"] = _summing(routed, layout, cluster)
+        parts["attention"] = _summing(plain, t, layout, cluster)
+    if isinstance(block, Experts):
+        routed = _gathered_rows_bytes(plain, block.active, shared_by, t)
+        parts["experts"] = _summing(routed, shared_by, layout, cluster)
+    if isinstance(block, FeedForward) or (isinstance(block, Experts) and block.shared_width):
+        parts["feed_forward"] = _summing(plain, t, layout, cluster)
     return add_up("tensor parallelism", parts)
 
 
@@ -102,7 +105,8 @@ def outer_tensor_traffic(
     model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
     """Of one micro-batch, forward and backward: embedding and head, each split by vocabulary."""
-    once = _summing(_tokens_bytes(model, layout, sequence, recipe), layout, cluster)
+    tokens = _tokens_bytes(model, layout, sequence, recipe)
+    once = _summing(tokens, layout.tensor, layout, cluster)
     return repeat("embedding and head", once, of(2, Unit.COUNT), "forward and backward")
 
 
@@ -168,7 +172,7 @@ def expert_traffic(
         return nothing("expert parallelism")
     tokens = _tokens_bytes(model, layout, sequence, recipe)
     routed = _routed_bytes(tokens, block.active, layout.stream_split)
-    among = group(layout.expert, layout.tensor, cluster)
+    among = group(layout.expert, layout.expert_split, cluster)
     if layout.implementation is Implementation.FUSED and among.nodes > 1:
         once = _once_a_node(routed, block.active, among, cluster)
     else:
@@ -237,9 +241,7 @@ def gradient_traffic(
     among = groups(layout, cluster)
     size = _bytes(parameters, recipe.gradient_bytes).with_name("gradients")
     if layout.shard is Sharding.NONE:
-        copies = group(
-            layout.replicas // (layout.expert if of_experts else 1), layout.tensor, cluster
-        )
+        copies = among.expert_replicas if of_experts else among.replicas
         return all_reduce(size, copies, cluster)
     shards = among.expert_shards if of_experts else among.shards
     parts = {"in_group": reduce_scatter(size, shards, cluster)}
@@ -270,9 +272,9 @@ def gathered_itemsize_bytes(recipe: Recipe) -> int:
     return min(recipe.weight_bytes, DTYPE_BYTES[recipe.activations])
 
 
-def _summing(payload: Quantity, layout: Layout, cluster: Cluster) -> Traffic:
-    """The partial sums of tensor parallelism made whole, once."""
-    among = group(layout.tensor, 1, cluster)
+def _summing(payload: Quantity, chips: int, layout: Layout, cluster: Cluster) -> Traffic:
+    """The partial sums of tensor parallelism among so many chips made whole, once."""
+    among = group(chips, 1, cluster)
     if not layout.is_sequence_parallel:
         return all_reduce(payload, among, cluster)
     parts = {
@@ -295,9 +297,9 @@ def _micro_batch_bytes(
     return "batch * sequence / context * width * itemsize"
 
 
-@closed_form("routed", Unit.BYTES)
-def _times(times: Count, each: Bytes) -> str:
-    return "times * each"
+@closed_form("rows", Unit.BYTES, "each chip of tensor parallelism routes its part of the tokens")
+def _gathered_rows_bytes(tokens: Bytes, active: Count, shared_by: Chips, tensor: Chips) -> str:
+    return "tokens * active * shared_by / tensor"
 
 
 @closed_form("share", Unit.BYTES)
