@@ -82,6 +82,23 @@ def test_experts_across_tensor_parallelism_are_written_and_read(
     )
 
 
+def test_stages_that_do_not_divide_are_megatrons_layout(tmp_path: Path) -> None:
+    """61 layers over 8 stages of two chunks: 13 chunks of four, three of three."""
+    uneven = Layout(
+        data=8, pipeline=8, schedule=Schedule.INTERLEAVED, virtual_stages=2, micro_batches=8
+    )
+    text = FRAMEWORKS["megatron"].written(uneven, MIXTURE)
+    line = f"--pipeline-model-parallel-layout Et*4|{'t*4|' * 12}{'t*3|' * 2}t*3L\n"
+    assert line in text
+    place = written(tmp_path, "train.sh", text)
+    words = configuration(place, 61).words
+    assert parse_layout(words, 64, uneven.global_batch, Layout()) == uneven
+    folded = (
+        "--pipeline-model-parallel-size 16 --pipeline-model-parallel-layout 'Et*3|(tt|)*29,m|L'"
+    )
+    assert configuration(written(tmp_path, "folded.sh", folded), 61).words == "pp 16x2, ddp"
+
+
 def test_megatron_splits_experts_as_all_else_unless_told(tmp_path: Path) -> None:
     text = "--tensor-model-parallel-size 4 --sequence-parallel --expert-model-parallel-size 8"
     found = configuration(written(tmp_path, "train.sh", text), 32)

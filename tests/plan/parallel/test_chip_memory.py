@@ -172,8 +172,8 @@ def test_splitting_layers_never_holds_more(a: int, b: int, pipeline: int, model:
 
 
 def test_experts_over_tensor_parallelism_are_shared_by_those_who_have_them() -> None:
-    """8 x 4 chips, 8 experts over 8 of them: an eighth each, its states shared by the four that have
-    it; what is not an expert's is split by 4 and shared by 8.
+    """8 x 4 chips, 8 experts over 8 of them: an eighth each, its states shared by the four that
+    have it; what is not an expert's is split by 4 and shared by 8.
     """
     model = mixture(experts=8)
     experts = 8 * 8 * (2 * 2048 + 2048) * 1024

@@ -55,7 +55,7 @@ BAD = {
     "layers": (Layout(pipeline=16), "8 layers are fewer than pp 16"),
     "chunks": (
         Layout(pipeline=4, virtual_stages=4, schedule=Schedule.INTERLEAVED, micro_batches=4),
-        "8 layers do not divide by pp 4 x 4 chunks",
+        "8 layers are fewer than pp 4x4",
     ),
     "a schedule without its chunks": (
         Layout(pipeline=8, schedule=Schedule.INTERLEAVED, micro_batches=8),

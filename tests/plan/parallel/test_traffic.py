@@ -70,8 +70,9 @@ def test_a_mixture_gathers_its_tokens_for_each_expert() -> None:
 
 
 def test_experts_over_tensor_parallelism_are_sent_parts_and_gather_nothing() -> None:
-    """8 experts on 2 x 4 chips: each sends its fourth of the tokens to two of them, and back; tensor
-    parallelism gathers and scatters around attention alone. Two chips to an expert gather half.
+    """8 experts on 2 x 4 chips: each sends its fourth of the tokens to two of them, and back;
+    tensor parallelism gathers and scatters around attention alone. Two chips to an expert gather
+    half.
     """
     model = mixture(active=2)
     across = Layout(data=2, tensor=4, is_sequence_parallel=True, expert=8, expert_tensor=1)

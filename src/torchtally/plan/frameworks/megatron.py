@@ -13,6 +13,9 @@ from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.step import Workload
 
 OPTION = re.compile(r"""--([a-z][a-z0-9-]+)(?:[ =\t]+(?:\\\n\s*)?["']?(?!--)([^\s\\"'()]+))?""")
+LAYOUT = "pipeline-model-parallel-layout"
+LAYOUT_GIVEN = re.compile(rf"""--{LAYOUT}[ =]+["']?([^\s"']+)""")
+"""Its value has parentheses."""
 SHARDINGS = {"no_shard": "ddp", "optim": "zero-1", "optim_grads": "zero-2",
              "optim_grads_params": "zero-3"}  # fmt: skip
 """`--data-parallel-sharding-strategy`, of --use-megatron-fsdp."""
@@ -28,7 +31,17 @@ def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], i
     """(words of a layout, sequences of a step). Raises UsageError where it has no argument."""
     code = re.sub(r"(?m)^\s*#.*$", "", text)
     given = {option: value or "true" for option, value in OPTION.findall(code)}
-    known = (TENSOR, PIPELINE, CONTEXT, EXPERT, EXPERT_TENSOR, "micro-batch-size", "global-batch-size")
+    if uneven := LAYOUT_GIVEN.search(code):
+        given[LAYOUT] = uneven[1]
+    known = (
+        TENSOR,
+        PIPELINE,
+        CONTEXT,
+        EXPERT,
+        EXPERT_TENSOR,
+        "micro-batch-size",
+        "global-batch-size",
+    )
     if not any(option in given for option in known):
         raise UsageError(f"{name}: no argument of Megatron-LM's is in it (--{TENSOR} 8, ...).")
     for option in known:
@@ -58,11 +71,26 @@ def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], i
 
 def _chunks(given: dict[str, str], stages: int, layers: int | None) -> int:
     """Of layers on each chip."""
+    if LAYOUT in given:
+        return max(1, _chunks_of(given[LAYOUT]) // stages)
     if "num-virtual-stages-per-pipeline-rank" in given:
         return count(given, "num-virtual-stages-per-pipeline-rank")
     each = count(given, "num-layers-per-virtual-pipeline-stage", 0)
     layers = count(given, "num-layers", layers or 0)
     return max(1, layers // (stages * each)) if each else 1
+
+
+def _uneven(layers: int, chunks: int) -> str:
+    """Layers (t) of each chunk, the longer ones first, between embedding (E) and loss (L)."""
+    least, more = divmod(layers, chunks)
+    counts = [least + 1] * more + [least] * (chunks - more)
+    return f"E{'|'.join(f't*{count}' for count in counts)}L"
+
+
+def _chunks_of(layout: str) -> int:
+    """In a layout as Megatron-LM reads it, in which "(t|)*3" is "t|t|t|"."""
+    repeated = re.compile(r"\(([^()]*)\)\*(\d+)")
+    return repeated.sub(lambda found: found[1] * int(found[2]), layout).count("|") + 1
 
 
 def _sharding(given: dict[str, str], name: str) -> str:
@@ -98,7 +126,9 @@ def written(layout: Layout, workload: Workload) -> str:
     }
     if workload.model.is_mixture:
         options |= {EXPERT: layout.expert, EXPERT_TENSOR: layout.expert_split}
-    if layout.has_stages and layout.virtual_stages > 1:
+    if workload.model.layers % (layout.pipeline * layout.virtual_stages):
+        options[LAYOUT] = _uneven(workload.model.layers, layout.pipeline * layout.virtual_stages)
+    elif layout.has_stages and layout.virtual_stages > 1:
         options["num-virtual-stages-per-pipeline-rank"] = layout.virtual_stages
     flags = ["sequence-parallel"] * (layout.tensor > 1 and layout.is_sequence_parallel)
     if layout.shard is not Sharding.NONE:

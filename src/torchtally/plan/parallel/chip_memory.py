@@ -19,7 +19,7 @@ from torchtally.plan.activations.setting import setting_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.closed_form import Bytes, Count, Number, closed_form
 from torchtally.plan.parallel.degrees import DEGREES
-from torchtally.plan.parallel.layout import Layout, spread_over
+from torchtally.plan.parallel.layout import Layout, chunks_as_long, spread_over
 from torchtally.plan.parallel.pipeline import in_flight
 from torchtally.plan.parallel.states import ChipStates
 from torchtally.plan.quantity import Quantity, derive, of, total
@@ -93,9 +93,10 @@ def memory_of_stage(
     activations: StageActivations,
     outside: Quantity,
     stage: int,
+    layers: int,
 ) -> ChipMemory:
-    """What is on a chip of this stage, from its parts."""
-    flying = flying_on(layout, stage)
+    """What is on a chip of this stage of so many layers' pipeline, from its parts."""
+    flying = flying_on(layout, stage, layers)
     kept = kept_bytes(activations.layers, flying)
     last = at_the_end(layout, activations)
     parts = {
@@ -109,14 +110,14 @@ def memory_of_stage(
     )
 
 
-def flying_on(layout: Layout, stage: int) -> Quantity:
+def flying_on(layout: Layout, stage: int, layers: int) -> Quantity:
     """Micro-batches whose activations a stage keeps."""
     return in_flight(
         layout.schedule,
         layout.pipeline,
         layout.micro_batches,
         stage=stage,
-        virtual_stages=layout.virtual_stages,
+        virtual_stages=chunks_as_long(layers, layout.pipeline, layout.virtual_stages),
     )
 
 

@@ -129,7 +129,7 @@ def head_work(model: Model, layout: Layout, sequence: int, work: KernelTimes) ->
     if inner != model.width:
         # From the layers' width to the head's, and before them from the embedding's.
         matrices += 2 * [Weight("narrowing", Group.HEAD, (inner, model.width))]
-    products = _sums([tuple(work.products(matrix, tokens)) for matrix in matrices])
+    products = _sums([work.products(matrix, tokens) for matrix in matrices])
     size = recipe.activation_bytes
     streams = [
         work.stream("loss", tokens * vocabulary, passes.loss(layout.implementation, size)),
@@ -203,9 +203,7 @@ def _products(
 ) -> Products:
     """All products with the layer's weights."""
     matrices = [weight for weight in weights if weight.uses]
-    products = [
-        tuple(work.products(weight, rows_of(weight, kind, tokens, layout))) for weight in matrices
-    ]
+    products = [work.products(weight, rows_of(weight, kind, tokens, layout)) for weight in matrices]
     names = {weight.name for weight in products_again(kind, model)}
     pairs = zip(matrices, products, strict=True)
     return _sums(products, [product[0] for weight, product in pairs if weight.name in names])

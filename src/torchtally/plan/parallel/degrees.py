@@ -32,7 +32,7 @@ def _no_choice(mesh: Layout, model: Model, most: int) -> Iterator[Layout]:
     yield mesh
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Degree:
     """One kind of parallelism."""
 
@@ -60,6 +60,8 @@ class Degree:
     """The same backward, where it is not what the forward pass sends."""
     ends_traffic: Callable[..., Traffic] | None = None
     """What the embedding and the head send, forward and backward."""
+    is_of_experts: bool = False
+    """What others send in layers is the same however many chips experts are split among."""
     is_behind_attention: bool = False
     """Overlaps with attention alone, not with all of the layer's compute."""
     overlap: float
@@ -95,11 +97,9 @@ def _tensor_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]
 
 
 def _pipeline_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:
-    if model.layers < layout.pipeline:
-        yield f"{model.layers} layers are fewer than pp {layout.pipeline}"
     chunks = layout.virtual_stages
-    if chunks > 1 and model.layers % (layout.pipeline * chunks):
-        yield f"{model.layers} layers do not divide by pp {layout.pipeline} x {chunks} chunks"
+    if model.layers < layout.pipeline * chunks:
+        yield f"{model.layers} layers are fewer than pp {layout.pipeline}{_chunks(layout)}"
     is_interleaved = layout.schedule is Schedule.INTERLEAVED
     if is_interleaved != (layout.virtual_stages > 1):
         yield f"schedule {layout.schedule} with {layout.virtual_stages} chunks of layers per chip"
@@ -311,6 +311,7 @@ DEGREES = (
         limits=_expert_limits,
         meshes=_expert_meshes,
         layer_traffic=expert_traffic,
+        is_of_experts=True,
         # Experts wait for their tokens. DeepSeek-V3 overlaps it with another batch (DualPipe).
         overlap=0.0,
         overlapped="expert all-to-all",

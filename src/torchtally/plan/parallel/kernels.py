@@ -3,10 +3,10 @@
 M, K, N: (M, K) @ (K, N).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
@@ -44,21 +44,30 @@ class KernelTimes:
     pace: Pace = BEST
     fused: Fused | None = None
     """Whose attention kernel runs; None: PyTorch's choice."""
+    times: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+    """Of products and passes asked for before: attention's recur however experts are split."""
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
         return self.pace.passes * bandwidth_bytes_per_s(self.chip)
 
-    def products(self, matrix: Weight, rows: int, name: str = "") -> Iterable[Quantity]:
+    def products(self, matrix: Weight, rows: int, name: str = "") -> tuple[Quantity, ...]:
         """Through a matrix or several: forward, its input's gradient, its own."""
-        *stacked, N, K = matrix.shape
+        key = (name or matrix.name, matrix.shape, rows)
+        if key not in self.times:
+            self.times[key] = tuple(self._products(*key))
+        products: tuple[Quantity, ...] = self.times[key]
+        return products
+
+    def _products(self, name: str, shape: tuple[int, ...], rows: int) -> Iterator[Quantity]:
+        *stacked, N, K = shape
         batch = stacked[0] if stacked else 1
         for kind, (m, n, k) in {
             "": (rows, N, K),
             ", gradient of the input": (rows, K, N),
             ", gradient of the weight": (N, K, rows),
         }.items():
-            yield self.product((name or matrix.name) + kind, batch, m, n, k)
+            yield self.product(name + kind, batch, m, n, k)
 
     def product(self, name: str, batch: int, M: int, N: int, K: int) -> Quantity:
         size = DTYPE_BYTES.get(self.recipe.products, 4)
@@ -79,6 +88,13 @@ class KernelTimes:
 
     def stream(self, name: str, count: int, moved: MemoryPasses) -> PassTimes:
         """Over so many elements, forward and backward."""
+        key = (name, count, moved)
+        if key not in self.times:
+            self.times[key] = self._stream(*key)
+        stream: PassTimes = self.times[key]
+        return stream
+
+    def _stream(self, name: str, count: int, moved: MemoryPasses) -> PassTimes:
         rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
         speed = self.pace.passes * rate(self.chip)
         place_s = finding_s(1, PLACES_PER_S, self.chip)

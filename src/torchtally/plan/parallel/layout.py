@@ -44,11 +44,21 @@ class Schedule(StrEnum):
     """The same with twice the memory and no bubble in the best case."""
 
 
+ZERO_BUBBLE = (Schedule.ZB_H1, Schedule.ZB_H2)
+
+
 def spread_over(layers: int, stages: int) -> float:
     """Among how many stages layers are spread, as the fullest stage has them: the stages, or fewer
     where layers do not divide (61 over 16: four on the fullest, as over 15.25).
     """
     return stages if layers % stages == 0 else layers / ceil(layers / stages)
+
+
+def chunks_as_long(layers: int, stages: int, chunks: int) -> float:
+    """How many chunks like its longest the fullest stage has: all, or fewer where layers do not
+    divide (61 over 16 x 3: four layers in two chunks of one and one of two, as in two of two).
+    """
+    return ceil(layers / stages) / ceil(layers / (stages * chunks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +82,8 @@ class Layout:
     expert: int = 1
     """Chips among which a mixture's experts are split: out of those that share a stage."""
     expert_tensor: int | None = None
-    """Chips that share each expert. Fewer than `tensor`, and experts are spread over chips of tensor
-    parallelism, too (Megatron-LM's MoE parallel folding, arXiv 2504.14960). None: as many."""
+    """Chips that share each expert. Fewer than `tensor`, and experts are spread over chips of
+    tensor parallelism, too (MoE parallel folding, arXiv 2504.14960). None: as many."""
     micro_batch: int = 1
     """Sequences that go through a stage at once."""
     micro_batches: int = 1
@@ -150,9 +160,14 @@ class Layout:
         return self.micro_batch * sequence // self.context
 
     @property
+    def has_experts_apart(self) -> bool:
+        """Chips send each other tokens for their experts."""
+        return self.expert > 1
+
+    @property
     def is_exchanged(self) -> bool:
         """Recomputation keeps what chips with different experts send each other."""
-        return self.expert > 1 and self.recompute is Recompute.OPERATORS
+        return self.has_experts_apart and self.recompute is Recompute.OPERATORS
 
     @property
     def activation_options(self) -> Options:

@@ -15,8 +15,8 @@ from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 
 EXAMPLE = "dp 16/z2, tp 8, pp 8x5, cp 2, ep 64, mb 1x8, full"
 
-FIELDS = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "etp": "expert_tensor",
-          "mb": "micro_batch", "micro-batch": "micro_batch"}  # fmt: skip
+FIELDS = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert",
+          "etp": "expert_tensor", "mb": "micro_batch", "micro-batch": "micro_batch"}  # fmt: skip
 """Of `Layout`, by the word before a number."""
 TIMES = {"pp": "virtual_stages", "mb": "micro_batches", "micro-batch": "micro_batches"}
 """Of what stands behind an x."""

@@ -1,6 +1,7 @@
 """Pipelines: how long stages wait for each other, and for how many micro-batches they keep memory.
 
-p: stages.  m: micro-batches.  v: chunks of layers on each chip (virtual stages).
+p: stages.  m: micro-batches.  v: chunks of layers on each chip (virtual stages), as many as would
+be as long as the longest where layers do not divide (`chunks_as_long`).
 F, B, W: seconds of a micro-batch on a stage, forward, backward to its input, backward to its
 weights. Where a paper's backward is one, it is B + W.
 """
@@ -45,7 +46,7 @@ def bubble_s(
     terms = {
         "stages": of(stages, Unit.COUNT),
         **{word: of(amount, Unit.SECONDS) for word, amount in seconds.items()},
-        "virtual_stages": of(virtual_stages, Unit.COUNT),
+        "virtual_stages": of(virtual_stages, Unit.NUMBER),
     }
     used = {word: terms[word] for word in words_of(formula)}
     return derive("bubble", Unit.SECONDS, formula, source, str(schedule), **used)
@@ -109,7 +110,8 @@ def in_flight(
         "stages": stages,
         "stage": stage,
         "micro_batches": micro_batches,
-        "virtual_stages": virtual_stages,
     }
-    used = {word: of(counts[word], Unit.COUNT) for word in counts if word in words_of(formula)}
+    terms = {word: of(count, Unit.COUNT) for word, count in counts.items()}
+    terms["virtual_stages"] = of(virtual_stages, Unit.NUMBER)
+    used = {word: terms[word] for word in words_of(formula) if word in terms}
     return derive("micro-batches in flight", Unit.NUMBER, formula, source, note, **used)

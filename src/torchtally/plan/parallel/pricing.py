@@ -28,18 +28,20 @@ from torchtally.plan.parallel.chip_memory import (
     stage_activations,
 )
 from torchtally.plan.parallel.communication import Traffic
-from torchtally.plan.parallel.degrees import DEGREES, IN_LAYERS, Degree
+from torchtally.plan.parallel.compute import layer_work
+from torchtally.plan.parallel.degrees import IN_LAYERS, Degree
 from torchtally.plan.parallel.delays import contention_s, host_s, slow_s, stragglers_s
-from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.layout import ZERO_BUBBLE, Layout, chunks_as_long, spread_over
 from torchtally.plan.parallel.pace import BEST, MIXTURES_SLOWER, ROUND_LAUNCHES, SLOWER
 from torchtally.plan.parallel.pipeline import bubble_s
 from torchtally.plan.parallel.stage import (
     EndsWork,
     LayerWork,
     Pieces,
+    Sends,
     StageTime,
     ends_chip_work,
-    layer_chip_work,
+    layer_sends_s,
     pieces,
     stage_time,
 )
@@ -56,12 +58,13 @@ T = TypeVar("T")
 Rest = ParamSpec("Rest")
 Method = Callable[Concatenate["Pricing", Layout, Rest], T]
 
-ALL = tuple(degree.name for degree in DEGREES)
-WEIGHTS = (*ALL, "expert_split", "shard", "shard_group")
-"""What a chip's weights and their groups depend on."""
-WORK = (*(degree.name for degree in IN_LAYERS), "expert_split", "is_sequence_parallel", "micro_batch", "kernel",
-        "implementation")  # fmt: skip
+WEIGHTS = ("tensor", "pipeline", "expert", "expert_split", "replicas", "shards", "shard")
+"""What a chip's weights and their groups depend on: chips of dp and of cp hold the same ones."""
+WORK = (*(degree.name for degree in IN_LAYERS), "expert_split", "is_sequence_parallel",
+        "micro_batch", "kernel", "implementation")  # fmt: skip
 """What a chip's compute for one micro-batch in a layer depends on, but for recomputation."""
+GROUPS = ("replicas", "tensor", "pipeline", "context", "has_experts_apart")
+"""Which kinds of communication groups a chip is in depends on these."""
 ACTIVATIONS = (*(name for name in WORK if not name.startswith("expert")), "recompute",
                "is_exchanged")  # fmt: skip
 """What a chip keeps of one micro-batch depends on: balanced experts bring it as many tokens however
@@ -100,6 +103,7 @@ class Pricing:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
+        self.kernel_times = workload.kernel_times
         self.values: dict[tuple[Any, ...], Any] = {}
         """Parts by what they depend on."""
         is_best = workload.pace is BEST
@@ -156,14 +160,20 @@ class Pricing:
         return float(sum(quantity.value for quantity in self._parts(layout).values()))
 
     def least_s(self, layout: Layout) -> float:
-        """Compute and waits of the layers alone: no step takes less."""
-        stage_s = self._layers_s(layout) / layout.pipeline
-        return layout.micro_batches * stage_s
+        """Compute and waits of the layers, and the bubble that all but zero-bubble schedules leave:
+        no step takes less.
+        """
+        stages = spread_over(self.workload.model.layers, layout.pipeline)
+        rounds: float = layout.micro_batches
+        if layout.schedule not in ZERO_BUBBLE:
+            rounds += (layout.pipeline - 1) / self._chunks(layout)
+        return rounds * self._layers_s(layout) / stages
 
     def states_bytes(self, layout: Layout) -> tuple[int, ...]:
         """What the first and the last stage's chips hold from step to step."""
         return tuple(int(self._states(layout, stage).total.value) for stage in ends(layout))
 
+    @once(*ACTIVATIONS, *GROUPS, "schedule", "virtual_stages", "micro_batches")
     def beside_bytes(self, layout: Layout) -> tuple[int, ...]:
         """What they hold besides: it does not depend on what is shared."""
         outside = int(self._outside(layout).value)
@@ -184,6 +194,7 @@ class Pricing:
                 self._activations(layout, stage),
                 self._outside(layout),
                 stage,
+                self.workload.model.layers,
             )
             for stage in ends(layout)
         )
@@ -238,19 +249,42 @@ class Pricing:
 
     @once(*WORK, "is_accumulating")
     def _layer(self, layout: Layout, number: int) -> LayerWork:
-        """Of the kind of layer with this number."""
+        """Of the kind of layer with this number: compute and communication after every split."""
         w = self.workload
         kind = w.model.kinds[number]
-        return layer_chip_work(kind, w.model, layout, w.sequence, w.kernel_times, w.cluster)
+        sends = {
+            degree.name: (self._sent_by_experts if degree.is_of_experts else self._sent)(
+                layout, number, degree
+            )
+            for degree in IN_LAYERS
+        }
+        work = layer_work(kind, w.model, layout, w.sequence, self.kernel_times)
+        return LayerWork(kind, work, Sends.of(sends))
+
+    @once(*(name for name in WORK if name != "expert"))
+    def _sent(self, layout: Layout, number: int, degree: Degree) -> tuple[Quantity, Quantity]:
+        """Once however experts are split."""
+        return self._sent_by_experts(layout, number, degree)
+
+    def _sent_by_experts(
+        self, layout: Layout, number: int, degree: Degree
+    ) -> tuple[Quantity, Quantity]:
+        w = self.workload
+        kind = w.model.kinds[number]
+        return layer_sends_s(
+            degree, kind, w.model, layout, w.sequence, self.kernel_times, w.cluster
+        )
 
     @once(*WORK, "is_accumulating")
     def _ends(self, layout: Layout) -> EndsWork:
         w = self.workload
-        return ends_chip_work(w.model, layout, w.sequence, w.kernel_times, w.cluster)
+        return ends_chip_work(w.model, layout, w.sequence, self.kernel_times, w.cluster)
 
     @once(*LAYER, "is_accumulating")
     def _pieces(self, layout: Layout) -> Pieces:
-        whole = replace(layout, expert=1, expert_tensor=None)  # as all that is no mixture sees it: computed once
+        whole = replace(
+            layout, expert=1, expert_tensor=None
+        )  # as all that is no mixture sees it: computed once
         layers = (
             self._layer(layout if isinstance(kind.feed_forward, Experts) else whole, number)
             for number, kind in enumerate(self.workload.model.kinds)
@@ -295,7 +329,7 @@ class Pricing:
             forward_s=stage.forward_with_waits,
             input_s=stage.input_with_waits,
             weight_s=stage.weight_gradients,
-            virtual_stages=layout.virtual_stages,
+            virtual_stages=self._chunks(layout),
         )
 
     def _kept_bytes(self, layout: Layout, stage: int) -> int:
@@ -305,7 +339,10 @@ class Pricing:
 
     @once("schedule", "pipeline", "micro_batches", "virtual_stages")
     def _in_flight(self, layout: Layout, stage: int) -> float:
-        return flying_on(layout, stage).value
+        return flying_on(layout, stage, self.workload.model.layers).value
+
+    def _chunks(self, layout: Layout) -> float:
+        return chunks_as_long(self.workload.model.layers, layout.pipeline, layout.virtual_stages)
 
     @once(*ACTIVATIONS, "pipeline", "losses_at_once")
     def _end_bytes(self, layout: Layout, stage: int) -> int:
@@ -319,7 +356,7 @@ class Pricing:
     @once(*WEIGHTS, "implementation")
     def _updates(self, layout: Layout) -> Updates:
         w = self.workload
-        return updates(w.model, layout, w.optimizer, w.cluster, w.kernel_times)
+        return updates(w.model, layout, w.optimizer, w.cluster, self.kernel_times)
 
     @once(*LAYER, *WEIGHTS, "micro_batches")
     def _data(self, layout: Layout) -> Quantity:
@@ -345,7 +382,7 @@ class Pricing:
     def _activations(self, layout: Layout, stage: int) -> StageActivations:
         return stage_activations(self._layer_activations(layout), layout.pipeline, stage=stage)
 
-    @once(*ALL)
+    @once(*GROUPS)
     def _outside(self, layout: Layout) -> Quantity:
         return outside(layout, self.workload.cluster.chip)
 

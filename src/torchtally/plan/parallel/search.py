@@ -7,10 +7,11 @@ groups that share states within them (HSDP) are the chips of one node.
 
 import gc
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from operator import add
+from operator import add, attrgetter, itemgetter
+from typing import Any
 
 from torchtally.errors import UsageError
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
@@ -18,7 +19,7 @@ from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.degrees import DEGREES, divisors, invalidities
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
-from torchtally.plan.parallel.pricing import Pricing
+from torchtally.plan.parallel.pricing import WEIGHTS, Pricing
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.quantity import without_working
 
@@ -93,13 +94,13 @@ def search(
     with _without_collection(), without_working():
         meshes, invalid = _meshes(workload, chosen, global_batch)
         tried = _try_all(pricing, meshes, chosen, global_batch, progress)
-        best = _fastest(pricing, tried.fitting, keep)
+        best = _fastest(pricing, tried, keep)
     shown = Pricing(workload)
     return Ranking(
         workload,
         shown.steps(best),
         tried.count,
-        len(tried.fitting),
+        sum(len(layouts) for _, layouts in tried.fitting),
         invalid,
         None if tried.smallest is None else shown.step(tried.smallest),
         workload.cluster.chip.total_memory_bytes,
@@ -108,6 +109,9 @@ def search(
 
 Sharing = tuple[Sharding, int | None]
 """What is shared, and in groups of how many."""
+States = Mapping[Recompute, list[tuple[Sharing, tuple[int, ...]]]]
+"""Bytes that the first and the last stage's chips hold from step to step, by what they share."""
+_weights = attrgetter(*WEIGHTS)
 
 
 @dataclass(slots=True)
@@ -115,8 +119,9 @@ class _Tried:
     """Layouts whose memory was counted."""
 
     count: int = 0
-    fitting: list[tuple[int, Layout, Sharing]] = field(default_factory=list)
-    """Their bytes, how they run, and what they share."""
+    fitting: list[tuple[Layout, list[tuple[int, int, Sharing]]]] = field(default_factory=list)
+    """How they run; then for each of its layouts bytes, number in the order of trial, and what
+    it shares."""
     smallest: Layout | None = None
     least_bytes: int = 0
 
@@ -131,31 +136,41 @@ def _try_all(
     """States depend on what is shared, all else on how the mesh is run: each is counted once."""
     trials = _Tried()
     capacity = pricing.workload.cluster.chip.total_memory_bytes
+    states: dict[Any, States] = {}
     for mesh in meshes:
-        states_by_recompute = {
-            recompute: [
-                (
-                    sharing,
-                    pricing.states_bytes(_sharing(replace(mesh, recompute=recompute), sharing)),
-                )
-                for sharing in _sharings(mesh, pricing.workload, choices)
-            ]
-            for recompute in choices.recomputes
-        }
+        key = _weights(mesh)
+        if key not in states:
+            states[key] = _states(pricing, mesh, choices)
         for run in _runs(mesh, pricing.workload, choices, global_batch):
-            beside = pricing.beside_bytes(run)
-            for sharing, states in states_by_recompute[run.recompute]:
+            beside, fitting = pricing.beside_bytes(run), []
+            for sharing, held in states[key][run.recompute]:
                 if not choices.allows(run, sharing):
                     continue
-                size = max(map(add, beside, states))
+                size = max(map(add, beside, held))
                 trials.count += 1
                 if trials.smallest is None or size < trials.least_bytes:
                     trials.smallest, trials.least_bytes = _sharing(run, sharing), size
                 if size <= capacity:
-                    trials.fitting.append((size, run, sharing))
+                    fitting.append((size, trials.count, sharing))
+            if fitting:
+                trials.fitting.append((run, fitting))
         if progress is not None:
             progress(trials.count)
     return trials
+
+
+def _states(pricing: Pricing, mesh: Layout, choices: Choices) -> States:
+    """Of every way to share them."""
+    shared = [
+        (sharing, _sharing(mesh, sharing)) for sharing in _sharings(mesh, pricing.workload, choices)
+    ]
+    return {
+        recompute: [
+            (sharing, pricing.states_bytes(replace(layout, recompute=recompute)))
+            for sharing, layout in shared
+        ]
+        for recompute in choices.recomputes
+    }
 
 
 def _sharing(run: Layout, sharing: Sharing) -> Layout:
@@ -163,22 +178,21 @@ def _sharing(run: Layout, sharing: Sharing) -> Layout:
     return replace(run, shard=shard, shard_group=shard_group)
 
 
-def _fastest(
-    pricing: Pricing, fitting: list[tuple[int, Layout, Sharing]], keep: int
-) -> list[Layout]:
+def _fastest(pricing: Pricing, tried: _Tried, keep: int) -> list[Layout]:
     """By time, then memory, then the order of enumeration.
 
     A step takes no less than its micro-batches one after the other. So layouts are looked at from
     the least such bound on, until it is above the times of all that are kept.
     """
-    bounded = sorted((pricing.least_s(run), number) for number, (_, run, _) in enumerate(fitting))
+    least = sorted((pricing.least_s(run), place) for place, (run, _) in enumerate(tried.fitting))
     best: list[tuple[float, int, int, Layout]] = []
-    for least_s, number in bounded:
+    for least_s, place in least:
         if len(best) >= keep and least_s > best[-1][0]:
             break
-        size, run, sharing = fitting[number]
-        layout = _sharing(run, sharing)
-        insort(best, (pricing.step_s(layout), size, number, layout), key=lambda pair: pair[:3])
+        run, layouts = tried.fitting[place]
+        for size, number, sharing in layouts:
+            layout = _sharing(run, sharing)
+            insort(best, (pricing.step_s(layout), size, number, layout), key=itemgetter(0, 1, 2))
         del best[keep:]
     return [layout for *_, layout in best]
 
@@ -255,6 +269,12 @@ def _schedules(
         if schedule is not Schedule.INTERLEAVED:
             yield schedule, 1
         elif micro_batches % mesh.pipeline == 0:
-            for chunks in divisors(model.layers // mesh.pipeline):
-                if chunks > 1:
-                    yield schedule, chunks
+            for chunks in _chunks(model.layers, mesh.pipeline):
+                yield schedule, chunks
+
+
+def _chunks(layers: int, stages: int) -> list[int]:
+    """Into which a stage's layers divide, or would if it had one layer more or fewer."""
+    most, full = layers // stages, -(-layers // stages)
+    counts = {*divisors(most), *divisors(full)}
+    return sorted(chunks for chunks in counts if 1 < chunks <= most)

@@ -79,8 +79,7 @@ def _chip_weights(model: Model, split: Split, has_stages: bool) -> ChipWeights:
             replace(weight, group=Group.HEAD) for weight in embedding if weight.name == "embedding"
         ]
     here, first, last = (
-        tuple(on_chip(weight, split) for weight in group)
-        for group in (layers, embedding, head)
+        tuple(on_chip(weight, split) for weight in group) for group in (layers, embedding, head)
     )
     return ChipWeights(here, model.layers, first, last)
 

@@ -12,10 +12,9 @@ from torchtally.plan.parallel.compute import (
     ChipWork,
     embedding_work,
     head_work,
-    layer_work,
     recompute_s,
 )
-from torchtally.plan.parallel.degrees import IN_LAYERS, layer_traffics, sent_again
+from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, layer_traffics, sent_again
 from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout, spread_over
 from torchtally.plan.parallel.overlap import Overlap, exposed_s
@@ -133,6 +132,12 @@ class Sends:
     backward: ByDegree
     """Without recomputation."""
 
+    @classmethod
+    def of(cls, both: Mapping[str, tuple[Quantity, Quantity]]) -> "Sends":
+        """Of both passes by degree."""
+        forward, backward = ({name: pair[n] for name, pair in both.items()} for n in (0, 1))
+        return cls(forward, backward)
+
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
@@ -153,18 +158,18 @@ class EndsWork:
     """Seconds that both send."""
 
 
-def layer_chip_work(
-    kind: Layer, model: Model, layout: Layout, sequence: int, work: KernelTimes, cluster: Cluster
-) -> LayerWork:
-    """Of one chip, after every split of the layer."""
-    there, back = {}, {}
-    for degree in IN_LAYERS:
-        forward, backward = layer_traffics(
-            degree, kind, model, layout, sequence, work.recipe, cluster
-        )
-        there[degree.name] = forward.paced(work.pace).seconds
-        back[degree.name] = backward.paced(work.pace).seconds
-    return LayerWork(kind, layer_work(kind, model, layout, sequence, work), Sends(there, back))
+def layer_sends_s(
+    degree: Degree,
+    kind: Layer,
+    model: Model,
+    layout: Layout,
+    sequence: int,
+    work: KernelTimes,
+    cluster: Cluster,
+) -> tuple[Quantity, Quantity]:
+    """Seconds that one layer sends for this degree, forward and backward, overlapped or not."""
+    forward, backward = layer_traffics(degree, kind, model, layout, sequence, work.recipe, cluster)
+    return forward.paced(work.pace).seconds, backward.paced(work.pace).seconds
 
 
 def ends_chip_work(

@@ -97,19 +97,19 @@ def rank(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
             f"Steps of {batch} sequences: about {USUAL_BATCH_TOKENS / 1e6:g} M tokens, or one "
             "sequence per chip (--batch).",
         )
-    ranking = search_of(request, workload, batch)
+    ranking = search_of(request, workload, batch, keep=request.rows or ROWS)
     if not ranking.steps:
         raise UsageError(_nothing(request, ranking, batch))
     return ranking, batch, assumptions
 
 
-def search_of(request: Request, workload: Workload, batch: int) -> Ranking:
-    """All layouts of these chips for steps of so many sequences."""
+def search_of(request: Request, workload: Workload, batch: int, *, keep: int) -> Ranking:
+    """The fastest layouts of these chips for steps of so many sequences."""
     return search(
         workload,
         batch,
         choices=choices_of(request, workload),
-        keep=request.rows or ROWS,
+        keep=keep,
         progress=request.progress,
     )
 

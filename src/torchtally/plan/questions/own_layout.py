@@ -33,7 +33,7 @@ def own_layout(request: Request) -> Answer:
     workload, assumptions = workload_of(request)
     layout = layout_of(request, workload)
     step = step_of(workload, layout)
-    ranking = search_of(request, workload, layout.global_batch)
+    ranking = search_of(request, workload, layout.global_batch, keep=1)
     fastest = ranking.steps[0] if ranking.steps else None
     capacity = capacity_of(request)
     return Answer(
@@ -102,10 +102,13 @@ def layout_of(request: Request, workload: Workload) -> Layout:
 
 def uneven_in_words(layout: Layout, workload: Workload) -> tuple[str, ...]:
     """Where layers do not divide among the stages: what the fullest one has."""
-    layers, stages = workload.model.layers, layout.pipeline
-    if layers % stages == 0:
+    layers, stages, chunks = workload.model.layers, layout.pipeline, layout.virtual_stages
+    if layers % (stages * chunks) == 0:
         return ()
-    return (f"{layers} layers over {stages} stages: the fullest has {-(-layers // stages)}.",)
+    longest = f", {-(-layers // (stages * chunks))} in a chunk" if chunks > 1 else ""
+    return (
+        f"{layers} layers over {stages} stages: the fullest has {-(-layers // stages)}{longest}.",
+    )
 
 
 def _beside(step: Step, fastest: Step | None) -> tuple[str, ...]:
