@@ -10,7 +10,7 @@ from torchtally.plan.architecture.weights import Group, weights_of
 from torchtally.plan.parallel import shards
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.shards import (
-    Split,
+    WeightSplit,
     chip_weights,
     elements,
     layer_on_chip,
@@ -47,13 +47,13 @@ def test_tensor_parallelism_splits_all_but_norms() -> None:
 
 def test_a_vocabulary_is_padded() -> None:
     weight = next(weight for weight in weights_of(llama(vocabulary=1001)) if weight.name == "head")
-    assert on_chip(weight, Split(4, 1, 4)).shape == (251, 1024)
+    assert on_chip(weight, WeightSplit(4, 1, 4)).shape == (251, 1024)
 
 
 def test_experts_are_split_twice() -> None:
     weight = next(weight for weight in weights_of(mixture()) if weight.name == "experts in")
     assert weight.shape == (8, 4096, 1024)
-    assert on_chip(weight, Split(2, 4, 2)).shape == (2, 2048, 1024)
+    assert on_chip(weight, WeightSplit(2, 4, 2)).shape == (2, 2048, 1024)
 
 
 def test_experts_over_chips_of_tensor_parallelism_are_whole() -> None:
@@ -62,7 +62,7 @@ def test_experts_over_chips_of_tensor_parallelism_are_whole() -> None:
     Of 6,000 tokens of two replicas an expert gets a fourth, whatever it is split by.
     """
     across = Layout(data=2, tensor=4, is_sequence_parallel=True, expert=8, expert_tensor=1)
-    split = Split.of(across)
+    split = WeightSplit.of(across)
     by_name = {weight.name: weight for weight in weights_of(mixture())}
     assert on_chip(by_name["experts in"], split).shape == (1, 4096, 1024)
     assert on_chip(by_name["experts out"], split).shape == (1, 1024, 2048)

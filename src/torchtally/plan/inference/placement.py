@@ -14,7 +14,7 @@ from torchtally.chips import Cluster
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.model import Experts, Layer, Model, SelfAttention
 from torchtally.plan.architecture.weights import Group, Weight, layer_weights, weights_of
-from torchtally.plan.parallel.shards import Split, on_chip
+from torchtally.plan.parallel.shards import WeightSplit, on_chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Placement:
         return on_chip(weight, self._split)
 
     @property
-    def _split(self) -> Split:
+    def _split(self) -> WeightSplit:
         """Of weights that expert parallelism does not split."""
-        return Split(self.tensor, 1, self.tensor)
+        return WeightSplit(self.tensor, 1, self.tensor)
 
     def kv_heads(self, kv_heads: int) -> int:
         """Of keys and values, on one chip."""

@@ -34,7 +34,7 @@ BY_INPUTS = frozenset(("attention output", "down", "mixer out", "mixer parts"))
 EXPERTS_BY_OUTPUTS = frozenset(("experts in", "experts in bias"))
 
 
-class Split(NamedTuple):
+class WeightSplit(NamedTuple):
     """Among how many chips weights are split."""
 
     tensor: int
@@ -44,7 +44,7 @@ class Split(NamedTuple):
     """Each expert."""
 
     @classmethod
-    def of(cls, layout: Layout) -> "Split":
+    def of(cls, layout: Layout) -> "WeightSplit":
         return cls(layout.tensor, layout.expert, layout.expert_split)
 
 
@@ -65,11 +65,11 @@ class ChipWeights:
 
 def chip_weights(model: Model, layout: Layout) -> ChipWeights:
     """What a chip of this layout holds of the model."""
-    return _chip_weights(model, Split.of(layout), layout.pipeline > 1)
+    return _chip_weights(model, WeightSplit.of(layout), layout.pipeline > 1)
 
 
 @lru_cache(maxsize=1024)
-def _chip_weights(model: Model, split: Split, has_stages: bool) -> ChipWeights:
+def _chip_weights(model: Model, split: WeightSplit, has_stages: bool) -> ChipWeights:
     layers = [layer_weight for kind in model.kinds for layer_weight in layer_weights(kind, model)]
     outside = [weight for weight in weights_of(model) if weight not in layers]
     embedding = [weight for weight in outside if weight.group is Group.EMBEDDING]
@@ -86,11 +86,11 @@ def _chip_weights(model: Model, split: Split, has_stages: bool) -> ChipWeights:
 
 def layer_on_chip(kind: Layer, model: Model, layout: Layout) -> tuple[Weight, ...]:
     """The weights of one layer of this kind on one chip."""
-    return _layer_on_chip(kind, model, Split.of(layout))
+    return _layer_on_chip(kind, model, WeightSplit.of(layout))
 
 
 @lru_cache(maxsize=1024)
-def _layer_on_chip(kind: Layer, model: Model, split: Split) -> tuple[Weight, ...]:
+def _layer_on_chip(kind: Layer, model: Model, split: WeightSplit) -> tuple[Weight, ...]:
     one = replace(kind, count=1)
     return tuple(on_chip(layer_weight, split) for layer_weight in layer_weights(one, model))
 
@@ -115,7 +115,7 @@ def experts_run(experts: Experts, implementation: Implementation) -> int:
     return experts.experts if is_eager and experts.are_all_run else experts.active
 
 
-def on_chip(weight: Weight, split: Split) -> Weight:
+def on_chip(weight: Weight, split: WeightSplit) -> Weight:
     """The part of a weight that one chip holds."""
     first, *rest = weight.shape
     if weight.group is Group.EXPERTS:
