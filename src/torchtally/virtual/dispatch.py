@@ -143,7 +143,7 @@ class VirtualDispatch(TorchDispatchMode):
         self.operators: dict[int, Operator] = {}
         """By the overload's id: `OpOverload.__hash__` is a Python function (torch/_ops.py)."""
         self._scratch: dict[tuple[Any, ...], tuple[tuple[int, str], ...]] = {}
-        self._checked: set[tuple[Any, ...]] = set()
+        self._checked: set[int] = set()
         """Signatures of in-place calls whose shapes torch has accepted."""
         self._node = -1
         """Sequence number of the autograd node that last allocated; ids of its storages below."""

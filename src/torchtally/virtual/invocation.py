@@ -1,6 +1,7 @@
 """One call of an operator as it reaches the virtual GPU, and its signature."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -16,6 +17,10 @@ HOST_NUMBER = -1
 """The number of a storage that is on no virtual GPU."""
 Settings = tuple[tuple[str, Literal], ...]
 """Literals of a call that are none of its arguments."""
+SIGNATURE_LIMIT = 200_000
+"""Signatures kept for the next session. A number forgotten is never given again."""
+_signatures: dict[tuple[Any, ...], int] = {}
+_new_signatures = count()
 PINNED = "pinned"
 """Where a tensor is, in a signature; else True on the device, and False on the host."""
 
@@ -46,7 +51,7 @@ class Invocation:
         """What its cost depends on besides its arguments; set before the signature is read."""
         self.stream: int | None = None
         """The stream that it runs on; None: the current one."""
-        self._signature: tuple[Any, ...] | None = None
+        self._signature: int | None = None
 
     @property
     def is_virtual(self) -> bool:
@@ -91,11 +96,19 @@ class Invocation:
         return [*zip(self.operator.arguments, self.args, strict=False), *self.kwargs.items()]
 
     @property
-    def signature(self) -> tuple[Any, ...]:
-        """Equal for calls that agree in operator, shapes, layouts, places and literals."""
-        if self._signature is None:
-            self._signature = self._describe()
-        return self._signature
+    def signature(self) -> int:
+        """A number that calls share which agree in operator, shapes, layouts, places and literals.
+
+        What is known of a call is looked up by it several times: long tuples are hashed once.
+        """
+        number = self._signature
+        if number is None:
+            description = self._describe()
+            number = _signatures.get(description)
+            if number is None:
+                number = _signatures[description] = next(_new_signatures)
+            self._signature = number
+        return number
 
     def number_inputs(self) -> None:
         """Have `numbers` known."""
@@ -125,6 +138,12 @@ class Invocation:
             if not isinstance(arg, (Tensor, torch.Generator)):
                 key.append((name, hashable(arg, is_mutating)))
         return tuple(key)
+
+
+def limit_signatures() -> None:
+    """At the end of a session: forget them where they have become many."""
+    if len(_signatures) > SIGNATURE_LIMIT:
+        _signatures.clear()
 
 
 def tensors_within(arg: Sequence[Any]) -> list[Tensor]:

@@ -136,7 +136,7 @@ class Operator:
     is_elementwise: bool
     """Each element of its one result depends on one element of each argument."""
     may_give_facts: bool
-    templates: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    templates: dict[int, Any] = field(default_factory=dict)
     """Results (`templates.py`) by the call's signature, on which alone they depend."""
 
 

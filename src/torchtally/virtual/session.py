@@ -49,6 +49,7 @@ from torchtally.virtual.extensions import absent, cuda_kernels, requested
 from torchtally.virtual.extensions.triton_kernels import TritonKernels
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
+from torchtally.virtual.invocation import limit_signatures
 from torchtally.virtual.later_modules import patching
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.operators import KNOWN
@@ -261,6 +262,7 @@ def _activate(
     mode.target = target if dispatch == "cuda" else None
     mode.operators = KNOWN.of((target, dispatch))
     stack.callback(KNOWN.keep, mode.operators)
+    stack.callback(limit_signatures)
     autocast = Autocast()
     for library in (*autocast.register(), *kernels.register(dispatch)):
         stack.callback(private.destroy, library)
