@@ -10,15 +10,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.warm import TALLY, warm
 from torchtally.trace.storage import allocated_bytes
-
-TALLY = str(Path(sys.executable).with_name("tally"))
 
 CHECKOUT = Path(os.environ.get("NANOGPT", ""))
 
@@ -43,7 +41,7 @@ PARAMETER_BYTES = sum(allocated_bytes(4 * n) for n in MATRICES + NORMS)
 
 def tally_run(folder: Path, *arguments: str) -> dict[str, Any]:
     command = [
-        TALLY, "run", "train.py", "--gpu", "H100-SXM",
+        *warm(TALLY), "run", "train.py", "--gpu", "H100-SXM",
         "--steps", "2", "-o", str(folder / "run.tally"), "--json", str(folder / "report.json"),
         f"--out_dir={folder / 'out'}", "--eval_iters=1", *arguments,
     ]  # fmt: skip
@@ -91,7 +89,7 @@ def test_the_bench_prints_what_the_report_says(tmp_path: Path) -> None:
     """By its own clock, and by its own formula for MFU, which takes an A100."""
     out = tmp_path / "report.json"
     done = subprocess.run(
-        [TALLY, "run", "bench.py", "--gpu", "A100-SXM-40GB", "--steps", "50", "--quiet",
+        [*warm(TALLY), "run", "bench.py", "--gpu", "A100-SXM-40GB", "--steps", "50", "--quiet",
          "-o", str(tmp_path / "run.tally"), "--json", str(out), "--compile=False",
          "--real_data=False"],
         cwd=CHECKOUT, capture_output=True, text=True, timeout=600, check=True,

@@ -6,13 +6,11 @@ L: layers.  H: heads.  K: key and value heads.  D: head dim.
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.warm import TALLY, warm
 from torchtally.trace.storage import allocated_bytes
-
-TALLY = str(Path(sys.executable).with_name("tally"))
 
 B, S, d, f, V, L, H, K, D = 2, 64, 128, 256, 1000, 2, 4, 2, 32
 T = B * S
@@ -53,7 +51,7 @@ def tally_run(folder: Path, *arguments: object) -> dict[str, Any]:
     """The report of a run of the script, which must end well."""
     (folder / "train.py").write_text(SCRIPT)
     command = [
-        TALLY, "run", "train.py", "--gpu", "H100-SXM",
+        *warm(TALLY), "run", "train.py", "--gpu", "H100-SXM",
         "--steps", str(STEPS), "-o", "run.tally", "--json", "report.json", *map(str, arguments),
     ]  # fmt: skip
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
