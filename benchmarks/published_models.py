@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.deep_learning_examples import deep_learning_example
 from benchmarks.measuring import parser
 
 FOLDER = Path(__file__).with_name("single_gpu")
@@ -317,84 +318,13 @@ def transformers(row: Row) -> Step:
     return step
 
 
-def in_deep_learning_examples(row: Row) -> Step:
-    """Lambda's runs of NVIDIA's DeepLearningExamples (LambdaLabsML/DeepLearningExamples).
-
-    ResNet-50 in float16 autocast on images made once; BERT for SQuAD by apex's level O2: weights in
-    float16, which FusedAdam has in float32 besides.
-    """
-    return lambda_resnet(row) if row.model == "resnet50" else lambda_bert(row)
-
-
-def lambda_resnet(row: Row) -> Step:
-    import torch
-
-    model = timm_model(row).train()
-    images = torch.randn(row.batch, 3, row.size, row.size, device="cuda")
-    classes = torch.zeros(row.batch, dtype=torch.long, device="cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    scaler = torch.amp.GradScaler("cuda", init_scale=256, growth_interval=1_000_000_000)
-
-    def step() -> None:
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = torch.nn.functional.cross_entropy(model(images), classes)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-
-    return step
-
-
-LAMBDA_BERT = {
-    "bert_base": {},
-    "bert_large": {
-        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-        "intermediate_size": 4096,
-    },
-}  # fmt: skip
-
-
-def lambda_bert(row: Row) -> Step:
-    import torch
-    from transformers import BertConfig, BertForQuestionAnswering
-
-    config = BertConfig(vocab_size=30528, **LAMBDA_BERT[row.model])
-    with torch.device("meta"):
-        model = BertForQuestionAnswering._from_config(config, attn_implementation="eager")
-    model = model.half().to_empty(device="cuda").train()
-    weights = list(model.parameters())
-    masters = [weight.detach().float() for weight in weights]
-    optimizer = torch.optim.AdamW(masters, lr=3e-5, fused=True)
-
-    def step() -> None:
-        ids = torch.zeros(row.batch, row.size, dtype=torch.long).to("cuda")
-        mask, places = torch.ones_like(ids), torch.zeros(row.batch, dtype=torch.long).to("cuda")
-        found = model(ids, mask, start_positions=places, end_positions=places)
-        (found.loss * 65536).backward()
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        for master, weight in zip(masters, weights, strict=True):
-            master.grad = None if weight.grad is None else torch.empty_like(master)
-        kept = [master.grad for master in masters if master.grad is not None]
-        torch._foreach_copy_(kept, gradients)
-        torch._foreach_mul_(kept, 1 / 65536)
-        torch.nn.utils.clip_grad_norm_(masters, 1.0)
-        optimizer.step()
-        with torch.no_grad():
-            torch._foreach_copy_(weights, masters)
-        model.zero_grad()
-        found.loss.item()
-
-    return step
-
-
 WORKLOADS: dict[str, Callable[[Row], Step]] = {
     "neusight": neusight,
     "timm": timm,
     "gpumemnet": gpumemnet,
     "litgpt": litgpt,
     "transformers": transformers,
-    "lambda": in_deep_learning_examples,
+    "lambda": deep_learning_example,
 }
 
 
