@@ -354,17 +354,25 @@ class Prediction:
 
 
 @contextmanager
-def unfused_attention(row: Row) -> Iterator[None]:
-    """PyTorch 1.12, which trained timm's models, had no scaled_dot_product_attention."""
+def software_of(row: Row) -> Iterator[None]:
+    """PyTorch 1.12 and cuDNN 8.3, which trained timm's models: no scaled_dot_product_attention, and
+    every filter's operands brought into channels last (`roofline/conversions.py`).
+    """
     if row.source != "timm" or row.run != "step":
         yield
         return
     from timm.layers import set_fused_attn, use_fused_attn
 
+    from torchtally.timing.roofline import conversions, convolutions
+
     before = use_fused_attn()
     set_fused_attn(False)
     try:
-        yield
+        with (
+            patch.object(conversions, "WITHOUT_CONVERSIONS", frozenset()),
+            patch.object(convolutions, "WITHOUT_CONVERSIONS", frozenset()),
+        ):
+            yield
     finally:
         set_fused_attn(bool(before))
 
@@ -381,8 +389,7 @@ def predict(row: Row, keep: Path | None = None) -> Prediction:
     found: list[float] = []
 
     def run() -> None:
-        with unfused_attention(row):
-            step = WORKLOADS[row.source](row)
+        step = WORKLOADS[row.source](row)
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for _ in range(1 if row.source == "litgpt" else 2):
             before.record()
@@ -392,7 +399,8 @@ def predict(row: Row, keep: Path | None = None) -> Prediction:
         found.append(before.elapsed_time(after))
         found.append(torch.cuda.max_memory_allocated())
 
-    trace = torchtally.run(run, gpu=row.chip, memory_is_limited=False)
+    with software_of(row):
+        trace = torchtally.run(run, gpu=row.chip, memory_is_limited=False)
     if keep is not None:
         trace.save(keep)
     taken = memory_range(account(trace, roofline=Roofline(trace_chip(row.chip))))

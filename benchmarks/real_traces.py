@@ -32,8 +32,8 @@ from torchtally.ledger import Ledger, account
 from torchtally.profiles import read_kineto
 from torchtally.runs.explaining import explained
 from torchtally.timing.calibration.imported import calibration_from
+from torchtally.timing.hosts import ESTIMATED_ISSUE
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
 from torchtally.timing.targets import known_roofline
 from torchtally.trace import Trace
 

@@ -108,7 +108,7 @@ SOURCES = {
     "neusight": "float32, BERT, GPT-2, GPT-3, OPT (NeuSight)",
     "timm": "float16 autocast, timm's models",
     "transformers": "BERT-large by Trainer, 2022 (transformers)",
-    "lambda": "float16, BERT for SQuAD, ResNet-50 (Lambda)",
+    "lambda": "float16, BERT for SQuAD, ResNet-50, SSD300 (Lambda)",
 }
 
 

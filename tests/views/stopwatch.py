@@ -25,11 +25,11 @@ class Stopwatch(Roofline):
     """
 
     kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
-    host: Issue = AT_ONCE
+    issuing: Issue = AT_ONCE
 
     @property
     def issue(self) -> Issue:
-        return self.host
+        return self.issuing if self.host is None else self.host.issue
 
     def kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
         if kind is Kind.UNCOUNTED:
@@ -52,7 +52,7 @@ def stopwatch(
 ) -> Stopwatch:
     """Kernels by their operators' names without "aten."."""
     named = {f"aten.{name}": kernel for name, kernel in kernels.items()}
-    return Stopwatch(on, calibration, kernels=named, host=host)
+    return Stopwatch(on, calibration, kernels=named, issuing=host)
 
 
 def without_peak(dtype: str) -> Chip:

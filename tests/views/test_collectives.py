@@ -14,9 +14,9 @@ import torchtally
 from torchtally.chips import Cluster, chip
 from torchtally.ledger import Ledger
 from torchtally.report.document import in_words
+from torchtally.timing.hosts import ESTIMATED_ISSUE
 from torchtally.timing.network import RankGroup, collective
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
 from torchtally.views import by
 from torchtally.views.collectives import NetworkTime, evidence_of, network_time
 

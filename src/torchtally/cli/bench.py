@@ -107,7 +107,7 @@ def _imported(paths: list[str], gpu: str | None) -> "Calibration":
     from torchtally.runs.explaining import explained
     from torchtally.timing.calibration.imported import calibration_from
     from torchtally.timing.calibration.library import of_chip
-    from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
+    from torchtally.timing.hosts import ESTIMATED_ISSUE
 
     traces = [explained(path, gpu) for path in paths]
     names = {trace.chip: path for trace, path in zip(traces, paths, strict=True)}

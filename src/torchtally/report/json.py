@@ -41,6 +41,7 @@ from torchtally.trace import Frame, HostState
 from torchtally.views.bottlenecks import dominant_bounds
 from torchtally.views.columns import largest_first
 from torchtally.views.generation import GenerationFigures, generation_figures
+from torchtally.views.hosts import HostTime, slow_host
 from torchtally.views.modules import with_children
 from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import ModelParameters, parameters_of
@@ -280,12 +281,17 @@ def _time(ledger: Ledger) -> Document | None:
             for bound, total in _largest_first(ledger.by_bound())
         },
         "calibrated": _calibration(ledger),
+        "slow_host": _slow_host(slow_host(ledger)),
         "untimed": gaps_document(ledger.untimed),
         "odd_sizes": [
             {**pick(odd, "size", "next_size", "saved_s"), **_place(odd.line)}
             for odd in odd_sizes(ledger)
         ],
     }
+
+
+def _slow_host(found: HostTime | None) -> Document | None:
+    return None if found is None else pick(found, "host", "issue_s", "step_s", "idle_share")
 
 
 def _calibration(ledger: Ledger) -> Document | None:

@@ -242,6 +242,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
         _mfu(step_time.utilisation, step_time.split, is_of_many=summary.world.size > 1),
         _throughput(step_time.throughput, summary.own_root),
         _overhead(step_time) if step_time.is_overhead_bound else "",
+        _slow_host(step_time),
     )
     generation = summary.generation
     if generation is not None and not generation.is_trained_on:
@@ -354,6 +355,17 @@ def _overhead(step_time: StepTime) -> str:
             f"the GPU runs them: {helps}"
         )
     return f"Many kernels are too small to fill the GPU: {helps}"
+
+
+def _slow_host(step_time: StepTime) -> str:
+    """What a range of CPUs does to a step that waits for its host, or would."""
+    slow = step_time.slow_host
+    if slow is None:
+        return ""
+    return (
+        f"Its kernels alone take {format_seconds(step_time.kernel_s)}; with a CPU as slow as that "
+        f"{slow.host}, the step takes {format_seconds(slow.step_s)} (--by host)."
+    )
 
 
 def _untimed(step_time: StepTime | None, width: int) -> Iterator[Text]:

@@ -8,6 +8,7 @@ from torchtally.timing.calibration import Calibration
 from torchtally.timing.roofline import Bound
 from torchtally.views.collectives import NetworkTime, network_time
 from torchtally.views.columns import part_of
+from torchtally.views.hosts import HostTime, slow_host
 from torchtally.views.throughput import Throughput, throughput
 from torchtally.views.time_range import TimeRange, time_range
 from torchtally.views.utilisation import Utilisation, model_split, model_utilisation
@@ -29,6 +30,8 @@ class StepTime:
     """The chip is the CPU that runs the script."""
     range: TimeRange | None
     """What the time stands for; None of a period without times."""
+    slow_host: HostTime | None
+    """Beside a slower CPU, where that matters."""
     calibration: Calibration | None
     calibrated_share: float
     """Of the kernels' time, what operators take that the calibration measured."""
@@ -79,6 +82,7 @@ def step_time(ledger: Ledger) -> StepTime | None:
         ),
         is_host=roofline.is_host,
         range=time_range(ledger),
+        slow_host=slow_host(ledger),
         calibration=roofline.calibration,
         calibrated_share=calibrated_share(ledger),
         utilisation=model_utilisation(ledger),

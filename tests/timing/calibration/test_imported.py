@@ -10,8 +10,8 @@ from torchtally.errors import UsageError
 from torchtally.runs.explaining import explained
 from torchtally.timing.calibration.imported import calibration_from, imported
 from torchtally.timing.calibration.library import SHIPPED, files, of_chip
+from torchtally.timing.hosts import ESTIMATED_ISSUE
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
 from torchtally.trace import Call, Trace
 from torchtally.work import cost_of
 

@@ -7,7 +7,7 @@ from tests.timing.roofline.chips import kernel_of, toy
 from tests.work.calls import call, given, spec
 from torchtally.chips import chip
 from torchtally.timing.roofline.limits import KERNEL_S
-from torchtally.timing.roofline.strided import CAT_PLACES_PER_S, PLACES_PER_S
+from torchtally.timing.roofline.strided import CAT_PLACES_PER_S, GATHER_PLACES_PER_S, PLACES_PER_S
 from torchtally.trace import Call, TensorSpec
 
 MEGA = 2**20
@@ -82,3 +82,14 @@ def test_a_permutation_of_heads_takes_what_a_profile_shows(
     heads = strided(given("self", *shape, dtype="bfloat16"), *stride)
     one = call("aten.clone", [heads], spec(*shape, dtype="bfloat16"))
     assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(published_s, rel=0.2)
+
+
+def test_rows_are_gathered_by_vectors_where_they_begin_on_16_bytes() -> None:
+    """Of 4 bytes each: rows of 1024 and of 1023, of which half lie off."""
+
+    def gathered(columns: int) -> float:
+        table, places = given("weight", 4096, columns), given("indices", 1024, dtype="int64")
+        return seconds(call("aten.embedding", [table, places], spec(1024, columns)))
+
+    one_by_one_s = 1023 * 1024 / (10 * GATHER_PLACES_PER_S)
+    assert gathered(1023) - gathered(1024) == pytest.approx(one_by_one_s, rel=0.01)

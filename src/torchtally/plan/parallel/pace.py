@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from torchtally.chips import Chip
 from torchtally.plan.activations.setting import Implementation
-from torchtally.timing.roofline.roofline import ESTIMATED_ISSUE
+from torchtally.timing.hosts import ESTIMATED_ISSUE
 
 
 class Host(StrEnum):

@@ -174,6 +174,7 @@ RUN = part(
         "chip step_s? kernel_s low_s? high_s? basis?",
         by_bound=mapped(f"seconds kernel_s count flops {MOVED}"),
         calibrated=maybe(part("device date torch_version calibrated_share?")),
+        slow_host=maybe(part("host issue_s step_s idle_share")),
         untimed=listed(UNKNOWN),
         odd_sizes=listed(f"size next_size saved_s {PLACE}"),
     )),

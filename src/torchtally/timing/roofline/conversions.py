@@ -32,15 +32,15 @@ timesformer), 48 of them for the bytes. Others' are found at `PLACES_PER_S`: 43 
 14 x 14 there."""
 
 
-WITHOUT_CONVERSIONS = frozenset({(8, 9)})
+WITHOUT_CONVERSIONS = frozenset({(8, 6), (8, 9)})
 """Compute capabilities where filters of one position read and write channels first as they lie: a
 product of the filter with each image, whose positions are its columns. Of 1000 images in float16
 ResNet-50 takes an RTX 4090 237 ms with channels first and 197 ms with channels last, and 26 M
 elements of its first layers' kind (VGG-16) 462 and 344 ms: a read and a write of what filters of
 several positions take in and give out (huggingface/pytorch-image-models @aa4b585, results/
 benchmark-infer-amp-{nchw,nhwc}-pt240-cu124-rtx4090.csv). Training says the same there, and on 8.6
-by cuDNN 8.6 (lambdal/deeplearning-benchmark @aa5addb, resnet50); on 8.6 by cuDNN 8.3 it says that
-all are converted (timm's training tables), which is what is predicted there, and on all others."""
+by cuDNN 8.6 (lambdal/deeplearning-benchmark @aa5addb, resnet50 and ssd300). By cuDNN 8.3 an RTX
+3090 still converted all of them (timm's training tables, which are predicted by today's rule)."""
 
 
 def padded_channels(channels: int) -> int:

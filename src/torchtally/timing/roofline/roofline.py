@@ -7,6 +7,7 @@ from functools import cached_property
 from torchtally.chips import Chip
 from torchtally.timing.calibration import Calibration, Issue
 from torchtally.timing.calibration.features import is_tf32
+from torchtally.timing.hosts import HostCpu, host_of
 from torchtally.timing.roofline.calibrated import Corrections
 from torchtally.timing.roofline.collectives import Communicators
 from torchtally.timing.roofline.datasheet import datasheet_kernel
@@ -17,21 +18,6 @@ from torchtally.timing.stragglers import slowest_of
 from torchtally.trace import Call, ProcessGroup, World
 from torchtally.work import Cost, Kind
 
-ESTIMATED_ISSUE = Issue(
-    forward_s=10e-6, backward_s=7e-6, optimizer_s=8e-6, view_s=3e-6, launch_s=3e-6
-)
-"""Estimates of what a host takes per operator, for a machine that was not measured.
-
-There are no published figures by phase. A whole training step takes 9.8 us per kernel beside an RTX
-4060 that waits for its host (41.4 ms, 4214 kernels), and 31 us beside a cloud's L4 (132.9 ms, 4228:
-roboflow/rf-detr issue 1410). An `add` alone takes 8 us beside an A100 (flagos-ai/Torch-FL pull
-request 27); `2 * x` on a CPU, which launches nothing, 5 us, and 7 us with autograd (pytorch/pytorch
-issue 41383). So 10 us forward, with modules and autograd; less in C++ and in optimizers, which
-record no graph; less still for a view, which launches nothing. Launching takes no more than the 3.8
-us from one short kernel to the next in NVIDIA's "Getting Started with CUDA Graphs". `tally bench`
-measures it all.
-"""
-
 
 @dataclass(frozen=True)
 class Roofline:
@@ -41,6 +27,8 @@ class Roofline:
     calibration: Calibration | None = None
     ranks: Communicators | None = None
     """Who communicates, in a run of several ranks."""
+    host: HostCpu | None = None
+    """The CPU that issues, in place of the calibrated one and of the chip's usual one."""
 
     def __repr__(self) -> str:
         basis = "data sheet" if self.calibration is None else "calibrated"
@@ -57,7 +45,9 @@ class Roofline:
 
     @property
     def issue(self) -> Issue:
-        return ESTIMATED_ISSUE if self.calibration is None else self.calibration.issue
+        if self.host is None and self.calibration is not None:
+            return self.calibration.issue
+        return (self.host or host_of(self.chip)).issue
 
     def kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
         """The call by itself, of several ranks on the slowest of their GPUs. A product is never

@@ -1,0 +1,61 @@
+"""CPUs beside a GPU: how long they take to issue operators, over the estimate for any of them.
+
+    a linear layer, forward       us         times the estimate (a product and a view: 13 us)
+    Xeon 8480C beside an H100     13.5       1.04
+    Grace beside a GH200, GB200   33.2, 37.1 2.6, 2.9
+
+(NVIDIA/TransformerEngine issue 2053). A kernel of a training step takes 9.8 us on a desktop with an
+RTX 4060, and 31 on a cloud's machine with an L4 (roboflow/rf-detr issue 1410), 3.2 times as long.
+"""
+
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from torchtally.chips import Chip
+from torchtally.timing.calibration import Issue
+
+ESTIMATED_ISSUE = Issue(
+    forward_s=10e-6, backward_s=7e-6, optimizer_s=8e-6, view_s=3e-6, launch_s=3e-6
+)
+"""Estimates of what a host takes per operator, for a machine that was not measured.
+
+There are no published figures by phase. A whole training step takes 9.8 us per kernel beside an RTX
+4060 that waits for its host (41.4 ms, 4214 kernels), and 31 us beside a cloud's L4 (132.9 ms, 4228:
+roboflow/rf-detr issue 1410). An `add` alone takes 8 us beside an A100 (flagos-ai/Torch-FL pull
+request 27); `2 * x` on a CPU, which launches nothing, 5 us, and 7 us with autograd (pytorch/pytorch
+issue 41383). So 10 us forward, with modules and autograd; less in C++ and in optimizers, which
+record no graph; less still for a view, which launches nothing. Launching takes no more than the 3.8
+us from one short kernel to the next in NVIDIA's "Getting Started with CUDA Graphs". `tally bench`
+measures it all.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCpu:
+    """A CPU that issues operators."""
+
+    name: str
+    times: float
+    """Of `ESTIMATED_ISSUE`, what it takes."""
+
+    @property
+    def issue(self) -> Issue:
+        estimated = structs.asdict(ESTIMATED_ISSUE)
+        return Issue(**{name: self.times * seconds for name, seconds in estimated.items()})
+
+
+NO_HOST = HostCpu("none: kernels alone", 0.0)
+"""As where a CUDA graph issues the whole step."""
+USUAL = HostCpu("Xeon 8480C, or a desktop's", 1.0)
+GRACE = HostCpu("Grace", 2.7)
+CLOUD = HostCpu("of a cloud's L4", 31 / 9.8)
+HOSTS = (NO_HOST, USUAL, GRACE, CLOUD)
+
+WITH_GRACE = ("GH200", "GB200", "GB300")
+"""Chips that are sold on one board with it: beginnings of their names."""
+
+
+def host_of(chip: Chip) -> HostCpu:
+    """That stands beside such a chip."""
+    return GRACE if chip.name.startswith(WITH_GRACE) else USUAL

@@ -1,0 +1,65 @@
+"""A step beside other CPUs: what launching takes, and when it is worth a sentence."""
+
+import pytest
+
+from tests.builders import TraceBuilder, factory_call, mm_call
+from tests.timing.calibration.machines import H100 as MEASURED
+from torchtally.chips import chip
+from torchtally.ledger import Ledger, account
+from torchtally.timing.hosts import CLOUD, GRACE, NO_HOST, USUAL, host_of
+from torchtally.timing.roofline import Roofline
+from torchtally.views import by
+from torchtally.views.hosts import host_times, slow_host
+
+US = 1e-6
+
+
+def ledger(size: int, roofline: Roofline) -> Ledger:
+    """Of steps of four products forward."""
+    made = TraceBuilder()
+    weight = made.run(factory_call(size, size))
+    for _ in range(3):
+        for _ in range(4):
+            made.run(mm_call(size, size, size), (weight, weight))
+        made.end_step()
+    return account(made.build(), roofline=roofline)
+
+
+def test_a_step_of_short_kernels_takes_what_its_host_takes_to_issue_them() -> None:
+    found = {time.host: time for time in host_times(ledger(8, Roofline(chip("H100-SXM"))))}
+    assert [time.is_own for time in found.values()] == [False, True, False, False]
+    assert found[USUAL.name].issue_s == pytest.approx(4 * 10 * US)
+    assert found[USUAL.name].step_s == pytest.approx(40 * US)
+    assert found[GRACE.name].step_s == pytest.approx(2.7 * 40 * US)
+    assert found[CLOUD.name].step_s == pytest.approx(31 / 9.8 * 40 * US)
+    kernels = found[NO_HOST.name]
+    assert (kernels.issue_s, kernels.idle_share) == (0, 0)
+    assert found[USUAL.name].idle_share == pytest.approx(1 - kernels.step_s / (40 * US))
+
+
+def test_a_chip_on_one_board_with_grace_has_it_for_a_host() -> None:
+    assert host_of(chip("GH200")) is GRACE
+    assert host_of(chip("H100-SXM")) is USUAL
+    assert ledger(8, Roofline(chip("GH200"))).step_s == pytest.approx(2.7 * 40 * US)
+
+
+def test_a_measured_machine_is_a_row_of_its_own() -> None:
+    *others, own = host_times(ledger(8, Roofline(chip("H100-SXM"), MEASURED)))
+    assert own.is_own
+    assert own.issue_s == pytest.approx(4 * MEASURED.issue.forward_s)
+    assert [time.is_own for time in others] == [False] * 4
+
+
+def test_a_slow_host_is_told_where_it_matters() -> None:
+    """Four products of 8192 take some 80 ms, and no host so long to issue four."""
+    roofline = Roofline(chip("H100-SXM"))
+    told = slow_host(ledger(8, roofline))
+    assert told is not None
+    assert told.step_s == pytest.approx(31 / 9.8 * 40 * US)
+    assert slow_host(ledger(8192, roofline)) is None
+
+
+def test_the_view_marks_its_own_host() -> None:
+    table = by(ledger(8, Roofline(chip("H100-SXM"))), "host")
+    assert [str(name).endswith("*") for name in table.column("host")] == [False, True, False, False]
+    assert table.column("relative")[1] == 1
