@@ -45,7 +45,7 @@ from torchtally.virtual.distributed import (
     states,
     symmetric,
 )
-from torchtally.virtual.extensions import absent, cuda_kernels, requested
+from torchtally.virtual.extensions import absent, cuda_kernels, custom_operators, requested
 from torchtally.virtual.extensions.triton_kernels import TritonKernels
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
@@ -362,6 +362,7 @@ def _table(
         *Compiling(mode, target, stack).stand_ins(),
         *FlexAttention(mode).stand_ins(),
         *cuda_kernels.stand_ins(mode),
+        *custom_operators.stand_ins(mode),
         *Scripting(mode).stand_ins(),
         *(attention.stand_ins(target) if mode.target is not None else ()),
         *(host_defaults() if target.vendor == CPU else ()),

@@ -54,6 +54,28 @@ def test_the_cost_of_a_custom_operator_can_be_declared():
     assert not ledger.coverage.uncounted
 
 
+def test_a_size_that_values_decide_is_the_least_and_listed():
+    """As bitsandbytes' count of outliers (LLM.int8()): four rows, and no column of their own."""
+
+    def fake(x: Tensor) -> tuple[Tensor, Tensor]:
+        outliers = torch.library.get_ctx().new_dynamic_size()
+        return torch.empty_like(x), x.new_empty(outliers, dtype=torch.int64)
+
+    torch.library.define("tally_tests::outliers", "(Tensor x) -> (Tensor, Tensor)")
+    torch.library.register_fake("tally_tests::outliers", fake)
+    sizes = []
+
+    def run() -> None:
+        rows, columns = torch.ops.tally_tests.outliers(torch.ones(4, device="cuda"))
+        sizes.extend((rows.numel(), columns.numel()))
+
+    trace = torchtally.run(run, gpu="H100-SXM")
+    assert sizes == [4, 0]
+    (placeholder,) = trace.placeholders
+    assert placeholder.op == "tally_tests.outliers"
+    assert placeholder.given == "assumed: a size of 0, the least"
+
+
 def test_a_compiled_product_in_float8_within_one():
     """As in modded-nanogpt: 64 x 32 times 32 x 16, forward, and again in its backward."""
 

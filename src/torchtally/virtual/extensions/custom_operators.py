@@ -2,10 +2,11 @@
 
 `torch.library.custom_op` and `triton_op` have an implementation for CUDA beside the fake one. It
 launches Triton kernels and calls other operators, whose work and memory the fake one knows nothing
-of.
+of. Where the fake one asks for a size that values decide, it is given the least there may be.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
 from torchtally.torch_private import OpOverload
 from torchtally.virtual.invocation import Invocation
+from torchtally.virtual.stand_ins import StandIn
 
 NOT_RUN = (
     "{name} is counted as one operator of unknown cost: what it runs on CUDA cannot be simulated "
@@ -43,3 +45,31 @@ def handler_of(overload: OpOverload) -> Callable[..., Any] | None:
             return mode.run(call)
 
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class LeastSizes:
+    """What a fake implementation asks for sizes that values decide, as of LLM.int8()'s outliers."""
+
+    mode: Any
+    operator: str
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
+        self.mode.observer.placeholder_given(self.operator, f"assumed: a size of {min}, the least")
+        return min
+
+
+def stand_ins(mode: Any) -> list[StandIn]:
+    """Of `torch.library.get_ctx`, which fails for meta tensors (torch/_library/fake_impl.py)."""
+    native = torch.library.get_ctx
+
+    def get_ctx() -> Any:
+        try:
+            return native()
+        except RuntimeError as error:
+            operator, _, rest = str(error).partition(" (")
+            if "with meta Tensors" not in rest:
+                raise
+            return LeastSizes(mode, operator.replace("::", "."))
+
+    return [StandIn(torch.library, "get_ctx", get_ctx)]
