@@ -24,7 +24,6 @@ import torch
 from benchmarks.measuring import against, interleaved, megabytes, milliseconds, parser, show, write
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.saver import Saver
-from torchtally.train.checkpoints.state import TrainerContents, state_of, tensors_of
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.tasks import Rehearsal, TrainBatch
 from torchtally.train.trainer import Trainer
@@ -50,7 +49,7 @@ def main() -> None:
             for _ in range(WARMING_STEPS):
                 step()
             rounds = interleaved(ways(trainer, step, folder, args.steps), args.repeat)
-        state_bytes = sum(tensor.nbytes for tensor in tensors_of(trainer).values())
+        state_bytes = sum(tensor.nbytes for tensor in trainer.contents.tensors().values())
     report(rounds, args.steps, state_bytes)
     write(args.json, {"rounds_s": rounds, "steps": args.steps, "state_bytes": state_bytes})
 
@@ -79,7 +78,7 @@ def config_for(folder: str, layers: int) -> TrainConfig:
 @contextmanager
 def steps_of(trainer: Trainer) -> Iterator[Callable[[], None]]:
     """A function that takes the next step."""
-    with trainer.task.batches(0, trainer.config.steps, trainer.device) as batches:
+    with trainer.task.batches(range(trainer.config.steps), trainer.device) as batches:
         following: Iterator[TrainBatch] = iter(batches)
 
         def step() -> None:
@@ -94,8 +93,8 @@ def ways(
     """Each a round, in seconds."""
     checkpoints = Checkpoints(folder)
     config = trainer.config.checkpoint
-    background = Saver(TrainerContents(trainer), checkpoints, config)
-    foreground = Saver(TrainerContents(trainer), checkpoints, replace(config, in_background=False))
+    background = Saver(trainer.contents, checkpoints, config)
+    foreground = Saver(trainer.contents, checkpoints, replace(config, in_background=False))
     saved = iter(range(1, 1_000_000))
 
     def save_by(saver: Saver) -> Callable[[], None]:
@@ -103,7 +102,7 @@ def ways(
 
     def torchs() -> None:
         state = {"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()}
-        torch.save({**state, "state": state_of(trainer)}, Path(folder) / "ckpt.pt")
+        torch.save({**state, "stepper": trainer.stepper.state_dict()}, Path(folder) / "ckpt.pt")
 
     def round_with(save: Callable[[], None], end: Callable[[], None]) -> Callable[[], float]:
         def measured() -> float:

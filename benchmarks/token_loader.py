@@ -100,7 +100,7 @@ def ours_per_s(path: str, batch: int, name: OrderName, seconds: float, read: Rea
 
             def next_batch() -> tuple[Tensor, Tensor]:
                 batch = next(ring)
-                return batch.inputs, batch.targets
+                return batch.tokens[:, :-1], batch.tokens[:, 1:]
 
             return tokens_per_s(next_batch, batch, seconds)
 

@@ -19,7 +19,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing._internal.two_tensor import TwoTensor
 
 from torchtally import torch_private as private
-from torchtally.torch_private import flex, gpu, groups, lists, names, releases, shards
+from torchtally.torch_private import flex, gpu, groups, names, releases, shards
 from torchtally.virtual import session
 
 
@@ -531,21 +531,6 @@ def test_what_is_asked_of_a_gpu_goes_through_torch(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
 
 
-def test_operators_on_lists_of_tensors():
-    x, y = [torch.tensor([1.0, -4.0])], [torch.tensor([2.0, 2.0])]
-    assert private.foreach_lerp(x, y, weight=0.5)[0].tolist() == [1.5, -1]
-    assert private.foreach_norm([torch.tensor([3.0, 4.0])], 2.0)[0].item() == 5
-    for in_place, result in (
-        (lambda z: private.foreach_add_(z, y, alpha=1), [3, -2]),
-        (lambda z: private.foreach_lerp_(z, y, weight=0.5), [1.5, -1]),
-        (lambda z: private.foreach_mul_(z, 3.0), [3, -12]),
-        (lambda z: private.foreach_sign_(z), [1, -1]),
-    ):
-        z = [x[0].clone()]
-        in_place(z)
-        assert z[0].tolist() == result
-
-
 def test_higher_order_operators_reach_modes_while_asked_to():
     from torch._higher_order_ops.while_loop import while_loop_op
 
@@ -638,7 +623,7 @@ def test_the_device_that_the_engine_expects_of_a_gradient():
     assert private.device_of_gradient(torch.Size((2,))) is None
 
 
-ROOM = [gpu, flex, groups, lists, names, shards]
+ROOM = [gpu, flex, groups, names, shards]
 
 
 @pytest.mark.parametrize("module", ROOM, ids=lambda module: module.__name__.rpartition(".")[2])

@@ -119,7 +119,7 @@ def test_values_joined_by_commas_are_split_again(values: list[str]) -> None:
         ("lr=1", "lr: unknown key. Did you mean optimizer.lr?"),
         ("optimizer.lrr=1", "Did you mean optimizer.lr"),
         ("nothing.like.it=1", "tally train CONFIG --help"),
-        ("model=1", "is a section. It has: model.preset"),
+        ("model=1", "is a section. It has: model.layers"),
         ("log.folder=x", "its own folder below"),
         ("optimizer.lr=fast", "optimizer.lr: expected a number, or none, got 'fast'."),
         ("model.layers=1.5", "model.layers: expected a whole number"),

@@ -272,7 +272,7 @@ def loop(folder: Path, model: nn.Module, **more: Any) -> Any:
 def test_a_folder_of_tally_train_is_refused(tmp_path: Path) -> None:
     config = language(tmp_path, steps=1)
     train(config)
-    with pytest.raises(UsageError, match="has checkpoints of `tally train`"):
+    with pytest.raises(UsageError, match="belongs to another training"):
         next(loop(Path(config.log.folder), nn.Linear(2, 2)))
 
 

@@ -44,25 +44,6 @@ def test_a_loss_by_hand() -> None:
     assert found.perplexity == pytest.approx(math.e**2)
 
 
-def test_bits_per_byte_by_hand() -> None:
-    """Four tokens of 2 nats; ids 0 and 1 stand for 3 and 1 bytes, id 2 for none."""
-    targets = torch.tensor([[0, 1, 2, 0, IGNORED]])
-    found = evaluate(
-        nn.Linear(1, 1),
-        lambda *_: torch.tensor(2.0),
-        [(targets, targets)],
-        token_bytes=torch.tensor([3, 1, 0]),
-    )
-    assert found.tokens == 4
-    assert found.bits_per_byte == pytest.approx(8 / math.log(2) / 7)
-
-
-def test_no_bytes_no_bits_per_byte() -> None:
-    found = evaluate(nn.Linear(1, 1), lambda *_: torch.tensor(2.0), rows(2))
-    assert found.bits_per_byte is None
-    assert names.EVAL_BITS_PER_BYTE not in found.values()
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 5))
 def test_the_mean_is_that_of_all_tokens_however_they_are_batched(
@@ -102,7 +83,7 @@ def test_nan_stays_nan_and_a_huge_loss_has_a_perplexity() -> None:
     found = evaluate(nn.Linear(1, 1), lambda *_: torch.tensor(math.nan), rows(1))
     assert math.isnan(found.loss_nats)
     assert math.isnan(found.perplexity)
-    huge = Evaluation(loss_nats=1e4, bits_per_byte=None, tokens=1, seconds=0.0)
+    huge = Evaluation(loss_nats=1e4, tokens=1, seconds=0.0)
     assert huge.perplexity == math.inf
 
 

@@ -23,13 +23,12 @@ from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.randomness import random_states, seed_all, set_random_states
 from torchtally.checkpoints.saver import Saver
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.resume import ResumePoint, resume
-from torchtally.train.checkpoints.state import TrainerContents, tensors_of
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs.jsonl import read_log
 from torchtally.train.logs.log import RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, train
+from torchtally.train.resuming import ResumePoint, resume
 from torchtally.train.trainer import Trainer, trainer_of
 
 STEPS = 8
@@ -80,7 +79,7 @@ def kill_after(config: TrainConfig, step: int) -> None:
 
 def everything(trainer: Trainer) -> dict[str, Tensor]:
     """Weights, optimizer state and random states, copied."""
-    return {name: tensor.detach().clone() for name, tensor in tensors_of(trainer).items()}
+    return {name: tensor.detach().clone() for name, tensor in trainer.contents.tensors().items()}
 
 
 def different(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
@@ -245,7 +244,7 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
 
 
 def iter_batches(trainer: Trainer, step: int) -> Any:
-    with trainer.task.batches(step, step + 1, trainer.device) as batches:
+    with trainer.task.batches(range(step, step + 1), trainer.device) as batches:
         yield from batches
 
 
@@ -336,7 +335,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     with torch.no_grad():
         next(iter(trainer.model.parameters())).fill_(float("inf"))
     checkpoints = Checkpoints(config.log.folder)
-    saver = Saver(TrainerContents(trainer), checkpoints, config.checkpoint)
+    saver = Saver(trainer.contents, checkpoints, config.checkpoint)
     with pytest.raises(CheckpointError, match="NaN or inf"):
         saver.save(3, ResumePoint(3).loop_state())
     assert checkpoints.steps() == [2]

@@ -89,13 +89,13 @@ def test_a_ragged_batch_is_lowered_too() -> None:
 
 
 def test_at_the_floor_the_error_is_raised_with_the_sizes() -> None:
-    train_step = hungry(8, fits=1, least_micro_batch=2)
+    train_step = hungry(8, fits=0)
     before = everything(train_step)
-    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 2 GiB") as caught:
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 1 GiB") as caught:
         train_step(EIGHT, step=0)
     assert isinstance(caught.value, MemoryShortageError)  # the user reads it without a traceback
-    assert "with 2 of 8 rows of (4,) at a time" in str(caught.value)
-    assert train_step.model.tried == [8, 4, 2]
+    assert "with 1 of 8 rows of (4,) at a time" in str(caught.value)
+    assert train_step.model.tried == [8, 4, 2, 1]
     assert are_equal(before, everything(train_step))
 
 

@@ -14,7 +14,7 @@ from torchtally.plan.memory import states_of_count
 from torchtally.plan.optimizers import optimizer as known_optimizer
 from torchtally.train.footprint import footprint
 from torchtally.train.models.cruncher import Cruncher
-from torchtally.train.optimizers.build import build, load_state
+from torchtally.train.optimizers.build import build
 from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.precision import precision
 from torchtally.train.rounding import round_stochastically
@@ -127,7 +127,7 @@ def test_small_updates_are_lost_in_bfloat16_and_not_by_chance() -> None:
 
     def trained(wraps: bool) -> torch.Tensor:
         weight = nn.Parameter(torch.ones(4096, 4, dtype=torch.bfloat16))
-        optimizer = build([weight], config)
+        optimizer = build([("weight", weight)], config)
         if wraps:
             optimizer = precision("pure-bf16").wrap(optimizer, seed=1)
         for _ in range(100):
@@ -178,7 +178,7 @@ def test_chunks_change_nothing_and_resuming_is_going_on(name: str, config: Optim
     train(other, by_tensors, range(3))
     resumed, going_on = start(chunk_bytes=1 << 20)
     resumed.load_state_dict(other.state_dict())
-    load_state(going_on, by_tensors.state_dict())
+    going_on.load_state_dict(by_tensors.state_dict())
     train(resumed, going_on, range(3, 6))
     for expected, found in zip(model.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(expected, found)

@@ -23,12 +23,12 @@ from tests.train.training import Witness, language
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.manifest import Manifest
 from torchtally.checkpoints.signals import EXIT_CODE, SAME_S, Signals, listen
-from torchtally.train.checkpoints.resume import resume
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs.jsonl import read_log
 from torchtally.train.logs.log import RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import train
+from torchtally.train.resuming import resume
 from torchtally.train.trainer import Trainer, trainer_of
 
 STEPS = 6

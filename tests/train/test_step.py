@@ -33,7 +33,7 @@ from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers.build import build
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError
 from torchtally.train.precision import precision
-from torchtally.train.spikes import SpikeConfig, SpikeDetector
+from torchtally.train.spikes import SpikeDetector
 from torchtally.train.step import Stepper
 from torchtally.train.trainer import rehearse
 
@@ -267,7 +267,7 @@ def test_the_loss_scale_has_a_floor() -> None:
     ("policy", "outcome"), [("note", Outcome.UPDATED), ("skip", Outcome.SPIKE)]
 )
 def test_spikes_are_treated_as_asked(policy: Any, outcome: Outcome) -> None:
-    train_step = poisoned(spikes=SpikeDetector(SpikeConfig(on_spike=policy, warmup_steps=20)))
+    train_step = poisoned(spikes=SpikeDetector(policy, warmup_steps=20))
     for step in range(20):
         assert not train_step(BATCH, step=step).is_spike
     before = everything(train_step)
@@ -279,7 +279,7 @@ def test_spikes_are_treated_as_asked(policy: Any, outcome: Outcome) -> None:
 
 
 def test_a_spike_can_stop_the_run() -> None:
-    train_step = poisoned(spikes=SpikeDetector(SpikeConfig(on_spike="stop", warmup_steps=20)))
+    train_step = poisoned(spikes=SpikeDetector("stop", warmup_steps=20))
     for step in range(20):
         train_step(BATCH, step=step)
     train_step.model.factor = 10.0
@@ -288,13 +288,12 @@ def test_a_spike_can_stop_the_run() -> None:
 
 
 def test_going_on_from_a_state_dict_is_going_on() -> None:
-    spikes = SpikeConfig(on_spike="skip", warmup_steps=4, least_steps=4)
     options: dict[str, Any] = {"name": "fp16", "on_nonfinite": "skip"}
-    whole = stepper(4, spikes=SpikeDetector(spikes), **options)
+    whole = stepper(4, spikes=SpikeDetector("skip", warmup_steps=4, least_steps=4), **options)
     for step in range(6):
         whole(tokens(step), step=step)
     saved = json.loads(json.dumps(whole.state_dict()))
-    resumed = stepper(4, spikes=SpikeDetector(spikes), **options)
+    resumed = stepper(4, spikes=SpikeDetector("skip", warmup_steps=4, least_steps=4), **options)
     resumed.load_state_dict(saved)
     assert resumed.state_dict() == whole.state_dict()
     resumed.model.load_state_dict(whole.model.state_dict())
@@ -332,7 +331,7 @@ def test_a_step_runs_on_the_simulated_gpu(name: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"micro_batch": 0}, {"micro_batch": 4, "least_micro_batch": 5}, {"most_skipped": -1}],
+    [{"micro_batch": 0}, {"clip_norm": -1.0}, {"most_skipped": -1}],
 )
 def test_wrong_sizes_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

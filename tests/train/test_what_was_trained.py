@@ -17,7 +17,6 @@ from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.ranks import ALONE
 from torchtally.checkpoints.signals import Signals
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.resume import FREE, ROUNDING, resume
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.data.description import description_in
 from torchtally.train.job import Start, train_in_folder
@@ -28,6 +27,7 @@ from torchtally.train.models.config import RopeStretch
 from torchtally.train.models.huggingface import write_weights
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer
+from torchtally.train.resuming import FREE, ROUNDING, resume
 from torchtally.train.trainer import Trainer, trainer_of
 
 
@@ -128,17 +128,6 @@ def test_changed_tokens_are_noticed(shards: TrainConfig, tmp_path: Path) -> None
     assert manifest.fingerprints["train"] == header(shards)["fingerprints"]["train"]
 
 
-def test_a_checkpoint_without_fingerprints_is_resumed(
-    shards: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Format 1: what the data was is unknown."""
-    monkeypatch.setattr("torchtally.checkpoints.saver.FORMAT_VERSION", 1)
-    train(shards, replaces=True)
-    monkeypatch.undo()
-    raw(tmp_path / "a_2.bin", np.zeros(3000))
-    assert train(shards, resumes=True) == ["resuming from step 2"]
-
-
 def test_other_validation_data_is_said_and_not_refused(shards: TrainConfig, tmp_path: Path) -> None:
     raw(tmp_path / "b.bin", np.zeros(3000))
     (note, *_) = train(shards, resumes=True)
@@ -191,9 +180,22 @@ def test_a_changed_hyperparameter_is_the_live_optimizers(tmp_path: Path, precisi
     (group, plain) = trainer.optimizer.param_groups
     assert (group["weight_decay"], plain["weight_decay"]) == (0.5, 0.0)
     assert group["betas"] == (0.8, 0.95)
-    assert notes[-1].endswith(
-        "the optimizer has betas (0.8, 0.95) (saved: (0.9, 0.95)), weight_decay 0.5 (saved: 0.1)"
-    )
+    assert {line.strip() for line in notes[-1].splitlines() if "param_groups" in line} == {
+        "optimizer.param_groups[0].betas: saved [0.9, 0.95], now [0.8, 0.95]",
+        "optimizer.param_groups[1].betas: saved [0.9, 0.95], now [0.8, 0.95]",
+        "optimizer.param_groups[0].weight_decay: saved 0.1, now 0.5",
+    }
+
+
+def test_the_implementation_is_the_configs_and_parameter_groups_are_the_saved(
+    tmp_path: Path,
+) -> None:
+    train(language(tmp_path, steps=2, optimizer={"implementation": "for-loop"}))
+    trainer, _ = resumed(language(tmp_path, steps=2, optimizer={"implementation": "fused"}))
+    assert [group["fused"] for group in trainer.optimizer.param_groups] == [True, True]
+    assert {int(state["step"]) for state in trainer.optimizer.state.values()} == {2}
+    with pytest.raises(CheckpointError, match=r"optimizer: .* has parameter groups of"):
+        resumed(language(tmp_path, steps=2, optimizer={"decayed_on": "all"}))
 
 
 def test_another_default_is_another_training(
@@ -206,7 +208,7 @@ def test_another_default_is_another_training(
     monkeypatch.setitem(
         __import__("torchtally.train.optimizers.config", fromlist=["x"]).DEFAULTS, "adamw", default
     )
-    with pytest.raises(UsageError, match=r"weight_decay 0\.25 \(saved: 0\.01\)"):
+    with pytest.raises(UsageError, match=r"weight_decay: saved 0\.01, now 0\.25"):
         train(config, resumes=True)
 
 
@@ -415,16 +417,14 @@ def with_key(name: str, key: str, value: Any) -> dict[str, Any]:
 
 def after_another_step(config: TrainConfig) -> dict[str, Tensor]:
     """The weights and the optimizer's state, of a run resumed at step 2."""
-    from torchtally.train.checkpoints.state import tensors_of
-
     trainer, _ = resumed(config)
-    with trainer.task.batches(2, 3, trainer.device) as batches:
+    with trainer.task.batches(range(2, 3), trainer.device) as batches:
         for batch in batches:
             trainer.step(batch)
     trainer.task.close()
     return {
         name: tensor.detach().clone()
-        for name, tensor in tensors_of(trainer).items()
+        for name, tensor in trainer.contents.tensors().items()
         if not name.startswith("random/")
     }
 
@@ -472,7 +472,7 @@ def test_the_vocabulary_is_that_of_the_data(tmp_path: Path) -> None:
 
 def batch_of(config: TrainConfig, step: int) -> tuple[Tensor, Tensor]:
     trainer = trainer_of(config)
-    with trainer.task.batches(step, step + 1, trainer.device) as batches:
+    with trainer.task.batches(range(step, step + 1), trainer.device) as batches:
         (batch,) = batches
     trainer.task.close()
     return batch.inputs, batch.targets

@@ -6,7 +6,7 @@
     manifest     the contents of a checkpoint with checksums; written last
     shard        a file of safetensors, written and checked
     folder       the checkpoints of a run: begin, commit, prune, set aside
-    storage      torch.distributed.checkpoint's writer and reader over these
+    storage      which rank writes and reads what
     snapshot     copies on the host, unaffected by the next step
     randomness   states of random generators as tensors
     packing      state dicts as tensors and plain data, and back
@@ -16,7 +16,7 @@
     ranks        the processes of a training         shards    weights of which each has a part
     signals      those that save and end a run       plain     values as JSON data
 
-What `tally train` saves is in `train/checkpoints`. No pickle is written or read, and reading
+No pickle is written or read, and reading
 executes no code.
 """
 

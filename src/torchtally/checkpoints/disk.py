@@ -45,16 +45,8 @@ class Directory(Closing):
 
     def lock(self) -> bool:
         """Lock the directory until it is closed; False where another process holds the lock."""
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise CheckpointError(
-                    f"{self.path}: cannot be locked: {error.strerror}."
-                ) from error
-        return True
+        with explain_os_errors(self.path, "locked"):
+            return lock_handle(self._handle)
 
     def make(self, name: str) -> "Directory":
         """Create a directory in this one."""
@@ -165,6 +157,18 @@ _OWN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # do not
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
 """What file systems without locks answer."""
+
+
+def lock_handle(handle: int) -> bool:
+    """Lock an open file until it is closed; False where another process holds the lock."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
 
 
 def is_there(path: Path) -> bool:

@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 from torchtally.checkpoints.config import CheckpointConfig
 from torchtally.checkpoints.folder import Checkpoints, name_of
 from torchtally.checkpoints.manifest import Manifest, explain_damaged_state
-from torchtally.checkpoints.newest import check_versions, newest_whole
+from torchtally.checkpoints.newest import check_versions, differences, newest_whole
 from torchtally.checkpoints.objects import VALUES, Objects, check_object
 from torchtally.checkpoints.packing import pack
 from torchtally.checkpoints.randomness import set_random
@@ -220,12 +220,10 @@ class Durable(Tabular, MutableMapping[str, Any]):
         contents = self._contents
         check_versions(manifest, self._say)
         with explain_damaged_state(manifest):
-            if "objects" not in manifest.state:
-                raise UsageError(
-                    f"{self._checkpoints.path}: has checkpoints of `tally train`. Give this run a "
-                    "folder of its own."
-                )
-            changes = [*contents.changes(manifest)]
+            changes = [
+                *differences(manifest.config, contents.config, "config."),
+                *contents.optimizer_changes(manifest),
+            ]
         text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changes)
         if changes and not self._allow_changes:
             raise UsageError(

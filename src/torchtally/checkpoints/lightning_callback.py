@@ -16,7 +16,6 @@ resuming, as with Lightning's checkpoints; hooks that draw random numbers while 
 change its order.
 """
 
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,22 +25,17 @@ from typing import TYPE_CHECKING, Any
 from torchtally.checkpoints.durable import Durable, durable
 from torchtally.checkpoints.randomness import random_states, set_random_states
 from torchtally.errors import UsageError
-from torchtally.torch_private.lightning import data_of, is_accumulating, leave_signals
+from torchtally.torch_private.lightning import (
+    callback_base,
+    data_of,
+    is_accumulating,
+    leave_signals,
+)
 
 if TYPE_CHECKING:
     Callback = object
 else:
-    try:
-        # Each has classes of its own, and a Trainer takes those of its own alone.
-        if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-            from pytorch_lightning.callbacks import Callback
-        else:
-            from lightning.pytorch.callbacks import Callback
-    except ImportError as error:
-        raise UsageError(
-            "torchtally.LightningDurableCallback is for Lightning's Trainer: "
-            "pip install 'torchtally[lightning]'."
-        ) from error
+    Callback = callback_base("LightningDurableCallback")
 
 NAME = "trainer"
 

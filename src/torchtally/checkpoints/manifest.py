@@ -19,8 +19,8 @@ from torchtally.errors import CheckpointError
 from torchtally.plan.architecture.checkpoint import DTYPES, LENGTH_BYTES
 
 NAME = "manifest.json"
-FORMAT_VERSION = 2
-"""Readers refuse higher versions. Fields are never added within one: unknown ones are refused."""
+FORMAT_VERSION = 3
+"""Readers refuse others. Fields are never added within one: unknown ones are refused."""
 MOST_BYTES = 2**30
 """The largest manifest read: that of a 70B model on 1024 ranks is half of it."""
 MOST_NUMBER = 2**63 - 1
@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     state: dict[str, Any]
     """Plain data: loss scale, hyperparameters, counters."""
     fingerprints: dict[str, Any] = {}
-    """Of the data; empty in format 1."""
+    """Of the data."""
     files: dict[str, SavedFile]
     tensors: dict[str, SavedTensor]
 
@@ -91,7 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 def read_manifest(content: bytes, place: str) -> Manifest:
     """Parse and validate a manifest. Raises CheckpointError for any change since it was written,
-    and NewerFormatError for a format that only a later version reads.
+    and OtherFormatError for a format that only another version reads.
 
     Files and tensors are consistent: pieces cover each tensor exactly, and each file consists of
     its header and its pieces. The files themselves are checked separately.
@@ -105,10 +105,10 @@ def read_manifest(content: bytes, place: str) -> Manifest:
     body = rest[len(_BETWEEN) : -len(_END)]
     try:
         version = msgspec.json.decode(body, type=_Version).format_version
-        if version > FORMAT_VERSION:
-            raise NewerFormatError(
-                f"{place}: has format version {version}; this torchtally reads up to "
-                f"{FORMAT_VERSION}. Resume with the version that wrote it, or a newer one."
+        if version != FORMAT_VERSION:
+            raise OtherFormatError(
+                f"{place}: has format version {version}; this torchtally reads "
+                f"{FORMAT_VERSION}. Resume with the version that wrote it."
             )
         manifest = msgspec.json.decode(body, type=Manifest)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
@@ -118,8 +118,8 @@ def read_manifest(content: bytes, place: str) -> Manifest:
     return manifest
 
 
-class NewerFormatError(CheckpointError):
-    """Written by a newer torchtally; falling back to an older checkpoint would lose steps."""
+class OtherFormatError(CheckpointError):
+    """Written by another version; falling back to an older checkpoint would lose steps."""
 
 
 class _Version(msgspec.Struct):
@@ -127,7 +127,7 @@ class _Version(msgspec.Struct):
 
 
 def _first_contradiction(manifest: Manifest) -> str | None:
-    if manifest.format_version < 1 or not 0 <= manifest.step <= MOST_NUMBER or manifest.ranks < 1:
+    if not 0 <= manifest.step <= MOST_NUMBER or manifest.ranks < 1:
         return "its version, step or ranks"
     for name in manifest.files:
         if not FILE.fullmatch(name):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchtally.checkpoints.folder import Checkpoints
-from torchtally.checkpoints.manifest import Manifest, NewerFormatError
+from torchtally.checkpoints.manifest import Manifest, OtherFormatError
 from torchtally.checkpoints.plain import Say, versions
 from torchtally.checkpoints.ranks import Ranks
 from torchtally.errors import CheckpointError
@@ -47,7 +47,7 @@ def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Man
     try:
         manifest = checkpoints.manifest(step)
         checkpoints.check(manifest, part=ranks.rank, parts=ranks.size)
-    except NewerFormatError:
+    except OtherFormatError:
         raise
     except CheckpointError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OURS:

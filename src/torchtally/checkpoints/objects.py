@@ -45,21 +45,28 @@ class Objects:
         values: dict[str, Any],
         config: Mapping[str, Any],
         ranks: Ranks,
+        *,
+        about: Mapping[str, Any] | None = None,
+        fingerprints: Mapping[str, Any] | None = None,
     ) -> None:
+        """`about` is kept beside the state, `fingerprints` are of the data."""
         self.ranks = ranks
+        self._about, self.fingerprints = about or {}, as_plain_json(as_json(fingerprints or {}))
         self._objects, self._values = objects, values
-        self._config = as_plain_json(as_json(config))
+        self.config = as_plain_json(as_json(config))
         self._plain: Any = None
         # A scheduler changes the optimizer's later: compared are those that the script gave.
         self._hyperparameters = as_plain_json(
-            as_json({name: _hyperparameters(one) for name, one in self._optimizers()})
+            as_json({name: _hyperparameters(one.param_groups) for name, one in self._optimizers()})
         )
 
     def parameters(self) -> Iterator[Tensor]:
+        """Weights, which must be finite to be saved."""
         modules = (value for value in self._objects.values() if isinstance(value, nn.Module))
         return chain.from_iterable(module.parameters() for module in modules)
 
     def tensors(self) -> dict[str, Tensor]:
+        """All tensors of this rank, not copied."""
         tensors: dict[str, Tensor] = {}
         shared = {
             name: pack(_state(value), name, tensors)
@@ -74,13 +81,14 @@ class Objects:
         return tensors | random_tensors(self.ranks.rank)
 
     def described(self) -> dict[str, Any]:
-        """Of the state that `tensors` has taken."""
-        state = {**self._plain, "hyperparameters": self._hyperparameters}
-        return {"config": self._config, "state": as_plain_json(state)}
+        """The manifest's plain data, of the state that `tensors` has taken."""
+        state = {**self._about, **self._plain, "hyperparameters": self._hyperparameters}
+        return {
+            "config": self.config, "state": as_plain_json(state), "fingerprints": self.fingerprints,
+        }  # fmt: skip
 
-    def changes(self, manifest: Manifest) -> Iterator[tuple[str, Any, Any]]:
-        """(key, saved, here) of the config and the hyperparameters that the script gave."""
-        yield from differences(manifest.config, self._config, "config.")
+    def optimizer_changes(self, manifest: Manifest) -> Iterator[tuple[str, Any, Any]]:
+        """(key, saved, here) of the hyperparameters that the script gave."""
         for name, groups in self._hyperparameters.items():
             saved = manifest.state["hyperparameters"].get(name, [])
             yield from differences(_by_number(saved), _by_number(groups), f"{name}.")
@@ -102,7 +110,7 @@ class Objects:
         for name in {*_names(shared), *_names(own)} - {*live}:
             targets[name] = self._target(name, manifest)
         _check_live(live, {*_names(shared)}, manifest)
-        read(targets, checkpoints, manifest, ranks=self.ranks.size, group=self.ranks.group)
+        read(targets, checkpoints, manifest, self.ranks)
         with explain_damaged_state(manifest):
             for name, value in self._objects.items():
                 plain = shared[name] if isinstance(value, FOR_ALL) else own[name]
@@ -122,14 +130,9 @@ class Objects:
         elif isinstance(value, random.Random):
             value.setstate(state)
         else:
-            before = _hyperparameters(value) if isinstance(value, Optimizer) else []
+            if isinstance(value, Optimizer):
+                state = _with_changes(state, value, manifest, name)
             value.load_state_dict(state)
-            saved = manifest.state["hyperparameters"].get(name, [])
-            for group, given, was in zip(getattr(value, "param_groups", []), before, saved,
-                                         strict=False):  # fmt: skip
-                # Changed ones are the script's: load_state_dict has replaced them by the saved.
-                changed = differences(was, as_plain_json(as_json(given)))
-                group.update({key: given[key] for key, _, _ in changed if key in given})
 
     def _target(self, name: str, manifest: Manifest) -> Tensor:
         """A buffer for a saved tensor that is not a model's."""
@@ -197,7 +200,7 @@ def _module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
     return {f"{name}/{key}": item.detach() for key, item in items if isinstance(item, Tensor)}
 
 
-def _hyperparameters(optimizer: Optimizer) -> list[dict[str, Any]]:
+def _hyperparameters(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Of each parameter group."""
     return [
         {
@@ -205,8 +208,31 @@ def _hyperparameters(optimizer: Optimizer) -> list[dict[str, Any]]:
             for key, value in group.items()
             if key not in ("params", "param_names")
         }
-        for group in optimizer.param_groups
+        for group in groups
     ]
+
+
+def _with_changes(
+    state: Mapping[str, Any], optimizer: Optimizer, manifest: Manifest, name: str
+) -> dict[str, Any]:
+    """An optimizer's saved state, with hyperparameters that the script has changed."""
+    own, saved = optimizer.param_groups, state["param_groups"]
+    here, there = (
+        [group.get("param_names") or len(group["params"]) for group in groups]
+        for groups in (own, saved)
+    )
+    if here != there:
+        raise CheckpointError(
+            f"{name}: the checkpoint of step {manifest.step} has parameter groups of {there}, and "
+            f"there are groups of {here} here. Resume with the saved model and config."
+        )
+    before = manifest.state["hyperparameters"].get(name, [])
+    groups = []
+    for group, loaded, was in zip(own, saved, before, strict=True):
+        (given,) = _hyperparameters([group])
+        changed = [key for key, _, _ in differences(was, as_plain_json(as_json(given)))]
+        groups.append({**loaded, **{key: group[key] for key in changed if key in group}})
+    return {**state, "param_groups": groups}
 
 
 def _by_number(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

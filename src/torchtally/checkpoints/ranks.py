@@ -17,7 +17,6 @@ from operator import add
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
@@ -78,18 +77,13 @@ class Ranks:
         return tuple(int(max(column)) for column in columns)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's value: None, booleans, numbers, strings, bytes, and lists and dicts of them.
+        """Rank 0's value: None, booleans, numbers, strings, and lists and dicts of them.
 
         Tuples become lists, even with one rank. Other ranks' values are ignored.
         """
-        sent = msgspec.msgpack.encode(value if self.is_first else None)
-        if self.size > 1:
-            length = torch.tensor(len(sent), device="cpu")
-            dist.broadcast(length, 0, group=self.group)
-            content = np.frombuffer(sent.ljust(int(length))[: int(length)], np.uint8).copy()
-            dist.broadcast(torch.from_numpy(content), 0, group=self.group)
-            sent = content.tobytes()
-        return msgspec.msgpack.decode(sent)
+        if self.size == 1:
+            return msgspec.json.decode(msgspec.json.encode(value))
+        return self.gather_values(value if self.is_first else None)[0]
 
     def gather_values(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order; of the types that `broadcast` takes."""

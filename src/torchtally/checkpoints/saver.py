@@ -4,17 +4,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
 from torchtally.checkpoints.config import CheckpointConfig
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.manifest import FORMAT_VERSION, Manifest
+from torchtally.checkpoints.objects import Objects
 from torchtally.checkpoints.plain import versions
-from torchtally.checkpoints.ranks import Ranks
 from torchtally.checkpoints.shards import global_norm
 from torchtally.checkpoints.signals import Signals
 from torchtally.checkpoints.snapshot import Snapshot
@@ -25,26 +25,6 @@ LOWEST_PRIORITY = 19
 """nice(2): the writer gets the CPU time that training leaves."""
 
 
-@runtime_checkable
-class Contents(Protocol):
-    """What is saved."""
-
-    @property
-    def ranks(self) -> Ranks: ...
-
-    def parameters(self) -> Iterable[Tensor]:
-        """Weights, which must be finite."""
-        ...
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        """All tensors of this rank, not copied."""
-        ...
-
-    def described(self) -> Mapping[str, Any]:
-        """The manifest's config, state and fingerprints: plain JSON data."""
-        ...
-
-
 class Saver:
     """Saves the state of a training, one checkpoint at a time.
 
@@ -53,7 +33,7 @@ class Saver:
 
     def __init__(
         self,
-        contents: Contents,
+        contents: Objects,
         checkpoints: Checkpoints,
         config: CheckpointConfig,
         *,
@@ -161,15 +141,13 @@ class Saver:
 
     def _write(
         self, tensors: Mapping[str, Tensor], described: Manifest, best_step: int | None
-    ) -> Path | None:
+    ) -> None:
         ranks = self._contents.ranks
-        path = write(
-            tensors, self._snapshot.copies(), self._checkpoints, described, ranks.saving_group
-        )
+        saving = replace(ranks, group=ranks.saving_group)
+        write(tensors, self._snapshot.copies(), self._checkpoints, described, saving)
         if ranks.is_first:
             config = self._config
             self._checkpoints.prune(config.keep_last, config.keep_every, best_step)
-        return path
 
     def _check_finite(self, step: int) -> None:
         norm = global_norm(parameter.detach() for parameter in self._contents.parameters())

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from torchtally.checkpoints.shards import local_part
 
 
 class Snapshot:
@@ -26,7 +27,7 @@ class Snapshot:
         """
         devices: set[torch.device] = set()
         for name, tensor in tensors.items():
-            local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+            local = local_part(tensor.detach())
             self._buffer(name, local).copy_(local, non_blocking=True)
             if local.device.type == "cuda":
                 devices.add(local.device)

@@ -1,220 +1,36 @@
-"""The storage writer and reader of torch.distributed.checkpoint, over our files.
+"""Tensors of all ranks written as one checkpoint, and read by any number of ranks.
 
-It plans which rank writes what, and which reads what, on any number of ranks. Its own file format
-pickles the metadata, and unpickling executes code; here the manifest holds it.
+Each rank writes its shards of DTensors. A tensor that several ranks have whole is written by one of
+them, chosen by its name. The manifest says where each piece is, so a reader takes the parts of
+pieces that its own shards cover.
 
 Tensor names begin with the kind of their file: "model/blocks.0.norm.weight".
 """
 
 import time
-import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from itertools import chain
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-    WriteItem,
-)
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
-from torch.futures import Future
 
-from torchtally.checkpoints.disk import Directory
 from torchtally.checkpoints.folder import Checkpoints, name_of
-from torchtally.checkpoints.manifest import Manifest, Piece, SavedFile, SavedTensor
+from torchtally.checkpoints.manifest import Manifest, SavedFile, SavedTensor
+from torchtally.checkpoints.ranks import ALONE, Ranks
 from torchtally.checkpoints.shard import Box, read_piece, write_shard
+from torchtally.checkpoints.shards import is_shard, local_part
 from torchtally.errors import CheckpointError, TallyError
 
-# Warned on every save by a single process.
-warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")
 
+class _Written(msgspec.Struct):
+    """What one rank wrote: each tensor with one piece."""
 
-class CopyPlanner(DefaultSavePlanner):
-    """Plans with the live tensors but writes their copies, so that training can continue."""
-
-    def __init__(self, copies: Mapping[str, Tensor]) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._copies = copies
-
-    def lookup_object(self, index: MetadataIndex) -> Tensor:
-        return self._copies[index.fqn]
-
-
-class _InFolder:
-    """What torch asks of a storage with paths of its own; the folder is known already."""
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return False
-
-    def prepare_local_plan(self, plan: Any) -> Any:
-        return plan
-
-
-class Writer(_InFolder, StorageWriter):
-    """Writes a checkpoint, which counts once the coordinator's `finish` has committed it."""
-
-    def __init__(self, checkpoints: Checkpoints, described: Manifest, rank: int = 0) -> None:
-        self._checkpoints, self._described, self._rank = checkpoints, described, rank
-        self._is_coordinator = True
-        self._new: str | None = None
-        self.path: Path | None = None
-        """Of the finished checkpoint, on the coordinator."""
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        self._is_coordinator = is_coordinator
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """On the coordinator: create the directory and send its name to every rank."""
-        with self._checkpoints.begin(self._described.step) as new:
-            self._new = new.path.name
-        return [SavePlan(plan.items, self._new, plan.planner_data, plan.usable) for plan in plans]
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        kinds: dict[str, list[WriteItem]] = defaultdict(list)
-        for item in plan.items:
-            kinds[item.index.fqn.partition("/")[0]].append(item)
-        results: list[WriteResult] = []
-        with self._checkpoints.join(plan.storage_data) as new:
-            for kind, items in sorted(kinds.items()):
-                results += self._write_kind(new, kind, items, planner)
-            if not self._is_coordinator:  # `commit` syncs for the coordinator
-                new.sync()
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(results)
-        return done
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        assert self._new is not None
-        pieces: dict[str, list[Piece]] = defaultdict(list)
-        files: dict[str, SavedFile] = {}
-        for result in chain(*results):
-            piece, saved = result.storage_data
-            files[piece.file] = saved
-            pieces[result.index.fqn].append(piece)
-        manifest = msgspec.structs.replace(
-            self._described,
-            unix_s=round(time.time(), 3),
-            files=dict(sorted(files.items())),
-            tensors={
-                name: _saved_tensor(metadata.state_dict_metadata[name], pieces[name])
-                for name in sorted(pieces)
-            },
-        )
-        self.path = self._checkpoints.commit(self._new, manifest)
-        self._new = None
-
-    def discard(self) -> None:
-        """After a failure: remove the directory that was begun."""
-        if self._new is not None:
-            new, self._new = self._new, None
-            self._checkpoints.discard(new)
-
-    def storage_meta(self) -> StorageMeta | None:
-        return None
-
-    def _write_kind(
-        self, new: Directory, kind: str, items: list[WriteItem], planner: SavePlanner
-    ) -> list[WriteResult]:
-        is_alone = self._described.ranks == 1
-        file = f"{kind}.safetensors" if is_alone else f"{kind}-{self._rank:05}.safetensors"
-        saved, pieces = write_shard(new, file, [_box(item, planner) for item in items])
-        return [
-            WriteResult(item.index, piece.size_bytes, (piece, saved))
-            for item in items
-            for piece in [pieces[_key(item.index.fqn)]]
-        ]
-
-
-def _saved_tensor(whole: Any, pieces: list[Piece]) -> SavedTensor:
-    assert isinstance(whole, TensorStorageMetadata)
-    dtype = str(whole.properties.dtype).removeprefix("torch.")
-    in_order = sorted(pieces, key=lambda piece: piece.offsets)
-    return SavedTensor(dtype, tuple(whole.size), tuple(in_order))
-
-
-def _key(name: str) -> str:
-    """The name of a tensor within its file."""
-    return name.partition("/")[2]
-
-
-def _box(item: WriteItem, planner: SavePlanner) -> Box:
-    tensor = planner.resolve_data(item)
-    assert isinstance(tensor, Tensor)
-    assert item.tensor_data is not None
-    return Box(_key(item.index.fqn), tensor, tuple(item.tensor_data.chunk.offsets))
-
-
-class Reader(_InFolder, StorageReader):
-    """Reads the tensors of a verified checkpoint."""
-
-    def __init__(self, checkpoints: Checkpoints, manifest: Manifest) -> None:
-        self._checkpoints, self._manifest = checkpoints, manifest
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return Metadata(
-            {name: _metadata(tensor) for name, tensor in self._manifest.tensors.items()}
-        )
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
-        pass
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_piece: dict[Piece, list[ReadItem]] = defaultdict(list)
-        for item in plan.items:
-            by_piece[self._piece(item.storage_index)].append(item)
-        with self._checkpoints.join(name_of(self._manifest.step)) as inner:
-            for piece, items in by_piece.items():
-                name = items[0].storage_index.fqn
-                numbers = read_piece(inner, piece, torch_dtype(self._manifest.tensors[name]))
-                for item in items:
-                    box = tuple(
-                        slice(start, start + length)
-                        for start, length in zip(item.storage_offsets, item.lengths, strict=True)
-                    )
-                    target = planner.resolve_tensor(item).detach()
-                    target.copy_(numbers[box])
-                    planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    def _piece(self, index: MetadataIndex) -> Piece:
-        pieces = self._manifest.tensors[index.fqn].pieces
-        if index.offset is None:
-            return pieces[0]
-        return next(piece for piece in pieces if piece.offsets == tuple(index.offset))
+    files: dict[str, SavedFile] = {}
+    tensors: dict[str, SavedTensor] = {}
 
 
 def torch_dtype(saved: SavedTensor) -> torch.dtype:
@@ -224,81 +40,178 @@ def torch_dtype(saved: SavedTensor) -> torch.dtype:
     return dtype
 
 
-def _metadata(saved: SavedTensor) -> TensorStorageMetadata:
-    return TensorStorageMetadata(
-        TensorProperties(dtype=torch_dtype(saved)),
-        torch.Size(saved.shape),
-        [
-            ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes))
-            for piece in saved.pieces
-        ],
-    )
-
-
 def write(
     tensors: Mapping[str, Tensor],
     copies: Mapping[str, Tensor],
     checkpoints: Checkpoints,
     described: Manifest,
-    group: Any = None,
-) -> Path | None:
-    """Write a checkpoint of these tensors, of all ranks of the group; its path on rank 0.
+    ranks: Ranks = ALONE,
+) -> None:
+    """Write a checkpoint of these tensors, of all ranks.
 
     `described` is its manifest but for time, files and tensors. The values written are `copies`:
     each tensor, or this rank's shard of it, on the host. On failure nothing is left behind, and
     every rank raises the first failing rank's error.
     """
-    rank = dist.get_rank(group) if described.ranks > 1 else 0
-    writer = Writer(checkpoints, described, rank)
+
+    def begin() -> str | None:
+        if not ranks.is_first:
+            return None
+        with checkpoints.begin(described.step) as new:
+            return new.path.name
+
+    def commit() -> None:
+        if ranks.is_first:
+            checkpoints.commit(new, _completed(described, written))
+
+    new = _together(begin, ranks)[0]
     try:
-        with _first_failure():
-            save(
-                dict(tensors),
-                storage_writer=writer,
-                planner=CopyPlanner(copies),
-                process_group=group,
-                no_dist=described.ranks == 1,
-            )
+        own = _together(lambda: _write_own(tensors, copies, checkpoints, new, ranks), ranks)
+        written = [msgspec.convert(part, _Written) for part in own]
+        _together(commit, ranks)
     except BaseException:
-        with suppress(CheckpointError):  # report the first failure
-            writer.discard()
+        if ranks.is_first:
+            with suppress(CheckpointError):  # report the first failure
+                checkpoints.discard(new)
         raise
-    return writer.path
+
+
+def _write_own(
+    tensors: Mapping[str, Tensor],
+    copies: Mapping[str, Tensor],
+    checkpoints: Checkpoints,
+    new: str,
+    ranks: Ranks,
+) -> _Written:
+    """Write this rank's files, one for each kind."""
+    kinds: dict[str, list[Box]] = defaultdict(list)
+    for name in _own_names(tensors, ranks):
+        kind, _, key = name.partition("/")
+        kinds[kind].append(Box(key, copies[name], _offsets(tensors[name])))
+    written = _Written()
+    with checkpoints.join(new) as folder:
+        for kind, boxes in sorted(kinds.items()):
+            of_rank = "" if ranks.size == 1 else f"-{ranks.rank:05}"
+            file = f"{kind}{of_rank}.safetensors"
+            written.files[file], pieces = write_shard(folder, file, boxes)
+            for key, piece in pieces.items():
+                tensor = tensors[f"{kind}/{key}"]
+                saved = SavedTensor(_dtype_name(tensor), tuple(tensor.shape), (piece,))
+                written.tensors[f"{kind}/{key}"] = saved
+        if not ranks.is_first:  # `commit` syncs for the first
+            folder.sync()
+    return written
+
+
+def _own_names(tensors: Mapping[str, Tensor], ranks: Ranks) -> list[str]:
+    """The tensors that this rank writes."""
+    whole = [name for name, tensor in tensors.items() if not is_shard(tensor)]
+    owners: dict[str, list[int]] = defaultdict(list)
+    for rank, names in enumerate(ranks.gather_values(whole)):
+        for name in names:
+            owners[name].append(rank)
+    chosen = {
+        name for name, of_name in owners.items()
+        if of_name[crc32(name.encode()) % len(of_name)] == ranks.rank
+    }  # fmt: skip
+    return [
+        name for name, tensor in tensors.items()
+        if (_is_first_replica(tensor) if is_shard(tensor) else name in chosen)
+    ]  # fmt: skip
+
+
+def _is_first_replica(tensor: Any) -> bool:
+    """Whether this rank is the first of those that have the same shard."""
+    place = tensor.device_mesh.get_coordinate()
+    return place is not None and not any(
+        at for at, placement in zip(place, tensor.placements, strict=True)
+        if placement.is_replicate()
+    )  # fmt: skip
+
+
+def _offsets(tensor: Any) -> tuple[int, ...]:
+    """Where this rank's part begins in the whole, on each axis."""
+    if not is_shard(tensor):
+        return (0,) * int(tensor.ndim)
+    (chunk,) = tensor.__create_chunk_list__()
+    return tuple(map(int, chunk.offsets))
+
+
+def _completed(described: Manifest, written: list[_Written]) -> Manifest:
+    files: dict[str, SavedFile] = {}
+    tensors: dict[str, SavedTensor] = {}
+    for part in written:
+        files |= part.files
+        for name, saved in part.tensors.items():
+            pieces = (*tensors[name].pieces, *saved.pieces) if name in tensors else saved.pieces
+            in_order = tuple(sorted(pieces, key=lambda piece: piece.offsets))
+            tensors[name] = msgspec.structs.replace(saved, pieces=in_order)
+    return msgspec.structs.replace(
+        described, unix_s=round(time.time(), 3), files=dict(sorted(files.items())),
+        tensors={name: tensors[name] for name in sorted(tensors)},
+    )  # fmt: skip
 
 
 def read(
     targets: Mapping[str, Tensor],
     checkpoints: Checkpoints,
     manifest: Manifest,
-    *,
-    ranks: int = 1,
-    group: Any = None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Fill these tensors, or this rank's shards of them, from a verified checkpoint.
 
-    Raises CheckpointError for a tensor that is missing, or has another shape or dtype.
+    Raises CheckpointError for a tensor that is missing, or has another shape or dtype; on every
+    rank, that of the first failing one.
     """
+
+    def read_own() -> None:
+        with checkpoints.join(name_of(manifest.step)) as folder:
+            for name, target in targets.items():
+                saved = manifest.tensors[name]
+                part, offsets = local_part(target.detach()), _offsets(target)
+                for piece in saved.pieces:
+                    spans = [
+                        (max(here, there), min(here + size, there + saved_size))
+                        for here, size, there, saved_size in zip(
+                            offsets, part.shape, piece.offsets, piece.sizes, strict=True
+                        )
+                    ]
+                    if all(begin < end for begin, end in spans):
+                        numbers = read_piece(folder, piece, torch_dtype(saved))
+                        part[_box(spans, offsets)].copy_(numbers[_box(spans, piece.offsets)])
+
     _check_targets(targets, manifest)
-    with _first_failure():
-        load(
-            dict(targets),
-            storage_reader=Reader(checkpoints, manifest),
-            planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-            process_group=group,
-            no_dist=ranks == 1,
-        )
+    _together(read_own, ranks)
 
 
-@contextmanager
-def _first_failure() -> Iterator[None]:
-    """Raise the error of the first failing rank, not its consequences on the others."""
+def _box(spans: list[tuple[int, int]], offsets: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(a - at, b - at) for (a, b), at in zip(spans, offsets, strict=True))
+
+
+def _together(work: Callable[[], Any], ranks: Ranks) -> list[Any]:
+    """Every rank's result as plain data. All raise the error of the first failing rank, not its
+    consequences on the others.
+    """
+    if ranks.size == 1:
+        return [work()]
+    result, failure, text = None, None, ""
     try:
-        yield
-    except CheckpointException as error:
-        rank, (cause, _) = min(error.failures.items())
-        if isinstance(cause, TallyError) or not isinstance(cause, Exception):
-            raise cause from None
-        raise CheckpointError(f"Rank {rank}: {type(cause).__name__}: {cause}") from cause
+        result = work()
+    except BaseException as error:
+        failure, text = error, str(error)
+        if not isinstance(error, TallyError):
+            text = f"Rank {ranks.rank}: {type(error).__name__}: {error}"
+    every = ranks.gather_values([result, text])
+    for rank, (_, message) in enumerate(every):
+        if message:
+            if rank == ranks.rank and isinstance(failure, TallyError):
+                raise failure
+            raise CheckpointError(message) from (failure if rank == ranks.rank else None)
+    return [of_rank for of_rank, _ in every]
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _check_targets(targets: Mapping[str, Tensor], manifest: Manifest) -> None:
@@ -309,10 +222,9 @@ def _check_targets(targets: Mapping[str, Tensor], manifest: Manifest) -> None:
                 f"The checkpoint of step {manifest.step} lacks {name}. Resume with the saved "
                 "config."
             )
-        dtype = str(target.dtype).removeprefix("torch.")
-        if (saved.dtype, saved.shape) != (dtype, tuple(target.shape)):
+        if (saved.dtype, saved.shape) != (_dtype_name(target), tuple(target.shape)):
             raise CheckpointError(
                 f"{name}: is {saved.dtype} of shape {saved.shape} in the checkpoint of step "
-                f"{manifest.step}, but {dtype} of {tuple(target.shape)} here. Resume with the "
-                "saved config and precision."
+                f"{manifest.step}, but {_dtype_name(target)} of {tuple(target.shape)} here. Resume "
+                "with the saved config and precision."
             )

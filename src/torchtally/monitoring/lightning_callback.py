@@ -16,21 +16,12 @@ from torchtally.models.inputs import Inputs
 from torchtally.monitoring.first_batch import FirstBatch, readable
 from torchtally.monitoring.monitor import Monitor, monitor
 from torchtally.monitoring.prediction import Source
+from torchtally.torch_private.lightning import callback_base
 
 if TYPE_CHECKING:
     Callback = object
 else:
-    try:
-        # Each has classes of its own, and a Trainer takes those of its own alone.
-        if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-            from pytorch_lightning.callbacks import Callback
-        else:
-            from lightning.pytorch.callbacks import Callback
-    except ImportError as error:
-        raise UsageError(
-            "torchtally.LightningTallyCallback is for Lightning's Trainer: "
-            "pip install 'torchtally[lightning]'."
-        ) from error
+    Callback = callback_base("LightningTallyCallback")
 
 AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """By the names that Trainer(precision=) has for them."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchtally.checkpoints.newest import differences
 from torchtally.checkpoints.plain import as_json, from_json
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml, read_text
@@ -199,19 +200,10 @@ def _asked(definition: Definition) -> str:
 
 
 def _config_lines(there: str, here: str) -> Iterator[str]:
-    a, b = (dict(_flat(parse_toml(text, "the sweep's config", WHAT))) for text in (there, here))
-    for key in dict.fromkeys((*a, *b)):
-        if a.get(key) != b.get(key):
-            texts = (repr(record[key]) if key in record else "not set" for record in (a, b))
-            yield "  {}: {} there, {} here".format(key, *texts)
-
-
-def _flat(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in document.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield before + key, value
+    a, b = (parse_toml(text, "the sweep's config", WHAT) for text in (there, here))
+    for key, *values in differences(a, b):
+        texts = ("not set" if value is None else repr(value) for value in values)
+        yield "  {}: {} there, {} here".format(key, *texts)
 
 
 def _run_lines(there: Definition, here: Definition) -> Iterator[str]:

@@ -10,16 +10,15 @@
 Files are replaced atomically.
 """
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torchtally.atomic import write_atomically
+from torchtally.checkpoints.disk import Directory
 from torchtally.errors import UsageError
 from torchtally.sweep.definition import Definition, SweepPoint, difference, load_definition
 
@@ -28,7 +27,6 @@ CONFIG = "config.toml"
 OUTPUT = "output.txt"
 RESULT = "result.json"
 RESULTS = "results.json"
-LOCK = ".lock"
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 
@@ -96,8 +94,10 @@ def open_folder(
         raise UsageError(f"{path}: no sweep to resume. Give CONFIG and --grid or --random.")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
-            kept = _read_kept(there)
+        with Directory.open(path) as folder:
+            if not folder.lock():
+                raise UsageError(f"{path}: another sweep is running there. Use another --out.")
+            kept = load_definition(there) if there.exists() else None
             _check(path, kept, definition, resumes)
             chosen = definition or kept
             assert chosen is not None
@@ -108,12 +108,6 @@ def open_folder(
     except OSError as error:
         where = error.filename or path
         raise UsageError(f"{where}: cannot be written ({error.strerror}).") from error
-
-
-def _read_kept(there: Path) -> Definition | None:
-    if not there.exists():
-        return None
-    return load_definition(there)
 
 
 def _check(
@@ -136,26 +130,6 @@ def _check(
         )
     if definition is not None and (text := difference(kept, definition)):
         raise UsageError(f"{path}: holds another sweep. Use another --out.\n{text}")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    # O_CLOEXEC: flock belongs to the open file, so a run that inherited it would keep the lock.
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(path / LOCK, flags, 0o666)
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"{path}: another sweep is running there. Use another --out."
-            ) from None
-        except OSError:
-            pass  # the file system has no locks
-        yield
-    finally:
-        with suppress(OSError):
-            os.close(file)
 
 
 def _json(document: Mapping[str, Any]) -> str:

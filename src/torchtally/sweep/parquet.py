@@ -9,20 +9,19 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
 from torchtally.sweep.definition import VERSION, Definition
 from torchtally.sweep.results import RunResult, rank_results
 from torchtally.sweep.rows import record
-from torchtally.train.keys import hint_of, members
 
-SCALARS = {int: "int64", float: "float64", bool: "bool_", str: "string"}
 OF_RUNS = {
-    "status": str, "has_risen": bool, "steps": int, "first_loss": float, "final_loss": float,
-    "best_loss": float, "validation_loss": float, "best_validation_loss": float, "wall_s": float,
-    "exit_code": int, "message": str,
+    "status": "string", "has_risen": "bool_", "steps": "int64", "first_loss": "float64",
+    "final_loss": "float64", "best_loss": "float64", "validation_loss": "float64",
+    "best_validation_loss": "float64", "wall_s": "float64", "exit_code": "int64",
+    "message": "string",
 }  # fmt: skip
 """Columns of a run after its name and values, with types."""
 
@@ -55,59 +54,29 @@ def write_parquet(path: Path, definition: Definition, results: Sequence[RunResul
         for result in best_first
         for step, values in result.records
     ]
-    config = {f"config.{key}": _type(hint_of(key)) for key, _ in definition.points[0].values}
-    of_runs = {name: _scalar(kind) for name, kind in OF_RUNS.items()}
-    logged = {
-        name: None for result in best_first for _, values in result.records for name in values
-    }
-    of_steps = {name: _logged_type(name, steps) for name in logged}
-    text = _scalar(str)
-    _write(path, runs, {"run": text, **config, **of_runs}, definition)
-    _write(
-        steps_file(path), steps, {"run": text, **config, "step": _scalar(int), **of_steps},
-        definition,
-    )  # fmt: skip
+    _write(path, runs, definition)
+    _write(steps_file(path), steps, definition)
 
 
 def _values(result: RunResult) -> dict[str, Any]:
     return {f"config.{key}": value for key, value in result.point.values}
 
 
-def _write(
-    path: Path, rows: Sequence[dict[str, Any]], columns: dict[str, Any], definition: Definition
-) -> None:
+def _write(path: Path, rows: Sequence[dict[str, Any]], definition: Definition) -> None:
+    """Columns of a run have the types of `OF_RUNS`, others those of their values."""
     arrow, parquet = _package("pyarrow"), _package("pyarrow.parquet")
     about = {"format_version": str(VERSION), "config": definition.config, "toml": definition.toml}
-    schema = arrow.schema(columns.items(), metadata={"torchtally.sweep": json.dumps(about)})
-    table = arrow.Table.from_pydict(
-        {name: [row.get(name) for row in rows] for name in columns}, schema=schema
-    )
+    columns = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        kind = getattr(arrow, OF_RUNS[name])() if name in OF_RUNS else None
+        columns[name] = arrow.array([row.get(name) for row in rows], kind)
+    table = arrow.table(columns, metadata={"torchtally.sweep": json.dumps(about)})
     stream = io.BytesIO()
     parquet.write_table(table, stream)
     try:
         write_atomically(str(path), stream.getvalue())
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror}).") from error
-
-
-def _type(hint: Any) -> Any:
-    """The Arrow type of a config field."""
-    kind = next(member for member in members(hint) if member is not type(None))
-    if get_origin(kind) is tuple:
-        return _package("pyarrow").list_(_type(get_args(kind)[0]))
-    return _scalar(kind if kind in SCALARS else str)
-
-
-def _scalar(kind: type) -> Any:
-    return getattr(_package("pyarrow"), SCALARS[kind])()
-
-
-def _logged_type(name: str, rows: Sequence[dict[str, Any]]) -> Any:
-    """The Arrow type of logged values: int64 if all are whole, else float64, else text."""
-    kinds = {type(row[name]) for row in rows if row.get(name) is not None}
-    if kinds <= {int}:
-        return _scalar(int)
-    return _scalar(float if kinds <= {int, float} else str)
 
 
 def _package(name: str) -> Any:

@@ -11,6 +11,5 @@ check_names()
 from torchtally.torch_private.flex import *  # noqa: E402, F403 (once they are known to be there)
 from torchtally.torch_private.gpu import *  # noqa: E402, F403
 from torchtally.torch_private.groups import *  # noqa: E402, F403
-from torchtally.torch_private.lists import *  # noqa: E402, F403
 from torchtally.torch_private.names import *  # noqa: E402, F403
 from torchtally.torch_private.shards import *  # noqa: E402, F403

@@ -1,6 +1,22 @@
-"""Of Lightning's Trainer: where its loop is in the data, and its handlers of signals."""
+"""Of Lightning's Trainer: its callbacks, its place in the data, and its handlers of signals."""
 
+import sys
+from importlib import import_module
 from typing import Any
+
+from torchtally.errors import UsageError
+
+
+def callback_base(name: str) -> Any:
+    """The base class of a callback of ours. Raises UsageError without Lightning."""
+    # Each package has classes of its own, and a Trainer takes those of its own alone.
+    is_old = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+    try:
+        return import_module("pytorch_lightning" if is_old else "lightning.pytorch").Callback
+    except ImportError as error:
+        raise UsageError(
+            f"torchtally.{name} is for Lightning's Trainer: pip install 'torchtally[lightning]'."
+        ) from error
 
 
 def data_of(trainer: Any) -> tuple[Any, list[Any]]:

@@ -55,8 +55,7 @@ NEEDS = {
         torch.ops.aten._fused_sdp_choice.default torch.ops.mkldnn._is_mkldnn_bf16_supported
         torch.ops.mkldnn._is_mkldnn_fp16_supported""",
     "optimizers and clipping by foreach kernels": """
-        torch._C._group_tensors_by_device_and_dtype torch._foreach_add_ torch._foreach_lerp
-        torch._foreach_lerp_ torch._foreach_mul_ torch._foreach_norm torch._foreach_sign_
+        torch._C._group_tensors_by_device_and_dtype
         torch.utils._foreach_utils._get_foreach_kernels_supported_devices""",
     "saving and loading, with the user's files left alone": """
         torch._C.PyTorchFileReader torch._C.PyTorchFileWriter torch._C.ScriptModule.save

@@ -1,7 +1,7 @@
 """The frozen config of a training: a TOML file plus flags, validated before anything runs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -14,13 +14,7 @@ from torchtally.errors import UsageError, check_choice
 from torchtally.reading import parse_toml, read_text
 from torchtally.train.data.description import description_in
 from torchtally.train.data.tokenizer import LEAST_VOCABULARY
-from torchtally.train.models.config import (
-    Activation,
-    Norm,
-    Positions,
-    RopeStretch,
-    TransformerConfig,
-)
+from torchtally.train.models.config import RopeStretch, TransformerConfig
 from torchtally.train.models.huggingface_config import config_beside
 from torchtally.train.models.presets import preset
 from torchtally.train.optimizers.config import OptimizerConfig
@@ -30,44 +24,27 @@ STDLIB = "<stdlib>"
 """In `data.text`: Python's standard library, text that every machine has."""
 
 
+_SIZES = {
+    name: hint | None
+    for name, hint in get_type_hints(TransformerConfig).items() if name != "rope_stretch"
+}  # fmt: skip
+Sizes: Any = make_dataclass(
+    "Sizes", [(name, hint, None) for name, hint in _SIZES.items()],
+    frozen=True, slots=True, kw_only=True,
+)  # fmt: skip
+"""Those of a decoder, each optional."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Sizes):  # type: ignore[misc]
     """A preset, with changes to some of its sizes, or all sizes of a decoder."""
 
     preset: str | None = None
-    layers: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    ffn: int | None = None
-    vocabulary: int | None = None
-    context: int | None = None
-    norm: Norm | None = None
-    positions: Positions | None = None
-    activation: Activation | None = None
-    is_tied: bool | None = None
-    has_bias: bool | None = None
-    window: int | None = None
-    dropout: float | None = None
-    rope_theta: float | None = None
     rope_factor: float | None = None
     """Stretches rotary positions as Llama 3.1 does; its other numbers are the three below."""
     rope_original_context: int | None = None
     rope_low_factor: float | None = None
     rope_high_factor: float | None = None
-    norm_eps: float | None = None
-    head_dim: int | None = None
-    has_qkv_bias: bool | None = None
-    has_qk_norm: bool | None = None
-    has_post_norms: bool | None = None
-    is_embedding_scaled: bool | None = None
-    global_every: int | None = None
-    local_rope_theta: float | None = None
-    query_scalar: int | None = None
-    logit_cap: float | None = None
-    experts: int | None = None
-    active_experts: int | None = None
-    init_std: float | None = None
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation recomputation in the backward pass."""
     weights: str | None = None
@@ -113,12 +90,9 @@ class ModelConfig:
 
     def _values(self) -> dict[str, Any]:
         """The keys that are given, under the names of TransformerConfig."""
-        sizes = {member.name for member in fields(TransformerConfig)}
         values = {
-            member.name: value
-            for member in fields(self)
-            if member.name in sizes and (value := getattr(self, member.name)) is not None
-        }
+            name: value for name in _SIZES if (value := getattr(self, name)) is not None
+        }  # fmt: skip
         stretch = {
             name: value
             for name in ("original_context", "low_factor", "high_factor")

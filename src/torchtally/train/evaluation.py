@@ -1,8 +1,6 @@
 """The exact loss on validation data, without side effects on the training.
 
 The caller chooses the windows: two losses are comparable only if these are the same.
-
-Axes: `vocabulary`.
 """
 
 import math
@@ -12,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchtally.checkpoints.ranks import ALONE, Ranks
@@ -37,9 +35,6 @@ class Evaluation:
 
     loss_nats: float
     """Mean over all targets that are not ignored."""
-    bits_per_byte: float | None
-    """Bits of all those targets per byte of their text; None if the bytes per token are unknown.
-    Unlike the loss it is comparable between tokenizers."""
     tokens: int
     """Targets that are not ignored."""
     seconds: float
@@ -51,15 +46,12 @@ class Evaluation:
 
     def values(self) -> dict[str, LogValue]:
         """The values under their log names."""
-        values: dict[str, LogValue] = {
+        return {
             names.EVAL_LOSS: self.loss_nats,
             names.EVAL_PERPLEXITY: self.perplexity,
             names.EVAL_TOKENS: self.tokens,
             names.EVAL_S: self.seconds,
         }
-        if self.bits_per_byte is not None:
-            values[names.EVAL_BITS_PER_BYTE] = self.bits_per_byte
-        return values
 
 
 def evaluate(
@@ -68,7 +60,6 @@ def evaluate(
     batches: Iterable[Rows],
     *,
     precision_context: PrecisionContext = nullcontext,
-    token_bytes: Int[Tensor, " vocabulary"] | None = None,
     ranks: Ranks = ALONE,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Evaluation:
@@ -76,10 +67,8 @@ def evaluate(
 
     `loss` returns the mean over a batch's targets that count: token ids other than -100, or all
     floating-point targets. Means are weighted by their number of targets and summed in float64.
-    `token_bytes` is the length in bytes of each token id, on any device; 0 for the end of a
-    document, whose bits count as well. The host synchronizes with the device once, at the end. With
-    several ranks `batches` are this rank's rows, equally many batches on each, and the result is
-    that of all ranks.
+    The host synchronizes with the device once, at the end. With several ranks `batches` are this
+    rank's rows, equally many batches on each, and the result is that of all ranks.
 
     Raises UsageError if no target counts.
     """
@@ -89,20 +78,16 @@ def evaluate(
         for inputs, targets in batches:
             with precision_context():
                 mean = loss(inputs, targets).double()
-            counted = _counts(targets)
-            count = counted.sum()
-            lengths = _bytes_of(targets, counted, token_bytes)
+            count = _counts(targets).sum()
             # The mean over no targets is 0 / 0 = NaN.
             nats = torch.where(count > 0, mean * count, 0.0)
-            sums = torch.stack([nats, count.double(), lengths.double()])
+            sums = torch.stack([nats, count.double()])
             totals = sums if totals is None else totals + sums
-    own = (0.0, 0.0, 0.0) if totals is None else totals.tolist()
-    nats_of_all, count_of_all, text_bytes = ranks.sum(own)
+    nats_of_all, count_of_all = ranks.sum((0.0, 0.0) if totals is None else totals.tolist())
     if not count_of_all:
         raise UsageError("The validation data has no targets: add data, or use longer windows.")
     return Evaluation(
         loss_nats=nats_of_all / count_of_all,
-        bits_per_byte=nats_of_all / math.log(2) / text_bytes if text_bytes else None,
         tokens=int(count_of_all),
         seconds=clock() - start_s,
     )
@@ -140,10 +125,3 @@ def _counts(targets: Tensor) -> Tensor:
     if targets.is_floating_point():
         return torch.ones_like(targets, dtype=torch.bool)
     return targets != IGNORED
-
-
-def _bytes_of(targets: Tensor, counted: Tensor, token_bytes: Tensor | None) -> Tensor:
-    if token_bytes is None:
-        return torch.zeros((), device=targets.device)
-    lengths = token_bytes.to(targets.device)[torch.where(counted, targets, 0)]
-    return torch.where(counted, lengths, 0).sum()

@@ -25,9 +25,6 @@ class Footprint:
     gradients_bytes: int
     optimizer_state_bytes: int
     """Without step counters, with master weights."""
-    counters_bytes: int
-    """Step counters on the parameters' devices; for GPU parameters most are on the host."""
-    buffers_bytes: int
     activations_bytes: int = 0
     peak_allocated_bytes: int | None = None
     """`torch.cuda.max_memory_allocated`; None without CUDA."""
@@ -60,8 +57,6 @@ def footprint(
             parameter.grad for parameter in parameters if parameter.grad is not None
         ),
         optimizer_state_bytes=storage_bytes(tensor for name, tensor in state if name != "step"),
-        counters_bytes=storage_bytes(tensor for name, tensor in state if name == "step"),
-        buffers_bytes=storage_bytes(model.buffers()),
         activations_bytes=activations_bytes,
         peak_allocated_bytes=peak,
     )

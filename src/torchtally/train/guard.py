@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, get_args
 
-import msgspec
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -78,7 +77,7 @@ class UpdateGuard:
         if not passes.is_finite and self.on_nonfinite != "take":
             is_overflow = isfinite(passes.loss) and self._lower_scale(passes.loss_scale)
             return is_spike, Outcome.SCALE_LOWERED if is_overflow else Outcome.NONFINITE
-        is_left_out = is_spike and spikes is not None and spikes.config.on_spike != "note"
+        is_left_out = is_spike and spikes is not None and spikes.on_spike != "note"
         return is_spike, Outcome.SPIKE if is_left_out else Outcome.UPDATED
 
     def count_update(self) -> None:
@@ -104,7 +103,7 @@ class UpdateGuard:
         is_over = self.skipped_in_a_row > self._most_skipped
         if outcome is Outcome.SPIKE:
             assert self.spikes is not None
-            if is_over or self.spikes.config.on_spike == "stop":
+            if is_over or self.spikes.on_spike == "stop":
                 what = (
                     f"the loss spiked to {passes.loss:.6g}, with a gradient norm of "
                     f"{passes.grad_norm:.6g}."
@@ -129,7 +128,7 @@ class UpdateGuard:
         return {
             "skipped_in_a_row": self.skipped_in_a_row,
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "spikes": None if self.spikes is None else msgspec.to_builtins(self.spikes.state),
+            "spikes": None if self.spikes is None else self.spikes.state_dict(),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -137,7 +136,7 @@ class UpdateGuard:
         if self.scaler is not None and state_dict["scaler"] is not None:
             self.scaler.load_state_dict(state_dict["scaler"])
         if self.spikes is not None and state_dict["spikes"] is not None:
-            self.spikes.state = type(self.spikes.state).from_dict(state_dict["spikes"])
+            self.spikes.load_state_dict(state_dict["spikes"])
 
     def _lower_scale(self, scale: float) -> bool:
         """Lower the loss scale after an overflow; False where that cannot help."""

@@ -7,7 +7,6 @@ from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.ranks import Ranks
 from torchtally.checkpoints.signals import Signals
 from torchtally.errors import UsageError
-from torchtally.train.checkpoints.resume import ResumePoint, resume
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs import names
 from torchtally.train.logs.jsonl import read_log
@@ -15,6 +14,7 @@ from torchtally.train.logs.log import Log, NoLog, RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, TrainingObserver, train
 from torchtally.train.plan import step_flops
+from torchtally.train.resuming import ResumePoint, resume
 from torchtally.train.tasks import former_tokens, has_tokens_of_text
 from torchtally.train.trainer import Trainer, trainer_of
 

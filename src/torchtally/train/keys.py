@@ -21,7 +21,8 @@ import msgspec
 
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml
-from torchtally.train.config import WHAT, TrainConfig, config_of
+from torchtally.train.config import WHAT, ModelConfig, TrainConfig, config_of
+from torchtally.train.models.config import TransformerConfig
 
 QUOTES = ("[", "{", '"', "'")
 """Of values that are written as in TOML."""
@@ -233,6 +234,8 @@ def help_text(config: TrainConfig, width: int) -> str:
 
 def _help_lines(config: Any, before: str, width: int) -> Iterator[str]:
     docs = _docs(type(config))
+    if isinstance(config, ModelConfig):
+        docs = _docs(TransformerConfig) | docs
     for field in fields(config):
         key, value = before + field.name, getattr(config, field.name)
         if is_dataclass(value):

@@ -19,16 +19,15 @@ from torchtally.checkpoints.saver import Saver
 from torchtally.checkpoints.signals import Signals
 from torchtally.errors import UsageError
 from torchtally.progress import StepRecord
-from torchtally.train.checkpoints.resume import ResumePoint
-from torchtally.train.checkpoints.state import TrainerContents
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.evaluation import Rows
 from torchtally.train.footprint import Footprint, footprint, measure_activation_bytes
 from torchtally.train.logs.log import Log
-from torchtally.train.logs.records import values_of
+from torchtally.train.logs.names import values_of
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.outcome import StepError, StepResult
+from torchtally.train.resuming import ResumePoint
 from torchtally.train.sampling import sample
 from torchtally.train.tasks import Language, TrainBatch
 from torchtally.train.trainer import Trainer
@@ -92,8 +91,8 @@ def train(
     saver = None
     if checkpoints is not None:
         saved_step = None if resumed is None else resumed.step
-        contents = TrainerContents(trainer)
-        saver = Saver(contents, checkpoints, trainer.config.checkpoint, saved_step=saved_step)
+        when = trainer.config.checkpoint
+        saver = Saver(trainer.contents, checkpoints, when, saved_step=saved_step)
     run = _Run(trainer, log, observer, saver, signals or Signals(observer.on_note), mfu_of, clock)
     return run.all_steps(resumed)
 
@@ -132,7 +131,7 @@ class _Run:
         with ExitStack() as stack:
             stack.callback(self.task.close)
             batches = stack.enter_context(
-                self.task.batches(first, config.steps, self.trainer.device)
+                self.task.batches(range(first, config.steps), self.trainer.device)
             )
             profiler = stack.enter_context(_profiler(config, self.trainer.ranks))
             if self.saver is not None:

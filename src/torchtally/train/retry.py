@@ -57,7 +57,6 @@ def halve_until_it_fits(
     attempt: Callable[[int], T],
     size: int,
     *,
-    least: int,
     device: torch.device,
     discard: Callable[[], None],
     note: Callable[[int], str],
@@ -65,18 +64,18 @@ def halve_until_it_fits(
     """The size that fits, starting with `size`, and the result of `attempt`.
 
     After torch.OutOfMemoryError, and no other error, `discard` undoes the attempt, caches are
-    freed, torch's random states restored, and half the size is tried, down to `least`, where it
-    raises MemoryShortageError. There are at most log2(size / least) + 2 attempts.
+    freed, torch's random states restored, and half the size is tried, down to 1, where it
+    raises MemoryShortageError.
     """
     randomness = _randomness(device)
     while True:
         try:
             return size, attempt(size)
         except torch.OutOfMemoryError as error:
-            if size <= least:
+            if size <= 1:
                 raise MemoryShortageError(f"{note(size)}\n{error}") from error
         # Outside of the except block the traceback no longer keeps frames and their tensors alive.
-        size = max(size // 2, least)
+        size //= 2
         discard()
         _free_caches(device)
         _set_randomness(device, randomness)
@@ -85,7 +84,7 @@ def halve_until_it_fits(
 def shortage_note(size: int, inputs: Tensor) -> str:
     return (
         f"Out of memory with {size} of {len(inputs)} rows of {tuple(inputs.shape[1:])} at a time, "
-        "the smallest micro-batch allowed. Use a shorter sequence, activation recomputation, a "
+        "the smallest micro-batch. Use a shorter sequence, activation recomputation, a "
         "precision with less state, or a smaller model."
     )
 

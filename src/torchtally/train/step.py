@@ -7,7 +7,7 @@ and loss scale together: NaN and inf must not reach the weights (`guard`). With 
 are the numbers of all ranks, so that all make the same decision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -20,7 +20,6 @@ from torchtally.checkpoints.shards import global_norm, local_part
 from torchtally.errors import UsageError
 from torchtally.train.guard import OnNonfinite, StepPasses, UpdateGuard
 from torchtally.train.models.loss import IGNORED
-from torchtally.train.optimizers.clipping import check_limit, scale_to_norm
 from torchtally.train.outcome import Outcome, StepResult
 from torchtally.train.parallel import BY_ITSELF, Loss, Parallel
 from torchtally.train.precision import Precision
@@ -39,7 +38,7 @@ class Stepper:
     learning rates. What prevents an update is the `guard`'s.
 
     On torch.OutOfMemoryError in the passes, and no other error, the micro-batch is halved down to
-    `least_micro_batch`, and the step repeated with the same random states. One in the update is
+    one row, and the step repeated with the same random states. One in the update is
     raised, since a smaller micro-batch would not help.
 
     With several ranks, `parallel` combines their gradients. Loss, norm and outcome are those of all
@@ -59,21 +58,18 @@ class Stepper:
         clip_norm: float | None = None,
         on_nonfinite: OnNonfinite = "stop",
         most_skipped: int = 8,
-        least_micro_batch: int = 1,
         spikes: SpikeDetector | None = None,
         parallel: Parallel = BY_ITSELF,
     ) -> None:
-        if not 1 <= least_micro_batch <= micro_batch:
-            raise UsageError(
-                f"expected 1 <= least_micro_batch <= micro_batch, got {least_micro_batch} and "
-                f"{micro_batch}."
-            )
-        check_limit(clip_norm)
+        if micro_batch < 1:
+            raise UsageError(f"micro_batch: expected 1 or more, got {micro_batch}.")
+        if clip_norm is not None and not clip_norm >= 0:
+            raise UsageError(f"clip_norm: expected 0 or more, got {clip_norm}.")
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.precision, self.device = precision, torch.device(device)
         self.micro_batch = micro_batch
         """Stays lowered after out of memory."""
-        self.least_micro_batch, self.clip_norm = least_micro_batch, clip_norm
+        self.clip_norm = clip_norm
         self.parallel = parallel
         self.guard = UpdateGuard(
             model, precision.scaler(device), on_nonfinite, most_skipped, spikes, parallel.ranks
@@ -87,7 +83,7 @@ class Stepper:
         is_spike, outcome = self.guard.judge(passes)
         if outcome is Outcome.UPDATED:
             if self.clip_norm is not None:
-                scale_to_norm(self.model.parameters(), passes.grad_norm, self.clip_norm)
+                clip(self.model.parameters(), passes.grad_norm, self.clip_norm)
             self.optimizer.step()
             self.guard.count_update()
         else:
@@ -137,7 +133,6 @@ class Stepper:
         fitting, passes = halve_until_it_fits(
             lambda size: self._passes(inputs, targets, size),
             size,
-            least=min(self.least_micro_batch, size),
             device=self.device,
             discard=self._discard,
             note=lambda size: shortage_note(size, inputs),
@@ -162,6 +157,13 @@ class Stepper:
         """
         self.micro_batch = min(self.micro_batch, state_dict["micro_batch"])
         self.guard.load_state_dict(state_dict)
+
+
+def clip(parameters: Iterable[Tensor], norm: float, limit: float) -> None:
+    """Scale all gradients by min(1, limit / (norm + 1e-6)), given their norm."""
+    # Well below the limit torch would multiply by 1.
+    if not norm + 1e-6 < 0.999 * limit:
+        nn.utils.clip_grads_with_norm_(parameters, limit, torch.tensor(norm))
 
 
 def _inputs_and_targets(batch: StepBatch, device: torch.device) -> tuple[Tensor, Tensor]:

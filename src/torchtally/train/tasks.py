@@ -4,12 +4,12 @@ Axes: `batch` rows, `sequence` tokens, `width` features.
 """
 
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -59,110 +59,96 @@ class TrainBatch:
 Batches = AbstractContextManager[Iterable[TrainBatch]]
 
 
-@runtime_checkable
-class Task(Protocol):
+class Task(ABC):
     """A model and the source of its batches: one rank's rows of each global batch."""
 
-    @property
-    def model(self) -> nn.Module: ...
+    tokens_of_step: int | None = None
+    """Tokens per step over all ranks; None if the data is not text."""
+    fingerprints: Mapping[str, Fingerprint] = {}
+    """Of the data read from files: "train", "validation"; and of code."""
 
-    @property
-    def tokens_of_step(self) -> int | None:
-        """Tokens per step over all ranks; None if the data is not text."""
+    def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
+        """The model is initialised from the seed, equally on every rank: on the device, or on the
+        host to be sharded.
 
-    @property
-    def fingerprints(self) -> Mapping[str, Fingerprint]:
-        """Of the data read from files: "train", "validation", "weights"."""
+        Raises UsageError for unreadable data, naming the file, and for a batch that the ranks
+        cannot divide.
+        """
+        self._config, self._ranks = config, ranks
+        self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(Source.INITIALISATION, config.seed))
+            self.model = self._new_model()
+        if not is_sharded(config.parallel, ranks):
+            self.model.to(device)
 
+    @abstractmethod
+    def _new_model(self) -> nn.Module: ...
+
+    @abstractmethod
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """The mean loss of a batch; `model` is the task's model or its wrapper."""
-        ...
 
-    def batches(self, first_step: int, end_step: int, device: torch.device) -> Batches:
+    @abstractmethod
+    def batches(self, steps: range, device: torch.device) -> Batches:
         """The batches of these steps, in order."""
-        ...
 
+    @abstractmethod
     def validation(self, device: torch.device) -> Iterable[Rows]:
         """The same batches every time, equally many on each rank; none without validation data."""
-        ...
 
-    def close(self) -> None:
-        """Close files."""
-        ...
+    def close(self) -> None:  # noqa: B027
+        """Close files, of tasks that have any."""
 
 
 def task_of(config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> Task:
-    """The task of a config, with its model initialised from the seed, equally on every rank: on the
-    device, or on the host to be sharded.
-
-    Raises UsageError for unreadable data, naming the file, and for a batch that the ranks cannot
-    divide.
-    """
+    """The task of a config, see `Task`."""
     if ":" in config.task:
         return Own(config, device, ranks)
     kind = Teacher if config.task == "teacher" else Language
     return kind(config, device, ranks)
 
 
-class Teacher:
+def _drawn(rows_of: Callable[[int], Rows], steps: range) -> Batches:
+    """Batches that are made as they are asked for."""
+    return nullcontext(TrainBatch(step, *rows_of(step), 0.0) for step in steps)
+
+
+class Teacher(Task):
     """A linear teacher, y = x . (0, 1, 2, ...), and a deep linear student."""
 
-    tokens_of_step = None
-    fingerprints: Mapping[str, Fingerprint] = {}
-
-    def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
-        self._config = config
-        self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
-        dim = config.teacher.dim
-        self._weights = torch.arange(dim, dtype=torch.float32, device=device)
-        with seed_generator(config, Source.INITIALISATION):
-            self.model: nn.Module = Cruncher(dim, config.teacher.num_layers)
-        if not is_sharded(config.parallel, ranks):
-            self.model.to(device)
+    def _new_model(self) -> nn.Module:
+        return Cruncher(self._config.teacher.dim, self._config.teacher.num_layers)
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """Mean squared error."""
         return nn.functional.mse_loss(model(inputs), targets)
 
-    @contextmanager
-    def batches(
-        self, first_step: int, end_step: int, device: torch.device
-    ) -> Iterator[Iterable[TrainBatch]]:
-        yield (
-            TrainBatch(step, *self._rows(Source.ORDER, step, device), 0.0)
-            for step in range(first_step, end_step)
-        )
+    def batches(self, steps: range, device: torch.device) -> Batches:
+        return _drawn(lambda step: self._rows(Source.ORDER, step, device), steps)
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
         count = self._config.evaluation.batches
         return (self._rows(Source.VALIDATION_ORDER, step, device) for step in range(count))
 
-    def close(self) -> None:
-        pass
-
     def _rows(self, source: Source, step: int, device: torch.device) -> Rows:
         """A pure function of the seed and the step."""
         generator = torch.Generator().manual_seed(seed_of(source, self._config.seed) + step)
-        shape = (self._config.batch, self._config.teacher.dim)
-        inputs = torch.randn(shape, generator=generator)[self._part].to(device)
-        return inputs, inputs @ self._weights
+        dim = self._config.teacher.dim
+        inputs = torch.randn((self._config.batch, dim), generator=generator)[self._part].to(device)
+        return inputs, inputs @ torch.arange(dim, dtype=torch.float32, device=device)
 
 
-class Decoder:
+class Decoder(Task):
     """A decoder and its loss, without data: the base of `Language` and `Rehearsal`."""
 
-    fingerprints: Mapping[str, Fingerprint] = {}
-
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
-        self._config = config
-        self._ranks = ranks
-        self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
         self._chunk_tokens = config.chunk_tokens(device.type)
-        self.tokens_of_step: int | None = config.batch * config.tokens_of_sequence
-        with seed_generator(config, Source.INITIALISATION):
-            self.model: nn.Module = _model(config)
-        if not is_sharded(config.parallel, ranks):
-            self.model.to(device)
+        self.tokens_of_step = config.batch * config.tokens_of_sequence
+        super().__init__(config, device, ranks)
+
+    def _new_model(self) -> nn.Module:
+        return _model(self._config)
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """Mean cross-entropy of the next token, in nats."""
@@ -191,45 +177,38 @@ class Rehearsal(Decoder):
         super().__init__(config, device, ranks)
         self._mask_documents(0)
 
-    @contextmanager
-    def batches(
-        self, first_step: int, end_step: int, device: torch.device
-    ) -> Iterator[Iterable[TrainBatch]]:
+    def batches(self, steps: range, device: torch.device) -> Batches:
         shape = (self._part.stop - self._part.start, self._config.tokens_of_sequence + 1)
         vocabulary, _ = self._config.model.of_text()
-        tokens = (torch.randint(vocabulary, shape).to(device) for _ in range(first_step, end_step))
-        yield (
-            TrainBatch(n, token[:, :-1], token[:, 1:], 0.0)
-            for n, token in enumerate(tokens, first_step)
-        )
+
+        def rows(step: int) -> Rows:
+            tokens = torch.randint(vocabulary, shape).to(device)
+            return tokens[:, :-1], tokens[:, 1:]
+
+        return _drawn(rows, steps)
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
         return ()
 
-    def close(self) -> None:
-        pass
 
-
-class Own:
+class Own(Task):
     """A task of the user's own, as `torchtally.train.code` describes it."""
 
-    tokens_of_step = None
-
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
-        self._config = config
-        self._part = rows_of_rank(config.batch, ranks.rank, ranks.size)
         self.fingerprints = fingerprint_of(config.code)
-        with seed_generator(config, Source.INITIALISATION):
-            self._own = call("task", config.task, config)
-            if config.model.code is None and not isinstance(
-                getattr(self._own, "model", None), nn.Module
-            ):
-                raise UsageError(
-                    f'model: {config.task} has none. Give it one, or model = "module:Class".'
-                )
-            self.model: nn.Module = self._own.model if config.model.code is None else _model(config)
-        if not is_sharded(config.parallel, ranks):
-            self.model.to(device)
+        super().__init__(config, device, ranks)
+
+    def _new_model(self) -> nn.Module:
+        config = self._config
+        self._own = call("task", config.task, config)
+        if config.model.code is not None:
+            return _model(config)
+        model = getattr(self._own, "model", None)
+        if not isinstance(model, nn.Module):
+            raise UsageError(
+                f'model: {config.task} has none. Give it one, or model = "module:Class".'
+            )
+        return model
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
         """The task's own, or else the model's."""
@@ -237,21 +216,12 @@ class Own:
         loss: Tensor = (own or loss_of)(model, inputs, targets)
         return loss
 
-    @contextmanager
-    def batches(
-        self, first_step: int, end_step: int, device: torch.device
-    ) -> Iterator[Iterable[TrainBatch]]:
-        yield (
-            TrainBatch(step, *self._rows(self._own.batch(step), device), 0.0)
-            for step in range(first_step, end_step)
-        )
+    def batches(self, steps: range, device: torch.device) -> Batches:
+        return _drawn(lambda step: self._rows(self._own.batch(step), device), steps)
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
         validation = getattr(self._own, "validation", tuple)
         return (self._rows(rows, device) for rows in validation())
-
-    def close(self) -> None:
-        pass
 
     def _rows(self, rows: Rows, device: torch.device) -> Rows:
         """Those of this rank."""
@@ -287,7 +257,6 @@ class Language(Decoder):
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._closing = ExitStack()
         self._config = config
-        rows_of_rank(config.batch, ranks.rank, ranks.size)
         sequence = config.tokens_of_sequence
         paths = (prepare_data(config, ranks),) if config.data.text else config.data.train
         try:
@@ -304,18 +273,12 @@ class Language(Decoder):
             raise
 
     @contextmanager
-    def batches(
-        self, first_step: int, end_step: int, device: torch.device
-    ) -> Iterator[Iterable[TrainBatch]]:
+    def batches(self, steps: range, device: torch.device) -> Iterator[Iterable[TrainBatch]]:
+        ranks = self._ranks
         with batches(
-            self._train,
-            self._order,
-            device=device,
-            rank=self._ranks.rank,
-            ranks=self._ranks.size,
-            first_step=first_step,
-            end_step=end_step,
-        ) as ring:
+            self._train, self._order, device=device, rank=ranks.rank, ranks=ranks.size,
+            first_step=steps.start, end_step=steps.stop,
+        ) as ring:  # fmt: skip
             yield (
                 TrainBatch(batch.step, *self._rows(batch.tokens), batch.wait_s) for batch in ring
             )
@@ -392,14 +355,6 @@ class Language(Decoder):
             if Path(path).is_dir() and not description_in(path) and shards(path, "validation")
         ]  # fmt: skip
         return self._open(folders, "validation", sequence) if folders else None
-
-
-@contextmanager
-def seed_generator(config: TrainConfig, source: Source) -> Iterator[None]:
-    """Seed torch's CPU generator for this source within the block, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(source, config.seed))
-        yield
 
 
 def prepare_data(config: TrainConfig, ranks: Ranks = ALONE) -> str:

@@ -19,7 +19,6 @@ from torchtally.checkpoints.folder import FOLDER, Checkpoints
 from torchtally.checkpoints.manifest import Manifest
 from torchtally.checkpoints.storage import read, torch_dtype
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.checkpoints.state import ARCHITECTURE, MODEL
 from torchtally.train.config import config_of
 from torchtally.train.data.description import BYTE_TOKENIZER, description_in
 from torchtally.train.data.tokenizer import (
@@ -37,8 +36,10 @@ from torchtally.train.models.quantised import quantise
 from torchtally.train.models.rotary import Rotary
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.sampling import sample
+from torchtally.train.trainer import ARCHITECTURE
 
 TOKENIZER = "tokenizer.json"
+MODEL = "model/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,25 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from torchtally.checkpoints.objects import Objects
+from torchtally.checkpoints.plain import as_json
 from torchtally.checkpoints.ranks import ALONE, Ranks
 from torchtally.errors import UsageError
 from torchtally.train.config import PrecisionName, TrainConfig
 from torchtally.train.data.order import rows_of_rank
 from torchtally.train.evaluation import Evaluation, Rows, evaluate
+from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers.build import build
 from torchtally.train.optimizers.schedules import learning_rates, set_learning_rate
 from torchtally.train.outcome import StepResult
 from torchtally.train.parallel import Losses, Parallel, is_sharded, parallel
 from torchtally.train.precision import Precision, precision
-from torchtally.train.spikes import SpikeConfig, SpikeDetector
+from torchtally.train.spikes import SpikeDetector
 from torchtally.train.step import Stepper
 from torchtally.train.tasks import Rehearsal, Task, TrainBatch, task_of
+
+ARCHITECTURE = "architecture"
+"""In checkpoints: all sizes of a decoder, with those of presets and of weights' config.json."""
 
 
 class Trainer:
@@ -49,9 +55,16 @@ class Trainer:
             micro_batch=min(config.rows, part.stop - part.start),
             clip_norm=config.clip_norm,
             on_nonfinite=config.on_nonfinite,
-            spikes=SpikeDetector(SpikeConfig(on_spike=config.on_spike)),
+            spikes=SpikeDetector(config.on_spike),
             parallel=self.parallel,
         )
+        decoder = task.model.config if isinstance(task.model, Transformer) else None
+        self.contents = Objects(
+            {"model": self.model, "optimizer": self.optimizer, "stepper": self.stepper}, {},
+            config.document(), ranks, fingerprints=task.fingerprints,
+            about={} if decoder is None else {ARCHITECTURE: as_json(decoder)},
+        )  # fmt: skip
+        """What a checkpoint has of it."""
 
     def step(self, batch: TrainBatch) -> StepResult:
         """Take one optimizer step. Raises StepError where the config says stop."""
@@ -149,7 +162,7 @@ def rehearse(config: TrainConfig, steps: int = 2, device: str = "cuda") -> None:
     task: Task = Rehearsal(config, target) if is_text else task_of(config, target)
     trainer = Trainer(config, task, target)
     trainer.stepper.guard.on_nonfinite = "take"
-    with task.batches(0, steps, target) as batches:
+    with task.batches(range(steps), target) as batches:
         for batch in batches:
             trainer.step(batch)
 

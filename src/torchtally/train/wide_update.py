@@ -18,7 +18,7 @@ from torch import Tensor
 from torchtally.checkpoints.seeds import derive_seed
 from torchtally.errors import UsageError
 from torchtally.train.data.seeds import Source, seed_of
-from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup, pack
+from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup
 from torchtally.train.rounding import round_stochastically
 
 Keeping = Literal["master", "stochastic"]
@@ -162,8 +162,19 @@ class WideUpdate(OwnOptimizer):
 
     def _chunks(self) -> Iterator[list[Tensor]]:
         """Parameters with gradients, in chunks of limited float32 size."""
-        trained = [parameter for parameter in self._parameters() if parameter.grad is not None]
-        return pack(trained, lambda tensor: tensor.numel() * WIDE_BYTES, self.chunk_bytes)
+        chunk: list[Tensor] = []
+        filled_bytes = 0
+        for parameter in self._parameters():
+            if parameter.grad is None:
+                continue
+            size_bytes = parameter.numel() * WIDE_BYTES
+            if chunk and filled_bytes + size_bytes > self.chunk_bytes:
+                yield chunk
+                chunk, filled_bytes = [], 0
+            chunk.append(parameter)
+            filled_bytes += size_bytes
+        if chunk:
+            yield chunk
 
     def _parameters(self) -> list[BFloat16[Tensor, "..."]]:
         return [param for group in self.param_groups for param in group["params"]]

@@ -8,7 +8,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ROOMS = tuple(
     f"torchtally.{room}"
     for room in ("chips", "isolation", "memory", "progress", "runs", "steps", "timing", "trace",
-                 "tracer", "torch_private.gpu", "torch_private.groups", "torch_private.lists",
+                 "tracer", "torch_private.gpu", "torch_private.groups",
                  "torch_private.names", "torch_private.shards", "virtual")
 )  # fmt: skip
 """Packages whose frames the compiler does not look into, but what they call. That of `take_for`

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from tests.train.checkpoints.saving import described, whole
 from torchtally.checkpoints.folder import Checkpoints
-from torchtally.checkpoints.ranks import join_ranks
+from torchtally.checkpoints.ranks import Ranks, join_ranks
 from torchtally.checkpoints.snapshot import Snapshot
 from torchtally.checkpoints.storage import read, write
 from torchtally.errors import CheckpointError
@@ -46,15 +47,16 @@ def tensors_on(rank: int, size: int, step: int) -> dict[str, Tensor]:
     return found
 
 
-def _write(run: Path, step: int, rank: int, size: int, group: Any) -> None:
-    tensors, snapshot = tensors_on(rank, size, step), Snapshot()
+def _write(run: Path, step: int, own: Ranks) -> None:
+    tensors, snapshot = tensors_on(own.rank, own.size, step), Snapshot()
     snapshot.take(tensors)
-    write(tensors, snapshot.copies(), Checkpoints(run), described(step, size), group)
+    saving = replace(own, group=own.saving_group)
+    write(tensors, snapshot.copies(), Checkpoints(run), described(step, own.size), saving)
 
 
 def save_on_ranks(run: Path, step: int) -> None:
     with join_ranks("cpu") as own:
-        _write(run, step, own.rank, own.size, own.saving_group)
+        _write(run, step, own)
 
 
 def read_on_ranks(run: Path, step: int) -> int:
@@ -66,7 +68,7 @@ def read_on_ranks(run: Path, step: int) -> int:
             for name, tensor in tensors_on(own.rank, own.size, step).items()
             if name in found.tensors
         }
-        read(targets, checkpoints, found, ranks=own.size, group=own.group)
+        read(targets, checkpoints, found, own)
         for name, target in targets.items():
             value = target.full_tensor() if isinstance(target, DTensor) else target
             expected = tensors_on(own.rank, own.size, step)[name]
@@ -89,7 +91,7 @@ def fail_on_rank(run: Path, step: int, failing: int, how: str) -> str:
         if own.rank == failing:
             os.write = fault  # type: ignore[assignment]
         try:
-            _write(run, step, own.rank, own.size, own.saving_group)
+            _write(run, step, own)
         except CheckpointError as error:
             return str(error)
         finally:

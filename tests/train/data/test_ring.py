@@ -49,16 +49,6 @@ def test_every_step_once_in_order(depth: int, chunk_steps: int) -> None:
     assert ring.waited_s == pytest.approx(sum(batch.wait_s for batch in kept))
 
 
-def test_targets_are_the_tokens_after_the_inputs() -> None:
-    def fill(step: int, out: np.ndarray) -> None:
-        out[:] = np.arange(4)
-
-    with Ring(fill, rows=2, width=4) as ring:
-        batch = next(ring)
-    assert batch.inputs.tolist() == [[0, 1, 2]] * 2
-    assert batch.targets.tolist() == [[1, 2, 3]] * 2
-
-
 def test_no_more_is_made_than_asked_for() -> None:
     """Three chunks of two ahead, and one that batches are taken from."""
     made: list[int] = []
@@ -143,12 +133,6 @@ def test_ctrl_c_while_waiting() -> None:
     _, said = process.communicate(timeout=30)
     assert b"KeyboardInterrupt" in said
     assert process.returncode == -signal.SIGINT
-
-
-def test_senseless_numbers() -> None:
-    for wrong in ({"depth": 0}, {"chunk_steps": 0}):
-        with pytest.raises(ValueError, match="1 or more"):
-            Ring(number, rows=1, width=2, **wrong)
 
 
 ON_A_GPU = """\

@@ -55,7 +55,7 @@ LINES = (
 )
 """What changes in nanoGPT's train.py, besides the indentation of its loop."""
 LOADED = (
-    "torch._dynamo", "torch.distributed.checkpoint", "torchtally.cli.train",
+    "torch._dynamo", "torchtally.cli.train",
     "torchtally.report.training", "torchtally.report.training_plan", "torchtally.timing.targets",
     "torchtally.checkpoints.durable",
     "torchtally.train.failing", "torchtally.train.job",

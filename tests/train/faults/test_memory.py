@@ -39,16 +39,15 @@ MIB = 2**20
 # Halving ---------------------------------------------------------------------------------------
 
 
-def halved(size: int, least: int, attempt: Any) -> tuple[int, Any]:
+def halved(size: int, attempt: Any) -> tuple[int, Any]:
     return halve_until_it_fits(
-        attempt, size, least=least, device=CPU, discard=lambda: None, note="{} rows".format
+        attempt, size, device=CPU, discard=lambda: None, note="{} rows".format
     )
 
 
-@given(st.integers(1, 5000), st.integers(0, 5000), st.data())
-def test_attempts_are_few_and_each_is_smaller(size: int, fits: int, data: st.DataObject) -> None:
+@given(st.integers(1, 5000), st.integers(0, 5000))
+def test_attempts_are_few_and_each_is_smaller(size: int, fits: int) -> None:
     """Never the same size twice, so it ends: in a size that fits, or at the floor."""
-    least = data.draw(st.integers(1, size))
     tried: list[int] = []
 
     def attempt(rows: int) -> int:
@@ -59,16 +58,16 @@ def test_attempts_are_few_and_each_is_smaller(size: int, fits: int, data: st.Dat
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retry, "_free_caches", lambda _: None)  # a hundredth of a second each
-        if fits < least:
-            with pytest.raises(MemoryShortageError, match=f"{least} rows"):
-                halved(size, least, attempt)
-            assert tried[-1] == least
+        if fits < 1:
+            with pytest.raises(MemoryShortageError, match="1 rows"):
+                halved(size, attempt)
+            assert tried[-1] == 1
         else:
-            found, result = halved(size, least, attempt)
+            found, result = halved(size, attempt)
             assert found == tried[-1] == -result
             assert found <= fits
     assert all(one > other for one, other in pairwise(tried))
-    assert len(tried) <= log2(size / least) + 2
+    assert len(tried) <= log2(size) + 2
 
 
 def test_nothing_of_a_failed_attempt_is_held_in_the_next() -> None:
@@ -83,7 +82,7 @@ def test_nothing_of_a_failed_attempt_is_held_in_the_next() -> None:
             raise torch.OutOfMemoryError
         return all(are_free)
 
-    assert halved(8, 1, attempt) == (1, True)
+    assert halved(8, attempt) == (1, True)
     assert len(kept) == 4
     try:
         attempt(2)
@@ -104,7 +103,7 @@ def context_bytes() -> int:
         return H100.total_memory_bytes - int(torch.cuda.mem_get_info()[0])
 
 
-def micro_batches_of_steps(memory_bytes: int, least: int = 1) -> list[int]:
+def micro_batches_of_steps(memory_bytes: int) -> list[int]:
     """Of whole training steps that are traced on a chip with so much memory for tensors."""
     small = replace(H100, program_memory_bytes=memory_bytes + context_bytes())
     sizes: list[int] = []
@@ -114,7 +113,7 @@ def micro_batches_of_steps(memory_bytes: int, least: int = 1) -> list[int]:
         model = how.prepare(Transformer(MODEL), "cuda")
         stepper = Stepper(
             model, language_loss, how.wrap(build(model, ADAMW)), precision=how, device="cuda",
-            micro_batch=ROWS, least_micro_batch=least, clip_norm=1.0,
+            micro_batch=ROWS, clip_norm=1.0,
         )  # fmt: skip
         for step in range(2):
             tokens = torch.randint(0, MODEL.vocabulary, (ROWS, SEQUENCE + 1), device="cuda")
@@ -132,8 +131,8 @@ def test_a_whole_training_is_lowered_until_it_fits() -> None:
     assert found[1] < found[0]
     assert found[2] < found[1]
     assert found[2][0] >= 1
-    with pytest.raises(MemoryShortageError, match=r"with 8 of 8 rows of \(256,\)") as caught:
-        micro_batches_of_steps(130 * MIB, least=8)
+    with pytest.raises(MemoryShortageError, match=r"with 1 of 8 rows of \(256,\)") as caught:
+        micro_batches_of_steps(40 * MIB)
     assert isinstance(caught.value, TallyError)
     assert caught.value.exit_code == 1
 

@@ -16,11 +16,11 @@ from tests.warm import warm
 from torchtally.checkpoints.plain import as_json, from_json
 from torchtally.errors import UsageError
 from torchtally.train.logs.jsonl import NAME, JsonLines, read_log
-from torchtally.train.logs.log import SCHEMA_VERSION, LogName, RunHeader
+from torchtally.train.logs.log import SCHEMA_VERSION, RunHeader
 from torchtally.train.logs.names import LOSS, MEANINGS
 from torchtally.train.logs.together import logs
 
-HEADER = RunHeader(config={"seed": 1, "to": LogName.WANDB, "at": Path("a")}, mfu_convention="x")
+HEADER = RunHeader(config={"seed": 1, "to": "wandb", "at": Path("a")}, mfu_convention="x")
 
 
 def opened(folder: Path, said: list[str] | None = None, **options: object) -> JsonLines:

@@ -4,7 +4,7 @@ from transformers.integrations.integration_utils import rewrite_logs
 
 from torchtally.progress import StepRecord
 from torchtally.train.logs import names
-from torchtally.train.logs.records import values_of
+from torchtally.train.logs.names import values_of
 
 CONSTANTS = {
     value

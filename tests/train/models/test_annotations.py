@@ -6,7 +6,6 @@ from jaxtyping import TypeCheckError
 
 from torchtally.train.models.attention import attend
 from torchtally.train.models.cruncher import Cruncher
-from torchtally.train.models.linear import Linear
 
 
 def test_a_wrong_rank_is_found() -> None:
@@ -15,8 +14,9 @@ def test_a_wrong_rank_is_found() -> None:
 
 
 def test_a_wrong_dtype_is_found() -> None:
+    ids = torch.zeros(1, 2, 3, 4, dtype=torch.int64)
     with pytest.raises(TypeCheckError):
-        Linear(4, 4)(torch.zeros(2, 4, dtype=torch.int64))
+        attend(ids, ids, ids, None, 0.0, True)
 
 
 def test_sizes_that_do_not_agree_are_found() -> None:

@@ -24,6 +24,11 @@ def parameters(
     ]
 
 
+def numbered(parameters: Sequence[torch.nn.Parameter]) -> list[tuple[str, torch.nn.Parameter]]:
+    """With names, as a model has them."""
+    return [(str(at), parameter) for at, parameter in enumerate(parameters)]
+
+
 def set_gradients(trained: Sequence[Tensor], seed: int, *, without: frozenset[int]) -> None:
     """The same for the same seed; those of `without` have none."""
     generator = torch.Generator().manual_seed(seed)

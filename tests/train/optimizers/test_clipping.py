@@ -10,8 +10,7 @@ from torch import nn
 
 from tests.train.optimizers.pairs import SHAPES, parameters, set_gradients
 from torchtally.checkpoints.shards import global_norm
-from torchtally.errors import UsageError
-from torchtally.train.optimizers.clipping import check_limit, scale_to_norm
+from torchtally.train.step import clip
 
 
 def with_gradients(
@@ -38,7 +37,7 @@ DTYPES = st.sampled_from((torch.float32, torch.float64, torch.bfloat16))
 def clip_by_norm(trained: Sequence[nn.Parameter], limit: float) -> torch.Tensor:
     """As a step does: the norm is read by the host before the gradients are scaled."""
     norm = global_norm(grad for grad in gradients(trained) if grad is not None)
-    scale_to_norm(trained, norm.item(), limit)
+    clip(trained, norm.item(), limit)
     return norm
 
 
@@ -109,9 +108,3 @@ def test_what_is_not_finite_is_in_the_norm(wrong: float) -> None:
     assert first is not None
     assert not norm.isfinite()
     assert first.item() == 0.0 or first.isnan()
-
-
-@pytest.mark.parametrize("limit", [-1.0, float("nan")])
-def test_a_limit_that_is_none(limit: float) -> None:
-    with pytest.raises(UsageError, match="expected a limit of 0 or more"):
-        check_limit(limit)

@@ -127,7 +127,5 @@ def test_setting_the_rate_of_every_group() -> None:
     assert base == (0.5, 0.25)
     set_learning_rate(optimizer, base, 0.5)
     assert learning_rates(optimizer) == (0.25, 0.125)
-    set_learning_rate(optimizer, 1.0, 0.5)
-    assert learning_rates(optimizer) == (0.5, 0.5)
     with pytest.raises(ValueError, match="zip"):
         set_learning_rate(optimizer, (1.0,), 0.5)

@@ -37,7 +37,7 @@ def texts_of_error(config: TrainConfig) -> str:
     """What a rank says of the step that must not be taken."""
     with join_ranks("cpu") as own:
         trainer = trainer_of(config, own)
-        with trainer.task.batches(0, config.steps, trainer.device) as batches:
+        with trainer.task.batches(range(config.steps), trainer.device) as batches:
             try:
                 for batch in batches:
                     trainer.step(poisoned(batch, own))
@@ -83,7 +83,7 @@ def short_of_memory(config: TrainConfig) -> tuple[str, int]:
         if own.rank == 0:
             return "", 0
         trainer.stepper.loss = loss
-        with trainer.task.batches(0, 1, trainer.device) as batches:
+        with trainer.task.batches(range(1), trainer.device) as batches:
             try:
                 trainer.step(next(iter(batches)))
             except MemoryShortageError as error:
@@ -116,7 +116,7 @@ def looked_at(config: TrainConfig) -> dict[str, Any]:
     """A trainer between its steps, after everything that runs forward passes without backward."""
     with join_ranks("cpu") as own:
         trainer = trainer_of(config, own)
-        with trainer.task.batches(0, 2, trainer.device) as batches:
+        with trainer.task.batches(range(2), trainer.device) as batches:
             rows = iter(batches)
             batch = next(rows)
             trainer.step(batch)

@@ -18,11 +18,11 @@ from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.ranks import join_ranks
 from torchtally.checkpoints.signals import Signals
 from torchtally.errors import CheckpointError
-from torchtally.train.checkpoints.resume import resume
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs.log import Log, NoLog, RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import train
+from torchtally.train.resuming import resume
 from torchtally.train.trainer import trainer_of
 
 STEPS = 6

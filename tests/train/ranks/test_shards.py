@@ -14,7 +14,7 @@ from torchtally.checkpoints.shards import (
     part_like,
     reshard,
 )
-from torchtally.train.optimizers.clipping import scale_to_norm
+from torchtally.train.step import clip
 
 SHAPES = ((5, 3), (1, 4), (7,))
 """Three ranks hold unequal parts of them, or none."""
@@ -45,7 +45,7 @@ def in_shards() -> dict[str, list[Tensor]]:
         cut = shards_of(tensors(0))
         scaled = with_gradients(shards_of(tensors(1)), shards_of(tensors(2)))
         norm = global_norm(param.grad for param in scaled if param.grad is not None)
-        scale_to_norm(scaled, norm.item(), 0.5)
+        clip(scaled, norm.item(), 0.5)
         return {
             "are shards": [torch.tensor([is_shard(shard) for shard in cut])],
             "held": [local_part(shard) for shard in cut],

@@ -43,7 +43,7 @@ def trained(config: TrainConfig, own: Ranks, change: Change = as_it_is) -> Train
     validation_loss = 0.0
     try:
         torch.manual_seed(own.seed(config.seed))
-        with trainer.task.batches(0, config.steps, trainer.device) as batches:
+        with trainer.task.batches(range(config.steps), trainer.device) as batches:
             for batch in batches:
                 if batch.step == config.steps - 1:
                     validation_loss = validated(trainer)

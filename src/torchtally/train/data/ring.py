@@ -36,21 +36,12 @@ Fill = Callable[[int, Int64[np.ndarray, "steps rows width"]], None]
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """The windows of one step. Inputs and targets are views of the same tokens."""
+    """The windows of one step."""
 
     step: int
     tokens: Int64[Tensor, "rows width"]
     wait_s: float
     """How long the training loop waited for this batch."""
-
-    @property
-    def inputs(self) -> Int64[Tensor, "rows sequence"]:
-        return self.tokens[:, :-1]
-
-    @property
-    def targets(self) -> Int64[Tensor, "rows sequence"]:
-        """The token following each input."""
-        return self.tokens[:, 1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +90,6 @@ class Ring(Closing):
         depth: int = DEPTH,
         chunk_steps: int = 1,
     ) -> None:
-        if depth < 1 or chunk_steps < 1:
-            raise ValueError(f"depth {depth}, chunk_steps {chunk_steps}: both must be 1 or more")
         self.waited_s = 0.0
         """Total wait so far."""
         self._device = torch.device(device)

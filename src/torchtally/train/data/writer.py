@@ -5,7 +5,6 @@ the description that makes them a data set comes last. The names differ from tho
 data set, which stays whole until then.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedRandom
 
-from torchtally.checkpoints.disk import sync_handle
+from torchtally.checkpoints.disk import lock_handle, sync_handle
 from torchtally.errors import UsageError
 from torchtally.train.data.description import TokenShard
 from torchtally.train.data.headers import LLM_C_DTYPES, LLM_C_HEADER, LLM_C_MOST_TOKENS
@@ -112,11 +111,10 @@ def folder_to_write(path: str) -> Iterator[Folder]:
         raise UsageError(f"{path}: not a writable folder ({error.strerror}).") from error
     folder = Folder(path, handle)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not lock_handle(handle):
+            raise UsageError(f"{path}: another `tally data prepare` is writing there.")
         folder.sweep()
         yield folder
-    except BlockingIOError as error:
-        raise UsageError(f"{path}: another `tally data prepare` is writing there.") from error
     except OSError as error:
         state = (
             "The new data is whole, but may not survive a power cut."

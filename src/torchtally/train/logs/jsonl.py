@@ -9,7 +9,6 @@ its step and later ones, which are done again. NaN and inf are strings, see `log
 one write: it survives the process, but not a power loss.
 """
 
-import fcntl
 import json
 import os
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchtally.checkpoints.disk import lock_handle
 from torchtally.checkpoints.plain import as_json, from_json
 from torchtally.errors import UsageError
 from torchtally.train.logs.log import SCHEMA_VERSION, LogValue, RunHeader
@@ -158,13 +158,9 @@ def _open_log(path: Path) -> int:
         file = os.open(path, flags, 0o666)
     except OSError as error:
         raise UsageError(f"{path}: the log cannot be written ({error.strerror}).") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not lock_handle(file):
         os.close(file)
-        raise UsageError(f"{path}: another run is writing there. Use another folder.") from None
-    except OSError:
-        pass  # the file system has no locks
+        raise UsageError(f"{path}: another run is writing there. Use another folder.")
     return file
 
 

@@ -1,8 +1,7 @@
-"""The interface of a log, the names of logs, and the header of a run."""
+"""The interface of a log, and the header of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from torchtally.checkpoints.plain import as_json, versions
@@ -20,23 +19,11 @@ class Log(Protocol):
     def write(self, step: int, values: Mapping[str, LogValue]) -> None:
         """Log the values of a step, named as in `names`. A step may occur more than once."""
 
-    def close(self) -> None:
-        """Flush and close."""
-
 
 class NoLog:
     """Discards everything: the log of all ranks but the first."""
 
     def write(self, step: int, values: Mapping[str, LogValue]) -> None: ...
-    def close(self) -> None: ...
-
-
-class LogName(StrEnum):
-    """Logs besides log.jsonl."""
-
-    TENSORBOARD = "tensorboard"
-    WANDB = "wandb"
-    TRACKIO = "trackio"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,9 @@ and torchtitan. Where others disagree or have no name, the name is our own and e
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from torchtally.progress import StepRecord
+from torchtally.train.logs.log import LogValue
+
 STEP = "train/global_step"
 LOSS = "train/loss"
 GRAD_NORM = "train/grad_norm"
@@ -21,7 +24,6 @@ WAIT_S = "train/wait_s"
 SKIPPED_STEPS = "train/skipped_steps"
 EVAL_LOSS = "eval/loss"
 EVAL_PERPLEXITY = "eval/perplexity"
-EVAL_BITS_PER_BYTE = "eval/bits_per_byte"
 EVAL_TOKENS = "eval/tokens"
 EVAL_S = "eval/runtime"
 MEMORY = "memory/"
@@ -48,7 +50,6 @@ MEANINGS: Mapping[str, Meaning] = {
     SKIPPED_STEPS: Meaning("steps so far whose update was skipped", "steps"),
     EVAL_LOSS: Meaning("mean loss over all validation targets", "nats per token"),
     EVAL_PERPLEXITY: Meaning("exp(validation loss)", "1"),
-    EVAL_BITS_PER_BYTE: Meaning("loss of all targets per byte of their text", "bits/byte"),
     EVAL_TOKENS: Meaning("validation targets", "tokens"),
     EVAL_S: Meaning("time of the evaluation", "s"),
     f"{MEMORY}*_bytes": Meaning("measured device memory of the category", "bytes"),
@@ -64,3 +65,21 @@ def memory_name(category: str) -> str:
 def units() -> dict[str, str]:
     """Units by name, as in the header of a log."""
     return {name: meaning.unit for name, meaning in MEANINGS.items()}
+
+
+def values_of(record: StepRecord) -> dict[str, LogValue]:
+    """What is known of a step."""
+    values: dict[str, LogValue | None] = {
+        LOSS: record.loss,
+        GRAD_NORM: record.grad_norm,
+        LEARNING_RATE: record.learning_rate,
+        EPOCH: record.epoch,
+        TOKENS: record.tokens,
+        TOKENS_PER_S: record.tokens_per_s,
+        MFU: None if record.mfu is None else 100 * record.mfu,
+        STEP_S: record.step_s,
+        WAIT_S: record.wait_s,
+        SKIPPED_STEPS: record.skipped_steps,
+        **{memory_name(category): size for category, size in record.memory_bytes.items()},
+    }
+    return {name: value for name, value in values.items() if value is not None}

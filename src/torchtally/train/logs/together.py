@@ -6,11 +6,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torchtally.checkpoints.plain import Say
-from torchtally.errors import UsageError
-from torchtally.train.logs.hosted import Hosted
+from torchtally.errors import UsageError, check_choice
 from torchtally.train.logs.jsonl import JsonLines
-from torchtally.train.logs.log import Log, LogName, LogValue, RunHeader
-from torchtally.train.logs.tensorboard import TensorBoard
+from torchtally.train.logs.log import Log, LogValue, RunHeader
+from torchtally.train.logs.services import ADVICE, Hosted, TensorBoard, open_service
 
 
 @contextmanager
@@ -18,7 +17,7 @@ def logs(
     folder: Path | str,
     header: RunHeader,
     *,
-    to: Iterable[LogName | str] = (),
+    to: Iterable[str] = (),
     project: str = "torchtally",
     resumed_at: int | None = None,
     replaces: bool = False,
@@ -34,14 +33,15 @@ def logs(
     of another run. After the start no log raises: log.jsonl is retried with each record, others are
     dropped after their first failure, and each failure is reported once.
     """
-    folder, say = Path(folder), say or _to_stderr
-    log_names = _names(to)
+    folder, say, names = Path(folder), say or _to_stderr, tuple(dict.fromkeys(to))
+    for name in names:
+        check_choice("log.to: unknown log", name, ADVICE)
     with ExitStack() as stack:
         lines = JsonLines(folder, resumed_at=resumed_at, replaces=replaces, say=say)
         stack.callback(lines.close)
         opened: list[_Guarded] = []
-        for name in log_names:
-            log = _open_log(name, folder, header, project, resumed_at)
+        for name in names:
+            log = open_service(name, folder, header, project, resumed_at)
             opened.append(_Guarded(name, log, say))
             stack.callback(opened[-1].close)
         # Last: if another log fails to start, the folder is still unused.
@@ -49,29 +49,13 @@ def logs(
             lines.begin(header)
         except OSError as error:
             raise UsageError(f"{lines.path}: cannot be written ({error.strerror}).") from error
-        yield _Together(lines, opened, say, stack.close)
-
-
-def _names(to: Iterable[LogName | str]) -> tuple[LogName, ...]:
-    """Each name once, in order. Raises UsageError for an unknown one."""
-    try:
-        return tuple(dict.fromkeys(LogName(log) for log in to))
-    except ValueError as error:
-        raise UsageError(f"log.to: {error}. Choose from {', '.join(LogName)}.") from None
-
-
-def _open_log(
-    name: LogName, folder: Path, header: RunHeader, project: str, resumed_at: int | None
-) -> Log:
-    if name is LogName.TENSORBOARD:
-        return TensorBoard(folder, header, resumed_at=resumed_at)
-    return Hosted(name, folder, header, project=project, is_resumed=resumed_at is not None)
+        yield _Together(lines, opened, say)
 
 
 class _Guarded:
     """The log of another package, dropped when it fails."""
 
-    def __init__(self, name: LogName, log: Log, say: Say) -> None:
+    def __init__(self, name: str, log: TensorBoard | Hosted, say: Say) -> None:
         self._name, self._log, self._say = name, log, say
         self._has_failed = False
 
@@ -93,11 +77,8 @@ class _Guarded:
 
 
 class _Together:
-    def __init__(
-        self, lines: JsonLines, others: Sequence[Log], say: Say, close: Callable[[], None]
-    ) -> None:
+    def __init__(self, lines: JsonLines, others: Sequence[_Guarded], say: Say) -> None:
         self._lines, self._others, self._say = lines, others, say
-        self._close = close
         self._has_lost = False
 
     def write(self, step: int, values: Mapping[str, LogValue]) -> None:
@@ -112,9 +93,6 @@ class _Together:
             self._has_lost = True
         for log in self._others:
             log.write(step, values)
-
-    def close(self) -> None:
-        self._close()
 
 
 def _to_stderr(text: str) -> None:

@@ -6,8 +6,7 @@ Axes: `in` and `out` are features, `rows` entries of a table, `width` the featur
 import math
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 CUT = 3.0
@@ -52,9 +51,6 @@ class Linear(nn.Linear):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, input: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
-        return F.linear(input, self.weight, self.bias)
-
 
 class Embedding(nn.Embedding):
     """`rows` vectors of length near 1: unless given, entries start with std 1 / sqrt(width).
@@ -68,6 +64,3 @@ class Embedding(nn.Embedding):
 
     def reset_parameters(self) -> None:
         fill_normal(self.weight, self.std)
-
-    def forward(self, input: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
-        return F.embedding(input, self.weight)

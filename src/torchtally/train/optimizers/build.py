@@ -10,16 +10,12 @@ from torchtally.errors import UsageError
 from torchtally.torch_private import devices_with_foreach
 from torchtally.train.optimizers.config import OptimizerConfig, OptimizerImplementation
 from torchtally.train.optimizers.groups import (
-    IsHidden,
     ParameterSource,
-    TrainedParameter,
     decay_groups,
     trained_parameters,
 )
-from torchtally.train.optimizers.hyperparameters import check_hyperparameters
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon
-from torchtally.train.optimizers.own import ParameterGroup
 
 TORCHS: Mapping[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
@@ -48,16 +44,12 @@ NotImplementedError ("does not have a sharding strategy registered").
 """
 
 
-def build(
-    parameters: ParameterSource, config: OptimizerConfig, *, is_hidden: IsHidden | None = None
-) -> torch.optim.Optimizer:
-    """The optimizer of a config, for a model or its parameters.
+def build(parameters: ParameterSource, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer of a config, for a model or its named parameters.
 
-    Muon needs the model or its named parameters: `is_hidden(name, parameter)` selects its matrices,
-    by default those that are neither embedding nor head. Raises UsageError for an unavailable
-    implementation, and if nothing is trainable.
+    Raises UsageError for an unavailable implementation, and if nothing is trainable.
     """
-    trained = trained_parameters(parameters, is_hidden)
+    trained = trained_parameters(parameters)
     values = config.hyperparameters()
     devices = {trained_parameter.parameter.device.type for trained_parameter in trained}
     chosen = implementation(
@@ -66,7 +58,15 @@ def build(
         are_shards=any(is_shard(trained_parameter.parameter) for trained_parameter in trained),
     )
     if config.name == "muon":
-        return Muon(_muon_groups(trained, config), **_without(values, "adamw_lr"))
+        lrs = {True: values["lr"], False: values.pop("adamw_lr")}
+        return Muon([
+            group
+            for is_hidden, lr in lrs.items()
+            for group in decay_groups(
+                [each for each in trained if each.is_hidden_matrix is is_hidden],
+                values["weight_decay"], config.decayed_on, lr=lr, orthogonalise=is_hidden,
+            )
+        ], **values)  # fmt: skip
     groups = decay_groups(trained, values["weight_decay"], config.decayed_on)
     if config.name == "lion":
         return Lion(groups, **values)
@@ -109,69 +109,3 @@ def implementation(
             f"Choose from {', '.join(there)}, or 'auto'."
         )
     return chosen  # type: ignore[return-value]
-
-
-def load_state(optimizer: torch.optim.Optimizer, state_dict: Mapping[str, Any]) -> None:
-    """Load a state dict of the same optimizer, from any implementation.
-
-    State and hyperparameters are loaded; the implementation stays. Raises UsageError if the
-    parameters differ from the saved ones.
-    """
-    own, saved = optimizer.param_groups, state_dict["param_groups"]
-    if [len(record["params"]) for record in own] != [len(record["params"]) for record in saved]:
-        raise UsageError(
-            f"The saved optimizer has groups of {_sizes(saved)} parameters, this one of "
-            f"{_sizes(own)}. Resume with the saved model and config."
-        )
-    for here, there in zip(own, saved, strict=True):
-        names = zip(here.get("param_names", ()), there.get("param_names", ()), strict=False)
-        differ = next(((own, saved) for own, saved in names if own != saved), None)
-        if differ is not None:
-            raise UsageError(
-                f"The saved optimizer has parameter {differ[1]!r} where this one has "
-                f"{differ[0]!r}. Resume with the saved model and config."
-            )
-    for there in saved:
-        check_hyperparameters("The saved optimizer", there)
-    groups = [_merge_group(here, there) for here, there in zip(own, saved, strict=True)]
-    optimizer.load_state_dict({**state_dict, "param_groups": groups})
-
-
-OF_THE_IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable", "maximize")
-
-
-def _merge_group(here: ParameterGroup, there: ParameterGroup) -> ParameterGroup:
-    saved_values = {
-        key: there[key] for key in here if key in there and key not in OF_THE_IMPLEMENTATION
-    }
-    return {**here, **saved_values, "params": there["params"]}
-
-
-def _muon_groups(
-    trained: Sequence[TrainedParameter], config: OptimizerConfig
-) -> list[ParameterGroup]:
-    if any(parameter.name is None for parameter in trained):
-        raise UsageError(
-            "The optimizer muon treats embeddings and heads differently from other matrices. Pass "
-            "the model or model.named_parameters() instead of model.parameters()."
-        )
-    values = config.hyperparameters()
-    hidden = [parameter for parameter in trained if parameter.is_hidden_matrix]
-    others = [parameter for parameter in trained if not parameter.is_hidden_matrix]
-    return [
-        group
-        for members, lr, is_hidden in (
-            (hidden, values["lr"], True), (others, values["adamw_lr"], False),
-        )
-        for group in decay_groups(
-            members, values["weight_decay"], config.decayed_on, lr=lr, orthogonalise=is_hidden
-        )
-    ]  # fmt: skip
-
-
-def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != key}
-
-
-def _sizes(groups: Sequence[ParameterGroup]) -> str:
-    return " and ".join(str(len(group["params"])) for group in groups)

@@ -1,6 +1,6 @@
 """Parameter groups: which parameters decay, and which Muon orthogonalises."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,11 @@ from torchtally.errors import UsageError
 from torchtally.train.optimizers.config import DecayedOn
 from torchtally.train.optimizers.own import ParameterGroup
 
-ParameterSource = (
-    torch.nn.Module | Iterable[torch.nn.Parameter] | Iterable[tuple[str, torch.nn.Parameter]]
-)
-IsHidden = Callable[[str, torch.nn.Parameter], bool]
+ParameterSource = torch.nn.Module | Iterable[tuple[str, torch.nn.Parameter]]
 
-EMBEDDING_NAMES = ("embed", "embedding", "embeddings", "embed_tokens", "wte", "wpe")
-HEAD_NAMES = ("lm_head", "head", "output", "embed_out", "unembed", "unembedding", "final")
+EMBEDDINGS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+EMBEDDING_NAMES = {"embed", "embedding", "embeddings", "embed_tokens", "wte", "wpe"}
+HEAD_NAMES = {"lm_head", "head", "output", "embed_out", "unembed", "unembedding", "final"}
 """Usual names of embeddings and heads, as one part of a dotted name."""
 
 
@@ -24,37 +22,33 @@ HEAD_NAMES = ("lm_head", "head", "output", "embed_out", "unembed", "unembedding"
 class TrainedParameter:
     """A trainable parameter and its role in the model."""
 
-    name: str | None
+    name: str
     parameter: torch.nn.Parameter
     is_embedding: bool
     is_hidden_matrix: bool
 
 
-def trained_parameters(
-    source: ParameterSource, is_hidden: IsHidden | None = None
-) -> list[TrainedParameter]:
-    """Each parameter that requires a gradient, once.
+def trained_parameters(source: ParameterSource) -> list[TrainedParameter]:
+    """Each parameter of a model, or of named ones, that requires a gradient, once.
 
     A matrix is hidden unless it is an embedding or a head, recognised by `nn.Embedding` and by its
-    name; `is_hidden` decides instead if given. Without names every matrix is hidden. Raises
-    UsageError if nothing is trainable.
+    name. Raises UsageError if nothing is trainable.
     """
-    embeddings = _embeddings(source)
+    embeddings: set[int] = set()
+    if isinstance(source, torch.nn.Module):
+        embeddings = {id(part.weight) for part in source.modules() if isinstance(part, EMBEDDINGS)}
+        source = source.named_parameters()
     trained: dict[int, TrainedParameter] = {}
-    for name, parameter in _named(source):
+    for name, parameter in source:
         if parameter.requires_grad and id(parameter) not in trained:
-            parts = (name or "").split(".")
-            is_embedding = id(parameter) in embeddings or _is_among(EMBEDDING_NAMES, parts)
-            is_inside = not is_embedding and not _is_among(HEAD_NAMES, parts)
-            if is_hidden is not None:
-                is_inside = is_hidden(name or "", parameter)
-            trained[id(parameter)] = TrainedParameter(
-                name, parameter, is_embedding, is_inside and parameter.ndim == 2
-            )
+            parts = {*name.split(".")}
+            is_embedding = id(parameter) in embeddings or bool(parts & EMBEDDING_NAMES)
+            is_hidden = parameter.ndim == 2 and not is_embedding and not parts & HEAD_NAMES
+            trained[id(parameter)] = TrainedParameter(name, parameter, is_embedding, is_hidden)
     if not trained:
         raise UsageError(
             "Nothing to train: no parameter requires a gradient. Is the model frozen, or was the "
-            "iterator model.parameters() already consumed?"
+            "iterator model.named_parameters() already consumed?"
         )
     return list(trained.values())
 
@@ -64,23 +58,15 @@ def decay_groups(
 ) -> list[ParameterGroup]:
     """At most two groups: parameters with weight decay, and the others with a weight decay of 0.
 
-    Both have the additional keys. Raises UsageError if embeddings must be recognised but the
-    parameters have no names.
+    Both have the additional keys.
     """
-    if decayed_on == "matrices without embeddings" and any(
-        parameter.name is None for parameter in trained
-    ):
-        raise UsageError(
-            "decayed_on 'matrices without embeddings' needs the names of parameters. Pass the "
-            "model or model.named_parameters() instead of model.parameters()."
-        )
-    decayed = [parameter for parameter in trained if _decays(parameter, decayed_on)]
-    others_kept = [parameter for parameter in trained if not _decays(parameter, decayed_on)]
-    return [
-        {"params": _with_names(members), "weight_decay": decay, **others}
-        for members, decay in ((decayed, weight_decay), (others_kept, 0.0))
-        if members
-    ]
+    groups = []
+    for is_decayed, decay in ((True, weight_decay), (False, 0.0)):
+        members = [each for each in trained if _decays(each, decayed_on) is is_decayed]
+        named = [(each.name, each.parameter) for each in members]
+        if named:
+            groups.append({"params": named, "weight_decay": decay, **others})
+    return groups
 
 
 def _decays(trained: TrainedParameter, decayed_on: DecayedOn) -> bool:
@@ -88,33 +74,3 @@ def _decays(trained: TrainedParameter, decayed_on: DecayedOn) -> bool:
         return True
     is_left_out = decayed_on == "matrices without embeddings" and trained.is_embedding
     return trained.parameter.ndim >= 2 and not is_left_out
-
-
-def _with_names(members: Sequence[TrainedParameter]) -> list[Any]:
-    """Parameters, with names if known: torch then keeps them in its state dict."""
-    return [
-        parameter.parameter if parameter.name is None else (parameter.name, parameter.parameter)
-        for parameter in members
-    ]
-
-
-def _named(source: ParameterSource) -> Iterable[tuple[str | None, torch.nn.Parameter]]:
-    if isinstance(source, torch.nn.Module):
-        yield from source.named_parameters()
-        return
-    for parameter in source:
-        if isinstance(parameter, tuple):
-            yield parameter
-        else:
-            yield None, parameter
-
-
-def _embeddings(source: ParameterSource) -> set[int]:
-    if not isinstance(source, torch.nn.Module):
-        return set()
-    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    return {id(module.weight) for module in source.modules() if isinstance(module, kinds)}
-
-
-def _is_among(names: Sequence[str], parts: Sequence[str]) -> bool:
-    return any(part in names for part in parts)

@@ -12,7 +12,6 @@ from torchtally.errors import UsageError
 LearningRateAdjustment = Literal["original", "match_rms_adamw"]
 """How Muon scales its learning rate with a matrix's shape; the names are torch.optim.Muon's."""
 
-_Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 _Decay = Annotated[float, Meta(ge=0, lt=1)]
 _ZERO_OR_MORE = (Annotated[float, Meta(ge=0, le=float_info.max)], "a finite number, 0 or more")
 _DECAY = (_Decay, "a number in [0, 1)")
@@ -30,7 +29,6 @@ _RULES: Mapping[str, tuple[Any, str]] = {
     "eps_inside_root": _YES_OR_NO,
     "orthogonalise": _YES_OR_NO,
     "ns_steps": (Annotated[int, Meta(ge=1, le=99)], "a whole number from 1 to 99"),
-    "ns_coefficients": (tuple[_Finite, _Finite, _Finite], "three numbers"),
     "adjust_lr_fn": (
         LearningRateAdjustment, " or ".join(map(repr, get_args(LearningRateAdjustment))),
     ),

@@ -1,27 +1,9 @@
 """Lion: the sign of an interpolated momentum."""
 
-from collections import defaultdict
-from collections.abc import Iterator
-
-import torch
-from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from torchtally.checkpoints.shards import local_part
-from torchtally.torch_private import (
-    foreach_add_,
-    foreach_lerp,
-    foreach_lerp_,
-    foreach_mul_,
-    foreach_sign_,
-)
-from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup, pack
-
-BATCH_ELEMENTS = 2**26
-"""At once: enough to keep a GPU busy, while temporaries of 256 MiB in float32 are small beside the
-parameters of a model that fills it."""
-CPU_THREAD_ELEMENTS = 2**17
-"""Per thread on the CPU: tensors then stay in its cache between operations."""
+from torchtally.train.optimizers.own import OwnOptimizer
 
 
 class Lion(OwnOptimizer):
@@ -49,48 +31,12 @@ class Lion(OwnOptimizer):
     def _step(self) -> None:
         for group in self.param_groups:
             η, λ, (β1, β2) = group["lr"], group["weight_decay"], group["betas"]
-            for θ, g, m in self._batches(group):
-                c = foreach_lerp(m, g, weight=1 - β1)
-                foreach_sign_(c)
+            for parameter in self._trained(group):
+                assert parameter.grad is not None
+                θ, g = local_part(parameter), local_part(parameter.grad)
+                m = local_part(self._moment(parameter, "exp_avg"))
+                c = m.lerp(g, 1 - β1).sign_()
                 if λ:
-                    scale(θ, 1 - η * λ)
-                foreach_add_(θ, c, alpha=-η)
-                foreach_lerp_(m, g, weight=1 - β2)
-
-    def _batches(self, group: ParameterGroup) -> Iterator[tuple[list[Tensor], ...]]:
-        """Lists of parameters, gradients and momenta, alike in device and dtype; of shards, the
-        part of this rank.
-        """
-        alike: dict[object, list[tuple[Tensor, ...]]] = defaultdict(list)
-        for θ in self._trained(group):
-            assert θ.grad is not None
-            tensors = tuple(map(local_part, (θ, θ.grad, self._moment(θ, "exp_avg"))))
-            alike[θ.device, θ.dtype, θ.grad.dtype].append(tensors)
-        for members in alike.values():
-            limit = batch_elements(members[0][0].device)
-            pieces = (piece for tensors in members for piece in _pieces(tensors, limit))
-            for packed in pack(pieces, lambda piece: piece[0].numel(), limit):
-                yield tuple(map(list, zip(*packed, strict=True)))
-
-
-def _pieces(tensors: tuple[Tensor, ...], elements: int) -> Iterator[tuple[Tensor, ...]]:
-    """Views of at most this many elements; the tensors themselves where their layouts differ."""
-    if tensors[0].numel() <= elements or not all(tensor.is_contiguous() for tensor in tensors):
-        return iter([tensors])
-    return zip(*(tensor.detach().view(-1).split(elements) for tensor in tensors), strict=True)
-
-
-def scale(tensors: list[Tensor], factor: float) -> None:
-    """Multiply the tensors by a number, in place."""
-    # On the CPU foreach is a loop as well, but rounds the factor to the tensors' dtype first: in
-    # bfloat16 a decay of 0.999 would be 1 (aten/src/ATen/native/ForeachOpsKernels.cpp).
-    if tensors and tensors[0].device.type == "cpu":
-        for tensor in tensors:
-            tensor.mul_(factor)
-    else:
-        foreach_mul_(tensors, factor)
-
-
-def batch_elements(device: torch.device) -> int:
-    is_host = device.type == "cpu"
-    return CPU_THREAD_ELEMENTS * torch.get_num_threads() if is_host else BATCH_ELEMENTS
+                    θ.mul_(1 - η * λ)
+                θ.add_(c, alpha=-η)
+                m.lerp_(g, 1 - β2)

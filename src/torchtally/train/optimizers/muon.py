@@ -51,7 +51,6 @@ class Muon(OwnOptimizer):
         weight_decay: float = 0.1,
         momentum: float = 0.95,
         nesterov: bool = True,
-        ns_coefficients: tuple[float, float, float] = NS_COEFFICIENTS,
         ns_steps: int = 5,
         adjust_lr_fn: LearningRateAdjustment = "original",
         orthogonalise: bool = True,
@@ -60,9 +59,8 @@ class Muon(OwnOptimizer):
     ) -> None:
         hyperparameters = {
             "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients, "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn, "orthogonalise": orthogonalise, "betas": betas,
-            "eps": eps,
+            "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn, "orthogonalise": orthogonalise,
+            "betas": betas, "eps": eps,
         }  # fmt: skip
         super().__init__(parameters, hyperparameters)
 
@@ -103,7 +101,7 @@ class Muon(OwnOptimizer):
             M.lerp_(G, 1 - μ)
             update = G.lerp(M, μ) if group["nesterov"] else M
             gathered = gather_whole(update.bfloat16())
-            direction = newton_schulz(gathered, group["ns_coefficients"], group["ns_steps"])
+            direction = newton_schulz(gathered, group["ns_steps"])
             part = local_part(θ)
             if λ:
                 part.mul_(1 - η * λ)
@@ -150,9 +148,7 @@ def adjustment(kind: LearningRateAdjustment | None, shape: torch.Size) -> float:
 
 
 def newton_schulz(
-    matrix: Float[Tensor, "rows columns"],
-    coefficients: tuple[float, float, float] = NS_COEFFICIENTS,
-    steps: int = 5,
+    matrix: Float[Tensor, "rows columns"], steps: int = 5
 ) -> Float[Tensor, "rows columns"]:
     """Approximately U V^T of the singular value decomposition U S V^T, in bfloat16.
 
@@ -160,7 +156,7 @@ def newton_schulz(
     polynomial applied to every singular value. Five steps with the standard coefficients bring them
     to about 0.7 to 1.2, except those that start below about 0.01.
     """
-    a, b, c = coefficients
+    a, b, c = NS_COEFFICIENTS
     is_tall = matrix.size(0) > matrix.size(1)
     X = matrix.bfloat16()
     X = X.T if is_tall else X  # the Gram matrix X X^T is then the smaller of the two

@@ -79,15 +79,10 @@ def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
 
 
 def set_learning_rate(
-    optimizer: torch.optim.Optimizer, base: float | Sequence[float], factor: float
+    optimizer: torch.optim.Optimizer, full_rates: Sequence[float], factor: float
 ) -> None:
-    """Sets each group's learning rate to `base` times `factor`.
-
-    `base` is one number for all groups, or one per group: `learning_rates` of a new optimizer.
-    """
-    groups = optimizer.param_groups
-    bases = [base] * len(groups) if isinstance(base, int | float) else list(base)
-    for group, full in zip(groups, bases, strict=True):
+    """Sets each group's learning rate: its full one, by `learning_rates`, times `factor`."""
+    for group, full in zip(optimizer.param_groups, full_rates, strict=True):
         group["lr"] = full * factor
 
 

@@ -1,17 +1,16 @@
-"""Resuming from the newest whole checkpoint."""
+"""Resuming a training from its newest whole checkpoint."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
 
 from torchtally.checkpoints.folder import Checkpoints
-from torchtally.checkpoints.manifest import Manifest, as_plain_json, explain_damaged_state
+from torchtally.checkpoints.manifest import Manifest, explain_damaged_state
 from torchtally.checkpoints.newest import check_versions, differences, newest_whole
-from torchtally.checkpoints.plain import Say, as_json
-from torchtally.checkpoints.randomness import seed_all
+from torchtally.checkpoints.plain import Say
+from torchtally.checkpoints.randomness import seed_all, set_random
 from torchtally.errors import UsageError
-from torchtally.train.checkpoints.state import hyperparameter_changes, restore
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.trainer import Trainer
 
@@ -25,9 +24,10 @@ only, and the data is compared by its fingerprints, whatever its files are calle
 ROUNDING = ("device", "compile", "micro_batch", "loss_chunk_tokens", "parallel.",
             "optimizer.implementation", "model.recompute")  # fmt: skip
 """Keys that only affect rounding."""
-FINGERPRINTS = "fingerprints"
-SAID = (*ROUNDING, f"{FINGERPRINTS}.validation.")
+SAID = (*ROUNDING, "fingerprints.validation.")
 """What may differ and is reported."""
+OF_THE_IMPLEMENTATION = ("lr", "fused", "foreach", "capturable", "differentiable", "maximize")
+"""Keys of an optimizer's groups that are not compared; the schedule sets the learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ResumePoint:
 
     def loop_state(self) -> dict[str, Any]:
         """As stored in a checkpoint."""
-        return {"skipped": self.skipped, "is_evaluated": self.is_evaluated, "best": self.best}
+        return asdict(self)
 
 
 def resume(
@@ -55,15 +55,15 @@ def resume(
     Damaged ones are reported and renamed. Raises CheckpointError if all are damaged, UsageError if
     the config describes another training, unless changes are allowed.
     """
-    manifest = newest_whole(checkpoints, trainer.ranks, say)
+    ranks = trainer.ranks
+    manifest = newest_whole(checkpoints, ranks, say)
     if manifest is None:
         return None
-    _check_config(manifest, trainer, say, allows_changes=allows_changes)
+    _check_changes(manifest, trainer, say, allows_changes=allows_changes)
     check_versions(manifest, say)
-    goes_on = restore(trainer, checkpoints, manifest)
-    _check_optimizer(manifest, trainer, say, allows_changes=allows_changes)
-    ranks = trainer.ranks
-    if not goes_on:
+    random = trainer.contents.restore(checkpoints, manifest)
+    set_random(random)
+    if not random:  # this rank did not exist when it was saved
         seed = seed_of(Source.DROPOUT, trainer.config.seed)
         seed_all(ranks.seed(seed) + manifest.step)
     if ranks.size != manifest.ranks:
@@ -72,50 +72,29 @@ def resume(
             "losses agree to rounding, except that dropout draws other numbers."
         )
     with explain_damaged_state(manifest):
-        loop = manifest.state["loop"]
-        best = msgspec.convert(loop.get("best"), tuple[int, float] | None)
-        return ResumePoint(manifest.step, int(loop["skipped"]), bool(loop["is_evaluated"]), best)
+        return msgspec.convert(manifest.state["loop"], ResumePoint)
 
 
-# The config --------------------------------------------------------------------------------------
-
-
-def _check_config(manifest: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
-    here = as_plain_json(as_json(trainer.config.document()))
+def _check_changes(manifest: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
+    """Compare config, data and the optimizer's hyperparameters, which may have changed under the
+    same config by another version's defaults, with what was saved.
+    """
+    contents = trainer.contents
     changed = [
-        difference
-        for difference in differences(manifest.config, here)
-        if not difference[0].startswith(FREE)
-    ]
-    if manifest.format_version > 1:  # format 1 has no fingerprints
-        data = as_plain_json(as_json(trainer.task.fingerprints))
-        changed += differences(manifest.fingerprints, data, f"{FINGERPRINTS}.")
-    grave = [difference for difference in changed if not difference[0].startswith(SAID)]
+        *(change for change in differences(manifest.config, contents.config)
+          if not change[0].startswith(FREE)),
+        *differences(manifest.fingerprints, contents.fingerprints, "fingerprints."),
+    ]  # fmt: skip
+    with explain_damaged_state(manifest):
+        changed += [
+            (key, was, now) for key, was, now in contents.optimizer_changes(manifest)
+            if None not in (was, now) and key.rpartition(".")[2] not in OF_THE_IMPLEMENTATION
+        ]  # fmt: skip
     text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changed)
-    if grave and not allows_changes:
+    if not allows_changes and not all(key.startswith(SAID) for key, _, _ in changed):
         raise UsageError(
             f"The checkpoint of step {manifest.step} belongs to another training:\n{text}\nResume "
             "with the saved config, add --allow-changes, or start over with --replace."
         )
     if changed:
         say(f"resuming from step {manifest.step} with changes:\n{text}")
-
-
-def _check_optimizer(
-    manifest: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool
-) -> None:
-    """Compare what the optimizer has now with what was saved: read back, not taken from the config.
-
-    They differ with a changed config, or with the defaults of another version.
-    """
-    with explain_damaged_state(manifest):
-        changes = list(dict.fromkeys(hyperparameter_changes(trainer, manifest)))
-    if not changes:
-        return
-    text = f"the optimizer has {', '.join(changes)}"
-    if not allows_changes:
-        raise UsageError(
-            f"Resumed from step {manifest.step}, {text}. Give the saved values in the config, add "
-            "--allow-changes, or start over with --replace."
-        )
-    say(f"resuming from step {manifest.step}, {text}")
