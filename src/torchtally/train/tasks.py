@@ -257,6 +257,7 @@ class Language(Decoder):
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
         self._closing = ExitStack()
         self._config = config
+        rows_of_rank(config.batch, ranks.rank, ranks.size)  # before text is prepared
         sequence = config.tokens_of_sequence
         paths = (prepare_data(config, ranks),) if config.data.text else config.data.train
         try:
