@@ -30,7 +30,8 @@ REPORT = Report(schema="bench", title="run", facts=("On a chip.",), tables=(("st
 
 
 def test_the_formats() -> None:
-    assert format_names() == ("text", "csv", "html", "json", "markdown")
+    assert format_names()[0] == "text"
+    assert {"text", "csv", "html", "json", "markdown"} <= {*format_names()}
 
 
 def test_text() -> None:
