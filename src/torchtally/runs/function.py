@@ -11,7 +11,7 @@ from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import cluster_of, roofline
 from torchtally.trace import Ending, Trace
-from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
+from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import exit_message
 from torchtally.tracer.session import Predictor, Recording, ignore_step, recording, world_of
 from torchtally.tracer.steps import StepLimit, StepsDone

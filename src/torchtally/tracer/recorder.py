@@ -5,24 +5,19 @@ later from the trace; recorded here is only what the script itself determines: p
 gradients, optimizer state.
 """
 
-import linecache
-import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import CodeType, FrameType
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtally import torch_private as private
-from torchtally.errors import EndlessLoopError
 from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.trace import (
     CacheEmptied,
-    Call,
     Coalesced,
     Effect,
     EffectKind,
@@ -34,27 +29,27 @@ from torchtally.trace import (
     Note,
     Op,
     Phase,
-    Placeholder,
     ProcessGroup,
     Refusal,
     Reserved,
     Role,
     Site,
-    Storage,
     StreamWait,
     StubFile,
     Trace,
-    Use,
     World,
 )
-from torchtally.trace.storage import allocated_bytes
 from torchtally.tracer.by_hand import HandUpdates
 from torchtally.tracer.calls import Calls
+from torchtally.tracer.captured import Captured, Placed
 from torchtally.tracer.compiled import CompiledRuns, call_of, numbers
+from torchtally.tracer.engine import ForwardOrigins, builds_graph_anew, is_nested
+from torchtally.tracer.listeners import Bookkeeper, Timekeeper
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
-from torchtally.tracer.reads import use_of
-from torchtally.tracer.source import Stacks, Walk, line_of, own_frame
-from torchtally.tracer.texts import shown_file
+from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT, PlaceholderReads
+from torchtally.tracer.saved_files import identify
+from torchtally.tracer.source import Stacks, Walk, own_frame
+from torchtally.tracer.storage_records import StorageRecords
 from torchtally.tracer.tokens import TokenCounter
 from torchtally.virtual.compiling.kernels import LoweredGraph
 from torchtally.virtual.compiling.origins import Origin
@@ -62,63 +57,9 @@ from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 from torchtally.virtual.streams import CURRENT
 
-PLACEHOLDER_LIMIT = 10_000
-"""Placeholders that a condition may read between two training steps."""
-
-
-class Timekeeper(Protocol):
-    """What is told of a run while it goes on."""
-
-    def advance(
-        self,
-        calls: Sequence[Call],
-        ops: Sequence[Op],
-        waits: Sequence[int],
-        tick: int,
-        stream_waits: Sequence[StreamWait],
-    ) -> None:
-        """All that has run up to a tick, what was told before included."""
-
-
-class Bookkeeper(Protocol):
-    """What accounts for a run while it goes on."""
-
-    def take(
-        self,
-        calls: Sequence[Call],
-        sites: Sequence[Site],
-        ops: Sequence[Op],
-        placeholders: Mapping[tuple[Frame | None, str, str, Use], int],
-    ) -> None:
-        """All that has run so far, what was told before included."""
-
-
 ENGINE = private.engine_code()
 FIRST_CALLER = 3
 """Frames of ours between a reader of the stack here and the operator's caller."""
-
-
-class Placed(NamedTuple):
-    """Where an operator of compiled code belongs, whoever runs it."""
-
-    graph: LoweredGraph | None
-    """None: code that is not compiled."""
-    site: int
-    parts: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """An operator of a CUDA graph: the number of its call, its phase and its storages' numbers."""
-
-    call: int
-    phase: Phase
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    compiled: "Placed | None" = None
-    """Of what a compiler wrote; other operators belong to the line that replays."""
-    steps: list[Optimizer] = field(default_factory=list)
-    """Optimizers that had stepped with it."""
 
 
 class Recorder:
@@ -126,7 +67,6 @@ class Recorder:
 
     def __init__(self, *, placeholder_limit: int = PLACEHOLDER_LIMIT) -> None:
         self.clock = 0
-        self.placeholder_limit = placeholder_limit
         self.host_operators = 0
         self.is_optimizing = 0
         """How many optimizers' `step` this thread is inside of."""
@@ -142,29 +82,17 @@ class Recorder:
         self.tokens = TokenCounter(self._calls.calls, placeholder_limit)
         self._sites: list[Site] = []
         self._site_numbers: dict[Any, int] = {}
-        self._forward: dict[int, tuple[int, int | None]] = {}
-        """Site and tick of the operator that made an autograd node, by its sequence number."""
-        self._differentiated: set[int] = set()
+        self._origins = ForwardOrigins()
         self._ops: list[Op] = []
-        self._storages: list[tuple[str, int, int, int, int, int]] = []
-        """(device, requested bytes, born, stream, spare bytes, pool) by storage number."""
+        self.storages = StorageRecords()
         self._reserved: list[Reserved] = []
         self._emptied: list[CacheEmptied] = []
         self._refusals: list[Refusal] = []
         self._waits: list[int] = []
         self._stream_waits: list[StreamWait] = []
         self._coalesced: list[Coalesced] = []
-        self._workspaces: dict[int, int] = {}
-        """Storage numbers of kept workspaces, by address."""
-        self._deaths: dict[int, int] = {}
-        self._roles: dict[int, Role] = {}
-        self._names: dict[int, str] = {}
-        self._whole_elements: dict[int, int] = {}
-        self._placeholders: dict[tuple[Frame | None, str, str, Use], int] = {}
-        self._reads: dict[tuple[int, int], tuple[Use, int, CodeType]] = {}
-        """By code and instruction: what the value read there is for, and the line."""
-        self._loop_reads: dict[tuple[int, int], tuple[int, int]] = {}
-        """By code and line: training steps completed, and placeholders read there since then."""
+        self._roles, self._names = self.storages.roles, self.storages.names
+        self.placeholders = PlaceholderReads(self._stacks, placeholder_limit)
         self._notes: dict[str, int] = {}
         self.host_state: HostState | None = None
         self._effects: dict[tuple[EffectKind, str, Frame | None], int] = {}
@@ -174,9 +102,8 @@ class Recorder:
         """Parameters that an optimizer has, that got a gradient, or that a script updates."""
         self._trainable: set[int] = set()
         """Parameters that require grad: what is trained, in a run that trains nothing."""
-        """Numbers of the parameters that get gradients."""
         self.by_hand = HandUpdates(
-            self._roles, self._trained, lambda number: self._storages[number][2]
+            self._roles, self._trained, lambda number: self.storages.births[number][2]
         )
         """Finds updates of weights, as long as there is no torch optimizer, whose steps count."""
         self._served = private.ServedModules()
@@ -189,48 +116,27 @@ class Recorder:
     # Storages.
 
     def storage_born(self, storage: VirtualStorage) -> None:
-        if self.is_stopped:
-            return
-        storage.number = len(self._storages)
-        device, block = str(storage.home.device), storage.block
-        stream = spare_bytes = pool = 0
-        if block is not None:
-            stream, pool = block.stream, sum(block.pool.owner)
-            spare_bytes = block.size - allocated_bytes(storage.requested_bytes)
-        self._storages.append(
-            (device, storage.requested_bytes, self.clock, stream, spare_bytes, pool)
-        )
+        if not self.is_stopped:
+            self.storages.born(storage, self.clock)
 
     def storage_died(self, storage: VirtualStorage) -> None:
         if self.is_stopped:
             return
-        self._deaths[storage.number] = self.clock
+        self.storages.deaths[storage.number] = self.clock
         self.by_hand.storage_died(storage.number)
 
     def workspace_taken(self, device: torch.device, block: Block, name: str) -> None:
         if not self.is_stopped:
-            self._workspaces[block.address] = self._workspace_born(device, block, name)
+            self.storages.workspace_kept(device, block, name, self.clock)
 
     def workspace_dropped(self, block: Block) -> None:
-        number = self._workspaces.pop(block.address, None)
-        if number is not None and not self.is_stopped:
-            self._deaths[number] = self.clock
+        if not self.is_stopped:
+            self.storages.workspace_dropped(block, self.clock)
 
     def workspace_used(self, device: torch.device, block: Block, name: str) -> None:
         if not self.is_stopped:
-            self._deaths[self._workspace_born(device, block, name)] = self.clock + 1
-
-    def _workspace_born(self, device: torch.device, block: Block, name: str) -> int:
-        number = len(self._storages)
-        requested_bytes = block.requested_bytes
-        spare_bytes = block.size - allocated_bytes(requested_bytes)
-        self._storages.append(
-            (str(device), requested_bytes, self.clock, block.stream, spare_bytes,
-             sum(block.pool.owner))
-        )  # fmt: skip
-        self._roles[number] = Role.WORKSPACE
-        self._names[number] = name
-        return number
+            number = self.storages.workspace_born(device, block, name, self.clock)
+            self.storages.deaths[number] = self.clock + 1
 
     def reserved_changed(self, device: torch.device, reserved_bytes: int) -> None:
         if not self.is_stopped:
@@ -288,7 +194,7 @@ class Recorder:
             if self.mark_storage(virtual, role) is role and name:
                 self._names.setdefault(virtual.number, name)
             if whole_elements:
-                self._whole_elements[virtual.number] = whole_elements
+                self.storages.whole_elements[virtual.number] = whole_elements
 
     def mark_storage(self, storage: VirtualStorage, role: Role) -> Role:
         """Give one storage a role, unless it has one; which it has now."""
@@ -335,7 +241,7 @@ class Recorder:
         self.clock += 1
 
     def compiled(self, graph: LoweredGraph | None, node: int) -> None:
-        self._differentiated.update(self._compiled.begin(graph, node, self.clock))
+        self._origins.differentiated.update(self._compiled.begin(graph, node, self.clock))
 
     def _phase_compiled(self) -> Phase:
         if self.is_optimizing:
@@ -438,7 +344,7 @@ class Recorder:
         first = records[0].compiled
         if first is not None and first.graph is not None:
             ran = self._compiled.replayed(first.graph, self.clock, len(records))
-            self._differentiated.update(ran)
+            self._origins.differentiated.update(ran)
         key, walk = self._stacks.read(sys._getframe(1), self.modules.outer)
         site, node = self._site(self.modules.place, key), private.current_autograd_node()
         if walk.engine is not None and not walk.is_called_by_engine:
@@ -490,7 +396,7 @@ class Recorder:
             site = self._site(self.modules.place, key)
             self._remember(site)
             if node is not None:
-                self._origin(node)
+                self._origins.site(node)
             # An optimizer that steps inside a hook (`register_post_accumulate_grad_hook`).
             if self.is_optimizing and not torch.is_grad_enabled():
                 return Phase.OPTIMIZER, site
@@ -537,28 +443,12 @@ class Recorder:
         return any(roles.get(number) is Role.GRADIENT for number in numbers)
 
     def _remember(self, site: int) -> None:
-        """Assign the latest autograd node to this site, unless an earlier operator made it.
-
-        The dispatch mode runs below autograd, which makes the node before it calls the kernel
-        (VariableType, tools/autograd/gen_variable_type.py): the counter is one ahead of it.
-        """
         # What a CUDA graph captures runs at other moments than this.
-        tick = None if self._is_capturing else self.clock
-        self._forward.setdefault(private.next_sequence_number() - 1, (site, tick))
+        self._origins.remember(site, None if self._is_capturing else self.clock)
 
     def _backward_site(self, node: Any, walk: Walk) -> int:
-        site = None if node is None else self._origin(node)
+        site = None if node is None else self._origins.site(node)
         return self._caller_of_backward(OUTSIDE, walk) if site is None else site
-
-    def _origin(self, node: Any) -> int | None:
-        """The site of the operator that made a node, which is being run; None where unknown."""
-        origin = self._forward.get(private.sequence_number(node))
-        if origin is None:
-            return None
-        site, tick = origin
-        if tick is not None:
-            self._differentiated.add(tick)
-        return site
 
     def _caller_of_backward(self, place: Place, walk: Walk) -> int:
         """The site of the call of backward."""
@@ -622,59 +512,22 @@ class Recorder:
     def placeholder_given(self, operator: str, value: str) -> None:
         frame = sys._getframe(1)
         self.watch_loop(frame, value)
-        self._count_read(frame, operator, value)
+        self.placeholders.count(frame, operator, value)
 
     def assumption_read(self, operator: str, assumption: str) -> None:
-        self._count_read(sys._getframe(1), operator, assumption)
-
-    def _count_read(self, frame: FrameType, operator: str, value: str) -> None:
-        reader = self._stacks.reader(frame)
-        use = Use.NUMBER if reader is None else self._read_at(reader)[0]
-        key = (own_frame(self._stacks, frame), operator, value, use)
-        self._placeholders[key] = self._placeholders.get(key, 0) + 1
-
-    def _read_at(self, reader: FrameType) -> tuple[Use, int]:
-        """What the value read by a frame is for, and the line that reads."""
-        code, instruction = reader.f_code, reader.f_lasti
-        place = (id(code), instruction)
-        read = self._reads.get(place)
-        if read is None:
-            # The code is kept, so that no other gets its id.
-            read = use_of(code, instruction), line_of(code, instruction), code
-            self._reads[place] = read
-        return read[:2]
+        self.placeholders.count(sys._getframe(1), operator, assumption)
 
     def watch_loop(self, frame: FrameType, value: str) -> None:
-        """Raise EndlessLoopError when a condition has read placeholders too often in this step."""
-        reader = self._stacks.reader(frame)
-        if reader is None:
-            return
-        use, line = self._read_at(reader)
-        if use is not Use.BRANCH:
-            return
-        # By line: Python compiles the condition of a `while` twice, before the loop and at its end.
-        steps, place = len(self.step_ends), (id(reader.f_code), line)
-        step, reads = self._loop_reads.get(place, (steps, 0))
-        reads = reads + 1 if step == steps else 1
-        self._loop_reads[place] = steps, reads
-        if reads > self.placeholder_limit:
-            raise endless_loop(reader, own_frame(self._stacks, frame), value, reads - 1)
+        self.placeholders.watch_loop(frame, value, len(self.step_ends))
 
     def note(self, text: str) -> None:
         self._notes[text] = self._notes.get(text, 0) + 1
 
     def file_saved(self, file: Any, placeholder_bytes: int) -> None:
         """A path, or an open file; a buffer in memory is neither."""
-        name = getattr(file, "name", file)
-        if hasattr(file, "fileno"):
-            try:
-                file = file.fileno()
-            except OSError:  # io.BytesIO: UnsupportedOperation
-                return
-        if isinstance(file, (str, bytes, os.PathLike, int)):
-            found = os.stat(file)
-            path = "" if isinstance(name, int) else os.path.abspath(os.fsdecode(name))
-            self.saved[found.st_dev, found.st_ino] = StubFile(path, placeholder_bytes)
+        identity, path = identify(file)
+        if identity is not None:
+            self.saved[identity] = StubFile(path, placeholder_bytes)
 
     def effect(self, kind: EffectKind, name: str, caller: FrameType | None) -> None:
         """Something that the script did outside of its GPU, from a frame of its stack."""
@@ -692,7 +545,7 @@ class Recorder:
         """Tell of all that has run so far; from another thread, too: these lists only grow, and an
         operator is in its list after its call and its site are in theirs.
         """
-        bookkeeper.take(self._calls.calls, self._sites, self._ops, self._placeholders.copy())
+        bookkeeper.take(self._calls.calls, self._sites, self._ops, self.placeholders.counts.copy())
 
     def trace(
         self,
@@ -707,8 +560,6 @@ class Recorder:
         groups: Sequence[ProcessGroup] = (),
     ) -> Trace:
         """Everything so far as a `Trace`."""
-        # A frozen reference model often requires grad, and runs under no_grad.
-        trained = self._trained or self._trainable
         return Trace(
             script=script,
             chip=chip,
@@ -716,22 +567,12 @@ class Recorder:
             calls=tuple(self._calls.calls),
             sites=tuple(self._sites),
             ops=tuple(self._ops),
-            storages=tuple(
-                Storage(
-                    number, device, requested, born, self._deaths.get(number),
-                    self._roles.get(number), self._names.get(number, ""), stream, spare,
-                    number in trained, self._whole_elements.get(number, 0), pool,
-                )
-                for number, (device, requested, born, stream, spare, pool)
-                in enumerate(self._storages)
-            ),
+            # A frozen reference model often requires grad, and runs under no_grad.
+            storages=self.storages.facts(self._trained or self._trainable),
             step_ends=tuple(self.step_ends),
             ending=ending,
-            differentiated=tuple(sorted(self._differentiated)),
-            placeholders=tuple(
-                Placeholder(frame, operator, value, count, use)
-                for (frame, operator, value, use), count in self._placeholders.items()
-            ),
+            differentiated=tuple(sorted(self._origins.differentiated)),
+            placeholders=self.placeholders.facts(),
             reserved=tuple(self._reserved),
             emptied=tuple(self._emptied),
             refusals=tuple(self._refusals),
@@ -755,49 +596,5 @@ class Recorder:
         )  # fmt: skip
 
 
-def endless_loop(reader: FrameType, own: Frame | None, value: str, reads: int) -> EndlessLoopError:
-    """The error for a condition that has read so many placeholders."""
-    code = reader.f_code
-    line = line_of(code, reader.f_lasti)
-    source = linecache.getline(code.co_filename, line).strip()
-    file = shown_file(code.co_filename)
-    place = f"{file}:{line}"
-    message = (
-        f"{place}: `{source}` asked {reads:,} times without a training step in between for a value "
-        f"that does not exist on the virtual GPU, and was given {value} each time: the loop may "
-        "never end."
-    )
-    if own is not None and (own.file, own.line) != (file, line):
-        message += f" It runs below {own.file}:{own.line}: `{own.text}`."
-    return EndlessLoopError(
-        f"{message}\nLimit the loop by a number of iterations (max_new_tokens, range), or allow "
-        "more reads: --placeholder-limit N."
-    )
-
-
 def ignore_step(optimizer: Optimizer) -> None:
     """Of a recorder that nobody counts steps with."""
-
-
-def is_nested(engine: FrameType | None) -> bool:
-    """A backward pass inside another: re-entrant checkpointing, whose leaves are activations."""
-    frame = engine.f_back if engine is not None else None
-    while frame is not None:
-        if engine is not None and frame.f_code is engine.f_code:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def builds_graph_anew(engine: FrameType) -> bool:
-    """Whether Python code below the engine builds a graph: checkpointing other than torch's.
-
-    With `create_graph` it is the engine that enables gradients, for the backward pass itself.
-    """
-    if not torch.is_grad_enabled():
-        return False
-    # (tensors, gradients, keep_graph, create_graph, ...) in torch/autograd/graph.py: the first is
-    # `t_outputs`, the rest are `*args`.
-    args = engine.f_locals.get("args", ())
-    creates_graph = len(args) > 2 and bool(args[2])
-    return not creates_graph

@@ -29,7 +29,9 @@ from torchtally.trace import (
 )
 from torchtally.tracer.clock import script_clock
 from torchtally.tracer.launchers import Launch
-from torchtally.tracer.recorder import PLACEHOLDER_LIMIT, Recorder, Timekeeper
+from torchtally.tracer.listeners import Timekeeper
+from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
+from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone, ignore
 from torchtally.tracer.what_if import stand_ins, unused_changes
 from torchtally.virtual.dispatch import no_time

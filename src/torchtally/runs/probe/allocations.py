@@ -10,7 +10,8 @@ from torch import Tensor
 from torchtally.memory.allocator import Block, OutOfMemoryError
 from torchtally.memory.workspace import has_scratch
 from torchtally.trace import Call, Role
-from torchtally.tracer.recorder import PLACEHOLDER_LIMIT, Recorder
+from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
+from torchtally.tracer.recorder import Recorder
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.invocation import Invocation
@@ -103,14 +104,14 @@ class AllocationRecorder(Recorder):
 
     @property
     def storage_count(self) -> int:
-        return len(self._storages)
+        return len(self.storages.births)
 
     def storages_from(self, first: int) -> list[tuple[Any, ...]]:
         """(device, requested bytes, birth, stream, spare bytes, death) since the first-th one."""
         return [
-            (*born, self._deaths.get(number))
-            for number, born in enumerate(self._storages[first:], first)
+            (*born, self.storages.deaths.get(number))
+            for number, born in enumerate(self.storages.births[first:], first)
         ]
 
     def are_dead(self, numbers: Sequence[int]) -> bool:
-        return all(number in self._deaths for number in numbers)
+        return all(number in self.storages.deaths for number in numbers)

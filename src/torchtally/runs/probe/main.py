@@ -23,7 +23,7 @@ from torchtally.runs.protocol import WRITTEN, CapacityVerdict, ProbeRequest, Pro
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.targets import roofline
 from torchtally.trace import Ending, Storage, Trace
-from torchtally.tracer.recorder import PLACEHOLDER_LIMIT
+from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import run
 from torchtally.tracer.script_file import Script
 from torchtally.tracer.session import environment, ignore_step
