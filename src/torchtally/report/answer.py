@@ -37,9 +37,8 @@ def headline(answer: Answer) -> str:
 
 
 def _lines(answer: Answer, is_explained: bool, width: int) -> Iterator[Text]:
-    first, *rest = textwrap.wrap(printable(headline(answer)), width)
-    yield Text(first, style="bold")
-    yield from (Text(f"{INDENT}{name}", style="bold") for name in rest)
+    for line in textwrap.wrap(printable(headline(answer)), width, subsequent_indent=INDENT):
+        yield Text(line, style="bold")
     if answer.figures:
         yield Text()
         yield from _figures(answer.figures, width)
