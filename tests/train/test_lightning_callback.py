@@ -182,7 +182,7 @@ def test_a_signal_saves_and_ends_it(number: int, tmp_path: Path) -> None:
 def test_what_it_cannot_do_is_refused(tmp_path: Path) -> None:
     callback: Any = torchtally.LightningDurableCallback(tmp_path)
     trainer = SimpleNamespace(world_size=2, ckpt_path=None)
-    with pytest.raises(UsageError, match="is for one process"):
+    with pytest.raises(UsageError, match="supports one process only"):
         callback.on_fit_start(trainer, None)
     trainer = SimpleNamespace(world_size=1, ckpt_path="last.ckpt")
     with pytest.raises(UsageError, match="Leave ckpt_path out"):

@@ -79,7 +79,9 @@ class DurableCallback(TrainerCallback):
         if args.fp16:
             raise UsageError("fp16: callbacks are not given its loss scaler. Use bf16=True.")
         if dist.is_initialized() and dist.get_world_size() > 1:
-            raise UsageError("DurableCallback: is for one process. Use the Trainer's checkpoints.")
+            raise UsageError(
+                "DurableCallback supports one process only. Use the Trainer's checkpoints."
+            )
         self._run = durable(
             self._folder, model=model, optimizer=optimizer, scheduler=lr_scheduler,
             objects={NAME: _TrainerState(state)}, **self._options,

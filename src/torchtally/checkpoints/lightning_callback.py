@@ -51,7 +51,7 @@ class LightningDurableCallback(Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Lock the folder, and load its newest checkpoint: the optimizers are there by now."""
         if trainer.world_size > 1:
-            raise UsageError("LightningDurableCallback: is for one process.")
+            raise UsageError("LightningDurableCallback supports one process only.")
         if trainer.ckpt_path is not None:
             raise UsageError(
                 f"fit(ckpt_path=...): the checkpoints in {self._folder} continue by themselves. "

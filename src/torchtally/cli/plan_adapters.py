@@ -75,5 +75,5 @@ def adapter_question(args: argparse.Namespace) -> "Callable[[Request], Answer]":
              if getattr(args, name)]  # fmt: skip
     if asked or args.largest == "model":
         option = "largest model" if not asked else asked[0].replace("_", "-")
-        raise UsageError(f"--lora with --{option} is not a question that is answered here.")
+        raise UsageError(f"--lora and --{option} cannot be combined.")
     return TUNED[args.largest]

@@ -63,10 +63,7 @@ def preference_request(args: argparse.Namespace) -> "PreferenceRequest | None":
              if getattr(args, name)]  # fmt: skip
     if asked:
         option = asked[0].replace("_", "-")
-        raise UsageError(
-            f"--{'dpo' if args.dpo else 'grpo'} with --{option} is not a question that is answered "
-            "here."
-        )
+        raise UsageError(f"--{'dpo' if args.dpo else 'grpo'} and --{option} cannot be combined.")
     return PreferenceRequest(
         method=Method.DPO if args.dpo else Method.GRPO,
         prompt=args.prompt or USUAL_PROMPT,

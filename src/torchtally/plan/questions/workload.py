@@ -22,7 +22,7 @@ def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
     if subject.counted is not None:
         raise UsageError(
             f"This needs the shape of the model's layers, and {subject.name} has no row: "
-            "give --layers, --width, --heads and --vocabulary of a like decoder, or ask without "
+            "give --layers, --width, --heads and --vocabulary of a similar decoder, or ask without "
             "(--tokens, --mfu)."
         )
     model = scale_to(int(subject.parameters.value), vocabulary=USUAL_VOCABULARY)
