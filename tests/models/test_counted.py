@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.models.counted_cases import CASES
 from torchtally.chips import chip
-from torchtally.cli import main, plan
+from torchtally.cli import main, plan_request
 from torchtally.errors import UsageError
 from torchtally.models.calls import call_of
 from torchtally.models.counted import count_model
@@ -107,7 +107,7 @@ def test_a_family_that_nobody_knows_stays_an_error(
     has_transformers: bool, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_transformers:
-        monkeypatch.setattr(plan, "find_spec", lambda name: None)
+        monkeypatch.setattr(plan_request, "find_spec", lambda name: None)
     assert main(["plan", written(tmp_path, SMALL | {"model_type": "lama"})]) == 2
     message = capsys.readouterr().err
     assert "Did you mean llama" in message

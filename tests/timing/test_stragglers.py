@@ -23,6 +23,7 @@ def test_the_slowest_is_as_chance_has_it(count: int) -> None:
 def test_it_grows_with_the_ranks_and_one_is_the_mean() -> None:
     assert slowest_of(1) == 1
     assert 1.008 < slowest_of(2) < slowest_of(8) < slowest_of(1024) < 1.06
+    assert slowest_of(1024) < slowest_of(2**63) < 1.2
 
 
 def test_a_rank_computes_as_the_slowest_does() -> None:

@@ -24,4 +24,5 @@ def slowest_of(count: int) -> float:
     """
     if count < 2:
         return 1.0
-    return 1.0 + DEVIATION * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+    # Of the lower tail: one less a small share would be rounded to one.
+    return 1.0 - DEVIATION * NormalDist().inv_cdf(0.625 / (count + 0.25))

@@ -31,7 +31,7 @@ ALLOWED = {
     ("__init__.py", "importlib"),  # whether the packages of the extra are installed
     ("code.py", "importlib"),  # the user's own module that the config names
     ("logs/log.py", "importlib"),  # versions of distributions
-    ("logs/remote.py", "importlib"),  # a log that the config asks for, by a table of names
+    ("logs/services.py", "importlib"),  # a log that the config asks for, by a table of names
     ("models/gguf_file.py", "importlib"),  # gguf
     ("models/quantised.py", "importlib"),  # torchao
     ("precision.py", "importlib"),  # torchao
