@@ -134,6 +134,8 @@ def _timetable(
             [n for n, op in enumerate(trace.ops) if (op.phase is evaluation) in chosen]
             for trace in traces
         ]
+        if not any(places):
+            continue
         timetable = schedule(
             [
                 TimedOps(trace, [trace.ops[place] for place in part], of_calls)

@@ -1,6 +1,7 @@
 """The caller's tensors as tensors on the virtual GPU, without an operator on the caller's own."""
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,8 @@ def model_on_gpu(
             memo[id(tensor)] = buffer.to(cast_of(tensor, weight_dtype))
     for tensor in results_in(model):
         memo[id(tensor)] = tensor.detach().clone()
+    for empty in empty_dicts_in(model):
+        memo[id(empty)] = type(empty)()
     try:
         copied = copy.deepcopy(model, memo)
     except Exception as error:
@@ -82,6 +85,14 @@ def results_in(model: nn.Module) -> Iterator[Tensor]:
     for module in model.modules():
         for value in vars(module).values():
             if isinstance(value, Tensor) and value.grad_fn is not None:
+                yield value
+
+
+def empty_dicts_in(model: nn.Module) -> Iterator[dict[Any, Any]]:
+    """Of hooks and children that a module does not have: ten of each, slow to copy generally."""
+    for module in model.modules():
+        for value in vars(module).values():
+            if type(value) in (dict, OrderedDict) and not value:
                 yield value
 
 

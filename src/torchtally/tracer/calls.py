@@ -21,6 +21,8 @@ class Calls:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._by_signature: dict[int, int] = {}
+        """Of calls whose results depend on nothing else (`templates.py`)."""
         self._in_graphs: dict[int, int] = {}
         """Places of calls issued by a graph, by the place of the same call by itself."""
 
@@ -28,12 +30,19 @@ class Calls:
         self, invocation: Invocation, outputs: Sequence[Tensor]
     ) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         """(place in `calls`, storage numbers of the inputs, storage numbers of the outputs)."""
+        signature = invocation.signature
+        place = self._by_signature.get(signature)
+        if place is None:
+            place = self._place_of(invocation, outputs)
+            if signature in invocation.operator.templates:
+                self._by_signature[signature] = place
+        return place, invocation.numbers, tuple(map(number_of, outputs))
+
+    def _place_of(self, invocation: Invocation, outputs: Sequence[Tensor]) -> int:
         key: list[Any] = [invocation.signature]
-        numbers = []
         for tensor in outputs:
             virtual = virtual_of(tensor)
             number = HOST_NUMBER if virtual is None else virtual.number
-            numbers.append(number)
             shares = invocation.virtuals.index(virtual) if virtual in invocation.virtuals else -1
             where: Any = number >= 0
             if number < 0 and is_pinned(tensor):
@@ -43,7 +52,7 @@ class Calls:
         if place is None:
             place = self._numbers[signature] = len(self.calls)
             self.calls.append(describe(invocation, outputs))
-        return place, invocation.numbers, tuple(numbers)
+        return place
 
     def of_kernel(self, key: tuple[Any, ...], call: Callable[[], Call]) -> int:
         """The place of a kernel's call, made when the key is new."""
@@ -61,3 +70,9 @@ class Calls:
             call = self.calls[place]
             self.calls.append(msgspec.structs.replace(call, literals=(*call.literals, *IN_GRAPH)))
         return number
+
+
+def number_of(tensor: Tensor) -> int:
+    """The number of a tensor's storage."""
+    virtual = virtual_of(tensor)
+    return HOST_NUMBER if virtual is None else virtual.number
