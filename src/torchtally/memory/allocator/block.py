@@ -112,3 +112,44 @@ class Pool:
     def age(self, block: Block) -> int:
         """Searches since the block became free."""
         return self.searches - block.age_base
+
+
+def link(before: Block | None, block: Block, after: Block | None) -> None:
+    """Put a block between two neighbours of its segment."""
+    block.previous, block.next = before, after
+    if before is not None:
+        before.next = block
+    if after is not None:
+        after.previous = block
+
+
+def is_whole_segment(block: Block) -> bool:
+    """Whether the device would take it back as it is: no page, no rest of a larger segment.
+
+    A rest of `max_split_size_mb` or more is left where `large_segment_size_mb` exceeds it; torch
+    does not look, and the driver refuses.
+    """
+    return block.segment is None and not block.is_split
+
+
+def size_with_unmapped(block: Block) -> int:
+    """A block's size with the unmapped room behind it."""
+    after = block.next
+    return block.size + (after.size if after is not None and not after.is_mapped else 0)
+
+
+def has_room(block: Block, size: int) -> bool:
+    available_bytes = 0
+    neighbour: Block | None = block
+    while available_bytes < size and neighbour is not None and neighbour.is_available:
+        available_bytes += neighbour.size
+        neighbour = neighbour.next
+    return available_bytes >= size
+
+
+def mapped_blocks(head: Block) -> Iterator[Block]:
+    """A segment's blocks from its first on, as far as there is memory behind them."""
+    block: Block | None = head
+    while block is not None and block.is_mapped:
+        yield block
+        block = block.next

@@ -11,9 +11,18 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.11), functio
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from torchtally.memory.allocator.block import Block, ExpandableSegment, Pool
+from torchtally.memory.allocator.block import (
+    Block,
+    ExpandableSegment,
+    Pool,
+    has_room,
+    is_whole_segment,
+    link,
+    mapped_blocks,
+    size_with_unmapped,
+)
 from torchtally.memory.allocator.out_of_memory import OutOfMemoryError
 from torchtally.memory.allocator.private_pools import PrivatePools
 from torchtally.memory.allocator.settings import (
@@ -552,47 +561,6 @@ class CachingAllocator:
             pool.insert_unmapped(block)
         else:
             self._expandable.remove(segment)
-
-
-def link(before: Block | None, block: Block, after: Block | None) -> None:
-    """Put a block between two neighbours of its segment."""
-    block.previous, block.next = before, after
-    if before is not None:
-        before.next = block
-    if after is not None:
-        after.previous = block
-
-
-def is_whole_segment(block: Block) -> bool:
-    """Whether the device would take it back as it is: no page, no rest of a larger segment.
-
-    A rest of `max_split_size_mb` or more is left where `large_segment_size_mb` exceeds it; torch
-    does not look, and the driver refuses.
-    """
-    return block.segment is None and not block.is_split
-
-
-def size_with_unmapped(block: Block) -> int:
-    """A block's size with the unmapped room behind it."""
-    after = block.next
-    return block.size + (after.size if after is not None and not after.is_mapped else 0)
-
-
-def has_room(block: Block, size: int) -> bool:
-    available_bytes = 0
-    neighbour: Block | None = block
-    while available_bytes < size and neighbour is not None and neighbour.is_available:
-        available_bytes += neighbour.size
-        neighbour = neighbour.next
-    return available_bytes >= size
-
-
-def mapped_blocks(head: Block) -> Iterator[Block]:
-    """A segment's blocks from its first on, as far as there is memory behind them."""
-    block: Block | None = head
-    while block is not None and block.is_mapped:
-        yield block
-        block = block.next
 
 
 def round_in_power_of_two(size: int, divisions: int) -> int:
