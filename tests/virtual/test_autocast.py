@@ -504,3 +504,40 @@ def test_recurrent_networks_run_in_the_lower_precision():
     assert {spec.dtype for spec in rnn.call.inputs} == {"float16"}
     forward = ops(trace, "aten._to_copy", Phase.FORWARD)
     assert len([op for op in forward if op.call.outputs[0].dtype == "float16"]) == 7
+
+
+def test_kernels_come_with_the_first_region_and_go_with_the_session():
+    def is_registered() -> bool:
+        name = private.AUTOCAST_KEY.name
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", name))
+
+    with torchtally.virtual_gpu("H100-SXM"):
+        with torch.autocast("cuda", enabled=False):
+            assert torch.mm(float32(4, 4), float32(4, 4)).dtype is torch.float32
+        assert not is_registered()
+        with torch.autocast("cuda", dtype=torch.float16):
+            assert is_registered()
+            assert torch.mm(float32(4, 4), float32(4, 4)).dtype is torch.float16
+    assert not is_registered()
+
+
+def test_a_region_entered_before_the_session_casts_in_it():
+    torch.set_autocast_enabled("cuda", True)  # a region on a machine without CUDA does not
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        with torchtally.virtual_gpu("H100-SXM"):
+            assert torch.mm(float32(4, 4), float32(4, 4)).dtype is torch.bfloat16
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", torch.float16)
+
+
+def test_autocast_that_is_enabled_by_hand_casts_too():
+    with torchtally.virtual_gpu("H100-SXM"):
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        try:
+            assert torch.mm(float32(4, 4), float32(4, 4)).dtype is torch.bfloat16
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+            torch.set_autocast_dtype("cuda", torch.float16)

@@ -8,8 +8,10 @@ regions, nested or disabled, are torch's. The lists are those of `AT_FORALL_LOWE
 union with what this build registers for CUDA, and only what it registers is cast.
 """
 
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from enum import Enum, auto
 from functools import cache
 from typing import Any
@@ -21,6 +23,7 @@ from torch.library import Library
 from torchtally import torch_private as private
 from torchtally.torch_private import OpOverload
 from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import virtual_of
 
 
@@ -141,23 +144,52 @@ def known_casts() -> tuple[tuple[str, OpOverload, Cast], ...]:
 
 
 class Autocast:
-    """The cast kernels of one session: registered by `register`, gone when the library is."""
+    """The cast kernels of one session: from when autocast is first enabled, until its end.
 
-    def __init__(self) -> None:
+    They are Python functions in the way of every product, and take 2 ms to register: a script
+    without autocast has none. Until then operators pass the included key by.
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
         self.cache = WeightCache()
+        self._stack = stack
+        self._lock = threading.Lock()
+        self._is_registered = False
 
-    def register(self) -> list[Library]:
-        """Register all kernels. The libraries returned keep them alive."""
-        # Operators without a cast have to pass the included key by.
+    def begin(self) -> None:
+        """Have operators without a cast pass the key by."""
         fallthrough = Library("_", "IMPL")
         fallthrough.fallback(torch.library.fallthrough_kernel, private.AUTOCAST_KEY.name)
-        kernels = Library("aten", "IMPL")
-        for name, operator, cast in known_casts():
-            kernels.impl(name, self.kernel(operator, cast), private.AUTOCAST_KEY.name)
-        for name, reason in REFUSED.items():
-            kernel = self.refusal(operator_named(name), reason)
-            kernels.impl(name, kernel, private.AUTOCAST_KEY.name)
-        return [fallthrough, kernels]
+        self._stack.callback(private.destroy, fallthrough)
+        if torch.is_autocast_enabled("cuda"):
+            self.register()
+
+    def stand_ins(self) -> list[StandIn]:
+        """`torch.autocast` enables by one function, on whatever thread."""
+        native = torch.set_autocast_enabled
+
+        def set_autocast_enabled(*args: Any, **kwargs: Any) -> None:
+            native(*args, **kwargs)
+            if not self._is_registered and torch.is_autocast_enabled("cuda"):
+                self.register()
+
+        return [StandIn(torch, "set_autocast_enabled", set_autocast_enabled)]
+
+    def register(self) -> None:
+        """Register all kernels, unless they are; the compiler does, too: it enables autocast where
+        no stand-in is.
+        """
+        with self._lock:
+            if self._is_registered:
+                return
+            library = Library("aten", "IMPL")
+            for name, operator, cast in known_casts():
+                library.impl(name, self.kernel(operator, cast), private.AUTOCAST_KEY.name)
+            for name, reason in REFUSED.items():
+                kernel = self.refusal(operator_named(name), reason)
+                library.impl(name, kernel, private.AUTOCAST_KEY.name)
+            self._stack.callback(private.destroy, library)
+            self._is_registered = True
 
     def kernel(self, operator: OpOverload, cast: Cast) -> Callable[..., Any]:
         has_dtype = any(argument.name == "dtype" for argument in private.schema(operator).arguments)

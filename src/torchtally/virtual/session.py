@@ -263,8 +263,9 @@ def _activate(
     mode.operators = KNOWN.of((target, dispatch))
     stack.callback(KNOWN.keep, mode.operators)
     stack.callback(limit_signatures)
-    autocast = Autocast()
-    for library in (*autocast.register(), *kernels.register(dispatch)):
+    autocast = Autocast(stack)
+    autocast.begin()
+    for library in kernels.register(dispatch):
         stack.callback(private.destroy, library)
     kernels.Target.chip, Loading.mode = target, mode
     stack.callback(setattr, kernels.Target, "chip", None)
@@ -359,7 +360,8 @@ def _table(
         *gradients.stand_ins(mode),
         *Factories(mode).stand_ins(),
         *CudaModule(mode, target).stand_ins(),
-        *Compiling(mode, target, stack).stand_ins(),
+        *autocast.stand_ins(),
+        *Compiling(mode, target, stack, autocast).stand_ins(),
         *FlexAttention(mode).stand_ins(),
         *cuda_kernels.stand_ins(mode),
         *custom_operators.stand_ins(mode),

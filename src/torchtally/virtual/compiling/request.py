@@ -16,6 +16,7 @@ from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
 from torchtally.virtual import own_code
+from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import deferred, events, optimizers
 from torchtally.virtual.compiling.eager import EagerModule, eagerly
 from torchtally.virtual.compiling.padding import PaddingChoice
@@ -43,8 +44,10 @@ NOTHING_COMPILED = (
 class Compiling:
     """`torch.compile` of one session."""
 
-    def __init__(self, mode: VirtualDispatch, chip: Chip, stack: ExitStack) -> None:
-        self.mode, self.chip, self.stack = mode, chip, stack
+    def __init__(
+        self, mode: VirtualDispatch, chip: Chip, stack: ExitStack, autocast: Autocast
+    ) -> None:
+        self.mode, self.chip, self.stack, self.autocast = mode, chip, stack, autocast
         self._native = torch.compile
         self._native_export = torch.export.export
         self._compiler: Any = None
@@ -133,6 +136,7 @@ class Compiling:
         from torchtally.virtual.compiling.trees import Trees
 
         compiler.forget_answers()
+        self.autocast.register()
         self.stack.enter_context(private.let_higher_order_operators_reach_modes())
         self.stack.enter_context(compiler.settings())
         self.stack.enter_context(compiler.decomposing_as_on_gpu())
