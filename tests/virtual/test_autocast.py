@@ -1,5 +1,6 @@
 """Autocast on the virtual GPU: which dtype comes out of what, and what the casts cost."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -541,3 +542,21 @@ def test_autocast_that_is_enabled_by_hand_casts_too():
         finally:
             torch.set_autocast_enabled("cuda", False)
             torch.set_autocast_dtype("cuda", torch.float16)
+
+
+def test_a_thread_of_the_script_casts_in_its_regions_alone():
+    found: list[torch.dtype] = []
+
+    def multiply() -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            found.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
+            with torch.autocast("cuda", enabled=False):
+                found.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
+            found.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
+        found.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
+
+    with torchtally.virtual_gpu("H100-SXM"):
+        thread = threading.Thread(target=multiply)
+        thread.start()
+        thread.join()
+    assert found == [torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]

@@ -154,6 +154,8 @@ class Autocast:
         self.cache = WeightCache()
         self._stack = stack
         self._lock = threading.Lock()
+        self._threads: set[int] = set()
+        """Those that the key was taken in for, by a region that they are in."""
         self._is_registered = False
 
     def begin(self) -> None:
@@ -167,11 +169,21 @@ class Autocast:
     def stand_ins(self) -> list[StandIn]:
         """`torch.autocast` enables by one function, on whatever thread."""
         native = torch.set_autocast_enabled
+        backend, threads = "privateuseone", self._threads
 
         def set_autocast_enabled(*args: Any, **kwargs: Any) -> None:
             native(*args, **kwargs)
-            if not self._is_registered and torch.is_autocast_enabled("cuda"):
+            is_enabled, thread = torch.is_autocast_enabled("cuda"), threading.get_ident()
+            if is_enabled and not self._is_registered:
                 self.register()
+            # On other threads than the session's the key is excluded (`autocast_on_backend`), and
+            # stays so between regions: a thread may outlive the session.
+            if is_enabled and not torch.is_autocast_enabled(backend):
+                native(backend, True)
+                threads.add(thread)
+            elif not is_enabled and thread in threads:
+                native(backend, False)
+                threads.discard(thread)
 
         return [StandIn(torch, "set_autocast_enabled", set_autocast_enabled)]
 
