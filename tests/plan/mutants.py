@@ -27,6 +27,7 @@ HAND_SUMS = (
     "test_by_hand",
     "test_adapter_sums",
     "test_hybrid_sums",
+    "test_prediction_sums",
     "test_preference_sums",
     "test_activations",
     "test_deep_linear",

@@ -108,7 +108,7 @@ def test_more_experts_chosen_than_there_are() -> None:
 
 def test_what_is_not_built_is_left_out_by_name() -> None:
     model = model_from(LATENT | {"model_type": "deepseek_v3", "num_nextn_predict_layers": 1})
-    assert model.left_out == ("1 multi-token prediction layer",)
+    assert model.left_out == ("1 multi-token prediction module (--mtp 1)",)
     experts = model.kinds[1].feed_forward
     assert isinstance(experts, Experts)
     assert (experts.experts, experts.active, experts.shared_width) == (5, 2, 78)

@@ -122,7 +122,7 @@ def test_rows_that_differ_in_kind() -> None:
     assert gemma.notes == ("its text part: a vision encoder of 417M parameters is not counted",)
     deepseek = known_model("deepseek-v3")
     assert [kind.count for kind in deepseek.kinds] == [3, 58]
-    assert deepseek.left_out == ("1 multi-token prediction layer",)
+    assert deepseek.left_out == ("1 multi-token prediction module (--mtp 1)",)
     palm = known_model("palm").kinds[0]
     assert isinstance(palm.attention, SelfAttention)
     assert (palm.attention.kv_heads, palm.norms) == (1, 1)

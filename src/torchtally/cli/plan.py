@@ -126,6 +126,12 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=epilog,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
+    parser.add_argument(
+        "--mtp",
+        type=positive_count,
+        metavar="N",
+        help="with so many modules of multi-token prediction: DeepSeek-V3 has 1; default none",
+    )
     _add_model(parser)
     _add_training(parser)
     add_samples(parser)

@@ -69,7 +69,9 @@ def add_inference(parser: argparse.ArgumentParser) -> None:
         help="serving (default: vLLM, SGLang, TensorRT-LLM), compiled, eager, llama.cpp",
     )
     group.add_argument("--draft", metavar="MODEL", help="a smaller model that guesses tokens")
-    group.add_argument("--guesses", type=positive_count, metavar="N", help="in a round; 4")
+    group.add_argument(
+        "--guesses", type=positive_count, metavar="N", help="in a round; 4, or as many as --mtp"
+    )
     group.add_argument(
         "--acceptance", type=fraction, metavar="SHARE", help="of a guess, its probability; 0.7"
     )
@@ -133,7 +135,7 @@ def inference_request(args: argparse.Namespace) -> "InferenceRequest | None":
         page=args.kv_block,
         engine=who,
         draft=None if args.draft is None else _draft(args.draft),
-        guesses=args.guesses or 4,
+        guesses=args.guesses,
         acceptance=0.7 if args.acceptance is None else args.acceptance,
     )
 
@@ -148,8 +150,13 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--largest sequence asks for the context: leave --context out.")
     if args.acceptance == 1:
         raise UsageError("--acceptance must be below 1: no guesser is always right.")
-    if args.draft is None and (args.guesses is not None or args.acceptance is not None):
-        raise UsageError("--guesses and --acceptance need a guesser: --draft llama-3-8b.")
+    has_guesser = args.draft is not None or args.mtp is not None
+    if not has_guesser and (args.guesses is not None or args.acceptance is not None):
+        raise UsageError(
+            "--guesses and --acceptance need a guesser: --draft llama-3-8b or --mtp 1."
+        )
+    if args.draft is not None and args.mtp is not None:
+        raise UsageError("--draft and --mtp both guess: give one of them.")
     if args.gpus is None and (args.draft is not None or args.layout is not None):
         raise UsageError("--draft and --layout need chips: add --gpus H100-SXM.")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Question = Callable[["Request"], "Answer"]
 Options = frozenset[str]
 
-MODEL = frozenset(("model", "parameters", "layers"))
+MODEL = frozenset(("model", "parameters", "layers", "mtp"))
 BY_SIZES = frozenset(("kv_heads", "ffn", "tied", "gated"))
 """Of a model that its sizes describe: with --layers alone."""
 COUNTED = frozenset(("sequence", "convention"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.plan_adapters import adapter_request
 from torchtally.cli.plan_inference import inference_request
-from torchtally.cli.plan_preference import preference_request
+from torchtally.cli.plan_preference import is_preference, preference_request
 from torchtally.cli.plan_samples import has_samples, sample_of
 from torchtally.errors import UnknownFamilyError, UsageError
 
@@ -46,7 +46,7 @@ def request(args: argparse.Namespace) -> "Request":
     from torchtally.plan.recipes import recipe
     from torchtally.work.convention import Convention
 
-    model = _model(args)
+    model = _predicting(args, _model(args))
     kernel, fused = ATTENTIONS[args.attention] if args.attention else (None, None)
     configured = configured_layout(args, model)
     if args.price is not None and args.price[0]:
@@ -149,6 +149,23 @@ def _model(args: argparse.Namespace) -> "Subject | None":
     if args.model is not None:
         return _subject_of(args)
     return subject(_decoder(args)) if sizes else None
+
+
+def _predicting(args: argparse.Namespace, said: "Subject | None") -> "Subject | None":
+    """With the prediction modules of --mtp."""
+    from torchtally.plan.architecture.prediction import with_prediction
+    from torchtally.plan.questions import subject
+
+    if args.mtp is None:
+        return said
+    if args.lora is not None or is_preference(args):
+        raise UsageError("--mtp: PEFT and TRL train no prediction modules; leave it out.")
+    if said is None or said.model is None:
+        raise UsageError(
+            "--mtp needs the model's shape: give a name (deepseek-v3) or a config.json of a family "
+            "with a closed form."
+        )
+    return subject(with_prediction(said.model, args.mtp))
 
 
 def _subject_of(args: argparse.Namespace) -> "Subject":

@@ -99,12 +99,18 @@ def weight_flops(model: Model) -> Quantity:
 
 def head_flops(model: Model) -> Quantity:
     """Forward FLOPs of one token's logits: the embedding read once more where it is tied."""
-    return _logits_flops(model.embedding_width or model.width, model.vocabulary)
+    once = _logits_flops(model.embedding_width or model.width, model.vocabulary)
+    return once if model.losses == 1 else _of_losses(model.losses, once)
 
 
 @closed_form("logits", PER_TOKEN)
 def _logits_flops(width: Count, vocabulary: Count) -> str:
     return "2 * width * vocabulary"
+
+
+@closed_form("logits", PER_TOKEN)
+def _of_losses(losses: Count, each: FlopsPerToken) -> str:
+    return "losses * each"
 
 
 def attention_flops(

@@ -49,7 +49,7 @@ from torchtally.plan.architecture.model import (
     Model,
     SelfAttention,
 )
-from torchtally.plan.architecture.weights import Group, layer_weights
+from torchtally.plan.architecture.weights import JOIN, Group, layer_weights
 from torchtally.plan.closed_form import Bytes, Count, closed_form
 from torchtally.plan.flops import Recompute
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
@@ -108,7 +108,16 @@ def layers_activation_bytes(at: Setting, kind: Layer) -> Quantity:
 
 
 def layer_activation_bytes(at: Setting, kind: Layer) -> Quantity:
-    """Kept by one layer of this kind; recomputed, its input, and what it chose to keep."""
+    """Kept by one layer of this kind; recomputed, its input, and what it chose to keep. Around a
+    layer that predicts, what joins its inputs is kept in any case.
+    """
+    if not kind.is_predicting:
+        return _layer_bytes(at, kind)
+    parts = {"layer": _layer_bytes(at, kind), "join": saved_bytes("join", _join_saved(at))}
+    return total("a module's activations", Unit.BYTES, parts)
+
+
+def _layer_bytes(at: Setting, kind: Layer) -> Quantity:
     if at.recompute is Recompute.FULL:
         return saved_bytes("a layer's input", [_input(at)])
     if at.recompute is Recompute.OPERATORS:
@@ -152,6 +161,8 @@ def head_activation_bytes(at: Setting) -> Quantity:
     The last layer's result is among it, as what the norm is given.
     """
     size = saved_bytes("head's tensors", _head_saved(at))
+    if at.model.losses > 1:
+        size = _of_losses(at.model.losses, size)
     if not (at.has_weight_casts and at.recipe.is_autocast):
         return size.with_name("head's activations")
     casts = _cast_bytes(at, "vocabulary * embedding_width", _head_elements(at.model))
@@ -247,6 +258,7 @@ def _results_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
         "adapters": at.adapter is not None,
         "recurrences": kind.recurrence is not None,
         "attention by matrix products": at.kernel is AttentionKernel.MATH,
+        "multi-token prediction": kind.is_predicting,
     }
     for what in (name for name, is_there in unknown.items() if is_there):
         raise UsageError(
@@ -355,6 +367,20 @@ def _turned_head_dim(kind: Layer) -> int:
             return 0
 
 
+def _join_saved(at: Setting) -> Iterator[Saved]:
+    """In front of a layer that predicts. The state that it is given is kept before: by the norm
+    behind the layers, and where norms do not cast, as theirs.
+    """
+    yield at.keep("token ids further on", TOKENS, INT64_BYTES, Region.WHOLE,
+                   "gradients of the rows looked up")  # fmt: skip
+    given = at.stream_bytes
+    yield from norm_saved(at, "embedding's norm", given)
+    state, *others = norm_saved(at, "state's norm", given)
+    yield from others if state.itemsize_bytes == given else (state, *others)
+    result = norm_result_bytes(at, given)
+    yield from products_saved(at, "state and embedding", f"2 * {STREAM}", result, (JOIN,))
+
+
 def _head_saved(at: Setting) -> Iterator[Saved]:
     input_bytes = at.stream_bytes
     if at.model.has_final_norm:
@@ -413,6 +439,11 @@ def _cast_bytes(at: Setting, word: str, elements: int) -> Quantity:
 
 def _head_elements(model: Model) -> int:
     return model.vocabulary * (model.embedding_width or model.width)
+
+
+@closed_form("head's tensors", Unit.BYTES)
+def _of_losses(losses: Count, each: Bytes) -> str:
+    return "losses * each"
 
 
 @closed_form("layers' activations", Unit.BYTES)

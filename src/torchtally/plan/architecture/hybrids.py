@@ -7,6 +7,7 @@ from torchtally.plan.architecture.families import Family, LayerParts, Names
 from torchtally.plan.architecture.llama_like import BIASED_ATTENTION, LLAMA, each_head, whole
 from torchtally.plan.architecture.mixtures import latent_of, typed_layers
 from torchtally.plan.architecture.model import Experts
+from torchtally.plan.architecture.prediction import modules_left_out
 from torchtally.plan.mixers.convolution import ShortConvolution
 from torchtally.plan.mixers.delta import GatedDelta
 from torchtally.plan.mixers.lightning import Lightning
@@ -288,6 +289,7 @@ MAMBA = Family(
 NEXT = Family(
     qkv_bias="attention_bias", output_bias="attention_bias", head_norms=each_head, has_gate=True,
     has_wide_norm=True, is_partly_rotary=True, parts=_attends_every_fourth,
+    left_out=modules_left_out,
 )  # fmt: skip
 
 HYBRIDS = {

@@ -12,6 +12,7 @@ from torchtally.plan.architecture.llama_like import (
     whole,
 )
 from torchtally.plan.architecture.model import Experts, LatentAttention
+from torchtally.plan.architecture.prediction import modules_left_out
 from torchtally.plan.architecture.windows import (
     by_layer,
     early_odd_layers,
@@ -154,19 +155,13 @@ def latent_of(config: Config) -> LatentAttention:
     )
 
 
-def _predicting_layers(config: Config) -> tuple[str, ...]:
-    """Layers that guess tokens further on, which transformers does not build."""
-    n = config.count("num_nextn_predict_layers")
-    return (f"{n} multi-token prediction layer{'s' if n > 1 else ''}",) if n else ()
-
-
 def _glm_head_norms(config: Config, h: int, k: int, D: int) -> tuple[int, ...]:
     return (D, D) if config.flag("use_qk_norm") else ()
 
 
 DEEPSEEK = Family(
     latent=latent_of, experts=_deepseek_experts, sparse_layers=_after_the_first,
-    left_out=_predicting_layers,
+    left_out=modules_left_out,
 )  # fmt: skip
 
 MIXTURES = {
@@ -191,7 +186,7 @@ MIXTURES = {
     ),
     "glm4_moe": Family(
         qkv_bias="attention_bias", head_norms=_glm_head_norms, experts=_deepseek_experts,
-        sparse_layers=_after_the_first, left_out=_predicting_layers, is_partly_rotary=True,
+        sparse_layers=_after_the_first, left_out=modules_left_out, is_partly_rotary=True,
     ),
     "dots1": replace(
         BIASED_ATTENTION, head_norms=each_head, experts=_deepseek_experts,
@@ -200,7 +195,7 @@ MIXTURES = {
     "ernie4_5_moe": Family(
         names=UNDROPPED, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias",
         head_bias="use_bias", experts=_ernie_experts, sparse_layers=_ernie_layers,
-        left_out=_predicting_layers,
+        left_out=modules_left_out,
     ),
     "deepseek_v2": replace(DEEPSEEK, experts=_deepseek2_experts, mlp_bias="mlp_bias"),
     "deepseek_v3": DEEPSEEK,
@@ -211,7 +206,7 @@ MIXTURES = {
     "mellum": replace(
         BIASED_ATTENTION, head_norms=each_head, experts=_narrow_experts,
         sparse_layers=typed_layers(0), windows=by_layer(listed_layers),
-        left_out=_predicting_layers,
+        left_out=modules_left_out,
     ),
     "minicpm3": Family(latent=latent_of, mlp_bias="mlp_bias"),
     "minimax_m2": Family(

@@ -131,6 +131,10 @@ class Layer:
     is_parallel: bool = False
     """Attention and feed-forward are given the same input, and their results are added, as in
     GPT-NeoX."""
+    is_predicting: bool = False
+    """A module of multi-token prediction: it is given what the layers before it made of a token and
+    the embedding of one further on, which two norms and a product join, and has a last norm of its
+    own before the model's head (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
 
     @property
     def has_mixer(self) -> bool:
@@ -195,6 +199,16 @@ class Model:
     @property
     def layers(self) -> int:
         return sum(kind.count for kind in self.kinds)
+
+    @property
+    def predicting(self) -> int:
+        """Modules of multi-token prediction, each one of `layers`."""
+        return sum(kind.count for kind in self.kinds if kind.is_predicting)
+
+    @property
+    def losses(self) -> int:
+        """How often logits and their loss are computed: by the model, and by each such module."""
+        return 1 + self.predicting
 
     @property
     def is_mixture(self) -> bool:

@@ -35,6 +35,8 @@ class Group(StrEnum):
     EXPERTS = "experts"
     ROUTER = "router"
     NORMS = "norms"
+    PREDICTION = "prediction"
+    """What joins the inputs of multi-token prediction."""
     HEAD = "head"
 
 
@@ -64,6 +66,8 @@ class Weight:
 
 
 ONCE = Fraction(1)
+JOIN = "join"
+"""Of a token's state and an embedding, one: where a module of multi-token prediction begins."""
 OF_THE_VOCABULARY = ("embedding", "head")
 """The matrices with a row for each token of the vocabulary."""
 
@@ -96,6 +100,10 @@ def _weights(model: Model) -> Iterator[Weight]:
 
 def layer_weights(layer: Layer, model: Model) -> Iterator[Weight]:
     """Those of one kind of layer, in all its layers."""
+    if layer.is_predicting:
+        yield from _norm("norms of prediction", model, 3 * layer.count)
+        d = model.width
+        yield Weight(JOIN, Group.PREDICTION, (d, 2 * d), layer.count, ONCE)
     match layer.attention:
         case SelfAttention():
             yield from _self_attention(layer.attention, model.width, layer.count)

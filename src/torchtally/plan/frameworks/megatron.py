@@ -6,6 +6,7 @@ Names are those of megatron/training/arguments.py, core 0.12 to 0.18.
 import re
 
 from torchtally.errors import UsageError
+from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute
 from torchtally.plan.frameworks.values import count, degrees
 from torchtally.plan.parallel.degrees import layout_in_short
@@ -80,11 +81,20 @@ def _chunks(given: dict[str, str], stages: int, layers: int | None) -> int:
     return max(1, layers // (stages * each)) if each else 1
 
 
-def _uneven(layers: int, chunks: int) -> str:
-    """Layers (t) of each chunk, the longer ones first, between embedding (E) and loss (L)."""
-    least, more = divmod(layers, chunks)
+def _uneven(model: Model, chunks: int) -> str:
+    """Layers (t) of each chunk, the longer ones first, between embedding (E) and loss (L), in front
+    of which are those that predict (m).
+    """
+    least, more = divmod(model.layers, chunks)
+    if model.predicting > least:
+        raise UsageError(
+            f"{model.predicting} prediction modules are more than the last of {chunks} chunks has "
+            "layers: give fewer stages."
+        )
     counts = [least + 1] * more + [least] * (chunks - more)
-    return f"E{'|'.join(f't*{count}' for count in counts)}L"
+    counts[-1] -= model.predicting
+    layers = "|".join(f"t*{count}" if count else "" for count in counts)
+    return f"E{layers}{'m' * model.predicting}L"
 
 
 def _chunks_of(layout: str) -> int:
@@ -126,8 +136,12 @@ def written(layout: Layout, workload: Workload) -> str:
     }
     if workload.model.is_mixture:
         options |= {EXPERT: layout.expert, EXPERT_TENSOR: layout.expert_split}
-    if workload.model.layers % (layout.pipeline * layout.virtual_stages):
-        options[LAYOUT] = _uneven(workload.model.layers, layout.pipeline * layout.virtual_stages)
+    chunks = layout.pipeline * layout.virtual_stages
+    predicting = workload.model.predicting
+    if predicting:
+        options["mtp-num-layers"] = predicting
+    if workload.model.layers % chunks or (predicting and chunks > 1):
+        options[LAYOUT] = _uneven(workload.model, chunks)
     elif layout.has_stages and layout.virtual_stages > 1:
         options["num-virtual-stages-per-pipeline-rank"] = layout.virtual_stages
     flags = ["sequence-parallel"] * (layout.tensor > 1 and layout.is_sequence_parallel)

@@ -43,6 +43,8 @@ RECOMPUTES: Mapping[Recompute, Mapping[str, Value]] = {
 
 def flavor_of(model: Model) -> tuple[str, str]:
     """torchtitan's names of a model and of its size. Raises UsageError where it has none."""
+    if model.predicting:
+        raise UsageError("torchtitan has no prediction modules: leave --mtp out.")
     if model.name not in FLAVORS:
         raise UsageError(f"{model.name} is none of torchtitan's: {', '.join(FLAVORS)}.")
     return FLAVORS[model.name]

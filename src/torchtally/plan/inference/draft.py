@@ -23,11 +23,18 @@ class Draft:
     """In a round."""
     acceptance: float
     """Of one guess, the probability; below 1."""
+    is_own: bool = False
+    """The generator is the model itself, and its prediction modules guess."""
+
+    def guess(self, tokens: NewTokens) -> Quantity:
+        """Seconds of one guess for every sequence."""
+        by = self.generator.guess if self.is_own else self.generator.forward
+        return by(tokens).total
 
 
 def drafted_s(draft: Draft, generator: Generator, sequences: int, context: int) -> Quantity:
     """Between two tokens of a sequence, on average: a round over the tokens that it keeps."""
-    guess = draft.generator.forward(NewTokens(sequences, 1, context)).total
+    guess = draft.guess(NewTokens(sequences, 1, context))
     check = generator.forward(NewTokens(sequences, draft.guesses + 1, context)).total
     kept = kept_of_round(draft.acceptance, draft.guesses)
     return round_token_s(draft.guesses, guess, check, kept)

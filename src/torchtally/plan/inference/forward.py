@@ -159,38 +159,47 @@ class Generator:
         return not self.weights.is_plain and self.dtype in ("bfloat16", "float16")
 
     def forward(self, tokens: NewTokens) -> Forward:
-        """Of all layers and the head, on one chip of a replica."""
-        layers = [self._layer(kind, tokens) for kind in self.model.kinds]
+        """Of all layers and the head, on one chip of a replica. A prompt goes through layers that
+        predict, too, whose caches it fills.
+        """
+        kinds = self.model.kinds
+        if not tokens.is_prompt:
+            kinds = tuple(kind for kind in kinds if not kind.is_predicting)
+        return self._pass(kinds, tokens)
+
+    def guess(self, tokens: NewTokens) -> Forward:
+        """Of one of the model's own prediction modules and the head."""
+        module = next(kind for kind in self.model.kinds if kind.is_predicting)
+        return self._pass((replace(module, count=1),), tokens)
+
+    def _pass(self, kinds: tuple[Layer, ...], tokens: NewTokens) -> Forward:
+        layers = [(kind.count, self._layer(kind, tokens)) for kind in kinds]
         head_s, sampling_s = self._head(tokens)
-        products = self._sum("products", [each.products for each in layers], head=head_s)
-        attention = self._sum("attention", [each.attention for each in layers])
-        streaming = self._sum("streaming", [each.streaming for each in layers], head=sampling_s)
-        sent = self._sum("communication", [each.communication for each in layers])
+
+        def sum_of(part: str, **more: Quantity) -> Quantity:
+            each = ((count, getattr(layer, part)) for count, layer in layers)
+            terms = {f"kind_{n}_s": layers_s(*one) for n, one in enumerate(each)}
+            return total_s(part, **terms, **more)
+
+        products, attention = sum_of("products", head=head_s), sum_of("attention")
+        streaming, sent = sum_of("streaming", head=sampling_s), sum_of("communication")
         device = products.value + attention.value + streaming.value + sent.value
-        launches = sum(
-            kind.count * each.launches for kind, each in zip(self.model.kinds, layers, strict=True)
-        )
-        overhead = self._overhead(float(device), launches, tokens.sequences)
+        launches = sum(count * layer.launches for count, layer in layers)
+        depth = sum(count for count, _ in layers)
+        overhead = self._overhead(float(device), launches, tokens.sequences, depth)
         whole = total_s(
             "forward pass", products=products, attention=attention, streaming=streaming,
             communication=sent, overhead=overhead,
         )  # fmt: skip
         return Forward(products, attention, streaming, sent, overhead, whole)
 
-    def _sum(self, name: str, each: list[Quantity], **more: Quantity) -> Quantity:
-        terms = {
-            f"kind_{n}_s": layers_s(kind.count, seconds)
-            for n, (kind, seconds) in enumerate(zip(self.model.kinds, each, strict=True))
-        }
-        return total_s(name, **terms, **more)
-
-    def _overhead(self, device_s: float, launches: int, sequences: int) -> Quantity:
+    def _overhead(self, device_s: float, launches: int, sequences: int, layers: int) -> Quantity:
         """The engine's, and what a host takes longer than the device."""
         engine = self.engine
         host_s = sequences * engine.sequence_s
         if engine.host is Host.EAGER:
             host_s += launches * ESTIMATED_ISSUE.forward_s
-        return engine_s(self.model.layers, engine.layer_s, engine.round_s, host_s, device_s)
+        return engine_s(layers, engine.layer_s, engine.round_s, host_s, device_s)
 
     def _layer(self, kind: Layer, tokens: NewTokens) -> "LayerTimes":
         products = tuple(self._products(kind, tokens))

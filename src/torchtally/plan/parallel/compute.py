@@ -120,8 +120,8 @@ def recompute_s(work: ChipWork, layout: Layout) -> Quantity:
 
 
 def head_work(model: Model, layout: Layout, sequence: int, work: KernelTimes) -> ChipWork:
-    """The last norm, the logits and their loss."""
-    tokens = layout.tokens(sequence)
+    """The last norm, the logits and their loss, each as often as there are losses."""
+    tokens, losses = layout.tokens(sequence), model.losses
     vocabulary = ceil(model.vocabulary / layout.inner_split)
     recipe = work.recipe
     inner = model.embedding_width or model.width
@@ -129,13 +129,13 @@ def head_work(model: Model, layout: Layout, sequence: int, work: KernelTimes) ->
     if inner != model.width:
         # From the layers' width to the head's, and before them from the embedding's.
         matrices += 2 * [Weight("narrowing", Group.HEAD, (inner, model.width))]
-    products = _sums([work.products(matrix, tokens) for matrix in matrices])
+    products = _sums([work.products(matrix, tokens) for matrix in losses * matrices])
     size = recipe.activation_bytes
     streams = [
-        work.stream("loss", tokens * vocabulary, passes.loss(layout.implementation, size)),
+        work.stream("loss", losses * tokens * vocabulary, passes.loss(layout.implementation, size)),
         work.stream(
             "last norm",
-            tokens // layout.stream_split * model.width,
+            losses * tokens // layout.stream_split * model.width,
             passes.norm(
                 model.norm,
                 layout.implementation,
@@ -239,10 +239,13 @@ def layer_streams(
     split = whole // layout.stream_split
     stream = stream_bytes(recipe, how)
     normed = passes.norm(model.norm, how, stream, is_wide=model.has_wide_norm)
+    norms = kind.norms + 2 * kind.is_predicting  # the last one of a module goes with its head
     streams = [
-        work.stream("norms", kind.norms * split, normed),
+        work.stream("norms", norms * split, normed),
         work.stream("residuals", kind.blocks * split, passes.residual(how, size, stream)),
     ]
+    if kind.is_predicting:
+        streams.append(work.stream("join", 2 * split, passes.join(size)))
     if model.dropout:
         streams.append(work.stream("dropouts", kind.blocks * whole, passes.dropout(how, size)))
     attention, block = kind.attention, kind.feed_forward

@@ -70,6 +70,13 @@ def residual(implementation: Implementation, itemsize: int, stream: int) -> Memo
     return MemoryPasses(itemsize + 2 * stream, 3 * stream + casts, 1, 1 + bool(casts))
 
 
+def join(itemsize: int) -> MemoryPasses:
+    """Of a token's state and an embedding, one behind the other (multi-token prediction): half of
+    it looked up, all of it copied; backward its halves copied, and one added to the table.
+    """
+    return MemoryPasses(3 * itemsize, 7 * itemsize // 2, 2, 3)
+
+
 def operand_cast(itemsize: int, stream: int) -> MemoryPasses:
     """Of a product's input, which autocast casts for each product anew, and its gradient back."""
     return MemoryPasses(itemsize + stream, itemsize + stream)

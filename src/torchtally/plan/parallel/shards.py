@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Experts, Layer, Model
-from torchtally.plan.architecture.weights import Group, Weight, layer_weights, weights_of
+from torchtally.plan.architecture.weights import JOIN, Group, Weight, layer_weights, weights_of
 from torchtally.plan.parallel.layout import Layout
 
 BY_OUTPUTS = frozenset(
@@ -27,7 +27,7 @@ BY_OUTPUTS = frozenset(
         *("convolution", "convolution bias"),
         *("q bias", "k bias", "v bias", "qkv bias"),
         *("gate bias", "up bias", "gate and up bias"),
-        *("embedding", "head", "head bias"),
+        *("embedding", "head", "head bias", JOIN),
     )
 )
 BY_INPUTS = frozenset(("attention output", "down", "mixer out", "mixer parts"))
@@ -59,8 +59,8 @@ class ChipWeights:
     embedding: tuple[Weight, ...]
     """On the first stage."""
     head: tuple[Weight, ...]
-    """On the last stage, with the last norm: the embedding again, where it is tied and the first
-    stage is another one."""
+    """On the last stage, with the last norm: the embedding again, where it is tied or prediction
+    looks tokens up, and the first stage is another one."""
 
 
 def chip_weights(model: Model, layout: Layout) -> ChipWeights:
@@ -74,7 +74,7 @@ def _chip_weights(model: Model, split: WeightSplit, has_stages: bool) -> ChipWei
     outside = [weight for weight in weights_of(model) if weight not in layers]
     embedding = [weight for weight in outside if weight.group is Group.EMBEDDING]
     head = [weight for weight in outside if weight.group is not Group.EMBEDDING]
-    if model.is_tied and has_stages:
+    if (model.is_tied or model.predicting) and has_stages:
         head += [
             replace(weight, group=Group.HEAD) for weight in embedding if weight.name == "embedding"
         ]

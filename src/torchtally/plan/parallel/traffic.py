@@ -86,11 +86,13 @@ def tensor_traffic(
     Two all-reduces, or with sequence parallelism an all-gather and a reduce-scatter for each of
     them, which send as much. Backward sends the same again, and full recomputation too. Of a
     mixture, what is routed to experts is gathered by the chips that share each expert: as often as
-    there are experts for a token.
+    there are experts for a token. What predicts gathers its two inputs and its product's result.
     """
     plain = _tokens_bytes(model, layout, sequence, recipe)
     block, t, shared_by = layer.feed_forward, layout.tensor, layout.expert_split
     parts = {}
+    if layer.is_predicting:
+        parts["join"] = _summing(_joined_bytes(plain), t, layout, cluster)
     if layer.has_mixer:
         parts["attention"] = _summing(plain, t, layout, cluster)
     if isinstance(block, Experts):
@@ -104,10 +106,13 @@ def tensor_traffic(
 def outer_tensor_traffic(
     model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
-    """Of one micro-batch, forward and backward: embedding and head, each split by vocabulary."""
+    """Of one micro-batch, forward and backward: embedding and head, each split by vocabulary, as
+    often as there are losses.
+    """
     tokens = _tokens_bytes(model, layout, sequence, recipe)
     once = _summing(tokens, layout.tensor, layout, cluster)
-    return repeat("embedding and head", once, of(2, Unit.COUNT), "forward and backward")
+    times = of(2 * model.losses, Unit.COUNT)
+    return repeat("embedding and head", once, times, "forward and backward")
 
 
 def context_traffic(
@@ -295,6 +300,12 @@ def _micro_batch_bytes(
     batch: Count, sequence: Tokens, context: Chips, width: Count, itemsize: BytesEach
 ) -> str:
     return "batch * sequence / context * width * itemsize"
+
+
+@closed_form("joined", Unit.BYTES, "Megatron-LM, multi_token_prediction.py: eh_proj")
+def _joined_bytes(tokens: Bytes) -> str:
+    """Three gathers, where a sum is two."""
+    return "3 / 2 * tokens"
 
 
 @closed_form("rows", Unit.BYTES, "each chip of tensor parallelism routes its part of the tokens")

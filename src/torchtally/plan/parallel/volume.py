@@ -51,9 +51,10 @@ def _in_layers(degree: Degree, workload: Workload, layout: Layout) -> Quantity:
         parts[f"layers_{n}"] = _layers_bytes(*times, passes)
     if degree.ends_traffic is not None:
         ends = degree.ends_traffic(*common, workload.cluster).sent
-        # The head is half of it, and the embedding on the first stage.
-        halves = 2 if layout.pipeline == 1 else 1
-        parts["ends"] = _ends_bytes(halves, layout.micro_batches, ends)
+        # Each loss has a head and an embedding; the model's own is on the first stage.
+        halves = 2 * workload.model.losses
+        here = halves - layout.has_stages
+        parts["ends"] = _ends_bytes(here, halves, layout.micro_batches, ends)
         if layout.is_sequence_parallel:
             parts["norms"] = _norms(workload, layout)
     return total(f"{degree.words} bytes", Unit.BYTES, parts)
@@ -70,8 +71,8 @@ def _layers_bytes(layers: Count, stages: Number, micro_batches: Count, each: Byt
 
 
 @closed_form("embedding and head", Unit.BYTES)
-def _ends_bytes(halves: Count, micro_batches: Count, both: Bytes) -> str:
-    return "halves / 2 * micro_batches * both"
+def _ends_bytes(here: Count, halves: Count, micro_batches: Count, both: Bytes) -> str:
+    return "here / halves * micro_batches * both"
 
 
 def _norms(workload: Workload, layout: Layout) -> Quantity:

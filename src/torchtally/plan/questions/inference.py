@@ -82,9 +82,11 @@ def serving_of(request: Request, asked: InferenceRequest) -> Serving:
 
 
 def memory_of(served: Serving) -> ServingMemory:
-    """Of a chip; with a draft, what the draft's weights leave is what there is for the model."""
+    """Of a chip; with a draft, what the draft's weights leave is what there is for the model. Its
+    own prediction modules are among its layers.
+    """
     memory = serving_memory(served.generator, served.sequences, served.prompt, served.context)
-    if served.draft is None:
+    if served.draft is None or served.draft.is_own:
         return memory
     small = serving_memory(served.draft.generator, served.sequences, 1, served.context)
     parts = {"model": memory.total, "draft_weights": small.weights, "draft_cache": small.cache}
@@ -368,8 +370,10 @@ def _engine_in_words(served: Serving) -> Iterator[str]:
 
 
 def _draft_in_words(draft: Draft) -> str:
+    who = "the prediction module" if draft.is_own else draft.generator.model.name
+    tokens = "one token" if draft.guesses == 1 else f"{draft.guesses} tokens, each"
     return (
-        f"Speculative decoding: {draft.generator.model.name} guesses {draft.guesses} tokens, each "
+        f"Speculative decoding: {who} guesses {tokens} "
         f"accepted with {draft.acceptance:.0%} (--draft, --guesses, --acceptance)."
     )
 

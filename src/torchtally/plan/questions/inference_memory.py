@@ -210,6 +210,8 @@ def _kept(kind: Layer, context: int, cache: Cache) -> int | None:
 def attention_text(kind: Layer) -> str:
     """As in "8 of 32 heads, window 4096"."""
     attention = kind.attention
+    if kind.is_predicting:
+        return f"{attention_text(replace(kind, is_predicting=False))}, predicting"
     if kind.recurrence is not None:
         beside = () if attention is None else (attention_text(replace(kind, recurrence=None)),)
         return "; ".join((kind.recurrence.label, *beside))

@@ -20,6 +20,7 @@ from torchtally.plan.questions.workload import shape_of
 
 USUAL_PROMPT, USUAL_OUTPUT = 1024, 256
 """Tokens of a prompt and of what is written, where neither is given."""
+USUAL_GUESSES = 4
 OF_DTYPES = {"float32": "fp32", "float16": "fp16"}
 """Formats of checkpoints; all others are taken in bfloat16."""
 
@@ -38,7 +39,8 @@ class InferenceRequest:
     engine: Engine
     draft: Model | None = None
     """The model that guesses."""
-    guesses: int = 4
+    guesses: int | None = None
+    """None: USUAL_GUESSES, or one by each of the model's own prediction modules."""
     acceptance: float = 0.7
 
 
@@ -115,7 +117,10 @@ def usual_placement(model: Model, cluster: Cluster) -> Placement:
 
 
 def draft_of(request: Request, asked: InferenceRequest, generator: Generator) -> Draft | None:
-    """The guesser on the same chips, in the same formats."""
+    """The guesser on the same chips, in the same formats; or the model's prediction modules."""
+    modules = generator.model.predicting
+    if asked.draft is None and modules:
+        return Draft(generator, asked.guesses or modules, asked.acceptance, is_own=True)
     if asked.draft is None:
         return None
     model, placement = asked.draft, generator.placement
@@ -130,4 +135,4 @@ def draft_of(request: Request, asked: InferenceRequest, generator: Generator) ->
         model, generator.cluster, Placement(placement.tensor, placement.replicas),
         format_of(asked, model), generator.cache, generator.engine,
     )  # fmt: skip
-    return Draft(small, asked.guesses, asked.acceptance)
+    return Draft(small, asked.guesses or USUAL_GUESSES, asked.acceptance)
