@@ -113,6 +113,18 @@ SHARED = {
     "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 2, "topk_group": 1,
     "n_shared_experts": 2, "moe_intermediate_size": 56, "first_k_dense_replace": 1,
 }  # fmt: skip
+HYBRIDS = {
+    "kimi-linear": Reference(
+        maker("KimiLinearForCausalLM", "KimiLinearConfig",
+             **{**SIZES, **SHARED, "num_key_value_heads": 6, "num_hidden_layers": 2, "n_group": 1},
+             q_lora_rank=None, kv_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16,
+             v_head_dim=32, linear_head_dim=24, linear_num_heads=4,
+             layer_types=["linear_attention", "full_attention"],
+             mlp_layer_types=["dense", "sparse"]),
+        sequence=128, is_exact=False,
+    ),
+}  # fmt: skip
+"""Their recurrences in plain torch, as transformers runs them without kernels of their own."""
 OTHERS = {
     "gemma3": Reference(
         maker("Gemma3ForCausalLM", "Gemma3TextConfig", **GROUPED),
@@ -243,4 +255,4 @@ LARGE = {
 @cache
 def model_of(name: str) -> Model:
     """A reference's model, read once."""
-    return (REFERENCES | OTHERS | LARGE)[name].model
+    return (REFERENCES | OTHERS | HYBRIDS | LARGE)[name].model

@@ -10,7 +10,14 @@ from functools import partial
 
 import pytest
 
-from tests.plan.consistency.references import LARGE, OTHERS, REFERENCES, Reference, model_of
+from tests.plan.consistency.references import (
+    HYBRIDS,
+    LARGE,
+    OTHERS,
+    REFERENCES,
+    Reference,
+    model_of,
+)
 from tests.plan.consistency.traced import Traced, train
 from torchtally.plan.activations.kept import Activations, activations
 from torchtally.plan.activations.kernel import usual_kernel
@@ -134,6 +141,18 @@ def test_closed_forms_are_the_ledgers_for_other_families(name: str, recipe_name:
     check_states(traced, model, how)
     check_flops(traced, reference, model)
     check_activations(traced, reference, model, closed(reference, model, how, Recompute.NONE))
+
+
+@pytest.mark.parametrize("recipe_name", ["fp32", "bf16"])
+def test_kimi_linear_is_the_ledgers(recipe_name: str) -> None:
+    """FLOPs by the published algorithm, whose scores transformers makes element by element."""
+    reference, model, how = HYBRIDS["kimi-linear"], model_of("kimi-linear"), recipe(recipe_name)
+    traced = train(reference, how)
+    check_states(traced, model, how)
+    check_activations(traced, reference, model, closed(reference, model, how, Recompute.NONE))
+    counted = needed_flops(works_of(traced.ledger.reported), Convention.FULL)
+    per_token = token_flops(model, reference.sequence).model.value
+    assert error_of(per_token * reference.batch * reference.sequence, counted) < PROMISED
 
 
 FULLY = [

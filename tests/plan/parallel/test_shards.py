@@ -19,8 +19,9 @@ from torchtally.plan.parallel.shards import (
 )
 
 WHOLE = frozenset(
-    ("q down", "kv down", "router", "shared gate", "embedding to layers", "layers to head")
-)
+    ("q down", "kv down", "mixer decay down", "mixer gate down", "router", "shared gate",
+     "embedding to layers", "layers to head")
+)  # fmt: skip
 """Matrices that every chip holds: what compresses, and what chooses experts."""
 
 

@@ -6,10 +6,9 @@ k, h: heads of queries and keys, of values.  K, V: their head dims.  Q: chunk.  
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchtally.errors import UsageError
 from torchtally.plan.activations.operators import STREAM, TOKENS, products_saved
 from torchtally.plan.activations.saved import Region, Saved
-from torchtally.plan.activations.setting import FLOAT32_BYTES, Setting
+from torchtally.plan.activations.setting import BOOL_BYTES, FLOAT32_BYTES, Setting
 from torchtally.plan.architecture.weights import ONCE, Group, Weight
 from torchtally.plan.closed_form import Count, closed_form
 from torchtally.plan.mixers.base import Recurrence, State
@@ -97,20 +96,23 @@ class GatedDelta(Recurrence):
     def saved(self, at: Setting, given_bytes: int) -> Iterator[Saved]:
         size = at.inner_bytes
         names = tuple(f"mixer {''.join(names)}" for names in self.projections)
+        if self.is_by_channel:
+            names += ("mixer decay down", "mixer gate down")
         yield from products_saved(at, "input of the mixer", STREAM, given_bytes, names)
         yield at.keep("queries, keys, values", f"{TOKENS} * channels", size, INNER, "convolution",
                        channels=self.channels)  # fmt: skip
+        if self.is_by_channel:
+            for name in ("decay", "gate"):
+                yield from products_saved(
+                    at, f"input of the {name}'s second product", f"{TOKENS} * rank", size,
+                    (f"mixer {name} up",), Region.WHOLE, rank=self.key_dim,
+                )  # fmt: skip
         if at.is_fused:
             yield from self._fused_saved(at)
-        elif self.is_by_channel:
-            raise UsageError(
-                "Activations of Kimi Delta Attention in transformers' own modules are not known in "
-                "closed form;\nwithout its kernels they grow with chunk * head dim for each token. "
-                "Take --kernels fused."
-            )
         else:
             yield from convolution_saved(at, self.channels, self.kernel)
-            yield from self._chunks_saved(at)
+            by_channel = self.is_by_channel
+            yield from self._channels_saved(at) if by_channel else self._chunks_saved(at)
             yield from self._norm_saved(at)
         yield from products_saved(
             at, "input of the mixer's output", f"{TOKENS} * inner", size, (OUT,), INNER,
@@ -150,12 +152,46 @@ class GatedDelta(Recurrence):
         yield at.keep("states of chunks", "batch * ceil(sequence / chunk) * key_dim * inner", wide,
                        INNER, "products over chunks", **sizes)  # fmt: skip
 
+    def _channels_saved(self, at: Setting) -> Iterator[Saved]:
+        """Of `chunk_kimi_delta_attention`: scores are sums over channels that each decay by
+        themselves, made element by element, and rows of a chunk's triangle one after the other.
+        """
+        wide, heads, keys = FLOAT32_BYTES, self.value_heads, self.value_heads * self.key_dim
+        sizes = {
+            "heads": heads, "chunk": CHUNK, "key_dim": self.key_dim, "keys_of_heads": keys,
+            "inner": self.inner,
+        }  # fmt: skip
+        chunks = "batch * ceil(sequence / chunk)"
+        yield at.keep("steps", f"{TOKENS} * heads", at.inner_bytes, INNER, "sigmoid", **sizes)
+        yield at.keep("decays", f"3 * {TOKENS} * keys_of_heads", wide, INNER, "softplus", **sizes)
+        yield at.keep("which decays are large", f"{TOKENS} * keys_of_heads", BOOL_BYTES, INNER,
+                       "softplus", **sizes)  # fmt: skip
+        yield at.keep("norms and steps", f"3 * {CHUNKED} * heads", wide, INNER, "their products",
+                       **sizes)  # fmt: skip
+        yield at.keep("queries and keys", f"11 * {CHUNKED} * keys_of_heads", wide, INNER,
+                       "norms and products", **sizes)  # fmt: skip
+        yield at.keep("queries for states", f"({chunks} - batch) * chunk * keys_of_heads", wide,
+                       INNER, "products over chunks", **sizes)  # fmt: skip
+        yield at.keep("values", f"3 * {CHUNKED} * inner", wide, INNER, "products", **sizes)
+        yield at.keep("decays between tokens, and scores by channels",
+                       f"3 * {CHUNKED} * heads * chunk * key_dim", wide, INNER, "their products",
+                       **sizes)  # fmt: skip
+        yield at.keep("scores and triangles", f"2 * {CHUNKED} * heads * chunk", wide, INNER,
+                       "products within chunks", **sizes)  # fmt: skip
+        yield at.keep("rows of triangles", f"{chunks} * heads * (chunk ** 3 - chunk) / 3", wide,
+                       INNER, "the rows behind them", **sizes)  # fmt: skip
+        yield at.keep("states of chunks", f"{chunks} * (key_dim + 1) * inner", wide, INNER,
+                       "products over chunks", **sizes)  # fmt: skip
+
     def _norm_saved(self, at: Setting) -> Iterator[Saved]:
         rows, wide, inner = f"{TOKENS} * inner", FLOAT32_BYTES, self.inner
         yield at.keep("result, gate, activated gate", f"3 * {rows}", wide, INNER, "norm and gate",
                        inner=inner)  # fmt: skip
-        yield at.keep("normed, and times its weight", f"2 * {rows}", at.inner_bytes, INNER,
-                       "norm and gate", inner=inner)  # fmt: skip
+        if self.is_by_channel:  # whose norm stays in float32; a sigmoid keeps its result alone
+            yield at.keep("normed", rows, wide, INNER, "times its weight", inner=inner)
+        else:
+            yield at.keep("normed, and times its weight", f"2 * {rows}", at.inner_bytes, INNER,
+                           "norm and gate", inner=inner)  # fmt: skip
         yield at.keep("scale of the mixer's norm", f"{TOKENS} * heads", wide, INNER, "norm",
                        heads=self.value_heads)  # fmt: skip
 
