@@ -47,7 +47,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "compute-budget, on chips": ("--flops", "1e20", *TWO, *MFU),
     "inference": (*SMALL, "--inference"),
     "inference, with guesses": (*SMALL, "--inference", "--draft", "gpt2"),
-    "inference, by prediction": (*SMALL, "--inference", "--mtp", "2"),
+    "inference, by prediction": (*SMALL, "--inference", "--mtp", "1"),
     "inference-memory": ("gpt2", "--inference"),
     "most-sequences": (*SMALL, "--inference", "--largest", "batch"),
     "longest-context": (*SMALL, "--inference", "--largest", "sequence"),
