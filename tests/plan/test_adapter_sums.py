@@ -8,6 +8,7 @@ from torchtally.plan.activations.setting import setting_of
 from torchtally.plan.adapters import FirstLayer, adapted_flops, adapter_of, adapter_weights
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.shapes import by_hand
+from torchtally.plan.mixers.convolution import ShortConvolution
 from torchtally.plan.questions import fine_tuning, napkin
 from torchtally.plan.recipes import recipe
 
@@ -54,6 +55,22 @@ def test_an_adapter_at_the_end_of_a_layer() -> None:
     model = small()
     found = adapted_flops(model, adapter_of(model, 1, ["down"]), 3)
     same(found.backward, 2 * (320 - 160) + 80 + 2 * (96 - 48) + 4 * 24 - 2 * 8)
+
+
+def test_adapters_beside_a_recurrence() -> None:
+    """Two layers with convolutions of three tokens in attention's place: matrices of 12 * 4 and 4 *
+    4, and a feed-forward's 3 * 4 * 8. Convolutions are 2 * 4 * 3 FLOPs each, and backward as many:
+    their kernels are frozen. A (1, 4) and B (12, 1) beside the first matrix, whose input needs no
+    gradient in the first layer, and A neither.
+    """
+    plain = small()
+    kind = replace(plain.kinds[0], attention=None, recurrence=ShortConvolution(width=4, kernel=3))
+    model = replace(plain, kinds=(kind,))
+    adapter = adapter_of(model, 1, ["in_proj"])
+    assert sum(weight.elements for weight in adapter_weights(model, adapter)) == 2 * 16
+    found, layer = adapted_flops(model, adapter, 3), 48 + 16 + 96
+    same(found.forward, 2 * 2 * layer + 80 + 2 * 24 + 2 * 32)
+    same(found.backward, 2 * (2 * layer - 48) + 80 + 2 * 24 + 4 * 32 - 2 * 4)
 
 
 def test_the_first_layer_keeps_less() -> None:

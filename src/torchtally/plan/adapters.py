@@ -22,7 +22,13 @@ from fractions import Fraction
 from math import prod
 
 from torchtally.errors import UsageError, did_you_mean
-from torchtally.plan.architecture.model import FeedForward, LatentAttention, Layer, Model
+from torchtally.plan.architecture.model import (
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Model,
+)
 from torchtally.plan.architecture.weights import ONCE, Weight, layer_weights
 from torchtally.plan.flops import attention_flops, head_flops, layer_attention_flops, token_flops
 from torchtally.plan.quantity import Amount, Quantity, derive, of
@@ -35,10 +41,14 @@ ALL = "all-linear"
 """Every matrix of every layer, as QLoRA recommends (arXiv 2305.14314, section 4)."""
 FLOAT32_BYTES = 4
 HALF_BYTES = 2
-INPUTS = ("q", "k", "v", "qkv", "q down", "kv down")
-"""What attention's input is multiplied by."""
+MIXER_INPUTS = ("mixer in", *(f"mixer {rows}" for rows in (
+    "qkvz", "ba", "qkv", "q", "k", "v", "z", "a", "b", "decay down", "gate down")))  # fmt: skip
+"""What a recurrence's input is multiplied by."""
+INPUTS = ("q", "k", "v", "qkv", "q down", "kv down", *MIXER_INPUTS)
+"""What attention's input, or a recurrence's, is multiplied by."""
 BEHIND = {"q up": "q down", "kv up": "kv down"}
 """Of latent attention: what the result of another matrix is multiplied by."""
+MIXER_OUTPUT = "mixer out"
 OUTPUT = "attention output"
 DOWN = "down"
 MERGED = ("router", "experts in", "experts out")
@@ -48,6 +58,7 @@ PEFT_NAMES = {
     "query_key_value": "qkv", "o_proj": OUTPUT, "o": OUTPUT, "out_proj": OUTPUT, "dense": OUTPUT,
     "gate_proj": "gate", "up_proj": "up", "gate_up_proj": "gate and up", "c_fc": "up", "fc1": "up",
     "dense_h_to_4h": "up", "down_proj": DOWN, "dense_4h_to_h": DOWN, "fc2": DOWN,
+    "w1": "gate", "w3": "up", "w2": DOWN, "input_linear": "gate and up", "output_linear": DOWN,
     "q_a_proj": "q down", "q_b_proj": "q up", "kv_a_proj_with_mqa": "kv down", "kv_b_proj": "kv up",
     "shared_expert_gate": "shared gate", "gate": "router",
     "experts.gate_up_proj": "experts in", "experts.down_proj": "experts out",
@@ -111,11 +122,6 @@ def adapter_of(
     Raises UsageError for names that the model has no matrix of, for a model with recurrent layers,
     and for targets that leave out a part of a first layer of experts or latent attention.
     """
-    if any(kind.recurrence is not None or kind.attention is None for kind in model.kinds):
-        raise UsageError(
-            f"{model.name}: adapters beside recurrent layers are not counted here.\n"
-            "`tally run` counts them in a script that trains them."
-        )
     adapter = Adapter(
         rank, frozenset(_chosen(model, targets)), dropout,
         has_magnitude=has_magnitude, is_autocast=is_autocast,
@@ -129,33 +135,68 @@ def adapter_of(
     if not first.is_known:
         raise UsageError(
             f"{model.name}: adapters of {', '.join(sorted(adapter.targets))} alone are not counted "
-            "here: its first layer has experts or latent attention.\n"
-            f"Give all of attention's matrices, or {ALL}."
+            "here: its first layer has experts, latent attention or a recurrence.\n"
+            f"Give all that its input is multiplied by, or {ALL}."
         )
     return adapter
 
 
 def _chosen(model: Model, targets: Sequence[str]) -> Iterable[str]:
-    """Our names of the targets. Of mixtures, PEFT's all-linear takes routed experts in place of
-    dense matrices and shared experts; of those with gated shared experts, these.
-    """
+    """Our names of the targets."""
     names = matrix_names(model)
     if list(targets) == [ALL]:
-        if "shared gate" in names:
-            return [name for name in names if name not in MERGED]
-        if "experts in" in names:
-            return [name for name in names if name not in {"gate", "up", "gate and up", DOWN}]
-        return names
-    chosen = set()
+        return _all_linear(model, names)
+    chosen: set[str] = set()
     for target in targets:
-        name = target if target in names else PEFT_NAMES.get(target, target)
-        if name not in names:
+        meant = {target} & {*names} or _modules(model).get(target, set()) & {*names}
+        if not meant:
             raise UsageError(
                 f"{model.name} has no matrix {target!r} in its layers. "
                 f"{did_you_mean(target, names)} It has {', '.join(names)}; or {ALL}."
             )
-        chosen.add(name)
+        chosen |= meant
     return chosen
+
+
+def _all_linear(model: Model, names: tuple[str, ...]) -> Iterable[str]:
+    """PEFT's all-linear: modules that are linear, the head aside. Where it takes routed experts for
+    such modules, it takes them in place of dense matrices and shared experts. Raises UsageError
+    where it refuses some of these, or takes others besides.
+    """
+    for kind in model.kinds:
+        if kind.recurrence is not None and kind.recurrence.has_bound_output:
+            rest = ",".join(kind.recurrence.modules.values()).removesuffix(",out_proj")
+            raise UsageError(
+                f"{model.name}: PEFT refuses adapters of out_proj, which Mamba's kernels read, and "
+                f"so {ALL}.\nGive --lora-targets {rest} and what else is to be adapted."
+            )
+    blocks = [kind.feed_forward for kind in model.kinds]
+    mixtures = [block for block in blocks if isinstance(block, Experts)]
+    others = {
+        "matrices outside of the layers": model.embedding_width is not None,
+        "the router": any(block.is_router_linear for block in mixtures),
+    }
+    for what in (what for what, is_meant in others.items() if is_meant):
+        raise UsageError(
+            f"{model.name}: {ALL} means {what}, too, which is not counted here.\n"
+            "Name the layers' matrices with --lora-targets: q,k,v."
+        )
+    if any(block.are_all_linear for block in mixtures):
+        return [name for name in names if name not in {"gate", "up", "gate and up", DOWN}]
+    return [name for name in names if name not in MERGED]
+
+
+def _modules(model: Model) -> dict[str, set[str]]:
+    """By transformers' names of modules, ours of matrices: in a hybrid several may be meant."""
+    modules = {module: {name} for module, name in PEFT_NAMES.items()}
+    for kind in model.kinds:
+        if kind.recurrence is None:
+            continue
+        for name, module in kind.recurrence.modules.items():
+            if module == "out_proj" and not kind.recurrence.is_beside_out_proj:
+                modules[module] = set()
+            modules.setdefault(module, set()).add(name)
+    return modules
 
 
 def matrix_names(model: Model) -> tuple[str, ...]:
@@ -206,6 +247,9 @@ class FirstLayer:
     @property
     def is_known(self) -> bool:
         """Every figure of it is: experts are given a gradient, latent queries and keys alike."""
+        if self.kind.recurrence is not None:
+            modules = self.kind.recurrence.modules
+            return self.adapter.targets >= {name for name in modules if name in MIXER_INPUTS}
         ins = set(_attention_matrices(self.kind)) & set(INPUTS)
         is_whole = not self.has_attention or ins <= self.adapter.targets
         is_dense = isinstance(self.kind.feed_forward, FeedForward)
@@ -219,7 +263,8 @@ class FirstLayer:
     @property
     def has_stream(self) -> bool:
         """Behind attention's output."""
-        return self.has_attention or OUTPUT in self.adapter.targets
+        outputs = (OUTPUT, MIXER_OUTPUT)
+        return self.has_attention or bool(self.adapter.targeted(outputs))
 
     @property
     def has_second_input(self) -> bool:
@@ -233,7 +278,7 @@ class FirstLayer:
     @property
     def has_inner(self) -> bool:
         """Between the feed-forward's matrices."""
-        others = {*INPUTS, *BEHIND, OUTPUT, DOWN}
+        others = {*INPUTS, *BEHIND, OUTPUT, MIXER_OUTPUT, DOWN}
         return self.has_second_input or bool(self.adapter.targets - others)
 
     def has_input(self, name: str) -> bool:
@@ -242,7 +287,7 @@ class FirstLayer:
             return False
         if name in BEHIND:
             return BEHIND[name] in self.adapter.targets
-        if name == OUTPUT:
+        if name == OUTPUT or name.startswith("mixer "):
             return self.has_attention
         return self.has_inner if name == DOWN else self.has_second_input
 
@@ -296,7 +341,7 @@ def adapted_flops(
     backward = derive(
         "backward",
         PER_TOKEN,
-        "2 * (frozen - unneeded) + head + 2 * (scores - first_scores)"
+        "2 * (frozen - unneeded) + head + 2 * (scores - first_scores) + 2 * scans - convolutions"
         " + 4 * adapters - 2 * first_adapters",
         LORA,
         "frozen matrices have no gradient, nor has what is in front of the first adapter",
@@ -310,6 +355,8 @@ def adapted_flops(
         head=head_flops(model),
         scores=scores,
         first_scores=skipped,
+        scans=plain.recurrence,
+        convolutions=_convolution_flops(model),
         adapters=beside,
         first_adapters=_parameters(
             "A of the first layer",
@@ -324,6 +371,13 @@ def adapted_flops(
         "FLOPs per token", PER_TOKEN, "forward + backward", forward=forward, backward=backward
     )
     return AdaptedFlops(forward, backward, both, _merging_flops(model, adapter))
+
+
+def _convolution_flops(model: Model) -> Quantity:
+    """Forward, of one token: their kernels are frozen, and have no gradient."""
+    states = ((kind.count, kind.recurrence.state) for kind in model.kinds if kind.recurrence)
+    products = sum(count * state.channels * state.kernel for count, state in states)
+    return derive("convolutions", PER_TOKEN, "2 * products", products=of(products, Unit.COUNT))
 
 
 def _run_again(adapter: Adapter, weights: Iterable[Weight]) -> list[Weight]:

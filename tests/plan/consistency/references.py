@@ -113,7 +113,48 @@ SHARED = {
     "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 2, "topk_group": 1,
     "n_shared_experts": 2, "moe_intermediate_size": 56, "first_k_dense_replace": 1,
 }  # fmt: skip
+MAMBA_2 = {
+    "mamba_n_heads": 8, "mamba_d_head": 36, "mamba_n_groups": 2, "mamba_d_state": 24,
+    "mamba_chunk_size": 32,
+}  # fmt: skip
 HYBRIDS = {
+    "bamba": Reference(
+        maker("BambaForCausalLM", "BambaConfig", **{**BY_WIDTH, **MAMBA_2},
+             attn_layer_indices=[1]),
+        sequence=128, is_exact=False,
+    ),
+    "jamba": Reference(
+        maker("JambaForCausalLM", "JambaConfig", **{**BY_WIDTH, "num_hidden_layers": 2},
+             num_experts=8, num_experts_per_tok=3, mamba_d_state=10, mamba_dt_rank=16,
+             attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2,
+             expert_layer_offset=1, use_mamba_kernels=False),
+        sequence=32, is_exact=False,
+    ),
+    "lfm2": Reference(
+        maker("Lfm2ForCausalLM", "Lfm2Config", **BY_WIDTH,
+             layer_types=["conv", "full_attention", "conv"], block_multiple_of=8),
+        sequence=128, is_exact=False,
+    ),
+    "minimax": Reference(
+        maker("MiniMaxForCausalLM", "MiniMaxConfig", **{**GROUPED, "num_hidden_layers": 2},
+             num_local_experts=8, num_experts_per_tok=3, block_size=32),
+        sequence=128, is_exact=False,
+    ),
+    "qwen3-next": Reference(
+        maker("Qwen3NextForCausalLM", "Qwen3NextConfig", **{**GROUPED, "num_hidden_layers": 2},
+             num_experts=8, num_experts_per_tok=3, moe_intermediate_size=56,
+             shared_expert_intermediate_size=208, linear_num_key_heads=2,
+             linear_num_value_heads=4, linear_key_head_dim=24, linear_value_head_dim=32,
+             layer_types=["linear_attention", "full_attention"]),
+        sequence=128, is_exact=False,
+    ),
+    "olmo-hybrid": Reference(
+        maker("OlmoHybridForCausalLM", "OlmoHybridConfig",
+             **{**BY_WIDTH, "num_hidden_layers": 2}, linear_num_key_heads=4,
+             linear_num_value_heads=4, linear_key_head_dim=24, linear_value_head_dim=32,
+             layer_types=["linear_attention", "full_attention"]),
+        sequence=128, is_exact=False,
+    ),
     "kimi-linear": Reference(
         maker("KimiLinearForCausalLM", "KimiLinearConfig",
              **{**SIZES, **SHARED, "num_key_value_heads": 6, "num_hidden_layers": 2, "n_group": 1},

@@ -7,14 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from tests.plan.consistency.references import REFERENCES, Reference, maker, model_of
+from tests.plan.config_cases import CASES as FAMILIES
+from tests.plan.consistency.references import HYBRIDS, REFERENCES, Reference, maker, model_of
 from tests.plan.consistency.traced import Traced
+from tests.plan.test_hybrids import fallback_flops
 from torchtally import account, run
 from torchtally.errors import UsageError
 from torchtally.plan.activations.kept import activations
 from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.adapters import adapted_flops, adapter_of, adapter_weights
+from torchtally.plan.architecture.config import from_values
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.flops import Recompute
@@ -126,6 +129,77 @@ def test_mixtures_are_the_ledgers(name: str, targets: str | list[str]) -> None:
     if name == "deepseek-v3" and isinstance(targets, list):
         targets = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
     check(name, targets)
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_hybrids_are_the_ledgers(name: str) -> None:
+    """FLOPs within 1 %, by what transformers' modules multiply instead of the published algorithms;
+    what is kept within 2 %. Jamba's class reads dt_proj's weight itself, and leaves the adapter
+    beside it without a gradient.
+    """
+    reference, model, how = HYBRIDS[name], model_of(name), recipe("bf16")
+    traced = train(reference, "all-linear")
+    adapter = adapter_of(model, RANK)
+    beside = adapter_weights(model, adapter)
+    frozen = states(weights_of(model), how, optimizer("adamw")).parameters.value
+    unread = {"mixer steps A", "mixer steps B"} if name == "jamba" else set()
+    whole, trained = (
+        states(weights, recipe("fp32"), optimizer("adamw"))
+        for weights in (beside, [weight for weight in beside if weight.name not in unread])
+    )
+    assert whole.parameters.value + frozen == traced.bytes_of(Role.PARAMETER)
+    assert trained.gradients.value == traced.bytes_of(Role.GRADIENT)
+    assert trained.optimizer.value == traced.bytes_of(Role.OPTIMIZER_STATE)
+    per_token = adapted_flops(model, adapter, reference.sequence)
+    tokens = reference.batch * reference.sequence
+    counted = needed_flops(works_of(traced.ledger.reported), Convention.FULL)
+    published = per_token.total.value + 3 * fallback_flops(model)
+    assert published * tokens + per_token.each_pass.value == pytest.approx(counted, rel=0.01)
+    kernel = usual_kernel(model, how, reference.sequence, Implementation.EAGER)
+    found = activations(
+        model, reference.batch, reference.sequence, how, kernel=kernel, adapter=adapter
+    )
+    kept = found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    assert kept == pytest.approx(traced.kept_bytes, rel=0.02)
+
+
+REFUSED = {"opt with narrow embeddings", "phimoe", "llama4_text", "llama4_text, all sparse",
+           "mamba", "mamba2", "falcon_mamba, biased", "falcon_h1"}  # fmt: skip
+"""Of these PEFT refuses all-linear, or takes matrices besides that are not counted."""
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_all_linear_is_what_peft_takes(case: str) -> None:
+    """To the last trained parameter, in every family: routed experts in some, in others none."""
+    import peft
+    import transformers
+
+    model_type, keys = FAMILIES[case]
+    ours = from_values(keys | {"model_type": model_type}, name=case, place="config.json")
+    if case in REFUSED:
+        with pytest.raises(UsageError, match="all-linear"):
+            adapter_of(ours, 4)
+        return
+    config = transformers.CONFIG_MAPPING[model_type](**keys)
+    theirs = transformers.AutoModelForCausalLM.from_config(config)
+    adapters = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    trained = sum(p.numel() for p in peft.get_peft_model(theirs, adapters).parameters()
+                  if p.requires_grad)  # fmt: skip
+    assert sum(weight.elements for weight in adapter_weights(ours, adapter_of(ours, 4))) == trained
+
+
+def test_names_of_hybrids_are_those_of_transformers() -> None:
+    """A name may mean several matrices: attention's and a recurrence's."""
+
+    def targets(name: str, *words: str) -> frozenset[str]:
+        return adapter_of(model_of(name), 4, words).targets
+
+    assert targets("bamba", "in_proj", "out_proj") == {"mixer in", "mixer out"}
+    assert targets("lfm2", "in_proj", "out_proj") == {
+        "mixer in", "mixer out", "attention output"
+    }  # fmt: skip
+    with pytest.raises(UsageError, match="its first layer has experts, latent attention or a rec"):
+        targets("bamba", "q_proj", "v_proj")
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "float32"])

@@ -303,8 +303,7 @@ def _first_layer_saved(
     at: Setting, kind: Layer, first: FirstLayer, input_bytes: int
 ) -> Iterator[Saved]:
     """Of adapters' first layer: its input has no gradient, so its first norm keeps nothing."""
-    assert kind.attention is not None, "adapter_of refuses others"
-    yield from attention_saved(at, kind.attention, input_bytes)
+    yield from _mixers_saved(at, kind, input_bytes)
     if at.dropout and first.has_stream:
         yield from dropout_saved(at, "attention")
     if kind.norms >= 2 and first.has_second_input:

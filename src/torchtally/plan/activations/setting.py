@@ -109,6 +109,11 @@ class Setting:
         return self.recipe.is_autocast and not self.is_fused
 
     @property
+    def is_frozen(self) -> bool:
+        """Weights have no gradient, but for adapters': what they alone would read is not kept."""
+        return self.adapter is not None
+
+    @property
     def has_weight_casts(self) -> bool:
         """Products are given weights in another dtype, and keep those for the backward pass."""
         return self.operand_bytes != self.recipe.weight_bytes

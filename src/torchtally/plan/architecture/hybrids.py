@@ -140,6 +140,7 @@ def _mamba2(config: Config) -> Mamba2:
         chunk=config.setting("chunk_size"),
         has_bias=config.flag("use_bias"),
         has_convolution_bias=config.flag("use_conv_bias"),
+        is_bound=True,
     )
 
 
@@ -158,6 +159,7 @@ def _mamba2_within(config: Config) -> Mamba2:
         has_bias=config.flag("mamba_proj_bias"),
         has_convolution_bias=config.flag("mamba_conv_bias"),
         has_norm=config.model_type != "falcon_h1" or config.flag("mamba_rms_norm"),
+        is_bound=config.model_type == "falcon_h1",
     )
 
 
@@ -239,6 +241,7 @@ def _next_experts(config: Config) -> Experts:
         activation=config.text("hidden_act"),
         shared_width=config.size("shared_expert_intermediate_size"), has_shared_gate=True,
         is_normalised=config.model_type != "qwen3_next" or config.flag("norm_topk_prob"),
+        are_all_linear=config.model_type == "qwen3_next",
     )  # fmt: skip
 
 
@@ -263,13 +266,13 @@ def _minimax_experts(config: Config) -> Experts:
     return Experts(
         experts=config.size("num_local_experts"), active=config.size("num_experts_per_tok"),
         width=config.size("intermediate_size"), is_gated=True, activation=config.text("hidden_act"),
-        is_normalised=True,
+        is_normalised=True, are_all_linear=True,
     )  # fmt: skip
 
 
 def _granite_experts(config: Config) -> Experts:
     return replace(
-        _minimax_experts(config), is_normalised=False, is_shared_fused=True,
+        _minimax_experts(config), is_normalised=False, is_shared_fused=True, are_all_linear=False,
         shared_width=config.size("shared_intermediate_size"),
     )  # fmt: skip
 

@@ -43,17 +43,21 @@ def _experts(
     )
 
 
+def _phi_experts(config: Config) -> Experts:
+    return replace(_experts(config), is_router_linear=True)
+
+
 def _mixtral_experts(config: Config) -> Experts:
-    return replace(_experts(config), is_normalised=True)
+    return replace(_experts(config), is_normalised=True, are_all_linear=True)
 
 
 def _olmoe_experts(config: Config) -> Experts:
-    return replace(_experts(config), is_normalised=config.flag(NORMALISES))
+    return replace(_experts(config), is_normalised=config.flag(NORMALISES), are_all_linear=True)
 
 
 def _narrow_experts(config: Config) -> Experts:
     plain = _experts(config, width="moe_intermediate_size")
-    return replace(plain, is_normalised=config.flag(NORMALISES))
+    return replace(plain, is_normalised=config.flag(NORMALISES), are_all_linear=True)
 
 
 def _qwen2_experts(config: Config) -> Experts:
@@ -74,7 +78,9 @@ def _deepseek_experts(config: Config) -> Experts:
         experts=("n_routed_experts", "num_experts", "num_local_experts"),
         shared_width=width * config.count("n_shared_experts"),
     )  # fmt: skip
-    return replace(plain, is_router_wide=True, is_normalised=config.flag(NORMALISES))
+    return replace(
+        plain, is_router_wide=True, is_normalised=config.flag(NORMALISES), are_all_linear=True
+    )
 
 
 def _deepseek2_experts(config: Config) -> Experts:
@@ -90,14 +96,15 @@ def _ernie_experts(config: Config) -> Experts:
         shared_width=width * config.count("moe_num_shared_experts"),
     )  # fmt: skip
     return replace(
-        plain, has_shared_bias=config.flag("use_bias"), is_router_wide=True, is_normalised=True
-    )
+        plain, has_shared_bias=config.flag("use_bias"), is_router_wide=True, is_normalised=True,
+        are_all_linear=True,
+    )  # fmt: skip
 
 
 def _llama4_experts(config: Config) -> Experts:
     """One shared expert, as wide as the others."""
     plain = _experts(config, shared_width=config.size("intermediate_size"))
-    return replace(plain, are_all_run=True)
+    return replace(plain, are_all_run=True, is_router_linear=True)
 
 
 def _every_so_many(config: Config, layers: int) -> frozenset[int]:
@@ -181,7 +188,7 @@ MIXTURES = {
     ),
     "granitemoe": replace(BIASED_ATTENTION, experts=_experts),
     "phimoe": replace(
-        BIASED_ATTENTION, experts=_experts, head_bias="lm_head_bias", norm="layer",
+        BIASED_ATTENTION, experts=_phi_experts, head_bias="lm_head_bias", norm="layer",
         windows=everywhere,
     ),
     "glm4_moe": Family(

@@ -112,6 +112,11 @@ class Experts:
     """Gate and first projection of the shared part are one matrix."""
     has_router_bias: bool = False
     """A trained bias of the router; not DeepSeek-V3's correction, which is a buffer."""
+    are_all_linear: bool = False
+    """PEFT takes them for the linear modules that they were in transformers 4 (its
+    `_convert_peft_config_moe`); else for parameters, which no "all-linear" means."""
+    is_router_linear: bool = False
+    """And the router by itself is a linear module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ few inputs of a short convolution. A new mixer is a file beside this one and a r
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,21 @@ class Recurrence(ABC):
     @abstractmethod
     def split(self) -> tuple[int, ...]:
         """What tensor parallelism must divide: heads, groups."""
+
+    @property
+    @abstractmethod
+    def modules(self) -> Mapping[str, str]:
+        """Its matrices, with what transformers calls their modules."""
+
+    @property
+    def is_beside_out_proj(self) -> bool:
+        """Attention's output is called out_proj, too, in models that have such mixers."""
+        return False
+
+    @property
+    def has_bound_output(self) -> bool:
+        """Its kernel reads the output's matrix itself, past its module."""
+        return False
 
     @property
     @abstractmethod

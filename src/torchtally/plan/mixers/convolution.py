@@ -2,7 +2,7 @@
 that is a mixer alone: LFM2's (Liquid AI 2025, arXiv 2511.23404, section 2).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torchtally.plan.activations.operators import STREAM, TOKENS, products_saved
@@ -51,6 +51,14 @@ class ShortConvolution(Recurrence):
     @property
     def split(self) -> tuple[int, ...]:
         return (self.width,)
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        return {IN: "in_proj", OUT: "out_proj"}
+
+    @property
+    def is_beside_out_proj(self) -> bool:
+        return True
 
     @property
     def state(self) -> State:

@@ -3,7 +3,7 @@
 k, h: heads of queries and keys, of values.  K, V: their head dims.  Q: chunk.  d: width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torchtally.plan.activations.operators import STREAM, TOKENS, products_saved
@@ -53,6 +53,19 @@ class GatedDelta(Recurrence):
     def inner(self) -> int:
         """Of values, of all heads."""
         return self.value_heads * self.value_dim
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        """Qwen's are rows of few matrices, OLMo's and Kimi's matrices of their own."""
+        names = ["".join(names) for names in self.projections]
+        if ("q",) not in self.projections:
+            return {f"mixer {name}": f"in_proj_{name}" for name in names} | {OUT: "out_proj"}
+        modules = {f"mixer {name}": f"{'g' if name == 'z' else name}_proj" for name in names}
+        if self.is_by_channel:
+            for name, letter in (("decay", "f"), ("gate", "g")):
+                modules |= {f"mixer {name} down": f"{letter}_a_proj"}
+                modules |= {f"mixer {name} up": f"{letter}_b_proj"}
+        return modules | {OUT: "o_proj"}
 
     @property
     def state(self) -> State:
@@ -187,11 +200,12 @@ class GatedDelta(Recurrence):
         rows, wide, inner = f"{TOKENS} * inner", FLOAT32_BYTES, self.inner
         yield at.keep("result, gate, activated gate", f"3 * {rows}", wide, INNER, "norm and gate",
                        inner=inner)  # fmt: skip
-        if self.is_by_channel:  # whose norm stays in float32; a sigmoid keeps its result alone
-            yield at.keep("normed", rows, wide, INNER, "times its weight", inner=inner)
-        else:
-            yield at.keep("normed, and times its weight", f"2 * {rows}", at.inner_bytes, INNER,
-                           "norm and gate", inner=inner)  # fmt: skip
+        # Kimi's norm stays in float32, and its gate's sigmoid keeps its result alone.
+        size = wide if self.is_by_channel else at.inner_bytes
+        if not at.is_frozen:
+            yield at.keep("normed", rows, size, INNER, "times its weight", inner=inner)
+        if not self.is_by_channel:
+            yield at.keep("normed, times its weight", rows, size, INNER, "its gate", inner=inner)
         yield at.keep("scale of the mixer's norm", f"{TOKENS} * heads", wide, INNER, "norm",
                        heads=self.value_heads)  # fmt: skip
 

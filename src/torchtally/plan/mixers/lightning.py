@@ -4,7 +4,7 @@
 h, D: heads, head dim.  Q: block of tokens.  d: width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torchtally.plan.activations.operators import STREAM, TOKENS, products_saved
@@ -38,6 +38,10 @@ class Lightning(Recurrence):
     @property
     def inner(self) -> int:
         return self.heads * self.head_dim
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        return {"mixer qkv": "qkv_proj", "mixer z": "output_gate", OUT: "out_proj"}
 
     @property
     def state(self) -> State:
@@ -76,7 +80,8 @@ class Lightning(Recurrence):
             )  # fmt: skip
             yield at.keep("input of the mixer's norm", ROWS, FLOAT32_BYTES, INNER, "norm",
                            inner=inner)  # fmt: skip
-            yield at.keep("normed", ROWS, size, INNER, "times its weight", inner=inner)
+            if not at.is_frozen:
+                yield at.keep("normed", ROWS, size, INNER, "times its weight", inner=inner)
         yield at.keep("result and its gate", f"2 * {ROWS}", size, INNER, "their product",
                        inner=inner)  # fmt: skip
         yield from products_saved(

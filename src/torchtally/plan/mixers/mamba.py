@@ -3,7 +3,7 @@
 I: channels.  N: state of each.  R: rank of the time steps.  k: kernel of the convolution.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torchtally.plan.activations.operators import STREAM, TOKENS, products_saved
@@ -40,6 +40,14 @@ class Mamba(Recurrence):
     @property
     def split(self) -> tuple[int, ...]:
         return (self.inner,)
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        return {IN: "in_proj", "mixer parts": "x_proj", "mixer steps": "dt_proj", OUT: "out_proj"}
+
+    @property
+    def has_bound_output(self) -> bool:
+        return not self.has_norms
 
     @property
     def state(self) -> State:

@@ -4,7 +4,7 @@ h, P: heads, head dim.  g, N: groups, state.  k: kernel of the convolution.  Q: 
 C: channels of the convolution, h P + 2 g N.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torchtally.plan.activations.operators import TOKENS, products_saved
@@ -36,6 +36,8 @@ class Mamba2(Recurrence):
     has_convolution_bias: bool = True
     has_norm: bool = True
     """What comes out is normed with its gate."""
+    is_bound: bool = False
+    """Transformers gives its kernel the output's matrix: in Mamba 2 itself and Falcon-H1."""
 
     @property
     def label(self) -> str:
@@ -52,6 +54,14 @@ class Mamba2(Recurrence):
     @property
     def channels(self) -> int:
         return self.inner + 2 * self.groups * self.state_size
+
+    @property
+    def modules(self) -> Mapping[str, str]:
+        return {IN: "in_proj", OUT: "out_proj"}
+
+    @property
+    def has_bound_output(self) -> bool:
+        return self.is_bound
 
     @property
     def state(self) -> State:
@@ -106,8 +116,9 @@ class Mamba2(Recurrence):
         sizes = {"inner": self.inner, "heads": self.heads, "chunk": self.chunk}
         yield at.keep("steps", f"2 * {TOKENS} * heads", at.inner_bytes, INNER, "softplus, clamp",
                        **sizes)  # fmt: skip
-        yield at.keep("inputs, in whole chunks", f"{CHUNKED} * inner", FLOAT32_BYTES, INNER,
-                       "times D", **sizes)  # fmt: skip
+        if not at.is_frozen:
+            yield at.keep("inputs, in whole chunks", f"{CHUNKED} * inner", FLOAT32_BYTES, INNER,
+                           "times D", **sizes)  # fmt: skip
         if at.inner_bytes == FLOAT32_BYTES:
             yield at.keep("activated", f"{TOKENS} * channels", FLOAT32_BYTES, INNER,
                            "times steps", channels=self.channels)  # fmt: skip
@@ -116,7 +127,8 @@ class Mamba2(Recurrence):
         else:
             yield at.keep("inputs, float32", f"{TOKENS} * inner", FLOAT32_BYTES, INNER,
                            "times steps", **sizes)  # fmt: skip
-            yield at.keep("steps, float32", f"2 * {TOKENS} * heads", FLOAT32_BYTES, INNER,
+            times = "" if at.is_frozen else "2 * "
+            yield at.keep("steps, float32", f"{times}{TOKENS} * heads", FLOAT32_BYTES, INNER,
                            "times inputs, times A", **sizes)  # fmt: skip
 
     def _chunks_saved(self, at: Setting) -> Iterator[Saved]:
@@ -148,7 +160,9 @@ class Mamba2(Recurrence):
         yield at.keep("result", rows, wide, INNER, "times its gate", inner=self.inner)
         yield at.keep("activated gate", rows, gate_bytes, INNER, "its product", inner=self.inner)
         if self.has_norm:
-            yield at.keep("gated, normed", f"2 * {rows}", wide, INNER, "norm", inner=self.inner)
+            yield at.keep("gated", rows, wide, INNER, "norm", inner=self.inner)
+            if not at.is_frozen:
+                yield at.keep("normed", rows, wide, INNER, "times its weight", inner=self.inner)
             yield at.keep("scale of the mixer's norm", f"{TOKENS} * groups", wide, INNER, "norm",
                            groups=self.groups)  # fmt: skip
 
