@@ -56,7 +56,7 @@ def exists(name: str) -> bool:
     return hasattr(getattr(torch.ops, namespace), operator)
 
 
-OF_OTHERS = ("bitsandbytes.",)
+OF_OTHERS = ("bitsandbytes.", "quanto.")
 """Libraries that define their own operators, and are not installed here."""
 
 

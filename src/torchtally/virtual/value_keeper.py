@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtally import torch_private as private
+from torchtally.torch_private import OpOverload
 from torchtally.virtual import values
 from torchtally.virtual.facts import (
     Derived,
@@ -29,6 +30,8 @@ from torchtally.virtual.storage import HostMemory, VirtualStorage, virtual_of
 
 OVERWRITES = frozenset(["aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_"])
 """In-place operators whose result does not depend on what was there before."""
+UNCOMPUTED: set[OpOverload] = set()
+"""Custom operators that failed to load, or to build, compiled code of theirs for the host."""
 
 
 class ValueKeeper:
@@ -98,6 +101,8 @@ class ValueKeeper:
         args, kwargs = arguments
         kwargs.pop("pin_memory", None)
         overload = call.operator.overload
+        if overload in UNCOMPUTED:
+            return None
         try:
             with values.OneThread():
                 if call.operator.is_random:
@@ -105,8 +110,11 @@ class ValueKeeper:
                         result = overload(*args, **kwargs)
                 else:
                     result = overload(*args, **kwargs)
-        except (RuntimeError, NotImplementedError, AttributeError, ImportError):
-            return None  # the last two: a custom operator that calls compiled code
+        except (AttributeError, ImportError, OSError):
+            UNCOMPUTED.add(overload)
+            return None
+        except (RuntimeError, NotImplementedError):
+            return None
         return () if result is None else result
 
 

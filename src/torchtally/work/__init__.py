@@ -17,6 +17,7 @@ from torchtally.work import (  # noqa: F401 (each import registers its family's 
     normalization,
     optimizers,
     products,
+    quanto,
     randomness,
     recurrent,
     reductions,

@@ -41,6 +41,27 @@ def test_one_that_calls_compiled_code_is_one_operator_and_the_report_says_why():
     assert "counted as one operator of unknown cost" in note
 
 
+def test_one_that_builds_compiled_code_for_the_host_is_asked_for_values_once():
+    """As optimum-quanto's: its folder takes no build in a run, and the result has no values."""
+    tries = []
+    library = torch.library.Library("tally_tests_built", "DEF")
+    library.define("unpack(Tensor x) -> Tensor")
+
+    def build(x: Tensor) -> Tensor:
+        tries.append(x.shape)
+        raise FileNotFoundError("build.ninja")
+
+    library.impl("unpack", build, "CPU")
+    library.impl("unpack", torch.empty_like, "Meta")
+
+    def run() -> None:
+        for _ in range(3):
+            torch.ops.tally_tests_built.unpack(torch.ones(4, device="cuda"))
+
+    assert names_of(run).count("tally_tests_built.unpack") == 3
+    assert len(tries) == 1
+
+
 def test_the_cost_of_a_custom_operator_can_be_declared():
     @torch.library.custom_op("tally_tests::declared", mutates_args=())
     def declared(x: Tensor) -> Tensor:
