@@ -60,3 +60,18 @@ def test_any_arguments_end_with_a_message(
     assert code in (0, 1, 2), arguments
     assert not code or "tally: error: " in said.getvalue()
     assert "Traceback" not in said.getvalue()
+
+
+def test_an_error_is_wrapped_in_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between words, at its width; in a pipe it is the one line that grep finds."""
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["plan", "lama-3-8b"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["plan", "lama-3-8b"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 60
+    assert " ".join(" ".join(lines).split()) == line

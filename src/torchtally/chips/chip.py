@@ -128,7 +128,14 @@ class Price:
         if len(self.offers) == 1:
             (offer,) = self.offers
             return f"one offer of {offer.as_of}, not the market" if offer.as_of else ""
-        return f"median of {len(self.offers)} offers, ${self.lowest:.2f} to ${self.highest:.2f}/h"
+        return f"median of {self.many}, ${self.lowest:.2f} to ${self.highest:.2f}/h"
+
+    @property
+    def many(self) -> str:
+        """How many offers of when: "4 offers of 2025 to 2026"."""
+        years = sorted({offer.as_of[:4] for offer in self.offers if offer.as_of})
+        when = " to ".join(dict.fromkeys((years[0], years[-1]))) if years else ""
+        return f"{len(self.offers)} offers" + (f" of {when}" if when else "")
 
 
 @dataclass(frozen=True, slots=True)

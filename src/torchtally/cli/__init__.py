@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 
 from torchtally.cli.arguments import Parser
-from torchtally.cli.streams import unwritable_as_error
+from torchtally.cli.streams import as_read, unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 
 COMMANDS = (
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     except TallyError as error:
         if isinstance(error, OutputError):
             _silence_stdout()
-        _say(f"tally: error: {_printable(str(error))}")
+        _say(as_read(f"tally: error: {_printable(str(error))}"))
         return error.exit_code
     except KeyboardInterrupt:
         _say("tally: interrupted")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from torchtally.cli.streams import unwritable_as_error
+from torchtally.cli.streams import as_read, unwritable_as_error
 from torchtally.errors import ScriptError, TallyError, UsageError, did_you_mean
 from torchtally.reading import read_bytes
 from torchtally.units import (
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line and its remedy, as for every other error."""
         remedy = "" if "\n" in message else f"\n`{self.prog} --help` lists what there is."
-        self.exit(2, f"tally: error: {message}{remedy}\n")
+        self.exit(2, as_read(f"tally: error: {message}{remedy}") + "\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Help that cannot be printed is an error. argparse is silent about it."""

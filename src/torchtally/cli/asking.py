@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from torchtally.cli.output import is_coloured
+from torchtally.cli.streams import as_read
 from torchtally.errors import TallyError
 
 Words = list[str]
@@ -105,7 +106,7 @@ def shown(words: Words, answer: Callable[[Words], int]) -> int:
     try:
         code = answer(words)
     except TallyError as error:
-        print(f"tally: error: {error}", file=sys.stderr)
+        print(as_read(f"tally: error: {error}"), file=sys.stderr)
         return error.exit_code
     except SystemExit as ended:
         return int(ended.code or 0)

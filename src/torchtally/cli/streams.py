@@ -1,9 +1,29 @@
-"""Standard streams that are closed, full, or read no longer."""
+"""Standard streams that are closed, full, or read no longer; messages in a terminal's width."""
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torchtally.errors import OutputError
+
+NARROWEST = 20
+
+
+def as_read(message: str) -> str:
+    """A message for stderr: wrapped between words in a terminal, else its lines as they are, for
+    programs that search them.
+    """
+    if not sys.stderr.isatty():
+        return message
+    width = max(NARROWEST, shutil.get_terminal_size().columns)
+    return "\n".join(
+        textwrap.fill(
+            line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+        for line in message.split("\n")
+    )
 
 
 @contextmanager

@@ -252,7 +252,7 @@ def _prices(candidates: Sequence[Candidate]) -> Iterator[str]:
         if (price := candidate.price) is not None:
             dated_source = f"{price.source}, {price.as_of}" if price.as_of else price.source
             if len(price.offers) > 1:
-                dated_source = f"{price.note}, the oldest of {price.as_of}"
+                dated_source = price.note
             sources.setdefault(dated_source, []).append(candidate.chip)
     if sources:
         said_by = "; ".join(f"{source} ({', '.join(chips)})" for source, chips in sources.items())

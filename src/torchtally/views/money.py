@@ -292,7 +292,7 @@ def dated(price: Price | None) -> str:
 def price_text(price: Price) -> str:
     """Who says so, and when."""
     if len(price.offers) > 1:
-        return f"{price.note}, the oldest of {price.as_of}; `tally gpus CHIP` lists them"
+        return f"{price.note}; `tally gpus CHIP` lists them"
     (offer,) = price.offers
     if offer.source == OWN:
         return "yours"

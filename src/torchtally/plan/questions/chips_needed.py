@@ -164,7 +164,7 @@ def _range(rental: _Rental) -> Iterable[Part]:
     if len(price.offers) == 1:
         return (f" (one offer of {price.as_of}, not the market)",)
     low, high = rental.cost_at(price.lowest), rental.cost_at(price.highest)
-    return (f" at the median of {len(price.offers)} offers (", low, " to ", high, ")")
+    return (f" at the median of {price.many} (", low, " to ", high, ")")
 
 
 def _rentals(request: Request, flops: Quantity, mfu: Quantity) -> Iterable[_Rental]:
