@@ -20,7 +20,10 @@ import torch._dynamo.repro.after_aot as after_aot
 import torch._dynamo.symbolic_convert as symbolic_convert
 import torch._dynamo.trace_rules as trace_rules
 import torch._dynamo.types as dynamo_types
+import torch._dynamo.utils as dynamo_utilities
+import torch._dynamo.variables.builder as dynamo_builder
 import torch._dynamo.variables.optimizer as dynamo_optimizer
+import torch._dynamo.variables.torch as dynamo_torch
 import torch._inductor.compile_fx as compile_fx
 import torch._inductor.config as inductor_config
 import torch._inductor.cpp_builder as cpp_builder
@@ -274,6 +277,37 @@ def take_for(stand_in: Callable[..., Any], native: Callable[..., Any]) -> None:
 
     inlined = inlined_on_device if native in FROM_DATA else inlined
     torch._dynamo.substitute_in_graph(stand_in, skip_signature_check=True)(inlined)
+
+
+FOLDED: tuple[Any, ...] = (
+    dynamo_torch.constant_fold_functions,
+    dynamo_torch.constant_fold_functions_need_guards,
+)
+"""Functions that Dynamo calls while it traces; their answers are constants of the graph."""
+
+
+def is_folded(function: Any) -> bool:
+    return any(function in table for table in FOLDED)
+
+
+@contextmanager
+def folding_too(pairs: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+    """Within, what stands in such a function's place is called then as well."""
+    added = [(table, stand_in) for native, stand_in in pairs for table in FOLDED if native in table]
+    for table, stand_in in added:
+        table[stand_in] = None
+    try:
+        yield
+    finally:
+        for table, stand_in in added:
+            table.pop(stand_in, None)
+
+
+def take_for_constants(kind: type) -> None:
+    """Objects of this type are constants of a graph, as a device and its properties are."""
+    dynamo_utilities.common_constant_types.add(kind)
+    builder: Any = dynamo_builder.SourcelessBuilder
+    builder._type_handlers[kind] = builder._type_handlers[torch.device]
 
 
 class Stepped:

@@ -60,6 +60,7 @@ def apply(stand_ins: Iterable[StandIn]) -> Iterator[None]:
         for stand_in in stand_ins:
             before = vars(stand_in.owner).get(stand_in.name, _ABSENT)
             value = as_function(stand_in.value)
+            name_after(value, stand_in)
             each = (stand_in.owner, stand_in.name, before, value)
             replaced.append(each)
             _active[id(each)] = each
@@ -120,6 +121,14 @@ def turn(replaced: Iterable[Replaced], *, native: bool) -> None:
 def active() -> list[Replaced]:
     """All that is replaced now and was there before."""
     return [each for each in _active.values() if each[2] is not _ABSENT]
+
+
+def name_after(value: Any, stand_in: StandIn) -> None:
+    """A nameless function has the name of what it stands for: the compiler's messages say it."""
+    if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
+        owner = getattr(stand_in.owner, "__name__", "")
+        value.__name__ = stand_in.name
+        value.__qualname__ = f"{owner}.{stand_in.name}" if owner else stand_in.name
 
 
 def as_function(value: Any) -> Any:

@@ -51,6 +51,21 @@ def test_a_device_without_a_number_is_the_current_gpu() -> None:
     assert not any("graph break" in text or "eagerly" in text for text in notes), notes
 
 
+def test_what_is_known_of_the_gpu_is_a_constant_of_the_graph() -> None:
+    """It was a graph break: Dynamo did not know what stands in for these functions."""
+
+    def scaled(x: Tensor) -> Tensor:
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            x = x * torch.cuda.get_device_properties(0).multi_processor_count
+        return x + torch.cuda.current_device()
+
+    def script() -> None:
+        torch.compile(scaled, fullgraph=True)(torch.ones(SIZE, device="cuda"))
+
+    notes = [note.text for note in traced(script).notes]
+    assert not any("graph break" in text or "eagerly" in text for text in notes), notes
+
+
 def test_a_number_written_to_a_place_fills_it() -> None:
     """It was a tensor of the GPU first, which was copied."""
 

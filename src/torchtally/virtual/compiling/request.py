@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torchtally.virtual.compiling.eager import EagerModule, eagerly
 from torchtally.virtual.compiling.padding import PaddingChoice
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.extensions.triton_driver import TritonDriver
+from torchtally.virtual.shown_properties import ShownProperties
 from torchtally.virtual.stand_ins import (
     StandIn,
     active,
@@ -141,9 +143,12 @@ class Compiling:
         self.stack.enter_context(compiler.settings())
         self.stack.enter_context(compiler.decomposing_as_on_gpu())
         # Before any function is taken for another, which adds to them.
+        folded = folded_functions(compiler)
         self.stack.enter_context(
-            apply([instead_of(compiler.RULES, rules(getattr(*compiler.RULES)))])
+            apply([instead_of(compiler.RULES, rules(getattr(*compiler.RULES), folded))])
         )
+        self.stack.enter_context(compiler.folding_too(folded))
+        compiler.take_for_constants(ShownProperties)
         compiler.skip_modules(own_code.ROOMS)
         for function in own_code.uncompiled:
             compiler.skip_whole(function)
@@ -240,8 +245,10 @@ def is_eager(backend: Any) -> bool:
     return EAGER in (backend, getattr(backend, "__name__", None))
 
 
-def rules(native: Any) -> Callable[[], Any]:
-    """Dynamo's, of torch's own functions: never of what stands in their places."""
+def rules(native: Any, folded: Sequence[tuple[Any, Any]]) -> Callable[[], Any]:
+    """Dynamo's, of torch's own functions: of what stands in their places, where it calls them
+    while it traces, too. `torch.cuda.is_available()` is a constant of a graph.
+    """
     known: dict[Any, Any] = {}
 
     @functools.cache
@@ -249,9 +256,19 @@ def rules(native: Any) -> Callable[[], Any]:
         with suspended():
             native.cache_clear()
             known.update(native())
+        known.update((stand_in, known[each]) for each, stand_in in folded if each in known)
         return known
 
     return read
+
+
+def folded_functions(compiler: Any) -> list[tuple[Any, Any]]:
+    """(native, stand-in) of functions whose answers are constants of a graph."""
+    return [
+        (native, stand_in)
+        for _, _, native, stand_in in active()
+        if isinstance(native, (BuiltinFunctionType, FunctionType)) and compiler.is_folded(native)
+    ]
 
 
 def replaced_functions() -> list[tuple[Any, Any]]:
