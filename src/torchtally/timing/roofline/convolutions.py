@@ -13,10 +13,10 @@ Chetlur et al., arXiv:1410.0759): per group,
 Tensor cores take channels in eights (in TF32 in fours: here as eights); fewer are padded (the same
 guide, "Channels In And Out"). They read channels last. Tensors in PyTorch's usual layout are
 brought into that one first and the result back, by kernels of their own, and so is the bias added
-(`conversions.py`). A depthwise convolution (one channel per group) has no product worth the name:
-it goes by bytes. float32 uses TF32 where the call carries
-("allow_tf32", True), as it does unless the script said otherwise (torch.backends.cudnn.allow_tf32
-is true by default). Winograd's and FFT's algorithms, which multiply less, are not modelled.
+(`conversions.py`). Depthwise convolutions (one channel per group) are in `depthwise.py`. float32
+uses TF32 where the call carries ("allow_tf32", True), as it does unless the script said otherwise
+(torch.backends.cudnn.allow_tf32 is true by default). Winograd's and FFT's algorithms, which
+multiply less, are not modelled.
 """
 
 from itertools import compress
@@ -30,10 +30,11 @@ from torchtally.timing.roofline.conversions import (
     conversions_s,
     padded_channels,
 )
+from torchtally.timing.roofline.depthwise import depthwise_kernel
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import DEPTH_BYTES, Product, product_dtype, product_s
-from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
 from torchtally.work.rule import integer, mask
@@ -98,17 +99,6 @@ def forward_input(call: Call) -> TensorSpec:
 
 def is_depthwise(call: Call, weight: TensorSpec) -> bool:
     return "depthwise" in call.name or (groups_of(call) > 1 and weight.shape[1] == 1)
-
-
-def depthwise_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
-    """By bytes, or by the vector units."""
-    peak = vector_peak_flop_per_s(call.tensor("weight").dtype, chip)
-    gradients = sum(gradient_flags(call)) if is_backward(call) else 1
-    return bound_kernel(
-        compute_s=cost.flops / peak if peak else 0.0,
-        memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
-        overhead_s=KERNEL_S * max(1, gradients),
-    )
 
 
 def gradient_flags(call: Call) -> tuple[bool, ...]:

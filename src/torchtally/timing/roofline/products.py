@@ -14,7 +14,7 @@ Not modelled: clocks that fall under load beyond what the chip's published ceili
 operands read from device memory more than once because the L2 cache is too small.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, gcd, inf, prod
@@ -33,6 +33,8 @@ from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
 from torchtally.work.rule import result
 
+Tile = tuple[int, int]
+
 MATRIX_TILES = (
     (256, 128),
     (128, 256),
@@ -46,10 +48,27 @@ MATRIX_TILES = (
 """For tensor cores: the tile sizes of cuBLAS that NVIDIA's guide lists, section 2.3. Names of
 later kernels show the same (nvjet_sm100_..._128x256_..., triton-lang/triton pull request 9044)."""
 
-VECTOR_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (32, 32))
-"""Without tensor cores: those in the names of cuBLAS's sgemm kernels (ampere_sgemm_128x64_nn)."""
+MATRIX_TILE_SHARES = dict.fromkeys(MATRIX_TILES, 1.0)
 
-BATCHED_VECTOR_TILES: dict[int, tuple[tuple[int, int], ...]] = {
+VECTOR_TILE_SHARES = {
+    (128, 128): 1.0,
+    (128, 64): 0.96,
+    (64, 128): 0.96,
+    (64, 64): 0.92,
+    (128, 32): 0.88,
+    (32, 128): 0.88,
+    (64, 32): 0.82,
+    (32, 64): 0.82,
+    (32, 32): 0.76,
+}
+"""Without tensor cores: the tiles in the names of cuBLAS's sgemm kernels (ampere_sgemm_128x64_tn),
+and what each reaches of the largest one's rate: a small tile takes in more numbers for every
+multiplication. Medians of the 9,400 float32 products above 0.15 ms on an A100 and a V100, once each
+multiprocessor's whole tiles are counted: 0.97, 0.92, 0.89, 0.82 and 0.76 of 16.9 TFLOP/s, and 0.96,
+0.90, 0.86, 0.81 and 0.57 of 13.2 (sitar-lab/NeuSight, scripts/asplos/data/dataset/train/collect/
+linear @6945927, kernels and grids in its columns; tests and benchmarks have none of these rows)."""
+
+BATCHED_VECTOR_TILES: dict[int, tuple[Tile, ...]] = {
     75: ((128, 64), (64, 64), (128, 32)),
     80: ((128, 128),),
     86: ((128, 128),),
@@ -67,6 +86,11 @@ A100 whitepaper, "Asynchronous Copy"). An estimate: products of K = 64 to 128 of
 reach 79 to 87 % of what long ones do on a V100, and all of it on two A100s."""
 
 SPLITS = (1, 2, 4, 8, 16, 32)
+
+UNSPLIT_TILES_EACH = 2
+"""Without tensor cores, since Ampere: with more of the smallest tiles than this for each
+multiprocessor, K is not split. Of those products on an A100, 1 % were, below it 73 %; a V100 splits
+a quarter of the largest (`VECTOR_TILE_SHARES` names the source)."""
 
 DEPTH_BYTES = 64
 """Of each row of A and B, what one step over K takes in: 32 elements of 16 bits, as in CUTLASS's
@@ -181,9 +205,10 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
         return product.flops / rate, 1
     least_s = best_s = inf
     best_launches = 1
-    for m, n in tiles_of(product, chip):
-        for splits in SPLITS if product.batch == 1 else SPLITS[:1]:
-            found_s = tiled_s(product, (m, n), splits, rate, chip)
+    splits_tried = splits_of(product, chip)
+    for tile, share in tile_shares(product, chip).items():
+        for splits in splits_tried:
+            found_s = tiled_s(product, tile, splits, share * rate, chip)
             if splits > 1:
                 found_s += partial_sums_s(product, splits, chip)
             whole_s = max(found_s, memory_s) + KERNEL_S * (splits > 1)
@@ -202,17 +227,30 @@ def alignment_share(product: Product, chip: Chip) -> float:
     return UNALIGNED_SHARES_SINCE_HOPPER[max(2, found_bytes)]
 
 
-def tiles_of(product: Product, chip: Chip) -> tuple[tuple[int, int], ...]:
-    """Those that the library chooses from."""
+def tile_shares(product: Product, chip: Chip) -> Mapping[Tile, float]:
+    """Tiles that the library chooses from, and what each reaches of the best rate."""
     if uses_matrix_unit(product.dtype, chip):
-        return MATRIX_TILES
+        return MATRIX_TILE_SHARES
     if product.batch > 1 and chip.compute_capability is not None:
         major, minor = chip.compute_capability
-        return BATCHED_VECTOR_TILES.get(10 * major + minor, VECTOR_TILES)
-    return VECTOR_TILES
+        batched = BATCHED_VECTOR_TILES.get(10 * major + minor, tuple(VECTOR_TILE_SHARES))
+        return {tile: VECTOR_TILE_SHARES[tile] for tile in batched}
+    return VECTOR_TILE_SHARES
 
 
-def tiled_s(product: Product, tile: tuple[int, int], splits: int, rate: float, chip: Chip) -> float:
+def splits_of(product: Product, chip: Chip) -> tuple[int, ...]:
+    """Into how many parts of K the library may cut it."""
+    assert chip.multiprocessors is not None
+    if product.batch > 1:
+        return SPLITS[:1]
+    if uses_matrix_unit(product.dtype, chip) or (chip.compute_capability or (8, 0)) < (8, 0):
+        return SPLITS
+    m, n = min(VECTOR_TILE_SHARES)
+    smallest = ceil(product.M / m) * ceil(product.N / n)
+    return SPLITS if smallest <= UNSPLIT_TILES_EACH * chip.multiprocessors else SPLITS[:1]
+
+
+def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) -> float:
     """Waves of whole tiles, at `rate` FLOP/s of the whole chip, and one filling of the pipeline."""
     assert chip.multiprocessors is not None
     m, n = tile
