@@ -98,9 +98,19 @@ default for Volta and Turing (64 for Ampere, default_gemm_configuration.h). K is
 steps."""
 
 STAGES = 4
-"""Steps on their way from memory at once: the pipeline's length, which passes before the first
-multiplication. An estimate for all chips: by the same defaults 2 steps of 32 elements (Volta,
-Turing) or 3 of 64 (Ampere), so 64 or 192 elements; here 128."""
+"""Steps on their way from memory at once since Ampere: the pipeline's length, which passes before
+the first multiplication. By the same defaults 3 steps of 64 elements, so 192; here 128."""
+
+STAGES_BEFORE_AMPERE = 1
+"""The same where loads do not go on beside the arithmetic by themselves: the next step's numbers
+are on their way while the last one's are multiplied. On a V100 (2560, K) @ (K, 128) in float16
+takes 27 to 67 us for K from 1536 to 4096, 0.5 us for each 32 (Baidu's DeepBench, results/train/
+DeepBench_NV_V100.xlsx @da81ba78, whose rows have no part in tests or benchmarks)."""
+
+MIN_SPLIT_TERMS = 1024
+"""Of K, what cuBLAS leaves each split with tensor cores before Ampere: of its 70 products with up
+to 1000 columns that table has 0.78 of the measured time in the median with any split, and 0.91 with
+these."""
 
 LOAD_S = 0.5e-6
 """From asking for a step's numbers to having them: an estimate, the middle of what a V100's device
@@ -243,11 +253,23 @@ def splits_of(product: Product, chip: Chip) -> tuple[int, ...]:
     assert chip.multiprocessors is not None
     if product.batch > 1:
         return SPLITS[:1]
-    if uses_matrix_unit(product.dtype, chip) or (chip.compute_capability or (8, 0)) < (8, 0):
+    is_matrix = uses_matrix_unit(product.dtype, chip)
+    if not is_asynchronous(chip) and is_matrix:
+        return tuple(n for n in SPLITS if n == 1 or product.K >= n * MIN_SPLIT_TERMS)
+    if is_matrix or not is_asynchronous(chip):
         return SPLITS
     m, n = min(VECTOR_TILE_SHARES)
     smallest = ceil(product.M / m) * ceil(product.N / n)
     return SPLITS if smallest <= UNSPLIT_TILES_EACH * chip.multiprocessors else SPLITS[:1]
+
+
+def stages_of(chip: Chip) -> int:
+    return STAGES if is_asynchronous(chip) else STAGES_BEFORE_AMPERE
+
+
+def is_asynchronous(chip: Chip) -> bool:
+    """Loads go on beside the arithmetic by themselves: since Ampere."""
+    return (chip.compute_capability or (8, 0)) >= (8, 0)
 
 
 def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) -> float:
@@ -259,18 +281,19 @@ def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) 
     units = product.batch * ceil(product.M / m) * ceil(product.N / n) * splits
     waves = ceil(units / chip.multiprocessors)
     steps = ceil(ceil(product.K / depth) / splits)
-    step_s = max(2 * m * n * depth * chip.multiprocessors / rate, LOAD_S / STAGES)
+    stages = stages_of(chip)
+    step_s = max(2 * m * n * depth * chip.multiprocessors / rate, LOAD_S / stages)
     if chip.boost_clock_hz is not None:
         taken_in_bytes = (m + n) * depth * product.itemsize_bytes / packed
         step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * chip.boost_clock_hz))
     if product.piece_bytes < DEPTH_BYTES:
         pieces = max(m, n) * ceil(DEPTH_BYTES / product.piece_bytes)
         step_s = max(step_s, pieces * PIECE_S)
-    return (waves * (steps + synchronous_steps(product, chip)) + STAGES) * step_s
+    return (waves * (steps + synchronous_steps(product, chip)) + stages) * step_s
 
 
 def synchronous_steps(product: Product, chip: Chip) -> int:
-    if uses_matrix_unit(product.dtype, chip) or (chip.compute_capability or (8, 0)) >= (8, 0):
+    if uses_matrix_unit(product.dtype, chip) or is_asynchronous(chip):
         return 0
     return SYNCHRONOUS_STEPS
 
