@@ -12,8 +12,11 @@ from torchtally.timing.roofline.products import (
     STAGES,
     UNALIGNED_SHARE,
     Product,
+    epilogue_s,
     product_s,
     products_of,
+    splits_of,
+    tile_shares,
     tiled_s,
     with_bias_s,
 )
@@ -103,9 +106,9 @@ def test_float32_uses_tensor_cores_only_when_allowed() -> None:
 
 
 def test_unaligned_rows_run_at_half_the_rate() -> None:
-    # GPT-2's vocabulary, 50257 and padded
-    odd = kernel_of(mm(8192, 768, 50257, "bfloat16"), chip("A100-SXM")).seconds
-    padded = kernel_of(mm(8192, 768, 50304, "bfloat16"), chip("A100-SXM")).seconds
+    # GPT-2's vocabulary, 50257 and padded; so many terms that writing the result counts little
+    odd = kernel_of(mm(8192, 8192, 50257, "bfloat16"), chip("A100-SXM")).seconds
+    padded = kernel_of(mm(8192, 8192, 50304, "bfloat16"), chip("A100-SXM")).seconds
     assert odd / padded == pytest.approx(1 / UNALIGNED_SHARE, rel=0.1)
 
 
@@ -200,3 +203,53 @@ def test_a_shallow_float32_product_waits_for_its_loads_before_ampere() -> None:
     }
     assert times[V100.name][1] / times[V100.name][0] == pytest.approx(9 / 5, rel=0.01)
     assert times[A100.name][1] / times[A100.name][0] == pytest.approx(8 / 4, rel=0.01)
+
+
+def test_a_small_float32_tile_reaches_less() -> None:
+    """A tile of 32 x 32 takes 1/16 of the steps' FLOPs at 0.76 of the rate."""
+    A100 = chip("A100-PCIe")
+    product = Product(1, 128 * 108, 128, 65536, "float32", 4)
+    shares = tile_shares(product, A100)
+    small, large = (
+        tiled_s(product, tile, 1, shares[tile] * 17e12, A100) for tile in ((32, 32), (128, 128))
+    )
+    assert (128, 128) in shares
+    assert (64, 64) not in shares
+    assert small / large == pytest.approx(1 / 0.76, rel=0.02)
+
+
+def test_ampere_splits_k_in_float32_only_where_tiles_are_few() -> None:
+    few = Product(1, 32 * 108, 32 * 2, 4096, "float32", 4)
+    more = Product(1, 32 * 108, 32 * 3, 4096, "float32", 4)
+    assert max(splits_of(few, chip("A100-PCIe"))) > 1
+    assert splits_of(more, chip("A100-PCIe")) == (1,)
+    assert max(splits_of(more, chip("V100-PCIe-32GB"))) > 1
+
+
+@pytest.mark.parametrize(
+    ("M", "K", "published_us"), [(1760, 1760, 31), (2048, 2048, 31), (3072, 1024, 24)]
+)
+def test_few_columns_wait_for_each_step_before_ampere(M: int, K: int, published_us: float) -> None:
+    """(M, K) @ (K, 128) in float16 on a V100 (baidu-research/DeepBench, DeepBench_NV_V100.xlsx)."""
+    kernel = kernel_of(mm(M, K, 128), chip("V100-SXM-16GB"))
+    assert 1e6 * kernel.seconds == pytest.approx(published_us, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("M", "K", "N", "published_ms"),
+    [(3072, 1024, 48000, 3.168), (4608, 1536, 48000, 6.811), (7680, 2560, 24000, 9.009),
+     (4096, 4096, 7000, 2.092), (1024, 2048, 48000, 1.881)],
+)  # fmt: skip
+def test_results_are_written_after_the_arithmetic_before_hopper(
+    M: int, K: int, N: int, published_ms: float
+) -> None:
+    """In float16 on a V100 (baidu-research/DeepBench, DeepBench_NV_V100.xlsx)."""
+    kernel = kernel_of(mm(M, K, N), chip("V100-SXM-16GB"))
+    assert 1e3 * kernel.seconds == pytest.approx(published_ms, rel=0.08)
+
+
+def test_hopper_writes_its_results_beside_the_arithmetic() -> None:
+    product = Product(1, 8192, 8192, 1024, "bfloat16", 2)
+    assert epilogue_s(product, chip("H100-SXM")) == 0.0
+    assert epilogue_s(product, chip("A100-SXM")) > 0.0
+    assert epilogue_s(Product(1, 8192, 8192, 1024, "float32", 4), chip("A100-SXM")) == 0.0

@@ -68,6 +68,9 @@ multiprocessor's whole tiles are counted: 0.97, 0.92, 0.89, 0.82 and 0.76 of 16.
 0.90, 0.86, 0.81 and 0.57 of 13.2 (sitar-lab/NeuSight, scripts/asplos/data/dataset/train/collect/
 linear @6945927, kernels and grids in its columns; tests and benchmarks have none of these rows)."""
 
+VECTOR_TILES = tuple(tile for tile in VECTOR_TILE_SHARES if tile != (64, 64))
+"""Of one product: the other is taken for 20 of those 9,400."""
+
 BATCHED_VECTOR_TILES: dict[int, tuple[Tile, ...]] = {
     75: ((128, 64), (64, 64), (128, 32)),
     80: ((128, 128),),
@@ -152,6 +155,14 @@ whose 141 rows fill 55 % of two tiles (profiles by PyTorch 2.6 in AMD-AGI/TraceL
 estimate, as before Hopper."""
 
 
+EPILOGUE_PASSES = 1.8
+"""What writing a result takes with tensor cores before Hopper, over writing as many bytes alone: a
+fit. A tile's writing overlaps with another tile's arithmetic only where a multiprocessor holds
+both, and large tiles fill it; Hopper's persistent kernels write while they multiply (CUTLASS, "Efficient
+GEMM in CUDA", "Warp Specialization"). On a V100 (M, K) @ (K, N) of 0.2 to 2 TFLOP reach 95, 100,
+106, 105, 107 and 112 TFLOP/s for K = 1024, 1536, 2048, 2560, 2816 and 4096 (DeepBench, as above):
+119 TFLOP/s, and 2.2 ps for each element of the result."""
+
 BIAS_S = 2e-6
 """Of a linear layer that cuBLASLt computes on Hopper and later, beside its product: a fit. Few rows
 take 5.8 to 8.7 us with a bias and 2.8 to 4.7 without, and (5185, 1024) @ (1024, 1024) takes 21.8
@@ -187,9 +198,18 @@ def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     for product in products:
         found_s, found_launches = product_s(product, chip, memory_s / len(products))
-        compute_s += found_s
+        compute_s += found_s + epilogue_s(product, chip)
         overhead_s += KERNEL_S * found_launches
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
+
+
+def epilogue_s(product: Product, chip: Chip) -> float:
+    """Seconds in which tensor cores wait for their results to be written, before Hopper."""
+    is_overlapped = (chip.compute_capability or (9, 0)) >= (9, 0)
+    if is_overlapped or not uses_matrix_unit(product.dtype, chip):
+        return 0.0
+    result_bytes = product.batch * product.M * product.N * product.itemsize_bytes
+    return EPILOGUE_PASSES * result_bytes / bandwidth_bytes_per_s(chip)
 
 
 def with_bias_s(call: Call, chip: Chip) -> float:
@@ -241,11 +261,11 @@ def tile_shares(product: Product, chip: Chip) -> Mapping[Tile, float]:
     """Tiles that the library chooses from, and what each reaches of the best rate."""
     if uses_matrix_unit(product.dtype, chip):
         return MATRIX_TILE_SHARES
+    tiles = VECTOR_TILES
     if product.batch > 1 and chip.compute_capability is not None:
         major, minor = chip.compute_capability
-        batched = BATCHED_VECTOR_TILES.get(10 * major + minor, tuple(VECTOR_TILE_SHARES))
-        return {tile: VECTOR_TILE_SHARES[tile] for tile in batched}
-    return VECTOR_TILE_SHARES
+        tiles = BATCHED_VECTOR_TILES.get(10 * major + minor, tuple(VECTOR_TILE_SHARES))
+    return {tile: VECTOR_TILE_SHARES[tile] for tile in tiles}
 
 
 def splits_of(product: Product, chip: Chip) -> tuple[int, ...]:
@@ -255,7 +275,7 @@ def splits_of(product: Product, chip: Chip) -> tuple[int, ...]:
         return SPLITS[:1]
     is_matrix = uses_matrix_unit(product.dtype, chip)
     if not is_asynchronous(chip) and is_matrix:
-        return tuple(n for n in SPLITS if n == 1 or product.K >= n * MIN_SPLIT_TERMS)
+        return tuple(n for n in SPLITS if n == 1 or n * MIN_SPLIT_TERMS <= product.K)
     if is_matrix or not is_asynchronous(chip):
         return SPLITS
     m, n = min(VECTOR_TILE_SHARES)

@@ -51,11 +51,14 @@ class Sustained:
     """For one FLOP there. None: no chip of the family was seen at its limit of power."""
     matrix_joules: float | None = None
     """For one FLOP of 16 bits in the matrix units."""
+    matrix_share: float = SHARE_OF_PEAK
+    """Of the promised rate inside the matrix units."""
 
 
 FAMILIES: dict[tuple[int, int], Sustained] = {
     # A V100 PCIe: 13.3 of 14 TFLOP/s (sitar-lab/NeuSight @6945927, linear layers above 1 ms).
-    (7, 0): Sustained(float32_share=0.95),
+    # A V100 SXM: 119 of 125 with tensor cores, but for writing results (products.py).
+    (7, 0): Sustained(float32_share=0.95, matrix_share=0.95),
     # An A100 PCIe: 17.6 of 19.5 at 2048 cubed (triton-lang/triton issue 2491), and with 300 W 19 at
     # best (chsasank/device-benchmarks), 252.9 in bfloat16 (stas00/ml-engineering).
     (8, 0): Sustained(0.90, 300 / 19e12, 300 / 252.9e12),
@@ -91,7 +94,7 @@ def sustained_flop_per_s(dtype: str, promised_flop_per_s: float, chip: Chip) -> 
     if dtype == "float32":
         share, joules = family.float32_share, family.float32_joules
     else:
-        share = HALVED_SHARE if is_halved(dtype, chip) else SHARE_OF_PEAK
+        share = HALVED_SHARE if is_halved(dtype, chip) else family.matrix_share
         joules = matrix_joules(dtype, family)
     if joules is None or chip.tdp_watts is None:
         return share * promised_flop_per_s
