@@ -332,9 +332,10 @@ def test_delays() -> None:
     same(scaled_s(10, 3, 2), 10 * 3 / 2)
     same(delays.contention_s(0.2, 5, 2), 0.2 * (5 - 2))
     same(delays.contention_s(0.2, 2, 5), 0)
-    same(delays.host_s(139, 0, 10, 1e-3, 1), 139 * 10 * 1e-3 - 1)
-    same(delays.host_s(139, 0, 10, 1e-3, 2), 0)
-    same(delays.host_s(139, 60, 10, 1e-3, 2), 60 * 10 * 1e-3)
+    same(delays.host_s(139, 0, 10, 1e-3, 1), (1.39**4 + 1**4) ** 0.25 - 1)
+    same(delays.host_s(139, 0, 10, 1e-3, 2), (1.39**4 + 2**4) ** 0.25 - 2)
+    same(delays.host_s(139, 60, 10, 1e-3, 2), 60 * 10 * 1e-3 + (1.39**4 + 2**4) ** 0.25 - 2)
+    same(delays.host_s(139, 60, 10, 0, 2), 0)
     same(communication.paced_s(9, 0.9, 8, 0.5), 9 / 0.9 + 8 * 0.5)
 
 
