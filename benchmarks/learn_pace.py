@@ -2,9 +2,10 @@
 
 Shares of products and passes: on a grid of 5 %, the least mean of |log(predicted / published)| over
 llm-foundry and vTrain on many nodes. The host: of vTrain's single node, rows whose kernels take
-less than 45 % of the published time, as seconds for each layer and each micro-batch of a stage. The
-share of links and the time of a message are from nccl-tests that are not in this repository
-(VIA-Research/vTrain @f8dda84, trace/a100/AR_GPU*_LUT, odd numbers of MiB).
+less than 45 % of the published time, as seconds for each layer and each micro-batch of a stage. How
+sharply the longer of host and device decides: all rows of a single node. The share of links and the
+time of a message are from nccl-tests that are not in this repository (VIA-Research/vTrain @f8dda84,
+trace/a100/AR_GPU*_LUT, odd numbers of MiB).
 
     python -m benchmarks.learn_pace
 """
@@ -14,13 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import log
 from statistics import mean
+from unittest.mock import patch
 
 from benchmarks.measuring import parser, show, write
 from benchmarks.published_trainings import SOURCES, Training, predicted, trainings
+from torchtally.plan.parallel import delays
 from torchtally.plan.parallel.pace import TYPICAL, Pace
 
 GRID = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 HOST_BOUND = 0.45
+TURNS_TRIED = (2, 3, 4, 5, 6, 8, 12)
 
 
 def half_a(is_one_node: bool) -> Iterator[Training]:
@@ -65,6 +69,16 @@ def shares() -> list[tuple[float, float, float, float]]:
     return sorted(found, key=lambda row: row[-1])
 
 
+def turns() -> list[tuple[float, int]]:
+    """(mean |log ratio|, `delays.TURNS`), the best first."""
+    rows = list(half_a(is_one_node=True))
+    found = []
+    for tried in TURNS_TRIED:
+        with patch.object(delays, "TURNS", tried):
+            found.append((log_error(rows, TYPICAL), tried))
+    return sorted(found)
+
+
 def host() -> tuple[float, float, int]:
     """Seconds for each layer and for each micro-batch of a stage, and rows they are from.
 
@@ -103,7 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         f"host, {count} rows: {layer_s * 1e3:.2f} ms a layer, {round_s * 1e3:.2f} ms a micro-batch"
     )
-    write(args.json, {"shares": found, "layer_s": layer_s, "round_s": round_s})
+    tried = turns()
+    print("turns: " + ", ".join(f"{power} {error:.4f}" for error, power in tried))
+    write(args.json, {"shares": found, "layer_s": layer_s, "round_s": round_s, "turns": tried})
     return 0
 
 

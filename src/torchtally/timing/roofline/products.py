@@ -108,7 +108,7 @@ STAGES_BEFORE_AMPERE = 1
 """The same where loads do not go on beside the arithmetic by themselves: the next step's numbers
 are on their way while the last one's are multiplied. On a V100 (2560, K) @ (K, 128) in float16
 takes 27 to 67 us for K from 1536 to 4096, 0.5 us for each 32 (Baidu's DeepBench, results/train/
-DeepBench_NV_V100.xlsx @da81ba78, whose rows have no part in tests or benchmarks)."""
+DeepBench_NV_V100.xlsx @da81ba78)."""
 
 MIN_SPLIT_TERMS = 1024
 """Of K, what cuBLAS leaves each split with tensor cores before Ampere: of its 70 products with up
