@@ -248,8 +248,10 @@ def test_results_are_written_after_the_arithmetic_before_hopper(
     assert 1e3 * kernel.seconds == pytest.approx(published_ms, rel=0.08)
 
 
-def test_hopper_writes_its_results_beside_the_arithmetic() -> None:
+def test_hopper_and_halved_rates_write_their_results_beside_the_arithmetic() -> None:
     product = Product(1, 8192, 8192, 1024, "bfloat16", 2)
     assert epilogue_s(product, chip("H100-SXM")) == 0.0
+    assert epilogue_s(product, chip("RTX-3090")) == 0.0
+    assert epilogue_s(product, chip("RTX-A6000")) > 0.0
     assert epilogue_s(product, chip("A100-SXM")) > 0.0
     assert epilogue_s(Product(1, 8192, 8192, 1024, "float32", 4), chip("A100-SXM")) == 0.0
