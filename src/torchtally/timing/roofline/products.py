@@ -161,9 +161,9 @@ fit. A tile's writing overlaps with another tile's arithmetic only where a multi
 both, and large tiles fill it; Hopper's persistent kernels write while they multiply (CUTLASS,
 "Efficient GEMM in CUDA", "Warp Specialization"). On a V100 (M, K) @ (K, N) of 0.2 to 2 TFLOP reach
 95, 100, 106, 105, 107 and 112 TFLOP/s for K = 1024, 1536, 2048, 2560, 2816 and 4096 (DeepBench, as
-above): 119 TFLOP/s, and 4.4 ps for each element of the result. GeForce's halved rate hides it, as it
-does rows that are not aligned: its multipliers wait anyway (so it is in timm's forward passes of
-transformers on an RTX 3090 and 4090, 1.0 to 1.1 without it and 1.0 to 1.3 with it)."""
+above): 119 TFLOP/s, and 4.4 ps for each element of the result. GeForce's halved rate hides it, as
+it does rows that are not aligned: its multipliers wait anyway (so it is in timm's forward passes
+of transformers on an RTX 3090 and 4090, 1.0 to 1.1 without it and 1.0 to 1.3 with it)."""
 
 BIAS_S = 2e-6
 """Of a linear layer that cuBLASLt computes on Hopper and later, beside its product: a fit. Few rows
