@@ -83,8 +83,8 @@ def is_by_cudnn(call: Call) -> bool:
         return True
     # One dimension is taken as two, of which the first has one position.
     height, width = (1, *source.shape[2:])[-2:]
-    steps = call.literal("stride") or (1,)
-    dilations = call.literal("dilation") or (1,)
+    steps = integers(call, "stride") or (1,)
+    dilations = integers(call, "dilation")
     return (
         source.dtype == "float16"
         and source.shape[1] >= CUDNN_MIN_CHANNELS
