@@ -17,7 +17,7 @@ from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
-from torchtally.work.rule import mask
+from torchtally.work.rule import integers, mask
 
 TAPS_PER_CLOCK = 7.3
 """Filter positions that a multiprocessor does in a clock: a fit. On an RTX 2080 Ti by PyTorch 1.9
