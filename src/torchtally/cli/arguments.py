@@ -95,7 +95,7 @@ class TrainParser(Parser):
     """Takes the command's own options, CONFIG and `--key value` changes of the config in any order.
 
     Before CONFIG, the value of a key cannot be told from CONFIG by its place, so CONFIG must end
-    in .toml there.
+    in .toml there, or stand behind `--`.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -108,6 +108,9 @@ class TrainParser(Parser):
         changes: list[str] = []
         rest = iter(args)
         for arg in rest:
+            if arg == "--":
+                (changes if config else config).extend(islice(rest, 1))
+                continue
             option = self._option_string_actions.get(arg.partition("=")[0])
             is_help = isinstance(option, argparse._HelpAction)
             if option is not None and not (is_help and config):  # behind CONFIG, help on its keys

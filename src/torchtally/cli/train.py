@@ -36,7 +36,8 @@ examples:
   tally train CONFIG --help                              every key of a config
 
 --key value changes a key of the config (--model.layers 6, --log.folder runs/other).
-Options and keys may stand before or after CONFIG; before it, CONFIG ends in .toml.
+Options and keys may stand before or after CONFIG; before it, CONFIG ends in .toml,
+or stands behind --.
 
 Checkpoints are below `checkpoints` in the run's folder. SIGTERM, Ctrl-C and SIGHUP
 save and exit with 143, 130 and 129; another one after a second exits immediately.
