@@ -51,7 +51,7 @@ def _replace(place: int, name: str, parts: Iterable[bytes]) -> None:
     except BaseException:
         os.unlink(new, dir_fd=place)
         raise
-    _sync_directory(place)
+    sync_directory(place)
 
 
 def _keep_mode(place: int, name: str, handle: int) -> None:
@@ -64,7 +64,8 @@ def _keep_mode(place: int, name: str, handle: int) -> None:
         os.fchmod(handle, stat.S_IMODE(before.st_mode))
 
 
-def _sync_directory(place: int) -> None:
+def sync_directory(place: int) -> None:
+    """Make the names in an open directory durable, on file systems that can."""
     try:
         os.fsync(place)
     except OSError as error:

@@ -7,11 +7,13 @@ files are created with O_EXCL, and symbolic links are not followed.
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from torchtally.atomic import sync_directory
 from torchtally.checkpoints.closing import Closing
 from torchtally.errors import CheckpointError
 from torchtally.units import format_bytes
@@ -69,12 +71,9 @@ class Directory(Closing):
         """The size of a regular file. Raises CheckpointError for anything else."""
         path = self.path / name
         with explain_os_errors(path, "read"):
-            status = self._status(name)
+            status = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
         _check_plain(path, status)
         return status.st_size
-
-    def _status(self, name: str) -> os.stat_result:
-        return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
 
     def write(self, name: str, parts: Iterable[Bytes], size_bytes: int) -> None:
         """Write a new file; durable when this returns. `size_bytes` is for the error message."""
@@ -114,20 +113,13 @@ class Directory(Closing):
     def sync(self) -> None:
         """Make names created or changed in this directory durable."""
         with explain_os_errors(self.path, "flushed to the disk"):
-            sync_handle(self._handle)
+            sync_directory(self._handle)
 
     def remove(self, name: str) -> None:
         """Remove a directory and its contents; links in it are removed, not followed."""
-        with self.inner(name) as inner:
-            for key in inner.names():
-                with explain_os_errors(inner.path / key, "removed"):
-                    if stat.S_ISDIR(inner._status(key).st_mode):
-                        inner.remove(key)
-                    else:
-                        os.unlink(key, dir_fd=inner._handle)
         with explain_os_errors(self.path / name, "removed"):
             try:
-                os.rmdir(name, dir_fd=self._handle)
+                shutil.rmtree(name, dir_fd=self._handle)
             except OSError as error:
                 # NFS keeps .nfs... for a file that is still open somewhere: the next start removes
                 # it.
@@ -232,16 +224,6 @@ def _write_all(handle: int, part: Bytes) -> None:
 def _sync(path: Path) -> None:
     handle = os.open(path, _DIRECTORY)
     try:
-        sync_handle(handle)
+        sync_directory(handle)
     finally:
         os.close(handle)
-
-
-def sync_handle(handle: int) -> None:
-    """Make the names in an open directory durable, on file systems that can."""
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        # Some file systems cannot fsync a directory and return EINVAL; its files are flushed.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise

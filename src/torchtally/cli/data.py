@@ -139,6 +139,8 @@ def _add_show(commands: Any) -> None:
 
 def prepare(args: argparse.Namespace) -> int:
     """Make the folder, and say what is in it."""
+    from msgspec import to_builtins
+
     from torchtally.report.tokens import prepared_text
     from torchtally.train.data.prepare import PrepareRequest
     from torchtally.train.data.prepare import prepare as make
@@ -163,7 +165,7 @@ def prepare(args: argparse.Namespace) -> int:
             status.show(text, share=done_bytes / all_bytes)
 
         prepared = make(preparation, show_read)
-    description, skipped = prepared.description.document(), prepared.skipped
+    description, skipped = to_builtins(prepared.description), prepared.skipped
     emit(prepared_text(args.out, description, skipped=skipped, replaced=prepared.replaced))
     return 0
 

@@ -3,6 +3,7 @@
 Axes: `batch` rows, `sequence` tokens, `width` features.
 """
 
+import os
 import sysconfig
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,20 +22,15 @@ from torchtally.errors import UsageError
 from torchtally.train.code import call, fingerprint_of, loss_of, module_of
 from torchtally.train.config import STDLIB, TrainConfig
 from torchtally.train.data.batches import batch_at, batches
-from torchtally.train.data.description import BYTE_TOKENIZER, Description, description_in
 from torchtally.train.data.description import NAME as DESCRIPTION
-from torchtally.train.data.files import open_tokens, shards, token_files
+from torchtally.train.data.description import Description, description_in
+from torchtally.train.data.files import has_split, open_tokens, token_files
 from torchtally.train.data.fingerprint import Fingerprint, fingerprint
 from torchtally.train.data.order import Mixture, Order, OrderName, rows_of_rank
 from torchtally.train.data.prepare import PrepareRequest, is_current, prepare
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.data.token_data import Read, TokenData
-from torchtally.train.data.tokenizer import (
-    BytePairTokenizer,
-    ByteTokenizer,
-    Tokenizer,
-    tokenizer_text,
-)
+from torchtally.train.data.tokenizer import Tokenizer, tokenizer_json, tokenizer_of
 from torchtally.train.evaluation import Rows
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.huggingface import read_weights
@@ -255,23 +251,27 @@ class Language(Decoder):
     """Next-token prediction on text."""
 
     def __init__(self, config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> None:
-        self._closing = ExitStack()
         self._config = config
         rows_of_rank(config.batch, ranks.rank, ranks.size)  # before text is prepared
         sequence = config.tokens_of_sequence
         paths = (prepare_data(config, ranks),) if config.data.text else config.data.train
-        try:
+        with ExitStack() as self._closing:
             # Data before the model: report a bad file before minutes of initialisation.
             self._train = self._open(paths, "train", sequence)
             self._order = self._order_of(paths)
             self._validation = self._open_validation(paths, sequence)
-            self.tokenizer = _tokenizer(paths)
+            described = _first_description(paths)
+            self.tokenizer: Tokenizer | None = None
+            """Of the data, if it is known."""
+            start = config.data.document_start
+            if described is not None:
+                folder, description = described
+                self.tokenizer = tokenizer_of(tokenizer_json(folder, description), folder)
+                start = description.end_of_document if start is None else start
             self.fingerprints = ranks.run_on_first(self._fingerprints, "read the data")
             super().__init__(config, device, ranks)
-            self._mask_documents(_document_start(config, paths))
-        except BaseException:
-            self._closing.close()
-            raise
+            self._mask_documents(start)
+            self._closing = self._closing.pop_all()
 
     @contextmanager
     def batches(self, steps: range, device: torch.device) -> Iterator[Iterable[TrainBatch]]:
@@ -350,11 +350,7 @@ class Language(Decoder):
         files = self._config.data.validation
         if files:
             return self._open(files, "validation", sequence)
-        folders = [path for path, there in _descriptions(paths) if "validation" in there.splits]
-        folders += [
-            path for path in paths
-            if Path(path).is_dir() and not description_in(path) and shards(path, "validation")
-        ]  # fmt: skip
+        folders = [path for path in paths if has_split(path, "validation")]
         return self._open(folders, "validation", sequence) if folders else None
 
 
@@ -412,26 +408,9 @@ def stdlib() -> list[str]:
     return sorted(str(path) for path in folder.iterdir() if path.name not in INSTALLED)
 
 
-def _descriptions(paths: Iterable[str]) -> Iterator[tuple[str, Description]]:
-    """The folders among the paths that have a description, with it."""
-    for path in paths:
-        description = description_in(path) if Path(path).is_dir() else None
-        if description is not None:
-            yield path, description
-
-
-def _document_start(config: TrainConfig, paths: Iterable[str]) -> int | None:
-    """The id that ends a document; None if unknown."""
-    if config.data.document_start is not None:
-        return config.data.document_start
-    return next((there.end_of_document for _, there in _descriptions(paths)), None)
-
-
-def _tokenizer(paths: Iterable[str]) -> Tokenizer | None:
-    """The tokenizer of the data; None if unknown."""
-    for path, description in _descriptions(paths):
-        if description.tokenizer == BYTE_TOKENIZER:
-            return ByteTokenizer()
-        file = str(Path(path, description.tokenizer))
-        return BytePairTokenizer(tokenizer_text(file), place=file)
+def _first_description(paths: Iterable[str]) -> tuple[str, Description] | None:
+    """The first folder among the paths that has a description, with it."""
+    for path in filter(os.path.isdir, paths):
+        if (description := description_in(path)) is not None:
+            return path, description
     return None

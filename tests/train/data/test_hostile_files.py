@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.train.data.files import index, llm_c, npy
 from torchtally.errors import UsageError
-from torchtally.train.data.description import FORMAT, read_description
+from torchtally.train.data.description import read_description
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_file import LITTLE_ENDIAN, Format
 
@@ -97,7 +97,7 @@ KEYS = ("tokenizer", "vocabulary_size", "end_of_document", "dtype", "splits")
 @example({"tokenizer": "byte", "vocabulary_size": 1, "end_of_document": None, "dtype": [],
           "splits": {"a": 1}}, 1)  # fmt: skip
 def test_descriptions(fields: dict[str, object], version: int | None) -> None:
-    document = {"format": FORMAT, "format_version": version, **fields}
+    document = {"format": "torchtally tokens", "format_version": version, **fields}
     with tempfile.NamedTemporaryFile() as file:
         file.write(json.dumps(document).encode())
         file.flush()

@@ -23,6 +23,7 @@ import numpy as np
 
 from torchtally.errors import UsageError
 from torchtally.train.data import prepare as prepare_module
+from torchtally.train.data import writer
 from torchtally.train.data.description import NAME
 from torchtally.train.data.files import token_files
 from torchtally.train.data.prepare import PrepareRequest, prepare
@@ -168,4 +169,5 @@ def main(here: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[2:] == ["same-names"]:  # what the checks above are there to see
         setattr(prepare_module, "free_series", lambda _: "")  # noqa: B010
+        writer.NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_TRUNC
     main(Path(sys.argv[1]))

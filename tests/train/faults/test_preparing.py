@@ -192,7 +192,7 @@ def test_a_damaged_description_can_be_overwritten(tmp_path: Path, texts: tuple[P
     out = tmp_path / "out"
     prepare(wanted(old, out))
     (out / NAME).write_bytes((out / NAME).read_bytes()[:-20])
-    with pytest.raises(UsageError, match="not JSON"):
+    with pytest.raises(UsageError, match="not a whole description"):
         prepare(PrepareRequest((str(new),), str(out)))
     prepare(wanted(new, out))
     assert text_in(out) == NEW

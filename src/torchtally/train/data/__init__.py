@@ -9,7 +9,7 @@
     order        the windows of a step's batch: a pure function of (seed, step)
     ring         batches prefetched by a thread and moved to the device
     batches      all of these, for a training loop
-    prepare      text to token files               texts, tokenizer, writer, replacing   its parts
+    prepare      text to token files               texts, tokenizer, writer   its parts
 
 Nothing is unpickled: a `meta.pkl` beside a file is ignored.
 """

@@ -36,44 +36,23 @@ def check_tokens(
     """
     looked_at = 0
     for number, file in enumerate(files):
-        halves = _Halves(vocabulary_size >> (8 * file.token_bytes))
+        seen = low = high = 0
         for first, ids in _read(file, _places(file, (seed, number), is_whole=is_whole)):
-            halves.see(ids)
             if int(ids.max()) >= vocabulary_size or int(ids.min()) < 0:
                 raise UsageError(_complaint(file, first, ids, vocabulary_size))
-            looked_at += len(ids)
-        if file.format is Format.RAW and file.tokens % 2 == 0 and halves.are_likely:
+            seen += len(ids)  # stretches begin at even indices
+            low, high = max(low, int(ids[::2].max())), max(high, int(ids[1::2].max(initial=0)))
+        looked_at += seen
+        # Where the vocabulary fits a narrow dtype, nothing but this shows the halves of wider ids.
+        most = vocabulary_size >> (8 * file.token_bytes)
+        are_halves = seen >= LEAST_HALVES and high <= most < low
+        if are_halves and file.format is Format.RAW and file.tokens % 2 == 0:
             raise UsageError(
-                f"{file.path}: byte {file.byte_of(1)}: every second id is at most {halves.most}: "
+                f"{file.path}: byte {file.byte_of(1)}: every second id is at most {most}: "
                 f"these look like {16 * file.token_bytes}-bit ids read as {file.dtype}. "
                 f"Use --dtype uint{16 * file.token_bytes}."
             )
     return looked_at
-
-
-class _Halves:
-    """Whether ids look like the low and high halves of wider ids: all high halves are small.
-
-    Where the vocabulary fits the narrow dtype nothing else shows it: all ids are in range.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        """The largest possible high half."""
-        self._seen = 0
-        self._is_high_small = True
-        self._is_low_large = False
-
-    def see(self, ids: Ids) -> None:
-        """Take in a stretch that begins at an even index."""
-        low, high = ids[::2], ids[1::2]
-        self._seen += len(ids)
-        self._is_high_small = self._is_high_small and bool((high <= self.most).all())
-        self._is_low_large = self._is_low_large or bool((low > self.most).any())
-
-    @property
-    def are_likely(self) -> bool:
-        return self._seen >= LEAST_HALVES and self._is_high_small and self._is_low_large
 
 
 def _read(file: TokenFile, places: Iterable[int]) -> Iterator[tuple[int, Ids]]:

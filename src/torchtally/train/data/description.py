@@ -4,7 +4,7 @@ It is written last, so a folder with one is complete.
 """
 
 import os
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,8 +13,6 @@ from torchtally.errors import UsageError
 from torchtally.train.data.token_file import LITTLE_ENDIAN, read_beginning
 
 NAME = "tokens.json"
-FORMAT = "torchtally tokens"
-FORMAT_VERSION = 1
 BYTE_TOKENIZER = "byte"
 MOST_BYTES = 16 << 20
 """The largest description read: a hundred thousand shards."""
@@ -36,16 +34,13 @@ class TokenShard(msgspec.Struct, frozen=True):
 
 
 class Split(msgspec.Struct, frozen=True):
+    tokens: Count
     documents: Count
     """How many documents have a part in it."""
     shards: tuple[TokenShard, ...]
 
-    @property
-    def tokens(self) -> int:
-        return sum(shard.tokens for shard in self.shards)
 
-
-class Description(msgspec.Struct, frozen=True):
+class Description(msgspec.Struct, frozen=True, tag_field="format", tag="torchtally tokens"):
     tokenizer: FileName
     """BYTE_TOKENIZER, or the name of a tokenizer.json in the same folder."""
     vocabulary_size: Count
@@ -54,19 +49,13 @@ class Description(msgspec.Struct, frozen=True):
     """The id after every document; None if the tokenizer has none."""
     dtype: Dtype
     splits: dict[str, Split]
+    format_version: Literal[1] = 1
     source: str | None = None
     """Fingerprint of the text; None in folders of earlier versions."""
 
     @property
     def shard_names(self) -> set[str]:
         return {shard.name for split in self.splits.values() for shard in split.shards}
-
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        document = {"format": FORMAT, "format_version": FORMAT_VERSION, **msgspec.to_builtins(self)}
-        for name, split in self.splits.items():
-            document["splits"][name] = {"tokens": split.tokens, **document["splits"][name]}
-        return document
 
 
 def description_in(folder: str) -> Description | None:
@@ -93,20 +82,11 @@ def dtype_in_description(path: str) -> str | None:
 
 def read_description(path: str) -> Description:
     """Raises UsageError if the file is not a description, is damaged, or is of a later version."""
-    text, size_bytes = read_beginning(path, MOST_BYTES)
+    text, _ = read_beginning(path, MOST_BYTES)
     try:
-        document = msgspec.json.decode(text) if size_bytes <= MOST_BYTES else None
+        return msgspec.json.decode(text, type=Description)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({error}). Run `tally data prepare` again.") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UsageError(f"{path}: not a description by `tally data prepare` (key 'format').")
-    version = document.get("format_version")
-    if version != FORMAT_VERSION:
         raise UsageError(
-            f"{path}: format_version {version!r}; this torchtally reads {FORMAT_VERSION}. "
-            "Update torchtally, or prepare the data again."
-        )
-    try:
-        return msgspec.convert(document, Description)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {error}. Prepare the data again.") from error
+            f"{path}: not a whole description by this version of `tally data prepare` ({error}). "
+            "Prepare the data again, or update torchtally."
+        ) from error

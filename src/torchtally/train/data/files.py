@@ -9,10 +9,10 @@ from pathlib import Path
 from torchtally.errors import UsageError
 from torchtally.train.data.check import check_tokens
 from torchtally.train.data.description import NAME, Description, description_in
-from torchtally.train.data.replacing import SHARD
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
 from torchtally.train.data.token_file import Format, TokenFile
+from torchtally.train.data.writer import SHARD
 
 SHARDS = (".bin", ".npy")
 
@@ -39,15 +39,10 @@ def open_tokens(
     files = token_files(paths, split=split, dtype=dtype, format=format)
     if is_masked:
         files = tuple(_masked(file) for file in files)
-    data = TokenData(
+    check_tokens(files, vocabulary_size=vocabulary_size, seed=seed)
+    return TokenData(
         files, sequence=sequence, stride=stride, read=read, vocabulary_size=vocabulary_size
     )
-    try:
-        check_tokens(files, vocabulary_size=vocabulary_size, seed=seed)
-    except BaseException:
-        data.close()
-        raise
-    return data
 
 
 def _masked(file: TokenFile) -> TokenFile:
@@ -80,6 +75,14 @@ def token_files(
         names = shards(path, split) if os.path.isdir(path) else _matches(path)
         files += (token_file(name, dtype=dtype, format=format) for name in names)
     return tuple(files)
+
+
+def has_split(path: str, split: str) -> bool:
+    """Whether it is a folder with token files of this split."""
+    description = description_in(path) if os.path.isdir(path) else None
+    if description is not None:
+        return split in description.splits
+    return os.path.isdir(path) and bool(shards(path, split))
 
 
 def shards(folder: str, split: str | None) -> list[str]:

@@ -71,77 +71,65 @@ def megatron_file(index: str) -> TokenFile:
             f"{plain_bytes} bytes; the file has {index_bytes}. Copy or create it again."
         )
     with OpenFile(index) as opened:
-        tables = _Tables(opened, sequences, entries)
-        tokens = tables.check_sequences(np.dtype(LITTLE_ENDIAN[CODES[code]]).itemsize)
-        tables.check_documents()
+        token_bytes = np.dtype(LITTLE_ENDIAN[CODES[code]]).itemsize
+        tokens = _check_sequences(opened, sequences, token_bytes)
+        _check_documents(opened, sequences, entries)
     path = str(Path(index).with_suffix(".bin"))
     _, size_bytes = read_beginning(path, 0)
     file = TokenFile(path, Format.MEGATRON, CODES[code], tokens, documents=max(entries - 1, 0))
     return check_token_count(file, size_bytes, f"its index {index}")
 
 
-class _Tables:
-    """The three tables of an index of verified size."""
+def _check_sequences(opened: OpenFile, sequences: int, token_bytes: int) -> int:
+    """The number of tokens, if the sequences fill the .bin back to back as Megatron writes them.
 
-    def __init__(self, opened: OpenFile, sequences: int, entries: int) -> None:
-        self._opened, self._path = opened, opened.path
-        self._sequences = sequences
-        self._entries = entries
-        self._lengths_at = HEADER.size
-        self._pointers_at = self._lengths_at + 4 * sequences
-        self._documents_at = self._pointers_at + 8 * sequences
+    The .bin is then one contiguous run of tokens, which is how it is read here.
+    """
+    lengths_at, end_bytes = HEADER.size, 0
+    begins_at = lengths_at + 4 * sequences
+    pointers = _pieces(opened, begins_at, sequences, "<i8")
+    for first, lengths in _pieces(opened, lengths_at, sequences, "<i4"):
+        _, begins = next(pointers)
+        if lengths.min() < 0:
+            at = first + int(np.argmax(lengths < 0))
+            raise UsageError(
+                f"{opened.path}: byte {lengths_at + 4 * at}: sequence {at} has "
+                f"{lengths[at - first]} tokens. The index is damaged: create it again."
+            )
+        ends = end_bytes + np.cumsum(lengths) * token_bytes
+        expected = np.concatenate(([end_bytes], ends[:-1]))
+        if (begins != expected).any():
+            at = first + int(np.argmax(begins != expected))
+            raise UsageError(
+                f"{opened.path}: byte {begins_at + 8 * at}: sequence {at} begins at byte "
+                f"{begins[at - first]} of the .bin instead of {expected[at - first]}, the end of "
+                "the one before. It is damaged or of another .bin: create it again."
+            )
+        end_bytes = int(ends[-1])
+    return end_bytes // token_bytes
 
-    def check_sequences(self, token_bytes: int) -> int:
-        """The number of tokens, if the sequences fill the .bin back to back as Megatron writes
-        them.
 
-        The .bin is then one contiguous run of tokens, which is how it is read here.
-        """
-        end_bytes = 0
-        pointers = self._pieces(self._pointers_at, self._sequences, "<i8")
-        for first, lengths in self._pieces(self._lengths_at, self._sequences, "<i4"):
-            _, begins = next(pointers)
-            if lengths.min() < 0:
-                at = first + int(np.argmax(lengths < 0))
-                raise UsageError(
-                    f"{self._path}: byte {self._lengths_at + 4 * at}: sequence {at} has "
-                    f"{lengths[at - first]} tokens. The index is damaged: create it again."
-                )
-            ends = end_bytes + np.cumsum(lengths) * token_bytes
-            expected = np.concatenate(([end_bytes], ends[:-1]))
-            if (begins != expected).any():
-                at = first + int(np.argmax(begins != expected))
-                raise UsageError(
-                    f"{self._path}: byte {self._pointers_at + 8 * at}: sequence {at} begins at "
-                    f"byte {begins[at - first]} of the .bin instead of {expected[at - first]}, the "
-                    "end of the one before. It is damaged or of another .bin: create it again."
-                )
-            end_bytes = int(ends[-1])
-        return end_bytes // token_bytes
+def _check_documents(opened: OpenFile, sequences: int, entries: int) -> None:
+    documents_at, before = HEADER.size + 12 * sequences, 0
+    for first, starts in _pieces(opened, documents_at, entries, "<i8"):
+        wrong = (np.diff(starts, prepend=before) < 0) | (starts < 0) | (starts > sequences)
+        if wrong.any():
+            at = first + int(np.argmax(wrong))
+            raise UsageError(
+                f"{opened.path}: byte {documents_at + 8 * at}: document {at} begins with sequence "
+                f"{starts[at - first]} of {sequences}, out of order. The index is damaged: create "
+                "it again."
+            )
+        before = int(starts[-1])
 
-    def check_documents(self) -> None:
-        before = 0
-        for first, starts in self._pieces(self._documents_at, self._entries, "<i8"):
-            follows = np.diff(starts, prepend=before) < 0
-            wrong = follows | (starts < 0) | (starts > self._sequences)
-            if wrong.any():
-                at = first + int(np.argmax(wrong))
-                raise UsageError(
-                    f"{self._path}: byte {self._documents_at + 8 * at}: document {at} begins with "
-                    f"sequence {starts[at - first]} of {self._sequences}, out of order. The index "
-                    "is damaged: create it again."
-                )
-            before = int(starts[-1])
 
-    def _pieces(self, begin: int, count: int, code: str) -> Entries:
-        """(index of the first, entries), a limited number at a time."""
-        dtype: np.dtype[Any] = np.dtype(code)
-        for first in range(0, count, PIECE):
-            wanted_bytes = min(PIECE, count - first) * dtype.itemsize
-            at = begin + first * dtype.itemsize
-            read = self._opened.read(at, wanted_bytes)
-            if len(read) < wanted_bytes:
-                raise UsageError(
-                    f"{self._path}: byte {at + len(read)}: truncated while it was read."
-                )
-            yield first, np.frombuffer(read, dtype).astype(np.int64)
+def _pieces(opened: OpenFile, begin: int, count: int, code: str) -> Entries:
+    """(index of the first, entries), a limited number at a time."""
+    dtype: np.dtype[Any] = np.dtype(code)
+    for first in range(0, count, PIECE):
+        wanted_bytes = min(PIECE, count - first) * dtype.itemsize
+        at = begin + first * dtype.itemsize
+        read = opened.read(at, wanted_bytes)
+        if len(read) < wanted_bytes:
+            raise UsageError(f"{opened.path}: byte {at + len(read)}: truncated while it was read.")
+        yield first, np.frombuffer(read, dtype).astype(np.int64)

@@ -1,13 +1,13 @@
 """Tokenizing text into a folder of token files: `tally data prepare`.
 
 The folder then holds `train-00000.bin` and on, `validation-00000.bin` and on, in llm.c's format;
-`tokens.json`, which describes them; and `tokenizer.json`, unless tokens are bytes. `replacing` has
-the names of a data set that replaces another.
+`tokens.json`, which describes them; and `tokenizer.json`, unless tokens are bytes. `writer` has the
+names of a data set that replaces another.
 """
 
 import hashlib
-import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,7 +27,6 @@ from torchtally.train.data.description import (
     description_in,
 )
 from torchtally.train.data.fingerprint import add_samples
-from torchtally.train.data.replacing import free_series, remove_others, tokenizer_name
 from torchtally.train.data.texts import (
     STDIN,
     TRAIN,
@@ -36,7 +35,6 @@ from torchtally.train.data.texts import (
     chunks,
     divide,
     find_documents,
-    spool,
 )
 from torchtally.train.data.tokenizer import (
     BytePairTokenizer,
@@ -46,11 +44,12 @@ from torchtally.train.data.tokenizer import (
     train_byte_pairs,
 )
 from torchtally.train.data.writer import (
+    SPOOLED,
     Folder,
     SplitWriter,
     dtype_for,
     folder_to_write,
-    temporary_name,
+    free_series,
 )
 
 SHARD_TOKENS = 100_000_000
@@ -100,6 +99,7 @@ def prepare(request: PrepareRequest, report: ReportProgress = lambda *_: None) -
     with ExitStack() as stack:
         folder = stack.enter_context(folder_to_write(request.out))
         before = _existing_description(request)
+        folder.remove_others(None, before)
         inputs = stack.enter_context(_with_stdin(request))
         corpus = find_documents(inputs, outside=request.out)
         splits = divide(corpus.documents, validation=request.validation, seed=request.seed)
@@ -109,9 +109,8 @@ def prepare(request: PrepareRequest, report: ReportProgress = lambda *_: None) -
             source=_source(corpus.documents),
         )
         # The description last: the replaced data set is valid until it has its name.
-        folder.write(NAME, json.dumps(description.document(), indent=1).encode() + b"\n")
-        folder.commit()
-        remove_others(folder.path, before, description)
+        folder.commit(NAME, msgspec.json.format(msgspec.json.encode(description), indent=1))
+        folder.remove_others(before, description)
         return PreparedData(description, corpus.size_bytes, corpus.skipped, tokenizer.replaced)
 
 
@@ -151,9 +150,10 @@ def _with_stdin(request: PrepareRequest) -> Iterator[tuple[str, ...]]:
     if STDIN not in request.inputs:
         yield request.inputs
         return
-    path = os.path.join(request.out, temporary_name())
+    path = os.path.join(request.out, SPOOLED)
     try:
-        spool(sys.stdin.buffer.read, path)
+        with open(path, "xb") as file:  # its length must be known to divide it
+            shutil.copyfileobj(sys.stdin.buffer, file)
         yield tuple(path if pattern == STDIN else pattern for pattern in request.inputs)
     finally:
         Path(path).unlink(missing_ok=True)
@@ -186,24 +186,14 @@ def _write(
 ) -> Description:
     """Write all files, under temporary names."""
     dtype, series = dtype_for(tokenizer.vocabulary_size), free_series(before)
-    written_splits = {
-        name: Split(
-            len(spans),
-            _write_split(
-                SplitWriter(folder, name + series, dtype, shard_tokens=request.shard_tokens),
-                _read_reporting(spans, name, report),
-                tokenizer,
-            ),
-        )
-        for name, spans in splits.items()
-    }
-    name = BYTE_TOKENIZER
-    if content is not None:
-        name, is_there = tokenizer_name(folder.path, before, content)
-        if not is_there:
-            folder.write(name, content.encode())
+    written_splits = {}
+    for name, spans in splits.items():
+        writer = SplitWriter(folder, name + series, dtype, shard_tokens=request.shard_tokens)
+        shards = _write_split(writer, _read_reporting(spans, name, report), tokenizer)
+        tokens = sum(shard.tokens for shard in shards)
+        written_splits[name] = Split(tokens, len(spans), shards)
     return Description(
-        tokenizer=name,
+        tokenizer=BYTE_TOKENIZER if content is None else folder.place_tokenizer(content, before),
         vocabulary_size=tokenizer.vocabulary_size,
         end_of_document=tokenizer.end_of_document,
         dtype=dtype,

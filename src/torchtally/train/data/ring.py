@@ -100,12 +100,10 @@ class Ring(Closing):
         self._lane = _Lane()
         for _ in range(depth):
             self._lane.permits.put(None)
-        shape = (chunk_steps, rows, width)
-        is_cuda = self._device.type == "cuda"
-        make = _PinnedRing(shape, self._device, depth).make if is_cuda else _on_host(shape)
+        maker = _Maker((chunk_steps, rows, width), self._device, depth)
         self._thread = threading.Thread(
             target=_make_ahead,
-            args=(self._lane, fill, make, first_step, end_step, chunk_steps),
+            args=(self._lane, fill, maker, first_step, end_step, chunk_steps),
             name="tally-data",
             daemon=True,
         )
@@ -151,14 +149,10 @@ class Ring(Closing):
         self._thread.join(JOIN_S)
 
 
-MakeChunk = Callable[[int, int, Fill], _Chunk]
-"""Reads the chunk of (first step, number of steps)."""
-
-
 def _make_ahead(
     lane: _Lane,
     fill: Fill,
-    make: MakeChunk,
+    maker: "_Maker",
     first_step: int,
     end_step: int | None,
     chunk_steps: int,
@@ -171,33 +165,33 @@ def _make_ahead(
             if lane.is_closed:
                 return
             steps = chunk_steps if end_step is None else min(chunk_steps, end_step - step)
-            lane.ready.put(make(step, steps, fill))
+            lane.ready.put(maker.make(step, steps, fill))
             step += steps
         lane.ready.put(StopIteration())
     except BaseException as error:
         lane.ready.put(error)
 
 
-def _on_host(shape: tuple[int, int, int]) -> MakeChunk:
-    def make(step: int, steps: int, fill: Fill) -> _Chunk:
-        tokens = torch.empty((steps, *shape[1:]), dtype=torch.int64)
-        fill(step, tokens.numpy())
-        return _Chunk(tokens)
-
-    return make
-
-
-class _PinnedRing:
-    """Pinned buffers, used round-robin."""
+class _Maker:
+    """Reads chunks: into memory of their own, or for a CUDA device into pinned buffers, used
+    round-robin, and from there to the device.
+    """
 
     def __init__(self, shape: tuple[int, int, int], device: torch.device, depth: int) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._slots = [torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(depth)]
-        self._copied: list[torch.cuda.Event | None] = [None] * depth
-        self._next = 0
+        self._shape, self._device, self._next = shape, device, 0
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+            self._slots = [
+                torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(depth)
+            ]
+            self._copied: list[torch.cuda.Event | None] = [None] * depth
 
     def make(self, step: int, steps: int, fill: Fill) -> _Chunk:
+        """The chunk of so many steps from this one on."""
+        if self._device.type != "cuda":
+            tokens = torch.empty((steps, *self._shape[1:]), dtype=torch.int64)
+            fill(step, tokens.numpy())
+            return _Chunk(tokens)
         at, self._next = self._next, (self._next + 1) % len(self._slots)
         before, slot = self._copied[at], self._slots[at][:steps]
         if before is not None:

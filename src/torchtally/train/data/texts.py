@@ -4,7 +4,7 @@ import errno
 import glob
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ LOOKED_AT_BYTES = 8192
 CUT_LOOK_BYTES = 1 << 16
 """How far after the intended cut a line end is searched."""
 LEAST_VALIDATION_DOCUMENTS = 2
+NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -60,7 +61,7 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Corpus:
     skipped = 0
     for pattern in inputs:
         named = _is_file(pattern)
-        paths = [pattern] if named else sorted(_paths_of(pattern, os.path.abspath(outside)))
+        paths = [pattern] if named else _paths_of(pattern, os.path.abspath(outside))
         if not paths:
             raise UsageError(f"{pattern}: no such file or folder, and no file matches the pattern.")
         for path in paths:
@@ -72,13 +73,6 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Corpus:
     if not documents:
         raise UsageError(f"{' '.join(inputs)}: found no text ({skipped} files are not text).")
     return Corpus(tuple(documents.values()), skipped)
-
-
-def spool(read: Callable[[int], bytes], path: str) -> None:
-    """Copy standard input to a file: its length must be known to split it."""
-    with open(path, "xb") as file:
-        while chunk := read(CHUNK_BYTES):
-            file.write(chunk)
 
 
 def divide(
@@ -102,14 +96,10 @@ def divide(
             _cut(document, round(document.size_bytes * (1 - validation))) for document in documents
         ]
     halves = list(zip(documents, cuts, strict=True))
+    kept = [TextSpan(one, cut, one.size_bytes) for one, cut in halves if cut < one.size_bytes]
     return {
-        TRAIN: tuple(TextSpan(document, 0, cut) for document, cut in halves if cut),
-        VALIDATION: tuple(
-            TextSpan(document, cut, document.size_bytes)
-            for document, cut in halves
-            if cut < document.size_bytes
-        ),
-    }
+        TRAIN: tuple(TextSpan(one, 0, cut) for one, cut in halves if cut), VALIDATION: tuple(kept),
+    }  # fmt: skip
 
 
 def chunks(span: TextSpan) -> Iterator[bytes]:
@@ -148,22 +138,25 @@ def _cut(document: TextDocument, begin: int) -> int:
     return begin + in_character
 
 
-def _paths_of(pattern: str, outside: str) -> Iterator[str]:
+def _paths_of(pattern: str, outside: str) -> list[str]:
     """Regular files of a folder or a glob, outside of `outside`."""
-    for path in _walk(pattern) if os.path.isdir(pattern) else glob.iglob(pattern, recursive=True):
-        is_outside = os.path.commonpath([os.path.abspath(path), outside]) != outside
-        if is_outside and _is_regular(path):
-            yield path
+    paths = _walk(pattern) if os.path.isdir(pattern) else glob.iglob(pattern, recursive=True)
+    return sorted(
+        path for path in paths
+        if os.path.commonpath([os.path.abspath(path), outside]) != outside and _is_file(path)
+    )  # fmt: skip
 
 
 def _is_file(path: str) -> bool:
-    """Whether it is the path of a file, not a folder or a pattern."""
+    """Whether it is the path of a file, not of a folder, a dangling link or a pattern."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
-    except PermissionError as error:
-        raise UsageError(f"{path}: cannot be accessed ({error.strerror}).") from error
-    except (OSError, ValueError):  # a pattern, or no such file
+    except ValueError:
         return False
+    except OSError as error:
+        if error.errno in NO_FILE:
+            return False
+        raise UsageError(f"{path}: cannot be accessed ({error.strerror}).") from error
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -173,14 +166,3 @@ def _walk(folder: str) -> Iterator[str]:
     for here, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [folder for folder in folders if not folder.startswith(".")]
         yield from (os.path.join(here, name) for name in names if not name.startswith("."))
-
-
-def _is_regular(path: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:  # a dangling link
-        return False
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return False
-        raise UsageError(f"{path}: cannot be accessed ({error.strerror}).") from error

@@ -11,6 +11,7 @@ stride of 1 a window begins at every token.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from enum import StrEnum
 from typing import Any
 
@@ -54,17 +55,14 @@ class _Windows(Closing):
         self.file = file
         self._width = width
         self._vocabulary_size = vocabulary_size
-        self._opened = OpenFile(file.path)
-        try:
+        self._windows: Integer[np.ndarray, "starts width"] | None = None
+        with ExitStack() as stack:
+            self._opened = stack.enter_context(OpenFile(file.path))
             check_size(file, self._opened)
-            self._windows = self._views() if read is Read.MAP else None
-        except BaseException:
-            self._opened.close()
-            raise
-
-    def _views(self) -> Integer[np.ndarray, "starts width"] | None:
-        tokens = map_tokens(self.file, self._opened)
-        return np.lib.stride_tricks.sliding_window_view(tokens, self._width)
+            if read is Read.MAP:
+                tokens = map_tokens(file, self._opened)
+                self._windows = np.lib.stride_tricks.sliding_window_view(tokens, width)
+            stack.pop_all()
 
     def close(self) -> None:
         self._windows = None
@@ -124,14 +122,12 @@ class TokenData(Closing):
         self.windows = sum(counts)
         self._ends: np.ndarray[Any, np.dtype[np.int64]] = np.cumsum(counts, dtype=np.int64)
         self._begins = self._ends - counts
-        self._opened: list[_Windows] = []
-        try:
-            self._opened += (
-                _Windows(file, read, self.width, vocabulary_size) for file in self.files
-            )
-        except BaseException:
-            self.close()
-            raise
+        with ExitStack() as stack:
+            self._opened = [
+                stack.enter_context(_Windows(file, read, self.width, vocabulary_size))
+                for file in self.files
+            ]
+            self._closing = stack.pop_all()
 
     @property
     def tokens(self) -> int:
@@ -139,8 +135,7 @@ class TokenData(Closing):
         return sum(file.tokens for file in self.files)
 
     def close(self) -> None:
-        for opened_file in self._opened:
-            opened_file.close()
+        self._closing.close()
 
     def read(
         self, windows: Int64[np.ndarray, " rows"], out: Int64[np.ndarray, "rows width"]

@@ -4,12 +4,12 @@ import codecs
 import json
 import os
 from collections.abc import Iterable, Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, needed_package
+from torchtally.train.data.description import BYTE_TOKENIZER, Description
 from torchtally.train.data.token_data import Ids
 from torchtally.train.data.token_file import open_file
 
@@ -89,6 +89,23 @@ class BytePairTokenizer:
 
 Tokenizer = ByteTokenizer | BytePairTokenizer
 """Both have the same attributes and methods."""
+
+
+def tokenizer_of(text: str, place: str) -> Tokenizer:
+    """By the text of a tokenizer.json. Raises UsageError if it is invalid."""
+    if text == byte_tokenizer_text():
+        return ByteTokenizer()
+    try:
+        return BytePairTokenizer(text, place=place)
+    except UsageError:  # no token with a usual name for the end of a document
+        return BytePairTokenizer(text, place=place, end_of_document="none")
+
+
+def tokenizer_json(folder: str, description: Description) -> str:
+    """The text of the tokenizer.json of data, or of one that is like it. Raises UsageError."""
+    if description.tokenizer == BYTE_TOKENIZER:
+        return byte_tokenizer_text()
+    return tokenizer_text(os.path.join(folder, description.tokenizer))
 
 
 def byte_tokenizer_text() -> str:
@@ -182,16 +199,6 @@ def _end_id(ids: dict[str, int], place: str, name: str | None) -> int | None:
     return ids[end_name]
 
 
-def _library() -> ModuleType:
-    try:
-        import tokenizers
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.pre_tokenizers
-        import tokenizers.trainers
-    except ImportError as error:
-        raise UsageError(
-            "Byte-pair encoding needs the package `tokenizers`: pip install 'torchtally[bpe]'. "
-            "--tokenizer byte needs no package."
-        ) from error
-    return tokenizers
+def _library() -> Any:
+    what = "Byte-pair encoding"
+    return needed_package("tokenizers", what, "bpe", ", or take bytes: --tokenizer byte")

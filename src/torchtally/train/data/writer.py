@@ -1,33 +1,33 @@
-"""Writing token files: under temporary names until all of them are complete.
+"""Writing a data set beside another, which stays whole until the new one is.
 
-A crash, a full disk or Ctrl-C leaves the folder as it was: the files are renamed at the end, and
-the description that makes them a data set comes last. The names differ from those of the previous
-data set, which stays whole until then.
+Names differ from those of the other: shards alternate between two series, train-00000.bin, then
+train-b-00000.bin, and back. The description that makes them a data set comes last, by a rename, so
+a crash, a full disk or Ctrl-C leaves what was there.
 """
 
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedRandom
+from pathlib import Path
 
-from torchtally.checkpoints.disk import lock_handle, sync_handle
+from torchtally.atomic import sync_directory
+from torchtally.checkpoints.disk import lock_handle
 from torchtally.errors import UsageError
-from torchtally.train.data.description import TokenShard
+from torchtally.train.data.description import BYTE_TOKENIZER, Description, TokenShard
 from torchtally.train.data.headers import LLM_C_DTYPES, LLM_C_HEADER, LLM_C_MOST_TOKENS
 from torchtally.train.data.token_data import Ids
 from torchtally.train.data.token_file import LITTLE_ENDIAN
 
 MAGICS = {dtype: (magic, version) for magic, (version, dtype) in LLM_C_DTYPES.items()}
-TEMPORARY = re.compile(r"\.tally-data-[0-9a-f]{16}")
-"""Names of files being written."""
-
-
-def temporary_name() -> str:
-    """An unguessable name."""
-    return f".tally-data-{secrets.token_hex(8)}"
+SHARD = re.compile(r"(train|validation)(-b)?-\d{5,}\.bin")
+SERIES = ("", "-b")
+TOKENIZERS = ("tokenizer.json", "tokenizer-b.json")
+UNFINISHED, SPOOLED = ".tally-data-new", ".tally-data-stdin"
+"""A file before its rename, and standard input."""
+NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def dtype_for(vocabulary_size: int) -> str:
@@ -40,62 +40,78 @@ def llm_c_header(dtype: str, tokens: int) -> bytes:
     return LLM_C_HEADER.pack(*MAGICS[dtype], tokens, *[0] * 253)
 
 
+def names_in(description: Description | None) -> set[str]:
+    """All files named by a description."""
+    if description is None:
+        return set()
+    return description.shard_names | {description.tokenizer} - {BYTE_TOKENIZER}
+
+
+def free_series(before: Description | None) -> str:
+    """The suffix of split names that the old shards do not use."""
+    used = {match[2] or "" for name in names_in(before) if (match := SHARD.fullmatch(name))}
+    return next(series for series in SERIES if series not in used)
+
+
 class Folder:
-    """A folder in which files are written; `commit` gives all of them their final names."""
+    """A locked folder to which the files of a data set are written."""
 
     def __init__(self, path: str, handle: int) -> None:
         """`handle` is the open folder."""
         self.path = path
         self.is_committed = False
         self._handle = handle
-        self._made: dict[str, str] = {}
-        """Final names by temporary ones."""
-        self._named: list[str] = []
-        """Files already renamed, though not valid before the last one is."""
+        self._created: list[str] = []
 
     def create(self, name: str) -> BufferedRandom:
-        """Create a file that `commit` will call `name`."""
-        new = temporary_name()
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(os.path.join(self.path, new), flags, 0o666)
-        self._made[new] = name
+        """A new file."""
+        handle = os.open(self._at(name), NEW_FILE, 0o666)
+        self._created.append(name)
         return os.fdopen(handle, "w+b")
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write a complete, durable file under a temporary name."""
-        with self.create(name) as file:
+    def place(self, name: str, content: bytes) -> None:
+        """Write a whole file, or replace one; the names before it are durable by then."""
+        with self.create(UNFINISHED) as file:
             file.write(content)
             settle(file)
+        sync_directory(self._handle)
+        os.replace(self._at(UNFINISHED), self._at(name))
+        self._created[-1] = name
 
-    def commit(self) -> None:
-        """Rename every file, in the order of creation.
+    def place_tokenizer(self, content: str, before: Description | None) -> str:
+        """Write it, unless the old data set has the same; its name."""
+        theirs = "" if before is None else before.tokenizer
+        with suppress(OSError):
+            if theirs in TOKENIZERS and Path(self._at(theirs)).read_bytes() == content.encode():
+                return theirs
+        name = next(name for name in TOKENIZERS if name != theirs)
+        self.place(name, content.encode())
+        return name
 
-        The last one makes all of them valid, so the other names are made durable first.
-        """
-        *others, (last, its_name) = self._made.items()
-        for new, name in others:
-            self._named.append(name)
-            os.replace(os.path.join(self.path, new), os.path.join(self.path, name))
-        sync_handle(self._handle)
-        os.replace(os.path.join(self.path, last), os.path.join(self.path, its_name))
+    def commit(self, name: str, content: bytes) -> None:
+        """Write the file that makes all others valid."""
+        self.place(name, content)
         self.is_committed = True
-        self._made.clear()
-        self._named.clear()
-        sync_handle(self._handle)
+        self._created.clear()
+        sync_directory(self._handle)
 
     def discard(self) -> None:
         """Remove everything that was not committed."""
-        for name in (*self._made, *self._named):
+        for name in self._created:
             with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, name))
-        self._made.clear()
-        self._named.clear()
+                os.unlink(self._at(name))
 
-    def sweep(self) -> None:
-        """Remove leftovers of killed processes. Requires the lock."""
-        for name in os.listdir(self.path):
-            if TEMPORARY.fullmatch(name):
-                os.unlink(os.path.join(self.path, name))
+    def remove_others(self, before: Description | None, now: Description | None) -> None:
+        """Remove the files of `before`, and shards left by a killed process, but not those of
+        `now`.
+        """
+        strays = {name for name in os.listdir(self.path) if SHARD.fullmatch(name)}
+        for name in sorted((names_in(before) | strays) - names_in(now)):
+            with suppress(FileNotFoundError):
+                os.unlink(self._at(name))
+
+    def _at(self, name: str) -> str:
+        return os.path.join(self.path, name)
 
 
 @contextmanager
@@ -113,11 +129,13 @@ def folder_to_write(path: str) -> Iterator[Folder]:
     try:
         if not lock_handle(handle):
             raise UsageError(f"{path}: another `tally data prepare` is writing there.")
-        folder.sweep()
+        for name in (UNFINISHED, SPOOLED):  # of a process that was killed
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, name))
         yield folder
     except OSError as error:
         state = (
-            "The new data is whole, but may not survive a power cut."
+            "The new data is whole, but may not survive a power cut, or files of the old are left."
             if folder.is_committed
             else f"The previous contents of {path} are unchanged."
         )
