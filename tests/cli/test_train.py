@@ -134,7 +134,7 @@ def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
-        (["tiny.toml", "--steps", "0"], "steps: expected 1 or more, got 0"),
+        (["tiny.toml", "--steps", "0"], "steps: expected a whole number above 0, got"),
         (["--gpu", "H100-SXM", "tiny.toml"], "--gpu is for --plan alone"),
         (["--plan", "--gpu", "H1000", "tiny.toml"], "No chip is called 'H1000'"),
         (["tiny.toml", "--data.text", "nothing.txt"], "nothing.txt"),

@@ -8,7 +8,7 @@ import pytest
 
 from torchtally.cli import main, parser
 from torchtally.cli.train import _config
-from torchtally.train.keys import hints
+from torchtally.train.keys import HINTS
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "byte_gpt.toml")
 KEYS = ["--steps", "100", "--optimizer.lr", "3e-4"]
@@ -21,6 +21,8 @@ KEYS = ["--steps", "100", "--optimizer.lr", "3e-4"]
         ["--resume", "--gpu=A100", *KEYS, EXAMPLE],
         [*KEYS, "--gpu", "A100", EXAMPLE, "--resume"],
         ["--resume", EXAMPLE, "--gpu", "A100", *KEYS],
+        ["--resume", "--gpu", "A100", *KEYS, "--", EXAMPLE],
+        [EXAMPLE, "--resume", "--gpu", "A100", "--", *KEYS],
     ],
 )
 def test_options_and_keys_stand_anywhere(arguments: list[str]) -> None:
@@ -30,6 +32,13 @@ def test_options_and_keys_stand_anywhere(arguments: list[str]) -> None:
     config = _config(args)
     assert (config.steps, config.optimizer.lr, config.batch) == (100, 3e-4, 8)
     assert config.learning_rate.schedule(config.steps).factor(0) == 1 / 100
+
+
+def test_behind_two_dashes_the_config_may_be_called_anything() -> None:
+    args = parser(["train"]).parse_args(
+        ["train", "--data.text", "b.txt", "--", "config", "--seed=2"]
+    )
+    assert (args.config, args.changes) == ("config", ["--data.text", "b.txt", "--seed=2"])
 
 
 def test_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,13 +53,13 @@ def test_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--stepz", "3"], "--stepz: unknown key. Did you mean steps?"),
         (["--no-compil"], "--no_compil: unknown key. Did you mean compile?"),
-        (["--steps", "abc"], "--steps: expected a whole number, got 'abc'."),
+        (["--steps", "abc"], "--steps: expected a whole number above 0, got 'abc'."),
         (["--optimizer.implementation=fuse"], "got 'fuse'. Did you mean fused?"),
-        (["--no-compile", "--seed", "x"], "--seed: expected a whole number, got 'x'."),
+        (["--no-compile", "--seed", "x"], "--seed: expected a whole number, 0 or more, got 'x'."),
         (["--steps"], "--steps: expected one value, got none."),
         (
             ["--optimizer.betas", "0.9", "x", "--steps", "5"],
-            "--optimizer.betas: expected an array such as [0.9, 0.95], or none, got",
+            "--optimizer.betas: expected an array such as [0.9, 0.95], of numbers in [0, 1)",
         ),
     ],
 )
@@ -70,8 +79,10 @@ def test_help_behind_a_config_lists_its_keys(capsys: pytest.CaptureFixture[str])
     assert end.value.code == 0
     lines = capsys.readouterr().out.splitlines()[1:]
     assert max(map(len, lines)) <= 80
-    assert {line[4:].partition(" ")[0] for line in lines if line.startswith("  --")} == {*hints()}
-    assert "  --batch 8                         a whole number. Sequences (rows) per" in lines
+    assert {line[4:].partition(" ")[0] for line in lines if line.startswith("  --")} == {*HINTS}
+    assert (
+        "  --batch 8                         a whole number above 0. Sequences (rows) per" in lines
+    )
 
 
 WITHOUT = """\

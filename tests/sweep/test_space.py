@@ -59,7 +59,7 @@ def test_the_same_point_is_run_once() -> None:
 
 
 def test_one_is_not_true() -> None:
-    assert len(points([grid("optimizer.momentum=1,1.0,0")], [], 0, 1)) == 2
+    assert len(points([grid("optimizer.lr=1,1.0,0")], [], 0, 1)) == 2
 
 
 def test_more_draws_and_other_keys_leave_those_there_were() -> None:
@@ -121,10 +121,13 @@ def test_values_joined_by_commas_are_split_again(values: list[str]) -> None:
         ("nothing.like.it=1", "tally train CONFIG --help"),
         ("model=1", "is a section. It has: model.layers"),
         ("log.folder=x", "its own folder below"),
-        ("optimizer.lr=fast", "optimizer.lr: expected a number, or none, got 'fast'."),
+        (
+            "optimizer.lr=fast",
+            "optimizer.lr: expected a finite number, 0 or more, or none, got 'fast'.",
+        ),
         ("model.layers=1.5", "model.layers: expected a whole number"),
         ("on_spike=x", "on_spike: expected note, skip, stop, got 'x'."),
-        ("optimizer.betas=0.9", "an array such as [0.9, 0.95], or none"),
+        ("optimizer.betas=0.9", "an array such as [0.9, 0.95], of numbers"),
         ("optimizer.betas=[0.9", "cannot be read as a TOML value"),
         ("seed=1,,2", "a value is empty"),
         ("seed", "has no values"),
@@ -143,8 +146,8 @@ def test_a_value_that_cannot_be_names_key_and_value(text: str, said: str) -> Non
         ("optimizer.lr=log:0..1", "above 0"),
         ("optimizer.lr=1..1", "must be below"),
         ("optimizer.lr=2..1", "must be below"),
-        ("optimizer.lr=0..inf", "must be below"),
-        ("optimizer.lr=nan..1", "must be below"),
+        ("optimizer.lr=0..inf", "expected a finite number"),
+        ("optimizer.lr=nan..1", "expected a finite number"),
         ("optimizer.lr=none..1", "must be below"),
         ("optimizer.lr=log:1e-5", "is not an interval"),
         ("optimizer.lr=1..2..3", "is not an interval"),
@@ -160,6 +163,6 @@ def test_an_interval_that_cannot_be(text: str, said: str) -> None:
 def test_a_key_asked_for_twice_and_too_many_runs() -> None:
     with pytest.raises(UsageError, match="seed: is given twice"):
         points([grid("seed=1")], [random_choice("seed=1..2")], 1, 1)
-    many = "seed=" + ",".join(map(str, range(400)))
+    many = "seed=" + ",".join(map(str, range(1, 401)))
     with pytest.raises(UsageError, match="got 160000"):
         points([grid(many), grid(many.replace("seed", "batch"))], [], 0, 1)

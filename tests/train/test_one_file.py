@@ -18,7 +18,7 @@ GPT2: dict[str, Any] = {
 }  # fmt: skip
 KINDS: dict[str, dict[str, Any]] = {
     "Llama, tied, stretched": {
-        "model": {**TINY, "is_tied": True, "rope_factor": 4.0, "rope_original_context": 8},
+        "model": {**TINY, "is_tied": True, "rope_stretch": {"factor": 4.0, "original_context": 8}},
         "micro_batch": 3, "sequence": 16, "learning_rate": {"warmup_steps": 2, "floor": 0.1},
     },
     "Mistral, AdaGrad": {

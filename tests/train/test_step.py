@@ -329,15 +329,6 @@ def test_a_step_runs_on_the_simulated_gpu(name: str) -> None:
 # What is asked for wrongly
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"micro_batch": 0}, {"clip_norm": -1.0}, {"most_skipped": -1}],
-)
-def test_wrong_sizes_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        stepper(**options)
-
-
 def test_rows_without_targets_are_refused() -> None:
     with pytest.raises(UsageError, match="got 6 rows and 5 targets"):
         stepper()((tokens(), tokens()[:5]), step=0)

@@ -20,7 +20,7 @@ from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.config import TrainConfig, config_of
 from torchtally.train.data.description import description_in
 from torchtally.train.job import Start, train_in_folder
-from torchtally.train.keys import hints
+from torchtally.train.keys import HINTS
 from torchtally.train.logs.jsonl import read_log
 from torchtally.train.logs.log import RunHeader
 from torchtally.train.models.config import RopeStretch
@@ -262,16 +262,18 @@ def test_llama_3_2_has_its_stretched_rotary_positions(name: str, layers: int, wi
 
 
 def test_rope_stretch_by_keys() -> None:
-    values = {"rope_factor": 8.0, "rope_original_context": 16, "rope_high_factor": 2.0}
-    text = {"text": ["<stdlib>"]}
-    config = config_of({"steps": 1, "batch": 1, "data": text, "model": TINY | values}, "x")
+    values = {"steps": 1, "batch": 1, "data": {"text": ["<stdlib>"]}}
+    stretch = {"factor": 8.0, "original_context": 16, "high_factor": 2.0}
+    config = config_of(values | {"model": TINY | {"rope_stretch": stretch}}, "x")
     assert config.model.transformer().rope_stretch == RopeStretch(
         factor=8.0, original_context=16, low_factor=1.0, high_factor=2.0
     )
-    with pytest.raises(UsageError, match=r"model\.rope_low_factor: needs rope_factor"):
-        config_of(
-            {"steps": 1, "batch": 1, "data": text, "model": TINY | {"rope_low_factor": 2.0}}, "x"
-        )
+    for wrong, complaint in (({"low_factor": 2.0}, "missing required field `factor`"),
+                             ({"factor": 8.0, "low": 2.0}, "rope_stretch.low: unknown key"),
+                             ({"factor": 0.5}, "factor 0.5 must be 1 or more"),
+                             ({"factor": "x"}, "factor: expected a number, got")):  # fmt: skip
+        with pytest.raises(UsageError, match=complaint):
+            config_of(values | {"model": TINY | {"rope_stretch": wrong}}, "x")
 
 
 # Every key ---------------------------------------------------------------------------------------
@@ -282,7 +284,7 @@ BASES: dict[str, dict[str, Any]] = {
     "gelu": {"model": TINY | {"activation": "gelu", "dropout": 0.1}},
     "windowed": {"model": TINY | {"window": 4}},
     "mixture": {"model": TINY | {"experts": 4, "active_experts": 2}},
-    "stretched": {"model": TINY | {"rope_factor": 4.0, "rope_original_context": 16}},
+    "stretched": {"model": TINY | {"rope_stretch": {"factor": 4.0, "original_context": 16}}},
     "momentum": {"optimizer": {"name": "momentum", "lr": 0.01}},
     "rmsprop": {"optimizer": {"name": "rmsprop"}},
     "adagrad": {"optimizer": {"name": "adagrad"}},
@@ -320,10 +322,10 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "model.window": ("adamw", 4),
     "model.dropout": ("gelu", 0.5),
     "model.rope_theta": ("adamw", 100.0),
-    "model.rope_factor": ("adamw", 8.0),
-    "model.rope_original_context": ("stretched", 8),
-    "model.rope_low_factor": ("stretched", 2.0),
-    "model.rope_high_factor": ("stretched", 8.0),
+    "model.rope_stretch.factor": ("adamw", 8.0),
+    "model.rope_stretch.original_context": ("stretched", 8),
+    "model.rope_stretch.low_factor": ("stretched", 2.0),
+    "model.rope_stretch.high_factor": ("stretched", 8.0),
     "model.norm_eps": ("adamw", 1e-2),
     "model.code": ("own", "tests.train.test_code:deeper"),
     "model.arguments": ("own", {"width": 8}),
@@ -369,8 +371,8 @@ CHANGES: dict[str, tuple[str, Any]] = {
 
 
 def test_every_key_is_changed_or_free() -> None:
-    free = {key for key in hints() if key.startswith((*FREE, *ROUNDING))}
-    assert free | CHANGES.keys() == {*hints()}
+    free = {key for key in HINTS if key.startswith((*FREE, *ROUNDING))}
+    assert free | CHANGES.keys() == {*HINTS}
     assert not free & CHANGES.keys()
 
 
@@ -407,12 +409,14 @@ def of_base(name: str, folder: Path, text: Path, **changes: Any) -> TrainConfig:
 
 
 def with_key(name: str, key: str, value: Any) -> dict[str, Any]:
-    section, dot, last = key.rpartition(".")
-    if not dot:
+    section, *names = key.split(".")
+    if not names:
         return {key: value}
     is_decoder = section == "model" and name != "own"
-    return {section: {**({"layers": 2, **TINY} if is_decoder else {}),
-                      **BASES[name].get(section, {}), last: value}}  # fmt: skip
+    table = {**({"layers": 2, **TINY} if is_decoder else {}), **BASES[name].get(section, {})}
+    if len(names) == 2:
+        value = {**table.get(names[0], {}), names[1]: value}
+    return {section: {**table, names[0]: value}}
 
 
 def after_another_step(config: TrainConfig) -> dict[str, Tensor]:

@@ -2,22 +2,22 @@
 
 from dataclasses import dataclass
 
-from torchtally.errors import UsageError
+from torchtally.checkpoints.checked import Positive, Size, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     """Checkpoints, in `checkpoints` below the run's folder."""
 
-    every: int | None = None
+    every: Size | None = None
     """Steps between checkpoints."""
-    every_minutes: float | None = 10.0
+    every_minutes: Positive | None = 10.0
     """Minutes between checkpoints."""
     at_end: bool = True
     """Also save after the last step."""
-    keep_last: int = 2
+    keep_last: Size = 2
     """How many of the newest are kept; more than one, in case one is damaged."""
-    keep_every: int | None = None
+    keep_every: Size | None = None
     """Checkpoints of steps divisible by it are never removed."""
     keep_best: bool = False
     """Also save where the validation loss is the lowest so far, and keep that until a lower one."""
@@ -27,7 +27,4 @@ class CheckpointConfig:
     """Whether `checkpoints` may be a symbolic link."""
 
     def __post_init__(self) -> None:
-        for name in ("every", "every_minutes", "keep_last", "keep_every"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UsageError(f"checkpoint.{name}: expected more than 0, got {value}.")
+        check_fields(self)

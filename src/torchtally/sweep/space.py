@@ -10,6 +10,7 @@ depends only on seed, key and n: more draws or other keys do not change it.
 
 import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -22,7 +23,7 @@ LOG = "log:"
 TO = ".."
 DIGITS = 4
 MOST_POINTS = 100_000
-CLOSING = {"[": "]", '"': '"', "'": "'"}
+VALUE = re.compile(r"""\s*(\[[^]]*]|"[^"]*"|'[^']*'|[^,]*?)\s*,""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +105,7 @@ def _interval(key: str, text: str) -> Interval:
 
 def split(text: str, key: str) -> list[str]:
     """Split at commas outside of brackets and quotes."""
-    parts, begun, inside = [], 0, ""
-    for at, char in enumerate(text):
-        if inside:
-            inside = "" if char == inside else inside
-        elif char in CLOSING and not text[begun:at].strip():
-            inside = CLOSING[char]
-        elif char == ",":
-            parts.append(text[begun:at].strip())
-            begun = at + 1
-    parts.append(text[begun:].strip())
+    parts = VALUE.findall(f"{text},")
     if "" in parts:
         raise UsageError(f"{key}: {text}: a value is empty.")
     return parts

@@ -1,33 +1,38 @@
 """The frozen config of a training: a TOML file plus flags, validated before anything runs."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass, replace
-from difflib import get_close_matches
-from math import inf
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-import msgspec
+from msgspec import Meta
 
+from torchtally.checkpoints.checked import (
+    Count,
+    Limit,
+    Magnitude,
+    Positive,
+    Size,
+    read_as,
+    table_of,
+)
 from torchtally.checkpoints.config import CheckpointConfig
-from torchtally.errors import UsageError, check_choice
+from torchtally.errors import UsageError, check_choice, did_you_mean
 from torchtally.reading import parse_toml, read_text
 from torchtally.train.data.description import description_in
 from torchtally.train.data.tokenizer import LEAST_VOCABULARY
-from torchtally.train.models.config import RopeStretch, TransformerConfig
+from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface_config import config_beside
 from torchtally.train.models.presets import preset
 from torchtally.train.optimizers.config import OptimizerConfig
-from torchtally.train.optimizers.schedules import DecayShape, ScheduleConfig, Shape
+from torchtally.train.optimizers.schedules import LearningRateConfig
 
 STDLIB = "<stdlib>"
 """In `data.text`: Python's standard library, text that every machine has."""
 
 
-_SIZES = {
-    name: hint | None
-    for name, hint in get_type_hints(TransformerConfig).items() if name != "rope_stretch"
-}  # fmt: skip
+_HINTS = get_type_hints(TransformerConfig, include_extras=True)
+_SIZES = {name: hint | None for name, hint in _HINTS.items()}
 Sizes: Any = make_dataclass(
     "Sizes", [(name, hint, None) for name, hint in _SIZES.items()],
     frozen=True, slots=True, kw_only=True,
@@ -40,11 +45,6 @@ class ModelConfig(Sizes):  # type: ignore[misc]
     """A preset, with changes to some of its sizes, or all sizes of a decoder."""
 
     preset: str | None = None
-    rope_factor: float | None = None
-    """Stretches rotary positions as Llama 3.1 does; its other numbers are the three below."""
-    rope_original_context: int | None = None
-    rope_low_factor: float | None = None
-    rope_high_factor: float | None = None
     recompute: Literal["none", "selective", "full"] = "none"
     """Activation recomputation in the backward pass."""
     weights: str | None = None
@@ -80,29 +80,14 @@ class ModelConfig(Sizes):  # type: ignore[misc]
         """The decoder's config. Raises UsageError for a missing or invalid size, and for one that
         the weights do not have.
         """
-        values = self._values()
+        given = {name: getattr(self, name) for name in _SIZES}
+        values = {name: value for name, value in given.items() if value is not None}
         beside = None if self.weights is None else config_beside(self.weights)
         if beside is None:
             return self._of_values(values)
         config = replace(beside, **values) if self.preset is None else self._of_values(values)
         _check_alike(config, beside, f"{self.weights}")
         return config
-
-    def _values(self) -> dict[str, Any]:
-        """The keys that are given, under the names of TransformerConfig."""
-        values = {
-            name: value for name in _SIZES if (value := getattr(self, name)) is not None
-        }  # fmt: skip
-        stretch = {
-            name: value
-            for name in ("original_context", "low_factor", "high_factor")
-            if (value := getattr(self, f"rope_{name}")) is not None
-        }
-        if self.rope_factor is not None:
-            values["rope_stretch"] = RopeStretch(factor=self.rope_factor, **stretch)
-        elif stretch:
-            raise UsageError(f"model.rope_{next(iter(stretch))}: needs rope_factor as well.")
-        return values
 
     def _of_values(self, values: Mapping[str, Any]) -> TransformerConfig:
         if self.preset is not None:
@@ -136,8 +121,8 @@ def _check_alike(config: TransformerConfig, beside: TransformerConfig, place: st
 class TeacherConfig:
     """A linear teacher, x normal and y = x . (0, 1, ..., dim - 1), and a deep linear student."""
 
-    dim: int = 16
-    num_layers: int = 0
+    dim: Size = 16
+    num_layers: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +138,15 @@ class DataConfig:
     dtype: str | None = None
     """Dtype of files without a header: "uint16", "uint32"."""
     order: Literal["shuffled", "sequential", "random"] = "shuffled"
-    stride: int | None = None
+    stride: Size | None = None
     """Tokens from one window's start to the next; default: the sequence length."""
-    weights: tuple[float, ...] = ()
+    weights: Annotated[
+        tuple[Positive, ...], Meta(description="an array of finite numbers above 0")
+    ] = ()
     """How often each of `train` is read, relative to the others; default: each window as often."""
     documents: Literal["joined", "masked"] = "joined"
     """Whether tokens attend to other documents in their window, or to their own alone."""
-    document_start: int | None = None
+    document_start: Count | None = None
     """The id that ends a document and begins the next; default: that of tokens.json."""
     targets: Literal["all", "masked"] = "all"
     """"masked": an id below zero is the token ~id, which is read but is no target."""
@@ -172,59 +159,34 @@ class DataConfig:
                 f"data.weights: {len(self.weights)} weights; give one for each of data.train, "
                 f"which has {len(self.train)}."
             )
-        if not all(0 < weight < inf for weight in self.weights):
-            raise UsageError(f"data.weights: expected numbers above 0, got {self.weights}.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningRateConfig:
-    """The learning rate schedule."""
-
-    shape: Shape = "cosine"
-    warmup_steps: int = 0
-    """At most steps - 1: a shorter run is all warm-up."""
-    floor: float | None = None
-    decay_steps: int | None = None
-    decay_shape: DecayShape | None = None
-
-    def schedule(self, steps: int) -> ScheduleConfig:
-        """The schedule of a run of this many steps."""
-        values = {member.name: getattr(self, member.name) for member in fields(self)}
-        if self.shape == "constant":
-            return ScheduleConfig(**values)
-        # `--steps 100` tries a config out: its warm-up may be as long as that.
-        values["warmup_steps"] = min(self.warmup_steps, max(steps - 1, 0))
-        return ScheduleConfig(**values, steps=steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
     """Evaluations of the validation loss, periodically and at the end."""
 
-    every: int | None = None
+    every: Size | None = None
     """Steps between evaluations, the first before any step; None: only at the end."""
-    batches: int = 20
+    batches: Size = 20
     """Batches per evaluation, of the training batch size; the same ones every time."""
-    patience: int | None = None
+    patience: Size | None = None
     """Evaluations in a row without a lower loss, after which the training ends."""
 
     def __post_init__(self) -> None:
-        if self.patience is not None and (self.patience < 1 or self.every is None):
-            raise UsageError(
-                f"evaluation.patience: {self.patience}: expected 1 or more, with evaluation.every."
-            )
+        if self.patience is not None and self.every is None:
+            raise UsageError("evaluation.patience: needs evaluation.every as well.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
     """Text sampled from the model, periodically and at the end."""
 
-    every: int | None = None
-    tokens: int = 0
+    every: Size | None = None
+    tokens: Count = 0
     """Per sample; 0: no samples."""
     prompt: str = "\n"
-    temperature: float = 0.8
-    top_k: int | None = None
+    temperature: Magnitude = 0.8
+    top_k: Size | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +194,7 @@ class LogConfig:
     """Where the run is logged. The JSONL file is always written."""
 
     folder: str = "runs/run"
-    every: int = 10
+    every: Size = 10
     """Steps between log records."""
     to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     project: str = "torchtally"
@@ -243,8 +205,8 @@ class LogConfig:
 class ProfileConfig:
     """torch.profiler over some steps; its trace is written to the run's folder."""
 
-    first_step: int | None = None
-    steps: int = 3
+    first_step: Count | None = None
+    steps: Size = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,22 +230,22 @@ class TrainConfig:
 
     task: str = "language"
     """"language", "teacher", or a function of your own as module:function."""
-    steps: int
-    batch: int
+    steps: Size
+    batch: Size
     """Sequences (rows) per optimizer step, over all ranks."""
-    micro_batch: int | None = None
+    micro_batch: Size | None = None
     """Rows at a time on the device; default: all."""
-    sequence: int | None = None
+    sequence: Size | None = None
     """Tokens; default: the model's context."""
-    seed: int = 1
+    seed: Count = 1
     device: str = "auto"
     """"auto": the GPU if there is one."""
     precision: PrecisionName = "auto"
     """"auto": bf16 on a GPU that supports it, else fp32."""
     compile: bool | None = None
     """torch.compile; None: on GPUs."""
-    clip_norm: float | None = 1.0
-    loss_chunk_tokens: int | None = None
+    clip_norm: Limit | None = 1.0
+    loss_chunk_tokens: Count | None = None
     """Tokens whose logits exist at once; 0: all; None: 128 on the CPU, all on a GPU."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """On a NaN or inf loss or gradient."""
@@ -302,16 +264,9 @@ class TrainConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
-        for name, value in (("steps", self.steps), ("batch", self.batch)):
-            if value < 1:
-                raise UsageError(f"{name}: expected 1 or more, got {value}.")
-        if self.micro_batch is not None and not 1 <= self.micro_batch <= self.batch:
+        if self.micro_batch is not None and self.micro_batch > self.batch:
             raise UsageError(
                 f"micro_batch: expected 1 to {self.batch} (the batch), got {self.micro_batch}."
-            )
-        if self.loss_chunk_tokens is not None and self.loss_chunk_tokens < 0:
-            raise UsageError(
-                f"loss_chunk_tokens: expected 0 or more, got {self.loss_chunk_tokens}."
             )
         if ":" not in self.task:
             check_choice("task: unknown task", self.task, TASKS)
@@ -321,7 +276,7 @@ class TrainConfig:
             raise UsageError("sampling.tokens: is of decoders, and not of model.code.")
         if self.task == "language":
             context = self.model.of_text()[1]
-            if self.sequence is not None and not 1 <= self.sequence <= context:
+            if self.sequence is not None and self.sequence > context:
                 raise UsageError(
                     f"sequence: expected 1 to {context} (the model's context), got {self.sequence}."
                 )
@@ -375,21 +330,11 @@ def read_config(path: Path | str) -> TrainConfig:
 def config_of(values: Mapping[str, Any], place: str) -> TrainConfig:
     """The config of plain values. Raises UsageError that names place and key."""
     for key, valid_keys in unknown_keys(values, TrainConfig):
-        near = get_close_matches(key.rpartition(".")[2], valid_keys, n=1)
-        guess = f" Did you mean {near[0]}?" if near else f" Keys are: {', '.join(valid_keys)}."
-        raise UsageError(f"{place}: {key}: unknown key.{guess}")
+        guess = did_you_mean(key.rpartition(".")[2], valid_keys)
+        raise UsageError(f"{place}: {key}: unknown key. {guess}")
     if isinstance(values.get("model"), str):
         values = {**values, "model": {"code": values["model"]}}
-    values = _with_vocabulary(values)
-    try:
-        return msgspec.convert(values, TrainConfig)
-    except msgspec.ValidationError as error:
-        cause = error.__cause__
-        if isinstance(cause, UsageError):
-            raise UsageError(f"{place}: {cause}") from error
-        raise UsageError(f"{place}: {error}.") from error
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}") from error
+    return read_as(TrainConfig, _with_vocabulary(values), place)
 
 
 def _with_vocabulary(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -417,12 +362,9 @@ def unknown_keys(
     values: Mapping[str, Any], kind: type, before: str = ""
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """(unknown key, the valid keys of its table)."""
-    hints = get_type_hints(kind)
-    valid_keys = tuple(member.name for member in fields(kind))
+    tables = {name: table_of(hint) for name, hint in get_type_hints(kind).items()}
     for key, value in values.items():
-        if key not in valid_keys:
-            yield before + key, valid_keys
-        elif is_dataclass(hints[key]) and isinstance(value, Mapping):
-            inner = hints[key]
-            assert isinstance(inner, type)
+        if key not in tables:
+            yield before + key, tuple(tables)
+        elif (inner := tables[key]) is not None and isinstance(value, Mapping):
             yield from unknown_keys(value, inner, f"{before}{key}.")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from torchtally.checkpoints.ranks import Ranks
 from torchtally.checkpoints.shards import local_part
-from torchtally.errors import UsageError, check_choice
 from torchtally.train.outcome import NonFiniteError, Outcome, SpikeError
 from torchtally.train.spikes import SpikeDetector
 
@@ -26,6 +25,8 @@ LEAST_LOSS_SCALE = 1.0
 class StepPasses:
     """The numbers of a step on the host, after its backward passes."""
 
+    size: int
+    """Rows of a micro-batch."""
     loss: float
     grad_norm: float
     """Before clipping."""
@@ -38,6 +39,7 @@ class StepPasses:
         return isfinite(self.loss) and isfinite(self.grad_norm)
 
 
+@dataclass(slots=True)
 class UpdateGuard:
     """Decides by a step's numbers whether it updates.
 
@@ -46,21 +48,13 @@ class UpdateGuard:
     optimizer state are then unchanged; buffers written by the forward pass are not restored.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        scaler: torch.amp.GradScaler | None,
-        on_nonfinite: OnNonfinite,
-        most_skipped: int,
-        spikes: SpikeDetector | None,
-        ranks: Ranks,
-    ) -> None:
-        check_choice("on_nonfinite: unknown value", on_nonfinite, get_args(OnNonfinite))
-        if most_skipped < 0:
-            raise UsageError(f"most_skipped: expected 0 or more, got {most_skipped}.")
-        self.scaler, self.on_nonfinite, self.spikes = scaler, on_nonfinite, spikes
-        self.skipped_in_a_row = 0
-        self._model, self._most_skipped, self._ranks = model, most_skipped, ranks
+    model: nn.Module
+    scaler: torch.amp.GradScaler | None
+    on_nonfinite: OnNonfinite
+    most_skipped: int
+    spikes: SpikeDetector | None
+    ranks: Ranks
+    skipped_in_a_row: int = 0
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss times the loss scale."""
@@ -87,12 +81,7 @@ class UpdateGuard:
             self.scaler.update()
 
     def count_skip(
-        self,
-        outcome: Outcome,
-        passes: StepPasses,
-        step: int,
-        batch: tuple[Tensor, Tensor],
-        size: int,
+        self, outcome: Outcome, passes: StepPasses, step: int, batch: tuple[Tensor, Tensor]
     ) -> None:
         """Raise if such a step must not be skipped, or too many were in a row."""
         if outcome is Outcome.SCALE_LOWERED:
@@ -100,7 +89,7 @@ class UpdateGuard:
         if self.scaler is not None:  # reset its stage, keep its scale
             self.scaler.update(self.scaler.get_scale())
         self.skipped_in_a_row += 1
-        is_over = self.skipped_in_a_row > self._most_skipped
+        is_over = self.skipped_in_a_row > self.most_skipped
         if outcome is Outcome.SPIKE:
             assert self.spikes is not None
             if is_over or self.spikes.on_spike == "stop":
@@ -110,7 +99,7 @@ class UpdateGuard:
                 )
                 raise SpikeError(self._text(what, step), step=step, batch=batch)
         elif is_over or self.on_nonfinite == "stop":
-            what = _nonfinite_text(passes, size, len(batch[0]), self._model, self._ranks)
+            what = _nonfinite_text(passes, len(batch[0]), self.model, self.ranks)
             raise NonFiniteError(self._text(what, step), step=step, batch=batch)
 
     def renew_scaler(self, fresh: torch.amp.GradScaler | None) -> None:
@@ -158,9 +147,7 @@ class UpdateGuard:
         )
 
 
-def _nonfinite_text(
-    passes: StepPasses, size: int, rows: int, model: nn.Module, ranks: Ranks
-) -> str:
+def _nonfinite_text(passes: StepPasses, rows: int, model: nn.Module, ranks: Ranks) -> str:
     """What was NaN or inf first: weights, the loss of a micro-batch, or only gradients. The text is
     the same on all ranks.
     """
@@ -177,7 +164,7 @@ def _nonfinite_text(
             return f"{text}: weights were NaN or inf before the step, the first is {name!r}."
     for rank, (_, part) in enumerate(every):
         if part >= 0:
-            first, end = part * size, min((part + 1) * size, rows)
+            first, end = part * passes.size, min((part + 1) * passes.size, rows)
             whose = "" if ranks.size == 1 else f" of rank {rank}"
             return f"{text}, first in rows {first} to {end - 1} of {rows}{whose}."
     return f"{text}, at a loss scale of {passes.loss_scale:g}."

@@ -8,17 +8,13 @@ import ast
 import inspect
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from functools import cache
 from itertools import pairwise
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-import msgspec
-
+from torchtally.checkpoints.checked import checked, hints, plain_members, table_of, wanted
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml
 from torchtally.train.config import WHAT, ModelConfig, TrainConfig, config_of
@@ -29,65 +25,43 @@ QUOTES = ("[", "{", '"', "'")
 
 HELP_INDENT = 36
 
+HINTS = hints(TrainConfig)
+"""The type of each field, by key."""
+
 KeyValues = tuple[tuple[str, Any], ...]
 """(key, value), in command-line order."""
 
 
-@cache
-def hints() -> Mapping[str, Any]:
-    """The type of each field, by key."""
-    return dict(_hints(TrainConfig, ""))
-
-
-def _hints(kind: type, before: str) -> Iterator[tuple[str, Any]]:
-    types = get_type_hints(kind)
-    for field in fields(kind):
-        hint = types[field.name]
-        if isinstance(hint, type) and is_dataclass(hint):
-            yield from _hints(hint, f"{before}{field.name}.")
-        else:
-            yield before + field.name, hint
-
-
 def hint_of(key: str) -> Any:
     """The type of a field. Raises UsageError with suggestions."""
-    if key in hints():
-        return hints()[key]
+    if key in HINTS:
+        return HINTS[key]
     section, _, _ = key.rpartition(".")
-    if get_origin(hints().get(section)) is dict:  # `model.arguments` takes any key
-        return get_args(hints()[section])[1]
-    if inner := [hint for hint in hints() if hint.startswith(f"{key}.")]:
+    if get_origin(HINTS.get(section)) is dict:  # `model.arguments` takes any key
+        return get_args(HINTS[section])[1]
+    if inner := [hint for hint in HINTS if hint.startswith(f"{key}.")]:
         raise UsageError(f"{key}: is a section. It has: {', '.join(inner)}.")
     # The last part alone, `lr`, is as likely as a typo.
-    by_last = [hint for hint in hints() if hint.rpartition(".")[2] == key]
-    near = by_last or get_close_matches(key, hints(), n=3)
+    by_last = [hint for hint in HINTS if hint.rpartition(".")[2] == key]
+    near = by_last or get_close_matches(key, HINTS, n=3)
     guess = (
         f" Did you mean {' or '.join(near)}?" if near else " `tally train CONFIG --help` lists all."
     )
     raise UsageError(f"{key}: unknown key.{guess}")
 
 
-def members(hint: Any) -> tuple[Any, ...]:
-    """The types that a field's values may have."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def is_optional(hint: Any) -> bool:
-    return type(None) in members(hint)
-
-
 def is_number(hint: Any) -> bool:
-    return is_whole(hint) or float in members(hint)
+    return is_whole(hint) or float in plain_members(hint)
 
 
 def is_whole(hint: Any) -> bool:
     """Whether the field is a whole number."""
-    return int in members(hint) and float not in members(hint)
+    return int in plain_members(hint) and float not in plain_members(hint)
 
 
 def is_array(hint: Any) -> bool:
     """Whether the field has several values."""
-    return any(get_origin(member) is tuple for member in members(hint))
+    return any(get_origin(member) is tuple for member in plain_members(hint))
 
 
 def read_value(key: str, text: str) -> Any:
@@ -96,7 +70,7 @@ def read_value(key: str, text: str) -> Any:
     Numbers, true, false, words; none for optional fields; TOML's arrays and quoted strings.
     """
     hint = hint_of(key)
-    if text.lower() == "none" and is_optional(hint):
+    if text.lower() == "none" and type(None) in plain_members(hint):
         return None
     value: Any = text
     if hint is Any:
@@ -104,45 +78,12 @@ def read_value(key: str, text: str) -> Any:
             value = parse_toml(f"value = {text}", key, "a TOML value")["value"]
     elif text[:1] in QUOTES:
         value = parse_toml(f"value = {text}", f"{key}: {text[:200]}", "a TOML value")["value"]
-    return _converted(key, hint, value, text)
+    return checked(key, hint, value, strict=False)
 
 
 def typed_value(key: str, value: Any) -> Any:
     """A value read from JSON, converted to its field's type. Raises UsageError."""
-    return _converted(key, hint_of(key), value, value)
-
-
-def _converted(key: str, hint: Any, value: Any, given: Any) -> Any:
-    try:
-        return msgspec.convert(value, hint, strict=False)
-    except msgspec.ValidationError as error:
-        names = [name for member in members(hint) for name in _names(member)]
-        near = get_close_matches(str(given), names, n=1)
-        guess = f" Did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{key}: expected {_wanted(hint)}, got {given!r}.{guess}") from error
-
-
-def _wanted(hint: Any) -> str:
-    """Such as "a whole number, or none"."""
-    texts = [_words(member) for member in members(hint) if member is not type(None)]
-    return ", or ".join([*texts, *(["none"] if is_optional(hint) else [])])
-
-
-def _names(kind: Any) -> list[str]:
-    return [str(name) for name in get_args(kind)] if get_origin(kind) is Literal else []
-
-
-def _words(kind: Any) -> str:
-    if names := _names(kind):
-        return ", ".join(names)
-    if get_origin(kind) is tuple:
-        of = get_args(kind)[0]
-        example = '["one", "two"]' if of is str else "[0.9, 0.95]" if of is float else str(of)
-        return f"an array such as {example}"
-    if get_origin(kind) is dict:
-        return "a table such as {width = 64}"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    return words.get(kind, str(kind))
+    return checked(key, hint_of(key), value, strict=False)
 
 
 def value_text(value: Any) -> str:
@@ -195,13 +136,13 @@ def _change(name: str, text: str, is_equation: bool, words: Sequence[str]) -> tu
     texts = [text, *words] if is_equation else [*words]
     section, dot, last = key.rpartition(".")
     positive = f"{section}{dot}{last.removeprefix('no_')}"
-    if key not in hints() and bool in members(hints().get(positive)):
+    if key not in HINTS and bool in plain_members(HINTS.get(positive)):
         key, texts = positive, ["false", *texts]
     try:
         hint = hint_of(key)
         if is_array(hint) and (len(texts) != 1 or (texts[0][:1] != "[" and texts[0] != "none")):
-            return key, _converted(key, hint, texts, " ".join(texts))
-        if bool in members(hint) and not texts:
+            return key, checked(key, hint, texts, strict=False)
+        if bool in plain_members(hint) and not texts:
             return key, True
         if len(texts) != 1:
             raise UsageError(f"{key}: expected one value, got {' '.join(texts) or 'none'}.")
@@ -229,22 +170,23 @@ def changed_config(toml: str, place: str, changes: KeyValues) -> TrainConfig:
 
 def help_text(config: TrainConfig, width: int) -> str:
     """Every key with its value in this config, what it takes and what it means."""
-    return "\n".join(_help_lines(config, "", width)) + "\n"
+    return "\n".join(_help_lines(TrainConfig, config, "", width)) + "\n"
 
 
-def _help_lines(config: Any, before: str, width: int) -> Iterator[str]:
-    docs = _docs(type(config))
-    if isinstance(config, ModelConfig):
+def _help_lines(kind: type, config: Any, before: str, width: int) -> Iterator[str]:
+    """Of a section; without a config all values are none."""
+    docs = _docs(kind)
+    if kind is ModelConfig:
         docs = _docs(TransformerConfig) | docs
-    for field in fields(config):
-        key, value = before + field.name, getattr(config, field.name)
-        if is_dataclass(value):
-            title = inspect.cleandoc(type(value).__doc__ or "").splitlines()[0]
+    for name, hint in get_type_hints(kind).items():
+        key, value = before + name, getattr(config, name, None)
+        if (table := table_of(hint)) is not None:
+            title = inspect.cleandoc(table.__doc__ or "").splitlines()[0]
             yield from ("", *textwrap.wrap(f"{key}: {title}", width))
-            yield from _help_lines(value, f"{key}.", width)
+            yield from _help_lines(table, value, f"{key}.", width)
         else:
             head = f"  --{key} {value_text(value)}".ljust(HELP_INDENT - 1) + " "
-            text = f"{_wanted(hints()[key])}. {docs.get(field.name, '')}".strip()
+            text = f"{wanted(HINTS[key])}. {docs.get(name, '')}".strip()
             rest = " " * HELP_INDENT
             yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=rest)
 

@@ -301,9 +301,6 @@ class _Specialise(ast.NodeTransformer):
             return node.body if node.test.value else node.orelse
         return node
 
-    def visit_Expr(self, node: ast.Expr) -> ast.stmt | None:
-        return None if ast.unparse(node).startswith("check_choice(") else node
-
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         if node.value is None:
             return None

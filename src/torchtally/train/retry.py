@@ -38,19 +38,13 @@ def explain_shortage(remedy: str) -> Iterator[None]:
     except MemoryShortageError:
         raise
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        whose = _whose_memory(error)
-        if whose is None:
+        is_device = isinstance(error, torch.OutOfMemoryError)
+        is_host = isinstance(error, MemoryError) or HOST_ALLOCATOR in str(error)
+        if not (is_device or is_host):
             raise
+        whose = "device" if is_device else "host"
         message = str(error).strip() or type(error).__name__
-        raise MemoryShortageError(f"{whose} out of memory: {message}\n{remedy}") from error
-
-
-def _whose_memory(error: BaseException) -> str | None:
-    """Which memory ran out; None for other errors."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return "The device is"
-    is_host = isinstance(error, MemoryError) or HOST_ALLOCATOR in str(error)
-    return "The host is" if is_host else None
+        raise MemoryShortageError(f"The {whose} is out of memory: {message}\n{remedy}") from error
 
 
 def halve_until_it_fits(
@@ -60,25 +54,30 @@ def halve_until_it_fits(
     device: torch.device,
     discard: Callable[[], None],
     note: Callable[[int], str],
-) -> tuple[int, T]:
-    """The size that fits, starting with `size`, and the result of `attempt`.
+) -> T:
+    """The result of `attempt` with the largest size that fits, starting with `size`.
 
     After torch.OutOfMemoryError, and no other error, `discard` undoes the attempt, caches are
     freed, torch's random states restored, and half the size is tried, down to 1, where it
     raises MemoryShortageError.
     """
-    randomness = _randomness(device)
+    of_host = torch.get_rng_state()
+    # That of the device is kept on the host: no synchronization.
+    of_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     while True:
         try:
-            return size, attempt(size)
+            return attempt(size)
         except torch.OutOfMemoryError as error:
             if size <= 1:
                 raise MemoryShortageError(f"{note(size)}\n{error}") from error
         # Outside of the except block the traceback no longer keeps frames and their tensors alive.
         size //= 2
         discard()
-        _free_caches(device)
-        _set_randomness(device, randomness)
+        gc.collect()  # frames of the traceback may form cycles
+        torch.set_rng_state(of_host)
+        if of_device is not None:
+            torch.cuda.empty_cache()
+            torch.cuda.set_rng_state(of_device, device)
 
 
 def shortage_note(size: int, inputs: Tensor) -> str:
@@ -101,25 +100,3 @@ def raise_together(size: int, inputs: Tensor, ranks: Ranks) -> Iterator[None]:
             "same passes, so it is not retried with fewer: set micro_batch to "
             f"{max(size // 2, 1)}, or shard the weights (parallel.strategy fsdp).\n{error}"
         ) from error
-
-
-Randomness = tuple[Tensor, Tensor | None]
-
-
-def _randomness(device: torch.device) -> Randomness:
-    """States of torch's generators; that of the device is kept on the host: no synchronization."""
-    of_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return torch.get_rng_state(), of_device
-
-
-def _set_randomness(device: torch.device, randomness: Randomness) -> None:
-    of_host, of_device = randomness
-    torch.set_rng_state(of_host)
-    if of_device is not None:
-        torch.cuda.set_rng_state(of_device, device)
-
-
-def _free_caches(device: torch.device) -> None:
-    gc.collect()  # frames of the traceback may form cycles
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

@@ -7,14 +7,16 @@ Axes: `batch` prompts, `prompt` and `total` their tokens before and after, `widt
 `kept` its top k.
 """
 
-import math
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from torchtally.checkpoints.checked import Count, Magnitude, Size, checked
 from torchtally.errors import UsageError
+from torchtally.train.data.tokenizer import Tokenizer
 from torchtally.train.evaluation import PrecisionContext, evaluation_mode
 from torchtally.train.models.past import Past
 from torchtally.train.models.transformer import Transformer
@@ -39,7 +41,12 @@ def sample(
 
     Raises UsageError for an empty prompt, ids outside of the vocabulary, and numbers out of range.
     """
-    _check(prompt_ids, model.config.vocabulary, tokens, temperature, top_k)
+    for name, hint, value in (
+        ("tokens", Count, tokens), ("temperature", Magnitude, temperature),
+        ("top_k", Size | None, top_k),
+    ):  # fmt: skip
+        checked(name, hint, value)
+    _check_prompt(prompt_ids, model.config.vocabulary)
     device = model.embedding.weight.device
     generator = torch.Generator(device).manual_seed(seed)
     ids = prompt_ids.to(device, torch.int64)
@@ -53,6 +60,16 @@ def sample(
             )
             ids = torch.cat([ids, drawn[:, None]], dim=1)
     return ids
+
+
+def continue_prompt(
+    model: Transformer, tokenizer: Tokenizer, prompt: str, *, tokens: int, **options: Any
+) -> tuple[list[int], str]:
+    """The ids of a prompt and of what `sample` draws after it, and their text."""
+    chunks = tokenizer.encode([prompt.encode(errors="surrogateescape")])
+    ids = torch.tensor([[int(token) for chunk in chunks for token in chunk]], dtype=torch.int64)
+    drawn = sample(model, ids, tokens=tokens, **options)[0].tolist()
+    return drawn, tokenizer.decode(drawn)
 
 
 def _last_hidden(
@@ -86,9 +103,7 @@ def _draw(scores: Float[Tensor, "batch kept"], generator: torch.Generator) -> In
     return torch.multinomial(shares, 1, generator=generator)[:, 0]
 
 
-def _check(
-    prompt_ids: Tensor, vocabulary: int, tokens: int, temperature: float, top_k: int | None
-) -> None:
+def _check_prompt(prompt_ids: Tensor, vocabulary: int) -> None:
     if prompt_ids.numel() == 0:
         raise UsageError("The prompt is empty: give at least one token.")
     least, greatest = (int(bound) for bound in prompt_ids.aminmax())
@@ -97,9 +112,3 @@ def _check(
             f"The prompt has ids from {least} to {greatest}; the vocabulary has "
             f"{vocabulary}. Was it encoded by another tokenizer?"
         )
-    if tokens < 0:
-        raise UsageError(f"tokens: expected 0 or more, got {tokens}.")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise UsageError(f"temperature: expected 0 or more, got {temperature}.")
-    if top_k is not None and top_k < 1:
-        raise UsageError(f"top_k: expected 1 or more, got {top_k}.")

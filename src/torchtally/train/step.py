@@ -61,16 +61,9 @@ class Stepper:
         spikes: SpikeDetector | None = None,
         parallel: Parallel = BY_ITSELF,
     ) -> None:
-        if micro_batch < 1:
-            raise UsageError(f"micro_batch: expected 1 or more, got {micro_batch}.")
-        if clip_norm is not None and not clip_norm >= 0:
-            raise UsageError(f"clip_norm: expected 0 or more, got {clip_norm}.")
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.precision, self.device = precision, torch.device(device)
-        self.micro_batch = micro_batch
-        """Stays lowered after out of memory."""
-        self.clip_norm = clip_norm
-        self.parallel = parallel
+        self.micro_batch, self.clip_norm, self.parallel = micro_batch, clip_norm, parallel
         self.guard = UpdateGuard(
             model, precision.scaler(device), on_nonfinite, most_skipped, spikes, parallel.ranks
         )
@@ -79,7 +72,7 @@ class Stepper:
         """Take one step. `step` is its number, for error messages."""
         inputs, targets = _inputs_and_targets(batch, self.device)
         began_with = min(self.micro_batch, len(inputs))
-        size, passes = self._passes_that_fit(inputs, targets, began_with)
+        passes = self._passes_that_fit(inputs, targets, began_with)
         is_spike, outcome = self.guard.judge(passes)
         if outcome is Outcome.UPDATED:
             if self.clip_norm is not None:
@@ -88,11 +81,12 @@ class Stepper:
             self.guard.count_update()
         else:
             self.optimizer.zero_grad(set_to_none=True)
-            self.guard.count_skip(outcome, passes, step, (inputs, targets), size)
+            self.guard.count_skip(outcome, passes, step, (inputs, targets))
         return StepResult(
             loss=passes.loss, grad_norm=passes.grad_norm, outcome=outcome, is_spike=is_spike,
-            micro_batch=size, micro_batches=len(passes.micro_losses), loss_scale=passes.loss_scale,
-            lowered_from=began_with if size < began_with else None,
+            micro_batch=passes.size, micro_batches=len(passes.micro_losses),
+            loss_scale=passes.loss_scale,
+            lowered_from=began_with if passes.size < began_with else None,
         )  # fmt: skip
 
     def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> StepPasses:
@@ -121,25 +115,21 @@ class Stepper:
         is_sharded = self.parallel.is_sharded
         grad_norm = sqrt(sum(norm * norm for _, norm, _ in every)) if is_sharded else every[0][1]
         loss_of_all = sum((loss for loss, _, _ in every), start=0.0)
-        return StepPasses(loss_of_all, grad_norm, every[0][2], micro_losses)
+        return StepPasses(size, loss_of_all, grad_norm, every[0][2], micro_losses)
 
-    def _passes_that_fit(
-        self, inputs: Tensor, targets: Tensor, size: int
-    ) -> tuple[int, StepPasses]:
-        """The micro-batch that fits, and its passes; larger ones are not tried again."""
+    def _passes_that_fit(self, inputs: Tensor, targets: Tensor, size: int) -> StepPasses:
+        """The passes of the largest micro-batch that fits; larger ones are not tried again."""
         if self.parallel.ranks.size > 1:
             with raise_together(size, inputs, self.parallel.ranks):
-                return size, self._passes(inputs, targets, size)
-        fitting, passes = halve_until_it_fits(
-            lambda size: self._passes(inputs, targets, size),
-            size,
-            device=self.device,
-            discard=self._discard,
+                return self._passes(inputs, targets, size)
+        passes = halve_until_it_fits(
+            lambda size: self._passes(inputs, targets, size), size,
+            device=self.device, discard=self._discard,
             note=lambda size: shortage_note(size, inputs),
-        )
-        if fitting < size:
-            self.micro_batch = fitting
-        return fitting, passes
+        )  # fmt: skip
+        if passes.size < size:
+            self.micro_batch = passes.size
+        return passes
 
     def _discard(self) -> None:
         """Discard the attempt's gradients, and the scaler's record of having unscaled them."""

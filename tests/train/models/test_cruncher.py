@@ -1,11 +1,9 @@
 """The deep linear model is the one whose bytes and FLOPs are counted in closed form."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchtally.errors import UsageError
 from torchtally.plan.deep_linear import deep_linear_parameters, deep_linear_weights
 from torchtally.train.models.cruncher import Cruncher
 
@@ -35,9 +33,3 @@ def test_it_is_linear_and_computes_the_product_of_its_matrices() -> None:
     for at in range(3):
         product = product @ state[f"layers.{at}.weight"].T
     assert torch.allclose(model(x), (product @ state["final.weight"].T)[:, 0])
-
-
-@pytest.mark.parametrize(("dim", "layers"), [(0, 1), (-1, 1), (4, -1)])
-def test_a_size_that_cannot_be_is_refused(dim: int, layers: int) -> None:
-    with pytest.raises(UsageError, match="dim must be 1 or more"):
-        Cruncher(dim, layers)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchtally.errors import UsageError
 from torchtally.train.models.loss import IGNORED, linear_cross_entropy
 
 HAS_TORCHS = hasattr(F, "linear_cross_entropy")
@@ -163,12 +162,6 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
     (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="does not require grad"):
         gradient.sum().backward()
-
-
-def test_a_chunk_without_tokens_is_refused() -> None:
-    hidden, weight, targets = inputs(8, 3, 5, torch.float32)
-    with pytest.raises(UsageError, match="chunk_tokens: expected 1 or more, or None, got 0"):
-        linear_cross_entropy(hidden, weight, targets, chunk_tokens=0)
 
 
 class Largest(TorchDispatchMode):

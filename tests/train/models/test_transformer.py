@@ -239,13 +239,6 @@ def test_a_sequence_beyond_the_context_is_refused() -> None:
         model_of(LLAMA)(ids_of(LLAMA, 1, 25))
 
 
-def test_an_unknown_recomputation_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"unknown value 'some'. Choose one of none, selective, full"
-    ):
-        Transformer(LLAMA, recompute="some")
-
-
 COMPILED = """
 import torch
 from torchtally.train.models.config import TransformerConfig

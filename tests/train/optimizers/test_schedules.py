@@ -102,13 +102,13 @@ def test_by_hand() -> None:
         ({"steps": 5, "floor": 1.5}, "got 1.5"),
         ({"steps": 5, "floor": float("nan")}, "got nan"),
         ({"steps": 5, "warmup_steps": 5}, "fewer than the run's 5 steps, got 5"),
-        ({"steps": 5, "warmup_steps": -1}, "expected 0 or more"),
+        ({"steps": 5, "warmup_steps": -1}, "expected a whole number, 0 or more"),
         ({"shape": "wsd", "steps": 5, "warmup_steps": 2, "decay_steps": 4}, "expected 1 to 3"),
-        ({"shape": "wsd", "steps": 5, "decay_shape": "step"}, "unknown decay_shape 'step'"),
         (
-            {"shape": "steps", "steps": 5},
-            "unknown schedule 'steps'. Choose one of constant, linear",
+            {"shape": "wsd", "steps": 5, "decay_shape": "step"},
+            "decay_shape: expected linear, .*, got 'step'",
         ),
+        ({"shape": "steps", "steps": 5}, "shape: expected constant, linear, .*, got 'steps'"),
     ],
 )
 def test_what_cannot_be(

@@ -3,11 +3,11 @@
 d: width.  h, k: heads of queries, of keys and values.  D: head dim.
 """
 
-import math
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args, get_origin
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from torchtally.errors import UsageError, check_choice
+from torchtally.checkpoints.checked import Decay, Positive, Size, check_fields
+from torchtally.errors import UsageError
 from torchtally.plan.architecture.model import Experts, FeedForward, Layer, Model, SelfAttention
 
 Norm = Literal["rms", "rms_plus_one", "layer"]
@@ -35,12 +35,12 @@ class RopeStretch:
     """
 
     factor: float
-    original_context: int = 8192
+    original_context: Size = 8192
     low_factor: float = 1.0
     high_factor: float = 4.0
 
     def __post_init__(self) -> None:
-        _check_size("original_context", self.original_context)
+        check_fields(self)
         if not (self.factor >= 1 and 0 < self.low_factor < self.high_factor):
             raise UsageError(
                 f"rope_stretch: factor {self.factor} must be 1 or more, and low_factor "
@@ -52,16 +52,16 @@ class RopeStretch:
 class TransformerConfig:
     """A decoder of equal layers. Raises UsageError naming the key for invalid values."""
 
-    layers: int
-    width: int
+    layers: Size
+    width: Size
     """Of the residual stream."""
-    heads: int
-    kv_heads: int
+    heads: Size
+    kv_heads: Size
     """Heads of keys and values: a divisor of `heads`, each shared by a group."""
-    ffn: int
+    ffn: Size
     """Width of the inner feed-forward layer, or of that of each expert."""
-    vocabulary: int
-    context: int
+    vocabulary: Size
+    context: Size
     """The longest sequence, in tokens."""
     norm: Norm = "rms"
     """"rms_plus_one" multiplies by 1 + weight, as Gemma does."""
@@ -73,14 +73,14 @@ class TransformerConfig:
     """Whether the head shares the embedding's weight."""
     has_bias: bool = False
     """Whether projections and layer norms have biases; the head never has one."""
-    window: int | None = None
+    window: Size | None = None
     """How many tokens a token attends to, itself included; None: all previous ones."""
-    dropout: float = 0.0
+    dropout: Decay = 0.0
     """Applied to attention weights, the embedding, and additions to the residual stream."""
-    rope_theta: float = 10_000.0
+    rope_theta: Positive = 10_000.0
     rope_stretch: RopeStretch | None = None
-    norm_eps: float = 1e-5
-    head_dim: int | None = None
+    norm_eps: Positive = 1e-5
+    head_dim: Size | None = None
     """None: width / heads."""
     has_qkv_bias: bool = False
     """Whether queries, keys and values have biases where nothing else has: Qwen 2."""
@@ -90,39 +90,24 @@ class TransformerConfig:
     """Norms also of what attention and feed-forward add to the residual stream: Gemma."""
     is_embedding_scaled: bool = False
     """Embeddings are multiplied by sqrt(width): Gemma."""
-    global_every: int | None = None
+    global_every: Size | None = None
     """Every so manieth layer is without the window; None: all layers have it."""
-    local_rope_theta: float | None = None
+    local_rope_theta: Positive | None = None
     """Of layers with the window, which are not stretched then; None: as the others."""
-    query_scalar: int | None = None
+    query_scalar: Size | None = None
     """Scores are divided by its square root; None: by that of the head dim."""
-    logit_cap: float | None = None
+    logit_cap: Positive | None = None
     """Logits become cap * tanh(logits / cap)."""
-    experts: int | None = None
+    experts: Size | None = None
     """Feed-forwards of a layer, of which a router chooses `active_experts` for each token and adds
     them up by the softmax of their scores. There is no loss for balance."""
-    active_experts: int | None = None
-    init_std: float | None = None
+    active_experts: Size | None = None
+    init_std: Positive | None = None
     """Of all initial matrices but those that write to the residual stream, which have
     1 / sqrt(2 layers) of it; None: 1 / sqrt(in)."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary", "context"):
-            _check_size(name, getattr(self, name))
-        for name in (
-            "window",
-            "head_dim",
-            "global_every",
-            "query_scalar",
-            "experts",
-            "active_experts",
-        ):
-            if getattr(self, name) is not None:
-                _check_size(name, getattr(self, name))
-        for field in fields(self):
-            if get_origin(field.type) is Literal:
-                value = getattr(self, field.name)
-                check_choice(f"{field.name}: unknown value", value, get_args(field.type))
+        check_fields(self)
         _check_heads(self)
         if (self.experts is None) != (self.active_experts is None) or (
             self.experts and self.active_experts and self.active_experts > self.experts
@@ -131,15 +116,6 @@ class TransformerConfig:
                 f"active_experts: {self.active_experts} of {self.experts} experts: give both, and "
                 "no more active ones than there are."
             )
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout: expected a value in [0, 1), got {self.dropout}.")
-        optional = ("local_rope_theta", "logit_cap", "init_std")
-        for name in ("rope_theta", "norm_eps", *optional):
-            value = getattr(self, name)
-            if value is None and name in optional:
-                continue
-            if not (math.isfinite(value) and value > 0):
-                raise UsageError(f"{name}: expected more than 0, got {value}.")
 
     @property
     def head_size(self) -> int:
@@ -189,11 +165,6 @@ class TransformerConfig:
             experts=self.experts, active=self.active_experts, is_normalised=True,
             has_router_bias=False, **sizes,
         )  # fmt: skip
-
-
-def _check_size(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name}: expected a whole number above 0, got {value!r}.")
 
 
 def _check_heads(config: TransformerConfig) -> None:

@@ -6,7 +6,6 @@ Axes: `batch` rows, `width` features. The closed forms are in `plan/deep_linear.
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchtally.errors import UsageError
 from torchtally.train.models.linear import Linear
 
 
@@ -14,15 +13,10 @@ class Cruncher(nn.Module):
     """`num_layers` square matrices and a last one to a single number, nothing in between.
 
     Parameters: dim * dim * num_layers + dim, as `layers.0.weight` (dim, dim), `layers.1.weight`,
-    ..., `final.weight` (1, dim). Raises UsageError for a dim below 1; 0 layers are allowed.
+    ..., `final.weight` (1, dim). 0 layers are allowed.
     """
 
     def __init__(self, dim: int, num_layers: int) -> None:
-        if dim < 1 or num_layers < 0:
-            raise UsageError(
-                f"Cruncher(dim={dim}, num_layers={num_layers}): dim must be 1 or more, num_layers "
-                "0 or more."
-            )
         super().__init__()
         self.layers = nn.ModuleList(Linear(dim, dim) for _ in range(num_layers))
         self.final = Linear(dim, 1)

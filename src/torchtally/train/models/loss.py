@@ -15,8 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torchtally.errors import UsageError
-
 IGNORED = -100
 """The target that is ignored: PyTorch's default ignore_index."""
 
@@ -37,14 +35,11 @@ def linear_cross_entropy(
     one opaque operator that autocast does not cast. A chunked loss has no second derivative.
 
     Known limit: with bfloat16 weights, the weight gradients of chunks accumulate in bfloat16.
-    Raises UsageError for fewer than one token per chunk.
     """
     targets = targets.long()
     if chunk_tokens is None:
         logits = soft_cap(F.linear(hidden, weight), cap)
         return F.cross_entropy(logits, targets, ignore_index=IGNORED)
-    if chunk_tokens < 1:
-        raise UsageError(f"chunk_tokens: expected 1 or more, or None, got {chunk_tokens}.")
     chunked: Any = _Chunked.apply
     loss: Tensor = chunked(_as_autocast(hidden), weight, targets, chunk_tokens, cap)
     return loss

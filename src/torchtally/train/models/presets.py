@@ -7,11 +7,10 @@ except for the context, which is 8192 instead of 131072 tokens.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, did_you_mean
 from torchtally.train.models.config import RopeStretch, TransformerConfig
 
 BYTES = 256
@@ -67,15 +66,8 @@ PRESETS: Mapping[str, TransformerConfig] = MappingProxyType({
 def preset(name: str, **changes: Any) -> TransformerConfig:
     """The config of a preset, with changes.
 
-    Raises UsageError for an unknown preset, naming similar ones, and for unknown keys and invalid
-    values.
+    Raises UsageError for an unknown preset, naming similar ones, and for invalid values.
     """
     if name not in PRESETS:
-        near = get_close_matches(name.lower(), PRESETS, n=3, cutoff=0.4) or list(PRESETS)
-        raise UsageError(f"unknown preset {name!r}. Similar: {', '.join(near)}.")
-    valid_keys = TransformerConfig.__dataclass_fields__
-    if unknown := sorted(set(changes) - set(valid_keys)):
-        raise UsageError(
-            f"{unknown[0]}: not a key of a transformer. Keys are: {', '.join(valid_keys)}."
-        )
+        raise UsageError(f"unknown preset {name!r}. {did_you_mean(name, PRESETS)}")
     return replace(PRESETS[name], **changes)

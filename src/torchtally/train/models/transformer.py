@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from torchtally.errors import UsageError, check_choice
+from torchtally.errors import UsageError
 from torchtally.plan.flops import Recompute
 from torchtally.train.models.attention import CausalAttention, document_mask, window_mask
 from torchtally.train.models.config import TransformerConfig
@@ -82,7 +82,6 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        check_choice("recompute: unknown value", recompute, ("none", "selective", "full"))
         self.recompute = Recompute(recompute)
         self.document_start: int | None = None
         """The id that begins a document, if tokens attend to those of their own document alone."""

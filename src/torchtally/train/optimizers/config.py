@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from torchtally.checkpoints.checked import Decay, Magnitude, check_fields
 from torchtally.errors import UsageError, check_choice
-from torchtally.train.optimizers.hyperparameters import (
-    LearningRateAdjustment,
-    check_hyperparameters,
-)
 
 OptimizerImplementation = Literal["auto", "fused", "foreach", "for-loop"]
 """How a step goes over the tensors: by one fused kernel, one operator after the other over lists of
@@ -16,6 +15,12 @@ tensors, or one tensor after the other."""
 DecayedOn = Literal["all", "matrices", "matrices without embeddings"]
 """Which parameters have weight decay. Matrices have two or more dimensions; norms and biases have
 one, and decay only with "all"."""
+LearningRateAdjustment = Literal["original", "match_rms_adamw"]
+"""How Muon scales its learning rate with a matrix's shape; the names are torch.optim.Muon's."""
+Betas = Annotated[
+    tuple[Decay, Decay], Meta(description="an array such as [0.9, 0.95], of numbers in [0, 1)")
+]
+Iterations = Annotated[int, Meta(ge=1, le=99, description="a whole number from 1 to 99")]
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sgd": {"lr": 1e-3, "weight_decay": 0.0},
@@ -46,33 +51,30 @@ class OptimizerConfig:
     """
 
     name: str = "adamw"
-    lr: float | None = None
-    weight_decay: float | None = None
-    betas: tuple[float, float] | None = None
-    eps: float | None = None
-    momentum: float | None = None
+    lr: Magnitude | None = None
+    weight_decay: Magnitude | None = None
+    betas: Betas | None = None
+    eps: Magnitude | None = None
+    momentum: Decay | None = None
     nesterov: bool | None = None
-    alpha: float | None = None
+    alpha: Decay | None = None
     eps_inside_root: bool | None = None
-    ns_steps: int | None = None
+    ns_steps: Iterations | None = None
     adjust_lr_fn: LearningRateAdjustment | None = None
-    adamw_lr: float | None = None
+    adamw_lr: Magnitude | None = None
     """Muon's learning rate for parameters other than hidden matrices; default `lr`."""
     decayed_on: DecayedOn = "matrices"
     implementation: OptimizerImplementation = "auto"
 
     def __post_init__(self) -> None:
         check_choice("unknown optimizer", self.name, DEFAULTS)
-        implementations = get_args(OptimizerImplementation)
-        check_choice("unknown implementation", self.implementation, implementations)
-        check_choice("unknown value for decayed_on", self.decayed_on, get_args(DecayedOn))
+        check_fields(self)
         defaults = DEFAULTS[self.name]
         for key in self._given():
             if key not in defaults:
                 raise UsageError(
                     f"The optimizer {self.name} has no {key}. Keys are: {', '.join(defaults)}."
                 )
-        check_hyperparameters(f"The optimizer {self.name}", self.hyperparameters())
         if self.adjust_lr_fn == "original" and self.adamw_lr is None:
             raise UsageError(
                 "The optimizer muon with adjust_lr_fn 'original' takes learning rates far above "

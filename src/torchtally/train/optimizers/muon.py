@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 
 from torchtally.checkpoints.shards import gather_whole, local_part, part_like
 from torchtally.errors import UsageError
-from torchtally.train.optimizers.hyperparameters import LearningRateAdjustment
+from torchtally.train.optimizers.config import LearningRateAdjustment
 from torchtally.train.optimizers.own import OwnOptimizer, ParameterGroup
 
 FUSED_ON = ("cpu", "cuda")

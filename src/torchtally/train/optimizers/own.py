@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
-from torchtally.train.optimizers.hyperparameters import check_hyperparameters
+from torchtally.checkpoints.checked import check_values
+from torchtally.train.optimizers.config import OptimizerConfig
 
 ParameterGroup = dict[str, Any]
 """torch's parameter group: "params" and their hyperparameters."""
@@ -22,10 +22,6 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
     """An optimizer without closures. Parameters without gradient are skipped, including their
     state. Raises UsageError for hyperparameters out of range.
     """
-
-    def __init__(self, parameters: ParamsT, defaults: dict[str, Any]) -> None:
-        check_hyperparameters(type(self).__name__, defaults)
-        super().__init__(parameters, defaults)
 
     @abstractmethod
     def _step(self) -> None:
@@ -38,7 +34,7 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
     def add_param_group(self, param_group: ParameterGroup) -> None:
         super().add_param_group(param_group)
-        check_hyperparameters(type(self).__name__, self.param_groups[-1])
+        check_values(OptimizerConfig, self.param_groups[-1], f"{type(self).__name__}: ")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill in defaults missing in torch.optim's state dicts; `load_state_dict` calls this."""

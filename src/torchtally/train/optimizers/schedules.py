@@ -5,20 +5,21 @@ computes the factor at n: there is no state to save.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import cos, isfinite, pi, sqrt
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from math import cos, pi, sqrt
+from typing import Literal
 
 import torch
 
-from torchtally.errors import UsageError, check_choice
+from torchtally.checkpoints.checked import Count, Share, Size, check_fields
+from torchtally.errors import UsageError
 
 Shape = Literal["constant", "linear", "cosine", "wsd"]
 DecayShape = Literal["linear", "cosine", "sqrt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleConfig:
+class LearningRateConfig:
     """The learning rate rises over `warmup_steps`, then falls to `floor` as `shape` says.
 
     constant: 1. linear and cosine (Loshchilov and Hutter 2017, arXiv 1608.03983): down from the end
@@ -28,23 +29,39 @@ class ScheduleConfig:
 
     Warm-up takes step n to (n + 1) / (warmup_steps + 1): the first update is not lost, and 1 is
     reached at step `warmup_steps`. The floor is reached at `steps`, after the last of them, and
-    held. Raises UsageError for invalid values, and for keys that the shape lacks.
+    held.
     """
 
     shape: Shape = "cosine"
-    steps: int | None = None
-    """Of the whole run, including the warm-up."""
-    warmup_steps: int = 0
-    floor: float | None = None
+    warmup_steps: Count = 0
+    """In a config at most steps - 1: a shorter run is all warm-up."""
+    floor: Share | None = None
     """Fraction of the full rate at the end; default 0."""
-    decay_steps: int | None = None
+    decay_steps: Size | None = None
     """wsd only; default a tenth of the steps, at most those after the warm-up."""
     decay_shape: DecayShape | None = None
     """wsd only; default "linear"."""
 
+    def schedule(self, steps: int) -> "ScheduleConfig":
+        """The schedule of a run of this many steps."""
+        values = asdict(self)
+        if self.shape == "constant":
+            return ScheduleConfig(**values)
+        # `--steps 100` tries a config out: its warm-up may be as long as that.
+        values["warmup_steps"] = min(self.warmup_steps, max(steps - 1, 0))
+        return ScheduleConfig(**values, steps=steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleConfig(LearningRateConfig):
+    """That of a run. Raises UsageError for invalid values, and for keys that the shape lacks."""
+
+    steps: Size | None = None
+    """Of the whole run, including the warm-up."""
+
     def __post_init__(self) -> None:
-        _check_keys(self)
-        _check_values(self)
+        check_fields(self)
+        _check(self)
 
     def factor(self, step: int) -> float:
         """The factor of the full learning rate at this step."""
@@ -95,32 +112,21 @@ def _remaining(shape: str, passed: float) -> float:
     return 1 - passed
 
 
-def _check_keys(schedule: ScheduleConfig) -> None:
-    check_choice("unknown schedule", schedule.shape, get_args(Shape))
-    if schedule.shape != "constant" and schedule.steps is None:
-        raise UsageError(f"The schedule {schedule.shape} needs steps, the length of the run.")
-    foreign = ["floor"] if schedule.shape == "constant" else []
-    foreign += ["decay_steps", "decay_shape"] if schedule.shape != "wsd" else []
+def _check(schedule: ScheduleConfig) -> None:
+    shape, steps, warmup = schedule.shape, schedule.steps, schedule.warmup_steps
+    if shape != "constant" and steps is None:
+        raise UsageError(f"The schedule {shape} needs steps, the length of the run.")
+    foreign = ["floor"] if shape == "constant" else []
+    foreign += ["decay_steps", "decay_shape"] if shape != "wsd" else []
     for key in foreign:
         if getattr(schedule, key) is not None:
-            raise UsageError(f"The schedule {schedule.shape} has no {key}. Remove it.")
-
-
-def _check_values(schedule: ScheduleConfig) -> None:
-    floor, steps, warmup, decay = (
-        schedule.floor, schedule.steps, schedule.warmup_steps, schedule.decay_steps,
-    )  # fmt: skip
-    if floor is not None and not (isfinite(floor) and 0 <= floor <= 1):
-        raise UsageError(f"schedule floor: expected a fraction in [0, 1], got {floor}.")
-    if warmup < 0:
-        raise UsageError(f"schedule warmup_steps: expected 0 or more, got {warmup}.")
+            raise UsageError(f"The schedule {shape} has no {key}. Remove it.")
     if steps is not None and warmup >= steps:
         raise UsageError(
             f"schedule warmup_steps: expected fewer than the run's {steps} steps, got {warmup}."
         )
-    if schedule.decay_shape is not None:
-        check_choice("unknown decay_shape", schedule.decay_shape, get_args(DecayShape))
-    if decay is not None and steps is not None and not 1 <= decay <= steps - warmup:
+    decay = schedule.decay_steps
+    if decay is not None and steps is not None and decay > steps - warmup:
         raise UsageError(
             f"schedule decay_steps: expected 1 to {steps - warmup} ({steps} steps less {warmup} of "
             f"warm-up), got {decay}."
