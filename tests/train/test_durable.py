@@ -200,7 +200,7 @@ def test_a_changed_hyperparameter_is_refused_or_the_scripts(tmp_path: Path) -> N
 def test_a_changed_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     nano(tmp_path, 1, config={"n_layer": 2, "inner": {"bias": True}})
     other = {"n_layer": 2, "inner": {"bias": False}}
-    with pytest.raises(UsageError, match=r"config\.inner\.bias: saved True, now False"):
+    with pytest.raises(UsageError, match=r"inner\.bias: saved True, now False"):
         nano(tmp_path, 2, config=other)
     nano(tmp_path, 2, config=other, allow_changes=True)
 

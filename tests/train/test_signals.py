@@ -61,7 +61,7 @@ def training(config: TrainConfig, place: str, pipe: Connection) -> None:
         hold(trainer, held)
         checkpoints = Checkpoints(config.log.folder)
         resumed = resume(trainer, checkpoints, witness.on_note)
-        resumed_at = 0 if resumed is None else resumed.step + 1
+        resumed_at = 0 if resumed is None else resumed + 1
         header = RunHeader(config=config.document())
         commit = checkpoints.commit
 

@@ -26,20 +26,20 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from torchtally.checkpoints.config import CheckpointConfig
 from torchtally.checkpoints.folder import Checkpoints, name_of
-from torchtally.checkpoints.manifest import Manifest, explain_damaged_state
-from torchtally.checkpoints.newest import check_versions, differences, newest_whole
+from torchtally.checkpoints.manifest import Manifest
+from torchtally.checkpoints.newest import newest_whole, say_changes
 from torchtally.checkpoints.objects import VALUES, Objects, check_object
 from torchtally.checkpoints.packing import pack
-from torchtally.checkpoints.randomness import set_random
+from torchtally.checkpoints.randomness import set_random_states
 from torchtally.checkpoints.ranks import ALONE, Ranks
 from torchtally.checkpoints.saver import Saver
 from torchtally.checkpoints.signals import EXIT_CODE, Signals, listen
-from torchtally.errors import CheckpointError, UsageError
+from torchtally.errors import CheckpointError
 from torchtally.table import Cell, Column, Table, Tabular
 from torchtally.units import Unit
 
@@ -110,7 +110,7 @@ class Durable(Tabular, MutableMapping[str, Any]):
         self._objects, self._config, self._when = dict(objects), config, when
         self._allow_changes = allow_changes
         self._values: dict[str, Any] = {}
-        self._random: dict[str, Tensor] = {}
+        self._random: dict[str, Any] = {}
         self._closing = ExitStack()
 
     def __enter__(self) -> "Durable":
@@ -160,7 +160,7 @@ class Durable(Tabular, MutableMapping[str, Any]):
 
         What the script drew before, as for a batch that is replaced, is undone.
         """
-        set_random(self._random)
+        set_random_states(self._random)
         self._signals.is_training = True
 
     def done(self, step: int, *, is_last: bool = False) -> None:
@@ -171,7 +171,7 @@ class Durable(Tabular, MutableMapping[str, Any]):
         self.step = step
         stop, is_asked = self._saver.requests(step, self._signals)
         if stop or is_asked or is_last:
-            self._saver.save(step, {})
+            self._saver.save(step)
         if stop:
             self._saver.wait()
             self._contents.ranks.wait()
@@ -217,28 +217,12 @@ class Durable(Tabular, MutableMapping[str, Any]):
             say(text)
 
     def _resume(self, manifest: Manifest) -> None:
-        contents = self._contents
-        check_versions(manifest, self._say)
-        with explain_damaged_state(manifest):
-            changes = [
-                *differences(manifest.config, contents.config, "config."),
-                *contents.optimizer_changes(manifest),
-            ]
-        text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changes)
-        if changes and not self._allow_changes:
-            raise UsageError(
-                f"{self._checkpoints.path}: the checkpoint of step {manifest.step} belongs to "
-                f"another training:\n{text}\nUndo the change, pass allow_changes=True, or give "
-                "this run another folder."
-            )
-        if changes:
-            self._say(f"resuming from step {manifest.step} with changes:\n{text}")
-        self._random = contents.restore(self._checkpoints, manifest)
-        if contents.ranks.size != manifest.ranks:
-            self._say(
-                f"step {manifest.step} was saved by {manifest.ranks} ranks, resuming on "
-                f"{contents.ranks.size}: results agree to rounding, and random numbers differ."
-            )
+        changes = self._contents.changes(manifest)
+        remedy = "" if self._allow_changes else (
+            "Undo the change, pass allow_changes=True, or give this run another folder."
+        )  # fmt: skip
+        say_changes(manifest, changes, self._say, remedy)
+        self._random = self._contents.restore(self._checkpoints, manifest, self._say)
         self.step = manifest.step
         self._say(f"resuming from step {manifest.step}")
 

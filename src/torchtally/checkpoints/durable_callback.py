@@ -16,6 +16,7 @@ Trainer's own checkpoints.
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ class DurableCallback(TrainerCallback):
 
     def __init__(self, folder: Path | str, **options: Any) -> None:
         self._folder, self._options = Path(folder), options
-        self._run: Durable | None = None
+        self._closing = ExitStack()
+        self._run: Durable
         self._has_begun = False
 
     def checkpoint(self) -> str | None:
@@ -82,13 +84,13 @@ class DurableCallback(TrainerCallback):
             raise UsageError(
                 "DurableCallback supports one process only. Use the Trainer's checkpoints."
             )
-        self._run = durable(
+        self._run = self._closing.enter_context(durable(
             self._folder, model=model, optimizer=optimizer, scheduler=lr_scheduler,
             objects={NAME: _TrainerState(state)}, **self._options,
-        ).__enter__()  # fmt: skip
+        ))  # fmt: skip
         if self._run.step != state.global_step:
             there, here = self._run.step, state.global_step
-            self._close()
+            self._closing.close()
             raise UsageError(
                 f"{self._folder}: the newest checkpoint is of step {there}, but the Trainer starts "
                 f"from step {here}. trainer.train(resume_from_checkpoint=callback.checkpoint()) "
@@ -101,30 +103,21 @@ class DurableCallback(TrainerCallback):
         if self._has_begun:
             self._done(state.global_step)
         else:
-            self._opened.begin()
+            self._run.begin()
             self._has_begun = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save the last step, and unlock the folder."""
         if self._has_begun:
             self._done(state.global_step, is_last=True)
-        self._close()
+        self._closing.close()
 
     def _done(self, step: int, *, is_last: bool = False) -> None:
         try:
-            self._opened.done(step, is_last=is_last)
+            self._run.done(step, is_last=is_last)
         except BaseException:
-            self._close()
+            self._closing.close()
             raise
-
-    @property
-    def _opened(self) -> Durable:
-        assert self._run is not None
-        return self._run
-
-    def _close(self) -> None:
-        run, self._run = self._opened, None
-        run.__exit__(None, None, None)
 
 
 class _TrainerState:

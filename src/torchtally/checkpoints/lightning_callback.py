@@ -18,7 +18,7 @@ change its order.
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,8 @@ class LightningDurableCallback(Callback):
 
     def __init__(self, folder: Path | str, **options: Any) -> None:
         self._folder, self._options = Path(folder), options
-        self._run: Durable | None = None
+        self._closing = ExitStack()
+        self._run: Durable
         self._has_begun = False
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -65,9 +66,9 @@ class LightningDurableCallback(Callback):
             **{f"scheduler_{n}": scheduler for n, scheduler in enumerate(schedulers)},
         }
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self._run = durable(
-            self._folder, model=pl_module, scaler=scaler, objects=objects, **self._options
-        ).__enter__()
+        self._run = self._closing.enter_context(
+            durable(self._folder, model=pl_module, scaler=scaler, objects=objects, **self._options)
+        )
         set_random_states(self._progress.epoch_random)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -86,7 +87,6 @@ class LightningDurableCallback(Callback):
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save the step before if it is due; SystemExit after a signal."""
-        assert self._run is not None
         if not self._has_begun:
             self._run.begin()
             self._has_begun = True
@@ -103,22 +103,17 @@ class LightningDurableCallback(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save the last step."""
-        if self._run is not None and self._has_begun:
+        if self._has_begun:
             self._run.done(trainer.global_step, is_last=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Unlock the folder."""
         leave_signals(trainer)
-        self._close()
+        self._closing.close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Unlock the folder."""
-        self._close()
-
-    def _close(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.__exit__(None, None, None)
+        self._closing.close()
 
 
 class _Progress:

@@ -19,7 +19,7 @@ from torchtally.errors import CheckpointError
 from torchtally.plan.architecture.checkpoint import DTYPES, LENGTH_BYTES
 
 NAME = "manifest.json"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Readers refuse others. Fields are never added within one: unknown ones are refused."""
 MOST_BYTES = 2**30
 """The largest manifest read: that of a 70B model on 1024 ranks is half of it."""
@@ -29,11 +29,6 @@ MOST_AXES = 64
 ELEMENT_BYTES = {name: DTYPE_BYTES[name] for name, _ in DTYPES.values() if name in DTYPE_BYTES}
 """Dtypes that torch and safetensors share, by torch's names."""
 FILE = re.compile(r"[A-Za-z0-9_-]+\.safetensors")
-
-_BEGIN = b'{"sha256": "'
-_BETWEEN = b'",\n"manifest": '
-_END = b"}\n"
-_DIGITS = 64
 
 
 class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,9 +79,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tensors: dict[str, SavedTensor]
 
     def to_bytes(self) -> bytes:
-        body = msgspec.json.format(msgspec.json.encode(self), indent=1)
-        rest = _BETWEEN + body + _END
-        return _BEGIN + hashlib.sha256(rest).hexdigest().encode() + rest
+        body = msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+        return _first_line(body) + body
+
+
+def _first_line(body: bytes) -> bytes:
+    return b'{"sha256": "%s"}\n' % hashlib.sha256(body).hexdigest().encode()
 
 
 def read_manifest(content: bytes, place: str) -> Manifest:
@@ -96,13 +94,9 @@ def read_manifest(content: bytes, place: str) -> Manifest:
     Files and tensors are consistent: pieces cover each tensor exactly, and each file consists of
     its header and its pieces. The files themselves are checked separately.
     """
-    head = len(_BEGIN) + _DIGITS
-    rest = content[head:]
-    digest = content[len(_BEGIN) : head]
-    is_whole = content.startswith(_BEGIN) and digest == hashlib.sha256(rest).hexdigest().encode()
-    if not (is_whole and rest.startswith(_BETWEEN) and rest.endswith(_END)):
+    first_line, _, body = content.partition(b"\n")
+    if first_line + b"\n" != _first_line(body):
         raise CheckpointError(f"{place}: is damaged, or is not a manifest.")
-    body = rest[len(_BETWEEN) : -len(_END)]
     try:
         version = msgspec.json.decode(body, type=_Version).format_version
         if version != FORMAT_VERSION:
@@ -151,28 +145,22 @@ def _first_contradiction(manifest: Manifest) -> str | None:
 def _is_filled(tensor: SavedTensor) -> bool:
     """Whether the pieces have the right sizes and cover each element exactly once."""
     element_bytes, shape = ELEMENT_BYTES.get(tensor.dtype), tensor.shape
-    if element_bytes is None or len(shape) > MOST_AXES or not tensor.pieces:
+    if element_bytes is None or len(shape) > MOST_AXES or min(shape, default=0) < 0:
         return False
-    if (
-        min(shape, default=0) < 0
-        or prod(max(size, 1) for size in shape) * element_bytes > MOST_NUMBER
-    ):
+    if prod(max(size, 1) for size in shape) * element_bytes > MOST_NUMBER:
         return False
     for piece in tensor.pieces:
-        ends = [first + size for first, size in zip(piece.offsets, piece.sizes, strict=False)]
+        box = (piece.offsets, piece.sizes, shape)
         if not (
             len(piece.offsets) == len(piece.sizes) == len(shape)
             and min((*piece.offsets, *piece.sizes), default=0) >= 0
-            and all(end <= whole for end, whole in zip(ends, shape, strict=True))
+            and all(first + size <= whole for first, size, whole in zip(*box, strict=True))
             and piece.size_bytes == prod(piece.sizes) * element_bytes
         ):
             return False
-    boxes = [
-        tuple(zip(piece.offsets, piece.sizes, strict=True))
-        for piece in tensor.pieces
-        if piece.size_bytes
-    ]
-    return not prod(shape) or _fill(boxes, shape)
+    boxes = [tuple(zip(one.offsets, one.sizes, strict=True))
+             for one in tensor.pieces if one.size_bytes]  # fmt: skip
+    return bool(tensor.pieces) and (not prod(shape) or _fill(boxes, shape))
 
 
 def _fill(boxes: Iterable[tuple[tuple[int, int], ...]], shape: tuple[int, ...]) -> bool:

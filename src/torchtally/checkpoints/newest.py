@@ -1,17 +1,20 @@
 """The newest whole checkpoint, and how what it was saved from differs from what is here."""
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.manifest import Manifest, OtherFormatError
 from torchtally.checkpoints.plain import Say, versions
 from torchtally.checkpoints.ranks import Ranks
-from torchtally.errors import CheckpointError
+from torchtally.errors import CheckpointError, UsageError
 
 _OURS = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors of this process that say nothing about the checkpoint."""
+
+Change = tuple[str, Any, Any]
+"""(key, saved, here)."""
 
 
 def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest | None:
@@ -62,8 +65,8 @@ def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Man
 
 def differences(
     saved: Mapping[str, Any], here: Mapping[str, Any], before: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """(key, saved, here) of all differing values; None for a missing key."""
+) -> Iterator[Change]:
+    """All differing values; None for a missing key."""
     for key in {**saved, **here}:
         was, now = saved.get(key), here.get(key)
         if isinstance(was, Mapping) and isinstance(now, Mapping):
@@ -72,8 +75,18 @@ def differences(
             yield before + key, was, now
 
 
-def check_versions(manifest: Manifest, say: Say) -> None:
-    """Report version changes, which may change results bitwise."""
+def say_changes(manifest: Manifest, changes: Iterable[Change], say: Say, remedy: str) -> None:
+    """Report what has changed since a checkpoint, versions too, which may change results bitwise.
+
+    Raises UsageError for changes that need a remedy.
+    """
+    text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changes)
+    if text and remedy:
+        raise UsageError(
+            f"The checkpoint of step {manifest.step} belongs to another training:\n{text}\n{remedy}"
+        )
+    if text:
+        say(f"resuming from step {manifest.step} with changes:\n{text}")
     for name, was, now in differences(manifest.versions, versions()):
         say(
             f"step {manifest.step} was saved with {name} {was}, this is {now}: "

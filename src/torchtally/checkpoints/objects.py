@@ -3,7 +3,7 @@
     model/NAME                       a module's tensors, under the plain model's names
     optimizer/state/3/exp_avg        an optimizer's state, by parameter number
     scheduler/RANK/..., values/RANK/...   what each rank has of its own
-    random/RANK/NAME                 a rank's random states
+    random/RANK/torch                its random states
 
 Everything else is plain data in the manifest, see `packing`.
 """
@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.manifest import Manifest, as_plain_json, explain_damaged_state
-from torchtally.checkpoints.newest import differences
+from torchtally.checkpoints.newest import Change, differences
 from torchtally.checkpoints.packing import pack, unpack
-from torchtally.checkpoints.plain import as_json
-from torchtally.checkpoints.randomness import random_tensors, saved_random
+from torchtally.checkpoints.plain import Say, as_json
+from torchtally.checkpoints.randomness import random_states
 from torchtally.checkpoints.ranks import Ranks
 from torchtally.checkpoints.storage import read, torch_dtype
 from torchtally.errors import CheckpointError, UsageError
@@ -32,6 +32,7 @@ PREFIXES = ("module.", "_orig_mod.")
 """Of names in models wrapped by DDP and torch.compile: a checkpoint has the plain model's."""
 VALUES = "values"
 """What the script keeps in the run."""
+RANDOM = "random"
 FOR_ALL = (nn.Module, Optimizer)
 """Objects whose state all ranks share."""
 
@@ -75,10 +76,12 @@ class Objects:
         }
         own = {
             name: pack(_state(value), f"{name}/{self.ranks.rank:05}", tensors)
-            for name, value in [*self._own_objects(), (VALUES, self._values)]
-        }
+            for name, value in [
+                *self._own_objects(), (VALUES, self._values), (RANDOM, random_states()),
+            ]
+        }  # fmt: skip
         self._plain = {"objects": shared, "ranks": self.ranks.gather_values(own)}
-        return tensors | random_tensors(self.ranks.rank)
+        return tensors
 
     def described(self) -> dict[str, Any]:
         """The manifest's plain data, of the state that `tensors` has taken."""
@@ -87,36 +90,48 @@ class Objects:
             "config": self.config, "state": as_plain_json(state), "fingerprints": self.fingerprints,
         }  # fmt: skip
 
-    def optimizer_changes(self, manifest: Manifest) -> Iterator[tuple[str, Any, Any]]:
-        """(key, saved, here) of the hyperparameters that the script gave."""
-        for name, groups in self._hyperparameters.items():
-            saved = manifest.state["hyperparameters"].get(name, [])
-            yield from differences(_by_number(saved), _by_number(groups), f"{name}.")
+    def changes(self, manifest: Manifest) -> list[Change]:
+        """Of the config, the data's fingerprints, and the hyperparameters that the script gave,
+        which may have changed under the same config by another version's defaults.
+        """
+        changes = [
+            *differences(manifest.config, self.config),
+            *differences(manifest.fingerprints, self.fingerprints, "fingerprints."),
+        ]
+        with explain_damaged_state(manifest):
+            for name, groups in self._hyperparameters.items():
+                saved = manifest.state["hyperparameters"].get(name, {})
+                changes += differences(saved, groups, f"{name}.")
+        return changes
 
-    def restore(self, checkpoints: Checkpoints, manifest: Manifest) -> dict[str, Tensor]:
-        """Load everything; the random states are returned, to be restored by the first step."""
+    def restore(self, checkpoints: Checkpoints, manifest: Manifest, say: Say) -> dict[str, Any]:
+        """Load everything; the random states are returned, to be restored by the first step. They
+        are empty if this rank did not exist.
+        """
         with explain_damaged_state(manifest):
             shared, per_rank = manifest.state["objects"], manifest.state["ranks"]
-            own = per_rank[self.ranks.rank if self.ranks.rank < len(per_rank) else 0]
-            _check_objects({*shared, *own} - {VALUES}, {*self._objects}, manifest)
-        random_targets = saved_random(manifest, self.ranks.rank)
-        live = {
-            name: tensor
-            for key, value in self._objects.items()
-            if isinstance(value, nn.Module)
-            for name, tensor in _module_tensors(key, value).items()
-        }
-        targets = {**live, **random_targets}
-        for name in {*_names(shared), *_names(own)} - {*live}:
+            is_new = self.ranks.rank >= len(per_rank)
+            own = per_rank[0 if is_new else self.ranks.rank]
+            _check_objects({*shared, *own} - {VALUES, RANDOM}, {*self._objects}, manifest)
+        targets: dict[str, Tensor] = {}
+        for key, value in self._objects.items():
+            if isinstance(value, nn.Module):
+                pack(_state(value), key, targets)
+        for name in sorted({*_names(shared), *_names(own)} - {*targets}):
             targets[name] = self._target(name, manifest)
-        _check_live(live, {*_names(shared)}, manifest)
         read(targets, checkpoints, manifest, self.ranks)
         with explain_damaged_state(manifest):
             for name, value in self._objects.items():
                 plain = shared[name] if isinstance(value, FOR_ALL) else own[name]
                 self._load(name, value, unpack(plain, targets), manifest)
             self._values.update(unpack(own[VALUES], targets))
-        return random_targets
+            states: dict[str, Any] = unpack(own[RANDOM], targets)
+        if self.ranks.size != manifest.ranks:
+            say(
+                f"step {manifest.step} was saved by {manifest.ranks} ranks, resuming on "
+                f"{self.ranks.size}: results agree to rounding, random numbers (dropout) differ."
+            )
+        return {} if is_new else states
 
     def _load(self, name: str, value: Any, state: Any, manifest: Manifest) -> None:
         if isinstance(value, nn.Module):  # its tensors are in place
@@ -138,6 +153,11 @@ class Objects:
         """A buffer for a saved tensor that is not a model's."""
         if name not in manifest.tensors:
             raise CheckpointError(f"The checkpoint of step {manifest.step} lacks {name}.")
+        if isinstance(self._objects.get(name.partition("/")[0]), nn.Module):
+            raise CheckpointError(
+                f"The checkpoint of step {manifest.step} has a tensor {name!r} that this model "
+                "lacks. Resume with the model that was saved."
+            )
         saved = manifest.tensors[name]
         parameter = self._parameter_of(name)
         if parameter is not None and tuple(parameter.shape) == saved.shape:
@@ -163,7 +183,7 @@ class Objects:
 
 def check_object(name: str, value: Any) -> None:
     """Raise UsageError for an object whose state is unknown, and for a name that is taken."""
-    if not name.isidentifier() or name in (VALUES, "random"):
+    if not name.isidentifier() or name in (VALUES, RANDOM):
         raise UsageError(f"objects: {name!r} cannot be the name of an object.")
     has_state = all(
         callable(getattr(value, key, None)) for key in ("state_dict", "load_state_dict")
@@ -195,21 +215,16 @@ def _plain_name(key: str) -> str:
     return key
 
 
-def _module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
-    items = _state(module).items()
-    return {f"{name}/{key}": item.detach() for key, item in items if isinstance(item, Tensor)}
-
-
-def _hyperparameters(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _hyperparameters(groups: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of each parameter group."""
-    return [
-        {
+    return {
+        f"param_groups[{at}]": {
             key: value.item() if isinstance(value, Tensor) else value
             for key, value in group.items()
             if key not in ("params", "param_names")
         }
-        for group in groups
-    ]
+        for at, group in enumerate(groups)
+    }
 
 
 def _with_changes(
@@ -226,17 +241,14 @@ def _with_changes(
             f"{name}: the checkpoint of step {manifest.step} has parameter groups of {there}, and "
             f"there are groups of {here} here. Resume with the saved model and config."
         )
-    before = manifest.state["hyperparameters"].get(name, [])
-    groups = []
-    for group, loaded, was in zip(own, saved, before, strict=True):
-        (given,) = _hyperparameters([group])
-        changed = [key for key, _, _ in differences(was, as_plain_json(as_json(given)))]
-        groups.append({**loaded, **{key: group[key] for key in changed if key in group}})
+    before = manifest.state["hyperparameters"].get(name, {})
+    here_now = as_plain_json(as_json(_hyperparameters(own)))
+    groups = [
+        {**loaded, **{key: group[key] for key, _, _ in differences(before[at], here_now[at])
+                      if key in group}}
+        for at, group, loaded in zip(here_now, own, saved, strict=True)
+    ]  # fmt: skip
     return {**state, "param_groups": groups}
-
-
-def _by_number(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"param_groups[{at}]": group for at, group in enumerate(groups)}
 
 
 def _names(plain: Any) -> Iterator[str]:
@@ -255,13 +267,3 @@ def _check_objects(saved: set[str], here: set[str], manifest: Manifest) -> None:
             f"{name}: the {lacks} lacks this object, which the {has} has (step {manifest.step}). "
             "Resume with the objects that were saved."
         )
-
-
-def _check_live(live: Mapping[str, Tensor], saved: set[str], manifest: Manifest) -> None:
-    """Refuse what only the checkpoint has of a model; `read` refuses what it lacks."""
-    for name in sorted(saved - live.keys()):
-        if f"{name.partition('/')[0]}/" in {f"{key.partition('/')[0]}/" for key in live}:
-            raise CheckpointError(
-                f"The checkpoint of step {manifest.step} has a tensor {name!r} that this model "
-                "lacks. Resume with the model that was saved."
-            )

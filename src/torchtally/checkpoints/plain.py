@@ -35,7 +35,9 @@ def as_json(value: Any) -> Any:
         case Enum():
             return as_json(value.value)
         case float():
-            return as_number(value)
+            if math.isfinite(value):
+                return float(value)
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case None | bool() | int() | str():
             return value
         case Mapping():
@@ -45,12 +47,6 @@ def as_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {member.name: as_json(getattr(value, member.name)) for member in fields(value)}
     return str(value)
-
-
-def as_number(value: float) -> float | str:
-    if math.isfinite(value):
-        return float(value)
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def from_json(value: Any) -> Any:

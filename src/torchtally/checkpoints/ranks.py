@@ -76,17 +76,10 @@ class Ranks:
         columns = zip(*self.gather([float(number) for number in numbers]), strict=True)
         return tuple(int(max(column)) for column in columns)
 
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's value: None, booleans, numbers, strings, and lists and dicts of them.
-
-        Tuples become lists, even with one rank. Other ranks' values are ignored.
-        """
-        if self.size == 1:
-            return msgspec.json.decode(msgspec.json.encode(value))
-        return self.gather_values(value if self.is_first else None)[0]
-
     def gather_values(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order; of the types that `broadcast` takes."""
+        """Every rank's value, in rank order: None, booleans, numbers, strings, and lists and dicts
+        of them; tuples become lists with several ranks.
+        """
         if self.size == 1:
             return [value]
         texts: list[bytes] = [b""] * self.size
@@ -94,24 +87,25 @@ class Ranks:
         return [msgspec.json.decode(text) for text in texts]
 
     def run_on_first(self, work: Callable[[], Any], what: str) -> Any:
-        """Run `work` on rank 0 while the others wait; its result on every rank, as by `broadcast`.
+        """Run `work` on rank 0 while the others wait; its result on every rank, as by
+        `gather_values`.
 
         If it fails, rank 0 raises its error and the others LostRanksError: no rank hangs. The wait
         is bounded by the group's timeout, half an hour.
         """
         if self.size == 1:
             return work()
-        if not self.is_first:
-            is_done, result = self.broadcast(None)
-            if not is_done:
-                raise LostRanksError(f"rank 0 has failed to {what}")
-            return result
+        result, failure = None, None
         try:
-            result = work()
-        except BaseException:
-            self.broadcast((False, None))
-            raise
-        return self.broadcast((True, result))[1]
+            result = [work()] if self.is_first else None
+        except BaseException as error:
+            failure = error
+        done = self.gather_values(result)[0]
+        if failure is not None:
+            raise failure
+        if done is None:
+            raise LostRanksError(f"rank 0 has failed to {what}")
+        return done[0]
 
     def wait(self) -> None:
         """Wait until every rank has called this."""

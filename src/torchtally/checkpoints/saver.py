@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -49,11 +48,6 @@ class Saver:
         self.saved_step = saved_step
         """Of the newest checkpoint, whole or being written."""
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether saving failed in the background; `wait` raises the error."""
-        return self._error is not None
-
     def is_due(self, step: int) -> bool:
         """By this process's clock; with several ranks the first one due decides for all."""
         every, minutes = self._config.every, self._config.every_minutes
@@ -67,15 +61,14 @@ class Saver:
         Raises the error of a failed save.
         """
         stop, saves, fails = self._contents.ranks.max(
-            signals.stop, signals.take_save_request() or self.is_due(step), self.has_failed
+            signals.stop, signals.take_save_request() or self.is_due(step), self._error is not None
         )
         if fails:
             self.wait()
         return stop, bool(saves)
 
-    def save(self, step: int, loop: Mapping[str, Any], best_step: int | None = None) -> None:
-        """Save the present state, and that of the loop around it; the checkpoint of the best step
-        is kept.
+    def save(self, step: int, best_step: int | None = None) -> None:
+        """Save the present state; the checkpoint of the best step is kept.
 
         Waits for the previous save, then returns once the copy is taken (without
         `in_background`, once it is written). Raises CheckpointError for NaN or inf weights, which
@@ -87,18 +80,10 @@ class Saver:
         self._check_finite(step)
         tensors = self._contents.tensors()
         self._snapshot.take(tensors)
-        described = dict(self._contents.described())
-        described["state"] = {**described["state"], "loop": loop}
         manifest = Manifest(
-            format_version=FORMAT_VERSION,
-            step=step,
-            ranks=self._contents.ranks.size,
-            versions=versions(),
-            unix_s=0.0,
-            files={},
-            tensors={},
-            **described,
-        )
+            format_version=FORMAT_VERSION, step=step, ranks=self._contents.ranks.size,
+            versions=versions(), unix_s=0.0, files={}, tensors={}, **self._contents.described(),
+        )  # fmt: skip
         self.saved_step, self._saved_s = step, self._clock()
 
         def run() -> None:

@@ -67,7 +67,7 @@ def write_shard(
 
 
 def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterable[Piece]) -> None:
-    """Raises CheckpointError if any byte of the file has changed."""
+    """Raises CheckpointError if any byte of the file has changed; the pieces fill it."""
     place = directory.path / name
     found_bytes = directory.size_bytes(name)
     if found_bytes != file.size_bytes:
@@ -75,17 +75,20 @@ def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterab
             f"{place}: has {found_bytes} bytes, but {file.size_bytes} were written."
         )
     spans = [(0, file.header_bytes, file.header_crc32)]
-    spans += sorted((piece.first_byte, piece.size_bytes, piece.crc32) for piece in pieces)
-    sums = _Sums(directory.chunks(name))
-    end = 0
+    spans += ((piece.first_byte, piece.size_bytes, piece.crc32) for piece in pieces)
     for first, size_bytes, crc32 in spans:
-        if first != end:
-            raise CheckpointError(f"{place}: its manifest leaves out bytes {end} to {first}.")
-        if sums.of_next(size_bytes) != crc32:
+        if _crc32(directory, name, first, size_bytes) != crc32:
             raise CheckpointError(f"{place}: bytes {first} to {first + size_bytes} are damaged.")
-        end = first + size_bytes
-    if end != file.size_bytes:
-        raise CheckpointError(f"{place}: its manifest leaves out bytes {end} to {file.size_bytes}.")
+
+
+def _crc32(directory: Directory, name: str, first: int, size_bytes: int) -> int:
+    """Of these bytes of a file, a few MiB at a time."""
+    memory, end, crc32 = memoryview(bytearray(min(size_bytes, CHUNK_BYTES))), first + size_bytes, 0
+    for at in range(first, end, CHUNK_BYTES):
+        part = memory[: end - at]
+        directory.read_into(part, name, at)
+        crc32 = zlib.crc32(part, crc32)
+    return crc32
 
 
 def read_piece(directory: Directory, piece: Piece, dtype: torch.dtype) -> Tensor:
@@ -102,27 +105,6 @@ def read_piece(directory: Directory, piece: Piece, dtype: torch.dtype) -> Tensor
             f"{directory.path / piece.file}: bytes {piece.first_byte} to {end} are damaged."
         )
     return numbers.view(dtype).reshape(piece.sizes)
-
-
-class _Sums:
-    """CRC-32 of successive spans of a stream."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = memoryview(b"")
-
-    def of_next(self, size_bytes: int) -> int:
-        crc32 = 0
-        while size_bytes:
-            if not self._rest:
-                self._rest = memoryview(next(self._chunks, b""))
-                if not self._rest:
-                    return -1  # the file shrank while it was read
-            part = self._rest[:size_bytes]
-            crc32 = zlib.crc32(part, crc32)
-            size_bytes -= len(part)
-            self._rest = self._rest[len(part) :]
-        return crc32
 
 
 def _header(boxes: Iterable[Box]) -> bytes:

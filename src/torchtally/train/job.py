@@ -14,7 +14,7 @@ from torchtally.train.logs.log import Log, NoLog, RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, TrainingObserver, train
 from torchtally.train.plan import step_flops
-from torchtally.train.resuming import ResumePoint, resume
+from torchtally.train.resuming import resume
 from torchtally.train.tasks import former_tokens, has_tokens_of_text
 from torchtally.train.trainer import Trainer, trainer_of
 
@@ -53,7 +53,7 @@ def train_in_folder(
             note, allows = observer.on_note, start.allows_changes
             resumed = resume(trainer, checkpoints, note, allows_changes=allows)
         if resumed is not None:
-            observer.on_note(f"resuming from step {resumed.step}")
+            observer.on_note(f"resuming from step {resumed}")
         with _log(trainer, observer, resumed, start) as log:
             ranks.run_on_first(lambda: _tidy(checkpoints, start), "remove old checkpoints")
             past = None if resumed is None else read_log(config.log.folder)
@@ -92,13 +92,13 @@ def _tidy(checkpoints: Checkpoints, start: Start) -> None:
 
 
 def _log(
-    trainer: Trainer, observer: TrainingObserver, resumed: ResumePoint | None, start: Start
+    trainer: Trainer, observer: TrainingObserver, resumed: int | None, start: Start
 ) -> AbstractContextManager[Log]:
     """The first rank's logs; the others write none."""
     config = trainer.config
     if not trainer.ranks.is_first:
         return nullcontext(NoLog())
-    first_step = 0 if resumed is None else resumed.step + 1
+    first_step = 0 if resumed is None else resumed + 1
     header = replace(start.header, fingerprints=trainer.task.fingerprints)
     return logs(
         config.log.folder, header, to=config.log.to, project=config.log.project,

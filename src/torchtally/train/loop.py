@@ -27,10 +27,9 @@ from torchtally.train.logs.log import Log
 from torchtally.train.logs.names import values_of
 from torchtally.train.models.transformer import Transformer
 from torchtally.train.outcome import StepError, StepResult
-from torchtally.train.resuming import ResumePoint
-from torchtally.train.sampling import sample
-from torchtally.train.tasks import Language, TrainBatch
-from torchtally.train.trainer import Trainer
+from torchtally.train.sampling import continue_prompt
+from torchtally.train.tasks import Language, Task, TrainBatch
+from torchtally.train.trainer import LoopState, Trainer
 
 
 @runtime_checkable
@@ -76,12 +75,12 @@ def train(
     observer: TrainingObserver,
     *,
     checkpoints: Checkpoints | None = None,
-    resumed: ResumePoint | None = None,
+    resumed: int | None = None,
     signals: Signals | None = None,
     mfu_of: Callable[[float], float | None] = lambda step_s: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> History:
-    """Run the remaining steps of the config, until a signal asks to stop.
+    """Run the remaining steps of the config, until a signal asks to stop; `resumed` are done.
 
     Saves to `checkpoints` if given. `mfu_of` returns the MFU of a step of so many seconds, if
     known. Raises StepError where the config says to stop, UsageError for broken data, and
@@ -90,44 +89,46 @@ def train(
     """
     saver = None
     if checkpoints is not None:
-        saved_step = None if resumed is None else resumed.step
         when = trainer.config.checkpoint
-        saver = Saver(trainer.contents, checkpoints, when, saved_step=saved_step)
-    run = _Run(trainer, log, observer, saver, signals or Signals(observer.on_note), mfu_of, clock)
-    return run.all_steps(resumed)
+        saver = Saver(trainer.contents, checkpoints, when, saved_step=resumed)
+    heard = signals or Signals(observer.on_note)
+    return _Run(trainer, log, observer, saver, heard, mfu_of, clock).all_steps(resumed)
 
 
 class _StoppedError(Exception):
     """A signal arrived during an evaluation."""
 
 
+@dataclass(slots=True)
 class _Run:
     """One training: its progress, and what is due."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        log: Log,
-        observer: TrainingObserver,
-        saver: Saver | None,
-        signals: Signals,
-        mfu_of: Callable[[float], float | None],
-        clock: Callable[[], float],
-    ) -> None:
-        self.trainer, self.config, self.task = trainer, trainer.config, trainer.task
-        self.log, self.observer, self.mfu_of, self.clock = log, observer, mfu_of, clock
-        self.saver, self.signals = saver, signals
-        self.history = History()
-        self.skipped = 0
-        self.best: tuple[int, float] | None = None
-        """The step with the lowest validation loss, and that."""
-        self.footprint: Footprint | None = None
-        self.began_s = clock()
+    trainer: Trainer
+    log: Log
+    observer: TrainingObserver
+    saver: Saver | None
+    signals: Signals
+    mfu_of: Callable[[float], float | None]
+    clock: Callable[[], float]
+    history: History = field(default_factory=History)
+    footprint: Footprint | None = None
+    began_s: float = 0.0
 
-    def all_steps(self, resumed: ResumePoint | None) -> History:
+    @property
+    def config(self) -> TrainConfig:
+        return self.trainer.config
+
+    @property
+    def task(self) -> Task:
+        return self.trainer.task
+
+    @property
+    def state(self) -> LoopState:
+        return self.trainer.loop
+
+    def all_steps(self, resumed: int | None) -> History:
         config = self.config
-        first = 0 if resumed is None else resumed.step
-        self.history.steps = first
+        self.history.steps = first = resumed or 0
         with ExitStack() as stack:
             stack.callback(self.task.close)
             batches = stack.enter_context(
@@ -148,17 +149,15 @@ class _Run:
             self._end()
         return self.history
 
-    def _begin(self, resumed: ResumePoint | None) -> None:
+    def _begin(self, resumed: int | None) -> None:
         if resumed is None:
             # Dropout draws from the process's generators: seed them for reproducible runs.
             seed = seed_of(Source.DROPOUT, self.config.seed)
             seed_all(self.trainer.ranks.seed(seed))
             if self.config.evaluation.every is not None:
                 self._evaluate(0)  # where the curve begins
-        else:
-            self.skipped, self.best = resumed.skipped, resumed.best
-            if not resumed.is_evaluated:
-                self._now_and_then(resumed.step)
+        elif not self.state.is_evaluated:
+            self._now_and_then(resumed)
         self.signals.is_training = True
         self.began_s = self.clock()
 
@@ -179,14 +178,14 @@ class _Run:
     @property
     def _kept_step(self) -> int | None:
         """The best step, if the config keeps its checkpoint; step 0 has none."""
-        return self.best[0] if self.best and self.config.checkpoint.keep_best else None
+        return self.state.best[0] if self.state.best and self.config.checkpoint.keep_best else None
 
     def _is_exhausted(self, step: int) -> bool:
         """Whether `patience` evaluations up to this step did not find a lower loss."""
         every, patience = self.config.evaluation.every, self.config.evaluation.patience
-        if every is None or patience is None or self.best is None:
+        if every is None or patience is None or self.state.best is None:
             return False
-        return step // every - self.best[0] // every >= patience
+        return step // every - self.state.best[0] // every >= patience
 
     def _gather_requests(self, step: int) -> tuple[int, bool]:
         """(the signal to stop for, whether to save now): the same on all ranks."""
@@ -198,17 +197,17 @@ class _Run:
         if self.saver is None:
             return
         before_s = self.clock()
-        point = ResumePoint(step, self.skipped, is_evaluated, self.best)
-        self.saver.save(step, point.loop_state(), self._kept_step)
+        self.state.is_evaluated = is_evaluated
+        self.saver.save(step, self._kept_step)
         self.began_s += self.clock() - before_s
 
     def _end(self) -> None:
         step = self.history.steps
         is_early = step < self.config.steps and self._is_exhausted(step)
-        if is_early and self.best is not None:
+        if is_early and self.state.best is not None:
             self.observer.on_note(
                 f"ended after step {step}: {self.config.evaluation.patience} evaluations without a "
-                f"lower validation loss than {self.best[1]:.4g}, of step {self.best[0]}"
+                f"lower validation loss than {self.state.best[1]:.4g}, of step {self.state.best[0]}"
             )
         if self.saver is not None:
             if self.config.checkpoint.at_end and (is_early or step == self.config.steps):
@@ -272,7 +271,7 @@ class _Run:
             tokens_per_s=tokens / step_s if step_s else 0.0,
             step_s=step_s,
             wait_s=batch.wait_s,
-            skipped_steps=self.skipped,
+            skipped_steps=self.state.skipped,
             grad_norm=result.grad_norm,
             mfu=self.mfu_of(step_s),
             memory_bytes={} if self.footprint is None else self.footprint.by_category(),
@@ -280,7 +279,7 @@ class _Run:
         )
 
     def _note(self, step: int, result: StepResult) -> None:
-        self.skipped += result.is_skipped
+        self.state.skipped += result.is_skipped
         if result.is_skipped:
             self.observer.on_note(f"step {step} {result.outcome} (loss {result.loss:.4g})")
         elif result.is_spike:
@@ -313,8 +312,8 @@ class _Run:
 
         evaluation = self.trainer.evaluate(until_stopped())
         self.history.validation.append((step, evaluation.loss_nats))
-        if self.best is None or evaluation.loss_nats < self.best[1]:
-            self.best = (step, evaluation.loss_nats)
+        if self.state.best is None or evaluation.loss_nats < self.state.best[1]:
+            self.state.best = (step, evaluation.loss_nats)
         self.log.write(step, evaluation.values())
         self.observer.on_evaluation(step, evaluation.loss_nats, evaluation.tokens)
 
@@ -329,21 +328,16 @@ class _Run:
                 "Prepare the data with `tally data prepare`, or disable sampling."
             )
         assert isinstance(task.model, Transformer)  # the config has no code of the user's own
-        encoded = task.tokenizer.encode([sampling.prompt.encode()])
-        ids = torch.tensor([[int(token) for chunk in encoded for token in chunk]])
         trainer = self.trainer
         # All ranks take part in gathering sharded weights, so all of them draw the same sample.
         with trainer.parallel.whole_weights():
-            drawn = sample(
-                task.model,
-                ids,
-                tokens=sampling.tokens,
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
+            _, text = continue_prompt(
+                task.model, task.tokenizer, sampling.prompt, tokens=sampling.tokens,
+                temperature=sampling.temperature, top_k=sampling.top_k,
                 seed=seed_of(Source.SAMPLING, self.config.seed),
                 precision_context=lambda: trainer.precision.autocast(trainer.device),
-            )
-        self.observer.on_sample(step, task.tokenizer.decode(drawn[0].tolist()))
+            )  # fmt: skip
+        self.observer.on_sample(step, text)
 
 
 def _is_due(step: int, every: int | None, steps: int) -> bool:

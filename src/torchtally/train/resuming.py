@@ -1,16 +1,9 @@
 """Resuming a training from its newest whole checkpoint."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
-import msgspec
-
 from torchtally.checkpoints.folder import Checkpoints
-from torchtally.checkpoints.manifest import Manifest, explain_damaged_state
-from torchtally.checkpoints.newest import check_versions, differences, newest_whole
+from torchtally.checkpoints.newest import Change, newest_whole, say_changes
 from torchtally.checkpoints.plain import Say
-from torchtally.checkpoints.randomness import seed_all, set_random
-from torchtally.errors import UsageError
+from torchtally.checkpoints.randomness import seed_all, set_random_states
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.trainer import Trainer
 
@@ -30,71 +23,32 @@ OF_THE_IMPLEMENTATION = ("lr", "fused", "foreach", "capturable", "differentiable
 """Keys of an optimizer's groups that are not compared; the schedule sets the learning rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
-    """Where a training resumes."""
-
-    step: int
-    skipped: int = 0
-    """Steps skipped so far."""
-    is_evaluated: bool = True
-    """Whether the evaluation due after that step was done."""
-    best: tuple[int, float] | None = None
-    """The step with the lowest validation loss, and that."""
-
-    def loop_state(self) -> dict[str, Any]:
-        """As stored in a checkpoint."""
-        return asdict(self)
-
-
 def resume(
     trainer: Trainer, checkpoints: Checkpoints, say: Say, *, allows_changes: bool = False
-) -> ResumePoint | None:
-    """Load the newest whole checkpoint into the trainer; None where there is no checkpoint.
+) -> int | None:
+    """Load the newest whole checkpoint into the trainer: the steps done; None where there is none.
 
     Damaged ones are reported and renamed. Raises CheckpointError if all are damaged, UsageError if
     the config describes another training, unless changes are allowed.
     """
-    ranks = trainer.ranks
+    contents, ranks = trainer.contents, trainer.ranks
     manifest = newest_whole(checkpoints, ranks, say)
     if manifest is None:
         return None
-    _check_changes(manifest, trainer, say, allows_changes=allows_changes)
-    check_versions(manifest, say)
-    random = trainer.contents.restore(checkpoints, manifest)
-    set_random(random)
+    changes = [change for change in contents.changes(manifest) if not _is_free(change)]
+    is_refused = not all(key.startswith(SAID) for key, _, _ in changes) and not allows_changes
+    remedy = "Resume with the saved config, add --allow-changes, or start over with --replace."
+    say_changes(manifest, changes, say, remedy if is_refused else "")
+    random = contents.restore(checkpoints, manifest, say)
+    set_random_states(random)
     if not random:  # this rank did not exist when it was saved
         seed = seed_of(Source.DROPOUT, trainer.config.seed)
         seed_all(ranks.seed(seed) + manifest.step)
-    if ranks.size != manifest.ranks:
-        say(
-            f"step {manifest.step} was saved by {manifest.ranks} ranks, resuming on {ranks.size}: "
-            "losses agree to rounding, except that dropout draws other numbers."
-        )
-    with explain_damaged_state(manifest):
-        return msgspec.convert(manifest.state["loop"], ResumePoint)
+    return manifest.step
 
 
-def _check_changes(manifest: Manifest, trainer: Trainer, say: Say, *, allows_changes: bool) -> None:
-    """Compare config, data and the optimizer's hyperparameters, which may have changed under the
-    same config by another version's defaults, with what was saved.
-    """
-    contents = trainer.contents
-    changed = [
-        *(change for change in differences(manifest.config, contents.config)
-          if not change[0].startswith(FREE)),
-        *differences(manifest.fingerprints, contents.fingerprints, "fingerprints."),
-    ]  # fmt: skip
-    with explain_damaged_state(manifest):
-        changed += [
-            (key, was, now) for key, was, now in contents.optimizer_changes(manifest)
-            if None not in (was, now) and key.rpartition(".")[2] not in OF_THE_IMPLEMENTATION
-        ]  # fmt: skip
-    text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changed)
-    if not allows_changes and not all(key.startswith(SAID) for key, _, _ in changed):
-        raise UsageError(
-            f"The checkpoint of step {manifest.step} belongs to another training:\n{text}\nResume "
-            "with the saved config, add --allow-changes, or start over with --replace."
-        )
-    if changed:
-        say(f"resuming from step {manifest.step} with changes:\n{text}")
+def _is_free(change: Change) -> bool:
+    key, was, now = change
+    if ".param_groups[" not in key:
+        return key.startswith(FREE)
+    return None in (was, now) or key.rpartition(".")[2] in OF_THE_IMPLEMENTATION

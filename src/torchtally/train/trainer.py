@@ -1,7 +1,10 @@
 """A task with everything to train it: precision, optimizer, learning rate and steps."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +19,7 @@ from torchtally.train.models.transformer import Transformer
 from torchtally.train.optimizers.build import build
 from torchtally.train.optimizers.schedules import learning_rates, set_learning_rate
 from torchtally.train.outcome import StepResult
-from torchtally.train.parallel import Losses, Parallel, is_sharded, parallel
+from torchtally.train.parallel import is_sharded, parallel
 from torchtally.train.precision import Precision, precision
 from torchtally.train.spikes import SpikeDetector
 from torchtally.train.step import Stepper
@@ -24,6 +27,26 @@ from torchtally.train.tasks import Rehearsal, Task, TrainBatch, task_of
 
 ARCHITECTURE = "architecture"
 """In checkpoints: all sizes of a decoder, with those of presets and of weights' config.json."""
+
+
+@dataclass(slots=True)
+class LoopState:
+    """What a loop knows of the steps before, for one that goes on."""
+
+    skipped: int = 0
+    """Steps without an update."""
+    is_evaluated: bool = True
+    """Whether the evaluation due after the last step was done."""
+    best: tuple[int, float] | None = None
+    """The step with the lowest validation loss, and that."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        loaded = msgspec.convert(dict(state), LoopState)
+        for field in fields(self):
+            setattr(self, field.name, getattr(loaded, field.name))
 
 
 class Trainer:
@@ -41,14 +64,18 @@ class Trainer:
         self.precision: Precision = precision(precision_name(config, device))
         moves = not is_sharded(config.parallel, ranks)
         self.model: nn.Module = self.precision.prepare(task.model, device, moves=moves)
-        self._losses, self.parallel = self._parallel()
+        is_compiled = device.type == "cuda" if config.compile is None else config.compile
+        loss, self._loss_without_backward, self.parallel = parallel(
+            self.model, task.loss, config.parallel, precision=self.precision, device=device,
+            ranks=ranks, is_compiled=is_compiled,
+        )  # fmt: skip
         optimizer = build(self.model, config.optimizer)
         self.optimizer = self.precision.wrap(optimizer, seed=config.seed)
         self._schedule = config.learning_rate.schedule(config.steps)
         self._full_rates = learning_rates(self.optimizer)
         self.stepper = Stepper(
             self.model,
-            self._losses.training,
+            loss,
             self.optimizer,
             precision=self.precision,
             device=device,
@@ -58,10 +85,11 @@ class Trainer:
             spikes=SpikeDetector(config.on_spike),
             parallel=self.parallel,
         )
+        self.loop = LoopState()
         decoder = task.model.config if isinstance(task.model, Transformer) else None
         self.contents = Objects(
-            {"model": self.model, "optimizer": self.optimizer, "stepper": self.stepper}, {},
-            config.document(), ranks, fingerprints=task.fingerprints,
+            {"model": self.model, "optimizer": self.optimizer, "stepper": self.stepper,
+             "loop": self.loop}, {}, config.document(), ranks, fingerprints=task.fingerprints,
             about={} if decoder is None else {ARCHITECTURE: as_json(decoder)},
         )  # fmt: skip
         """What a checkpoint has of it."""
@@ -78,7 +106,7 @@ class Trainer:
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of this rank's rows, without a backward pass."""
-        return self._losses.looking(self.model, inputs, targets)
+        return self._loss_without_backward(self.model, inputs, targets)
 
     def evaluate(self, rows: Iterable[Rows]) -> Evaluation:
         """The validation loss over all ranks; `rows` are this rank's batches."""
@@ -88,20 +116,6 @@ class Trainer:
             rows,
             precision_context=lambda: self.precision.autocast(self.device),
             ranks=self.ranks,
-        )
-
-    def _parallel(self) -> tuple[Losses, Parallel]:
-        is_compiled = self.config.compile
-        if is_compiled is None:
-            is_compiled = self.device.type == "cuda"
-        return parallel(
-            self.model,
-            self.task.loss,
-            self.config.parallel,
-            precision=self.precision,
-            device=self.device,
-            ranks=self.ranks,
-            is_compiled=is_compiled,
         )
 
 

@@ -24,7 +24,7 @@ def talk() -> dict[str, Any]:
             "on device": own.gather_on_device(torch.tensor([own.rank, 7])),
             "most": own.max(own.rank, -own.rank, 2**52 + own.rank),
             "added": own.sum((0.1 * 10**own.rank,)),
-            "told": own.broadcast(TOLD if own.is_first else None),
+            "told": own.gather_values(TOLD if own.is_first else None)[0],
             "done": own.run_on_first(lambda: own.rank + 1, "count"),
             "saving": replace(own, group=own.saving_group).gather([own.rank]),
         }
@@ -87,7 +87,7 @@ def test_alone_nothing_is_asked_of_anybody(numbers: list[float], seed: int) -> N
     assert not torch.distributed.is_initialized()
     assert ALONE.gather(numbers) == [numbers]
     assert ALONE.sum(numbers) == numbers
-    assert ALONE.broadcast((1, "x")) == [1, "x"]
+    assert ALONE.gather_values((1, "x")) == [(1, "x")]
     assert ALONE.run_on_first(lambda: numbers, "wait") is numbers
     assert ALONE.seed(seed) == seed
     ALONE.wait()

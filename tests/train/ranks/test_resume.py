@@ -66,7 +66,7 @@ def run(config: TrainConfig, rank: int = -1, step: int = -1, number: int = 0) ->
         witness.signals = Signals(witness.on_note)
         resumed = resume(trainer, checkpoints, witness.on_note)
         header = RunHeader(config=config.document())
-        resumed_at = 0 if resumed is None else resumed.step + 1
+        resumed_at = 0 if resumed is None else resumed + 1
         log: AbstractContextManager[Log] = nullcontext(NoLog())
         if own.is_first:
             log = logs(config.log.folder, header, resumed_at=resumed_at, say=witness.on_note)
