@@ -18,6 +18,8 @@ Our own mistakes are ``assert`` and ordinary exceptions: those print a traceback
 """
 
 from collections.abc import Collection, Iterable
+from importlib import import_module
+from typing import Any
 
 
 class TallyError(Exception):
@@ -82,3 +84,14 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     begun = [known for known in names if known.startswith(name)]
     near = begun or get_close_matches(name.lower(), names, n=3)
     return f"Did you mean {' or '.join(near)}?" if near else f"Choose from: {', '.join(names)}."
+
+
+def needed_package(name: str, what: str, extra: str, instead: str = "") -> Any:
+    """The imported package or module. Raises UsageError that says what needs it, and the remedy."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UsageError(
+            f"{what} needs {name.partition('.')[0]}, which cannot be imported ({error}). Install "
+            f'it: pip install "torchtally[{extra}]"{instead}.'
+        ) from error

@@ -32,7 +32,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """A run of four steps, with checkpoints of the last two."""
     folder = tmp_path_factory.mktemp("run")
-    model = TINY | {"rope_theta": 500.0, "rope_factor": 4.0, "rope_original_context": 16}
+    model = TINY | {"rope_theta": 500.0, "rope_stretch": {"factor": 4.0, "original_context": 16}}
     config = language(folder, steps=4, model=model, checkpoint={"every": 1})
     train(config)
     return config
@@ -198,7 +198,7 @@ def test_byte_pairs_and_bfloat16_weights(tmp_path: Path) -> None:
     theirs: Any = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
     assert theirs.dtype == torch.bfloat16
     tokenizer: Any = AutoTokenizer.from_pretrained(out)
-    ours = load_trained(config.log.folder).tokenizer
+    ours = load_trained(config.log.folder).tokenizer()
     assert isinstance(ours, BytePairTokenizer)
     ids = [int(token) for chunk in ours.encode([b"one two three"]) for token in chunk]
     assert tokenizer("one two three").input_ids == ids
@@ -226,7 +226,7 @@ def test_what_cannot_be_exported_is_named(
     assert "no checkpoint of step 1. There are: 3, 4." in text
     linear = teacher(tmp_path, steps=1)
     train(linear)
-    assert "task 'teacher' is not a decoder" in refused(capsys, "export", linear.log.folder, *to)
+    assert "the model is not a decoder of" in refused(capsys, "export", linear.log.folder, *to)
     assert not Path(out).exists()
     assert tally("export", run, *to) == 0
     assert "already has a model" in refused(capsys, "export", run, *to)

@@ -199,7 +199,7 @@ def export_model(args: argparse.Namespace) -> int:
     kind += f", matrices of layers in {args.weights}" if args.weights else ""
     emit(f"{trained.source}: {parameters} parameters in {kind}\n{place}: {', '.join(parts)}\n")
     if not has_tokenizer:
-        why = "that of the data is unknown" if trained.tokenizer is None else (
+        why = "that of the data is unknown" if trained.tokenizer_json is None else (
             "GGUF takes byte-level ones that split text as GPT-2's does")  # fmt: skip
         emit(f"without a tokenizer: {why}\n")
     return 0

@@ -1,11 +1,12 @@
 """A sweep as plain data: its base config, and the values of each run."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from torchtally.checkpoints.newest import differences
 from torchtally.checkpoints.plain import as_json, from_json
@@ -14,8 +15,8 @@ from torchtally.reading import parse_toml, read_text
 from torchtally.train.config import WHAT, TrainConfig
 from torchtally.train.keys import KeyValues, changed_config, flag, typed_value, value_text
 
-FORMAT = "torchtally sweep"
-VERSION = 1
+FORMAT: Literal["torchtally sweep"] = "torchtally sweep"
+VERSION: Literal[1] = 1
 LONGEST_NAME = 100
 """Characters of a run's folder; file systems end at 255 bytes."""
 MOST_BYTES = 64_000_000
@@ -62,17 +63,25 @@ class Definition:
 
     def as_text(self) -> str:
         """As JSON text."""
-        document = {
-            "format": FORMAT,
-            "format_version": VERSION,
-            "config": self.config,
-            "toml": self.toml,
-            "keeps_checkpoints": self.keeps_checkpoints,
-            "runs": [
-                {"name": point.name, "values": as_json(dict(point.values))} for point in self.points
-            ],
-        }
-        return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        runs = tuple(_Run(point.name, as_json(dict(point.values))) for point in self.points)
+        document = _Document(FORMAT, VERSION, self.config, self.toml, self.keeps_checkpoints, runs)
+        return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
+
+
+class _Run(msgspec.Struct):
+    name: str
+    values: dict[str, Any]
+
+
+class _Document(msgspec.Struct):
+    """The file of a sweep."""
+
+    format: Literal["torchtally sweep"]
+    format_version: Literal[1]
+    config: str
+    toml: str
+    keeps_checkpoints: bool
+    runs: tuple[_Run, ...]
 
 
 def define(
@@ -98,35 +107,21 @@ def load_definition(path: Path) -> Definition:
 def read_definition(text: str, place: str) -> Definition:
     """A sweep written by `as_text`. Raises UsageError for anything else."""
     try:
-        document = json.loads(text)
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise UsageError(f"{place}: is not a sweep. Move it away, or use another --out.")
-        version = document["format_version"]
-        if not isinstance(version, int) or version > VERSION:
-            raise UsageError(
-                f"{place}: format version {version}; this torchtally reads {VERSION}. Use a newer "
-                "one."
-            )
-        runs = [
-            SweepPoint(
-                str(run["name"]),
-                tuple((key, typed_value(key, from_json(_hashable(value))))
-                      for key, value in run["values"].items()),
-            )
-            for run in document["runs"]
-        ]  # fmt: skip
-        return Definition(
-            config=str(document["config"]),
-            toml=str(document["toml"]),
-            points=tuple(runs),
-            keeps_checkpoints=bool(document["keeps_checkpoints"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{place}: is damaged ({error!r}). Move it away.") from error
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+        document = msgspec.json.decode(text, type=_Document)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{place}: is no sweep of format version {VERSION}, or damaged ({error}). Move it "
+            "away, use another --out, or the torchtally that wrote it."
+        ) from error
+    points = tuple(
+        SweepPoint(run.name, tuple((key, typed_value(key, from_json(value)))
+                                   for key, value in run.values.items()))
+        for run in document.runs
+    )  # fmt: skip
+    return Definition(
+        config=document.config, toml=document.toml, points=points,
+        keeps_checkpoints=document.keeps_checkpoints,
+    )  # fmt: skip
 
 
 # Names ------------------------------------------------------------------------------------------

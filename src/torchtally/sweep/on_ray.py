@@ -5,7 +5,6 @@ machines see the sweep's folder, the config's data and the folder we were starte
 paths: a shared file system, through which they are also told to stop.
 """
 
-import importlib
 import logging
 import secrets
 import socket
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, needed_package
 from torchtally.runs.processes import Exit, Job, Processes
 
 POLL_S = 0.2
@@ -123,9 +122,4 @@ def run_job(
 
 
 def _package() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise UsageError(
-            f'--on ray: Ray is not installed ({error}). Install it: pip install "torchtally[ray]".'
-        ) from error
+    return needed_package("ray", "--on ray", "ray")

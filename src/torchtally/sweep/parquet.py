@@ -4,7 +4,6 @@ Both have config values in columns named `config.KEY`. In the second, logged val
 (train/loss, eval/loss), after `run` and `step`.
 """
 
-import importlib
 import io
 import json
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtally.atomic import write_atomically
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, needed_package
 from torchtally.sweep.definition import VERSION, Definition
 from torchtally.sweep.results import RunResult, rank_results
 from torchtally.sweep.rows import record
@@ -80,10 +79,4 @@ def _write(path: Path, rows: Sequence[dict[str, Any]], definition: Definition) -
 
 
 def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(
-            f"Writing Parquet needs pyarrow, which is not installed ({error}). "
-            'Install it: pip install "torchtally[parquet]".'
-        ) from error
+    return needed_package(name, "Writing Parquet", "parquet")

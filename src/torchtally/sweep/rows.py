@@ -20,16 +20,21 @@ def results_table(
     short = short_names(definition.varying_keys)
     best_first = rank_results(results)
     by_validation = is_validated(results)
+    has_validation = any(result.validation for result in results)
     columns = [
         *([Column("mark", "", Unit.WORD)] if marks else []),
-        *(_key_column(n, key, short[key]) for n, key in enumerate(definition.varying_keys)),
-        *([Column("validation_loss", "validation", Unit.LOSS)] if _has_validation(results) else []),
+        *(
+            Column(key, short[key], Unit.NUMBER if is_number(hint_of(key)) else Unit.WORD,
+                   rank=0 if n < KEYS_NEVER_LEFT_OUT else 3 + n)
+            for n, key in enumerate(definition.varying_keys)
+        ),
+        *([Column("validation_loss", "validation", Unit.LOSS)] if has_validation else []),
         Column("final_loss", "final loss", Unit.LOSS, rank=0 if not by_validation else 2),
         Column("best_loss", "best loss", Unit.LOSS, rank=3),
         Column("steps", "steps", Unit.COUNT, rank=1),
         Column("wall_s", "time", Unit.SECONDS, rank=2),
         Column("status", "status", Unit.WORD),
-    ]
+    ]  # fmt: skip
     rows = [_row(definition, result, columns, marks) for result in best_first]
     by = "last validation loss" if by_validation else "last training loss"
     return Table(
@@ -40,28 +45,13 @@ def results_table(
     )
 
 
-def _has_validation(results: Sequence[RunResult]) -> bool:
-    return any(result.validation for result in results)
-
-
-def _key_column(n: int, key: str, title: str) -> Column:
-    unit = Unit.NUMBER if is_number(hint_of(key)) else Unit.WORD
-    return Column(key, title, unit, rank=0 if n < KEYS_NEVER_LEFT_OUT else 3 + n)
-
-
 def _row(
     definition: Definition, result: RunResult, columns: Sequence[Column], marks: Mapping[str, str]
 ) -> tuple[Cell, ...]:
     values = dict(result.point.values)
     cells: dict[str, Cell] = {
-        "mark": marks.get(result.point.name, ""),
-        "validation_loss": result.validation_loss,
-        "final_loss": result.final_loss,
-        "best_loss": result.best_loss,
-        "steps": result.steps,
-        "wall_s": result.ending.wall_s,
-        "status": result.remark,
-    }
+        **record(result), "mark": marks.get(result.point.name, ""), "status": result.remark,
+    }  # fmt: skip
     for key in definition.varying_keys:
         value = values[key]
         is_shown_as_number = is_number(hint_of(key)) and value is not None

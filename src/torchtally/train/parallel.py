@@ -47,16 +47,6 @@ class Parallel:
 BY_ITSELF = Parallel()
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """The loss for training and for evaluation."""
-
-    training: Loss
-    """With a backward pass."""
-    looking: Loss
-    """Without one. Every rank must compute it."""
-
-
 def is_sharded(config: ParallelConfig, ranks: Ranks) -> bool:
     """Whether each rank holds only a shard of every weight."""
     return ranks.size > 1 and config.strategy == "fsdp"
@@ -71,8 +61,9 @@ def parallel(
     device: torch.device,
     ranks: Ranks = ALONE,
     is_compiled: bool = False,
-) -> tuple[Losses, Parallel]:
-    """The losses for training on several ranks, and the contexts around them.
+) -> tuple[Loss, Loss, Parallel]:
+    """The loss for training, with a backward pass, that without one, which every rank must compute,
+    and the contexts around them.
 
     Call it before building the optimizer, since fsdp replaces weights by shards. The model is on
     the device, or for fsdp still on the host: it is moved block by block. Raises UsageError for a
@@ -80,15 +71,16 @@ def parallel(
     """
     if not is_sharded(config, ranks):
         loss = torch.compile(loss) if is_compiled else loss
-        alone = Losses(loss, loss), BY_ITSELF
-        return alone if ranks.size == 1 else _replicate(model, loss, device, ranks)
+        if ranks.size == 1:
+            return loss, loss, BY_ITSELF
+        return _replicate(model, loss, device, ranks)
     if not precision.is_shardable:
         shardable = ", ".join(mode.name for mode in PRECISIONS.values() if mode.is_shardable)
         raise UsageError(
             f"precision: {precision.name} does not work with parallel.strategy fsdp, which takes "
             f"{shardable}. ddp works with every precision."
         )
-    return Losses(loss, loss), _shard(model, config, precision, device, ranks, is_compiled)
+    return loss, loss, _shard(model, config, precision, device, ranks, is_compiled)
 
 
 class _LossOf(nn.Module):
@@ -105,7 +97,7 @@ class _LossOf(nn.Module):
 
 def _replicate(
     model: nn.Module, loss: Loss, device: torch.device, ranks: Ranks
-) -> tuple[Losses, Parallel]:
+) -> tuple[Loss, Loss, Parallel]:
     # Buffers are constant tables, identical on all ranks: no need to broadcast them.
     replicate: Any = nn.parallel.DistributedDataParallel
     has_new_name = "forward_sync_buffers" in signature(replicate).parameters  # torch 2.13
@@ -124,7 +116,7 @@ def _replicate(
         is_accumulating: AbstractContextManager[object] = replica.no_sync()
         return nullcontext() if is_last else is_accumulating
 
-    return Losses(loss_of_replica, loss), Parallel(ranks, around_pass=around_pass)
+    return loss_of_replica, loss, Parallel(ranks, around_pass=around_pass)
 
 
 def _shard(

@@ -7,15 +7,14 @@ Use: `model = mode.prepare(model, device)`, build the optimizer, `optimizer = mo
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from torchtally.chips.capabilities import BFLOAT16_SINCE, FLOAT8_SINCE
 from torchtally.chips.capabilities import capability as row_of
-from torchtally.errors import UsageError, check_choice
+from torchtally.errors import UsageError, check_choice, needed_package
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.train.wide_update import Keeping, WideUpdate
 
@@ -217,19 +216,13 @@ def convert_to_fp8(model: nn.Module, *, is_emulated: bool = False) -> nn.Module:
             f"precision fp8 found no linear layer whose sides are multiples of {FP8_MULTIPLE}. "
             "Choose such widths, or use bf16."
         )
-    converted: nn.Module = float8.convert_to_float8_training(  # type: ignore[attr-defined]
+    converted: nn.Module = float8.convert_to_float8_training(
         model,
-        config=float8.Float8LinearConfig(emulate=is_emulated),  # type: ignore[attr-defined]
+        config=float8.Float8LinearConfig(emulate=is_emulated),
         module_filter_fn=lambda module, _: is_fp8_shaped(module),
     )
     return converted
 
 
-def _torchao_float8() -> object:
-    try:
-        return import_module("torchao.float8")
-    except ImportError as error:
-        raise UsageError(
-            f"precision fp8 needs torchao, which cannot be imported ({error}). Install "
-            'it with pip install "torchtally[fp8]", or use bf16.'
-        ) from error
+def _torchao_float8() -> Any:
+    return needed_package("torchao.float8", "precision fp8", "fp8", ", or use bf16")

@@ -11,21 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
-from torch import Tensor
 
+from torchtally.checkpoints.checked import read_as
 from torchtally.checkpoints.folder import FOLDER, Checkpoints
-from torchtally.checkpoints.manifest import Manifest
+from torchtally.checkpoints.manifest import Manifest, explain_damaged_state
 from torchtally.checkpoints.storage import read, torch_dtype
 from torchtally.errors import CheckpointError, UsageError
-from torchtally.train.config import config_of
-from torchtally.train.data.description import BYTE_TOKENIZER, description_in
+from torchtally.train.data.description import description_in
 from torchtally.train.data.tokenizer import (
-    BytePairTokenizer,
-    ByteTokenizer,
     Tokenizer,
-    byte_tokenizer_text,
+    tokenizer_json,
+    tokenizer_of,
     tokenizer_text,
 )
 from torchtally.train.models.config import TransformerConfig
@@ -33,9 +30,8 @@ from torchtally.train.models.gguf_file import write_gguf
 from torchtally.train.models.huggingface import read_weights, write_weights
 from torchtally.train.models.huggingface_config import CONFIG, read_config
 from torchtally.train.models.quantised import quantise
-from torchtally.train.models.rotary import Rotary
 from torchtally.train.models.transformer import Transformer
-from torchtally.train.sampling import sample
+from torchtally.train.sampling import continue_prompt
 from torchtally.train.trainer import ARCHITECTURE
 
 TOKENIZER = "tokenizer.json"
@@ -47,15 +43,20 @@ class Trained:
     """A model in evaluation mode, on the CPU in the dtype of its weights."""
 
     model: Transformer
-    tokenizer: Tokenizer | None
-    """None if it is not there any more."""
     tokenizer_json: str | None
+    """None if it is not there any more."""
     source: str
     """Where it is from."""
     step: int | None
     """None for a folder of transformers."""
     validation: tuple[str, ...] = ()
     """Token files of its run, or folders of them."""
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Raises UsageError if it is invalid."""
+        return (
+            None if self.tokenizer_json is None else tokenizer_of(self.tokenizer_json, self.source)
+        )
 
 
 def load_trained(path: Path | str, step: int | None = None) -> Trained:
@@ -90,30 +91,21 @@ class Continuation:
 
 
 def continue_text(
-    trained: Trained,
-    prompt: str,
-    *,
-    tokens: int,
-    temperature: float = 0.8,
-    top_k: int | None = None,
-    seed: int = 1,
+    trained: Trained, prompt: str, *, tokens: int, seed: int = 1, **options: Any
 ) -> Continuation:
-    """The prompt and so many tokens more, see `sampling.sample`.
+    """The prompt and so many tokens more; options are those of `sampling.sample`.
 
     Raises UsageError where the tokenizer is unknown.
     """
-    if trained.tokenizer is None:
+    if (tokenizer := trained.tokenizer()) is None:
         raise UsageError(
             f"{trained.source}: cannot sample text, since the tokenizer of the data is unknown. It "
             "is in the folder of `tally data prepare` that data.train names."
         )
-    chunks = trained.tokenizer.encode([prompt.encode(errors="surrogateescape")])
-    ids = torch.tensor([[int(token) for chunk in chunks for token in chunk]], dtype=torch.int64)
-    drawn = sample(
-        trained.model, ids, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed
-    )[0].tolist()
-    text = trained.tokenizer.decode(drawn)
-    return Continuation(trained.source, trained.step, seed, ids.shape[1], drawn, text)
+    drawn, text = continue_prompt(
+        trained.model, tokenizer, prompt, tokens=tokens, seed=seed, **options
+    )
+    return Continuation(trained.source, trained.step, seed, len(drawn) - tokens, drawn, text)
 
 
 def export(
@@ -130,7 +122,7 @@ def export(
     Raises UsageError, before writing, if transformers or llama.cpp has no such model.
     """
     place = Path(place)
-    model, tokenizer = trained.model, trained.tokenizer
+    model, tokenizer = trained.model, trained.tokenizer()
     end = None if tokenizer is None else tokenizer.end_of_document
     if dtype is not None:
         model.to(getattr(torch, dtype))
@@ -143,12 +135,12 @@ def export(
     if weights is not None:
         quantise(model, weights)
     write_weights(model, place, end_of_text=end, quantised=weights)
-    return [CONFIG, "model.safetensors", *_write_tokenizer(trained, place)], tokenizer is not None
+    return [CONFIG, "model.safetensors", *_write_tokenizer(trained, place, end)], bool(tokenizer)
 
 
-def _write_tokenizer(trained: Trained, folder: Path) -> list[str]:
+def _write_tokenizer(trained: Trained, folder: Path, end: int | None) -> list[str]:
     """The tokenizer's files, if it is known."""
-    if trained.tokenizer_json is None or trained.tokenizer is None:
+    if trained.tokenizer_json is None:
         return []
     (folder / TOKENIZER).write_text(trained.tokenizer_json, encoding="utf-8")
     about = {
@@ -156,9 +148,9 @@ def _write_tokenizer(trained: Trained, folder: Path) -> list[str]:
         "model_max_length": trained.model.config.context,
         "clean_up_tokenization_spaces": False,
     }
-    end = trained.tokenizer.end_of_document
-    if end is not None and (name := _token_name(trained.tokenizer_json, end)) is not None:
-        about |= {"eos_token": name}
+    added = json.loads(trained.tokenizer_json).get("added_tokens", ())
+    names = [str(token["content"]) for token in added if token.get("id") == end]
+    about |= {"eos_token": names[0]} if names else {}
     text = json.dumps(about, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
     return [TOKENIZER, "tokenizer_config.json"]
@@ -167,20 +159,15 @@ def _write_tokenizer(trained: Trained, folder: Path) -> list[str]:
 def _of_run(path: Path, step: int | None) -> Trained:
     checkpoints = Checkpoints(path, follows_links=True)
     manifest = _whole(checkpoints, step)
-    config = _architecture(manifest, str(checkpoints.path))
-    model = _empty(config)
-    tensors = {
-        name: torch.empty(saved.shape, dtype=torch_dtype(saved))
-        for name, saved in manifest.tensors.items()
-        if name.startswith(MODEL)
-    }
-    read(tensors, checkpoints, manifest)
-    _fill(model, {name.removeprefix(MODEL): value for name, value in tensors.items()}, manifest)
-    tokenizer_json = _tokenizer_json(path, manifest)
+    with torch.device("meta"):
+        model = Transformer(_architecture(manifest, str(checkpoints.path)))
+    with explain_damaged_state(manifest):
+        dtype = torch_dtype(manifest.tensors[f"{MODEL}embedding.weight"])
+    model = model.to(dtype).to_empty(device="cpu").eval()
+    read({f"{MODEL}{n}": tensor for n, tensor in model.state_dict().items()}, checkpoints, manifest)
     place = f"{checkpoints.path}, step {manifest.step}"
-    tokenizer = _tokenizer(tokenizer_json, place)
     validation = tuple(map(str, _data_folders(path, manifest, "validation")))
-    return Trained(model, tokenizer, tokenizer_json, place, manifest.step, validation)
+    return Trained(model, _tokenizer_json(path, manifest), place, manifest.step, validation)
 
 
 def _whole(checkpoints: Checkpoints, step: int | None) -> Manifest:
@@ -207,38 +194,10 @@ def _whole(checkpoints: Checkpoints, step: int | None) -> Manifest:
 
 def _architecture(manifest: Manifest, place: str) -> TransformerConfig:
     saved: Any = manifest.state.get(ARCHITECTURE)
-    if saved is None:
-        if not isinstance(manifest.config.get("model"), dict):
-            raise UsageError(f"{place}: is not a decoder's of `tally train`.")
-        config = config_of(manifest.config, place)
-        if config.task != "language":
-            raise UsageError(f"{place}: task {config.task!r} is not a decoder.")
-        if config.model.code is not None:
-            raise UsageError(f"{place}: {config.model.code} is not a decoder of `tally train`.")
-        return config.model.transformer()
-    try:
-        return msgspec.convert(saved, TransformerConfig)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(f"{place}: {ARCHITECTURE}: {error}.") from error
-
-
-def _empty(config: TransformerConfig) -> Transformer:
-    """Without values, but for the tables of rotary positions."""
-    with torch.device("meta"):
-        model = Transformer(config)
-    for module in model.modules():
-        if isinstance(module, Rotary):
-            module.to_empty(device="cpu")
-    return model.eval()
-
-
-def _fill(model: Transformer, tensors: dict[str, Tensor], manifest: Manifest) -> None:
-    try:
-        model.load_state_dict(tensors, assign=True)
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"The checkpoint of step {manifest.step} is of another model: {error}"
-        ) from error
+    if saved is None:  # a teacher's, or of code of the user's own
+        raise UsageError(f"{place}: the model is not a decoder of `tally train`.")
+    with explain_damaged_state(manifest):
+        return read_as(TransformerConfig, saved, f"{place}: {ARCHITECTURE}")
 
 
 def _tokenizer_json(run: Path, manifest: Manifest) -> str | None:
@@ -246,11 +205,8 @@ def _tokenizer_json(run: Path, manifest: Manifest) -> str | None:
     for folder in _data_folders(run, manifest):
         with suppress(UsageError):
             description = description_in(str(folder))
-            if description is None:
-                continue
-            if description.tokenizer == BYTE_TOKENIZER:
-                return byte_tokenizer_text()
-            return tokenizer_text(str(folder / description.tokenizer))
+            if description is not None:
+                return tokenizer_json(str(folder), description)
     return None
 
 
@@ -267,24 +223,5 @@ def _of_transformers(path: Path) -> Trained:
     config = read_config(path)
     model = Transformer(config)
     read_weights(model, path)
-    tokenizer_json = tokenizer_text(str(path / TOKENIZER)) if (path / TOKENIZER).exists() else None
-    tokenizer = _tokenizer(tokenizer_json, str(path / TOKENIZER))
-    return Trained(model.eval(), tokenizer, tokenizer_json, str(path), None)
-
-
-def _tokenizer(text: str | None, place: str) -> Tokenizer | None:
-    if text is None:
-        return None
-    if text == byte_tokenizer_text():
-        return ByteTokenizer()
-    try:
-        return BytePairTokenizer(text, place=place)
-    except UsageError:  # no token with a usual name for the end of a document
-        return BytePairTokenizer(text, place=place, end_of_document="none")
-
-
-def _token_name(tokenizer_json: str, token: int) -> str | None:
-    for added in json.loads(tokenizer_json).get("added_tokens", ()):
-        if added.get("id") == token:
-            return str(added["content"])
-    return None
+    text = tokenizer_text(str(path / TOKENIZER)) if (path / TOKENIZER).exists() else None
+    return Trained(model.eval(), text, str(path), None)

@@ -64,7 +64,7 @@ def test_a_run_of_nothing_has_the_columns() -> None:
 
 def test_without_pyarrow_the_way_to_get_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match=r"pip install 'torchtally\[parquet\]'"):
+    with pytest.raises(UsageError, match=r"torchtally\[parquet\]"):
         export(ledger_of(), "parquet")
 
 

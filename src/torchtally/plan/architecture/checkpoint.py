@@ -63,6 +63,8 @@ class Tensor:
     """By torch's name, where torch has one."""
     shape: tuple[int, ...]
     data_bytes: int
+    file: str
+    """Where its bytes are."""
 
     @property
     def elements(self) -> int:
@@ -249,7 +251,7 @@ def _span(path: Path, name: str, entry: Any) -> Span:
     if elements * bits != 8 * (end - begin):
         what = f"{end - begin} bytes cannot be {elements} elements of {bits} bits"
         raise wrong("data_offsets", what)
-    return begin, end, name, Tensor(name, dtype, shape, end - begin)
+    return begin, end, name, Tensor(name, dtype, shape, end - begin, str(path))
 
 
 Wrong = Callable[[str, str], UsageError]

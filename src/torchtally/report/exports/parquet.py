@@ -2,10 +2,9 @@
 
 import io
 import json
-from importlib import import_module
 from typing import Any
 
-from torchtally.errors import UsageError
+from torchtally.errors import needed_package
 from torchtally.ledger import Ledger
 from torchtally.progress import printable
 from torchtally.report.exports import Exported, Wanted
@@ -18,13 +17,10 @@ SUFFIX = ".parquet"
 
 def export(ledger: Ledger, wanted: Wanted) -> Exported:
     """One file. What is unknown is null. Raises UsageError without the extra `parquet`."""
-    try:
-        pyarrow, parquet = map(import_module, ("pyarrow", "pyarrow.parquet"))
-    except ImportError as error:
-        raise UsageError(
-            f"--to parquet needs pyarrow, which is not installed ({error}). Install it: "
-            "pip install 'torchtally[parquet]', or use --to csv."
-        ) from error
+    pyarrow, parquet = (
+        needed_package(name, "--to parquet", "parquet", ", or use --to csv")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     table = operator_calls(ledger)
     about = {
         "script": printable(ledger.trace.script),

@@ -26,7 +26,6 @@ from torchtally.train.logs.names import units
 NAME = "log.jsonl"
 BEGINNING = b'{"kind": "run"'
 """Of the first line: a file without a whole line that begins otherwise is not ours."""
-BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,10 @@ class JsonLines:
         self._clock = clock
         self._file = _open_log(self.path)
         try:
-            self._end_bytes = _end_of_lines(self._file)
-            torn_bytes = os.fstat(self._file).st_size - self._end_bytes
-            self._check_past(replaces)
+            content = os.pread(self._file, os.fstat(self._file).st_size, 0)
+            self._end_bytes = content.rfind(b"\n") + 1
+            torn_bytes = len(content) - self._end_bytes
+            self._check_past(content.partition(b"\n")[0], replaces)
             if replaces and resumed_at is None:
                 self._end_bytes = 0
             os.ftruncate(self._file, self._end_bytes)
@@ -83,9 +83,8 @@ class JsonLines:
             self.close()
             raise
 
-    def _check_past(self, replaces: bool) -> None:
-        """Raise UsageError for a file that must not be continued."""
-        first = _first_line(self._file)
+    def _check_past(self, first: bytes, replaces: bool) -> None:
+        """Raise UsageError for a file that must not be continued, by its first line."""
         if not self._end_bytes:
             if not (BEGINNING.startswith(first) or first.startswith(BEGINNING)):
                 raise UsageError(f"{self.path}: not the log of a training run. Move it away.")
@@ -162,25 +161,6 @@ def _open_log(path: Path) -> int:
         os.close(file)
         raise UsageError(f"{path}: another run is writing there. Use another folder.")
     return file
-
-
-def _end_of_lines(file: int) -> int:
-    """The byte offset after the last whole line."""
-    end = os.fstat(file).st_size
-    while end > 0:
-        start = max(end - BLOCK_BYTES, 0)
-        place = os.pread(file, end - start, start).rfind(b"\n")
-        if place >= 0:
-            return start + place + 1
-        end = start
-    return 0
-
-
-def _first_line(file: int) -> bytes:
-    content, at = b"", 0
-    while b"\n" not in content and (block := os.pread(file, BLOCK_BYTES, at)):
-        content, at = content + block, at + len(block)
-    return content.partition(b"\n")[0]
 
 
 def _check_header(path: Path, line: bytes) -> dict[str, Any]:

@@ -40,10 +40,4 @@ class RunHeader:
     """Of the data, see `data.fingerprint`."""
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "config": as_json(self.config),
-            "versions": versions(),
-            "mfu_convention": self.mfu_convention,
-            "predicted": as_json(self.predicted),
-            "fingerprints": as_json(self.fingerprints),
-        }
+        return {**as_json(self), "versions": versions()}

@@ -34,26 +34,33 @@ MEMORY = "memory/"
 class Meaning:
     text: str
     unit: str
+    field: str = ""
+    """Of a `StepRecord`, which has it."""
 
 
 MEANINGS: Mapping[str, Meaning] = {
     STEP: Meaning("optimizer steps done, including skipped ones", "steps"),
-    LOSS: Meaning("mean loss of the step's global batch", "nats per token, of a language model"),
-    GRAD_NORM: Meaning("Euclidean norm of all gradients before clipping", "loss per parameter"),
-    LEARNING_RATE: Meaning("learning rate of the first parameter group", "1"),
-    EPOCH: Meaning("epochs done, fractional", "epochs"),
-    TOKENS: Meaning("tokens trained on so far, by all ranks", "tokens"),
-    TOKENS_PER_S: Meaning("tokens of a step divided by its time, over all ranks", "tokens/s"),
-    MFU: Meaning("model FLOP/s divided by the devices' peak; the header has its convention", "%"),
-    STEP_S: Meaning("time from the end of the previous step to the end of this one", "s"),
-    WAIT_S: Meaning("part of the step spent waiting for data", "s"),
-    SKIPPED_STEPS: Meaning("steps so far whose update was skipped", "steps"),
+    LOSS: Meaning("mean loss of the step's global batch", "nats per token, of a language model",
+                  "loss"),
+    GRAD_NORM: Meaning("Euclidean norm of all gradients before clipping", "loss per parameter",
+                       "grad_norm"),
+    LEARNING_RATE: Meaning("learning rate of the first parameter group", "1", "learning_rate"),
+    EPOCH: Meaning("epochs done, fractional", "epochs", "epoch"),
+    TOKENS: Meaning("tokens trained on so far, by all ranks", "tokens", "tokens"),
+    TOKENS_PER_S: Meaning("tokens of a step divided by its time, over all ranks", "tokens/s",
+                          "tokens_per_s"),
+    MFU: Meaning("model FLOP/s divided by the devices' peak; the header has its convention", "%",
+                 "mfu"),
+    STEP_S: Meaning("time from the end of the previous step to the end of this one", "s",
+                    "step_s"),
+    WAIT_S: Meaning("part of the step spent waiting for data", "s", "wait_s"),
+    SKIPPED_STEPS: Meaning("steps so far whose update was skipped", "steps", "skipped_steps"),
     EVAL_LOSS: Meaning("mean loss over all validation targets", "nats per token"),
     EVAL_PERPLEXITY: Meaning("exp(validation loss)", "1"),
     EVAL_TOKENS: Meaning("validation targets", "tokens"),
     EVAL_S: Meaning("time of the evaluation", "s"),
     f"{MEMORY}*_bytes": Meaning("measured device memory of the category", "bytes"),
-}
+}  # fmt: skip
 """All names. The header of a log has the units."""
 
 
@@ -69,17 +76,7 @@ def units() -> dict[str, str]:
 
 def values_of(record: StepRecord) -> dict[str, LogValue]:
     """What is known of a step."""
-    values: dict[str, LogValue | None] = {
-        LOSS: record.loss,
-        GRAD_NORM: record.grad_norm,
-        LEARNING_RATE: record.learning_rate,
-        EPOCH: record.epoch,
-        TOKENS: record.tokens,
-        TOKENS_PER_S: record.tokens_per_s,
-        MFU: None if record.mfu is None else 100 * record.mfu,
-        STEP_S: record.step_s,
-        WAIT_S: record.wait_s,
-        SKIPPED_STEPS: record.skipped_steps,
-        **{memory_name(category): size for category, size in record.memory_bytes.items()},
-    }
+    values = {n: getattr(record, meaning.field) for n, meaning in MEANINGS.items() if meaning.field}
+    values[MFU] = None if record.mfu is None else 100 * record.mfu
+    values |= {memory_name(category): size for category, size in record.memory_bytes.items()}
     return {name: value for name, value in values.items() if value is not None}

@@ -10,11 +10,10 @@ import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, needed_package
 from torchtally.train.logs.log import LogValue, RunHeader
 from torchtally.train.logs.names import STEP
 
@@ -33,19 +32,13 @@ def open_service(
     name: str, folder: Path, header: RunHeader, project: str, resumed_at: int | None
 ) -> "TensorBoard | Hosted":
     """The log of this name. Raises UsageError if its package is missing, or it does not start."""
-    try:
-        module = import_module(name)
-        if name == TENSORBOARD:
-            module = import_module("torch.utils.tensorboard")
-    except ImportError as error:
-        raise UsageError(
-            f"log.to: {name} is not installed ({error}). Install it with "
-            f'pip install "torchtally[{name}]", or remove {name} from log.to.'
-        ) from error
+    module = needed_package(name, "log.to", name, f", or remove {name} from log.to")
     try:
         with redirect_stdout(sys.stderr):
             if name == TENSORBOARD:
-                return TensorBoard(module, folder, header, resumed_at)
+                from torch.utils import tensorboard
+
+                return TensorBoard(tensorboard, folder, header, resumed_at)
             return Hosted(module, name, folder, header, project, is_resumed=resumed_at is not None)
     except Exception as error:  # each package has its own errors
         text = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}".rstrip(": ")

@@ -1,7 +1,7 @@
 """All logs of a run combined. A log that fails after the start never ends the training."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,46 +39,24 @@ def logs(
     with ExitStack() as stack:
         lines = JsonLines(folder, resumed_at=resumed_at, replaces=replaces, say=say)
         stack.callback(lines.close)
-        opened: list[_Guarded] = []
+        together = _Together(lines, say)
+        stack.callback(together.close)
         for name in names:
-            log = open_service(name, folder, header, project, resumed_at)
-            opened.append(_Guarded(name, log, say))
-            stack.callback(opened[-1].close)
+            together.others[name] = open_service(name, folder, header, project, resumed_at)
         # Last: if another log fails to start, the folder is still unused.
         try:
             lines.begin(header)
         except OSError as error:
             raise UsageError(f"{lines.path}: cannot be written ({error.strerror}).") from error
-        yield _Together(lines, opened, say)
-
-
-class _Guarded:
-    """The log of another package, dropped when it fails."""
-
-    def __init__(self, name: str, log: TensorBoard | Hosted, say: Say) -> None:
-        self._name, self._log, self._say = name, log, say
-        self._has_failed = False
-
-    def write(self, step: int, values: Mapping[str, LogValue]) -> None:
-        if not self._has_failed:
-            self._try(lambda: self._log.write(step, values), f"from step {step} on")
-
-    def close(self) -> None:
-        self._try(self._log.close, "at the end")
-
-    def _try(self, action: Callable[[], None], when: str) -> None:
-        try:
-            action()
-        except Exception as error:  # no log is worth a training
-            if not self._has_failed:
-                what = " ".join(f"{type(error).__name__}: {error}".split())
-                self._say(f"{self._name} failed and is dropped {when} ({what}).")
-            self._has_failed = True
+        yield together
 
 
 class _Together:
-    def __init__(self, lines: JsonLines, others: Sequence[_Guarded], say: Say) -> None:
-        self._lines, self._others, self._say = lines, others, say
+    """log.jsonl, and logs of other packages, each of which is dropped when it fails."""
+
+    def __init__(self, lines: JsonLines, say: Say) -> None:
+        self._lines, self._say = lines, say
+        self.others: dict[str, TensorBoard | Hosted] = {}
         self._has_lost = False
 
     def write(self, step: int, values: Mapping[str, LogValue]) -> None:
@@ -91,8 +69,19 @@ class _Together:
                     "steps are retried without further messages."
                 )
             self._has_lost = True
-        for log in self._others:
-            log.write(step, values)
+        self._each(lambda log: log.write(step, values), f"from step {step} on")
+
+    def close(self) -> None:
+        self._each(lambda log: log.close(), "at the end")
+
+    def _each(self, action: Callable[[TensorBoard | Hosted], None], when: str) -> None:
+        for name, log in [*self.others.items()]:
+            try:
+                action(log)
+            except Exception as error:  # no log is worth a training
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                self._say(f"{name} failed and is dropped {when} ({what}).")
+                del self.others[name]
 
 
 def _to_stderr(text: str) -> None:

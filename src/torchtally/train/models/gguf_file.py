@@ -8,14 +8,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, needed_package
 from torchtally.train.models.config import RopeStretch, TransformerConfig
 from torchtally.train.models.huggingface import stored_tensors
 from torchtally.train.models.huggingface_names import kind_of
@@ -56,7 +55,8 @@ def write_gguf(
 
     Raises UsageError without the package, and for a model that llama.cpp does not compute.
     """
-    gguf = _library()
+    gguf = needed_package("gguf", "GGUF", "gguf")
+    needed_package("gguf.quants", "GGUF", "gguf")
     config, kind = model.config, kind_of(model.config)
     _check(config, kind, weights)
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
@@ -213,15 +213,3 @@ def _is_like_gpt2(document: Mapping[str, Any]) -> bool:
         and split.get("type") == "ByteLevel"
         and (split.get("use_regex", True) or not model["merges"])
     )
-
-
-def _library() -> Any:
-    try:
-        gguf = import_module("gguf")
-        import_module("gguf.quants")
-    except ImportError as error:
-        raise UsageError(
-            f"GGUF needs the package gguf, which cannot be imported ({error}). Install it with "
-            'pip install "torchtally[gguf]".'
-        ) from error
-    return gguf

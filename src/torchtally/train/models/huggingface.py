@@ -7,6 +7,7 @@ one of its files, or the index of several.
 import json
 import os
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -14,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
-from torchtally.plan.architecture.checkpoint import WHOLE, read_checkpoint
+from torchtally.plan.architecture.checkpoint import WHOLE, Checkpoint, read_checkpoint
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface_config import CONFIG, config_document
 from torchtally.train.models.huggingface_names import NO_WEIGHTS, WeightMapping, weight_mappings
@@ -53,9 +55,7 @@ def write_weights(
     unfinished = folder / f"{WHOLE}.unfinished"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     os.replace(unfinished, folder / WHOLE)
-    unfinished = folder / f"{CONFIG}.unfinished"
-    unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    os.replace(unfinished, folder / CONFIG)
+    write_atomically(str(folder / CONFIG), json.dumps(document, indent=2).encode() + b"\n")
 
 
 def stored_tensors(model: Transformer) -> dict[str, Tensor]:
@@ -94,10 +94,10 @@ def read_weights(model: Transformer, path: Path | str) -> None:
             )
     named_entries = _by_checkpoint_name(weight_mappings(model.config), shapes)
     _check(checkpoint.place, named_entries, shapes, parameters, model.config)
-    for name, tensor in _tensors(Path(checkpoint.place), named_entries):
+    for name, tensor in _tensors(checkpoint, named_entries):
         entry = named_entries[name]
         _theirs(parameters[entry.ours], entry).copy_(tensor)
-    _check_tied_head(Path(checkpoint.place), model, shapes)
+    _check_tied_head(checkpoint, model, shapes)
 
 
 def _theirs(parameter: Tensor, entry: WeightMapping) -> Tensor:
@@ -154,9 +154,10 @@ def _list_text(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names[:NAMED])}{more}"
 
 
-def _tensors(place: Path, wanted_names: Iterable[str]) -> Iterable[tuple[str, Tensor]]:
+def _tensors(checkpoint: Checkpoint, wanted_names: Iterable[str]) -> Iterable[tuple[str, Tensor]]:
     """Yield one tensor at a time, so that memory holds only one model."""
-    for file, names in _files(place, wanted_names).items():
+    file_of = {tensor.name: tensor.file for tensor in checkpoint.tensors}
+    for file, names in groupby(sorted(wanted_names, key=file_of.__getitem__), file_of.get):
         try:
             with safe_open(file, framework="pt", device="cpu") as tensors:
                 for name in names:
@@ -165,25 +166,14 @@ def _tensors(place: Path, wanted_names: Iterable[str]) -> Iterable[tuple[str, Te
             raise UsageError(f"{file}: cannot be read: {error}") from error
 
 
-def _files(place: Path, wanted_names: Iterable[str]) -> dict[Path, list[str]]:
-    """Names of tensors by file. The index was validated with the headers."""
-    if place.suffix != ".json":
-        return {place: list(wanted_names)}
-    shard_of = json.loads(place.read_bytes())["weight_map"]
-    files: dict[Path, list[str]] = {}
-    for name in wanted_names:
-        files.setdefault(place.with_name(shard_of[name]), []).append(name)
-    return files
-
-
-def _check_tied_head(place: Path, model: Transformer, names: Iterable[str]) -> None:
+def _check_tied_head(checkpoint: Checkpoint, model: Transformer, names: Iterable[str]) -> None:
     """Raise UsageError if a tied head in the checkpoint differs from the embedding."""
     if not model.config.is_tied or HEAD not in names:
         return
-    ((_, head),) = _tensors(place, [HEAD])
+    ((_, head),) = _tensors(checkpoint, [HEAD])
     weight = model.embedding.weight
     if not torch.equal(head.to(weight), weight):
         raise UsageError(
-            f"{place}: {HEAD} differs from the embedding, but the config ties them: set "
+            f"{checkpoint.place}: {HEAD} differs from the embedding, but the config ties them: set "
             "is_tied = false."
         )

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchtally.checkpoints.checked import read_as
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.config import FAMILIES, model_of
 from torchtally.plan.architecture.config_keys import Config, excerpt, load
 from torchtally.plan.architecture.model import FeedForward, Model, SelfAttention
-from torchtally.train.models.config import Activation, RopeStretch, TransformerConfig
+from torchtally.train.models.config import Activation, TransformerConfig
 from torchtally.train.models.huggingface_names import ANY, KINDS, kind_of
 
 CONFIG = "config.json"
@@ -85,37 +86,35 @@ def read_config(path: Path | str) -> TransformerConfig:
     Raises UsageError naming the file and the unsupported key.
     """
     path = Path(path)
-    file = path / CONFIG if path.is_dir() else path
-    keys = load(file)
-    kind = keys.values.get("model_type")
+    keys = load(path / CONFIG if path.is_dir() else path)
+    kind, values = keys.values.get("model_type"), keys.values
     if not isinstance(kind, str) or kind not in KINDS:
+        supported = ", ".join(KINDS)
         raise UsageError(
-            f"{file}: model_type: {excerpt(kind)} is not supported. Supported: {', '.join(KINDS)}."
+            f"{keys.place}: model_type: {excerpt(kind)} is not supported. Supported: {supported}."
         )
     for key, value in ALWAYS.get(kind, SILU).items():
-        if keys.values.get(key, value) != value:
-            raise _unlike(file, key, keys.values[key], value)
-    model = model_of(keys, name=file.parent.name)
-    attention, sizes = _parts(file, model)
-    epsilon, default = EPSILON.get(kind, LLAMA_EPSILON)
-    of_kind = {name: value for name, value in KINDS[kind].items() if value is not ANY}
-    if kind == "gpt2":
-        of_kind |= {
-            "activation": _activation(file, sizes.pop("activation")),
-            "dropout": _dropout(file, model),
-        }
-    else:
-        of_kind |= _rotary(file, keys.values) | {"window": attention.window}
-    if kind == "gemma3_text":
-        of_kind |= _gemma(file, keys, model)
-    values = {"has_bias": attention.has_bias, **sizes, **of_kind}
+        if values.get(key, value) != value:
+            raise _unlike(keys, key, values[key], value)
+    model = model_of(keys, name=Path(keys.place).parent.name)
+    attention = model.kinds[0].attention
+    assert isinstance(attention, SelfAttention)
     is_usual = attention.head_dim * attention.heads == model.width
-    return TransformerConfig(
-        layers=model.layers, width=model.width, heads=attention.heads, kv_heads=attention.kv_heads,
-        head_dim=None if is_usual else attention.head_dim,
-        vocabulary=model.vocabulary, context=_context(file, model), is_tied=model.is_tied,
-        norm_eps=_number(file, epsilon, keys.values.get(epsilon, default)), **values,
-    )  # fmt: skip
+    sizes = {
+        "layers": model.layers, "width": model.width, "heads": attention.heads,
+        "kv_heads": attention.kv_heads, "head_dim": None if is_usual else attention.head_dim,
+        "vocabulary": model.vocabulary, "context": model.context, "is_tied": model.is_tied,
+        "norm_eps": values.get(*EPSILON.get(kind, LLAMA_EPSILON)), "has_bias": attention.has_bias,
+        **{name: value for name, value in KINDS[kind].items() if value is not ANY},
+        **_feed_forward(keys, model, attention),
+    }  # fmt: skip
+    if kind == "gpt2":
+        sizes["dropout"] = _dropout(keys, model)
+    else:
+        sizes |= {"window": attention.window, **_rotary(keys)}
+    if kind == "gemma3_text":
+        sizes |= _gemma(keys, model)
+    return read_as(TransformerConfig, sizes, keys.place)
 
 
 def config_beside(weights: Path | str) -> TransformerConfig | None:
@@ -190,7 +189,7 @@ def _gemma_document(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def _gemma(file: Path, keys: Config, model: Model) -> dict[str, Any]:
+def _gemma(keys: Config, model: Model) -> dict[str, Any]:
     """Which layers have the window, and what else Gemma 3 alone has."""
     windows = FAMILIES["gemma3_text"].windows(keys.of_type("gemma3_text"), model.layers)
     is_global = [window is None for window in windows]
@@ -198,59 +197,49 @@ def _gemma(file: Path, keys: Config, model: Model) -> dict[str, Any]:
     if any(is_global) and not all(is_global):
         every = is_global.index(True) + 1
         if is_global != [(layer + 1) % every == 0 for layer in range(model.layers)]:
-            raise _unlike(file, "layer_types", "this order", f"full_attention every {every} layers")
+            raise _unlike(keys, "layer_types", "this order", f"full_attention every {every} layers")
     values = keys.values
-    tables = values.get("rope_parameters") or {}
-    local = tables.get("sliding_attention") or {}
-    theta = local.get("rope_theta", values.get("rope_local_base_freq", LLAMA_THETA))
-    cap = values.get("final_logit_softcapping")
+    local = (values.get("rope_parameters") or {}).get("sliding_attention") or {}
+    theta = values.get("rope_local_base_freq", LLAMA_THETA)
     return {
         "window": next(filter(None, windows), None),
         "global_every": every,
-        "local_rope_theta": _number(file, "rope_local_base_freq", theta),
+        "local_rope_theta": local.get("rope_theta", theta),
         "query_scalar": keys.size_or_none("query_pre_attn_scalar") or 256,
-        "logit_cap": None if cap is None else _number(file, "final_logit_softcapping", cap),
+        "logit_cap": values.get("final_logit_softcapping"),
     }
 
 
-def _parts(file: Path, model: Model) -> tuple[SelfAttention, dict[str, Any]]:
-    """Attention of the first layer, and the keys of the single kind of feed-forward."""
-    attention, feed_forward = model.kinds[0].attention, model.kinds[0].feed_forward
-    assert isinstance(attention, SelfAttention)
+def _feed_forward(keys: Config, model: Model, attention: SelfAttention) -> dict[str, Any]:
+    """The sizes of the one kind of feed-forward."""
+    feed_forward = model.kinds[0].feed_forward
     assert feed_forward is not None
     if len(model.kinds) > 1 and not model.has_wide_norm:
-        raise UsageError(f"{file}: {len(model.kinds)} kinds of layers; only one is supported.")
+        kinds = f"{len(model.kinds)} kinds of layers; only one is supported"
+        raise UsageError(f"{keys.place}: {kinds}.")
     if feed_forward.has_bias != attention.has_output_bias:
         expected = f"attention's, {attention.has_output_bias}"
-        raise _unlike(file, "mlp_bias", feed_forward.has_bias, expected)
+        raise _unlike(keys, "mlp_bias", feed_forward.has_bias, expected)
     if isinstance(feed_forward, FeedForward):
-        return attention, {"ffn": feed_forward.width, "activation": feed_forward.activation}
+        if model.positions and feed_forward.activation not in ACTIVATIONS:
+            name, known = feed_forward.activation, ", ".join(ACTIVATIONS)
+            raise _unlike(keys, "activation_function", name, f"one of {known}")
+        activation = ACTIVATIONS.get(feed_forward.activation)
+        return {"ffn": feed_forward.width} | ({"activation": activation} if model.positions else {})
     if not feed_forward.is_normalised:
-        raise _unlike(file, "norm_topk_prob", False, True)
-    return attention, {
+        raise _unlike(keys, "norm_topk_prob", False, True)
+    return {
         "ffn": feed_forward.width,
         "experts": feed_forward.experts,
         "active_experts": feed_forward.active,
     }
 
 
-def _context(file: Path, model: Model) -> int:
-    if model.context is None:
-        raise UsageError(f"{file}: max_position_embeddings is missing.")
-    return model.context
-
-
-def _activation(file: Path, name: str) -> Activation:
-    if name not in ACTIVATIONS:
-        raise _unlike(file, "activation_function", name, "one of " + ", ".join(ACTIVATIONS))
-    return ACTIVATIONS[name]
-
-
-def _dropout(file: Path, model: Model) -> float:
+def _dropout(keys: Config, model: Model) -> float:
     """GPT-2's three dropout rates, which must be equal."""
     others = (model.embedding_dropout, model.attention_dropout)
     if any(value is not None and value != model.dropout for value in others):
-        raise _unlike(file, "embd_pdrop and attn_pdrop", others, f"resid_pdrop, {model.dropout}")
+        raise _unlike(keys, "embd_pdrop and attn_pdrop", others, f"resid_pdrop, {model.dropout}")
     return model.dropout
 
 
@@ -264,45 +253,32 @@ def _rope(config: TransformerConfig) -> dict[str, Any]:
     return table | {"rope_type": "llama3", **values}
 
 
-def _rotary(file: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+def _rotary(keys: Config) -> dict[str, Any]:
     """Rotary positions: transformers 5 has them in `rope_parameters`, transformers 4 in
     `rope_theta` and `rope_scaling`.
     """
+    values = keys.values
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     table = values.get(key) or {}
     if not isinstance(table, dict):
-        raise _unlike(file, key, table, "a table")
+        raise _unlike(keys, key, table, "a table")
     table = table.get("full_attention", table)
     if (share := table.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise _unlike(file, "partial_rotary_factor", share, 1.0)
-    theta = values.get("rope_theta")
-    if theta is None:
-        theta = THETA.get(str(values.get("model_type")), LLAMA_THETA)
-    theta = _number(file, "rope_theta", table.get("rope_theta", theta))
-    return {"rope_theta": theta, "rope_stretch": _stretch(file, table)}
-
-
-def _stretch(file: Path, table: Mapping[str, Any]) -> RopeStretch | None:
-    """Llama 3.1's stretching, or linear."""
+        raise _unlike(keys, "partial_rotary_factor", share, 1.0)
+    theta = values.get("rope_theta") or THETA.get(str(values.get("model_type")), LLAMA_THETA)
+    stretch: dict[str, Any] | None = None
     match table.get("rope_type", table.get("type", "default")):
         case "default":
-            return None
+            pass
         case "linear":
-            factor = _number(file, "factor", table.get("factor"))
-            return RopeStretch(factor=factor, original_context=1)
+            stretch = {"factor": table.get("factor"), "original_context": 1}
         case "llama3":
-            found = {ours: _number(file, key, table.get(key)) for key, ours in STRETCH.items()}
-            context = found.pop("original_context")
-            return RopeStretch(original_context=int(context), **found)
+            stretch = {ours: table.get(key) for key, ours in STRETCH.items()}
         case kind:
-            raise _unlike(file, "rope_parameters", kind, "default, linear or llama3")
+            raise _unlike(keys, "rope_parameters", kind, "default, linear or llama3")
+    return {"rope_theta": table.get("rope_theta", theta), "rope_stretch": stretch}
 
 
-def _number(file: Path, key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _unlike(file, key, value, "a number")
-    return float(value)
-
-
-def _unlike(file: Path, key: str, value: Any, expected: Any) -> UsageError:
-    return UsageError(f"{file}: {key}: {excerpt(value)} is not supported: expected {expected}.")
+def _unlike(keys: Config, key: str, value: Any, expected: Any) -> UsageError:
+    found = f"{excerpt(value)} is not supported: expected {expected}."
+    return UsageError(f"{keys.place}: {key}: {found}")

@@ -10,7 +10,6 @@ Axes: `out` rows of `in` numbers; `packed` words of 32 bits.
 import logging
 import math
 from collections.abc import Mapping
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, needed_package
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.linear import Linear
 
@@ -45,12 +44,7 @@ def quantise(model: nn.Module, name: str) -> None:
         raise UsageError(f"int4: width and ffn must be multiples of {GROUP}, its groups.")
     try:
         logging.disable(logging.WARNING)  # of torchao's kernels for GPUs, which are not here
-        torchao: Any = import_module("torchao.quantization")
-    except ImportError as error:
-        raise UsageError(
-            f"{name} needs torchao, which cannot be imported ({error}). Install it with "
-            'pip install "torchtally[fp8]".'
-        ) from error
+        torchao = needed_package("torchao.quantization", name, "fp8")
     finally:
         logging.disable(logging.NOTSET)
     kinds = {
