@@ -196,7 +196,8 @@ def export_model(args: argparse.Namespace) -> int:
     )
     parameters = format_count(sum(value.numel() for value in trained.model.parameters()))
     kind = str(trained.model.embedding.weight.dtype).removeprefix("torch.")
-    kind += f", matrices of layers in {args.weights}" if args.weights else ""
+    which = "matrices of layers" if args.to == "hf" else "matrices"
+    kind += f", {which} in {args.weights}" if args.weights else ""
     emit(f"{trained.source}: {parameters} parameters in {kind}\n{place}: {', '.join(parts)}\n")
     if not has_tokenizer:
         why = "that of the data is unknown" if trained.tokenizer_json is None else (

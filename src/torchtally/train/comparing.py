@@ -24,7 +24,7 @@ WINDOWS, ROWS = 64, 8
 COLUMNS = (
     Column("weight_format", "weights", Unit.WORD),
     Column("bytes", "size", Unit.BYTES),
-    Column("tokens_per_s_each", "sampling", Unit.TOKEN_PER_S),
+    Column("tokens_per_s_each", "tokens drawn", Unit.TOKEN_PER_S),
     Column("validation_loss", "loss", Unit.LOSS),
 )
 
