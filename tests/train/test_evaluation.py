@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.train.training import language
 from torchtally.errors import UsageError
 from torchtally.train.evaluation import Evaluation, Rows, evaluate, evaluation_mode
 from torchtally.train.logs import names
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.loss import IGNORED
 from torchtally.train.models.transformer import Transformer
+from torchtally.train.trainer import trainer_of
 
 CONFIG = TransformerConfig(
     layers=1, width=8, heads=2, kv_heads=1, ffn=16, vocabulary=11, context=6, dropout=0.5
@@ -190,3 +193,16 @@ def test_seconds_are_the_clocks() -> None:
         nn.Linear(1, 1), lambda *_: torch.tensor(1.0), rows(1), clock=lambda: next(times)
     )
     assert found.values()[names.EVAL_S] == 2.5
+
+
+def test_an_evaluation_takes_no_more_rows_at_once_than_a_training_step(tmp_path: Path) -> None:
+    """Or it would run out of memory where the training does not; its loss is the same."""
+    found = {}
+    for micro_batch in (2, None):
+        trainer = trainer_of(language(tmp_path, batch=5, micro_batch=micro_batch))
+        passes = list(trainer.task.validation(trainer.device))
+        found[micro_batch] = ([len(inputs) for inputs, _ in passes], trainer.evaluate(passes))
+    assert found[2][0] == [2, 2, 1] * 2
+    assert found[None][0] == [5] * 2
+    assert found[2][1].tokens == found[None][1].tokens
+    assert found[2][1].loss_nats == pytest.approx(found[None][1].loss_nats, rel=1e-6)

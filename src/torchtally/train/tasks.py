@@ -3,6 +3,7 @@
 Axes: `batch` rows, `sequence` tokens, `width` features.
 """
 
+import math
 import os
 import sysconfig
 from abc import ABC, abstractmethod
@@ -91,7 +92,7 @@ class Task(ABC):
 
     @abstractmethod
     def validation(self, device: torch.device) -> Iterable[Rows]:
-        """The same batches every time, equally many on each rank; none without validation data."""
+        """The same passes every time, equally many on each rank; none without validation data."""
 
     def close(self) -> None:  # noqa: B027
         """Close files, of tasks that have any."""
@@ -292,12 +293,16 @@ class Language(Decoder):
         seed = seed_of(Source.VALIDATION_ORDER, config.seed)
         order = Order(OrderName.SHUFFLED, self._validation.windows, rows, seed)
         part = share_rows(rows, self._ranks)
+        # As many passes on every rank, of no more rows than a micro-batch of the training has.
+        passes = math.ceil(math.ceil(rows / self._ranks.size) / config.rows)
         # At most one epoch of the validation data: no window is used twice.
         for step in range(min(config.evaluation.batches, self._validation.windows // rows)):
-            # A rank without rows takes part in collectives with one row of ignored targets.
             tokens = batch_at(self._validation, order, step, part or slice(1)).to(device)
-            inputs, targets = self._rows(tokens)
-            yield inputs, targets if part else torch.full_like(targets, IGNORED)
+            for piece in tokens.tensor_split(passes):
+                # A rank without rows takes part in collectives with one row of ignored targets.
+                inputs, targets = self._rows(piece if len(piece) else tokens[:1])
+                is_counted = part is not None and len(piece) > 0
+                yield inputs, targets if is_counted else torch.full_like(targets, IGNORED)
 
     def close(self) -> None:
         self._closing.close()
