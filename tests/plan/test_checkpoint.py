@@ -50,7 +50,7 @@ def error_of(folder: Path, content: bytes) -> str:
 
 def test_one_tensor(tmp_path: Path) -> None:
     checkpoint = read(tmp_path, packed(ONE))
-    assert checkpoint.tensors == (Tensor("a", "float32", (2, 3), 24),)
+    assert checkpoint.tensors == (Tensor("a", "float32", (2, 3), 24, checkpoint.place),)
     assert (checkpoint.parameters, checkpoint.data_bytes) == (6, 24)
     assert checkpoint.elements_by_dtype == (("float32", 6),)
 
