@@ -16,6 +16,7 @@ from torchtally.sweep.definition import VERSION, Definition
 from torchtally.sweep.results import RunResult, rank_results
 from torchtally.sweep.rows import record
 
+PARQUET, WRITING = "pyarrow.parquet", "Writing Parquet"
 OF_RUNS = {
     "status": "string", "has_risen": "bool_", "steps": "int64", "first_loss": "float64",
     "final_loss": "float64", "best_loss": "float64", "validation_loss": "float64",
@@ -32,7 +33,7 @@ def steps_file(path: Path) -> Path:
 
 def check_parquet(path: Path) -> None:
     """Raise UsageError without the extra `parquet`, or if the folder does not exist."""
-    _package("pyarrow.parquet")
+    needed_package(PARQUET, WRITING, "parquet")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: its folder does not exist. Create it first.")
 
@@ -63,7 +64,7 @@ def _values(result: RunResult) -> dict[str, Any]:
 
 def _write(path: Path, rows: Sequence[dict[str, Any]], definition: Definition) -> None:
     """Columns of a run have the types of `OF_RUNS`, others those of their values."""
-    arrow, parquet = _package("pyarrow"), _package("pyarrow.parquet")
+    arrow, parquet = (needed_package(n, WRITING, "parquet") for n in ("pyarrow", PARQUET))
     about = {"format_version": str(VERSION), "config": definition.config, "toml": definition.toml}
     columns = {}
     for name in dict.fromkeys(name for row in rows for name in row):
@@ -76,7 +77,3 @@ def _write(path: Path, rows: Sequence[dict[str, Any]], definition: Definition) -
         write_atomically(str(path), stream.getvalue())
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror}).") from error
-
-
-def _package(name: str) -> Any:
-    return needed_package(name, "Writing Parquet", "parquet")

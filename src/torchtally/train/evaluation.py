@@ -103,7 +103,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     # no_grad and not inference_mode: a tensor that a module caches under the latter would fail the
     # next training step ("Inference tensors cannot be saved for backward", saved_variable.cpp).
     modes = [(module, module.training) for module in model.modules()]
-    with torch.random.fork_rng(devices=_cuda_devices(model)), torch.no_grad():
+    with (
+        torch.random.fork_rng(devices=cuda_devices([*model.parameters(), *model.buffers()])),
+        torch.no_grad(),
+    ):
         try:
             model.eval()
             yield
@@ -113,11 +116,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             reshard(model)
 
 
-def _cuda_devices(model: nn.Module) -> list[int]:
-    tensors = (*model.parameters(), *model.buffers())
-    return sorted(
-        {parameter.device.index for parameter in tensors if parameter.device.type == "cuda"}
-    )
+def cuda_devices(tensors: Iterable[Tensor]) -> list[int]:
+    """The indices of the CUDA devices that they are on."""
+    return sorted({tensor.device.index for tensor in tensors if tensor.device.type == "cuda"})
 
 
 def _counts(targets: Tensor) -> Tensor:

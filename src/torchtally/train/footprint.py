@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtally.checkpoints.shards import local_part, reshard
+from torchtally.train.evaluation import cuda_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,7 @@ def measure_activation_bytes(
     restored. Known limit: tensors that a module keeps outside of autograd are not counted.
     """
     apart = [*model.parameters(), *model.buffers(), *inputs]
-    cuda = {parameter.device.index for parameter in apart if parameter.device.type == "cuda"}
-    with torch.random.fork_rng(devices=sorted(cuda)), record_saved_tensors() as saved:
+    with torch.random.fork_rng(devices=cuda_devices(apart)), record_saved_tensors() as saved:
         result = forward()
         kept = _storages(packed.tensor for packed in saved)
         # FSDP2 has replaced the parameters by gathered ones during the pass: not activations.

@@ -30,7 +30,6 @@ from torchtally.train.data.fingerprint import add_samples
 from torchtally.train.data.texts import (
     STDIN,
     TRAIN,
-    TextDocument,
     TextSpan,
     chunks,
     divide,
@@ -121,7 +120,7 @@ def is_current(request: PrepareRequest) -> bool:
     return before is not None and before.source == _source(corpus.documents)
 
 
-def _source(documents: Sequence[TextDocument]) -> str:
+def _source(documents: Sequence[TextSpan]) -> str:
     digest = hashlib.sha256()
     for document in documents:
         digest.update(f"{document.size_bytes}\n".encode())
@@ -221,7 +220,7 @@ def _read_reporting(
     spans: Sequence[TextSpan], what: str, report: ReportProgress
 ) -> Iterator[Iterator[bytes]]:
     """The chunks of each span, reporting progress."""
-    all_bytes = sum(span.end - span.begin for span in spans)
+    all_bytes = sum(span.size_bytes for span in spans)
     done_bytes = 0
 
     def read(span: TextSpan) -> Iterator[bytes]:

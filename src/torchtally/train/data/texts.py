@@ -5,7 +5,7 @@ import glob
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,23 +26,21 @@ TRAIN, VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True, slots=True)
-class TextDocument:
-    path: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class TextSpan:
-    """Bytes [begin, end) of a document."""
+    """Bytes [begin, end) of a file: a document, or a part of one."""
 
-    document: TextDocument
+    path: str
     begin: int
     end: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    documents: tuple[TextDocument, ...]
+    documents: tuple[TextSpan, ...]
     skipped: int
     """Files in folders that are empty or not text, and skipped."""
 
@@ -57,7 +55,7 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Corpus:
     In folders hidden files and non-text files are skipped; files that are named are taken as they
     are. Raises UsageError for an input that matches nothing.
     """
-    documents: dict[str, TextDocument] = {}
+    documents: dict[str, TextSpan] = {}
     skipped = 0
     for pattern in inputs:
         named = _is_file(pattern)
@@ -69,14 +67,14 @@ def find_documents(inputs: Sequence[str], *, outside: str) -> Corpus:
             if size_bytes == 0 or (not named and b"\0" in start):
                 skipped += 1
             else:
-                documents.setdefault(os.path.abspath(path), TextDocument(path, size_bytes))
+                documents.setdefault(os.path.abspath(path), TextSpan(path, 0, size_bytes))
     if not documents:
         raise UsageError(f"{' '.join(inputs)}: found no text ({skipped} files are not text).")
     return Corpus(tuple(documents.values()), skipped)
 
 
 def divide(
-    documents: Sequence[TextDocument], *, validation: float, seed: int
+    documents: Sequence[TextSpan], *, validation: float, seed: int
 ) -> Mapping[str, tuple[TextSpan, ...]]:
     """The training and validation spans; validation is about this fraction of all bytes.
 
@@ -86,7 +84,7 @@ def divide(
     if not 0 <= validation < 1:
         raise UsageError(f"validation: expected a fraction in [0, 1), got {validation:g}.")
     if validation == 0:
-        return {TRAIN: tuple(TextSpan(document, 0, document.size_bytes) for document in documents)}
+        return {TRAIN: tuple(documents)}
     wanted_bytes = validation * sum(document.size_bytes for document in documents)
     chosen = _draw(documents, wanted_bytes, seed)
     if len(chosen) >= LEAST_VALIDATION_DOCUMENTS:
@@ -96,28 +94,27 @@ def divide(
             _cut(document, round(document.size_bytes * (1 - validation))) for document in documents
         ]
     halves = list(zip(documents, cuts, strict=True))
-    kept = [TextSpan(one, cut, one.size_bytes) for one, cut in halves if cut < one.size_bytes]
     return {
-        TRAIN: tuple(TextSpan(one, 0, cut) for one, cut in halves if cut), VALIDATION: tuple(kept),
-    }  # fmt: skip
+        TRAIN: tuple(replace(one, end=cut) for one, cut in halves if cut),
+        VALIDATION: tuple(replace(one, begin=cut) for one, cut in halves if cut < one.end),
+    }
 
 
 def chunks(span: TextSpan) -> Iterator[bytes]:
     """The bytes of a span in chunks. Raises UsageError if they cannot be read."""
-    path = span.document.path
-    with OpenFile(path) as file:
+    with OpenFile(span.path) as file:
         at = span.begin
         while at < span.end:
             chunk = file.read(at, min(CHUNK_BYTES, span.end - at))
             if not chunk:
                 raise UsageError(
-                    f"{path}: byte {at}: the file was truncated; it had {span.end} bytes."
+                    f"{span.path}: byte {at}: the file was truncated; it had {span.end} bytes."
                 )
             yield chunk
             at += len(chunk)
 
 
-def _draw(documents: Sequence[TextDocument], wanted_bytes: float, seed: int) -> set[int]:
+def _draw(documents: Sequence[TextSpan], wanted_bytes: float, seed: int) -> set[int]:
     """Indices of random documents, as many as fit into these bytes."""
     chosen: set[int] = set()
     for at in np.random.default_rng(seed).permutation(len(documents)).tolist():
@@ -127,7 +124,7 @@ def _draw(documents: Sequence[TextDocument], wanted_bytes: float, seed: int) -> 
     return chosen
 
 
-def _cut(document: TextDocument, begin: int) -> int:
+def _cut(document: TextSpan, begin: int) -> int:
     """The end of the line that byte `wanted` is in; where lines are long, of its character."""
     with OpenFile(document.path) as file:
         text = file.read(begin, CUT_LOOK_BYTES)
