@@ -13,6 +13,7 @@ from torchtally.cli.plan_inference import inference_request
 from torchtally.cli.plan_preference import is_preference, preference_request
 from torchtally.cli.plan_samples import has_samples, sample_of
 from torchtally.errors import UnknownFamilyError, UsageError
+from torchtally.progress import StatusLine
 
 if TYPE_CHECKING:
     from torchtally.chips import Cluster
@@ -199,14 +200,15 @@ def _counted_subject(args: argparse.Namespace) -> "Subject":
     from torchtally.plan.recipes import recipe
 
     cluster = _cluster(args)
-    return counted_subject(
-        count_model(
+    with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
+        status.show("counting a step of its own class (fewer tokens: --sequence 64)", at_once=True)
+        counted = count_model(
             str(config_of(args.model)),
             sample_of(args),
             recipe(args.recipe or RECIPE),
             chip(DEFAULT_CHIP) if cluster is None else cluster.chip,
         )
-    )
+    return counted_subject(counted)
 
 
 def _model_of(text: str) -> "Model | int":
