@@ -205,6 +205,25 @@ OTHERS = {
              n_layer=LAYERS, n_head=5),
         kernel=AttentionKernel.MATH,  # its own code
     ),
+    "mpt": Reference(
+        maker("MptForCausalLM", "MptConfig", vocab_size=VOCABULARY, d_model=168, n_layers=LAYERS,
+             n_heads=6),
+        kernel=AttentionKernel.MATH,  # its own code
+        is_exact=False,
+    ),
+    "cohere": Reference(
+        maker("CohereForCausalLM", "CohereConfig", **BY_WIDTH),
+        is_exact=False,
+    ),
+    "gemma2": Reference(
+        maker("Gemma2ForCausalLM", "Gemma2Config", **GROUPED),
+        kernel=AttentionKernel.MATH,  # scores are capped
+    ),
+    "gpt-oss": Reference(
+        maker("GptOssForCausalLM", "GptOssConfig", **GROUPED, **LOCALS),
+        kernel=AttentionKernel.MATH,  # scores with sinks
+        recipe="bf16", is_exact=False,
+    ),
     "qwen3-moe": Reference(
         maker("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **GROUPED, **EIGHTHS,
              moe_intermediate_size=56, norm_topk_prob=True),

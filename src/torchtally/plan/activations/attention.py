@@ -195,6 +195,9 @@ def _math_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
     if at.is_fused:  # Korthikanti 2022: queries, keys and values once, in the activations' dtype
         yield from _operands_saved(at, attention)
         wide = at.inner_bytes
+    elif isinstance(attention, SelfAttention) and (attention.is_capped or attention.sinks):
+        yield from _own_scores_saved(at, attention)
+        return
     else:
         wide = FLOAT32_BYTES
         for name, elements in (("queries", QUERIES), ("keys", QUERIES), ("values", VALUES)):
@@ -204,6 +207,26 @@ def _math_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
         yield at.keep("mask of scores", SCORES, BOOL_BYTES, INNER, "dropout", heads=attention.heads)
         yield at.keep("dropped scores", SCORES, wide, INNER, "product with values",
                        heads=attention.heads)  # fmt: skip
+
+
+def _own_scores_saved(at: Setting, attention: SelfAttention) -> Iterator[Saved]:
+    """Of attention that transformers itself writes out, as PyTorch's knows neither caps nor sinks:
+    in the dtype of products but for a softmax.
+    """
+    size, sizes, heads = at.inner_bytes, _sizes(attention), attention.heads
+    for name, elements in (("queries", QUERIES), ("keys", QUERIES), ("values", VALUES)):
+        yield at.keep(name, elements, size, INNER, "products of attention", **sizes)
+    if attention.is_capped:
+        yield at.keep("capped scores", SCORES, size, INNER, "tanh", heads=heads)
+    if attention.sinks:
+        yield at.keep("softmax of scores and sinks", f"{SCORES} + {TOKENS} * heads", size, INNER,
+                       "softmax", heads=heads)  # fmt: skip
+        yield at.keep("largest scores", f"{TOKENS} * heads", INT64_BYTES, INNER, "their difference",
+                       heads=heads)  # fmt: skip
+        return
+    yield at.keep("softmax of scores", SCORES, FLOAT32_BYTES, INNER, "softmax", heads=heads)
+    if size < FLOAT32_BYTES:
+        yield at.keep("softmax, cast", SCORES, size, INNER, "product with values", heads=heads)
 
 
 def _sizes(attention: SelfAttention | LatentAttention) -> dict[str, int]:

@@ -166,7 +166,10 @@ def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
     times = "2 * " if experts.is_gated else ""
     yield at.keep("gate and up" if experts.is_gated else "up", times + inner, size, INNER,
                    "the activation and its product", **sizes)  # fmt: skip
-    if experts.is_gated and not at.is_fused:
+    if experts.is_clamped and not at.is_fused:
+        yield at.keep("clamped gate, its sigmoid, their product, and up", f"4 * {inner}", size,
+                       INNER, "products", **sizes)  # fmt: skip
+    elif experts.is_gated and not at.is_fused:
         yield at.keep("activated gate", inner, size, INNER, "its product", **sizes)
     if _is_trained(at, "experts out"):
         yield at.keep("input of the last projection", inner, _operand(at), INNER,

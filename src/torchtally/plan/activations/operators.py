@@ -18,6 +18,8 @@ COMPOSED = {"gelu_new": 4, "gelu_accurate": 4, "gelu_python_tanh": 4, "gelu_fast
             "gelu_python": 3, "quick_gelu": 2}  # fmt: skip
 """Activation functions that transformers writes as several operators: how many tensors they keep,
 counted from transformers 5 (`activations.py`). All others are one operator, which keeps one."""
+COMPOSED_NORMS = ("rms", "centred")
+"""Norms that transformers writes as several operators."""
 POWERED = frozenset({"gelu_new", "gelu_accurate", "gelu_python_tanh"})
 """Those with a `torch.pow`, which autocast computes in float32, and so what follows it."""
 KEEPS_OUTPUT = frozenset({"relu", "tanh", "sigmoid"})
@@ -44,10 +46,13 @@ def norm_saved(
         kept = at.keep(f"input of {name}", elements, given_bytes, region, "norm", **sizes)
         yield replace(kept, is_input=is_input)
         return
-    is_rms, is_cast = at.model.norm == "rms", at.model.norm != "layer"
+    kind = at.model.norm
+    is_rms, is_cast = kind in COMPOSED_NORMS, kind in (*COMPOSED_NORMS, "plain")
     wide = FLOAT32_BYTES if is_cast or at.recipe.is_autocast else given_bytes
-    kept = at.keep(f"input of {name}", elements, wide, region, "norm", **sizes)
-    yield replace(kept, is_input=is_input and wide == given_bytes)
+    is_centred = kind == "centred"  # the square and the product are each given another difference
+    times = "2 * " if is_centred else ""
+    kept = at.keep(f"input of {name}", times + elements, wide, region, "norm", **sizes)
+    yield replace(kept, is_input=is_input and wide == given_bytes and not is_centred)
     if not is_rms:
         yield at.keep(f"mean of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)
     yield at.keep(f"scale of {name}", rows, FLOAT32_BYTES, region, "norm", **sizes)

@@ -68,6 +68,11 @@ class Config:
             value = self._default(keys)
         return 0 if value is None else self._whole(key, value, 0)
 
+    def is_set(self, key: str) -> bool:
+        """It has a value other than null, in the file or in the class."""
+        value = self.values.get(key)
+        return (self._default((key,)) if not self.says_null(key) else value) is not None
+
     def flag(self, *keys: str) -> bool:
         key, value = self._first_or_default(keys)
         if not isinstance(value, bool):

@@ -85,6 +85,9 @@ class Family:
     """One for each layer."""
     is_chunked: bool = False
     sinks: bool = False
+    score_cap: str = ""
+    """The key that caps attention's scores; "": none does."""
+    logit_cap: str = ""
     has_attention_dropout: Says = True
     """Whether the class uses its key."""
     positions: Callable[[Config], int] = lambda config: 0
@@ -121,6 +124,7 @@ def read_decoder(config: Config, family: Family, name: str) -> Model:
         embedding_width=_embedding_width(config, family, width),
         has_embedding_norm=family.has_embedding_norm,
         has_head_bias=says(config, family.head_bias),
+        has_capped_logits=bool(family.logit_cap) and config.is_set(family.logit_cap),
         has_final_norm=family.has_final_norm is None or family.has_final_norm(config),
         context=config.size_or_none(*family.names.context),
         dropout=_dropout(config, family.names.dropout),
@@ -229,6 +233,7 @@ def _self_attention(config: Config, family: Family, width: int) -> SelfAttention
         is_rotary=family.is_rotary,
         is_partly_rotary=_is_partly_rotary(config, family),
         sinks=h if family.sinks else 0,
+        is_capped=bool(family.score_cap) and config.is_set(family.score_cap),
         has_gate=family.has_gate,
     )
 

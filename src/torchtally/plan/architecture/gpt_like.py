@@ -128,7 +128,7 @@ GPT_LIKE = {
             context=("max_seq_len",), activation="activation",
             dropout="attn_config.attn_pdrop", attention_dropout="attn_config.attn_pdrop",
         ),
-        is_fused_qkv=True, is_rotary=False, norm="rms",
+        is_fused_qkv=True, is_rotary=False, norm="unbiased",
     ),
 }  # fmt: skip
 """By model_type. No file says BLOOM's and MPT's activation: their rows of defaults do. MPT's code

@@ -47,7 +47,7 @@ LLAMA = Family(
 )  # fmt: skip
 BIASED_ATTENTION = Family(qkv_bias="attention_bias", output_bias="attention_bias")
 QWEN2 = Family(qkv_bias=True, windows=by_layer(late_layers))
-COHERE = replace(BIASED_ATTENTION, norms=1, is_parallel=True, has_wide_norm=True)
+COHERE = replace(BIASED_ATTENTION, norms=1, is_parallel=True, has_wide_norm=True, norm="centred")
 GEMMA = replace(BIASED_ATTENTION, has_wide_norm=True)
 GEMMA_NAMES = Names(activation="hidden_activation")
 UNDROPPED = Names(attention_dropout="")
@@ -64,7 +64,8 @@ LLAMA_LIKE = {
     "qwen3_vl_text": replace(BIASED_ATTENTION, head_norms=each_head),
     "gemma": GEMMA,
     "gemma2": replace(
-        GEMMA, names=GEMMA_NAMES, norms=4, windows=by_layer(other_than_every(2))
+        GEMMA, names=GEMMA_NAMES, norms=4, windows=by_layer(other_than_every(2)),
+        score_cap="attn_logit_softcapping", logit_cap="final_logit_softcapping",
     ),
     "gemma3_text": replace(
         GEMMA, names=GEMMA_NAMES, norms=4, head_norms=each_head,

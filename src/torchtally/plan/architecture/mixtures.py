@@ -67,7 +67,7 @@ def _qwen2_experts(config: Config) -> Experts:
 
 
 def _gpt_oss_experts(config: Config) -> Experts:
-    return replace(_experts(config), has_bias=True, has_router_bias=True)
+    return replace(_experts(config), has_bias=True, has_router_bias=True, is_clamped=True)
 
 
 def _deepseek_experts(config: Config) -> Experts:

@@ -39,6 +39,8 @@ class SelfAttention:
     """One more matrix, of positions' keys, as in Transformer-XL (arXiv 1901.02860) and Gopher."""
     sinks: int = 0
     """Learned scores that no token takes up: one for each head in gpt-oss."""
+    is_capped: bool = False
+    """Scores go through a tanh: Gemma 2's."""
     has_gate: bool = False
     """Queries' matrix makes a gate too, by which the result is multiplied: Qwen3-Next's."""
 
@@ -112,6 +114,8 @@ class Experts:
     """Gate and first projection of the shared part are one matrix."""
     has_router_bias: bool = False
     """A trained bias of the router; not DeepSeek-V3's correction, which is a buffer."""
+    is_clamped: bool = False
+    """Gate and up are clamped, and the gate's sigmoid, not silu, multiplies: gpt-oss's."""
     are_all_linear: bool = False
     """PEFT takes them for the linear modules that they were in transformers 4 (its
     `_convert_peft_config_moe`); else for parameters, which no "all-linear" means."""
@@ -170,8 +174,9 @@ class Model:
     is_tied: bool
     """The head's weight is the embedding's."""
     norm: str = "rms"
-    """By what it trains: "rms" (a weight; layer norms without a bias too, as Cohere's), "layer" (a
-    weight and a bias), or "plain" (neither: OLMo's)."""
+    """By what it trains, and by whose operators: "rms" (a weight), "layer" (a weight and a bias),
+    "unbiased" (a layer norm's weight alone: MPT's), "centred" (the same in operators of its own, as
+    RMS norms are: Cohere's), or "plain" (neither: OLMo's)."""
     has_wide_norm: bool = False
     """A norm's weight multiplies in float32, and then the result is cast back: Gemma's, which is 1
     and what is trained, OLMo 2's, Cohere's."""
@@ -183,6 +188,8 @@ class Model:
     has_embedding_norm: bool = False
     """A norm right after the embedding, as in BLOOM."""
     has_head_bias: bool = False
+    has_capped_logits: bool = False
+    """They go through a tanh: Gemma 2's."""
     has_final_norm: bool = True
     context: int | None = None
     """The longest sequence that it was made for."""

@@ -121,7 +121,7 @@ def layer_weights(layer: Layer, model: Model) -> Iterator[Weight]:
 
 
 def _norm(name: str, model: Model, count: int = 1) -> Iterator[Weight]:
-    if model.norm in ("rms", "layer"):
+    if model.norm != "plain":
         yield Weight(name, Group.NORMS, (model.width,), count)
     if model.norm == "layer":
         yield Weight(f"{name}' bias", Group.NORMS, (model.width,), count)

@@ -46,7 +46,7 @@ def norm(
     that is not weighed, not at all. Products with the root and with the weight broadcast, forward
     and backward, as the mean's gradient does; gradients of heads are permuted, in three products.
     """
-    if implementation is Implementation.FUSED or kind != "rms":
+    if implementation is Implementation.FUSED or kind not in ("rms", "centred"):
         return MemoryPasses(2 * itemsize, 5 * itemsize, 1, 2, is_normalization=True)
     casts = 2 * (itemsize + 4) if itemsize != 4 else 0
     weighed = (4 if is_wide else itemsize) if is_weighed else 0

@@ -198,7 +198,7 @@ def plan_of(request: Request) -> FineTuning:
     is_wide = request.recipe.weights == "float32"
     base = asked.base or weight_format("fp32" if is_wide else "bf16")
     is_autocast = request.recipe.is_autocast
-    if is_autocast and base.name != "fp32" and model.norm == "layer":
+    if is_autocast and base.name != "fp32" and model.norm in ("layer", "unbiased"):
         raise UsageError(
             f"--recipe {request.recipe.name} with --weights {base.name}: layer norms are counted "
             "beside weights in float32 alone.\nLeave --weights out, or give --recipe bf16."
