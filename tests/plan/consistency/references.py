@@ -217,11 +217,9 @@ OTHERS = {
     ),
     "gemma2": Reference(
         maker("Gemma2ForCausalLM", "Gemma2Config", **GROUPED),
-        kernel=AttentionKernel.MATH,  # scores are capped
     ),
     "gpt-oss": Reference(
         maker("GptOssForCausalLM", "GptOssConfig", **GROUPED, **LOCALS),
-        kernel=AttentionKernel.MATH,  # scores with sinks
         recipe="bf16", is_exact=False,
     ),
     "qwen3-moe": Reference(

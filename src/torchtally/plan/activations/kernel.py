@@ -14,19 +14,23 @@ ALIGNED_ELEMENTS = 4
 def usual_kernel(
     model: Model, recipe: Recipe, sequence: int, implementation: Implementation
 ) -> AttentionKernel:
-    """MATH where no fused kernel of PyTorch takes what transformers gives it, else FLASH.
+    """MATH where no fused kernel of PyTorch takes what transformers gives it, or none can: capped
+    scores, sinks. Else FLASH.
 
     In half precision one always does. In float32 there is the memory-efficient kernel alone, which
     refuses grouped heads and odd head dims (PyTorch, sdp_utils.cpp); a window shorter than the
     sequence is a mask, with which transformers repeats keys and values, so that they are no longer
     grouped. Kernels of Megatron's kind are fused by name.
     """
-    if implementation is Implementation.FUSED or recipe.activation_bytes < 4:
+    if implementation is Implementation.FUSED:
         return AttentionKernel.FLASH
-    attentions = (kind.attention for kind in model.kinds)
+    is_wide = recipe.activation_bytes == 4
     is_math = any(
-        isinstance(attention, SelfAttention) and _is_refused(attention, sequence)
-        for attention in attentions
+        kind.attention.is_capped
+        or kind.attention.sinks
+        or (is_wide and _is_refused(kind.attention, sequence))
+        for kind in model.kinds
+        if isinstance(kind.attention, SelfAttention)
     )
     return AttentionKernel.MATH if is_math else AttentionKernel.FLASH
 

@@ -49,7 +49,11 @@ BIASED_ATTENTION = Family(qkv_bias="attention_bias", output_bias="attention_bias
 QWEN2 = Family(qkv_bias=True, windows=by_layer(late_layers))
 COHERE = replace(BIASED_ATTENTION, norms=1, is_parallel=True, has_wide_norm=True, norm="centred")
 GEMMA = replace(BIASED_ATTENTION, has_wide_norm=True)
-GEMMA_NAMES = Names(activation="hidden_activation")
+CAPPED_GEMMA = replace(
+    GEMMA, names=Names(activation="hidden_activation"), score_cap="attn_logit_softcapping",
+    logit_cap="final_logit_softcapping",
+)  # fmt: skip
+"""Where its keys are null, as Gemma 3's, nothing is capped."""
 UNDROPPED = Names(attention_dropout="")
 """ERNIE's attention has a dropout of zero, whatever a file says."""
 UNGATED = Family(is_gated=False, norm="layer")
@@ -64,11 +68,10 @@ LLAMA_LIKE = {
     "qwen3_vl_text": replace(BIASED_ATTENTION, head_norms=each_head),
     "gemma": GEMMA,
     "gemma2": replace(
-        GEMMA, names=GEMMA_NAMES, norms=4, windows=by_layer(other_than_every(2)),
-        score_cap="attn_logit_softcapping", logit_cap="final_logit_softcapping",
+        CAPPED_GEMMA, norms=4, windows=by_layer(other_than_every(2))
     ),
     "gemma3_text": replace(
-        GEMMA, names=GEMMA_NAMES, norms=4, head_norms=each_head,
+        CAPPED_GEMMA, norms=4, head_norms=each_head,
         windows=by_layer(other_than_every(6, "sliding_window_pattern")),
     ),
     "phi": replace(
@@ -133,7 +136,7 @@ LLAMA_LIKE = {
     ),
     "ministral": Family(windows=by_layer(every_layer)),
     "ministral3": Family(windows=everywhere),
-    "vaultgemma": replace(GEMMA, names=GEMMA_NAMES, windows=by_layer(other_than_every(2))),
+    "vaultgemma": replace(CAPPED_GEMMA, windows=by_layer(other_than_every(2))),
     "mllama_text_model": Family(names=Names(attention_dropout="dropout")),
 }  # fmt: skip
 """By model_type."""
