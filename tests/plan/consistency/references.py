@@ -203,12 +203,10 @@ OTHERS = {
     "bloom": Reference(
         maker("BloomForCausalLM", "BloomConfig", vocab_size=VOCABULARY, hidden_size=160,
              n_layer=LAYERS, n_head=5),
-        kernel=AttentionKernel.MATH,  # its own code
     ),
     "mpt": Reference(
         maker("MptForCausalLM", "MptConfig", vocab_size=VOCABULARY, d_model=168, n_layers=LAYERS,
              n_heads=6),
-        kernel=AttentionKernel.MATH,  # its own code
         is_exact=False,
     ),
     "cohere": Reference(

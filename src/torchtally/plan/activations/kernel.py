@@ -14,8 +14,8 @@ ALIGNED_ELEMENTS = 4
 def usual_kernel(
     model: Model, recipe: Recipe, sequence: int, implementation: Implementation
 ) -> AttentionKernel:
-    """MATH where no fused kernel of PyTorch takes what transformers gives it, or none can: capped
-    scores, sinks. Else FLASH.
+    """MATH where no fused kernel of PyTorch takes what transformers gives it, or transformers gives
+    it nothing: capped scores, sinks, older families. Else FLASH.
 
     In half precision one always does. In float32 there is the memory-efficient kernel alone, which
     refuses grouped heads and odd head dims (PyTorch, sdp_utils.cpp); a window shorter than the
@@ -26,7 +26,8 @@ def usual_kernel(
         return AttentionKernel.FLASH
     is_wide = recipe.activation_bytes == 4
     is_math = any(
-        kind.attention.is_capped
+        kind.attention.is_written_out
+        or kind.attention.is_capped
         or kind.attention.sinks
         or (is_wide and _is_refused(kind.attention, sequence))
         for kind in model.kinds

@@ -85,6 +85,7 @@ class Family:
     """One for each layer."""
     is_chunked: bool = False
     sinks: bool = False
+    is_written_out: bool = False
     score_cap: str = ""
     """The key that caps attention's scores; "": none does."""
     logit_cap: str = ""
@@ -233,6 +234,7 @@ def _self_attention(config: Config, family: Family, width: int) -> SelfAttention
         is_rotary=family.is_rotary,
         is_partly_rotary=_is_partly_rotary(config, family),
         sinks=h if family.sinks else 0,
+        is_written_out=family.is_written_out,
         is_capped=bool(family.score_cap) and config.is_set(family.score_cap),
         has_gate=family.has_gate,
     )

@@ -71,7 +71,7 @@ GPT2 = replace(
 )  # fmt: skip
 GPTJ = replace(
     WIDE, names=GPT2_NAMES, mlp_bias=True, head_bias=True, norms=1,
-    is_partly_rotary=_turns_a_part, is_parallel=True,
+    is_partly_rotary=_turns_a_part, is_parallel=True, is_written_out=True,
 )  # fmt: skip
 """Attention beside the feed-forward, after one norm: CodeGen's too."""
 
@@ -87,7 +87,7 @@ GPT_LIKE = {
             embedding_dropout="embed_dropout",
         ),
         output_bias=True, mlp_bias=True, is_rotary=False, windows=alternating_types,
-        positions=_learned_positions,
+        positions=_learned_positions, is_written_out=True,
     ),
     "gpt_neox": Family(
         names=Names(dropout="hidden_dropout", embedding_dropout="hidden_dropout"),
@@ -109,7 +109,7 @@ GPT_LIKE = {
             context=("seq_length",), activation="activation", dropout="hidden_dropout",
         ),
         qkv_bias=True, output_bias=True, mlp_bias=True, is_fused_qkv=True, is_rotary=False,
-        has_embedding_norm=True,
+        has_embedding_norm=True, is_written_out=True,
     ),
     "falcon": replace(
         WIDE, names=Names(
@@ -128,7 +128,7 @@ GPT_LIKE = {
             context=("max_seq_len",), activation="activation",
             dropout="attn_config.attn_pdrop", attention_dropout="attn_config.attn_pdrop",
         ),
-        is_fused_qkv=True, is_rotary=False, norm="unbiased",
+        is_fused_qkv=True, is_rotary=False, norm="unbiased", is_written_out=True,
     ),
 }  # fmt: skip
 """By model_type. No file says BLOOM's and MPT's activation: their rows of defaults do. MPT's code

@@ -41,6 +41,8 @@ class SelfAttention:
     """Learned scores that no token takes up: one for each head in gpt-oss."""
     is_capped: bool = False
     """Scores go through a tanh: Gemma 2's."""
+    is_written_out: bool = False
+    """Transformers has operators of its own for it, whatever kernels PyTorch has: BLOOM's."""
     has_gate: bool = False
     """Queries' matrix makes a gate too, by which the result is multiplied: Qwen3-Next's."""
 
