@@ -2,9 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
+from tests.sweep.sweeps import definition, result
 from torchtally.runs.processes import Exit
+from torchtally.sweep import make
+from torchtally.sweep.definition import SweepPoint
+from torchtally.sweep.folder import SweepFolder
+from torchtally.sweep.make import MedianRule
 from torchtally.sweep.median import is_above_median
-from torchtally.sweep.results import LossSeries, Status, ending
+from torchtally.sweep.progress import Going
+from torchtally.sweep.results import LossSeries, RunResult, Status, ending
 
 
 def falling(*losses: float) -> LossSeries:
@@ -35,3 +43,22 @@ def test_a_run_that_was_stopped_so_is_over(tmp_path: Path) -> None:
     assert asked.status.is_final
     ended = ending(Exit("a", 0, 1.0), tmp_path / "none", is_stopping=False, is_worse=True)
     assert ended.status is Status.ENDED
+
+
+def test_a_run_at_its_last_step_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked to stop while it ended, and its end was called "above the median"."""
+    of_sweep = definition("seed=1,2,3,4,5")
+    losses = dict(zip([point.name for point in of_sweep.points],
+                      (*OTHERS, falling(9.0, 9.0), falling(9.0, 9.0)), strict=True))  # fmt: skip
+
+    def found(folder: SweepFolder, point: SweepPoint) -> RunResult:
+        return result(point, losses[point.name])
+
+    monkeypatch.setattr(make, "result_of", found)
+    moments = iter((0.0, 10.0, 10.0))
+    rule = MedianRule(SweepFolder(tmp_path, of_sweep), clock=lambda: next(moments))
+    last, other = (point.name for point in of_sweep.points[3:])
+    going = {last: Going(last, 2, tmp_path), other: Going(other, 3, tmp_path)}
+    assert rule.newly_worse(going) == [other]

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtally.progress import TextStream
@@ -105,8 +105,8 @@ class MedianRule:
         self._folder, self._clock, self._looked_s = folder, clock, clock()
         self.worse: set[str] = set()
 
-    def newly_worse(self, going: Collection[str]) -> list[str]:
-        """Those among the running that were not before."""
+    def newly_worse(self, going: Mapping[str, Going]) -> list[str]:
+        """Those among the running that were not before; at its last step a run ends by itself."""
         if self._clock() - self._looked_s < LOOK_S:
             return []
         self._looked_s = self._clock()
@@ -119,8 +119,9 @@ class MedianRule:
             for name, result in results.items()
         }
         found = [
-            name for name in going if name not in self.worse
+            name for name, run in going.items() if name not in self.worse
             and is_above_median(losses[name], [losses[n] for n in losses if n != name])
+            and losses[name][-1][0] < run.steps
         ]  # fmt: skip
         self.worse |= {*found}
         return found
