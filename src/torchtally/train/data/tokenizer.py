@@ -4,6 +4,7 @@ import codecs
 import json
 import os
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -68,23 +69,16 @@ class BytePairTokenizer:
 
     def encode(self, chunks: Iterable[bytes]) -> Iterator[Ids]:
         """See ByteTokenizer."""
-        pieces: list[str] = []
-        for piece in _pieces(chunks):
-            self.replaced += piece.count("\ufffd")
-            pieces.append(piece)
-            if len(pieces) == BATCH:
-                yield from self._encode_batch(pieces)
-                pieces = []
-        yield from self._encode_batch(pieces)
+        pieces = _pieces(chunks)
+        while batch := list(islice(pieces, BATCH)):
+            self.replaced += sum(piece.count("\ufffd") for piece in batch)
+            for encoding in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                yield np.array(encoding.ids, np.uint32)
 
     def decode(self, ids: Iterable[int]) -> str:
         """See ByteTokenizer."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
-
-    def _encode_batch(self, pieces: list[str]) -> Iterator[Ids]:
-        for encoding in self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False):
-            yield np.array(encoding.ids, np.uint32)
 
 
 Tokenizer = ByteTokenizer | BytePairTokenizer
