@@ -31,6 +31,7 @@ import torch
 
 from benchmarks.peer_models import all_peer_models_table, peer_models_table
 from benchmarks.peers import peers_table
+from benchmarks.published_compiled import table as compiled_table
 from benchmarks.published_inference import engines_table
 from benchmarks.published_inference import sources as inference_sources
 from benchmarks.published_inference import table as inference_table
@@ -266,6 +267,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "families": families_table,
     "counted": counted_families,
     "trainings": trainings_table,
+    "compiled": compiled_table,
     "inference": inference_table,
     "inference_sources": inference_sources,
     "engines": engines_table,

@@ -5,6 +5,7 @@ from statistics import median
 import pytest
 
 from benchmarks.halves import ninth_decile
+from benchmarks.published_compiled import pairs
 from benchmarks.published_models import FILES, Row, predict, rows
 from benchmarks.single_gpu_tables import (
     OPERATOR_LIMIT,
@@ -47,6 +48,14 @@ def test_the_errors_that_a_report_states_are_those_of_the_rows(basis: str) -> No
     errors = [error(row.now) for row in found]
     assert ERRORS[basis].median == pytest.approx(median(errors), abs=0.0006)
     assert ERRORS[basis].ninth == pytest.approx(ninth_decile(errors), abs=0.0006)
+
+
+def test_compiling_gains_what_others_measured() -> None:
+    """Of every pair the direction, and in the median within ten percent."""
+    found = [pair for pair in pairs() if pair.predicted_compiled_ms]
+    assert len(found) >= 12
+    assert all((pair.predicted_gain > 1) == (pair.gain > 1) for pair in found)
+    assert median(abs(pair.error) for pair in found) < 0.10
 
 
 def row_of(**wanted: object) -> Row:

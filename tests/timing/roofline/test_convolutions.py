@@ -103,6 +103,17 @@ def test_channels_in_pieces_take_the_time_to_find_them() -> None:
     assert short > whole / 2  # for a quarter of the work
 
 
+def test_what_cudnn_tries_has_a_kernel_for_few_channels() -> None:
+    """`torch.backends.cudnn.benchmark`: at the rate of whole steps."""
+    usual, tried = (forward(3, 64, **found) for found in ({}, {"benchmark": True}))
+    slow, fast = (
+        product_s(implicit_products(one, cost(one))[0], A100)[0] for one in (usual, tried)
+    )
+    eight = forward(8, 64, benchmark=True)
+    assert fast == product_s(implicit_products(eight, cost(eight))[0], A100)[0]
+    assert slow > 2 * fast
+
+
 def test_channels_first_are_read_as_they_lie_where_a_filter_has_one_position() -> None:
     """64 images of 64 channels: as fast as with channels last on 8.6 and 8.9, not on 8.0."""
     first, last = pointwise(lambda tensor: tensor), pointwise(channels_last)

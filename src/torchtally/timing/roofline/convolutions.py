@@ -163,9 +163,22 @@ def with_depth(
     dtype, itemsize_bytes = product_dtype(call, weight)
     K = max(1, ceil(flops / (2 * groups * rows * columns)))
     piece_bytes = DEPTH_BYTES
-    if uses_tensor_cores(call, weight) and prod(weight.shape[2:]) > 1:
+    if uses_tensor_cores(call, weight) and prod(weight.shape[2:]) > 1 and not is_tried(call):
         piece_bytes = min(DEPTH_BYTES, padded_channels(weight.shape[1]) * itemsize_bytes)
     return Product(groups, rows, columns, K, dtype, itemsize_bytes, piece_bytes=piece_bytes)
+
+
+def is_tried(call: Call) -> bool:
+    """cuDNN tries all its kernels for this convolution, and takes the fastest: it has some that are
+    made for few channels (first_layer_fwd_kernel in NVIDIA's own lists of kernels' names).
+
+    By `torch.backends.cudnn.benchmark`, as timm's tables have it: 1024 images in float16 take an
+    RTX 4090 56, 91, 201 and 352 ms in ResNet-18, 34, 50 and VGG-16 with channels last, here 61,
+    100, 208 and 364, where 71, 110, 219 and 373 counted the first layer piece by piece
+    (huggingface/pytorch-image-models @aa4b585, results/benchmark-infer-amp-nhwc-pt240-cu124-
+    rtx4090.csv).
+    """
+    return call.literal("benchmark") is True
 
 
 def uses_tensor_cores(call: Call, weight: TensorSpec) -> bool:
