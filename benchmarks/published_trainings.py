@@ -236,7 +236,7 @@ def predicted(
 
 
 GRAPHS_SINCE = "26.06"
-"""Megatron-Bridge's release from which its mixtures are taken to run as CUDA graphs: there their
+"""Megatron-Bridge's release from which its mixtures are assumed to run as CUDA graphs: there their
 figures jump, and recipes of 2026-08 say `cuda_graph_impl = "full_iteration"`, where the performance
 guide of 0.4.2 has graphs of mixtures "restricted to the dense modules only"."""
 

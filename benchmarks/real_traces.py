@@ -30,7 +30,7 @@ from torchtally.chips import chip
 from torchtally.errors import TallyError
 from torchtally.ledger import Ledger, account
 from torchtally.profiles import read_kineto
-from torchtally.runs.explaining import explained
+from torchtally.runs.explaining import explain
 from torchtally.timing.calibration.imported import calibration_from
 from torchtally.timing.hosts import ESTIMATED_ISSUE
 from torchtally.timing.roofline import Roofline
@@ -224,7 +224,7 @@ def document(folder: Path) -> str:
     rows, h100, traces = [], [], {}
     for source in SOURCES:
         path = fetched(source, folder)
-        trace = explained(str(path), source.gpu)
+        trace = explain(str(path), source.gpu)
         rows.append(figures(source, path, trace).row())
         traces[source.label] = trace
         if source.label.endswith(", H100"):
@@ -290,7 +290,7 @@ def large(folder: Path, most_bytes: int) -> None:
     path = folder / "large.json"
     write_repeated(events, path, most_bytes)
     before_s = time.process_time()
-    ledger = account(explained(str(path)), roofline=known_roofline("H100-SXM"), step="all")
+    ledger = account(explain(str(path)), roofline=known_roofline("H100-SXM"), step="all")
     used_s = time.process_time() - before_s
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     print(

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from torchtally.chips.dtypes import DTYPE_BYTES
+
 LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "units": ("errors",),
@@ -339,3 +341,111 @@ def arrows_line() -> str:
     return (
         f"Today there are {len(LAYERS)} rooms and {len(arrows(package))} arrows, without a circle."
     )
+
+
+def quantities_with_two_homes(package: Path) -> dict[str, list[str]]:
+    """Public functions and constants that say a unit in their name, where two modules have one.
+
+    A function is a quantity, and has one home. A constant of one name and one value in two modules
+    is a fact that stands twice. {"energy_joules": ["chips/power.py", ...]}.
+    """
+    homes: dict[str, list[str]] = {}
+    for path in sorted(package.rglob("*.py")):
+        layer = Path(path.relative_to(package).parts[0]).stem
+        if layer in UNDER_THEIR_OWN_NAMES:
+            continue
+        for name in quantities(ast.parse(path.read_text(encoding="utf-8"))):
+            homes.setdefault(name, []).append(str(path.relative_to(package)))
+    return {name: places for name, places in homes.items() if len(places) > 1}
+
+
+UNIT = re.compile(
+    r"(?i)(^|_)(bytes|flops|seconds|s|joules|watts|usd|hours|hz|bits|flop_per_s|bytes_per_s|mfu)$"
+)
+"""At the end of a quantity's name."""
+
+
+def quantities(tree: ast.Module) -> Iterator[str]:
+    """Names of a module's quantities; of a constant "NAME = 3.0"."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            if UNIT.search(node.name) and not node.name.startswith("_"):
+                yield node.name
+        elif isinstance(node, ast.Assign) and is_number(node.value):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and UNIT.search(target.id):
+                    yield f"{target.id} = {evaluate(node.value)}"
+
+
+def is_number(node: ast.expr) -> bool:
+    """A number, or arithmetic on numbers alone: 8 * 2**20."""
+    return all(
+        isinstance(part, (ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop))
+        or (isinstance(part, ast.Constant) and isinstance(part.value, (int, float)))
+        for part in ast.walk(node)
+    )
+
+
+def evaluate(node: ast.expr) -> object:
+    return eval(compile(ast.Expression(node), "a constant", "eval"), {"__builtins__": {}})
+
+
+FACTS: dict[str, tuple[str, ...]] = {
+    "tdp_watts": ("chips/power.py", "timing/roofline/sustained.py"),
+    "chip_watts": ("plan/training.py",),
+    "usd_per_hour": ("chips/chip.py", "plan/training.py"),
+}
+"""Facts of a chip, and where arithmetic is done with each: the power that a chip draws and the rate
+at its limit of power; energy; money, of a traced step and as a formula that a plan prints."""
+
+
+def second_sources(package: Path) -> list[str]:
+    """Arithmetic on a fact of `FACTS` in another module than its own, and tables of dtypes' sizes
+    beside `DTYPE_BYTES`: "views/money.py:7: computes with tdp_watts".
+    """
+    places = []
+    for path in sorted(package.rglob("*.py")):
+        place = str(path.relative_to(package))
+        if Path(place).parts[0] in UNDER_THEIR_OWN_NAMES:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        places += [
+            f"{place}:{line}: computes with {fact}"
+            for line, fact in computed_facts(tree)
+            if place not in FACTS[fact]
+        ]
+        if place != "chips/dtypes.py":
+            places += [f"{place}:{line}: sizes of dtypes" for line in tables_of_dtypes(tree)]
+    return places
+
+
+def computed_facts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, fact) of each sum or product with a fact, in Python or in the text of a formula."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp):
+            for operand in (node.left, node.right):
+                name = operand.attr if isinstance(operand, ast.Attribute) else (
+                    operand.id if isinstance(operand, ast.Name) else "")  # fmt: skip
+                if name in FACTS:
+                    yield node.lineno, name
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Constant):
+            yield from ((node.lineno, fact) for _, fact in computed_facts(formula(node.value)))
+
+
+def formula(constant: ast.Constant) -> ast.AST:
+    """The expression that a closed form returns as text; nothing of another constant."""
+    try:
+        return ast.parse(str(constant.value), mode="eval")
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def tables_of_dtypes(tree: ast.AST) -> Iterator[int]:
+    """Lines of dicts from two or more of torch's dtypes to whole numbers."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            names = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+            numbers = [value.value for value in node.values if isinstance(value, ast.Constant)]
+            are_sizes = all(type(number) is int for number in numbers) and len(numbers) > 1
+            if are_sizes and len(DTYPE_BYTES.keys() & set(map(str, names))) > 1:
+                yield node.lineno

@@ -35,7 +35,7 @@ SITES = (
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
     """Up to forty operators; storages die, the host waits and steps end at random."""
-    made = TraceBuilder()
+    builder = TraceBuilder()
     alive: list[int] = []
     for _ in range(draw(st.integers(0, 40))):
         chosen = {
@@ -44,20 +44,20 @@ def traces(draw: st.DrawFn) -> Trace:
             "role": draw(st.sampled_from([None, None, None, *Role])),
         }
         if draw(st.integers(0, 4)) == 0:
-            made.reserve(draw(st.integers(0, 1 << 24)))
-        made.stream = draw(st.sampled_from([0, 0, 0, 7]))
+            builder.reserve(draw(st.integers(0, 1 << 24)))
+        builder.stream = draw(st.sampled_from([0, 0, 0, 7]))
         call = draw(st.sampled_from(CALLS if alive else FACTORIES))
         sources = st.sampled_from(alive) if alive else st.nothing()
         inputs = [draw(sources) if spec.is_on_device else -1 for spec in call.inputs]
-        alive.append(made.run(call, inputs, **chosen))
+        alive.append(builder.run(call, inputs, **chosen))
         doomed = draw(st.sets(st.sampled_from(alive), max_size=3))
-        made.free(*doomed)
+        builder.free(*doomed)
         alive = [number for number in alive if number not in doomed]
         if draw(st.integers(0, 4)) == 0:
-            made.wait()
+            builder.wait()
         if draw(st.integers(0, 9)) == 0:
-            made.end_step()
-    return made.build(
+            builder.end_step()
+    return builder.build(
         ending=Ending(draw(st.sampled_from(["steps", "exit", "exception"])), draw(st.text())),
         placeholders=draw(st.lists(PLACEHOLDERS, max_size=2)),
         notes=draw(st.lists(st.builds(Note, st.text(), st.integers(1, 9)), max_size=2)),

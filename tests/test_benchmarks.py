@@ -32,18 +32,18 @@ def figures(tmp_path: Path, benchmark: str, *arguments: str, python: str = "") -
 
 def test_llama_70b(tmp_path: Path) -> None:
     """d = 8192: one layer's products and the head's, forward and twice that backward."""
-    found = figures(tmp_path, "llama70b", "--layers", "1")
+    by_name = figures(tmp_path, "llama70b", "--layers", "1")
     T, d, f, kv, V, H, D = 4096, 8192, 28672, 1024, 128256, 64, 128
     products = 2 * T * (d * d + 2 * d * kv + d * d + 3 * d * f + d * V)
     attention = 4 * H * T * T * D
-    (parts,) = found["from_python"]
+    (parts,) = by_name["from_python"]
     matmul = 3 * products + 7 * attention // 2
     assert matmul < parts["flops"] < 1.01 * matmul
     assert parts["operators"] > 100
-    assert set(found["runs"]) == {
+    assert set(by_name["runs"]) == {
         "its imports alone", "tally run --steps 1", "tally run (2 steps)"
     }  # fmt: skip
-    for (run,) in found["runs"].values():
+    for (run,) in by_name["runs"].values():
         assert run["wall_s"] > 0
         assert run["cpu_s"] > 0
         assert run["peak_rss_bytes"] > 10_000_000
@@ -52,10 +52,10 @@ def test_llama_70b(tmp_path: Path) -> None:
 def test_against_the_flop_counter(tmp_path: Path) -> None:
     """On meta tensors attention is written out: four products backward, not a fused kernel's five.
 
-    The fifth are the scores, computed again: half of attention's forward FLOPs.
+    The fifth are the scores, recomputed: half of attention's forward FLOPs.
     """
-    found = figures(tmp_path, "against_flop_counter", "--models", "gpt2-124m", "--layers", "1")
-    (model,) = found["models"]
+    by_name = figures(tmp_path, "against_flop_counter", "--models", "gpt2-124m", "--layers", "1")
+    (model,) = by_name["models"]
     assert set(model["steps"]) == {"meta", "flop_counter", "torchtally"}
     assert set(model["ratio"]) == {"first_wall_s", "first_cpu_s", "later_wall_s", "later_cpu_s"}
     assert all(ratio > 0 for ratio in model["ratio"].values())
@@ -66,8 +66,8 @@ def test_against_the_flop_counter(tmp_path: Path) -> None:
 
 def test_summary_against_the_flop_counter(tmp_path: Path) -> None:
     """As above: a fused kernel makes the scores again. Of a whole step, and of its two passes."""
-    found = figures(tmp_path, "summary", "--models", "gpt2-124m", "--layers", "1")
-    (model,) = found["models"]
+    by_name = figures(tmp_path, "summary", "--models", "gpt2-124m", "--layers", "1")
+    (model,) = by_name["models"]
     assert set(model["ratio"]) == {"step_wall_s", "step_cpu_s", "passes_wall_s", "passes_cpu_s"}
     assert all(ratio > 0 for ratio in model["ratio"].values())
     B, S, d = 4, 1024, 768
@@ -84,30 +84,30 @@ def test_summary_of_a_model_of_the_peers(tmp_path: Path) -> None:
 def test_start_up(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
     big_trace(1000).save(str(trace))
-    found = figures(tmp_path, "start_up", "--trace", str(trace), python=sys.executable)
-    assert found["trace_file_bytes"] == trace.stat().st_size
+    by_name = figures(tmp_path, "start_up", "--trace", str(trace), python=sys.executable)
+    assert by_name["trace_file_bytes"] == trace.stat().st_size
     names = {"python -c pass", "tally --help", "tally show", "tally show --by line"}
-    assert names <= set(found["runs"])
-    for runs in found["runs"].values():
+    assert names <= set(by_name["runs"])
+    for runs in by_name["runs"].values():
         assert [run["wall_s"] > 0 for run in runs] == [True]
 
 
 def test_full_screen(tmp_path: Path) -> None:
-    found = figures(tmp_path, "full_screen", "--layers", "1", "--steps", "2")
-    assert set(found["runs"]) == {"tally view", "tally run", "tally run --watch"}
-    for runs in found["runs"].values():
+    by_name = figures(tmp_path, "full_screen", "--layers", "1", "--steps", "2")
+    assert set(by_name["runs"]) == {"tally view", "tally run", "tally run --watch"}
+    for runs in by_name["runs"].values():
         assert [run["wall_s"] > 0 for run in runs] == [True]
 
 
 def test_compare_chips(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
     big_trace(1000).save(str(trace))
-    found = figures(tmp_path, "compare_chips", "--trace", str(trace), python=sys.executable)
-    assert set(found["runs"]) == {
+    by_name = figures(tmp_path, "compare_chips", "--trace", str(trace), python=sys.executable)
+    assert set(by_name["runs"]) == {
         "python -c pass", "the page", "one other chip", "three other chips"
     }  # fmt: skip
-    assert found["target_wall_s"] == 1.0
-    for runs in found["runs"].values():
+    assert by_name["target_wall_s"] == 1.0
+    for runs in by_name["runs"].values():
         assert [run["wall_s"] > 0 for run in runs] == [True]
 
 
@@ -123,10 +123,10 @@ def test_predicted_steps_stand_beside_measured_ones(
     monkeypatch.setenv("TALLY_CALIBRATIONS", str(tmp_path))
     measured = bench_of_small_operators()
     library.keep(measured)
-    found = figures(tmp_path, "cpu_step_time", "--calibration", str(tmp_path), "--seconds", "0.2",
+    by_name = figures(tmp_path, "cpu_step_time", "--calibration", str(tmp_path), "--seconds", "0.2",
                     "--models", "perceptron, small")  # fmt: skip
-    assert [model["name"] for model in found["models"]] == ["perceptron, small"]
-    for model in found["models"]:
+    assert [model["name"] for model in by_name["models"]] == ["perceptron, small"]
+    for model in by_name["models"]:
         assert model["measured_s"] > 0
         assert model["error"] == pytest.approx(model["predicted_s"] / model["measured_s"] - 1)
         assert model["calibrated_share"] > 0.9
@@ -134,53 +134,53 @@ def test_predicted_steps_stand_beside_measured_ones(
 
 def test_monitor(tmp_path: Path) -> None:
     """How much it costs the benchmark judges, on a machine that does nothing else."""
-    found = figures(tmp_path, "monitor")
-    assert found["target_ratio"] == 1.01
-    assert len(found["ratio"]) == len(found["step"]) == 3
-    assert 0 < found["call_s"] < 1e-3
+    by_name = figures(tmp_path, "monitor")
+    assert by_name["target_ratio"] == 1.01
+    assert len(by_name["ratio"]) == len(by_name["step"]) == 3
+    assert 0 < by_name["call_s"] < 1e-3
 
 
 def test_cluster_ranks(tmp_path: Path) -> None:
-    found = figures(tmp_path, "cluster_ranks", "--layers", "1")
-    assert (found["target_of_plain"], found["target_of_few"]) == (2.0, 1.1)
-    assert found["of_plain"] > 0
-    assert found["of_few"] > 0
-    assert [len(runs) for runs in found["runs"].values()] == [1, 1, 1]
+    by_name = figures(tmp_path, "cluster_ranks", "--layers", "1")
+    assert (by_name["target_of_plain"], by_name["target_of_few"]) == (2.0, 1.1)
+    assert by_name["of_plain"] > 0
+    assert by_name["of_few"] > 0
+    assert [len(runs) for runs in by_name["runs"].values()] == [1, 1, 1]
 
 
 def test_published_times(tmp_path: Path) -> None:
     """The datasheet model beside what others measured: within 30 % in the median."""
-    found = figures(tmp_path, "published_times")
-    assert len(found["rows"]) > 100
-    assert found["median_error"] < 0.3
+    by_name = figures(tmp_path, "published_times")
+    assert len(by_name["rows"]) > 100
+    assert by_name["median_error"] < 0.3
 
 
 def test_published_collectives(tmp_path: Path) -> None:
     """The network model beside what others measured: within 20 % in the median."""
-    found = figures(tmp_path, "published_collectives")
-    assert len(found["rows"]) > 150
-    assert found["median_error"] < 0.2
+    by_name = figures(tmp_path, "published_collectives")
+    assert len(by_name["rows"]) > 150
+    assert by_name["median_error"] < 0.2
 
 
 def test_allocator(tmp_path: Path) -> None:
     """The model takes more than counting alone, and both took something."""
-    found = figures(tmp_path, "allocator", "--layers", "1")
-    assert found["target_ratio"] == 1.3
-    for model in found["models"]:
+    by_name = figures(tmp_path, "allocator", "--layers", "1")
+    assert by_name["target_ratio"] == 1.3
+    for model in by_name["models"]:
         assert all(cpu_s > 0 for times in model["cpu_s"].values() for cpu_s in times)
         assert model["ratio"] > 0
 
 
 def test_checkpoint_saving(tmp_path: Path) -> None:
     """12 bytes a parameter, counters and random states aside."""
-    found = figures(tmp_path, "checkpoint_saving", "--layers", "1", "--steps", "1")
+    by_name = figures(tmp_path, "checkpoint_saving", "--layers", "1", "--steps", "1")
     width, ffn, vocabulary = 384, 1024, 257
     matrices = 4 * width * width + 3 * width * ffn + 2 * vocabulary * width
-    assert 12 * matrices < found["state_bytes"] < 12.2 * matrices + 20_000
-    assert set(found["rounds_s"]) == {
+    assert 12 * matrices < by_name["state_bytes"] < 12.2 * matrices + 20_000
+    assert set(by_name["rounds_s"]) == {
         "no checkpoint", "in the background", "in the foreground", "torch.save"
     }  # fmt: skip
-    assert all(value > 0 for (value,) in found["rounds_s"].values())
+    assert all(value > 0 for (value,) in by_name["rounds_s"].values())
 
 
 def test_peers(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ import pytest
 
 import torchtally
 from tests.builders import TraceBuilder, frame, mm_call, site
-from tests.layers import LAYERS, breaches, classes_with_two_homes
+from tests.layers import (
+    LAYERS,
+    breaches,
+    classes_with_two_homes,
+    quantities_with_two_homes,
+    second_sources,
+)
 
 PACKAGE = Path(torchtally.__file__).parent
 
@@ -149,6 +155,59 @@ def test_a_second_home_is_found(tmp_path: Path) -> None:
     assert classes_with_two_homes(tmp_path) == {"Price": ["one.py", "other.py"]}
 
 
+def test_one_quantity_has_one_home() -> None:
+    assert quantities_with_two_homes(PACKAGE) == {}
+
+
+def test_a_second_home_of_a_quantity_is_found(tmp_path: Path) -> None:
+    """Private functions, names without a unit and other values of a constant do not count."""
+    for name, seconds in (("one.py", 2), ("other.py", 3)):
+        (tmp_path / name).write_text(
+            f"def step_s(): ...\ndef _call_s(): ...\ndef tokens(): ...\n"
+            f"CHUNK_BYTES = 8 * 2**20\nWAIT_S = {seconds}\nRATES_S = {{}}\n"
+        )
+    assert quantities_with_two_homes(tmp_path) == {
+        "step_s": ["one.py", "other.py"],
+        "CHUNK_BYTES = 8388608": ["one.py", "other.py"],
+    }
+
+
+def test_a_chips_facts_are_computed_with_in_one_place() -> None:
+    assert second_sources(PACKAGE) == []
+
+
+SECOND_SOURCES = {
+    "energy by power and time": "def f(chip, s):\n    return chip.tdp_watts * s",
+    "energy by a share of the power": "def f(tdp_watts):\n    return 0.8 * tdp_watts",
+    "cost by time": "def f(price, hours):\n    return hours * price.usd_per_hour",
+    "cost as a formula": 'def f(hours):\n    return "hours * usd_per_hour"',
+    "energy as a formula": 'def f(hours):\n    return "3600 * hours * chip_watts"',
+    "a table of dtypes": 'SIZES = {"float32": 4, "bfloat16": 2}',
+}
+
+
+@pytest.mark.parametrize("source", SECOND_SOURCES.values(), ids=SECOND_SOURCES.keys())
+def test_a_second_source_is_found(tmp_path: Path, source: str) -> None:
+    file = tmp_path / "views" / "money.py"
+    file.parent.mkdir()
+    file.write_text(source)
+    assert len(second_sources(tmp_path)) == 1
+
+
+FIRST_SOURCES = {
+    "a fact that is shown": "def f(chip):\n    return chip.tdp_watts",
+    "a fact that is compared": "def f(chip):\n    return chip.tdp_watts is None",
+    "a text that names one": 'def f():\n    return "usd_per_hour"',
+    "rates by dtype": 'SHARES = {"float32": 0.5, "bfloat16": 0.8}',
+}
+
+
+@pytest.mark.parametrize("source", FIRST_SOURCES.values(), ids=FIRST_SOURCES.keys())
+def test_what_reads_a_fact_is_no_second_source(tmp_path: Path, source: str) -> None:
+    (tmp_path / "x.py").write_text(source)
+    assert second_sources(tmp_path) == []
+
+
 LIGHT = {
     "import torchtally": "import torchtally",
     "all of accounting": "from torchtally import Trace, account, by, chip",
@@ -186,10 +245,10 @@ def loaded_by(action: str, file: Path) -> set[str]:
 
 @pytest.fixture
 def trace_file(tmp_path: Path) -> Path:
-    made = TraceBuilder()
-    made.run(mm_call(2, 3, 4), (0, 0), site=site(frame()))
+    builder = TraceBuilder()
+    builder.run(mm_call(2, 3, 4), (0, 0), site=site(frame()))
     file = tmp_path / "run.tally"
-    made.build().save(file)
+    builder.build().save(file)
     return file
 
 

@@ -22,11 +22,11 @@ PACKAGE = Path(torchtally.__file__).parent
 
 def ledger(text: str = "x @ w", roofline: Roofline | None = None) -> Ledger:
     """One product of 2 x 3 by 3 x 4: 48 FLOPs."""
-    made = TraceBuilder()
-    inputs = made.allocate(24), made.allocate(48)
-    made.run(mm_call(2, 3, 4), inputs, site=site(frame(text=text), module="net"))
-    made.end_step()
-    return account(made.build(script=text), roofline=roofline)
+    builder = TraceBuilder()
+    inputs = builder.allocate(24), builder.allocate(48)
+    builder.run(mm_call(2, 3, 4), inputs, site=site(frame(text=text), module="net"))
+    builder.end_step()
+    return account(builder.build(script=text), roofline=roofline)
 
 
 # What an object shows --------------------------------------------------------------------------
@@ -66,11 +66,11 @@ def test_a_notebook_gets_static_html() -> None:
 
 
 def test_a_notebook_shows_the_first_rows_and_says_how_many_are_left_out() -> None:
-    made = TraceBuilder()
-    inputs = made.allocate(24), made.allocate(48)
+    builder = TraceBuilder()
+    inputs = builder.allocate(24), builder.allocate(48)
     for line in range(1, 31):
-        made.run(mm_call(2, 3, 4), inputs, site=site(frame(line=line)))
-    html = by(account(made.build()), "line")._repr_html_()
+        builder.run(mm_call(2, 3, 4), inputs, site=site(frame(line=line)))
+    html = by(account(builder.build()), "line")._repr_html_()
     assert html.count("<tr>") == 1 + 20 + 1
     assert "10 more rows." in html
 

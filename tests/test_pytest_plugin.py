@@ -95,11 +95,11 @@ FAILED = {
     "test_too_much_memory": "peak <= 1MiB: DOES NOT HOLD, peak is ",
     "test_too_slow": "step <= 1ms: DOES NOT HOLD, step is ",
     "test_a_model": "flops <= 1G: DOES NOT HOLD, flops is ",
-    "test_of_nothing": "the budget is of nothing",
+    "test_of_nothing": "the budget limits nothing",
     "test_checked": "forward < 512: DOES NOT HOLD, forward is 512 FLOPs",
     "test_a_mistake": "'24' has no unit",
     "test_its_own_failure": "assert 1 == 2",
-    "test_case": "not methods of unittest.TestCase",
+    "test_case": "not to methods of unittest.TestCase",
 }
 
 

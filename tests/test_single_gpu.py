@@ -32,10 +32,10 @@ def test_operators_are_within_ten_percent_in_the_median() -> None:
 
 
 def test_memory_is_right_outside_of_what_is_called_close() -> None:
-    found = memory()
-    assert max(error(row.now) for row in found.allocated) < 0.01
-    assert not found.wrong
-    assert found.in_range >= 0.9 * found.ranges
+    chip_memory = memory()
+    assert max(error(row.now) for row in chip_memory.allocated) < 0.01
+    assert not chip_memory.wrong
+    assert chip_memory.in_range >= 0.9 * chip_memory.ranges
 
 
 @pytest.mark.parametrize("basis", ["fitted", "data sheet"])

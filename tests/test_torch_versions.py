@@ -123,8 +123,8 @@ def test_an_unknown_version_is_noted_once_and_runs(monkeypatch: pytest.MonkeyPat
     trace = traced(lambda: torch.ones(2, device="cuda").add_(1))
     notes = [note for note in trace.notes if "2.99.0" in note.text]
     assert [(note.text, note.count) for note in notes] == [
-        ("tally is not tested with PyTorch 2.99.0, but with 2.11, 2.13 and 2.15; it is taken to "
-         "work as 2.15 does.", 1),
+        ("tally is not tested with PyTorch 2.99.0, but with 2.11, 2.13 and 2.15; it is "
+         "assumed to behave like 2.15.", 1),
     ]  # fmt: skip
 
 

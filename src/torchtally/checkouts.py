@@ -99,8 +99,8 @@ def repository() -> Repository:
     done = git(os.getcwd(), "rev-parse", "--show-toplevel", "--show-prefix")
     if done.returncode:
         raise UsageError(
-            f"{os.getcwd()} is in no repository of git, so it has no commits.\n"
-            "Go to one, or compare two traces: tally diff before.tally after.tally"
+            f"{os.getcwd()} is not in a git repository.\n"
+            "Run this in one, or compare two traces: tally diff before.tally after.tally"
         )
     top, prefix, *_ = done.stdout.split("\n")
     return Repository(top, prefix.rstrip("/"))

@@ -106,7 +106,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Every marker is looked at before the test runs, and none is without effect."""
     if budget_of(item) is not None and not _is_function(item):
         pytest.fail(
-            "budgets are of test functions, not methods of unittest.TestCase", pytrace=False
+            "budgets apply to test functions, not to methods of unittest.TestCase", pytrace=False
         )
 
 
@@ -127,8 +127,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         fixture = pyfuncitem.funcargs[FIXTURE]
         assert isinstance(fixture, TallyFixture)
         if not fixture.ledgers:
-            pytest.fail("the budget is of nothing: the test called neither tally.run nor "
-                        "tally.summary", pytrace=False)  # fmt: skip
+            pytest.fail(
+                "the budget limits nothing: the test called neither tally.run nor tally.summary",
+                pytrace=False,
+            )
         for ledger in fixture.ledgers:
             hold(ledger, budget.limits, fixture.add_property)
         return result
@@ -194,9 +196,9 @@ class TallyFixture:
         """Of a model, as of `torchtally.summary`."""
         from torchtally.models.summary import summary
 
-        found = summary(model, *inputs, **{"gpu": self.gpu, **options})
-        self.ledgers.append(found.ledger)
-        return found
+        model_summary = summary(model, *inputs, **{"gpu": self.gpu, **options})
+        self.ledgers.append(model_summary.ledger)
+        return model_summary
 
     def check(self, account: "Ledger | ModelSummary", *limits: str) -> None:
         """Fail the test unless these hold: tally.check(ledger, "peak < 2GiB", "mfu > 40%")."""

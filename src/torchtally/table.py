@@ -93,7 +93,7 @@ class Table(Shown):
         """Largest first by a column of numbers. Raises UsageError for any other column."""
         place = self._place(name)
         if self.columns[place].unit.is_text:
-            raise UsageError(f"{name!r} is a column of text. {self._numbers}")
+            raise UsageError(f"{name!r} is a column of text, not of numbers. {self._numbers}")
 
         def largest_first(row: tuple[Cell, ...]) -> float:
             cell = row[place]

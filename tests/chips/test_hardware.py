@@ -25,7 +25,7 @@ from torchtally.chips import (
 )
 from torchtally.chips.capabilities import BFLOAT16_SINCE, FLOAT8_SINCE
 from torchtally.chips.capabilities import capability as row_of
-from torchtally.chips.families import DEFAULT, spelled
+from torchtally.chips.families import DEFAULT, plain_name
 from torchtally.cli import main
 from torchtally.errors import UnknownChipError, UnsupportedError, UsageError
 from torchtally.report.chip import chip_text
@@ -502,17 +502,17 @@ def test_a_family_says_which_chips_it_could_be():
 
 
 def test_every_family_is_one_chip():
-    names = {spelled(one.name) for one in known_chips()}
+    names = {plain_name(one.name) for one in known_chips()}
     for one in known_chips():
         for family in one.families:
             assert chip(family) is one
-            assert spelled(family) not in names
+            assert plain_name(family) not in names
     assert chip(DEFAULT).compute_capability is not None  # scripts run on it
 
 
 def test_two_chips_of_a_family_cannot_both_be_its_commonest(tmp_path):
     one = MINE.replace("[chip.peaks]", 'families = ["Mine"]\n[chip.peaks]')
-    with pytest.raises(UsageError, match=r"Mine-1 and Mine-2 all answer to 'mine'"):
+    with pytest.raises(UsageError, match=r"Mine-1 and Mine-2 share the name 'mine'"):
         load_chips(written(tmp_path, one + one.replace("Mine-1", "Mine-2")))
 
 
@@ -560,9 +560,9 @@ def test_clusters():
     ],
 )
 def test_a_cluster_stands_in_nodes(text, count, node_size, nodes):
-    found = cluster(text)
-    assert (found.count, found.node_size, found.nodes) == (count, node_size, nodes)
-    assert found.is_one_node == (nodes == 1)
+    chips = cluster(text)
+    assert (chips.count, chips.node_size, chips.nodes) == (count, node_size, nodes)
+    assert chips.is_one_node == (nodes == 1)
 
 
 @pytest.mark.parametrize(
@@ -590,16 +590,16 @@ def test_the_link_of_a_cluster_is_its_slowest(text, bytes_per_s):
 @pytest.mark.parametrize(
     ("text", "missing"),
     [
-        ("8xRTX-4090", "how many RTX-4090 stand in one node.*1x8xRTX-4090"),
-        ("2x4xRTX-4090", "network between nodes of RTX-4090"),
-        ("16xMI300X", "network between nodes of MI300X"),
+        ("8xRTX-4090", "How many RTX-4090 share one node.*1x8xRTX-4090"),
+        ("2x4xRTX-4090", "network speed between nodes of RTX-4090"),
+        ("16xMI300X", "network speed between nodes of MI300X"),
         ("8xTrainium1", r"between two Trainium1 of one node \(NeuronLink-v2\)"),
     ],
 )
 def test_a_wire_that_no_source_gives_is_an_error_that_names_it(text, missing):
-    found = cluster(text)
+    chips = cluster(text)
     with pytest.raises(UsageError, match=missing):
-        _ = found.link
+        _ = chips.link
 
 
 # What torch would say -----------------------------------------------------------------------------
@@ -697,7 +697,7 @@ def test_the_chip_in_the_help_works(tmp_path, capsys):
     ("old", "new", "complaint"),
     [
         ('name = "Mine-1"', "", "chip 1: name: is missing"),
-        ('name = "Mine-1"', "name = 7", "chip 1: name: expected a text, found 7"),
+        ('name = "Mine-1"', "name = 7", "chip 1: name: expected a string, found 7"),
         ("memory_bytes =", "memory_byte =", "memory_byte: no such key; did you mean memory_bytes?"),
         ("memory_bytes = 64_000_000_000", "", "memory_bytes: is missing"),
         ("64_000_000_000", '"64 GB"', "memory_bytes: expected a whole number above zero"),
@@ -706,7 +706,7 @@ def test_the_chip_in_the_help_works(tmp_path, capsys):
         ("= 1e12", "= nan", "memory_bandwidth_bytes_per_s: expected a number above zero"),
         ("[chip.peaks]\nbfloat16 = 100e12", "", "Mine-1: peaks: is missing"),
         ("bfloat16 = 100e12", "bf16 = 100e12", "peaks: bf16: no such key; did you mean bfloat16?"),
-        ("bfloat16 = 100e12", "zzz = 100e12", "peaks: zzz: no such key; known are float64"),
+        ("bfloat16 = 100e12", "zzz = 100e12", "peaks: zzz: no such key; keys are float64"),
         ("bfloat16 = 100e12", 'bfloat16 = "100 T"', "peaks: bfloat16: expected a number"),
         (
             "100e12",
@@ -714,12 +714,12 @@ def test_the_chip_in_the_help_works(tmp_path, capsys):
             "peaks: bfloat16: sparse_flop_per_s: 2e+14 is not twice flop_per_s",
         ),
         ("[chip.peaks]", "compute_capability = 9.0\n[chip.peaks]", "in [9, 0], found 9.0"),
-        ("[chip.peaks]", "aliases = 'M1'\n[chip.peaks]", "aliases: expected a list of texts"),
+        ("[chip.peaks]", "aliases = 'M1'\n[chip.peaks]", "aliases: expected a list of strings"),
         ("[chip.peaks]", "link = 'NVLink'\n[chip.peaks]", "link: expected a table"),
         (
             "[chip.peaks]",
             "link = { name = 'X', mesh = 'cube' }\n[chip.peaks]",
-            "Mine-1: link: mesh: no such mesh; known are hybrid cube",
+            "Mine-1: link: mesh: no such mesh; expected one of hybrid cube",
         ),
         (
             "[chip.peaks]",
@@ -766,7 +766,7 @@ def test_the_chip_in_the_help_works(tmp_path, capsys):
             "{ flop_per_s = 100e12, achieved_flop_per_s = 99e12 }",
             "peaks: bfloat16: achieved_source: is missing",
         ),
-        ("[[chip]]", "[chip]", "Each begins with a line [[chip]]"),
+        ("[[chip]]", "[chip]", "Each starts with a line [[chip]]"),
         ("[[chip]]", "[[chip", "cannot be read as a table of chips"),
     ],
 )
@@ -779,7 +779,7 @@ def test_errors_name_the_file_the_chip_and_the_key(tmp_path, old, new, complaint
 
 
 def test_two_chips_of_one_name_are_an_error(tmp_path):
-    with pytest.raises(UsageError, match="Mine-1 and mine_1 all answer to 'mine1'"):
+    with pytest.raises(UsageError, match="Mine-1 and mine_1 share the name 'mine1'"):
         load_chips(written(tmp_path, MINE + MINE.replace("Mine-1", "mine_1")))
 
 

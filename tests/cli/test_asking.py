@@ -53,21 +53,21 @@ def test_it_asks_and_answers_and_takes_changes(terminal: Terminal) -> None:
     terminal.say("lama-3-8b")
     assert "Did you mean" in terminal.until("number of parameters [70B]: ")
     terminal.say("")
-    terminal.until("size and FLOPs alone: ")
+    terminal.until("only its size and FLOPs: ")
     terminal.say("1024xH100-SXM")
     terminal.until("how fast is a step?: ")
     terminal.say("15T")
     terminal.until("best layout: ")
     terminal.say("0.5")
-    answer = terminal.until("Enter ends: ")
+    answer = terminal.until("Enter quits: ")
     assert "\ntally plan 70B --gpus 1024xH100-SXM --tokens 15T --mfu 0.5\n" in answer
     assert "143.94 days to train 70.00 B parameters" in answer
     terminal.say("--recipe nope")
-    assert "'nope' is unknown" in terminal.until("Enter ends: ")
+    assert "'nope' is unknown" in terminal.until("Enter quits: ")
     terminal.say("--tokens 1.5T")
-    assert "\n14.39 days to train" in terminal.until("Enter ends: ")
+    assert "\n14.39 days to train" in terminal.until("Enter quits: ")
     terminal.say("7B")
-    assert "tally plan 7B --gpus 1024xH100-SXM" in terminal.until("Enter ends: ")
+    assert "tally plan 7B --gpus 1024xH100-SXM" in terminal.until("Enter quits: ")
     terminal.say("")
     assert terminal.process.wait(30) == 0
 
@@ -75,9 +75,9 @@ def test_it_asks_and_answers_and_takes_changes(terminal: Terminal) -> None:
 def test_without_chips_nothing_more_is_asked(terminal: Terminal) -> None:
     terminal.until("[70B]: ")
     terminal.say("llama-3-8b")
-    terminal.until("alone: ")
+    terminal.until("FLOPs: ")
     terminal.say("")
-    assert "\ntally plan llama-3-8b\n" in terminal.until("Enter ends: ")
+    assert "\ntally plan llama-3-8b\n" in terminal.until("Enter quits: ")
     os.write(terminal.end, b"\x04")  # Ctrl-D
     assert terminal.process.wait(30) == 130
 
@@ -88,7 +88,7 @@ def test_a_pipe_is_asked_nothing(tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "Which model?" in done.stderr
+    assert "Missing model:" in done.stderr
 
 
 @pytest.mark.parametrize(

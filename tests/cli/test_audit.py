@@ -70,7 +70,7 @@ def test_a_prediction_to_the_byte() -> None:
     )
     assert "  parameters        5.00 GiB   5.00 GiB     0 B  100.0 %" in said
     assert "train.py:7" in said
-    assert "(rests of blocks)" in said
+    assert "(block remainders)" in said
     assert max(map(len, said.splitlines())) <= 80
 
 
@@ -114,12 +114,12 @@ def test_only_the_top_lines_are_shown() -> None:
 
 
 def test_the_document_has_the_table_and_both_runs() -> None:
-    found = document(compared(measurement(), measurement(8 * GIB)), H100)
-    assert found["verdict"] == "outside"
-    assert found["peak_allocated"] == {
+    printed = document(compared(measurement(), measurement(8 * GIB)), H100)
+    assert printed["verdict"] == "outside"
+    assert printed["peak_allocated"] == {
         "measured_bytes": 10 * GIB, "predicted_bytes": 8 * GIB, "off_bytes": -2 * GIB, "ratio": 0.8,
     }  # fmt: skip
-    assert Measurement.from_json(json.loads(json.dumps(found))["measured"]) == measurement()
+    assert Measurement.from_json(json.loads(json.dumps(printed))["measured"]) == measurement()
 
 
 # The command --------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_without_a_gpu_it_says_so(script: str, capsys: pytest.CaptureFixture[str
 
 def test_wrong_command_lines(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit"]) == 2
-    assert "which script?" in capsys.readouterr().err
+    assert "missing script" in capsys.readouterr().err
     assert main(["audit", "nowhere.py"]) == 2
     assert "nowhere.py: no such file" in capsys.readouterr().err
     assert main(["audit", script, "--json", "no/such/folder/x.json"]) == 2
@@ -184,9 +184,9 @@ def test_within_tolerance_is_exit_code_0(script: str, capfd: pytest.CaptureFixtu
 def test_outside_tolerance_is_exit_code_1(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["audit", script, "64", "--more", "--steps", "1", "--json", "-", "--quiet"])
     said = capsys.readouterr()
-    found = json.loads(said.out)
-    assert (code, found["verdict"], said.err) == (1, "outside", "")
-    assert found["held"]["parameters"]["ratio"] == pytest.approx(1 / 4, rel=0.05)  # width squared
+    loaded = json.loads(said.out)
+    assert (code, loaded["verdict"], said.err) == (1, "outside", "")
+    assert loaded["held"]["parameters"]["ratio"] == pytest.approx(1 / 4, rel=0.05)  # width squared
 
 
 @pytest.mark.usefixtures("stand_in_gpu")

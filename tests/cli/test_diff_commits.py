@@ -114,13 +114,13 @@ def test_a_commit_beside_the_working_tree_as_a_page(folder: Path) -> None:
     ("words", "code", "said"),
     [
         (("--commits", "HEAD..nowhere", "train.py", "8"), 2, "nowhere: no such commit"),
-        (("--commits", "HEAD~2..HEAD", "train.py", "8"), 2, "train.py: not there at HEAD~2"),
+        (("--commits", "HEAD~2..HEAD", "train.py", "8"), 2, "train.py: no such file at HEAD~2"),
         (("--commits", "narrow..HEAD", "train.py", "x"), 2, "ValueError: invalid literal"),
-        (("--commits", "narrow..HEAD"), 2, "which script?"),
+        (("--commits", "narrow..HEAD"), 2, "missing script"),
         (("--commits", "..HEAD", "train.py"), 2, "give two as A..B"),
         (("--commits", "narrow...HEAD", "train.py"), 2, "give two as A..B"),
-        (("one.tally",), 2, "tally diff compares two"),
-        (("a.tally", "b.tally", "--gpu", "H100-SXM"), 2, "are of runs that --commits makes"),
+        (("one.tally",), 2, "expected two traces"),
+        (("a.tally", "b.tally", "--gpu", "H100-SXM"), 2, "apply to --commits only"),
     ],
 )
 def test_what_cannot_be_compared_is_said(
@@ -129,7 +129,7 @@ def test_what_cannot_be_compared_is_said(
     done = diff(*words, cwd=folder)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
-    assert "Traceback (most" not in done.stderr.split("It said last")[0]
+    assert "Traceback (most" not in done.stderr.split("Its last output")[0]
     assert is_clean(folder)
 
 
@@ -141,7 +141,7 @@ def test_outside_of_a_repository(tmp_path: Path) -> None:
         env=environment() | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
     )  # fmt: skip
     assert done.returncode == 2
-    assert "is in no repository of git" in done.stderr
+    assert "is not in a git repository" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -45,7 +45,7 @@ def test_a_page_says_where_the_time_went(folder: Path) -> None:
     assert first == "trace.json.gz: measured on H100-SXM, by torch.profiler (Kineto)"
     text = " ".join(done.stdout.split())
     assert "680.0 us, 89.7 % computing, 10.3 % idle (between queued kernels)" in text
-    for title in ("By operator", "Idle time of the device", "Calls beside their roofline"):
+    for title in ("By operator", "Idle time of the device", "Calls against their roofline"):
         assert title in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
@@ -85,8 +85,8 @@ def test_a_snapshot_has_its_own_page(folder: Path) -> None:
     document = json.loads(gzip.decompress(SNAPSHOT.read_bytes()))
     (folder / "snapshot.pickle").write_bytes(pickle.dumps(document["snapshot"]))
     done = tally("explain", "snapshot.pickle", "--json", cwd=folder)
-    found = json.loads(done.stdout)
-    assert found["peak_allocated_bytes"] == document["said"]["peak_allocated_bytes"]
+    loaded = json.loads(done.stdout)
+    assert loaded["peak_allocated_bytes"] == document["said"]["peak_allocated_bytes"]
     page = tally("explain", "snapshot.pickle", cwd=folder)
     assert "to the byte" in " ".join(page.stdout.split())
     assert "expandable_segments:True" in page.stdout
@@ -116,10 +116,10 @@ def test_how_to_record_is_printed_without_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "which trace?"),
+        ([], "missing trace"),
         (["none.json"], "none.json: no such file"),
         (["trace.json.gz", "--against", "none.tally"], "none.tally: no such file"),
-        (["trace.json.gz", "--against", "a", "--script", "b"], "give one"),
+        (["trace.json.gz", "--against", "a", "--script", "b"], "choose one"),
         (["trace.json.gz", "--gpu", "H1000"], "H1000"),
         (["trace.json.gz", "--step", "7"], "--step 7"),
         (["trace.json.gz", "trace.json.gz"], "both are of rank 0 of 1"),

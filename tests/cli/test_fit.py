@@ -135,15 +135,15 @@ def test_all_chips(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "largest --batch that fits, by chip"
     assert [line.split()[-1] for line in lines[2:5]] == ["T4", "A100-SXM-40GB", "A100-SXM"]
-    found = json.loads((tmp_path / "fit.json").read_text())
-    largest = {chip["chip"]: chip["largest"] for chip in found["chips"]}
-    for each in found["chips"]:
+    loaded = json.loads((tmp_path / "fit.json").read_text())
+    largest = {chip["chip"]: chip["largest"] for chip in loaded["chips"]}
+    for each in loaded["chips"]:
         kept_bytes = 500 * 2**20 + int(0.03 * each["total_memory_bytes"])
         room_bytes = each["total_memory_bytes"] - kept_bytes - 2 * 2**20  # 2 MiB of small ones
         assert largest[each["chip"]] == room_bytes // 2**30
-    assert [(run["simulated"], run["value"]) for run in found["runs"]][2:] == [("A100-SXM", 77)]
-    assert {run["value"] for run in found["runs"]} == {4, 16, 77}
-    assert found["computations"] == [
+    assert [(run["simulated"], run["value"]) for run in loaded["runs"]][2:] == [("A100-SXM", 77)]
+    assert {run["value"] for run in loaded["runs"]} == {4, 16, 77}
+    assert loaded["computations"] == [
         {"simulated": "A100-SXM", "simulated_at": [4, 16], "checked_at": 77, "asked": []}
     ]
     told = " ".join(done.stdout.split())
@@ -157,14 +157,14 @@ def test_chips_by_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = tally_fit(tmp_path, "--vary", "--batch={}", "--gpu", "A100-SXM-40GB", "--gpu",
                      "A100-SXM", *options, "--json", "fit.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "fit.json").read_text())
-    assert found["computations"] == []
-    for each in found["chips"]:
+    loaded = json.loads((tmp_path / "fit.json").read_text())
+    assert loaded["computations"] == []
+    for each in loaded["chips"]:
         tried = {record["value"]: record["fits"] for record in each["tried"]}
         assert tried[each["largest"]]
         assert not tried[each["too_large"]]
     told = " ".join(done.stdout.split())
-    assert ("by runs alone, since a run at 77 allocates other" in told) == ("--odd" in options)
+    assert ("by runs only, since a run at 77 allocates other" in told) == ("--odd" in options)
 
 
 def test_a_script_that_asks_for_the_chip(tmp_path: Path) -> None:
@@ -174,8 +174,11 @@ def test_a_script_that_asks_for_the_chip(tmp_path: Path) -> None:
     )
     done = tally_fit(tmp_path, "--vary", "--batch={}", "--gpu", "T4", "--gpu", "A100-SXM",
                      "--json", "fit.json")  # fmt: skip
-    found = json.loads((tmp_path / "fit.json").read_text())
-    assert [computation["simulated"] for computation in found["computations"]] == ["A100-SXM", "T4"]
+    loaded = json.loads((tmp_path / "fit.json").read_text())
+    assert [computation["simulated"] for computation in loaded["computations"]] == [
+        "A100-SXM",
+        "T4",
+    ]
     assert "The script calls torch.cuda.get_device_capability" in " ".join(done.stdout.split())
 
 

@@ -90,7 +90,7 @@ PLAN = ("plan", "llama-3-8b", "--gpus", "8xH100-SXM", "--micro-batch", "1")
         ("MFU > 1%", 0, "mfu > 1%: holds, "),
         ("memroy < 80GB", 2, "unknown quantity 'memroy'. Did you mean memory"),
         ("memory < 80", 2, "'80' has no unit"),
-        ("memory", 2, "'memory' is no limit"),
+        ("memory", 2, "'memory' is not a limit"),
     ],
 )
 def test_a_plan_is_checked(

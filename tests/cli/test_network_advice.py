@@ -30,7 +30,7 @@ def test_smaller_buckets_are_tried_and_what_they_save_is_shown(tmp_path: Path) -
         "--json", "report.json", "train.py", cwd=tmp_path, gpu="8xH100-SXM", setup=warm_children()
     )
     assert run.code == 0, run.stderr
-    assert "Changes that the collectives suggest, each tried by a run of its own" in run.stderr
+    assert "Changes that the collectives suggest, each tried in its own run" in run.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     (change,) = report["timed_changes"]
     assert change["what_if"] == "bucket_cap_mb=48"

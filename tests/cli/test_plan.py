@@ -133,15 +133,15 @@ def test_the_missions_largest_model(capsys: Capture) -> None:
 def test_activations_make_the_largest_model_smaller(capsys: Capture) -> None:
     bound = document(capsys, *QUESTIONS["largest-model"])["figures"][0]["value"]
     line = QUESTIONS["largest-model, with activations"]
-    found = document(capsys, *line)
-    assert found["figures"][0]["value"] < found["figures"][1]["value"] == bound
+    printed = document(capsys, *line)
+    assert printed["figures"][0]["value"] < printed["figures"][1]["value"] == bound
 
 
 def test_a_budget_of_compute_among_those_that_are_known(capsys: Capture) -> None:
     """C = 6 N D with D = 20 N: N = sqrt(C / 120)."""
-    found = document(capsys, "--flops", "1.2e23")
-    assert found["figures"][0]["value"] == pytest.approx((1e21) ** 0.5)
-    names = [row["training"] for row in found["tables"][0]["rows"]]
+    printed = document(capsys, "--flops", "1.2e23")
+    assert printed["figures"][0]["value"] == pytest.approx((1e21) ** 0.5)
+    names = [row["training"] for row in printed["tables"][0]["rows"]]
     assert names[:2] == ["this budget", "GPT-3 175B"]
 
 
@@ -175,13 +175,13 @@ def test_what_does_not_fit_says_so(capsys: Capture) -> None:
 
 def test_a_model_by_its_numbers(capsys: Capture) -> None:
     line = ["--layers", "12", "--width", "768", "--heads", "12", "--vocabulary", "50257", "--tied"]
-    found = document(capsys, *line)
-    assert found["figures"][0]["value"] == 50257 * 768 + 12 * (12 * 768**2 + 2 * 768) + 768
+    printed = document(capsys, *line)
+    assert printed["figures"][0]["value"] == 50257 * 768 + 12 * (12 * 768**2 + 2 * 768) + 768
 
 
 def test_chips_are_compared(capsys: Capture) -> None:
-    found = document(capsys, *QUESTIONS["training-time"], "--compare", "A100-SXM,B200")
-    rows = {row["chip"]: row for row in found["tables"][0]["rows"]}
+    printed = document(capsys, *QUESTIONS["training-time"], "--compare", "A100-SXM,B200")
+    rows = {row["chip"]: row for row in printed["tables"][0]["rows"]}
     assert list(rows) == ["H100-SXM", "A100-SXM", "B200"]
     days = [row["figure_training_time"] for row in rows.values()]
     assert days[1] > days[0] > days[2]
@@ -189,9 +189,9 @@ def test_chips_are_compared(capsys: Capture) -> None:
 
 def test_a_price_is_of_one_chip(capsys: Capture) -> None:
     line = (*QUESTIONS["training-time"], "--compare", "A100-SXM", "--price", "1")
-    found = document(capsys, *line)
+    printed = document(capsys, *line)
     hours, cost = (
-        {row["chip"]: row[name] for row in found["tables"][0]["rows"]}
+        {row["chip"]: row[name] for row in printed["tables"][0]["rows"]}
         for name in ("figure_chip-hours", "figure_cost")
     )
     assert cost["H100-SXM"] == pytest.approx(hours["H100-SXM"])
@@ -199,9 +199,9 @@ def test_a_price_is_of_one_chip(capsys: Capture) -> None:
 
 
 def test_a_chip_that_cannot_do_it_is_named(capsys: Capture) -> None:
-    found = document(capsys, *QUESTIONS["training-time"], "--compare", "V100-SXM-16GB,A100-SXM")
-    assert [row["chip"] for row in found["tables"][0]["rows"]] == ["H100-SXM", "A100-SXM"]
-    assert any("V100" in value and "bfloat16" in value for value in found["unknown"])
+    printed = document(capsys, *QUESTIONS["training-time"], "--compare", "V100-SXM-16GB,A100-SXM")
+    assert [row["chip"] for row in printed["tables"][0]["rows"]] == ["H100-SXM", "A100-SXM"]
+    assert any("V100" in value and "bfloat16" in value for value in printed["unknown"])
 
 
 def test_the_models_that_are_known(capsys: Capture) -> None:
@@ -232,9 +232,9 @@ def test_a_checkpoint_alone_says_how_many(tmp_path: Path, capsys: Capture) -> No
     header = {"w": {"dtype": "BF16", "shape": [300, 400], "data_offsets": [0, 240_000]}}
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(240_000))
-    found = document(capsys, str(path))
-    assert found["question"] == "model"
-    assert found["figures"][0]["value"] == 120_000
+    printed = document(capsys, str(path))
+    assert printed["question"] == "model"
+    assert printed["figures"][0]["value"] == 120_000
     assert document(capsys, str(tmp_path))["figures"][0]["value"] == 120_000
     path.write_bytes(b"no checkpoint")
     assert main(["plan", str(path)]) == 2
@@ -276,9 +276,9 @@ def test_the_working_can_be_done_again(key: str, capsys: Capture) -> None:
 
 @pytest.mark.parametrize("key", QUESTIONS)
 def test_figures_are_in_the_working(key: str, capsys: Capture) -> None:
-    found = document(capsys, *QUESTIONS[key])
-    said = {(record["value"], record["unit"]) for record in found["working"]}
-    assert {(figure["value"], figure["unit"]) for figure in found["figures"]} <= said
+    printed = document(capsys, *QUESTIONS[key])
+    said = {(record["value"], record["unit"]) for record in printed["working"]}
+    assert {(figure["value"], figure["unit"]) for figure in printed["figures"]} <= said
 
 
 def test_a_document_in_a_file(tmp_path: Path, capsys: Capture) -> None:
@@ -325,7 +325,7 @@ def plan_options() -> dict[str, Any]:
 # What is wrong -------------------------------------------------------------------------------
 
 WRONG = {
-    "no model": ((), "Which model?"),
+    "no model": ((), "Missing model:"),
     "no such model": (("llama-9",), "llama"),
     "no such file": (("nowhere/config.json",), "nowhere/config.json"),
     "two models": (("7B", "--parameters", "8B"), "MODEL and --parameters both describe"),
@@ -347,7 +347,7 @@ WRONG = {
         ("llama-3-70b", *EIGHT, "--tokens-per-s", "1M"),
         "of the peak of 8 H100-SXM",
     ),
-    "memory of nothing": (("7B", "--memory", "80GB"), "--memory: which chip?"),
+    "memory of nothing": (("7B", "--memory", "80GB"), "--memory needs a chip"),
     "batch that cannot be cut": (
         ("llama-3-8b", *EIGHT, "--batch", "9", "--micro-batch", "1"),
         "--batch 9 does not divide",
@@ -370,7 +370,7 @@ WRONG = {
     ),
     "not DeepSpeed's": (
         ("llama-3-8b", *EIGHT, "--batch", "8", "--layout", "tp 8", "--deepspeed", "-"),
-        "DeepSpeed does not have all of",
+        "DeepSpeed cannot express all of",
     ),
     "shapes are needed": (
         ("7B", "--optimizer", "adafactor"),

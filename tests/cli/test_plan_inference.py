@@ -28,9 +28,9 @@ def figures(capsys: Capture, *words: str) -> dict[str, float]:
 
 def test_the_cache_at_128k(capsys: Capture) -> None:
     """Llama 3.1 8B: 32 layers, 8 heads of 128 numbers, keys and values, 2 bytes each."""
-    found = figures(capsys, "llama-3.1-8b", "--inference", "--context", "128K")
-    assert found["KV cache"] == 131072 * 32 * 8 * 128 * 2 * 2
-    assert found["KV cache of one token"] == 32 * 8 * 128 * 2 * 2
+    by_name = figures(capsys, "llama-3.1-8b", "--inference", "--context", "128K")
+    assert by_name["KV cache"] == 131072 * 32 * 8 * 128 * 2 * 2
+    assert by_name["KV cache of one token"] == 32 * 8 * 128 * 2 * 2
 
 
 def test_a_window_keeps_its_cache_short(capsys: Capture) -> None:
@@ -58,12 +58,12 @@ def test_what_fits_is_what_is_said_to_fit(capsys: Capture) -> None:
 
 
 def test_reading_and_writing_are_paid_by_the_hour(capsys: Capture) -> None:
-    found = figures(capsys, *LLAMA, *H100, "--price", "3.6", "--batch", "16")
+    by_name = figures(capsys, *LLAMA, *H100, "--price", "3.6", "--batch", "16")
     a_second = 3.6 / 3600
-    written = found["decode tokens/s"]
-    read = found["prefill tokens/s"]
-    assert found["cost of 1M output tokens"] == pytest.approx(a_second / written * 1e6)
-    assert found["cost of 1M input tokens"] == pytest.approx(a_second / read * 1e6)
+    written = by_name["decode tokens/s"]
+    read = by_name["prefill tokens/s"]
+    assert by_name["cost of 1M output tokens"] == pytest.approx(a_second / written * 1e6)
+    assert by_name["cost of 1M input tokens"] == pytest.approx(a_second / read * 1e6)
 
 
 def test_figures_can_be_limited(capsys: Capture) -> None:
@@ -115,15 +115,15 @@ def test_a_number_of_parameters_takes_an_assumed_shape(capsys: Capture) -> None:
         (("--layout", "tp 2"), "tp 2 x dp 1 is 2 chips"),
         (("--layout", "pp 2"), "pipelines"),
         (("--search",), "separate questions"),
-        (("--guesses", "2"), "need a guesser"),
+        (("--guesses", "2"), "need a draft model"),
         (("--draft", "gpt2", "--acceptance", "1"), "below 1"),
         (("--draft", "nosuch"), "nosuch"),
-        (("--draft", "gpt2", "--mtp", "1"), "both guess"),
-        (("--engine", "eager", "--kv-block", "2"), "keeps no pages"),
+        (("--draft", "gpt2", "--mtp", "1"), "both draft tokens"),
+        (("--engine", "eager", "--kv-block", "2"), "does not page its KV cache"),
         (("--largest", "model"), "--largest batch"),
         (("--largest", "sequence", "--context", "9"), "leave --context out"),
         (("--tokens", "1T"), "--tokens changes nothing"),
-        (("--peak", "1e15"), "--peak is of a training"),
+        (("--peak", "1e15"), "--peak applies to training only"),
     ],
 )
 def test_errors_name_the_option(words: tuple[str, ...], message: str, capsys: Capture) -> None:

@@ -135,7 +135,7 @@ def _refuse(parser: Parser, message: str) -> None:
 def answered(parser: Parser, words: tuple[str, ...]) -> Answer:
     """Equal to another where figures with their working, tables and sentences are."""
     args = parser.parse_args(["plan", *words])
-    return plan._answered(args, plan.request(args))
+    return plan._answer(args, plan.request(args))
 
 
 def with_option(option: str, value: str) -> tuple[str, ...]:

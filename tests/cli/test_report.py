@@ -29,10 +29,10 @@ for _ in range(2):
 
 
 def trace_of(file: Path | str, line: int = 5, text: str = "hidden = x @ weight") -> Trace:
-    made = TraceBuilder()
-    made.run(mm_call(2, 3, 4), (-1, -1), site=site(frame(str(file), line, text)))
-    made.end_step()
-    return made.build()
+    builder = TraceBuilder()
+    builder.run(mm_call(2, 3, 4), (-1, -1), site=site(frame(str(file), line, text)))
+    builder.end_step()
+    return builder.build()
 
 
 def texts_of(trace: Trace) -> dict[str, str]:

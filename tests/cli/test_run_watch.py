@@ -71,7 +71,7 @@ def test_elsewhere_it_says_so_once_and_prints_lines_of_progress(script: Path) ->
 def test_quiet_and_watch_exclude_each_other(script: Path) -> None:
     run = tally_run("--quiet", "--watch", "train.py", cwd=script)
     assert run.code == 2
-    assert "--watch shows a run, and --quiet does not" in run.stderr
+    assert "--watch and --quiet cannot be combined" in run.stderr
 
 
 def test_a_question_of_the_script_stays_on_the_screen(script: Path) -> None:

@@ -235,8 +235,8 @@ def test_a_view_timed_on_another_chip(file: str, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_lengths(text: str, amount: float, extent: str) -> None:
-    found = until(text)
-    assert (found.amount, found.extent) == (amount, extent)
+    length = until(text)
+    assert (length.amount, length.extent) == (amount, extent)
 
 
 @pytest.mark.parametrize(
@@ -264,15 +264,15 @@ def test_no_prices(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--gpu", "H100-SXN"], "Did you mean"),
         (["--gpu", "8xH100-SXM"], "For one of them: --gpu H100-SXM."),
-        (["--gpu", "0xH100-SXM"], "names no chips"),
+        (["--gpu", "0xH100-SXM"], "does not name chips"),
         (["--gpu", "8xH1000-SXM"], "No chip is called"),
         (["--by", "line", "--gpu", "T4", "--gpu", "L4"], "leave out --by to compare them"),
         (["--by", "line", "--until", "24h"], "are a separate view"),
         (["--allocator", "", "--gpu", "T4"], "give one at a time"),
         (["--price", "2.49"], "add --until 600000"),
-        (["--gpu", "T4", "--price", "2.49"], "which chip? Name it: --price T4=2.49."),
+        (["--gpu", "T4", "--price", "2.49"], "several chips are shown. Name one: --price T4=2.49."),
         (["--gpu", "T4", "--price", "L4=2.49"], "L4 is not shown here; add --gpu L4."),
-        (["--until", "1T-tokens"], "How many tokens a step"),
+        (["--until", "1T-tokens"], "tokens per step"),
     ],
 )
 def test_what_cannot_be_compared(

@@ -286,7 +286,7 @@ def test_a_script_that_asks_for_no_gpu_ends_as_it_ends(tmp_path: Path) -> None:
         ("raise ModuleNotFoundError(\"No module named 'triton'\")",
          'triton is not installed: pip install "torchtally[compile]"'),
         ("import torch; torch.cuda.jiterator._create_jit_fn('template <typename T> T f(T x) "
-         "{ return x; }')(torch.zeros(1).cuda())", "has no answer on tally's simulated GPU"),
+         "{ return x; }')(torch.zeros(1).cuda())", "is not available on tally's simulated GPU"),
         ("raise AssertionError('Torch not compiled with CUDA enabled')",
          "went past the simulated GPU"),
     ],

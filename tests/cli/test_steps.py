@@ -72,7 +72,7 @@ def test_all_steps_are_one_command(script: Path) -> None:
     assert (document["run"]["models"], document["parameters"]) == (3, None)
     text = " ".join(run.stderr.split())
     assert "The run: 9 steps of 3 models" in text
-    assert "Evaluation, in no step, is" in text
+    assert "Evaluation, outside of all steps, is" in text
     assert "was stopped" not in text
     for steps in ("1 ", "2 ", "3 to 6 ", "7 ", "8 to 9 "):
         assert f"\n  {steps}" in run.stderr

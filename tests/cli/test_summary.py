@@ -63,10 +63,10 @@ def test_a_class_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
 def test_arguments_of_the_class(capsys: pytest.CaptureFixture[str]) -> None:
     """6 * 8 weights and 8 biases; 2 rows: 2 * 2 * 6 * 8 FLOPs, and the bias's additions."""
     words = ("net.py:Net(6, bias=True)", "--input", "x=2x6", "--eval", "--precision", "as-is")
-    found = document(capsys, *words)
-    assert found["parameters"] == 6 * 8 + 8
-    assert found["flops_forward"] == 2 * 2 * 6 * 8
-    assert found["is_training"] is False
+    printed = document(capsys, *words)
+    assert printed["parameters"] == 6 * 8 + 8
+    assert printed["flops_forward"] == 2 * 2 * 6 * 8
+    assert printed["is_training"] is False
 
 
 def test_a_model_that_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,14 +80,14 @@ def test_an_installed_module(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("place", [".", "config.json"])
 def test_a_configuration_of_transformers(place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, place, "--input", "2x16")
-    assert found["parameters"] == LLAMA_PARAMETERS
-    assert found["inputs"] == "input_ids 2x16:int64, labels 2x16:int64"
+    printed = document(capsys, place, "--input", "2x16")
+    assert printed["parameters"] == LLAMA_PARAMETERS
+    assert printed["inputs"] == "input_ids 2x16:int64, labels 2x16:int64"
 
 
 def test_a_configuration_knows_its_inputs(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "config.json", "--eval")
-    assert found["inputs"] == "input_ids 1x32:int64"
+    printed = document(capsys, "config.json", "--eval")
+    assert printed["inputs"] == "input_ids 1x32:int64"
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_a_configuration_knows_its_inputs(capsys: pytest.CaptureFixture[str]) ->
         (["net.py:Nett", "--input", "2x4"], 2, "net.py has no Nett. Choose from: Net"),
         (["none.py:Net", "--input", "2x4"], 2, "none.py: no such file."),
         (["none.of:Net", "--input", "2x4"], 2, "none.of: no such module, from "),
-        (["net.py:Net(open('x'))", "--input", "2x4"], 2, "names no model."),
+        (["net.py:Net(open('x'))", "--input", "2x4"], 2, "does not name a model."),
         (["net.py:not_a_model", "--input", "2x4"], 2, "TypeError: 'int' object is not callable"),
-        (["net.py:Net"], 2, "which inputs? Give their shapes and dtypes: --input 4x512:int64"),
+        (["net.py:Net"], 2, "missing inputs. Give their shapes and dtypes: --input 4x512:int64"),
         (["net.py:Net", "--input", "x=2", "--input", "x=3"], 2, "--input x is given twice."),
         (["net.py:Net", "--input", "2x5"], 2, "net.py:Net: RuntimeError: a and b must have same"),
         (["net.py:Net", "--input", "2x4", "--optimizer", "adm"], 2, "unknown optimizer 'adm'."),
@@ -122,14 +122,14 @@ def test_what_a_model_raises_is_shown_with_its_own_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     main(["summary", "net.py:Net", "--input", "2x5"])
-    assert "net.py:11. Does --input match what the model takes?" in capsys.readouterr().err
+    assert "net.py:11. Does --input match what the model expects?" in capsys.readouterr().err
 
 
 def test_json_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text, message in [
         ("{}", "no model_type"),
         ("[", "cannot be read as JSON"),
-        ('{"model_type": "nothing"}', "transformers refuses it"),
+        ('{"model_type": "nothing"}', "transformers rejects it"),
         ('{"model_type": "llama", "architectures": ["Other"]}', "has no class Other"),
     ]:
         (tmp_path / "bad.json").write_text(text)

@@ -52,9 +52,9 @@ def test_the_missions_learning_rates_and_one_that_diverges(tmp_path: Path) -> No
         "--json", "out.json", "--out", "sweep", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found == json.loads((tmp_path / "sweep" / "results.json").read_text())
-    runs = {run["values"]["optimizer.lr"]: run for run in found["runs"]}
+    loaded = json.loads((tmp_path / "out.json").read_text())
+    assert loaded == json.loads((tmp_path / "sweep" / "results.json").read_text())
+    runs = {run["values"]["optimizer.lr"]: run for run in loaded["runs"]}
     assert [runs[value]["status"] for value in (0.01, 0.1, 1e38)] == ["ended", "ended", "diverged"]
     for lr in (0.01, 0.1):
         log = read_log(tmp_path / "sweep" / f"lr={lr:g}")
@@ -92,7 +92,7 @@ def test_killed_by_9_and_resumed(here: Path) -> None:
     assert not (out / "steps=400" / "result.json").exists()
     done = tally(*command, "--resume", cwd=here)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "1 of 2 are there, 1 run to make" in done.stderr
+    assert "1 of 2 are done, 1 run to go" in done.stderr
     assert (out / "steps=5" / "result.json").read_bytes() == first
     losses = read_log(log).series("train/loss")
     assert [step for step, _ in losses] == list(range(1, 401))
@@ -141,10 +141,13 @@ def test_a_signal_is_its_exit_code_and_the_table_so_far(
 
 
 WRONG = {
-    "no config": ([], "which config?"),
-    "nothing to try": (["teacher.toml"], "what is to be tried?"),
-    "no number of draws": (["teacher.toml", "--random", "seed=1..9"], "Give --runs N"),
-    "draws of nothing": (["teacher.toml", "--grid", "seed=1", "--runs", "3"], "is for --random"),
+    "no config": ([], "missing config"),
+    "nothing to try": (["teacher.toml"], "nothing to vary"),
+    "no number of draws": (["teacher.toml", "--random", "seed=1..9"], "needs a number of runs"),
+    "draws of nothing": (
+        ["teacher.toml", "--grid", "seed=1", "--runs", "3"],
+        "applies to --random only",
+    ),
     "no such file": (["none.toml", "--grid", "seed=1"], "none.toml: cannot be read"),
     "no such key": (["teacher.toml", "--grid", "lr=1"], "Did you mean optimizer.lr"),
     "a value that cannot be": (

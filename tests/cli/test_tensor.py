@@ -84,8 +84,8 @@ def test_markup_in_an_expression_is_escaped(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("x",), "There is no 'x'"),
-        (("x", "--let", "x"), "names no tensor"),
+        (("x",), "'x' is not defined"),
+        (("x", "--let", "x"), "does not define a tensor"),
         (("x.view(7)", "--let", "x=2x3"), "x.view(7): shape '[7]' is invalid"),
     ],
 )

@@ -135,7 +135,7 @@ def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
     [
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
         (["tiny.toml", "--steps", "0"], "steps: expected a whole number above 0, got"),
-        (["--gpu", "H100-SXM", "tiny.toml"], "--gpu is for --plan alone"),
+        (["--gpu", "H100-SXM", "tiny.toml"], "--gpu applies to --plan only"),
         (["--plan", "--gpu", "H1000", "tiny.toml"], "No chip is called 'H1000'"),
         (["tiny.toml", "--data.text", "nothing.txt"], "nothing.txt"),
         (["tiny.toml", "--device", "cuda"], "this machine has no usable GPU"),

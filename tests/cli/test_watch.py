@@ -37,7 +37,7 @@ def test_once_prints_each_step_and_the_summary(capsys: Capture) -> None:
         "step 20: 200.0 ms, MFU 30.0 %\n"
         "train.log: 3 observations, steps 0 to 20\n"
         "  Step time 150.0 ms, the median of 100.0 ms to 200.0 ms.\n"
-        "  MFU 30.0 % as the training counts.\n"
+        "  MFU 30.0 % as the training reports.\n"
     )
 
 

@@ -25,5 +25,5 @@ def attention(B: int, S: int, d: int, L: int) -> int:
 
 
 def fused_attention(B: int, S: int, d: int, L: int) -> int:
-    """Forward and backward: two products, then five, with the scores computed again."""
+    """Forward and backward: two products, then five, with the scores recomputed."""
     return attention(B, S, d, L) * 7 // 2

@@ -75,9 +75,9 @@ def test_a_script_runs_for_real(script: str, sizes: dict[str, int], tmp_path: Pa
 def test_gpt_costs_what_its_formula_says(tmp_path: Path) -> None:
     L, d, S, B, V = GPT["layers"], GPT["width"], GPT["context"], GPT["batch_size"], 256
     weights = L * 12 * d * d + d * V  # qkv 3, projection 1, up 4, down 4; the head
-    found = tally(tmp_path, EXAMPLES / "train_gpt.py", *as_flags(**GPT), "--gpu=H100-SXM")
-    assert found["totals"]["flops_matmul"] == training_flops(weights, L * d, S, B * S)
-    assert found["coverage"]["uncounted"] == []
+    report = tally(tmp_path, EXAMPLES / "train_gpt.py", *as_flags(**GPT), "--gpu=H100-SXM")
+    assert report["totals"]["flops_matmul"] == training_flops(weights, L * d, S, B * S)
+    assert report["coverage"]["uncounted"] == []
 
 
 def test_llama_costs_what_its_formula_says(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_llama_costs_what_its_formula_says(tmp_path: Path) -> None:
     H, K, S, B = LLAMA["heads"], LLAMA["kv_heads"], LLAMA["context"], LLAMA["batch_size"]
     block = 2 * d * d + 2 * d * (d // H * K) + 3 * d * f  # q, output; k, v; gate, up, down
     script = EXAMPLES / "train_llama_hf.py"
-    found = tally(tmp_path, script, *as_flags(**LLAMA), "--gpu=H100-SXM", "--no-checkpointing")
-    assert found["totals"]["flops_matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
-    assert found["coverage"]["uncounted"] == []
+    report = tally(tmp_path, script, *as_flags(**LLAMA), "--gpu=H100-SXM", "--no-checkpointing")
+    assert report["totals"]["flops_matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
+    assert report["coverage"]["uncounted"] == []
 
 
 def training_flops(weights: int, layers_by_width: int, context: int, tokens: int) -> int:
@@ -108,8 +108,8 @@ def test_checkpointing_trades_memory_for_flops(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_read_is_reported(tmp_path: Path) -> None:
     script = EXAMPLES / "train_gpt.py"
-    found = tally(tmp_path, script, *as_flags(**GPT), "--log-every=1", "--gpu=H100-SXM")
-    (placeholder,) = found["placeholders"]
+    report = tally(tmp_path, script, *as_flags(**GPT), "--log-every=1", "--gpu=H100-SXM")
+    (placeholder,) = report["placeholders"]
     line = script.read_text().splitlines()[placeholder["line"] - 1]
     assert "loss.item()" in line
 
@@ -126,11 +126,11 @@ def test_a_rank_of_fsdp_costs_what_its_formula_says(tmp_path: Path) -> None:
     L, d, V = DECODER["layers"], DECODER["width"], DECODER["vocabulary"]
     S, B, ranks = DECODER["context"], DECODER["batch_size"], 4
     sizes = as_flags(**DECODER)
-    found = tally(tmp_path, EXAMPLES / "train_fsdp.py", *sizes, f"--gpu={ranks}xH100-SXM")
+    report = tally(tmp_path, EXAMPLES / "train_fsdp.py", *sizes, f"--gpu={ranks}xH100-SXM")
     block = 12 * d * d
-    assert found["totals"]["flops_matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
+    assert report["totals"]["flops_matmul"] == training_flops(L * block + d * V, L * d, S, B * S)
     elements = L * (block + 2 * d) + 2 * d * V + d
-    assert found["parameters"] == elements
-    assert found["own_parameters"] == elements // ranks
-    assert found["throughput"]["data_parallel_ranks"] == ranks
-    assert found["coverage"]["uncounted"] == []
+    assert report["parameters"] == elements
+    assert report["own_parameters"] == elements // ranks
+    assert report["throughput"]["data_parallel_ranks"] == ranks
+    assert report["coverage"]["uncounted"] == []

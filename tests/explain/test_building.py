@@ -9,7 +9,7 @@ import pytest
 from tests.profiles.kineto_files import BF16, TraceMaker, linear_step
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
-from torchtally.runs.explaining import explained
+from torchtally.runs.explaining import explain
 from torchtally.timing.targets import known_roofline
 from torchtally.trace import Phase, Trace
 from torchtally.views import by
@@ -21,7 +21,7 @@ US = 1e-6
 
 
 def trace_of(tmp_path: Path, made: TraceMaker, gpu: str | None = None, **more: Any) -> Trace:
-    return explained(str(made.write(tmp_path / "trace.json.gz", **more)), gpu)
+    return explain(str(made.write(tmp_path / "trace.json.gz", **more)), gpu)
 
 
 def ledger_of(trace: Trace) -> Ledger:
@@ -63,15 +63,15 @@ def test_a_backward_operator_belongs_to_its_forward_line_and_module(step: Ledger
 
 def test_idle_time_has_its_cause(tmp_path: Path, step: Ledger) -> None:
     assert dict(real_run(step).idle) == {IdleCause.BETWEEN: pytest.approx(70 * US)}
-    made = linear_step()
+    maker = linear_step()
     # The host waits 560..645 for the device, which is done at 710, then launches at 800.
-    made.wait(560, 155)
-    made.operator("aten::mul_", 790, 50, [[8], []], [BF16, "double"], ["", "0.5"])
-    made.kernel("vectorized_elementwise_kernel<4, MulFunctor>", 800, 803, 2)
+    maker.wait(560, 155)
+    maker.operator("aten::mul_", 790, 50, [[8], []], [BF16, "double"], ["", "0.5"])
+    maker.kernel("vectorized_elementwise_kernel<4, MulFunctor>", 800, 803, 2)
     # Nothing waited for: late at 900.
-    made.operator("aten::mul_", 890, 50, [[8], []], [BF16, "double"], ["", "0.5"])
-    made.kernel("vectorized_elementwise_kernel<4, MulFunctor>", 900, 905, 2)
-    idle = dict(real_run(ledger_of(trace_of(tmp_path, made))).idle)
+    maker.operator("aten::mul_", 890, 50, [[8], []], [BF16, "double"], ["", "0.5"])
+    maker.kernel("vectorized_elementwise_kernel<4, MulFunctor>", 900, 905, 2)
+    idle = dict(real_run(ledger_of(trace_of(tmp_path, maker))).idle)
     assert idle == {
         IdleCause.HOST_WAITED: pytest.approx((800 - 710) * US),
         IdleCause.HOST_LATE: pytest.approx((900 - 805) * US),
@@ -110,12 +110,12 @@ def test_memory_is_the_allocators(step: Ledger) -> None:
 
 
 def test_kernels_launched_before_the_profiler_began_are_left_out_and_said(tmp_path: Path) -> None:
-    made = linear_step()
-    made.events.append(
+    maker = linear_step()
+    maker.events.append(
         {"ph": "X", "cat": "kernel", "name": "earlier", "pid": 0, "tid": 7, "ts": 1, "dur": 9,
          "args": {"device": 0, "stream": 7, "correlation": 9999}}
     )  # fmt: skip
-    trace = trace_of(tmp_path, made)
+    trace = trace_of(tmp_path, maker)
     assert trace.measured is not None
     (lost,) = trace.measured.lost
     assert (lost.kernels, lost.duration_ns) == (1, 9000)
@@ -124,11 +124,11 @@ def test_kernels_launched_before_the_profiler_began_are_left_out_and_said(tmp_pa
 
 
 def test_what_is_of_another_library_keeps_its_time_and_is_uncounted(tmp_path: Path) -> None:
-    made = linear_step()
-    made.operator("vllm::unified_attention", 500, 20, [[16, 64]], [BF16])
-    made.kernel("flash_fwd_kernel", 505, 720, 30)
-    made.kernel("triton_poi_fused_add_0", 550, 760, 5)  # in no operator at all
-    ledger = ledger_of(trace_of(tmp_path, made))
+    maker = linear_step()
+    maker.operator("vllm::unified_attention", 500, 20, [[16, 64]], [BF16])
+    maker.kernel("flash_fwd_kernel", 505, 720, 30)
+    maker.kernel("triton_poi_fused_add_0", 550, 760, 5)  # in no operator at all
+    ledger = ledger_of(trace_of(tmp_path, maker))
     assert {each.op for each in ledger.coverage.uncounted} == {
         "vllm.unified_attention", "kernel.triton_poi_fused_add_0",
     }  # fmt: skip
@@ -139,10 +139,10 @@ def test_what_is_of_another_library_keeps_its_time_and_is_uncounted(tmp_path: Pa
 
 
 def test_a_kernel_outside_of_operators_belongs_to_the_optimizer_around_it(tmp_path: Path) -> None:
-    made = linear_step()
-    made.annotation("Optimizer.step#FusedAdam.step", 790, 40)
-    made.kernel("void multi_tensor_apply_kernel<Adam>(int)", 800, 900, 25)
-    ledger = ledger_of(trace_of(tmp_path, made))
+    maker = linear_step()
+    maker.annotation("Optimizer.step#FusedAdam.step", 790, 40)
+    maker.kernel("void multi_tensor_apply_kernel<Adam>(int)", 800, 900, 25)
+    ledger = ledger_of(trace_of(tmp_path, maker))
     (entry,) = (each for each in ledger.reported if "multi_tensor" in each.call.name)
     assert entry.op.phase is Phase.OPTIMIZER
 
@@ -150,38 +150,38 @@ def test_a_kernel_outside_of_operators_belongs_to_the_optimizer_around_it(tmp_pa
 def test_what_could_not_be_made_again_is_said_once_for_each_operator_with_kernels(
     tmp_path: Path,
 ) -> None:
-    made = linear_step()
+    maker = linear_step()
     unfitting = [[4096, 7], [4096, 4096]]
     for at in (760, 770, 780):
-        made.operator("aten::mm", at, 8, unfitting, [BF16, BF16])
+        maker.operator("aten::mm", at, 8, unfitting, [BF16, BF16])
         if at > 760:
-            made.kernel("sm90_xmma_gemm_bf16bf16", at + 1, at + 40, 5)
-    (note,) = (each for each in trace_of(tmp_path, made).notes if "aten::mm" in each.text)
+            maker.kernel("sm90_xmma_gemm_bf16bf16", at + 1, at + 40, 5)
+    (note,) = (each for each in trace_of(tmp_path, maker).notes if "aten::mm" in each.text)
     assert note.count == 2
 
 
 def test_without_shapes_nothing_is_counted_as_zero(tmp_path: Path) -> None:
-    made = linear_step()
-    for event in made.events:
+    maker = linear_step()
+    for event in maker.events:
         for name in ("Input Dims", "Input Strides", "Input type", "Concrete Inputs"):
             event["args"].pop(name, None)
-    ledger = ledger_of(trace_of(tmp_path, made))
+    ledger = ledger_of(trace_of(tmp_path, maker))
     assert ledger.total.kernel_s == pytest.approx(610 * US)
     assert {each.op for each in ledger.coverage.uncounted} == {"aten.mm", "aten.mul_"}
     assert all("not recorded" in each.reason for each in ledger.coverage.uncounted)
 
 
 def test_a_collective_has_its_group_and_payload(tmp_path: Path) -> None:
-    made = linear_step()
-    made.operator("nccl:all_reduce", 500, 20, [[1 << 20]], [BF16])
-    made.kernel(
+    maker = linear_step()
+    maker.operator("nccl:all_reduce", 500, 20, [[1 << 20]], [BF16])
+    maker.kernel(
         "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 505, 600, 150, stream=20,
         **{"Collective name": "allreduce", "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20,
            "Group size": 2, "dtype": "BFloat16", "Process Group Name": "0"},
     )  # fmt: skip
     group = {"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}
     told = {"rank": 0, "world_size": 2, "pg_config": [group]}
-    ledger = ledger_of(trace_of(tmp_path, made, distributedInfo=told))
+    ledger = ledger_of(trace_of(tmp_path, maker, distributedInfo=told))
     (entry,) = (each for each in ledger.reported if each.kind is Kind.COMMUNICATION)
     assert [group.ranks for group in ledger.trace.groups] == [(0, 1)]
     assert ledger.trace.groups[entry.call.literal("group")].description == "default_pg"
@@ -196,8 +196,8 @@ def test_a_rank_that_waits_for_another_is_told_from_one_that_sends(tmp_path: Pat
     """Both ranks' all-reduce ends together: 150 us on the one that came first, 60 on the other."""
     traces = []
     for rank, (start, duration) in enumerate(((720, 150), (810, 60))):
-        made = linear_step()
-        made.kernel(
+        maker = linear_step()
+        maker.kernel(
             "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 505, start, duration,
             stream=20,
             **{"Collective name": "allreduce", "In msg nelems": 1 << 20,
@@ -206,7 +206,7 @@ def test_a_rank_that_waits_for_another_is_told_from_one_that_sends(tmp_path: Pat
         )  # fmt: skip
         group = {"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}
         told = {"rank": rank, "world_size": 2, "pg_config": [group]}
-        traces.append(trace_of(tmp_path, made, distributedInfo=told))
+        traces.append(trace_of(tmp_path, maker, distributedInfo=told))
     first, second = traces
     ledger = account(first, roofline=known_roofline(first.chip), peers=[second])
     ledger.check()
@@ -227,36 +227,36 @@ def test_a_rank_that_waits_for_another_is_told_from_one_that_sends(tmp_path: Pat
 
 
 def test_recomputation_is_told_from_the_backward_pass(tmp_path: Path) -> None:
-    made = linear_step()
+    maker = linear_step()
     matrix = [4096, 4096]
     # Within the engine's node 5: makes a node of its own.
-    made.operator(
+    maker.operator(
         "aten::mm", 180, 15, [matrix, matrix], [BF16, BF16], thread=2,
         **{"Sequence number": 9, "Fwd thread id": 0},
     )  # fmt: skip
-    made.kernel("sm90_xmma_gemm_bf16bf16", 185, 640, 50, thread=2)
-    ledger = ledger_of(trace_of(tmp_path, made))
+    maker.kernel("sm90_xmma_gemm_bf16bf16", 185, 640, 50, thread=2)
+    ledger = ledger_of(trace_of(tmp_path, maker))
     assert ledger.total.flops_recompute == FLOPS
     assert ledger.total.flops_backward == 2 * FLOPS
 
 
 def test_an_unknown_gpu_is_asked_for(tmp_path: Path) -> None:
-    made = TraceMaker({"id": 0, "name": "NVIDIA Imaginary 9000"})
+    maker = TraceMaker({"id": 0, "name": "NVIDIA Imaginary 9000"})
     with pytest.raises(UsageError, match=r"Imaginary 9000.*\n.*--gpu NAME"):
-        trace_of(tmp_path, linear_step(made))
-    assert trace_of(tmp_path, linear_step(made), "A100-SXM").chip.startswith("A100-SXM")
+        trace_of(tmp_path, linear_step(maker))
+    assert trace_of(tmp_path, linear_step(maker), "A100-SXM").chip.startswith("A100-SXM")
 
 
 def test_hostile_shapes_take_no_memory_and_end_no_run(tmp_path: Path) -> None:
-    made = linear_step()
+    maker = linear_step()
     for number, shape in enumerate(([1 << 61], [1 << 31] * 3, [0] * 300, [-1], ["x"], [[[1]]])):
         at = 500 + 10 * number
-        made.operator("aten::relu", at, 5, [[8]], ["float"])
-        made.events[-1]["args"]["Input Dims"] = [shape]
-        made.kernel("k", at + 1, 720 + number, 0.5)
-    made.operator("aten::__class__", 600, 5, [[8]], ["float"])
-    made.operator("aten::os.system", 610, 5, [[8]], ["float"], ["rm -rf /"])
-    ledger = ledger_of(trace_of(tmp_path, made))
+        maker.operator("aten::relu", at, 5, [[8]], ["float"])
+        maker.events[-1]["args"]["Input Dims"] = [shape]
+        maker.kernel("k", at + 1, 720 + number, 0.5)
+    maker.operator("aten::__class__", 600, 5, [[8]], ["float"])
+    maker.operator("aten::os.system", 610, 5, [[8]], ["float"], ["rm -rf /"])
+    ledger = ledger_of(trace_of(tmp_path, maker))
     assert ledger.total.kernel_s == pytest.approx((610 + 3) * US)
 
 
@@ -290,7 +290,7 @@ def test_the_profilers_own_trace_of_a_cpu_training_has_the_flops_of_a_simulated_
     path = tmp_path / "cpu.json"
     with record(path, wait=1, warmup=1, active=2) as step_done:
         train("cpu", step_done, 4)
-    real = ledger_of(explained(str(path)))
+    real = ledger_of(explain(str(path)))
     with recording(HOST, script="train", dispatch="cpu") as made:
         train("cuda", lambda: None, 4)
         simulated = account(made.trace(Ending("exit")))

@@ -26,7 +26,7 @@ def test_two_steps_are_recorded_with_shapes_and_stacks(tmp_path: Path) -> None:
 
 def test_a_loop_that_is_too_short_is_told_how_many_steps_are_needed(tmp_path: Path) -> None:
     with (
-        pytest.raises(UsageError, match="told of 1 steps, and 5 are needed"),
+        pytest.raises(UsageError, match="reported 1 steps, but 5 are needed"),
         record(tmp_path / "t.json") as step_done,
     ):
         step_done()

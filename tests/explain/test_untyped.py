@@ -6,11 +6,11 @@ import pytest
 
 from tests.profiles.nsys_files import GEMM, ExportMaker, linear_step
 from torchtally.errors import UsageError
-from torchtally.explain.untyped import dtype_of, typed
+from torchtally.explain.untyped import dtype_of, with_dtypes
 from torchtally.ledger import Ledger, account
 from torchtally.profiles import Arguments
 from torchtally.profiles.profile import ANY_ARGUMENT, ANY_TENSOR
-from torchtally.runs.explaining import explained
+from torchtally.runs.explaining import explain
 from torchtally.timing.targets import known_roofline
 from torchtally.trace import Phase
 
@@ -20,7 +20,7 @@ BF16 = "c10::BFloat16"
 
 
 def ledger_of(tmp_path: Path, made: ExportMaker, gpu: str | None = None) -> Ledger:
-    trace = explained(str(made.write(tmp_path / "report.sqlite")), gpu)
+    trace = explain(str(made.write(tmp_path / "report.sqlite")), gpu)
     ledger = account(trace, roofline=known_roofline(trace.chip))
     ledger.check()
     return ledger
@@ -45,9 +45,9 @@ def test_a_step_seen_by_nsight_is_accounted(tmp_path: Path) -> None:
 
 
 def test_another_processs_kernels_are_left_out_and_said(tmp_path: Path) -> None:
-    made = linear_step()
-    made.kernel("elsewhere", 20, 30, 100, pid=900)
-    trace = ledger_of(tmp_path, made).trace
+    maker = linear_step()
+    maker.kernel("elsewhere", 20, 30, 100, pid=900)
+    trace = ledger_of(tmp_path, maker).trace
     assert trace.measured is not None
     (lost,) = trace.measured.lost
     assert (lost.reason, lost.kernels) == ("in other processes of the report", 1)
@@ -55,19 +55,19 @@ def test_another_processs_kernels_are_left_out_and_said(tmp_path: Path) -> None:
 
 
 def test_without_ranges_kernels_keep_their_time_and_are_uncounted(tmp_path: Path) -> None:
-    made = ExportMaker()
-    made.kernel(GEMM, 20, 30, 200)
-    ledger = ledger_of(tmp_path, made)
+    maker = ExportMaker()
+    maker.kernel(GEMM, 20, 30, 200)
+    ledger = ledger_of(tmp_path, maker)
     assert ledger.total.kernel_s == pytest.approx(200 * US)
     assert len(ledger.coverage.uncounted) == 1
 
 
 def test_an_unknown_gpu_is_asked_for(tmp_path: Path) -> None:
-    made = linear_step(ExportMaker("NVIDIA Imaginary 9000"))
+    maker = linear_step(ExportMaker("NVIDIA Imaginary 9000"))
     with pytest.raises(UsageError, match=r"Imaginary 9000.*\n.*--gpu NAME"):
-        ledger_of(tmp_path, made)
+        ledger_of(tmp_path, maker)
     (tmp_path / "report.sqlite").unlink()
-    assert ledger_of(tmp_path, made, "A100-SXM").trace.chip.startswith("A100-SXM")
+    assert ledger_of(tmp_path, maker, "A100-SXM").trace.chip.startswith("A100-SXM")
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_kernels_name_their_dtype(kernel: str, dtype: str | None) -> None:
 
 
 def test_a_list_takes_as_many_sizes_as_it_has_tensors() -> None:
-    found = typed("aten::cat", sizes_alone((2, 3), (4, 3), (5, 3), ()), BF16)
-    assert found.shapes == (((2, 3), (4, 3), (5, 3)), ())
-    assert found.types == ("TensorList", "")
+    arguments = with_dtypes("aten::cat", sizes_alone((2, 3), (4, 3), (5, 3), ()), BF16)
+    assert arguments.shapes == (((2, 3), (4, 3), (5, 3)), ())
+    assert arguments.types == ("TensorList", "")
 
 
 def test_lists_of_one_operator_are_equally_long() -> None:
@@ -99,20 +99,22 @@ def test_lists_of_one_operator_are_equally_long() -> None:
     grad_scale, found_inf).
     """
     two = ((8, 8), (8,))
-    found = typed("aten::_fused_adamw_", sizes_alone(*two * 4, (), (), (), *((),) * 9), "float")
-    assert found.shapes is not None
-    assert found.shapes[:6] == (two, two, two, two, (), ((), ()))
-    assert found.types[:6] == ("TensorList",) * 6
+    arguments = with_dtypes(
+        "aten::_fused_adamw_", sizes_alone(*two * 4, (), (), (), *((),) * 9), "float"
+    )
+    assert arguments.shapes is not None
+    assert arguments.shapes[:6] == (two, two, two, two, (), ((), ()))
+    assert arguments.types[:6] == ("TensorList",) * 6
 
 
 def test_indices_masks_and_numbers_are_told_by_their_names() -> None:
-    embedding = typed("aten::embedding", sizes_alone((100, 8), (4, 7), (), (), ()), BF16)
+    embedding = with_dtypes("aten::embedding", sizes_alone((100, 8), (4, 7), (), (), ()), BF16)
     assert embedding.types == (BF16, "long int", "", "", "")
-    masked = typed("aten::masked_fill", sizes_alone((4, 4), (4, 4), ()), BF16)
+    masked = with_dtypes("aten::masked_fill", sizes_alone((4, 4), (4, 4), ()), BF16)
     assert masked.types[:2] == (BF16, "bool")
-    scaled = typed("aten::mul", sizes_alone((4, 4), ()), BF16)
+    scaled = with_dtypes("aten::mul", sizes_alone((4, 4), ()), BF16)
     assert scaled.types == (BF16, "double")
-    loss = typed("aten::mul", sizes_alone((), ()), BF16)
+    loss = with_dtypes("aten::mul", sizes_alone((), ()), BF16)
     assert loss.types == (BF16, BF16)
 
 
@@ -123,11 +125,11 @@ def test_numbers_that_shapes_tell() -> None:
     query, key = (2, 8, 128, 64), (2, 8, 256, 64)
     sizes = (query, query, key, key, query, (2, 8, 128), *((),) * 9)
     name = "aten::_scaled_dot_product_flash_attention_backward"
-    attention = typed(name, sizes_alone(*sizes), BF16)
+    attention = with_dtypes(name, sizes_alone(*sizes), BF16)
     assert attention.values is not None
     assert attention.values[8:10] == ("128", "256")
     assert attention.types[5] == "float"
-    norm = typed("aten::native_layer_norm", sizes_alone((4, 8), (), (8,), (8,), ()), BF16)
+    norm = with_dtypes("aten::native_layer_norm", sizes_alone((4, 8), (), (8,), (8,), ()), BF16)
     assert norm.values == ("", "[8]", "", "", "")
 
 
@@ -137,4 +139,4 @@ def test_what_fits_no_overload_is_left_as_it_is() -> None:
         ("aten::dropout", sizes_alone((2, 3), (4,), ())),
         ("aten::no_such_operator", sizes_alone((2, 3))),
     ):
-        assert typed(name, arguments, BF16) == arguments
+        assert with_dtypes(name, arguments, BF16) == arguments

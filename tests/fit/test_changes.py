@@ -80,16 +80,18 @@ def sharded() -> None:
     ],
 )
 def test_what_ranks_hold_to_share_it(script, worth_it):
-    found = changes_of_ranks(accounted(script, "8xH100-SXM"))
-    assert {text for change in found for text in change.what_ifs} == worth_it
+    changes = changes_of_ranks(accounted(script, "8xH100-SXM"))
+    assert {text for change in changes for text in change.what_ifs} == worth_it
 
 
 def test_candidates_are_the_smallest_change_first():
-    found = candidates(accounted(train), ("--batch_size", "16"))
-    assert [candidate.rank for candidate in found] == sorted(candidate.rank for candidate in found)
-    what_ifs = [text for candidate in found for text in candidate.what_ifs]
+    tried_sizes = candidates(accounted(train), ("--batch_size", "16"))
+    assert [candidate.rank for candidate in tried_sizes] == sorted(
+        candidate.rank for candidate in tried_sizes
+    )
+    what_ifs = [text for candidate in tried_sizes for text in candidate.what_ifs]
     assert {"optimizer=fused", "autocast=bfloat16", "checkpoint=Block"} <= set(what_ifs)
-    assert ("--batch_size", "8") in [candidate.arguments for candidate in found]
+    assert ("--batch_size", "8") in [candidate.arguments for candidate in tried_sizes]
 
 
 @pytest.mark.parametrize(

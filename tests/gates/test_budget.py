@@ -71,11 +71,11 @@ def test_what_is_written_is_read(
         ("other = 1", "expected \\[\\[budget\\]\\] alone"),
         ("budget = 3", "expected \\[\\[budget\\]\\] alone"),
         ("budget = [3]", "a budget must be a table"),
-        ('[[budget]]\nrun = "a"', "needs a text for gpu"),
+        ('[[budget]]\nrun = "a"', "needs a string for gpu"),
         ('[[budget]]\nrun = "a"\ngpu = "g"\npeek = 1', "unknown 'peek'. Did you mean peak"),
         ('[[budget]]\nrun = "a"\ngpu = "g"\npeak = "1GiB"', "peak must be a number"),
         ('[[budget]]\nrun = "a"\ngpu = "g"\ntolerance = "lots"', "is not a fraction"),
-        ('[[budget]]\nrun = "a"\ngpu = "g"\nlimits = ["peak"]', "is no limit"),
+        ('[[budget]]\nrun = "a"\ngpu = "g"\nlimits = ["peak"]', "is not a limit"),
         ('[[budget]]\nrun = "a"\ngpu = "g"\nlimits = "peak"', "limits must be a list"),
     ],
 )
@@ -92,5 +92,5 @@ def test_a_run_without_a_budget_is_refused_before_it_runs(tmp_path: Path) -> Non
     BudgetFile(place, (Budget("a.py", "A100-SXM"),)).save()
     with pytest.raises(UsageError, match=r"no budget for `a\.py` on H100-SXM\. Write it with --up"):
         run_gates([], place, is_update=False, run="a.py", gpu="H100-SXM")
-    with pytest.raises(UsageError, match="--update: which file"):
+    with pytest.raises(UsageError, match="--update needs a file"):
         run_gates([], None, is_update=True, run="a.py", gpu="H100-SXM")

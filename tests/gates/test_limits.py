@@ -20,11 +20,11 @@ from torchtally.units import Unit
 
 def ledger(*, is_timed: bool = True) -> Ledger:
     """One product of 2 x 3 by 3 x 4: 48 FLOPs; storages of 512 bytes, two inputs and the output."""
-    made = TraceBuilder()
-    inputs = made.allocate(24), made.allocate(48)
-    made.run(mm_call(2, 3, 4), inputs, site=site(frame(text="x @ w"), module="net"))
-    made.end_step()
-    return account(made.build(), roofline=Roofline(chip("H100-SXM")) if is_timed else None)
+    builder = TraceBuilder()
+    inputs = builder.allocate(24), builder.allocate(48)
+    builder.run(mm_call(2, 3, 4), inputs, site=site(frame(text="x @ w"), module="net"))
+    builder.end_step()
+    return account(builder.build(), roofline=Roofline(chip("H100-SXM")) if is_timed else None)
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_a_limit(text: str, name: str, relation: str, amount: float) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("peak", "is no limit. These work: 'peak < 24GiB'"),
-        ("peak = 24GiB", "is no limit"),
-        ("peak == 24GiB", "is no limit"),
-        ("1GiB < peak < 24GiB", "is no limit"),
-        ("peak < ", "is no limit"),
-        ("< 24GiB", "is no limit"),
+        ("peak", "is not a limit. These work: 'peak < 24GiB'"),
+        ("peak = 24GiB", "is not a limit"),
+        ("peak == 24GiB", "is not a limit"),
+        ("1GiB < peak < 24GiB", "is not a limit"),
+        ("peak < ", "is not a limit"),
+        ("< 24GiB", "is not a limit"),
         ("peak < 24", "'24' has no unit. These work: 24GiB, 80GB, 512B."),
         ("peak < 24Gib", "is not a size in bytes"),
         ("peak < 200ms", "is not a size in bytes"),
@@ -64,9 +64,9 @@ def test_a_limit(text: str, name: str, relation: str, amount: float) -> None:
         ("step < 200", "is not a length of time"),
         ("peek < 24GiB", "unknown quantity 'peek'. Did you mean peak?"),
         ("mfu > 140%", "is not between 0 and 1"),
-        ("flops < 7 Gib", "is no amount of FLOPs. These work: 6.3T, 10GFLOPs, 3e12"),
+        ("flops < 7 Gib", "is not a number of FLOPs. These work: 6.3T, 10GFLOPs, 3e12"),
         ("parameters < 1.5", "is not a whole number"),
-        ("peak < " + 500 * "9", "is no limit"),
+        ("peak < " + 500 * "9", "is not a limit"),
     ],
 )
 def test_what_is_no_limit(text: str, message: str) -> None:
@@ -123,7 +123,7 @@ def test_what_is_not_counted_leaves_an_upper_limit_undecided() -> None:
     partial = replace(of, coverage=replace(of.coverage, uncounted=(Uncounted("my::op", 1, "no"),)))
     holding, broken = check(partial, parse_limits(["flops < 1K", "flops < 47"]))
     assert (holding.is_decided, holding.holds) == (False, False)
-    assert "at least 48 FLOPs; operators without a rule are not in it: my::op" in sentence(holding)
+    assert "at least 48 FLOPs; operators without a rule are left out: my::op" in sentence(holding)
     assert (broken.is_decided, broken.holds) == (True, False)
 
 
@@ -142,8 +142,8 @@ def test_what_is_not_counted_leaves_an_upper_limit_undecided() -> None:
 )
 def test_what_a_bound_decides(text: str, is_most: bool, is_decided: bool, holds: bool) -> None:
     (limit,) = parse_limits([text])
-    found = Finding(limit, Unit.FLOPS, GaugeReading(10, "some are missing", is_most))
-    assert (found.is_decided, found.holds) == (is_decided, holds)
+    finding = Finding(limit, Unit.FLOPS, GaugeReading(10, "some are missing", is_most))
+    assert (finding.is_decided, finding.holds) == (is_decided, holds)
 
 
 def test_every_gauge_can_be_read() -> None:

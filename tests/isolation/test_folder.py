@@ -34,7 +34,7 @@ def test_a_folder_of_the_users_is_not_touched(tmp_path: Path, content: dict[str,
     folder.mkdir()
     for name, text in content.items():
         (folder / name).write_text(text)
-    with pytest.raises(UsageError, match="not made by tally"):
+    with pytest.raises(UsageError, match="was not created by tally"):
         Overlay(str(folder), str(tmp_path))
     assert {path.name: path.read_text() for path in folder.iterdir()} == content
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.profiles.kineto_files import BF16, TraceMaker, contiguous
 from torchtally.ledger import Ledger, account
-from torchtally.ledger.joining import Joined, beside, joined, with_lines_of
-from torchtally.runs.explaining import explained
+from torchtally.ledger.joining import Joined, beside, join_ledgers, with_lines_of
+from torchtally.runs.explaining import explain
 from torchtally.runs.function import run
 from torchtally.timing.targets import known_roofline
 from torchtally.views.against import (
@@ -42,8 +42,8 @@ def simulated() -> Ledger:
 
 def measured(tmp_path: Path, steps: list[tuple[str, float, float]]) -> Ledger:
     """Operators with a kernel each: (name, idle microseconds before it, its microseconds)."""
-    made = TraceMaker()
-    made.annotation("ProfilerStep#1", 0, 10_000)
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#1", 0, 10_000)
     host = device = 0.0
     for name, idle, duration in steps:
         host = max(host + 4, device + idle - 1 if idle else 0)
@@ -51,12 +51,12 @@ def measured(tmp_path: Path, steps: list[tuple[str, float, float]]) -> Ledger:
         types, values = [BF16, BF16], ["", ""]
         if name in ("aten::add", "aten::sub"):
             shapes, types, values = [*shapes, []], [*types, "Scalar"], ["", "", "1"]
-        made.operator(name, host, 3, shapes, types, values)
+        maker.operator(name, host, 3, shapes, types, values)
         device = max(device + idle, host + 2)
-        made.kernel(f"k_{name[6:]}", host + 1, device, duration)
+        maker.kernel(f"k_{name[6:]}", host + 1, device, duration)
         device += duration
     assert contiguous([N, N]) == [N, 1]
-    trace = explained(str(made.write(tmp_path / "t.json")))
+    trace = explain(str(maker.write(tmp_path / "t.json")))
     return account(trace, roofline=known_roofline("H100-SXM"))
 
 
@@ -119,7 +119,7 @@ def test_construction_before_the_first_common_operator_is_no_part(tmp_path: Path
     assert join.only_predicted == ()
     assert cut.total.seconds < predicted.total.seconds
     cut.check()
-    assert joined(real, predicted).only_predicted != ()
+    assert join_ledgers(real, predicted).only_predicted != ()
 
 
 def test_a_low_clock_slows_products_and_not_memory(tmp_path: Path) -> None:

@@ -43,16 +43,16 @@ MM_WRITTEN = 4 * 2 * 4
 
 def two_steps() -> Trace:
     """Per step: one product forward, two backward (the same call), one unknown operator."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(3, 4), role=Role.PARAMETER)
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(3, 4), role=Role.PARAMETER)
     product = mm_call(2, 3, 4)
     for _ in range(2):
-        out = made.run(product, (weight, weight), site=LAYER)
-        made.run(product, (out, weight), site=LAYER, phase=Phase.BACKWARD)
-        made.run(product, (out, weight), site=LAYER, phase=Phase.BACKWARD)
-        made.run(unknown_call(), (out,), phase=Phase.OPTIMIZER)
-        made.end_step()
-    return made.build()
+        out = builder.run(product, (weight, weight), site=LAYER)
+        builder.run(product, (out, weight), site=LAYER, phase=Phase.BACKWARD)
+        builder.run(product, (out, weight), site=LAYER, phase=Phase.BACKWARD)
+        builder.run(unknown_call(), (out,), phase=Phase.OPTIMIZER)
+        builder.end_step()
+    return builder.build()
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_entries_are_those_of_the_whole_run(ledger: Ledger) -> None:
 
 
 def test_a_run_without_a_step_is_accounted_whole() -> None:
-    made = TraceBuilder()
-    made.run(mm_call(2, 3, 4), (made.allocate(1), 0))
-    found = account(made.build())
+    builder = TraceBuilder()
+    builder.run(mm_call(2, 3, 4), (builder.allocate(1), 0))
+    found = account(builder.build())
     assert "no training step" in found.period
     assert found.total.flops == MM_FLOPS
 
@@ -122,20 +122,20 @@ def test_coverage_lists_what_no_rule_counts(ledger: Ledger) -> None:
 
 
 def test_a_view_is_free() -> None:
-    made = TraceBuilder()
-    base = made.allocate(64)
+    builder = TraceBuilder()
+    base = builder.allocate(64)
     view = Call("aten.t", "default", (spec(4, 4, argument="self"),), (spec(4, 4),))
-    made.run(view, (base,), outputs=(base,))
-    found = account(made.build())
+    builder.run(view, (base,), outputs=(base,))
+    found = account(builder.build())
     assert (found.coverage.free, found.coverage.counted, found.total.bytes) == (1, 0, 0)
 
 
 def test_the_convention_reaches_the_total() -> None:
-    made = TraceBuilder()
-    made.allocate(1)
-    made.run(attention_call(is_causal=True), (0, 0, 0))
-    made.run(attention_call(is_causal=False), (0, 0, 0))
-    trace = made.build()
+    builder = TraceBuilder()
+    builder.allocate(1)
+    builder.run(attention_call(is_causal=True), (0, 0, 0))
+    builder.run(attention_call(is_causal=False), (0, 0, 0))
+    trace = builder.build()
     # each: scores of 4 queries and 4 keys over 8, and as much for the values
     assert account(trace).total.flops == 2 * (2 * 4 * 4 * (8 + 8))
     causal = account(trace, convention=Convention.CAUSAL)
@@ -155,19 +155,19 @@ def broken_rule() -> Iterator[None]:
 
 @pytest.mark.usefixtures("broken_rule")
 def test_a_rule_that_fails_leaves_its_operator_uncounted_and_says_so() -> None:
-    made = TraceBuilder()
-    made.run(unknown_call("mylib.broken"), (made.allocate(1),))
-    (missing,) = account(made.build()).coverage.uncounted
+    builder = TraceBuilder()
+    builder.run(unknown_call("mylib.broken"), (builder.allocate(1),))
+    (missing,) = account(builder.build()).coverage.uncounted
     assert missing.op == "mylib.broken"
     assert missing.reason == "its rule failed: ValueError: not enough values to unpack"
 
 
 def test_what_recomputation_makes_is_not_saved() -> None:
-    made = TraceBuilder()
-    made.allocate(1, Role.PARAMETER)
-    again = made.run(mm_call(2, 3, 4), (0, 0), phase=Phase.RECOMPUTE)
-    made.run(mm_call(2, 3, 4), (again, 0), phase=Phase.BACKWARD)
-    total = account(made.build()).total
+    builder = TraceBuilder()
+    builder.allocate(1, Role.PARAMETER)
+    again = builder.run(mm_call(2, 3, 4), (0, 0), phase=Phase.RECOMPUTE)
+    builder.run(mm_call(2, 3, 4), (again, 0), phase=Phase.BACKWARD)
+    total = account(builder.build()).total
     assert total.bytes_saved == 0
     assert (total.flops_recompute, total.flops_backward) == (MM_FLOPS, MM_FLOPS)
 

@@ -39,31 +39,33 @@ def test_parts_add_up(trace: Trace) -> None:
 
 
 def test_the_hottest_line_is_first() -> None:
-    made = TraceBuilder()
-    weight = made.run(factory_call(64, 64))
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(64, 64))
     for number, size in ((1, 64), (2, 512)):
-        made.run(mm_call(size, 64, 64), (weight, weight), site=site(frame("m.py", number, "x")))
-    (line, so_far), *_ = taken(made.build(), roofline=None).hottest(2)
+        builder.run(mm_call(size, 64, 64), (weight, weight), site=site(frame("m.py", number, "x")))
+    (line, so_far), *_ = taken(builder.build(), roofline=None).hottest(2)
     assert line == Line("m.py", 2, "x", True)
     assert so_far.flops == 2 * 512 * 64 * 64
     assert so_far.kernel_s == 0
 
 
 def test_where_one_line_delegates_lines_are_the_model_s() -> None:
-    made = TraceBuilder()
-    weight = made.run(factory_call(64, 64))
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(64, 64))
     own = frame("train.py", 3, "trainer.train()")
     for number in range(4):
         library = Frame("/lib/site-packages/m.py", number, "Block.forward", "h = mlp(x)", False)
-        made.run(mm_call(64, 64, 64), (weight, weight), site=site(library, own, module="h"))
-    lines = {line.line for line, so_far in taken(made.build()).hottest(9) if line and so_far.flops}
+        builder.run(mm_call(64, 64, 64), (weight, weight), site=site(library, own, module="h"))
+    lines = {
+        line.line for line, so_far in taken(builder.build()).hottest(9) if line and so_far.flops
+    }
     assert lines == {0, 1, 2, 3}
 
 
 def test_placeholders_and_operators_without_a_rule_are_kept() -> None:
-    made = TraceBuilder()
-    made.run(unknown_call("mine"), ())
-    trace, running = made.build(), RunningAccount(None)
+    builder = TraceBuilder()
+    builder.run(unknown_call("mine"), ())
+    trace, running = builder.build(), RunningAccount(None)
     running.take(trace.calls, trace.sites, trace.ops, {(None, "aten.item", "1.0", Use.PRINT): 3})
     assert running.uncounted == 1
     assert [*running.placeholders.values()] == [3]

@@ -46,9 +46,13 @@ def out_of_memory(measurement: Measurement) -> Measurement:
 
 
 def test_the_same_is_within() -> None:
-    found = compared(measurement(), measurement())
-    assert (found.verdict, found.disagreements, found.failure) == (AuditVerdict.WITHIN, (), "")
-    assert found.verdict.value == 0
+    comparison = compared(measurement(), measurement())
+    assert (comparison.verdict, comparison.disagreements, comparison.failure) == (
+        AuditVerdict.WITHIN,
+        (),
+        "",
+    )
+    assert comparison.verdict.value == 0
 
 
 @pytest.mark.parametrize(
@@ -64,9 +68,9 @@ def test_the_same_is_within() -> None:
     ],
 )
 def test_the_limits_of_the_tolerances(allocated: int, reserved: int, verdict: AuditVerdict) -> None:
-    found = compared(measurement(10000, 20000), measurement(allocated, reserved))
-    assert found.verdict is verdict
-    assert bool(found.disagreements) == (verdict is AuditVerdict.OUTSIDE)
+    comparison = compared(measurement(10000, 20000), measurement(allocated, reserved))
+    assert comparison.verdict is verdict
+    assert bool(comparison.disagreements) == (verdict is AuditVerdict.OUTSIDE)
 
 
 def test_out_of_memory_on_one_side_alone_is_outside() -> None:
@@ -82,18 +86,18 @@ def test_out_of_memory_on_one_side_alone_is_outside() -> None:
 
 
 def test_another_number_of_steps_is_outside() -> None:
-    found = compared(measurement(), replace(measurement(), steps=()))
-    assert found.verdict is AuditVerdict.OUTSIDE
-    assert found.disagreements == ("training steps: 1 on the GPU, 0 simulated",)
+    comparison = compared(measurement(), replace(measurement(), steps=()))
+    assert comparison.verdict is AuditVerdict.OUTSIDE
+    assert comparison.disagreements == ("training steps: 1 on the GPU, 0 simulated",)
 
 
 def test_a_script_that_fails_is_no_comparison() -> None:
     failed = replace(measurement(), ending="exception", message="ValueError: x", exit_code=1)
     skipped = failed_measurement("not run", "the script failed on the GPU")
     assert compared(failed, skipped).failure == "On the GPU: ValueError: x"
-    found = compared(measurement(), failed)
-    assert found.failure == "On the simulated GPU, and not on the real one: ValueError: x"
-    assert (found.verdict, found.verdict.value) == (AuditVerdict.FAILED, 2)
+    comparison = compared(measurement(), failed)
+    assert comparison.failure == "On the simulated GPU, and not on the real one: ValueError: x"
+    assert (comparison.verdict, comparison.verdict.value) == (AuditVerdict.FAILED, 2)
     left = replace(measurement(), ending="exit", message="sys.exit(3)", exit_code=3)
     assert compared(left, skipped).failure == "On the GPU: sys.exit(3)"
 
@@ -120,9 +124,9 @@ def test_what_no_line_explains_is_left_over() -> None:
 
 
 def test_categories_sum_to_the_peak() -> None:
-    found = compared(measurement(), measurement(8 * GIB))
-    assert dict(found.held)[Held.PARAMETERS] == Pair(5 * GIB, 4 * GIB)
-    assert sum(pair.measured_bytes for _, pair in found.held) == 10 * GIB
+    comparison = compared(measurement(), measurement(8 * GIB))
+    assert dict(comparison.held)[Held.PARAMETERS] == Pair(5 * GIB, 4 * GIB)
+    assert sum(pair.measured_bytes for _, pair in comparison.held) == 10 * GIB
 
 
 def test_a_ratio_of_nothing_is_none() -> None:
@@ -132,7 +136,7 @@ def test_a_ratio_of_nothing_is_none() -> None:
 
 
 def test_a_measurement_survives_json_and_another_format_is_refused() -> None:
-    found = measurement()
-    assert Measurement.from_json(found.to_json()) == found
+    reading = measurement()
+    assert Measurement.from_json(reading.to_json()) == reading
     with pytest.raises(ValueError, match="format 1, got 2"):
-        Measurement.from_json({**found.to_json(), "format": 2})
+        Measurement.from_json({**reading.to_json(), "format": 2})

@@ -22,20 +22,20 @@ KIB = 1024
 
 def training_step() -> Trace:
     """One layer, 16 x 16 of float32 (1 KiB) everywhere: x @ w, its loss, its backward."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(16, 16), role=Role.PARAMETER, name="weight")  # tick 0
-    batch = made.run(copy_in_call(16, 16), (-1,))  # 1
-    out = made.run(mm_call(16, 16, 16), (batch, weight), site=LAYER)  # 2
-    scratch = made.run(unknown_call("aten.relu"), (out,), site=LAYER, size=KIB)  # 3
-    made.free(scratch)
-    made.run(  # 4
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(16, 16), role=Role.PARAMETER, name="weight")  # tick 0
+    batch = builder.run(copy_in_call(16, 16), (-1,))  # 1
+    out = builder.run(mm_call(16, 16, 16), (batch, weight), site=LAYER)  # 2
+    scratch = builder.run(unknown_call("aten.relu"), (out,), site=LAYER, size=KIB)  # 3
+    builder.free(scratch)
+    builder.run(  # 4
         mm_call(16, 16, 16), (batch, out), site=LAYER, phase=Phase.BACKWARD, role=Role.GRADIENT
     )
-    made.free(out, batch)
-    state = made.run(factory_call(16, 16), phase=Phase.OPTIMIZER, role=Role.OPTIMIZER_STATE)  # 5
+    builder.free(out, batch)
+    state = builder.run(factory_call(16, 16), phase=Phase.OPTIMIZER, role=Role.OPTIMIZER_STATE)  # 5
     assert state == 5
-    made.end_step()
-    return made.build()
+    builder.end_step()
+    return builder.build()
 
 
 def kinds_of(trace: Trace) -> tuple[Category, ...]:
@@ -54,52 +54,52 @@ def test_categories_follow_roles_and_data_flow() -> None:
 
 
 def test_a_buffer_is_one_by_its_role() -> None:
-    made = TraceBuilder()
-    made.run(factory_call(4), role=Role.BUFFER)
-    assert kinds_of(made.build()) == (Category.BUFFERS,)
+    builder = TraceBuilder()
+    builder.run(factory_call(4), role=Role.BUFFER)
+    assert kinds_of(builder.build()) == (Category.BUFFERS,)
 
 
 def test_a_factory_inside_a_module_makes_no_input() -> None:
-    made = TraceBuilder()
-    mask = made.run(factory_call(16, 16), site=LAYER)
-    made.run(mm_call(16, 16, 16), (mask, mask), site=LAYER)
-    made.free(mask)
-    assert kinds_of(made.build())[0] is Category.TEMPORARIES
+    builder = TraceBuilder()
+    mask = builder.run(factory_call(16, 16), site=LAYER)
+    builder.run(mm_call(16, 16, 16), (mask, mask), site=LAYER)
+    builder.free(mask)
+    assert kinds_of(builder.build())[0] is Category.TEMPORARIES
 
 
 def test_what_nobody_reads_is_no_input() -> None:
-    made = TraceBuilder()
-    made.free(made.run(factory_call(16, 16)))
-    assert kinds_of(made.build()) == (Category.TEMPORARIES,)
+    builder = TraceBuilder()
+    builder.free(builder.run(factory_call(16, 16)))
+    assert kinds_of(builder.build()) == (Category.TEMPORARIES,)
 
 
 def test_what_recomputation_makes_for_the_backward_pass_is_activations() -> None:
-    made = TraceBuilder()
-    made.allocate(KIB, Role.PARAMETER)
-    again = made.run(mm_call(16, 16, 16), (0, 0), site=LAYER, phase=Phase.RECOMPUTE)
-    made.run(mm_call(16, 16, 16), (again, 0), site=LAYER, phase=Phase.BACKWARD)
-    assert kinds_of(made.build())[1] is Category.ACTIVATIONS
+    builder = TraceBuilder()
+    builder.allocate(KIB, Role.PARAMETER)
+    again = builder.run(mm_call(16, 16, 16), (0, 0), site=LAYER, phase=Phase.RECOMPUTE)
+    builder.run(mm_call(16, 16, 16), (again, 0), site=LAYER, phase=Phase.BACKWARD)
+    assert kinds_of(builder.build())[1] is Category.ACTIVATIONS
 
 
 def test_what_is_kept_to_make_others_again_is_activations() -> None:
-    made = TraceBuilder()
-    kept = made.run(mm_call(16, 16, 16), (0, 0), site=LAYER)
-    again = made.run(mm_call(16, 16, 16), (kept, kept), site=LAYER, phase=Phase.RECOMPUTE)
-    other = made.run(mm_call(16, 16, 16), (again, again), site=LAYER, phase=Phase.RECOMPUTE)
-    made.run(mm_call(16, 16, 16), (other, other), site=LAYER, phase=Phase.BACKWARD)
-    kinds = kinds_of(made.build())
+    builder = TraceBuilder()
+    kept = builder.run(mm_call(16, 16, 16), (0, 0), site=LAYER)
+    again = builder.run(mm_call(16, 16, 16), (kept, kept), site=LAYER, phase=Phase.RECOMPUTE)
+    other = builder.run(mm_call(16, 16, 16), (again, again), site=LAYER, phase=Phase.RECOMPUTE)
+    builder.run(mm_call(16, 16, 16), (other, other), site=LAYER, phase=Phase.BACKWARD)
+    kinds = kinds_of(builder.build())
     assert kinds[kept] is kinds[other] is Category.ACTIVATIONS
     assert kinds[again] is Category.TEMPORARIES
 
 
 def test_a_forward_pass_cut_off_holds_activations() -> None:
-    made = TraceBuilder()
-    weight = made.run(factory_call(16, 16), role=Role.PARAMETER)
-    out = made.run(mm_call(16, 16, 16), (weight, weight), site=LAYER)
-    gone = made.run(mm_call(16, 16, 16), (weight, out), site=LAYER)
-    made.free(gone)
-    made.run(mm_call(16, 16, 16), (weight, out), site=LAYER)
-    kinds = kinds_of(made.build(ending=Ending("exception", "out of memory")))
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(16, 16), role=Role.PARAMETER)
+    out = builder.run(mm_call(16, 16, 16), (weight, weight), site=LAYER)
+    gone = builder.run(mm_call(16, 16, 16), (weight, out), site=LAYER)
+    builder.free(gone)
+    builder.run(mm_call(16, 16, 16), (weight, out), site=LAYER)
+    kinds = kinds_of(builder.build(ending=Ending("exception", "out of memory")))
     assert kinds[out] is Category.ACTIVATIONS
     assert kinds[gone] is Category.TEMPORARIES
 
@@ -148,11 +148,11 @@ def test_bytes_are_rounded_up_to_512() -> None:
 
 
 def test_the_fullest_of_two_devices_is_shown() -> None:
-    made = TraceBuilder()
-    made.allocate(KIB)
-    made.allocate(3 * KIB)
-    made.storages[1] = replace(made.storages[1], device="cuda:1")
-    trace = made.build()
+    builder = TraceBuilder()
+    builder.allocate(KIB)
+    builder.allocate(3 * KIB)
+    builder.storages[1] = replace(builder.storages[1], device="cuda:1")
+    trace = builder.build()
     assert replay(trace).device == "cuda:1"
     assert replay(trace).peak_bytes == 3 * KIB
     assert replay(trace, "cuda:0").peak_bytes == KIB

@@ -29,22 +29,22 @@ def layers(depth: int = 3, width: int = 4) -> nn.Module:
 
 def test_a_linear_layer() -> None:
     """M = 2 rows, 3 in, 4 out: 2 * M * 3 * 4 FLOPs forward; the input has no gradient."""
-    found = summary(nn.Linear(3, 4, bias=False), "2x3", **AS_IS)
-    assert found.parameters == found.trained_parameters == 3 * 4
-    assert found.flops_forward == found.flops_backward == 2 * 2 * 3 * 4
-    assert found.root.facts.output == ((2, 4),)
-    assert found.inputs == "2x3:float32"
+    model_summary = summary(nn.Linear(3, 4, bias=False), "2x3", **AS_IS)
+    assert model_summary.parameters == model_summary.trained_parameters == 3 * 4
+    assert model_summary.flops_forward == model_summary.flops_backward == 2 * 2 * 3 * 4
+    assert model_summary.root.facts.output == ((2, 4),)
+    assert model_summary.inputs == "2x3:float32"
 
 
 def test_the_parts_sum_to_the_step() -> None:
-    found = summary(layers(), "8x4", **AS_IS)
-    total, parts = found.ledger.total, found.root.total + found.outside
+    model_summary = summary(layers(), "8x4", **AS_IS)
+    total, parts = model_summary.ledger.total, model_summary.root.total + model_summary.outside
     assert parts.flops == total.flops
     assert parts.bytes_saved == total.bytes_saved
     assert parts.count == total.count
-    assert parts.seconds == pytest.approx(found.step_s)
-    assert found.modules["0"].parameters == 4 * 4 + 4
-    assert found.modules["0.0"].total.flops_forward == 2 * 8 * 4 * 4
+    assert parts.seconds == pytest.approx(model_summary.step_s)
+    assert model_summary.modules["0"].parameters == 4 * 4 + 4
+    assert model_summary.modules["0.0"].total.flops_forward == 2 * 8 * 4 * 4
 
 
 def test_tied_weights_count_once() -> None:
@@ -58,10 +58,10 @@ def test_tied_weights_count_once() -> None:
             logits: Tensor = self.head(self.embedding(ids))
             return logits
 
-    found = summary(Tied(), "2x3:int64", **AS_IS)
-    assert found.parameters == 10 * 4
-    assert found.modules["head"].parameters == 0
-    assert found.modules["head"].total.flops_forward == 2 * 6 * 4 * 10
+    model_summary = summary(Tied(), "2x3:int64", **AS_IS)
+    assert model_summary.parameters == 10 * 4
+    assert model_summary.modules["head"].parameters == 0
+    assert model_summary.modules["head"].total.flops_forward == 2 * 6 * 4 * 10
 
 
 def test_the_peak_is_that_of_a_training_loop() -> None:
@@ -77,9 +77,9 @@ def test_the_peak_is_that_of_a_training_loop() -> None:
             optimizer.zero_grad()
 
     ledger = torchtally.account(torchtally.run(train, gpu="H100-SXM"))
-    found = summary(model, "64x256", precision="as-is", loss=lambda output: output.sum())
-    assert found.peak_bytes == ledger.memory.peak_bytes
-    assert found.flops_forward == ledger.total.flops_forward
+    model_summary = summary(model, "64x256", precision="as-is", loss=lambda output: output.sum())
+    assert model_summary.peak_bytes == ledger.memory.peak_bytes
+    assert model_summary.flops_forward == ledger.total.flops_forward
 
 
 def state_bytes(found: ModelSummary) -> int:
@@ -102,9 +102,9 @@ def test_an_optimizer_keeps_nothing_for_what_has_no_gradient() -> None:
             out: Tensor = self.frozen(self.used(x))
             return out
 
-    found = summary(Idle(), "2x16", precision="as-is")
-    assert state_bytes(found) == 2 * 4 * 16 * 16
-    assert found.parameters - found.trained_parameters == 16 * 16 + 16
+    model_summary = summary(Idle(), "2x16", precision="as-is")
+    assert state_bytes(model_summary) == 2 * 4 * 16 * 16
+    assert model_summary.parameters - model_summary.trained_parameters == 16 * 16 + 16
 
 
 def test_precisions() -> None:
@@ -119,25 +119,25 @@ def test_precisions() -> None:
 
 
 def test_a_forward_pass_alone() -> None:
-    found = summary(layers(), "8x4", training=False)
-    assert found.flops_backward == found.bytes_saved == 0
-    assert found.ledger.total.flops_optimizer == 0
-    assert found.flops_forward > 3 * 2 * 8 * 4 * 4
-    assert "flops_backward" not in [column.name for column in found.table().columns]
+    model_summary = summary(layers(), "8x4", training=False)
+    assert model_summary.flops_backward == model_summary.bytes_saved == 0
+    assert model_summary.ledger.total.flops_optimizer == 0
+    assert model_summary.flops_forward > 3 * 2 * 8 * 4 * 4
+    assert "flops_backward" not in [column.name for column in model_summary.table().columns]
 
 
 def test_a_step_without_an_optimizer_has_no_state() -> None:
-    found = summary(nn.Linear(16, 16), "2x16", optimizer=None, precision="as-is")
-    assert state_bytes(found) == 0
-    assert found.flops_backward == 2 * 2 * 16 * 16 + 2 * 16  # and the bias's sum over rows
+    model_summary = summary(nn.Linear(16, 16), "2x16", optimizer=None, precision="as-is")
+    assert state_bytes(model_summary) == 0
+    assert model_summary.flops_backward == 2 * 2 * 16 * 16 + 2 * 16  # and the bias's sum over rows
 
 
 def test_an_optimizer_by_a_function() -> None:
-    found = summary(
+    model_summary = summary(
         nn.Linear(16, 16, bias=False), "2x16", precision="as-is",
         optimizer=lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
     )  # fmt: skip
-    assert state_bytes(found) == 4 * 16 * 16
+    assert state_bytes(model_summary) == 4 * 16 * 16
 
 
 # Nothing is changed ------------------------------------------------------------------------------
@@ -184,12 +184,12 @@ def test_a_model_on_meta_and_on_a_virtual_gpu_costs_the_same() -> None:
 
 def test_a_function_builds_what_this_machine_cannot_hold() -> None:
     """Two matrices of 2**36 numbers: 256 GiB each."""
-    found = summary(
+    model_summary = summary(
         lambda: nn.Sequential(*(nn.Linear(2**18, 2**18, bias=False) for _ in range(2))),
         f"1x{2**18}", precision="as-is", optimizer=None,
     )  # fmt: skip
-    assert found.parameters == 2 * 2**36
-    assert found.fits is False
+    assert model_summary.parameters == 2 * 2**36
+    assert model_summary.fits is False
 
 
 # Errors ------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_a_function_builds_what_this_machine_cannot_hold() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (["4x"], {}, "'4x' is no input. These work: 4x512:int64"),
+        (["4x"], {}, "'4x' is not an input. These work: 4x512:int64"),
         (["4:floot32"], {}, "unknown dtype. Did you mean float32"),
         (["2x4"], {"optimizer": "adamq"}, "unknown optimizer 'adamq'. Did you mean adam"),
         (["2x4"], {"precision": "bf17"}, "unknown precision 'bf17'. Choose one of bf16"),
@@ -232,15 +232,15 @@ def test_a_model_that_cannot_be_copied() -> None:
 
 
 def test_torchscript_is_refused() -> None:
-    with pytest.raises(UsageError, match="give the model it was made from"):
+    with pytest.raises(UsageError, match="give the model it was scripted from"):
         summary(torch.jit.script(nn.Linear(4, 4)), "2x4")
 
 
 def test_a_module_that_keeps_what_it_computed() -> None:
     model = nn.Linear(4, 4)
     model.last = model(torch.rand(2, 4))
-    found = summary(model, "2x4")
-    assert found.parameters == 4 * 4 + 4
+    model_summary = summary(model, "2x4")
+    assert model_summary.parameters == 4 * 4 + 4
     assert model.last.grad_fn is not None
 
 
@@ -254,15 +254,15 @@ def test_lazy_modules_get_their_sizes() -> None:
 
 
 def test_alike_modules_are_one_row_with_their_sum() -> None:
-    found = summary(layers(), "8x4", **AS_IS)
-    table = found.table(depth=1)
+    model_summary = summary(layers(), "8x4", **AS_IS)
+    table = model_summary.table(depth=1)
     names = table.column("module")
     assert names[:3] == ("Sequential", "  (0-2): 3 x Sequential", "  3: Linear")
     assert table.column("parameters")[1] == 3 * (4 * 4 + 4)
     assert table.column("flops_forward")[2] == 2 * 8 * 4 * 2
     assert table.column("output")[:3] == ("8x2", "8x4", "8x2")
-    assert len(found.table(depth=0).rows) == 2  # the model, and what is outside of it
-    assert found.table(None).column("module")[2] == "    0: 3 x Linear"
+    assert len(model_summary.table(depth=0).rows) == 2  # the model, and what is outside of it
+    assert model_summary.table(None).column("module")[2] == "    0: 3 x Linear"
 
 
 def test_modules_that_differ_stay_apart() -> None:
@@ -287,16 +287,18 @@ def test_a_list_is_no_level() -> None:
 
 
 def test_it_is_shown_in_80_columns_and_as_a_document() -> None:
-    found = summary(layers(), "8x4", **AS_IS)
-    text = str(found)
+    model_summary = summary(layers(), "8x4", **AS_IS)
+    text = str(model_summary)
     assert text.startswith("fits H100-SXM: peak ")
     assert "Sequential: 70 parameters, called with 8x4:float32\n" in text  # 3 * 20 + 10
     assert max(map(len, text.splitlines())) <= 80
-    assert "<table>" in found._repr_html_()
-    assert repr(found).startswith("<ModelSummary of Sequential on H100-SXM: 70 parameters, ")
-    document = json.loads(render(model_report(found), "json", Look()))
+    assert "<table>" in model_summary._repr_html_()
+    assert repr(model_summary).startswith(
+        "<ModelSummary of Sequential on H100-SXM: 70 parameters, "
+    )
+    document = json.loads(render(model_report(model_summary), "json", Look()))
     assert document["parameters"] == 70
     assert [module["module"] for module in document["modules"]] == [
         "", "0", "0.0", "0.1", "1", "1.0", "1.1", "2", "2.0", "2.1", "3",
     ]  # fmt: skip
-    assert document["flops_forward"] == found.flops_forward
+    assert document["flops_forward"] == model_summary.flops_forward

@@ -11,7 +11,7 @@ from torchtally.watch.expectation import ExpectedStep
 VOCABULARY, TOKENS, BATCH = 31, 8, 2
 GPU = "H100-SXM"
 CPU_STEP = ExpectedStep(file="a test", chip="CPU", step_s=1e9, mfu=0.5, peak_bytes=2**20)
-"""Of the device at hand, and so slow that every step parts from it."""
+"""Of this machine's device, and so slow that every step parts from it."""
 
 
 def predicted(**changes: Any) -> StepPrediction:

@@ -70,10 +70,10 @@ def test_the_trainer_logs_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [record["step"] for record in logs] == [4, 8]
     assert all(record.keys() >= BOTH for record in logs)
     assert "tally/step_s" not in trainer.state.log_history[-1]  # of the whole training
-    found = scalars(tmp_path / "events")
+    logged = scalars(tmp_path / "events")
     for name in ("loss", *BOTH):
-        assert [step for step, _ in found[f"train/{name}"]] == [4, 8]
-    assert found["train/tally/peak_bytes_predicted"][0][1] == 3 * 512
+        assert [step for step, _ in logged[f"train/{name}"]] == [4, 8]
+    assert logged["train/tally/peak_bytes_predicted"][0][1] == 3 * 512
 
 
 def test_behind_the_trackers_only_the_history_has_both(
@@ -173,10 +173,10 @@ def test_lightning_logs_both(tmp_path: Path) -> None:
     """Steps, not batches, in its own TensorBoard."""
     callback = torchtally.LightningTallyCallback(trace(tmp_path))
     fit(tmp_path, callback, lightning_module(), accumulate_grad_batches=2)
-    found = scalars(tmp_path / "events")
+    logged = scalars(tmp_path / "events")
     for name in BOTH:
-        assert [step for step, _ in found[name]] == [4, 8]
-    assert "loss" in found
+        assert [step for step, _ in logged[name]] == [4, 8]
+    assert "loss" in logged
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -224,9 +224,9 @@ def test_a_module_that_optimizes_by_itself_is_measured_alone(
     module.automatic_optimization = False
     fit(tmp_path, torchtally.LightningTallyCallback(gpu=GPU), module)
     assert "not predicted: the module optimizes by itself" in capsys.readouterr().err
-    found = scalars(tmp_path / "events")
-    assert [step for step, _ in found["tally/step_s"]] == [4, 8]
-    assert "tally/step_s_predicted" not in found
+    logged = scalars(tmp_path / "events")
+    assert [step for step, _ in logged["tally/step_s"]] == [4, 8]
+    assert "tally/step_s_predicted" not in logged
 
 
 # accelerate ---------------------------------------------------------------------------------------
@@ -254,9 +254,9 @@ def test_accelerate_logs_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for monitor in monitors:
         monitor.close()
     accelerator.end_training()
-    found = scalars(tmp_path)
+    logged = scalars(tmp_path)
     for name in BOTH:
-        assert [step for step, _ in found[name]] == [2, 4]
+        assert [step for step, _ in logged[name]] == [2, 4]
     assert monitors[0].prediction is not None
     assert "not predicted" not in capsys.readouterr().err
 
@@ -275,8 +275,8 @@ def test_a_summary_writer_gets_both(tmp_path: Path) -> None:
 
     with SummaryWriter(str(tmp_path / "events")) as writer:
         log_steps(writer, tmp_path)
-    found = scalars(tmp_path / "events")
-    assert all([step for step, _ in found[name]] == [2, 4] for name in BOTH)
+    logged = scalars(tmp_path / "events")
+    assert all([step for step, _ in logged[name]] == [2, 4] for name in BOTH)
 
 
 def records_of(file: Path) -> Iterator[bytes]:

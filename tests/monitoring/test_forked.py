@@ -40,7 +40,7 @@ def test_a_failure_is_raised_here(error: Exception, text: str) -> None:
 
 def test_a_child_that_is_killed() -> None:
     call = ForkedCall(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(TallyError, match="ended with signal 9 and without an answer"):
+    with pytest.raises(TallyError, match="ended with signal 9 and returned no result"):
         call.answer(60)
 
 

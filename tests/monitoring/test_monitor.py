@@ -273,10 +273,10 @@ def test_arguments_that_mean_nothing(tmp_path: Path) -> None:
 
 
 def test_predictions_of_objects() -> None:
-    made = TraceBuilder()
-    made.run(mm_call(2, 3, 4), (made.allocate(24), made.allocate(48)))
-    made.end_step()
-    trace = made.build(script="train.py")
+    builder = TraceBuilder()
+    builder.run(mm_call(2, 3, 4), (builder.allocate(24), builder.allocate(48)))
+    builder.end_step()
+    trace = builder.build(script="train.py")
     ledger = torchtally.account(trace, roofline=torchtally.roofline(GPU))
     by_trace, by_ledger = (torchtally.monitor(of).prediction for of in (trace, ledger))
     assert by_trace is not None

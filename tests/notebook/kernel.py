@@ -50,8 +50,8 @@ class Notebook:
     """Cells, and the client that executes them in a new kernel. One that fails stops no other."""
 
     def __init__(self, sources: Sequence[str], folder: Path) -> None:
-        made = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
-        self.client = client_of(made, folder, allow_errors=True)
+        notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+        self.client = client_of(notebook, folder, allow_errors=True)
 
     @property
     def cells(self) -> list[Cell]:

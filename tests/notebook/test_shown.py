@@ -143,14 +143,14 @@ def test_a_page_is_a_frame_whose_scripts_reach_nothing(tmp_path: Path) -> None:
 
 def test_the_page_of_a_cell_has_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchtally.notebook.page import cell_texts
-    from torchtally.tracer.texts import compiled
+    from torchtally.tracer.texts import compile_text
 
-    compiled("\nx @ w\n", "cell [7]")
-    made = TraceBuilder()
-    made.run(mm_call(2, 3, 4), (made.allocate(24), made.allocate(48)),
+    compile_text("\nx @ w\n", "cell [7]")
+    builder = TraceBuilder()
+    builder.run(mm_call(2, 3, 4), (builder.allocate(24), builder.allocate(48)),
              site=site(frame(file="/work/cell [7]", line=2, text="x @ w")))  # fmt: skip
-    made.end_step()
-    assert cell_texts(account(made.build())) == {"/work/cell [7]": "\nx @ w\n"}
+    builder.end_step()
+    assert cell_texts(account(builder.build())) == {"/work/cell [7]": "\nx @ w\n"}
 
 
 @pytest.mark.parametrize(

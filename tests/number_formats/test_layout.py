@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchtally.number_formats import FORMATS, FloatLayout, IntegerLayout, RoundingOutcome
-from torchtally.number_formats.layout import drawn, exponent_of
+from torchtally.number_formats.layout import bits_text, exponent_of
 
 OF_TORCH = {
     "fp64": (torch.float64, torch.int64),
@@ -197,8 +197,8 @@ def test_whole_numbers_round_to_even_and_saturate() -> None:
 
 
 def test_bits_are_drawn_in_groups() -> None:
-    assert drawn(0b0_01111_1000000000, (1, 5, 10)) == "0 01111 1000000000"
-    assert drawn(5, (4,)) == "0101"
+    assert bits_text(0b0_01111_1000000000, (1, 5, 10)) == "0 01111 1000000000"
+    assert bits_text(5, (4,)) == "0101"
 
 
 @given(st.fractions(min_value=Fraction(1, 10**40), max_value=10**40))

@@ -87,17 +87,17 @@ def test_a_layer_as_published(
         model, b, s, recipe("megatron"), recompute=how, tensor=t,
         is_sequence_parallel=is_parallel, **MEGATRON,
     )  # fmt: skip
-    found = layer_activation_bytes(at, model.kinds[0])
-    assert found.value == table_2(s, b, h, a, t, is_parallel, how)
+    layer_bytes = layer_activation_bytes(at, model.kinds[0])
+    assert layer_bytes.value == table_2(s, b, h, a, t, is_parallel, how)
 
 
 def test_their_layer_without_anything_shared() -> None:
     """34 * 2048 * 12288 + 5 * 96 * 2048 * 2048 bytes: 2.9 GB for each of GPT-3's layers."""
     model = korthikanti(12288, 96)
-    found = layer_activation_bytes(
+    layer_bytes = layer_activation_bytes(
         setting_of(model, 1, 2048, recipe("megatron"), **MEGATRON), model.kinds[0]
     )
-    assert found.value == 34 * 2048 * 12288 + 5 * 96 * 2048 * 2048 == 2868903936
+    assert layer_bytes.value == 34 * 2048 * 12288 + 5 * 96 * 2048 * 2048 == 2868903936
 
 
 @pytest.mark.parametrize("t", [1, 8])
@@ -117,8 +117,8 @@ def test_outside_the_layers_as_published(t: int) -> None:
 @pytest.mark.parametrize(("p", "m", "factor"), [(1, 1, 1.0), (8, 1, 1.0), (8, 4, 1 + 7 / 32)])
 def test_a_pipelines_first_stage_as_published(p: int, m: int, factor: float) -> None:
     """Section 4.2.3: that of all L layers, times 1 + (p - 1) / (p m) where they are interleaved."""
-    found = first_stage_activation_bytes(32_000, 96, p, chunks=m)
-    assert found.value == 32_000 * 96 * factor
+    stage_bytes = first_stage_activation_bytes(32_000, 96, p, chunks=m)
+    assert stage_bytes.value == 32_000 * 96 * factor
 
 
 # By hand ------------------------------------------------------------------------------------------
@@ -136,9 +136,11 @@ def llama(*, heads: int = 8, kv_heads: int = 2, inner: int = 224, **more: Any) -
 
 def of_layer(model: Model, how: str, **options: Any) -> int:
     """Bytes a token of one layer, by 4 sequences of 32."""
-    found = layer_activation_bytes(setting_of(model, 4, 32, recipe(how), **options), model.kinds[0])
-    assert found.value % 128 in (0, 16), "16 bytes of a random state, the rest by token"
-    return int(found.value) // 128
+    layer_bytes = layer_activation_bytes(
+        setting_of(model, 4, 32, recipe(how), **options), model.kinds[0]
+    )
+    assert layer_bytes.value % 128 in (0, 16), "16 bytes of a random state, the rest by token"
+    return int(layer_bytes.value) // 128
 
 
 def test_a_llama_layer_in_bfloat16() -> None:
@@ -192,8 +194,8 @@ def test_selectively_made_again_attention_keeps_what_a_fused_kernel_keeps() -> N
 
 def test_a_fused_layer_keeps_inputs_alone() -> None:
     """2 d for each norm's input and result; no activation of the gate."""
-    found = of_layer(llama(), "megatron", implementation=Implementation.FUSED)
-    assert found == 8 * 64 + 2 * (8 + 2 + 2) * 8 + 2 * 64 + 4 * 8 + 2 * 3 * 224
+    layer_weights = of_layer(llama(), "megatron", implementation=Implementation.FUSED)
+    assert layer_weights == 8 * 64 + 2 * (8 + 2 + 2) * 8 + 2 * 64 + 4 * 8 + 2 * 3 * 224
 
 
 def test_a_mask_for_a_window_is_kept_and_repeats_keys() -> None:
@@ -231,19 +233,21 @@ def test_experts_keep_a_row_for_every_choice() -> None:
 
 def test_full_recomputation_keeps_inputs_and_works_on_one_layer() -> None:
     model = llama()
-    found = activations(model, 4, 32, recipe("bf16"), recompute=Recompute.FULL)
-    assert found.layers[0].value == 3 * 128 * 64 * 2
-    assert found.working.value == 128 * of_layer(model, "bf16") + 16
-    kept = found.embedding.value + found.layers[0].value
-    assert found.total.value == kept + max(found.head.value, found.working.value)
+    kept_tensors = activations(model, 4, 32, recipe("bf16"), recompute=Recompute.FULL)
+    assert kept_tensors.layers[0].value == 3 * 128 * 64 * 2
+    assert kept_tensors.working.value == 128 * of_layer(model, "bf16") + 16
+    kept = kept_tensors.embedding.value + kept_tensors.layers[0].value
+    assert kept_tensors.total.value == kept + max(
+        kept_tensors.head.value, kept_tensors.working.value
+    )
 
 
 def test_an_input_that_is_kept_anyway_is_not_made_again() -> None:
     """In float32 a layer's input is its first norm's; in bfloat16 that has a copy of its own."""
-    found = working_activation_bytes(
+    working_bytes = working_activation_bytes(
         setting_of(llama(), 4, 32, recipe("fp32"), recompute=Recompute.FULL)
     )
-    assert found.value == 128 * (of_layer(llama(), "fp32") - 4 * 64)
+    assert working_bytes.value == 128 * (of_layer(llama(), "fp32") - 4 * 64)
 
 
 def test_autocast_holds_casts_of_all_layers_until_the_forward_pass_is_over() -> None:

@@ -29,10 +29,10 @@ def test_an_adapter_of_queries() -> None:
     model = small()
     adapter = adapter_of(model, 1, ["q"])
     assert sum(weight.elements for weight in adapter_weights(model, adapter)) == 16
-    found = adapted_flops(model, adapter, 3)
-    same(found.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 16)
-    same(found.backward, 2 * (320 - 48) + 80 + 2 * 96 + 4 * 16 - 2 * 4)
-    same(found.total, 848 + 872)
+    token_flops = adapted_flops(model, adapter, 3)
+    same(token_flops.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 16)
+    same(token_flops.backward, 2 * (320 - 48) + 80 + 2 * 96 + 4 * 16 - 2 * 4)
+    same(token_flops.total, 848 + 872)
     same(
         adapted_flops(model, adapter, 3, is_recomputed=True).backward,
         2 * 320 + 80 + 2 * 96 + 4 * 16,
@@ -43,9 +43,9 @@ def test_dora_runs_its_targets_again() -> None:
     """By dropped inputs, 2 layers * 4 * 4 weights of q; and B A of each: 2 * 4 * (4 + 4)."""
     model = small()
     adapter = adapter_of(model, 1, ["q"], dropout=0.1, has_magnitude=True)
-    found = adapted_flops(model, adapter, 3)
-    same(found.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 32 + 2 * 16)
-    same(found.each_pass, 2 * 2 * 4 * (4 + 4))
+    token_flops = adapted_flops(model, adapter, 3)
+    same(token_flops.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 32 + 2 * 16)
+    same(token_flops.each_pass, 2 * 2 * 4 * (4 + 4))
 
 
 def test_an_adapter_at_the_end_of_a_layer() -> None:
@@ -53,8 +53,8 @@ def test_an_adapter_at_the_end_of_a_layer() -> None:
     its scores, 48, neither.
     """
     model = small()
-    found = adapted_flops(model, adapter_of(model, 1, ["down"]), 3)
-    same(found.backward, 2 * (320 - 160) + 80 + 2 * (96 - 48) + 4 * 24 - 2 * 8)
+    token_flops = adapted_flops(model, adapter_of(model, 1, ["down"]), 3)
+    same(token_flops.backward, 2 * (320 - 160) + 80 + 2 * (96 - 48) + 4 * 24 - 2 * 8)
 
 
 def test_adapters_beside_a_recurrence() -> None:

@@ -165,10 +165,10 @@ def test_optimizer_state() -> None:
         "muon": 2 * 4 * 30 * 20 + 2 * 4 * 7,
         "adamw-8bit": 2 * 2 * 4 * 30 * 20 + 2 * 4 * 7,  # too small to be quantised
     }.items():
-        same(optimizers.state_bytes(optimizers.optimizer(name), matrices, 4), expected)
+        same(optimizers.optimizer_state_bytes(optimizers.optimizer(name), matrices, 4), expected)
     large = [Weight("matrix", Group.ATTENTION, (100, 256))]
     same(
-        optimizers.state_bytes(optimizers.optimizer("adamw-8bit"), large, 4),
+        optimizers.optimizer_state_bytes(optimizers.optimizer("adamw-8bit"), large, 4),
         2 * (100 * 256 + 4 * 100),
     )
 

@@ -210,16 +210,16 @@ def read_or_refuse(folder: Path, content: bytes) -> Checkpoint | None:
 @QUICK
 @given(HEADERS, st.integers(0, 40))
 def test_hostile_headers(tmp_path: Path, header: Header, data_bytes: int) -> None:
-    found = read_or_refuse(tmp_path, packed(header, data_bytes))
-    assert found is None or found.data_bytes == data_bytes
+    checkpoint = read_or_refuse(tmp_path, packed(header, data_bytes))
+    assert checkpoint is None or checkpoint.data_bytes == data_bytes
 
 
 @QUICK
 @given(st.binary(max_size=64))
 def test_hostile_bytes(tmp_path: Path, content: bytes) -> None:
     for damaged in (content, packed(b"{" + content)):
-        found = read_or_refuse(tmp_path, damaged)
-        assert found is None or found.data_bytes <= len(damaged)
+        checkpoint = read_or_refuse(tmp_path, damaged)
+        assert checkpoint is None or checkpoint.data_bytes <= len(damaged)
 
 
 @QUICK
@@ -229,8 +229,8 @@ def test_one_byte_changed(tmp_path: Path, at: int, value: int) -> None:
         packed(ONE | {"b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]}}, 32)
     )
     content[at % len(content)] = value
-    found = read_or_refuse(tmp_path, bytes(content))
-    assert found is None or found.data_bytes == 32
+    checkpoint = read_or_refuse(tmp_path, bytes(content))
+    assert checkpoint is None or checkpoint.data_bytes == 32
 
 
 @QUICK
@@ -252,11 +252,11 @@ def test_whatever_is_well_formed_is_read_whole(
         size = torch.Size(shape).numel() * DTYPES[dtype][1] // 8
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
-    found = read(tmp_path, packed(header, at))
-    assert {tensor.name: list(tensor.shape) for tensor in found.tensors} == {
+    calibration = read(tmp_path, packed(header, at))
+    assert {tensor.name: list(tensor.shape) for tensor in calibration.tensors} == {
         name: shape for name, (_, shape) in tensors.items()
     }
-    assert found.data_bytes == at
+    assert calibration.data_bytes == at
 
 
 # Shards.
@@ -328,7 +328,7 @@ def test_weights_without_a_config_say_how_many_and_not_how(tmp_path: Path) -> No
     save_file({"a": torch.zeros(2, 3)}, tmp_path / "model.safetensors")
     for path in (tmp_path, tmp_path / "model.safetensors"):
         with pytest.raises(
-            UsageError, match=r"holds 6 of float32, but not their arrangement"
+            UsageError, match=r"holds 6 of float32, but not the architecture"
         ) as caught:
             model(str(path))
         assert "--parameters 6" in str(caught.value)
@@ -337,18 +337,18 @@ def test_weights_without_a_config_say_how_many_and_not_how(tmp_path: Path) -> No
 def test_a_config_beside_weights_gives_the_shape(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     path = shards(tmp_path)
-    found = model(str(tmp_path))
-    assert found.width == 48
-    assert found.notes[0].startswith(
+    shape = model(str(tmp_path))
+    assert shape.width == 48
+    assert shape.notes[0].startswith(
         "the weights beside it hold 6 of float32, 4 of bfloat16; its shape has "
     )
-    assert model(str(path)) == found
+    assert model(str(path)) == shape
 
 
 def test_weights_that_transformers_saved_are_as_many_as_counted(tmp_path: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained(tmp_path)
-    found = model(str(tmp_path))
+    shape = model(str(tmp_path))
     counted = read_checkpoint(tmp_path).parameters
-    assert found.notes == (f"the weights beside it hold {counted} of float32",)
+    assert shape.notes == (f"the weights beside it hold {counted} of float32",)

@@ -82,7 +82,7 @@ def test_another_head_is_named() -> None:
         ({"is_encoder_decoder": True}, "encoder-decoder models are not supported"),
         ({"model_type": "gpt_oss"}, "num_local_experts or num_experts: is missing"),
         ({"model_type": "gemma2", "layer_types": ["linear"] * 3}, "layer_types: expected one of"),
-        ({"model_type": "gemma2", "layer_types": []}, "names 0 layers where there are 3"),
+        ({"model_type": "gemma2", "layer_types": []}, "expected 3 entries, one per layer, found 0"),
         ({"model_type": "gemma2", "layer_types": "full"}, "layer_types: expected a list"),
         ({"model_type": "qwen2_moe", "mlp_only_layers": [9]}, "expected layers from 0 to 2"),
         ({"model_type": "llava", "text_config": 3}, "text_config: expected a table, found 3"),
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_named(change: Keys, message: str) -> None:
 
 def test_more_experts_chosen_than_there_are() -> None:
     values = MIXTRAL | {"model_type": "mixtral", "num_experts_per_tok": 9}
-    assert "9 of 5 cannot be chosen" in error_of(values)
+    assert "9 of 5 experts per token is impossible" in error_of(values)
 
 
 def test_what_is_not_built_is_left_out_by_name() -> None:

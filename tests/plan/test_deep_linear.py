@@ -21,18 +21,18 @@ RECIPE = st.sampled_from(list(RECIPES.values()))
 
 def test_a_training_in_float32_with_adagrad() -> None:
     """P = 128*128*2 + 128 = 32896; 4 * (3 * 32896 + 8*128*2) bytes."""
-    found = deep_linear_memory(128, 2, 8, recipe("fp32"), optimizer("adagrad"))
+    states = deep_linear_memory(128, 2, 8, recipe("fp32"), optimizer("adagrad"))
     assert deep_linear_parameters(128, 2).value == 32896
-    assert found.activations.value == 4 * 8 * 128 * 2
-    assert found.total.value == 4 * (3 * 32896 + 2048) == 402944
+    assert states.activations.value == 4 * 8 * 128 * 2
+    assert states.total.value == 4 * (3 * 32896 + 2048) == 402944
 
 
 @given(width=SIZE, layers=LAYERS, batch=SIZE)
 def test_the_training_total(width: int, layers: int, batch: int) -> None:
     """4 * (P + B*D*L + P + P)."""
-    found = deep_linear_memory(width, layers, batch, recipe("fp32"), optimizer("adagrad"))
+    states = deep_linear_memory(width, layers, batch, recipe("fp32"), optimizer("adagrad"))
     P = width * width * layers + width
-    assert found.total.value == 4 * (P + batch * width * layers + P + P)
+    assert states.total.value == 4 * (P + batch * width * layers + P + P)
 
 
 @given(width=SIZE, layers=LAYERS)
@@ -70,13 +70,13 @@ def test_more_of_anything_keeps_no_less(width: int, layers: int, batch: int, how
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_optimizer_has_its_state(name: str) -> None:
-    found = deep_linear_memory(64, 3, 8, recipe("fp32"), optimizer(name))
-    assert found.total.value == found.states.total.value + found.activations.value
+    states = deep_linear_memory(64, 3, 8, recipe("fp32"), optimizer(name))
+    assert states.total.value == states.states.total.value + states.activations.value
 
 
 def test_autocast_keeps_casts() -> None:
     """B = 4, D = 8, L = 3, 2 bytes each: results 4*8*3, the batch 4*8, two matrices and the last
     vector, whose inputs need gradients: 2*64 + 8.
     """
-    found = deep_linear_activation_bytes(8, 3, 4, recipe("amp"))
-    assert found.value == 2 * (96 + 32 + 136)
+    layer_bytes = deep_linear_activation_bytes(8, 3, 4, recipe("amp"))
+    assert layer_bytes.value == 2 * (96 + 32 + 136)

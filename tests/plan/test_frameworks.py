@@ -49,13 +49,13 @@ def test_what_is_written_is_read_again(framework: str, name: str, tmp_path: Path
     layout = LAYOUTS[name]
     place = tmp_path / f"layout{SUFFIXES[framework]}"
     place.write_text(FRAMEWORKS[framework].written(layout, LLAMA))
-    found = configuration(str(place), LLAMA.model.layers)
-    batch = found.batch or layout.global_batch
+    layout_file = configuration(str(place), LLAMA.model.layers)
+    batch = layout_file.batch or layout.global_batch
     # accelerate leaves the batch to the script, and replicates what DeepSpeed's file does not say.
     base = Layout(micro_batch=layout.micro_batch) if framework == "accelerate" else Layout()
-    read = parse_layout(found.words, CHIPS, batch, base)
+    read = parse_layout(layout_file.words, CHIPS, batch, base)
     if framework == "deepspeed":
-        layout = parse_layout(found.words, CHIPS, layout.global_batch, Layout())
+        layout = parse_layout(layout_file.words, CHIPS, layout.global_batch, Layout())
     assert read == layout
 
 
@@ -75,8 +75,8 @@ def test_experts_across_tensor_parallelism_are_written_and_read(
     for layout in (across, replace(across, expert=8, expert_tensor=None)):
         assert FRAMEWORKS[framework].is_its(layout)
         place.write_text(FRAMEWORKS[framework].written(layout, MIXTURE))
-        found = configuration(str(place), MIXTURE.model.layers)
-        assert parse_layout(found.words, 64, layout.global_batch, Layout()) == layout
+        layout_file = configuration(str(place), MIXTURE.model.layers)
+        assert parse_layout(layout_file.words, 64, layout.global_batch, Layout()) == layout
     assert FRAMEWORKS[framework].is_its(replace(across, expert_tensor=2)) is (
         framework == "megatron"
     )
@@ -101,8 +101,8 @@ def test_stages_that_do_not_divide_are_megatrons_layout(tmp_path: Path) -> None:
 
 def test_megatron_splits_experts_as_all_else_unless_told(tmp_path: Path) -> None:
     text = "--tensor-model-parallel-size 4 --sequence-parallel --expert-model-parallel-size 8"
-    found = configuration(written(tmp_path, "train.sh", text), 32)
-    assert found.words == "tp 4, ep 8, etp 4, sp, ddp"
+    layout_file = configuration(written(tmp_path, "train.sh", text), 32)
+    assert layout_file.words == "tp 4, ep 8, etp 4, sp, ddp"
 
 
 def test_what_a_framework_has() -> None:
@@ -142,19 +142,19 @@ def written(tmp_path: Path, name: str, text: str) -> str:
 
 
 def test_a_script_that_starts_megatron(tmp_path: Path) -> None:
-    found = configuration(written(tmp_path, "train.sh", MEGATRON), 32)
-    assert found.framework == "Megatron-LM"
-    assert found.words == "tp 2, pp 4x2, sp, zero-1, mb 1, full"
-    assert found.batch == 256
+    layout_file = configuration(written(tmp_path, "train.sh", MEGATRON), 32)
+    assert layout_file.framework == "Megatron-LM"
+    assert layout_file.words == "tp 2, pp 4x2, sp, zero-1, mb 1, full"
+    assert layout_file.batch == 256
 
 
 def test_torchtitans_own_defaults(tmp_path: Path) -> None:
     text = "[parallelism]\ntensor_parallel_degree = 4\n[training]\nlocal_batch_size = 2\n"
-    found = configuration(written(tmp_path, "llama.toml", text), 32)
-    assert found.words == "tp 4, sp, mb 2, zero-3, op"
-    assert found.batch is None
+    layout_file = configuration(written(tmp_path, "llama.toml", text), 32)
+    assert layout_file.words == "tp 4, sp, mb 2, zero-3, op"
+    assert layout_file.batch is None
     text += '[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "2"\n'
-    with pytest.raises(UsageError, match="selective_ac_option '2' is not among those that plans"):
+    with pytest.raises(UsageError, match="selective_ac_option '2' is not supported"):
         configuration(written(tmp_path, "every_second.toml", text), 32)
 
 
@@ -185,14 +185,14 @@ def test_accelerate_itself_takes_what_is_written(tmp_path: Path) -> None:
     [
         ("a.toml", "x = [", "a.toml: not TOML"),
         ("a.json", "{", "a.json: not JSON"),
-        ("a.json", "[]", "no keys with values"),
-        ("a.json", "{}", "no layout is in it"),
+        ("a.json", "[]", "no key with a value"),
+        ("a.json", "{}", "no layout found"),
         ("a.json", '{"zero_optimization": {"stage": 7}}', "stage is 0 to 3, got 7"),
         ("a.yaml", "a: [", "a.yaml: not YAML"),
-        ("a.yaml", "a: 1", "no layout is in it"),
+        ("a.yaml", "a: 1", "no layout found"),
         ("a.yaml", "distributed_type: DEEPSPEED", "leaves the layout to DeepSpeed"),
-        ("a.sh", "echo", "no argument of Megatron-LM's"),
-        ("a.sh", "--tensor-model-parallel-size $TP", "which the shell knows alone"),
+        ("a.sh", "echo", "no arguments of Megatron-LM"),
+        ("a.sh", "--tensor-model-parallel-size $TP", "which only the shell can expand"),
         ("a.sh", "--tensor-model-parallel-size 0", "at least 1, got '0'"),
         ("a.toml", "[parallelism]\ntensor_parallel_degree = 'two'", "at least 1, got 'two'"),
     ],

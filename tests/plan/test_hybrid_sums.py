@@ -14,7 +14,7 @@ from torchtally.plan.architecture.config import from_values
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import recurrence_flops, token_flops
 from torchtally.plan.inference.forward import state_s
-from torchtally.plan.kv_cache import Cache, CacheKind, kv_cache_bytes, state_bytes
+from torchtally.plan.kv_cache import Cache, CacheKind, kv_cache_bytes, recurrent_state_bytes
 from torchtally.plan.mixers.convolution import ShortConvolution
 from torchtally.plan.mixers.delta import GatedDelta
 from torchtally.plan.mixers.lightning import Lightning
@@ -91,10 +91,10 @@ def test_a_state_is_as_large_however_long_the_sequence() -> None:
     paged, dynamic = Cache(), Cache(CacheKind.DYNAMIC)
     assert kv_cache_bytes(model, 9, 3).value == 3 * 2 * (960 * 4 + 136 * 3 * 2)
     assert kv_cache_bytes(model, 10**6, 3, dynamic).value == 3 * 2 * (960 * 4 + 136 * 4 * 2)
-    assert state_bytes(model.kinds[0], 3, paged, 2).value == 3 * (960 * 4 + 136 * 3 * 2)
+    assert recurrent_state_bytes(model.kinds[0], 3, paged, 2).value == 3 * (960 * 4 + 136 * 3 * 2)
     # Lightning attention's is in 16 bits, and has no convolution.
     minimax = next(kind for kind in case("minimax").kinds if kind.recurrence is not None)
-    assert state_bytes(minimax).value == 6 * 10 * 10 * 2
+    assert recurrent_state_bytes(minimax).value == 6 * 10 * 10 * 2
 
 
 def test_both_mixers_of_falcon_h1_keep_what_is_theirs() -> None:

@@ -125,8 +125,8 @@ def test_kimi_delta_attention_is_counted_as_published() -> None:
 
     q = q / D**0.5
     with FlopCounterMode(display=False) as counter:
-        found = published_delta_attention(*(in_chunks(x) for x in (q, k, v, g, beta)))
-    in_order = found.reshape(heads, TOKENS, D).transpose(0, 1)[None]
+        published = published_delta_attention(*(in_chunks(x) for x in (q, k, v, g, beta)))
+    in_order = published.reshape(heads, TOKENS, D).transpose(0, 1)[None]
     torch.testing.assert_close(in_order, expected, atol=1e-4, rtol=1e-3)
     kimi = built("kimi_linear", torch.float32)[0].kinds[0].recurrence
     convolution = 2 * 3 * heads * D * 4

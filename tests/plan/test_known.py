@@ -263,11 +263,11 @@ def test_sizes_that_cannot_be(change: dict[str, int], message: str) -> None:
 
 
 def test_seventy_billion_is_a_usual_shape() -> None:
-    made = scale_to(70 * 10**9, vocabulary=32000)
-    attention = made.kinds[0].attention
-    assert (made.layers, made.width, attention.heads, attention.head_dim) == (68, 9216, 72, 128)
-    assert made.notes[0].startswith("assumed shape: 68 layers of width 9216")
-    assert "arXiv 2001.08361" in made.source
+    scales = scale_to(70 * 10**9, vocabulary=32000)
+    attention = scales.kinds[0].attention
+    assert (scales.layers, scales.width, attention.heads, attention.head_dim) == (68, 9216, 72, 128)
+    assert scales.notes[0].startswith("assumed shape: 68 layers of width 9216")
+    assert "arXiv 2001.08361" in scales.source
 
 
 SIZES = st.floats(8.5, 14).map(lambda power: int(10**power))
@@ -278,11 +278,11 @@ def test_a_made_up_shape_has_about_the_count_that_is_asked(
     size: int, vocabulary: int, is_tied: bool
 ) -> None:
     assume(vocabulary < 10**5 or size > 10**9)
-    made = scale_to(size, vocabulary=vocabulary, is_tied=is_tied)
-    assert abs(count(made) / size - 1) <= NEAR
-    attention = made.kinds[0].attention
-    assert attention.heads * attention.head_dim == made.width
-    assert 60 <= made.width / made.layers <= 320
+    scales = scale_to(size, vocabulary=vocabulary, is_tied=is_tied)
+    assert abs(count(scales) / size - 1) <= NEAR
+    attention = scales.kinds[0].attention
+    assert attention.heads * attention.head_dim == scales.width
+    assert 60 <= scales.width / scales.layers <= 320
 
 
 @given(SIZES, SIZES, st.integers(1000, 100_000))

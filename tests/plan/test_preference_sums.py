@@ -30,12 +30,12 @@ def small() -> Model:
 
 def test_a_step_of_grpo() -> None:
     """Four answers: prompts read, five more passes, and all tokens trained."""
-    found = preference_flops(small(), Answers(4, P, C), generates=True, has_reference=False)
+    step_flops = preference_flops(small(), Answers(4, P, C), generates=True, has_reference=False)
     prompts = P * (2 * LAYERS + SCORES * P) + HEAD
     passes = sum(2 * LAYERS + SCORES * keys + HEAD for keys in range(P + 1, P + C))
-    same(found.generation, 4 * (prompts + passes))
-    same(found.training, 4 * (14 * 3 * (2 * LAYERS + SCORES * 14) + C * 4 * HEAD))
-    same(found.total, found.generation.value + found.training.value)
+    same(step_flops.generation, 4 * (prompts + passes))
+    same(step_flops.training, 4 * (14 * 3 * (2 * LAYERS + SCORES * 14) + C * 4 * HEAD))
+    same(step_flops.total, step_flops.generation.value + step_flops.training.value)
 
 
 def test_seconds_and_bytes_of_a_step() -> None:
@@ -46,19 +46,19 @@ def test_seconds_and_bytes_of_a_step() -> None:
 
 def test_a_step_of_dpo() -> None:
     """Two pairs, and a reference model: a forward pass more."""
-    found = preference_flops(small(), Answers(4, P, C), generates=False, has_reference=True)
-    same(found.reference, 4 * (14 * (2 * LAYERS + SCORES * 14) + C * HEAD))
-    same(found.generation, 0)
+    step_flops = preference_flops(small(), Answers(4, P, C), generates=False, has_reference=True)
+    same(step_flops.reference, 4 * (14 * (2 * LAYERS + SCORES * 14) + C * HEAD))
+    same(step_flops.generation, 0)
 
 
 def test_adapters_leave_the_head_without_a_gradient() -> None:
     model = small()
     adapter = adapter_of(model, 4)
-    found = preference_flops(
+    step_flops = preference_flops(
         model, Answers(4, P, C), generates=False, has_reference=True, adapter=adapter
     )
     each = adapted_flops(model, adapter, 14).total.value - 2 * HEAD
-    same(found.training, 4 * (14 * each + C * 3 * HEAD))
+    same(step_flops.training, 4 * (14 * each + C * 3 * HEAD))
 
 
 def words(number: int) -> str:
@@ -112,13 +112,13 @@ def test_trl_runs_as_many_flops(method: str, llama: str, tmp_path: Any) -> None:
         ).train()  # fmt: skip
 
     ledger = account(run(dpo if method == "dpo" else grpo, gpu="H100-SXM"))
-    found = preference_flops(
+    step_flops = preference_flops(
         small(), Answers(4, P, C), generates=method == "grpo", has_reference=method == "dpo"
     )
     again = 4 * 14 * SCORES * 14 // 2
-    assert ledger.total.flops_matmul == found.total.value + again
+    assert ledger.total.flops_matmul == step_flops.total.value + again
     generating = sum(
         entry.cost.flops for entry in ledger.reported
         if entry.op.phase in (Phase.PREFILL, Phase.DECODE) and entry.kind.is_matmul
     )  # fmt: skip
-    assert generating == found.generation.value
+    assert generating == step_flops.generation.value

@@ -10,7 +10,7 @@ from tests.plan.parallel.builders import llama, workload
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.lookup import model
 from torchtally.plan.flops import Recompute
-from torchtally.plan.frameworks.torchtitan import written
+from torchtally.plan.frameworks.torchtitan import config_text
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.step import Workload
 
@@ -18,23 +18,23 @@ LLAMA = workload(model("llama-3.1-8b"), "16xH100-SXM", sequence=8192)
 
 
 def config(layout: Layout, given: Workload = LLAMA) -> dict[str, Any]:
-    return tomllib.loads(written(layout, given))
+    return tomllib.loads(config_text(layout, given))
 
 
 def test_stages_and_shards() -> None:
-    found = config(
+    values = config(
         Layout(
             data=4, shard=Sharding.ZERO3, tensor=2, pipeline=2, micro_batch=2, micro_batches=8,
             schedule=Schedule.INTERLEAVED, virtual_stages=4, recompute=Recompute.FULL,
         )
     )  # fmt: skip
-    assert found["model"] == {"name": "llama3", "flavor": "8B"}
-    assert found["training"] == {
+    assert values["model"] == {"name": "llama3", "flavor": "8B"}
+    assert values["training"] == {
         "local_batch_size": 16,
         "global_batch_size": 64,
         "seq_len": 8192,
     }
-    assert found["parallelism"] == {
+    assert values["parallelism"] == {
         "data_parallel_replicate_degree": 1,
         "data_parallel_shard_degree": 4,
         "fsdp_reshard_after_forward": "always",
@@ -47,7 +47,7 @@ def test_stages_and_shards() -> None:
         "pipeline_parallel_first_stage_less_layers": 0,
         "pipeline_parallel_last_stage_less_layers": 0,
     }
-    assert found["activation_checkpoint"] == {"mode": "full"}
+    assert values["activation_checkpoint"] == {"mode": "full"}
 
 
 def test_groups_that_share_and_replicas() -> None:
@@ -66,5 +66,5 @@ def test_groups_that_share_and_replicas() -> None:
 
 
 def test_a_model_that_torchtitan_does_not_have() -> None:
-    with pytest.raises(UsageError, match="none of torchtitan's: Llama 3 8B"):
+    with pytest.raises(UsageError, match="not one of torchtitan's models: Llama 3 8B"):
         config(Layout(data=16), replace(LLAMA, model=llama()))

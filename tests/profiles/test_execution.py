@@ -11,7 +11,7 @@ from tests.profiles.kineto_files import TraceMaker
 from torchtally.errors import TraceFileError, UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.profiles import is_execution_trace, read_execution_trace, read_kineto
-from torchtally.runs.explaining import explained
+from torchtally.runs.explaining import explain
 
 MATRIX = [64, 64]
 
@@ -68,18 +68,18 @@ def execution_file(tmp_path: Path, nodes: list[Any] | None = None) -> Path:
 
 def kineto_file(tmp_path: Path, link: str = "Record function id") -> Path:
     """A run without `record_shapes`."""
-    made = TraceMaker()
+    maker = TraceMaker()
     for place, number in enumerate((11, 12, 13, 14)):
         at = 10 + 100 * place
         name = NODES[place]["name"]
-        made.operator(name, at, 50, **{link: number})
-        made.kernel("unnamed_kernel", at + 10, at + 20, 30)
-    return made.write(tmp_path / "trace.json")
+        maker.operator(name, at, 50, **{link: number})
+        maker.kernel("unnamed_kernel", at + 10, at + 20, 30)
+    return maker.write(tmp_path / "trace.json")
 
 
 def ledger_of(tmp_path: Path, link: str = "Record function id") -> Ledger:
     trace, execution = kineto_file(tmp_path, link), execution_file(tmp_path)
-    ledger = account(explained(str(trace), None, str(execution)))
+    ledger = account(explain(str(trace), None, str(execution)))
     ledger.check()
     return ledger
 
@@ -99,7 +99,7 @@ def test_operators_have_the_arguments_of_their_record_function(tmp_path: Path, l
 
 
 def test_without_it_the_same_run_has_no_flops(tmp_path: Path) -> None:
-    ledger = account(explained(str(kineto_file(tmp_path))))
+    ledger = account(explain(str(kineto_file(tmp_path))))
     assert ledger.total.flops == 0
     assert len(ledger.coverage.uncounted) == 4
 
@@ -131,7 +131,7 @@ def test_the_first_schema_is_read(tmp_path: Path) -> None:
 def test_another_operator_of_that_number_is_not_taken(tmp_path: Path) -> None:
     nodes = [node(11, "aten::relu", [matrix("float")])]
     execution = read_execution_trace(str(execution_file(tmp_path, nodes)))
-    with pytest.raises(TraceFileError, match=r"et.json: none of its calls is in .*trace.json"):
+    with pytest.raises(TraceFileError, match=r"et.json: none of its calls appear in .*trace.json"):
         read_kineto(str(kineto_file(tmp_path)), execution)
 
 
@@ -140,14 +140,14 @@ def test_alone_it_has_no_times(tmp_path: Path) -> None:
     assert is_execution_trace(str(path))
     assert not is_execution_trace(str(kineto_file(tmp_path)))
     with pytest.raises(TraceFileError, match=r"no times.\n.*--execution-trace"):
-        explained(str(path))
+        explain(str(path))
 
 
 def test_an_export_of_nsight_is_not_joined(tmp_path: Path) -> None:
     path = tmp_path / "report.sqlite"
     path.write_bytes(b"SQLite format 3\0")
     with pytest.raises(UsageError, match=r"joined with a trace of torch\.profiler"):
-        explained(str(path), None, str(execution_file(tmp_path)))
+        explain(str(path), None, str(execution_file(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -173,6 +173,6 @@ def test_hostile_arguments_leave_an_operator_uncounted(tmp_path: Path) -> None:
         node(14, "aten::sum", [(None, [[[[]]]], "Tensor(float)", None)]),
     ]  # fmt: skip
     execution = execution_file(tmp_path, bad)
-    ledger = account(explained(str(kineto_file(tmp_path)), None, str(execution)))
+    ledger = account(explain(str(kineto_file(tmp_path)), None, str(execution)))
     ledger.check()
     assert len(ledger.coverage.uncounted) == 4

@@ -19,42 +19,42 @@ def profile(tmp_path: Path, made: TraceMaker, **more: Any) -> Profile:
 
 
 def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch(tmp_path: Path) -> None:
-    found = profile(tmp_path, linear_step())
-    names = [found.operators[each.operator].name for each in found.activities]
+    read_profile = profile(tmp_path, linear_step())
+    names = [read_profile.operators[each.operator].name for each in read_profile.activities]
     assert names == ["aten::mm", "aten::mm", "aten::mm", "aten::mul_"]
-    forward = found.operators[found.activities[0].operator]
-    assert found.operators[forward.parent].name == "aten::linear"
-    assert [each.launched_us for each in found.activities] == [20, 120, 150, 320]
-    assert found.device_us == 610
+    forward = read_profile.operators[read_profile.activities[0].operator]
+    assert read_profile.operators[forward.parent].name == "aten::linear"
+    assert [each.launched_us for each in read_profile.activities] == [20, 120, 150, 320]
+    assert read_profile.device_us == 610
 
 
 def test_stacks_and_annotations_are_those_open_at_the_moment(tmp_path: Path) -> None:
-    found = profile(tmp_path, linear_step())
-    forward = next(each for each in found.operators if each.name == "aten::mm")
+    read_profile = profile(tmp_path, linear_step())
+    forward = next(each for each in read_profile.operators if each.name == "aten::mm")
     names = []
     place = forward.stack
     while place >= 0:
-        names.append(found.stacks[place].name)
-        place = found.stacks[place].parent
+        names.append(read_profile.stacks[place].name)
+        place = read_profile.stacks[place].parent
     assert names == ["model.py(40): forward", "nn.Module: Linear_0", "train.py(3): main"]
-    update = next(each for each in found.operators if each.name == "aten::mul_")
-    assert found.annotations[update.annotation].name == "Optimizer.step#SGD.step"
-    assert found.stacks[update.stack].name == "train.py(3): main"
+    update = next(each for each in read_profile.operators if each.name == "aten::mul_")
+    assert read_profile.annotations[update.annotation].name == "Optimizer.step#SGD.step"
+    assert read_profile.stacks[update.stack].name == "train.py(3): main"
 
 
 def test_the_same_arguments_are_one_row(tmp_path: Path) -> None:
-    found = profile(tmp_path, linear_step())
-    products = {each.arguments for each in found.operators if each.name == "aten::mm"}
+    read_profile = profile(tmp_path, linear_step())
+    products = {each.arguments for each in read_profile.operators if each.name == "aten::mm"}
     assert len(products) == 1
-    assert found.arguments[products.pop()].shapes == ((4096, 4096), (4096, 4096))
+    assert read_profile.arguments[products.pop()].shapes == ((4096, 4096), (4096, 4096))
 
 
 def test_any_chunk_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events are cut apart at any place, nested objects and braces in names included."""
-    made = linear_step()
-    made.operator('odd },{ "name" \\" }, {', 500, 1, [[2], [3]], ["float", "float"], ["}, {", "x"])
-    made.events[-1]["args"]["nested"] = [{"a": 1}, {"b": [{"c": 2}, {"d": 3}]}]
-    path = made.write(tmp_path / "trace.json")
+    maker = linear_step()
+    maker.operator('odd },{ "name" \\" }, {', 500, 1, [[2], [3]], ["float", "float"], ["}, {", "x"])
+    maker.events[-1]["args"]["nested"] = [{"a": 1}, {"b": [{"c": 2}, {"d": 3}]}]
+    path = maker.write(tmp_path / "trace.json")
     whole = read_kineto(str(path))
     for size in (1, 7, 100, 1000, 5000):
         monkeypatch.setattr(streams, "CHUNK_BYTES", size)
@@ -64,49 +64,51 @@ def test_any_chunk_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_plain_gzipped_indented_and_bare_lists_are_read_alike(tmp_path: Path) -> None:
-    made = linear_step()
-    whole = profile(tmp_path, made)
-    packed = made.write(tmp_path / "trace.json.gz")
+    maker = linear_step()
+    whole = profile(tmp_path, maker)
+    packed = maker.write(tmp_path / "trace.json.gz")
     indented, bare, unclosed = (tmp_path / name for name in ("i.json", "b.json", "u.json"))
-    indented.write_text(json.dumps(made.document(), indent=2))
-    bare.write_text(json.dumps(made.events))
-    unclosed.write_text(json.dumps(made.events)[:-1] + ",\n")  # as Chrome's format allows
+    indented.write_text(json.dumps(maker.document(), indent=2))
+    bare.write_text(json.dumps(maker.events))
+    unclosed.write_text(json.dumps(maker.events)[:-1] + ",\n")  # as Chrome's format allows
     for path in (packed, indented, bare, unclosed):
         assert read_kineto(str(path)).activities == whole.activities, path
 
 
 def test_metadata_and_environment_are_not_kept(tmp_path: Path) -> None:
     secret = "hf_" + "s3cret" * 4
-    found = profile(tmp_path, linear_step(), metadata={"env": {"TOKEN": secret}}, username=secret)
-    assert secret not in repr(found)
+    read_profile = profile(
+        tmp_path, linear_step(), metadata={"env": {"TOKEN": secret}}, username=secret
+    )
+    assert secret not in repr(read_profile)
 
 
 def test_ranks_and_groups_are_those_of_the_file(tmp_path: Path) -> None:
     group = {"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}
     told = {"rank": 1, "world_size": 2, "pg_config": [group]}
-    found = profile(tmp_path, linear_step(), distributedInfo=told)
-    assert (found.rank, found.world_size) == (1, 2)
-    assert found.groups[0].ranks == (0, 1)
+    read_profile = profile(tmp_path, linear_step(), distributedInfo=told)
+    assert (read_profile.rank, read_profile.world_size) == (1, 2)
+    assert read_profile.groups[0].ranks == (0, 1)
 
 
 def test_an_event_of_another_form_is_counted_and_left_out(tmp_path: Path) -> None:
-    made = linear_step()
-    made.events.append({"ph": "X", "cat": "cpu_op", "name": ["not", "text"], "ts": "late"})
-    found = profile(tmp_path, made)
-    assert found.unreadable == 1
-    assert len(found.activities) == 4
+    maker = linear_step()
+    maker.events.append({"ph": "X", "cat": "cpu_op", "name": ["not", "text"], "ts": "late"})
+    read_profile = profile(tmp_path, maker)
+    assert read_profile.unreadable == 1
+    assert len(read_profile.activities) == 4
 
 
 def test_without_a_launch_the_external_id_links(tmp_path: Path) -> None:
-    made = linear_step()
-    made.operator("aten::relu", 500, 10, [[4]], ["float"], **{"External id": 77})
-    made.events.append(
+    maker = linear_step()
+    maker.operator("aten::relu", 500, 10, [[4]], ["float"], **{"External id": 77})
+    maker.events.append(
         {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 600, "dur": 2,
          "args": {"External id": 77, "device": 0, "stream": 7}}
     )  # fmt: skip
-    found = profile(tmp_path, made)
-    alone = next(each for each in found.activities if each.name == "k")
-    assert found.operators[alone.operator].name == "aten::relu"
+    read_profile = profile(tmp_path, maker)
+    alone = next(each for each in read_profile.activities if each.name == "k")
+    assert read_profile.operators[alone.operator].name == "aten::relu"
     assert math.isnan(alone.launched_us)
 
 

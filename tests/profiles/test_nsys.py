@@ -25,64 +25,64 @@ def profile(tmp_path: Path, made: ExportMaker) -> Profile:
 
 
 def test_a_kernel_belongs_to_the_innermost_range_around_its_launch(tmp_path: Path) -> None:
-    found = profile(tmp_path, linear_step())
-    names = [found.operators[each.operator].name for each in found.activities]
+    read_profile = profile(tmp_path, linear_step())
+    names = [read_profile.operators[each.operator].name for each in read_profile.activities]
     assert names == ["aten::mm", "aten::mm", "aten::mm", "aten::mul_"]
-    forward = found.operators[found.activities[0].operator]
-    assert found.operators[forward.parent].name == "aten::linear"
+    forward = read_profile.operators[read_profile.activities[0].operator]
+    assert read_profile.operators[forward.parent].name == "aten::linear"
     assert forward.sequence == 5
-    assert [each.launched_us for each in found.activities] == [20, 115, 150, 320]
-    assert found.device_us == pytest.approx(610)
-    assert {each.name for each in found.annotations} == {"step 3", "Optimizer.step#SGD.step"}
+    assert [each.launched_us for each in read_profile.activities] == [20, 115, 150, 320]
+    assert read_profile.device_us == pytest.approx(610)
+    assert {each.name for each in read_profile.annotations} == {"step 3", "Optimizer.step#SGD.step"}
 
 
 def test_sizes_are_shapes_without_types(tmp_path: Path) -> None:
-    found = profile(tmp_path, linear_step())
-    update = next(each for each in found.operators if each.name == "aten::mul_")
-    arguments = found.arguments[update.arguments]
+    read_profile = profile(tmp_path, linear_step())
+    update = next(each for each in read_profile.operators if each.name == "aten::mul_")
+    arguments = read_profile.arguments[update.arguments]
     assert arguments.shapes == ((4096, 4096), ())
     assert arguments.types == (ANY_TENSOR, ANY_ARGUMENT)
-    assert found.has_shapes
-    assert not found.has_strides
+    assert read_profile.has_shapes
+    assert not read_profile.has_strides
 
 
 def test_the_gpu_is_the_one_that_the_process_calls_its_first(tmp_path: Path) -> None:
-    found = profile(tmp_path, linear_step())
-    (device,) = found.devices
+    read_profile = profile(tmp_path, linear_step())
+    (device,) = read_profile.devices
     assert (device.number, device.name, device.multiprocessors) == (3, "NVIDIA H100 80GB HBM3", 132)
-    assert {each.device for each in found.activities} == {3}
+    assert {each.device for each in read_profile.activities} == {3}
 
 
 def test_copies_memsets_and_graphs_are_activities(tmp_path: Path) -> None:
-    made = linear_step()
-    made.launched(COPY, 500, 720, 4, 1 << 20, 1, by="cudaMemcpyAsync_v3020")
-    made.launched(SET, 510, 730, 2, 0, 64, by="cudaMemsetAsync_v3020_ptsz")
-    made.launched(GRAPH, 520, 740, 50, 9, by="cudaGraphLaunch_v10000")
-    made.call("cudaStreamSynchronize_v3020", 530, 300)
-    found = profile(tmp_path, made)
-    copy, memset, graph = found.activities[4:]
+    maker = linear_step()
+    maker.launched(COPY, 500, 720, 4, 1 << 20, 1, by="cudaMemcpyAsync_v3020")
+    maker.launched(SET, 510, 730, 2, 0, 64, by="cudaMemsetAsync_v3020_ptsz")
+    maker.launched(GRAPH, 520, 740, 50, 9, by="cudaGraphLaunch_v10000")
+    maker.call("cudaStreamSynchronize_v3020", 530, 300)
+    read_profile = profile(tmp_path, maker)
+    copy, memset, graph = read_profile.activities[4:]
     assert (copy.name, copy.kind, copy.bytes) == ("Memcpy HtoD", "memcpy", 1 << 20)
     assert (memset.kind, memset.bytes) == ("memset", 64)
     assert (graph.name, graph.is_in_graph) == ("CUDA graph", True)
-    assert found.device_us == pytest.approx(610 + 4 + 2 + 50)
-    ((name, start_us, end_us, _),) = found.waits
+    assert read_profile.device_us == pytest.approx(610 + 4 + 2 + 50)
+    ((name, start_us, end_us, _),) = read_profile.waits
     assert (name, start_us, end_us) == ("cudaStreamSynchronize", 530, 830)
 
 
 def test_the_busiest_process_is_read_and_the_rest_is_said(tmp_path: Path) -> None:
-    made = linear_step()
-    made.correlations = 0  # a process of its own counts from one again
-    made.kernel("elsewhere", 20, 30, 100, pid=OTHER_PID)
-    found = profile(tmp_path, made)
-    assert found.device_us == pytest.approx(610)
-    ((_, activities, duration_us),) = found.left_out
+    maker = linear_step()
+    maker.correlations = 0  # a process of its own counts from one again
+    maker.kernel("elsewhere", 20, 30, 100, pid=OTHER_PID)
+    read_profile = profile(tmp_path, maker)
+    assert read_profile.device_us == pytest.approx(610)
+    ((_, activities, duration_us),) = read_profile.left_out
     assert (activities, duration_us) == (1, pytest.approx(100))
 
 
 def test_parquet_gives_the_same(tmp_path: Path) -> None:
-    made = linear_step()
-    one = profile(tmp_path, made)
-    folder = made.write_parquet(tmp_path / "report_pqtdir")
+    maker = linear_step()
+    one = profile(tmp_path, maker)
+    folder = maker.write_parquet(tmp_path / "report_pqtdir")
     assert is_nsys(str(folder))
     other = read_nsys(str(folder))
     assert (one.operators, one.activities) == (other.operators, other.activities)
@@ -124,11 +124,11 @@ def test_changed_bytes_are_one_error_or_leave_something_to_read(tmp_path: Path) 
     for place in range(0, len(whole), 397):
         path.write_bytes(whole[:place] + b"\xff" * 8 + whole[place + 8 :])
         try:
-            found = read_nsys(str(path))
+            profile_read = read_nsys(str(path))
         except TraceFileError:
             outcomes.add("error")
         else:
-            outcomes.add("read" if found.activities or found.operators else "nothing")
+            outcomes.add("read" if profile_read.activities or profile_read.operators else "nothing")
     assert outcomes == {"error", "read"}
 
 
@@ -145,22 +145,22 @@ def test_hostile_schemas_are_not_run(tmp_path: Path) -> None:
         connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (2000, 1000, 'back')")
         connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 3000, 'k')")
     connection.close()
-    found = read_nsys(str(path))
-    assert [(each.name, each.duration_us) for each in found.activities] == [("k", 2)]
-    assert found.unreadable == 2
+    profile_read = read_nsys(str(path))
+    assert [(each.name, each.duration_us) for each in profile_read.activities] == [("k", 2)]
+    assert profile_read.unreadable == 2
 
 
 @pytest.mark.parametrize(
     "sizes", ["[[2], [3]", "[" * 5000, "[[-1]]", '["x"]', "7", "[[1e99]]", "[[[1]]]"]
 )
 def test_sizes_that_are_none_leave_an_operator_without_shapes(tmp_path: Path, sizes: str) -> None:
-    made = ExportMaker()
-    made.range(f"aten::relu, op_id = 3, sizes = {sizes}", 0, 10)
-    made.kernel("k", 2, 5, 1)
-    found = profile(tmp_path, made)
-    (operator,) = found.operators
+    maker = ExportMaker()
+    maker.range(f"aten::relu, op_id = 3, sizes = {sizes}", 0, 10)
+    maker.kernel("k", 2, 5, 1)
+    read_profile = profile(tmp_path, maker)
+    (operator,) = read_profile.operators
     assert operator.name == "aten::relu"
-    assert len(found.activities) == 1
+    assert len(read_profile.activities) == 1
 
 
 def test_what_is_no_export_says_how_to_make_one(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_what_is_no_export_says_how_to_make_one(tmp_path: Path) -> None:
     (folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(TraceFileError, match="damaged or cut short"):
         read_nsys(str(folder))
-    with pytest.raises(TraceFileError, match="no kernel and no operator"):
+    with pytest.raises(TraceFileError, match="no kernels or operators"):
         read_nsys(str(empty(tmp_path)))
 
 

@@ -251,7 +251,7 @@ class Run:
 
 
 def profiled(program: Program, operators: list[Operator]) -> Run:
-    """The steps for real, the profile's allocations told apart by the simulation's operators."""
+    """The steps for real, the profile's allocations separated by the simulation's operators."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # scratch of parallel kernels is theirs alone
     try:

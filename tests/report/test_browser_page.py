@@ -283,20 +283,20 @@ def held() -> Trace:
     """4 GiB of weights for the whole run; 2 GiB of activations of line 7 from the second operator
     to the third of four: the peak is 6 GiB, at tick 1.
     """
-    made = TraceBuilder()
-    weight = made.run(
+    builder = TraceBuilder()
+    weight = builder.run(
         factory_call(4), role=Role.PARAMETER, name="block.up.weight", size=4 << 30,
         site=site(frame("train.py", 3), module="block.up", module_class="Linear"),
     )  # fmt: skip
     where = site(frame("train.py", 7), module="block.down", module_class="Linear")
-    hidden = made.run(mm_call(2, 2, 2), (weight, weight), site=where, size=2 << 30)
-    made.run(
+    hidden = builder.run(mm_call(2, 2, 2), (weight, weight), site=where, size=2 << 30)
+    builder.run(
         mm_call(2, 2, 2), (hidden, weight), site=where, phase=Phase.BACKWARD, outputs=(weight,)
     )
-    made.free(hidden)
-    made.run(mm_call(2, 2, 2), (weight, weight), outputs=(weight,))
-    made.end_step()
-    return made.build()
+    builder.free(hidden)
+    builder.run(mm_call(2, 2, 2), (weight, weight), outputs=(weight,))
+    builder.end_step()
+    return builder.build()
 
 
 @needs_chromium
@@ -392,15 +392,15 @@ def test_the_treemap_is_gone_into_and_out_of(opened: Any) -> None:
 
 def blocks() -> Trace:
     """Two blocks with a product each, the second twice as large, and one outside of any module."""
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for number, size in enumerate((1024, 2048)):
         where = site(
             frame("train.py", 10 + number), module=f"blocks.{number}.up", module_class="Linear"
         )
-        made.run(mm_call(size, 1024, 1024), (-1, -1), site=where)
-    made.run(mm_call(64, 64, 64), (-1, -1), site=site(frame("train.py", 20)))
-    made.end_step()
-    return made.build()
+        builder.run(mm_call(size, 1024, 1024), (-1, -1), site=where)
+    builder.run(mm_call(64, 64, 64), (-1, -1), site=site(frame("train.py", 20)))
+    builder.end_step()
+    return builder.build()
 
 
 @needs_chromium
@@ -467,11 +467,11 @@ def reduced() -> Trace:
         (("group", 0),),
         is_mutating=True,
     )
-    made = TraceBuilder()
-    made.run(mm_call(4096, 4096, 4096), (-1, -1), site=site(frame("train.py", 10)))
-    made.run(reduce, (-1,), outputs=(-1,), site=site(frame("train.py", 11)))
-    made.end_step()
-    trace = made.build()
+    builder = TraceBuilder()
+    builder.run(mm_call(4096, 4096, 4096), (-1, -1), site=site(frame("train.py", 10)))
+    builder.run(reduce, (-1,), outputs=(-1,), site=site(frame("train.py", 11)))
+    builder.end_step()
+    trace = builder.build()
     product, reduction = trace.ops
     return structs.replace(
         trace,
@@ -571,18 +571,18 @@ def test_keys_change_view_theme_and_show_help(opened: Any) -> None:
 
 def named(texts: Sequence[str]) -> Trace:
     """A trace in which each text is the name of everything that can have one."""
-    made = TraceBuilder()
+    builder = TraceBuilder()
     placeholders, notes = [], []
     for line, text in enumerate(texts, start=1):
         where = frame(text, line, text)
         place = site(where, module=text, module_class=text)
-        weight = made.run(factory_call(8), site=place, role=Role.PARAMETER, name=text)
-        made.run(mm_call(line, 64, 64), (weight, weight), site=place)
-        made.run(unknown_call(text), (weight,), site=place)
+        weight = builder.run(factory_call(8), site=place, role=Role.PARAMETER, name=text)
+        builder.run(mm_call(line, 64, 64), (weight, weight), site=place)
+        builder.run(unknown_call(text), (weight,), site=place)
         placeholders.append(Placeholder(where, text, text, line))
         notes.append(Note(text, line))
-    made.end_step()
-    trace = made.build(
+    builder.end_step()
+    trace = builder.build(
         script=texts[0], ending=Ending("exception", texts[-1]), placeholders=placeholders,
         notes=notes,
     )  # fmt: skip

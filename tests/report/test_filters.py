@@ -4,7 +4,7 @@ import pytest
 
 from torchtally.errors import UsageError
 from torchtally.report.document import in_words
-from torchtally.report.filters import filtered, row_filter
+from torchtally.report.filters import filter_rows, row_filter
 from torchtally.report.terminal import table_text
 from torchtally.table import Column, LinePlace, Table
 from torchtally.units import Unit
@@ -28,7 +28,7 @@ TABLE = Table(
 
 
 def left(*conditions: str, table: Table = TABLE) -> tuple[object, ...]:
-    return filtered(table, [row_filter(text) for text in conditions]).column("seconds")
+    return filter_rows(table, [row_filter(text) for text in conditions]).column("seconds")
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_rows_for_which_all_conditions_hold(
 
 
 def test_totals_stay_and_the_note_says_what_part_is_shown() -> None:
-    table = filtered(TABLE, [row_filter("phase=backward")])
+    table = filter_rows(TABLE, [row_filter("phase=backward")])
     assert table.totals == TABLE.totals
     assert table.filtered_out == 1
     assert in_words(table.note) == (
-        "Rows with phase=backward: 2 of 3, 50.0 % of time. The total is of all rows. A note."
+        "Rows with phase=backward: 2 of 3, 50.0 % of time. The total includes all rows. A note."
     )
     assert "2 of 3" in table_text(table)
 
@@ -68,19 +68,19 @@ def test_totals_stay_and_the_note_says_what_part_is_shown() -> None:
 def test_no_share_is_said_of_rows_that_do_not_add_up() -> None:
     """Those of a tree hold what is inside them: the second row is a half of the first."""
     tree = Table("Tree", TABLE.columns[:1], ((1.0,), (0.5,)), totals=(1.0,))
-    note = in_words(filtered(tree, [row_filter("seconds<1")]).note)
-    assert note == "Rows with seconds<1: 1 of 2. The total is of all rows."
+    note = in_words(filter_rows(tree, [row_filter("seconds<1")]).note)
+    assert note == "Rows with seconds<1: 1 of 2. The total includes all rows."
 
 
 @pytest.mark.parametrize(
     ("condition", "said"),
     [
-        ("seconds", "is no condition. These work: flops>1e9"),
-        ("seconds>", "is no condition"),
-        ("", "is no condition"),
+        ("seconds", "is not a condition. These work: flops>1e9"),
+        ("seconds>", "is not a condition"),
+        ("", "is not a condition"),
         ("second>1", "no column 'second'. Did you mean seconds?"),
-        ("phase>1", "phase is a text. Use =, !=, ~, !~."),
-        ("seconds~1", "seconds is a number. Use >, >=, <, <=, =, !=."),
+        ("phase>1", "phase is a column of text. Use =, !=, ~, !~."),
+        ("seconds~1", "seconds is a column of numbers. Use >, >=, <, <=, =, !=."),
         ("seconds>soon", "soon"),
         ("bytes>1 furlong", "furlong"),
     ],

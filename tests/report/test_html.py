@@ -18,7 +18,7 @@ from torchtally.ledger import account
 from torchtally.report.bench import bench_report
 from torchtally.report.formats import render
 from torchtally.report.ledger import roofline_report
-from torchtally.report.page import POLICY, element, joined, page, plot_html, table_html
+from torchtally.report.page import POLICY, element, join, page, plot_html, table_html
 from torchtally.report.report import Look
 from torchtally.table import Column, Table
 from torchtally.timing.roofline import Roofline
@@ -137,12 +137,12 @@ def injected(document: str, harmless: str) -> list[str]:
 
 def trace(text: str) -> Trace:
     """A step whose every name is the same stranger's text."""
-    made = TraceBuilder()
+    builder = TraceBuilder()
     where = site(frame(text, 7, text), module=text, module_class=text)
     for n in (512, 2048):
-        made.run(mm_call(n, n, n, "bfloat16"), (0, 0), site=where)
-    made.end_step()
-    return structs.replace(made.build(script=text), torch_version=text)
+        builder.run(mm_call(n, n, n, "bfloat16"), (0, 0), site=where)
+    builder.end_step()
+    return structs.replace(builder.build(script=text), torch_version=text)
 
 
 def step_page(text: str) -> str:
@@ -253,7 +253,7 @@ def test_light_dark_paper_and_narrow_screens_are_provided_for() -> None:
 def test_an_element_escapes_what_is_no_markup() -> None:
     assert element("p", "a < b", class_='"x"') == '<p class="&quot;x&quot;">a &lt; b</p>'
     assert element("p", element("b", "x"), aria_label="y") == '<p aria-label="y"><b>x</b></p>'
-    assert joined(["<", element("i", "&")]) == "&lt;<i>&amp;</i>"
+    assert join(["<", element("i", "&")]) == "&lt;<i>&amp;</i>"
     assert element("rect", x=1 / 3) == '<rect x="0.333333"></rect>'
 
 

@@ -21,12 +21,12 @@ GIB = 2**30
 
 def display(*texts: str, is_ascii: bool = False, capacity_bytes: int = 80 * GIB) -> RunDisplay:
     """Of a run with a line for each text, all of them placeholders."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(64, 64))
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(64, 64))
     for number, text in enumerate(texts):
         where = site(frame(text or "m.py", number, text))
-        made.run(mm_call(64 * (number + 1), 64, 64), (weight, weight), site=where)
-    trace = made.build()
+        builder.run(mm_call(64 * (number + 1), 64, 64), (weight, weight), site=where)
+    trace = builder.build()
     running = RunningAccount(Roofline(chip("H100-SXM")))
     places = {
         (frame(text, number, text), text, text, Use.BRANCH): 1 for number, text in enumerate(texts)

@@ -47,15 +47,15 @@ def realistic(file: str = "train.py", text: str = "", name: str = "h.0.mlp") -> 
     """A step with all that a report can speak of."""
     text = text or "logits = self.lm_head(x)"
     where = site(frame(file, 41, text), module=name, module_class=name[-50:])
-    made = TraceBuilder()
-    weight = made.run(factory_call(1024, 1024), role=Role.PARAMETER, name=name)
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(1024, 1024), role=Role.PARAMETER, name=name)
     for _ in range(2):
-        out = made.run(mm_call(512, 1024, 1024), (weight, weight), site=where)
-        made.run(mm_call(512, 1024, 1024), (out, weight), site=where, phase=Phase.BACKWARD)
-        made.run(unknown_call(name or "op"), (out,), site=where)
-        made.free(out)
-        made.end_step()
-    return made.build(
+        out = builder.run(mm_call(512, 1024, 1024), (weight, weight), site=where)
+        builder.run(mm_call(512, 1024, 1024), (out, weight), site=where, phase=Phase.BACKWARD)
+        builder.run(unknown_call(name or "op"), (out,), site=where)
+        builder.free(out)
+        builder.end_step()
+    return builder.build(
         script=file,
         ending=Ending("exception", text),
         placeholders=[Placeholder(frame(file, 9, text), "aten._local_scalar_dense", "1.0", 7)] * 6,
@@ -104,9 +104,9 @@ def test_the_page_says_all_that_matters() -> None:
     [("ModuleNotFoundError: No module named 'tqdm'", True), ("ValueError: No module", False)],
 )
 def test_the_remedy_for_a_module_that_is_not_installed(message: str, is_named: bool) -> None:
-    made = TraceBuilder()
-    made.run(factory_call(4), site=site(frame("train.py", 1, "x = ...")))
-    trace = made.build(ending=Ending("exception", message))
+    builder = TraceBuilder()
+    builder.run(factory_call(4), site=site(frame("train.py", 1, "x = ...")))
+    trace = builder.build(ending=Ending("exception", message))
     page = " ".join(summary_text(summarise(account(trace))).split())
     assert ("install what the script needs there" in page) == is_named
 
@@ -118,16 +118,16 @@ def test_the_beginning_of_a_step_is_no_evaluation() -> None:
         summary_text(replace(summary, run=replace(summary.run, evaluation=share)))
         for share in shares
     ]
-    assert ["Evaluation, in no step" in " ".join(page.split()) for page in pages] == [
+    assert ["Evaluation, outside of all steps" in " ".join(page.split()) for page in pages] == [
         False, True, True,
     ]  # fmt: skip
 
 
 def test_conditions_on_placeholders_come_first_and_prints_last() -> None:
-    made = TraceBuilder()
-    made.run(factory_call(4), site=site(frame("train.py", 1, "x = ...")))
+    builder = TraceBuilder()
+    builder.run(factory_call(4), site=site(frame("train.py", 1, "x = ...")))
     uses = [(1, Use.PRINT, 900), (2, Use.NUMBER, 50), (3, Use.BRANCH, 1), (4, Use.BRANCH, 2)]
-    trace = made.build(
+    trace = builder.build(
         placeholders=[
             Placeholder(frame("train.py", line, "..."), "aten.nonzero", BALANCED, count, use)
             for line, use, count in uses
@@ -150,17 +150,17 @@ def test_the_page_fits_fifty_lines() -> None:
 
 
 def test_what_does_not_fit_is_said_first() -> None:
-    made = TraceBuilder()
-    made.allocate(100 << 30)
-    found = judge(account(made.build()))
+    builder = TraceBuilder()
+    builder.allocate(100 << 30)
+    found = judge(account(builder.build()))
     assert found.fits is False
     assert verdict(found).startswith("does not fit H100-SXM: peak 100.00 GiB of ")
 
 
 def test_what_does_not_fit_is_laid_at_the_lines_that_hold_it() -> None:
-    made = TraceBuilder()
-    made.run(factory_call(30 << 30), site=site(frame("big.py", 7, "x = torch.zeros(n)")))
-    page = summary_text(summarise(account(made.build())))
+    builder = TraceBuilder()
+    builder.run(factory_call(30 << 30), site=site(frame("big.py", 7, "x = torch.zeros(n)")))
+    page = summary_text(summarise(account(builder.build())))
     assert "by the line that allocated it" in page
     assert "big.py:7" in page
 

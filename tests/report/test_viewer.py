@@ -32,8 +32,8 @@ SOURCE = "import torch\n\nx = first(x)\ny = second(x)\n"
 
 def model() -> Trace:
     """Two steps of two blocks: line 3 multiplies 8 times as much as line 4."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(64, 64), role=Role.PARAMETER, name="h.0.weight")
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(64, 64), role=Role.PARAMETER, name="h.0.weight")
     for _ in range(2):
         for number, size in ((0, 512), (1, 64)):
             where = site(
@@ -41,11 +41,11 @@ def model() -> Trace:
                 module=f"h.{number}",
                 module_class="Block",
             )
-            out = made.run(mm_call(size, 64, 64), (weight, weight), site=where)
-            made.run(mm_call(size, 64, 64), (out, weight), site=where, phase=Phase.BACKWARD)
-            made.free(out)
-        made.end_step()
-    return made.build(script="model.py")
+            out = builder.run(mm_call(size, 64, 64), (weight, weight), site=where)
+            builder.run(mm_call(size, 64, 64), (out, weight), site=where, phase=Phase.BACKWARD)
+            builder.free(out)
+        builder.end_step()
+    return builder.build(script="model.py")
 
 
 def screens(
@@ -231,14 +231,14 @@ def test_a_resize_keeps_the_cursor_in_sight() -> None:
 
 
 def test_hostile_names_are_shown_as_text() -> None:
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for hostile in HOSTILE:
         where = site(frame("train.py", 1 + len(hostile), hostile), frame(hostile, 1, hostile),
                      module=hostile, module_class=hostile[:50])  # fmt: skip
-        made.run(mm_call(64, 64, 64), (-1, -1), site=where)
-        made.run(unknown_call(hostile or "op"), (), site=where)
-    made.end_step()
-    trace = made.build(script=HOSTILE[0], ending=Ending("exception", HOSTILE[1]))
+        builder.run(mm_call(64, 64, 64), (-1, -1), site=where)
+        builder.run(unknown_call(hostile or "op"), (), site=where)
+    builder.end_step()
+    trace = builder.build(script=HOSTILE[0], ending=Ending("exception", HOSTILE[1]))
     for screen in screens(trace, "2", "3", "e", "4", "5", "7", "2", "enter", size=(100, 40)):
         assert {cell_len(line) for line in screen} == {100}
         assert all(char.isprintable() for line in screen for char in line)

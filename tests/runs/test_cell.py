@@ -13,7 +13,7 @@ from torchtally.runs.cell import run_cell
 from torchtally.runs.function import EndedRun
 from torchtally.trace import Role
 from torchtally.tracer.steps import StepLimit
-from torchtally.tracer.texts import cell_names, compiled
+from torchtally.tracer.texts import cell_names, compile_text
 from torchtally.virtual.left_behind import LeftBehind
 from torchtally.virtual.storage import virtual_of
 
@@ -29,7 +29,7 @@ class Cells:
         self.count += 1
         name = f"cell [{self.count}]"
         return run_cell(
-            compiled(text, name), self.names, name=name, gpu=gpu, limit=StepLimit(steps),
+            compile_text(text, name), self.names, name=name, gpu=gpu, limit=StepLimit(steps),
             on_start=lambda recording: None, on_step=lambda step: None,
         )  # fmt: skip
 
@@ -83,10 +83,10 @@ def test_parameters_gradients_and_state_keep_their_roles(cells: Cells) -> None:
         "model(torch.ones(2, 64, device='cuda')).sum().backward()\n"
         "optimizer.step()"
     )
-    found = role_bytes(cells.ledger("optimizer.step()"))
+    by_role = role_bytes(cells.ledger("optimizer.step()"))
     weight_bytes = 4 * 64 * 64
-    assert found[Role.PARAMETER] == found[Role.GRADIENT] == weight_bytes
-    assert found[Role.OPTIMIZER_STATE] == 2 * weight_bytes + 4  # its count of steps
+    assert by_role[Role.PARAMETER] == by_role[Role.GRADIENT] == weight_bytes
+    assert by_role[Role.OPTIMIZER_STATE] == 2 * weight_bytes + 4  # its count of steps
 
 
 def test_a_smaller_chip_has_no_room_for_it(cells: Cells) -> None:
@@ -201,7 +201,7 @@ def test_frames_of_cells_have_their_names(cells: Cells, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         "torchtally.tracer.texts.cell_names", [*cell_names, lambda: {file: "cell [7]"}]
     )
-    exec(compiled("def make():\n    return torch.ones(4, device='cuda')\n", file), cells.names)
+    exec(compile_text("def make():\n    return torch.ones(4, device='cuda')\n", file), cells.names)
     ledger = cells.ledger("x = make()")
     line = ledger.trace.sites[0].line
     assert line is not None

@@ -25,8 +25,8 @@ every = 1
 
 def definition(*grids: str, toml: str = TEACHER, **changes: Any) -> Definition:
     """Of the teacher, over grids as they are written."""
-    found = points([grid(text) for text in grids], [], 0, 1)
-    return define("teacher.toml", toml, found, **{"keeps_checkpoints": False, **changes})
+    grid_points = points([grid(text) for text in grids], [], 0, 1)
+    return define("teacher.toml", toml, grid_points, **{"keeps_checkpoints": False, **changes})
 
 
 def result(

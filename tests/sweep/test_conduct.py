@@ -109,25 +109,25 @@ def at_the(count: int, number: int, times: int = 1) -> Callable[[], None]:
 def test_a_signal_stops_what_goes_on_and_starts_nothing(number: int) -> None:
     executor = Made(room=2)
     with StopSignals() as signals:
-        found = conducted(executor, signals, at_the(2, number))
+        exits = conducted(executor, signals, at_the(2, number))
     assert signals.number == number
-    assert found == ["a0", "b0", "stopping 1", "c143"]
+    assert exits == ["a0", "b0", "stopping 1", "c143"]
     assert "+d" not in executor.told
 
 
 def test_a_second_signal_leaves_at_once() -> None:
     executor = Made(room=2, stops_at_once=False)
     with StopSignals() as signals:
-        found = conducted(executor, signals, at_the(1, signal.SIGINT, times=2))
-    assert found == ["a0", "stopping 1"]
+        exits = conducted(executor, signals, at_the(1, signal.SIGINT, times=2))
+    assert exits == ["a0", "stopping 1"]
     assert signals.count == 2
 
 
 def test_runs_that_do_not_end_are_not_waited_for_for_ever() -> None:
     executor = Made(room=4, stops_at_once=False)
     with StopSignals() as signals:
-        found = conducted(executor, signals, at_the(1, signal.SIGTERM))
-    assert found == ["a0", "stopping 3"]
+        exits = conducted(executor, signals, at_the(1, signal.SIGTERM))
+    assert exits == ["a0", "stopping 3"]
     assert conduct_module.SAVING_S > 60
 
 

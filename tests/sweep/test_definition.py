@@ -173,12 +173,12 @@ def test_its_file_reads_back() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no sweep of format version 1"),
-        ("[]", "is no sweep of format version 1"),
-        ("{}", "is no sweep of format version 1"),
-        ('{"format": "torchtally sweep"}', "is no sweep of format version 1"),
+        ("", "is not a sweep of format version 1"),
+        ("[]", "is not a sweep of format version 1"),
+        ("{}", "is not a sweep of format version 1"),
+        ('{"format": "torchtally sweep"}', "is not a sweep of format version 1"),
         ('{"format": "torchtally sweep", "format_version": 2}', "Invalid enum value 2"),
-        ("[" * 100_000, "is no sweep of format version 1"),
+        ("[" * 100_000, "is not a sweep of format version 1"),
     ],
 )
 def test_a_file_that_is_no_sweep(text: str, said: str) -> None:
@@ -201,11 +201,11 @@ def test_a_damaged_file_is_a_users_error(data: st.DataObject) -> None:
             max_leaves=5,
         )
     )
-    found = answer(json.dumps(whole))
-    if isinstance(found, str):
-        assert "sweep.json" in found
+    plan_answer = answer(json.dumps(whole))
+    if isinstance(plan_answer, str):
+        assert "sweep.json" in plan_answer
     else:
-        assert answer(found.as_text()) == found
+        assert answer(plan_answer.as_text()) == plan_answer
 
 
 def answer(text: str) -> Definition | str:

@@ -63,7 +63,7 @@ def test_a_sweep_is_not_written_over(tmp_path: Path) -> None:
 def test_other_things_are_let_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with (
-        pytest.raises(UsageError, match=r"holds no sweep \(thesis.txt\)"),
+        pytest.raises(UsageError, match=r"contains no sweep \(thesis.txt\)"),
         open_folder(tmp_path, definition(*TWO), resumes=True),
     ):
         pass

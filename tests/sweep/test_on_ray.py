@@ -35,6 +35,6 @@ def test_runs_by_ray(tmp_path: Path) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [run["status"] for run in found["runs"]] == ["ended", "ended"]
+    loaded = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [run["status"] for run in loaded["runs"]] == ["ended", "ended"]
     assert "2 runs by last" in done.stdout

@@ -151,8 +151,8 @@ def test_killed_by_9_we_leave_no_run_behind(tmp_path: Path, is_warm: bool) -> No
 
 
 def test_a_task_makes_the_run_where_it_is(tmp_path: Path) -> None:
-    found = run_job(job(tmp_path, "print('made')"), {}, str(tmp_path / "stop"), "stand_in")
-    assert (found.code, (tmp_path / "it").read_text()) == (0, "made\n")
+    job_result = run_job(job(tmp_path, "print('made')"), {}, str(tmp_path / "stop"), "stand_in")
+    assert (job_result.code, (tmp_path / "it").read_text()) == (0, "made\n")
 
 
 def test_a_task_that_is_asked_to_stop(tmp_path: Path) -> None:
@@ -169,6 +169,6 @@ def test_a_task_that_is_asked_to_stop(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_does_not_see_the_folder(tmp_path: Path) -> None:
-    found = run_job(job(tmp_path / "elsewhere", ""), {}, str(tmp_path / "stop"), "stand_in")
-    assert "does not see" in found.problem
-    assert "elsewhere" in found.problem
+    job_result = run_job(job(tmp_path / "elsewhere", ""), {}, str(tmp_path / "stop"), "stand_in")
+    assert "does not see" in job_result.problem
+    assert "elsewhere" in job_result.problem

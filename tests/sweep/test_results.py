@@ -256,17 +256,17 @@ def test_nothing_to_compare_is_not_drawn() -> None:
 
 
 def test_results_as_plain_data() -> None:
-    found = document(FOUR, RESULTS)
-    assert found["ranked_by"] == "validation_loss"
-    assert found["varying"] == ["optimizer.lr", "batch"]
-    assert [run["status"] for run in found["runs"]] == [
+    printed = document(FOUR, RESULTS)
+    assert printed["ranked_by"] == "validation_loss"
+    assert printed["varying"] == ["optimizer.lr", "batch"]
+    assert [run["status"] for run in printed["runs"]] == [
         "ended",
         "ended",
         "diverged",
         "out of memory",
     ]
-    assert found["runs"][0]["values"] == {"optimizer.lr": 0.01, "batch": 8}
-    assert found["runs"][3]["final_loss"] is None
+    assert printed["runs"][0]["values"] == {"optimizer.lr": 0.01, "batch": 8}
+    assert printed["runs"][3]["final_loss"] is None
 
 
 # Parquet -----------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def test_a_fixed_value_keeps_its_commas() -> None:
 
 
 def test_all_combinations_in_order() -> None:
-    found = points([grid("seed=1,2"), grid("batch=8,16")], [], 0, 1)
-    assert found == (
+    grid_points = points([grid("seed=1,2"), grid("batch=8,16")], [], 0, 1)
+    assert grid_points == (
         (("seed", 1), ("batch", 8)),
         (("seed", 1), ("batch", 16)),
         (("seed", 2), ("batch", 8)),
@@ -43,10 +43,10 @@ def test_all_combinations_in_order() -> None:
 
 
 def test_each_draw_is_at_each_point_of_the_grid() -> None:
-    found = points([grid("seed=1,2")], [random_choice("optimizer.lr=log:1e-5..1e-1")], 3, 7)
-    assert len(found) == 6
+    grid_points = points([grid("seed=1,2")], [random_choice("optimizer.lr=log:1e-5..1e-1")], 3, 7)
+    assert len(grid_points) == 6
     of_seed = {
-        seed: [dict(each)["optimizer.lr"] for each in found if each[0] == ("seed", seed)]
+        seed: [dict(each)["optimizer.lr"] for each in grid_points if each[0] == ("seed", seed)]
         for seed in (1, 2)
     }
     assert of_seed[1] == of_seed[2]
@@ -73,8 +73,8 @@ def test_more_draws_and_other_keys_leave_those_there_were() -> None:
 
 def test_draws_are_as_they_have_always_been() -> None:
     """A sweep's seed means the same draws in every version."""
-    found = points([], [random_choice("optimizer.lr=log:1e-5..1e-1")], 2, 1)
-    assert found == ((("optimizer.lr", 0.0003148),), (("optimizer.lr", 0.0004341),))
+    grid_points = points([], [random_choice("optimizer.lr=log:1e-5..1e-1")], 2, 1)
+    assert grid_points == ((("optimizer.lr", 0.0003148),), (("optimizer.lr", 0.0004341),))
 
 
 def test_draws_are_even() -> None:

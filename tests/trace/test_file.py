@@ -27,15 +27,15 @@ RELAXED = settings(
 
 
 def small_trace() -> Trace:
-    made = TraceBuilder()
-    a, b = made.allocate(24), made.allocate(48)
+    builder = TraceBuilder()
+    a, b = builder.allocate(24), builder.allocate(48)
     here = site(frame(line=3), frame(line=9), module="net.0", module_class="Linear")
-    product = made.run(mm_call(2, 3, 4), (a, b), site=here)
-    made.free(product)
-    made.wait()
-    made.run(mm_call(2, 3, 4), (a, b), site=here)
-    made.end_step()
-    return made.build()
+    product = builder.run(mm_call(2, 3, 4), (a, b), site=here)
+    builder.free(product)
+    builder.wait()
+    builder.run(mm_call(2, 3, 4), (a, b), site=here)
+    builder.end_step()
+    return builder.build()
 
 
 @pytest.fixture
@@ -61,38 +61,38 @@ def test_ops_share_calls_and_sites_share_frames(file: Path) -> None:
 
 
 def test_a_frame_of_two_sites_is_stored_once() -> None:
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for line in (3, 4):
-        made.run(mm_call(2, 3, 4), (-1, -1), site=site(frame(line=line), frame(line=9)))
-    packed = pack(made.build())
+        builder.run(mm_call(2, 3, 4), (-1, -1), site=site(frame(line=line), frame(line=9)))
+    packed = pack(builder.build())
     assert [frame.line for frame in packed.frames] == [3, 9, 4]
     assert packed.sites == (("", "", (0, 1)), ("", "", (2, 1)))
-    assert unpack(packed) == made.build()
+    assert unpack(packed) == builder.build()
 
 
 def test_literals_come_back_as_tuples(tmp_path: Path) -> None:
     call = Call("aten.x", "", (), (), (("dim", (0, 1)), ("keepdim", True), ("eps", None)))
-    made = TraceBuilder()
-    made.run(call)
-    made.build().save(tmp_path / "run.tally")
+    builder = TraceBuilder()
+    builder.run(call)
+    builder.build().save(tmp_path / "run.tally")
     assert Trace.load(tmp_path / "run.tally").calls[0].literals == call.literals
 
 
 def test_pinned_and_pageable_sources_stay_apart(tmp_path: Path) -> None:
-    made = TraceBuilder()
+    builder = TraceBuilder()
     calls = [copy_in_call(8), copy_in_call(8, is_pinned=True), copy_in_call(8)]
     for call in calls:
-        made.run(call, (-1,))
-    made.build().save(tmp_path / "run.tally")
+        builder.run(call, (-1,))
+    builder.build().save(tmp_path / "run.tally")
     trace = Trace.load(tmp_path / "run.tally")
     assert [op.call for op in trace.ops] == [0, 1, 0]
     assert trace.calls == tuple(calls[:2])
 
 
 def test_a_file_name_that_is_not_utf8_is_spelled_out(tmp_path: Path) -> None:
-    made = TraceBuilder()
-    made.run(mm_call(1, 1, 1), (0, 0), site=site(frame("caf\udce9.py")))
-    made.build(script="caf\udce9.py").save(tmp_path / "run.tally")
+    builder = TraceBuilder()
+    builder.run(mm_call(1, 1, 1), (0, 0), site=site(frame("caf\udce9.py")))
+    builder.build(script="caf\udce9.py").save(tmp_path / "run.tally")
     trace = Trace.load(tmp_path / "run.tally")
     assert trace.script == trace.sites[0].frames[0].file == r"caf\udce9.py"
     assert len(trace.ops) == 1
@@ -141,7 +141,7 @@ def test_a_file_cut_in_two_is_called_cut_short(file: Path, kept: int) -> None:
 def test_a_newer_format_asks_for_an_upgrade(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"format=11 ", b"format=12 ", 1))
     message = refusal(file)
-    assert "made by a newer torchtally (format 12, this one reads 11)" in message
+    assert "written by a newer torchtally (format 12, this one reads 11)" in message
     assert "Upgrade" in message
 
 
@@ -150,7 +150,7 @@ def test_an_older_format_is_refused(file: Path, older: int) -> None:
     file.write_bytes(file.read_bytes().replace(b"format=11 ", b"format=%d " % older, 1))
     message = refusal(file)
     assert f"format {older} is too old; this torchtally reads format 11" in message
-    assert "Make the trace again" in message
+    assert "Record the trace again" in message
 
 
 def test_bytes_after_the_end_are_refused(file: Path) -> None:
@@ -339,11 +339,11 @@ def test_the_bound_is_above_what_decoding_takes() -> None:
 
 
 def model_trace() -> Trace:
-    made = TraceBuilder()
-    a, b = made.allocate(24), made.allocate(48)
+    builder = TraceBuilder()
+    a, b = builder.allocate(24), builder.allocate(48)
     for line in range(5000):
-        made.free(made.run(mm_call(2, 3, 4), (a, b), site=site(frame(line=line % 7))))
-    return made.build()
+        builder.free(builder.run(mm_call(2, 3, 4), (a, b), site=site(frame(line=line % 7))))
+    return builder.build()
 
 
 def test_a_trace_that_packs_too_well_is_written_unpacked(

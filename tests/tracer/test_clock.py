@@ -225,7 +225,7 @@ def test_the_hosts_clock_on_request(tmp_path: Path):
     (tmp_path / "bench.py").write_text(SCRIPT)
     predicted = tally_run("bench.py", cwd=tmp_path)
     assert PRODUCT_S < float(predicted.stdout) < 2 * PRODUCT_S
-    assert "Clocks that answered predicted time" in predicted.stderr
+    assert "Clocks that read predicted time" in predicted.stderr
     hosts = tally_run("--host-clock", "bench.py", cwd=tmp_path)
     assert not any(effect.kind is EffectKind.CLOCK for effect in hosts.trace.effects)
 

@@ -328,8 +328,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Run
     (place / "train.py").write_text(SCRIPT)
 
     def run(*options: str) -> tuple[Run, Any]:
-        found = tally_run("--json", "out.json", *options, "train.py", cwd=place)
-        return found, json.loads((place / "out.json").read_text())
+        report = tally_run("--json", "out.json", *options, "train.py", cwd=place)
+        return report, json.loads((place / "out.json").read_text())
 
     return run
 
@@ -344,7 +344,7 @@ def test_an_uncaught_refusal_is_reported(process: Callable[..., tuple[Run, Any]]
     assert 'train.py", line 10, in forward\n    return x.sin()\n' in traceback
     assert "torchtally" not in traceback
     assert "Out of memory in step 1, train.py:10: requested 28.00 GiB" in report
-    table = report.split("What occupied the memory when it ran out\n")[1].split("\n\n")[0]
+    table = report.split("What occupied the memory at the OOM\n")[1].split("\n\n")[0]
     rows = [line.split() for line in table.splitlines()]
     largest = [[cells[0], *cells[3:5], cells[7]] for cells in rows[1:3]]
     assert sorted(largest) == [

@@ -179,19 +179,20 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no model": ({"model": {}}, r"model: .*:Circles has none"),
     "a batch of another size": (
         {"task": f"{HERE}:few", "model": {}},
-        r"gave 5 inputs and 5 targets for a batch of 6",
+        r"returned 5 inputs and 5 targets for a batch of 6",
     ),
     "a size of decoders": (
         {"model": {"code": f"{HERE}:net", "layers": 2}},
-        r"model\.layers: is of decoders\. Give it to .*:net by model\.arguments\.layers",
+        r"model\.layers: applies to built-in decoders only\. "
+        r"Pass it to .*:net by model\.arguments\.layers",
     ),
-    "arguments alone": ({"model": {"arguments": {"width": 2}}}, r"are those of model\.code"),
+    "arguments alone": ({"model": {"arguments": {"width": 2}}}, r"only apply to model\.code"),
     "an unknown task": ({"task": "langage"}, r"task: unknown task 'langage'.*language"),
-    "a student": ({"task": "teacher"}, r"the teacher has a student of its own"),
-    "samples": ({"sampling": {"tokens": 3}}, r"sampling\.tokens: is of decoders"),
+    "a student": ({"task": "teacher"}, r"the teacher task has its own student model"),
+    "samples": ({"sampling": {"tokens": 3}}, r"sampling\.tokens: applies to built-in decoders"),
     "text without sizes": (
         {"task": "language", "data": {"text": ["<stdlib>"]}},
-        r"model\.context: is missing; .*:net does not tell it",
+        r"model\.context: is missing; .*:net does not define it",
     ),
 }
 

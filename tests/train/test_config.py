@@ -38,8 +38,8 @@ def test_every_example_is_a_config(path: Path) -> None:
 
 def test_a_model_by_all_its_sizes() -> None:
     sizes = {"layers": 2, "width": 64, "heads": 4, "ffn": 128, "vocabulary": 257, "context": 32}
-    found = config_of({**PLAIN, "model": sizes}, "x").model.transformer()
-    assert (found.layers, found.kv_heads) == (2, 4)
+    decoder = config_of({**PLAIN, "model": sizes}, "x").model.transformer()
+    assert (decoder.layers, decoder.kv_heads) == (2, 4)
 
 
 def test_every_size_of_a_decoder_can_be_said() -> None:

@@ -176,9 +176,9 @@ def generators(folder: Path, steps: int, lr: float = 0.1, **changes: Any) -> lis
 
 def test_schedulers_averages_and_generators_go_on(tmp_path: Path) -> None:
     for steps in range(1, 5):
-        found = generators(tmp_path / "parts", steps)
-    assert found == generators(tmp_path / "whole", 4)
-    assert found[0][::2] == (0, 1, 2, 3)
+        random_generators = generators(tmp_path / "parts", steps)
+    assert random_generators == generators(tmp_path / "whole", 4)
+    assert random_generators[0][::2] == (0, 1, 2, 3)
 
 
 def test_a_changed_hyperparameter_is_refused_or_the_scripts(tmp_path: Path) -> None:
@@ -312,20 +312,20 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_values_come_back_with_their_types(value: Any) -> None:
     tensors: dict[str, Tensor] = {}
-    found = unpack(pack(value, "it", tensors), tensors)
-    assert repr(found) == repr(value)
+    state = unpack(pack(value, "it", tensors), tensors)
+    assert repr(state) == repr(value)
     assert not tensors
 
 
 def test_tensors_and_arrays_come_back() -> None:
     tensors: dict[str, Tensor] = {}
     value = {"a": (torch.arange(3), [np.arange(2.0)]), "nan": math.nan, "step": np.int64(3)}
-    found = unpack(pack(value, "it", tensors), tensors)
+    state = unpack(pack(value, "it", tensors), tensors)
     assert tensors.keys() == {"it/a/0", "it/a/1/0"}
-    assert found["a"][0].tolist() == [0, 1, 2]
-    assert found["a"][1][0].tolist() == [0.0, 1.0]
-    assert math.isnan(found["nan"])
-    assert found["step"] == 3
+    assert state["a"][0].tolist() == [0, 1, 2]
+    assert state["a"][1][0].tolist() == [0.0, 1.0]
+    assert math.isnan(state["nan"])
+    assert state["step"] == 3
     with pytest.raises(UsageError, match="it/a/b: two tensors have this name"):
         pack({"a": {"b": torch.ones(1)}, "a/b": torch.ones(1)}, "it", {})
 
@@ -368,8 +368,8 @@ def test_ranks_go_on_each_with_its_own_batches(way: str, tmp_path: Path) -> None
     whole = on_ranks(ranked, 2, tmp_path / "whole", way, 4)
     with pytest.raises((RankDied, RuntimeError)):  # the other one may tell of it first
         on_ranks(ranked, 2, tmp_path / "killed", way, 4, 2)
-    found = on_ranks(ranked, 2, tmp_path / "killed", way, 4)
-    assert found == whole
+    by_rank = on_ranks(ranked, 2, tmp_path / "killed", way, 4)
+    assert by_rank == whole
     assert whole[0]["x"] != whole[1]["x"]
     # FSDP2 and DDP read each other's, on another number of ranks.
     (alone,) = on_ranks(ranked, 1, tmp_path / "killed", "ddp", 4)

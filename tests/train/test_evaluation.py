@@ -42,9 +42,9 @@ def rows(*sizes: int, ignored: int = 0) -> list[Rows]:
 def test_a_loss_by_hand() -> None:
     """Two tokens at 1 nat and one at 4, in batches of different size: (2 * 1 + 4) / 3."""
     batches = [(torch.zeros(1, 2), torch.tensor([[3, 4]])), (torch.ones(1, 1), torch.tensor([[5]]))]
-    found = evaluate(nn.Linear(1, 1), lambda x, _: 1 + 3 * x.mean(), batches)
-    assert (found.loss_nats, found.tokens) == (2.0, 3)
-    assert found.perplexity == pytest.approx(math.e**2)
+    mean_loss = evaluate(nn.Linear(1, 1), lambda x, _: 1 + 3 * x.mean(), batches)
+    assert (mean_loss.loss_nats, mean_loss.tokens) == (2.0, 3)
+    assert mean_loss.perplexity == pytest.approx(math.e**2)
 
 
 @settings(max_examples=20, deadline=None)
@@ -53,13 +53,13 @@ def test_the_mean_is_that_of_all_tokens_however_they_are_batched(
     sizes: list[int], ignored: int
 ) -> None:
     decoder, batches = model(), rows(*sizes, ignored=ignored)
-    found = evaluate(decoder, decoder.loss, batches)
+    mean_loss = evaluate(decoder, decoder.loss, batches)
     inputs, targets = (torch.cat(pair) for pair in zip(*batches, strict=True))
     with torch.no_grad():
         logits = decoder.eval()(inputs).double()
     whole = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-    assert found.tokens == int((targets != IGNORED).sum())
-    assert found.loss_nats == pytest.approx(float(whole), rel=1e-6)
+    assert mean_loss.tokens == int((targets != IGNORED).sum())
+    assert mean_loss.loss_nats == pytest.approx(float(whole), rel=1e-6)
 
 
 def test_a_batch_without_any_target_counts_for_nothing() -> None:
@@ -72,8 +72,8 @@ def test_a_batch_without_any_target_counts_for_nothing() -> None:
 
 def test_targets_that_are_no_ids_all_count() -> None:
     teacher = [(torch.ones(4, 3), torch.full((4,), -100.0))]
-    found = evaluate(nn.Linear(3, 1), lambda *_: torch.tensor(5.0), teacher)
-    assert (found.loss_nats, found.tokens) == (5.0, 4)
+    mean_loss = evaluate(nn.Linear(3, 1), lambda *_: torch.tensor(5.0), teacher)
+    assert (mean_loss.loss_nats, mean_loss.tokens) == (5.0, 4)
 
 
 @pytest.mark.parametrize("batches", [[], [(torch.zeros(1, 1), torch.full((1, 1), IGNORED))]])
@@ -83,9 +83,9 @@ def test_nothing_to_evaluate_is_an_error(batches: list[Rows]) -> None:
 
 
 def test_nan_stays_nan_and_a_huge_loss_has_a_perplexity() -> None:
-    found = evaluate(nn.Linear(1, 1), lambda *_: torch.tensor(math.nan), rows(1))
-    assert math.isnan(found.loss_nats)
-    assert math.isnan(found.perplexity)
+    mean_loss = evaluate(nn.Linear(1, 1), lambda *_: torch.tensor(math.nan), rows(1))
+    assert math.isnan(mean_loss.loss_nats)
+    assert math.isnan(mean_loss.perplexity)
     huge = Evaluation(loss_nats=1e4, tokens=1, seconds=0.0)
     assert huge.perplexity == math.inf
 
@@ -179,9 +179,9 @@ def test_precision_context_is_made_for_each_batch() -> None:
             yield
 
     def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-        found = nn.functional.linear(torch.ones(1, 1), torch.ones(1, 1))
-        dtypes.append(found.dtype)
-        return found.mean()
+        layer = nn.functional.linear(torch.ones(1, 1), torch.ones(1, 1))
+        dtypes.append(layer.dtype)
+        return layer.mean()
 
     evaluate(nn.Linear(1, 1), loss, rows(1, 1), precision_context=bf16)
     assert dtypes == [torch.bfloat16] * 2
@@ -189,10 +189,10 @@ def test_precision_context_is_made_for_each_batch() -> None:
 
 def test_seconds_are_the_clocks() -> None:
     times = iter([10.0, 12.5])
-    found = evaluate(
+    mean_loss = evaluate(
         nn.Linear(1, 1), lambda *_: torch.tensor(1.0), rows(1), clock=lambda: next(times)
     )
-    assert found.values()[names.EVAL_S] == 2.5
+    assert mean_loss.values()[names.EVAL_S] == 2.5
 
 
 def test_an_evaluation_takes_no_more_rows_at_once_than_a_training_step(tmp_path: Path) -> None:

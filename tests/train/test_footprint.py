@@ -50,11 +50,11 @@ def test_the_deep_linear_model_by_hand() -> None:
     assert (before.gradients_bytes, before.optimizer_state_bytes) == (0, 0)
     model(x).mean().backward()
     optimizer.step()
-    found = footprint(model, optimizer, activations_bytes=kept_bytes)
+    bytes_by_category = footprint(model, optimizer, activations_bytes=kept_bytes)
     weights = 4 * (LAYERS * D * D + D)
-    assert found.parameters_bytes == found.gradients_bytes == weights
-    assert found.optimizer_state_bytes == 2 * weights
-    assert found.peak_allocated_bytes is None
+    assert bytes_by_category.parameters_bytes == bytes_by_category.gradients_bytes == weights
+    assert bytes_by_category.optimizer_state_bytes == 2 * weights
+    assert bytes_by_category.peak_allocated_bytes is None
 
 
 def test_measuring_draws_no_random_numbers_and_leaves_no_gradients() -> None:
@@ -94,11 +94,11 @@ def test_a_transformer_beside_its_closed_forms(name: str, changes: dict[str, obj
     kept_bytes = measure_activation_bytes(forward, model, [ids, targets])
     forward().backward()
     optimizer.step()
-    found = footprint(model, optimizer, activations_bytes=kept_bytes)
+    bytes_by_category = footprint(model, optimizer, activations_bytes=kept_bytes)
     planned = states(weights_of(config.model()), how.recipe, known_optimizer("adamw"))
-    assert found.parameters_bytes == planned.parameters.value
-    assert found.gradients_bytes == planned.gradients.value
-    assert found.optimizer_state_bytes == planned.optimizer.value
+    assert bytes_by_category.parameters_bytes == planned.parameters.value
+    assert bytes_by_category.gradients_bytes == planned.gradients.value
+    assert bytes_by_category.optimizer_state_bytes == planned.optimizer.value
     closed = activations(config.model(), ROWS, SEQUENCE, how.recipe, kernel=AttentionKernel.FLASH)
     assert 0.85 < kept_bytes / closed.total.value < 0.91
 
@@ -132,13 +132,13 @@ def test_a_traced_step_holds_the_same(name: str) -> None:
             del kept
             loss.backward()
             optimizer.step()
-        found = footprint(model, optimizer)
-        measured["parameters"] = found.parameters_bytes
-        measured["gradients"] = found.gradients_bytes
-        measured["state"] = found.optimizer_state_bytes + storage_bytes(
+        bytes_by_category = footprint(model, optimizer)
+        measured["parameters"] = bytes_by_category.parameters_bytes
+        measured["gradients"] = bytes_by_category.gradients_bytes
+        measured["state"] = bytes_by_category.optimizer_state_bytes + storage_bytes(
             state["step"] for state in optimizer.state.values() if state["step"].is_cuda
         )
-        measured["peak"] = found.peak_allocated_bytes or 0
+        measured["peak"] = bytes_by_category.peak_allocated_bytes or 0
         torch.zeros(1, device="cuda")  # a tick after the step, before everything is freed
 
     ledger = torchtally.account(torchtally.run(script, gpu="H100-SXM"))

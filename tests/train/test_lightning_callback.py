@@ -138,11 +138,11 @@ def test_interrupted_in_an_epoch_and_between_two(
         with pytest.raises(Interruption):
             fit(tmp_path, step, **changes)
         assert Checkpoints(tmp_path).steps()[0] == step
-    found = fit(tmp_path, **changes)
-    losses = found.pop("losses")
+    answer = fit(tmp_path, **changes)
+    losses = answer.pop("losses")
     assert 0 < len(losses) < len(whole["losses"])
     assert losses == whole.pop("losses")[-len(losses) :]
-    assert found == whole
+    assert answer == whole
     assert fit(tmp_path, **changes)["losses"] == []  # all steps are done
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 

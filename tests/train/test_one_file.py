@@ -73,5 +73,5 @@ def test_only_what_the_config_takes_is_in_it(tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_it_cannot_have_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a file of its own cannot have it"):
+    with pytest.raises(UsageError, match="not supported by --source"):
         one_file(language(tmp_path, **changes), "x")

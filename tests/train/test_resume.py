@@ -174,11 +174,11 @@ def test_the_comparison_can_fail(tmp_path: Path) -> None:
     kill_after(config, 4)
     trainer = trainer_of(config)
     checkpoints = Checkpoints(config.log.folder)
-    found = resume(trainer, checkpoints, print)
+    resumed = resume(trainer, checkpoints, print)
     torch.manual_seed(0)
     header = RunHeader(config=config.document())
     with logs(config.log.folder, header, resumed_at=4, say=print) as log:
-        history = train(trainer, log, Killed(), resumed=found)
+        history = train(trainer, log, Killed(), resumed=resumed)
     assert history.training != whole.training[3:]
     assert [step for step, _ in history.training] == [step for step, _ in whole.training[3:]]
 
@@ -237,9 +237,9 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     assert "optimizer.lr: saved 0.01, now 0.02" in str(error.value)
     said: list[str] = []
     trainer = trainer_of(other)
-    found = resume(trainer, Checkpoints(other.log.folder), said.append, allows_changes=True)
-    assert found is not None
-    assert found == 2
+    resumed = resume(trainer, Checkpoints(other.log.folder), said.append, allows_changes=True)
+    assert resumed is not None
+    assert resumed == 2
     assert "optimizer.lr" in said[0]
     trainer.step(next(iter_batches(trainer, 2)))
     assert trainer.optimizer.param_groups[0]["lr"] == 0.02
@@ -262,8 +262,8 @@ def test_what_does_not_matter_may_differ(changes: dict[str, Any], tmp_path: Path
     config = saved(tmp_path)
     said: list[str] = []
     other = teacher(tmp_path, steps=2, **changes)
-    found = resume(trainer_of(other), Checkpoints(config.log.folder), said.append)
-    assert found is not None
+    resumed = resume(trainer_of(other), Checkpoints(config.log.folder), said.append)
+    assert resumed is not None
     assert not said
 
 
@@ -307,9 +307,9 @@ def test_a_damaged_one_gives_way_to_the_one_before_loudly(tmp_path: Path) -> Non
     content[-1] ^= 1
     file.write_bytes(content)
     said: list[str] = []
-    found = resume(trainer_of(config), checkpoints, said.append)
-    assert found is not None
-    assert found == 1
+    resumed = resume(trainer_of(config), checkpoints, said.append)
+    assert resumed is not None
+    assert resumed == 1
     assert str(file) in said[0]
     assert checkpoints.steps() == [1]
     assert len(list(checkpoints.path.glob("damaged-00000002-*"))) == 1
@@ -374,8 +374,8 @@ def test_the_next_step_does_not_change_what_is_written(tmp_path: Path) -> None:
     run(config)
     at_three = teacher(tmp_path / "other", steps=10)
     trainer = trainer_of(at_three)
-    found = resume(trainer, only(config, 3, tmp_path / "three"), print)
-    assert found is not None
+    resumed = resume(trainer, only(config, 3, tmp_path / "three"), print)
+    assert resumed is not None
     fresh = trainer_of(teacher(tmp_path / "fresh"))
     torch.manual_seed(0)
     for batch in (batch for step in range(3) for batch in iter_batches(fresh, step)):

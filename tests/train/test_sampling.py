@@ -38,8 +38,8 @@ def prompt(*ids: int) -> Tensor:
 
 
 def test_greedy_counts_on_beyond_the_context() -> None:
-    found = sample(successor(), prompt(5), tokens=9, temperature=0.0, seed=0)
-    assert found.tolist() == [[5, 6, 7, 0, 1, 2, 3, 4, 5, 6]]
+    token_ids = sample(successor(), prompt(5), tokens=9, temperature=0.0, seed=0)
+    assert token_ids.tolist() == [[5, 6, 7, 0, 1, 2, 3, 4, 5, 6]]
 
 
 def test_the_window_slides_when_the_context_is_full() -> None:
@@ -92,8 +92,10 @@ def test_top_one_is_greedy() -> None:
 
 
 def test_of_equals_greedy_takes_the_lowest_id() -> None:
-    found = next_ids(torch.zeros(2, 5), temperature=0.0, top_k=None, generator=torch.Generator())
-    assert found.tolist() == [0, 0]
+    next_tokens = next_ids(
+        torch.zeros(2, 5), temperature=0.0, top_k=None, generator=torch.Generator()
+    )
+    assert next_tokens.tolist() == [0, 0]
 
 
 def test_a_seed_is_a_text_and_another_seed_another() -> None:
@@ -125,8 +127,8 @@ def test_no_tokens_is_the_prompt() -> None:
 
 
 def test_a_narrow_model_is_drawn_from_in_float32() -> None:
-    found = sample(decoder().bfloat16(), prompt(1), tokens=3, seed=0)
-    assert found.shape == (1, 4)
+    token_ids = sample(decoder().bfloat16(), prompt(1), tokens=3, seed=0)
+    assert token_ids.shape == (1, 4)
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ def test_rows_without_targets_are_refused() -> None:
 def test_memory_that_is_short_after_unscaling_is_no_other_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """float16's scaler remembers that gradients are unscaled, and the attempt is done again."""
+    """float16's scaler remembers that gradients are unscaled, and the attempt is repeated."""
     train_step = stepper(micro_batch=ROWS, name="fp16")
     calls = iter(range(9))
 

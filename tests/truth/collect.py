@@ -125,15 +125,15 @@ class Corpus:
 def read_corpus(path: Path) -> Corpus:
     """Raises ValueError for what is no corpus, or one of another format."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
-            raise ValueError(f"its format is {found['format']}, not {FORMAT}")
-        if found["kind"] not in KINDS:
-            raise ValueError(f"its kind is {found['kind']!r}, none of {', '.join(KINDS)}")
-        entries = [Entry.from_json(case) for case in found["cases"]]
-        if found["kind"] == "stand-in" and any(map(timed, entries)):
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+        if loaded["format"] != FORMAT:
+            raise ValueError(f"its format is {loaded['format']}, not {FORMAT}")
+        if loaded["kind"] not in KINDS:
+            raise ValueError(f"its kind is {loaded['kind']!r}, none of {', '.join(KINDS)}")
+        entries = [Entry.from_json(case) for case in loaded["cases"]]
+        if loaded["kind"] == "stand-in" and any(map(timed, entries)):
             raise ValueError("it has times, and a stand-in computes nothing that takes any")
-        return Corpus(found["kind"], found["about"], found["is_small"], found["date"], entries)
+        return Corpus(loaded["kind"], loaded["about"], loaded["is_small"], loaded["date"], entries)
     except (ValueError, KeyError, TypeError) as problem:
         raise ValueError(f"{path} is not a corpus that can be read: {problem}") from problem
 

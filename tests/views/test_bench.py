@@ -36,27 +36,29 @@ def table(view: BenchView, name: str) -> Table:
 
 
 def test_half_of_the_promise_is_half() -> None:
-    found = table(bench_view(calibrations.gpu()), "products")
-    assert found.column("dtype") == ("float32", "bfloat16")
-    assert found.column("limit_flop_per_s") == (67e12, 989.4e12)
-    assert found.column("mfu") == pytest.approx((0.5, 0.5))
-    assert found.column("shape")[1] == "1024x1024x1024 (NN)"
+    shown_table = table(bench_view(calibrations.gpu()), "products")
+    assert shown_table.column("dtype") == ("float32", "bfloat16")
+    assert shown_table.column("limit_flop_per_s") == (67e12, 989.4e12)
+    assert shown_table.column("mfu") == pytest.approx((0.5, 0.5))
+    assert shown_table.column("shape")[1] == "1024x1024x1024 (NN)"
 
 
 def test_the_best_shape_counts() -> None:
     slow, fast = (calibrations.product(n, n, n, n * 1e9) for n in (256, 512))
-    found = table(bench_view(calibrations.gpu(fast, slow)), "products")
-    rates = dict(zip(found.column("dtype"), found.column("achieved_flop_per_s"), strict=True))
+    shown_table = table(bench_view(calibrations.gpu(fast, slow)), "products")
+    rates = dict(
+        zip(shown_table.column("dtype"), shown_table.column("achieved_flop_per_s"), strict=True)
+    )
     assert rates["bfloat16"] == pytest.approx(512e9)
 
 
 def test_both_dtypes_stand_side_by_side_on_the_shape_they_share() -> None:
-    found = table(bench_view(calibrations.gpu()), "same_shapes")
-    assert found.column("shape") == ("1024x1024x1024",)
-    (times,) = found.column("times")
+    shown_table = table(bench_view(calibrations.gpu()), "same_shapes")
+    assert shown_table.column("shape") == ("1024x1024x1024",)
+    (times,) = shown_table.column("times")
     assert times == pytest.approx(494.7 / 33.5, rel=1e-2)
-    assert found.column("float32_mfu") == pytest.approx((0.5,))
-    assert found.column("bfloat16_mfu") == pytest.approx((0.5,))
+    assert shown_table.column("float32_mfu") == pytest.approx((0.5,))
+    assert shown_table.column("bfloat16_mfu") == pytest.approx((0.5,))
 
 
 def test_a_dtype_alone_has_nothing_beside_it() -> None:
@@ -69,14 +71,14 @@ def test_the_cubest_shape_of_as_much_work_is_chosen() -> None:
     samples = [
         calibrations.product(*shape, 1e12, d) for shape in shapes for d in ("float32", "bfloat16")
     ]
-    found = table(bench_view(calibrations.gpu(*samples)), "same_shapes")
-    assert found.column("shape") == ("256x256x256",)
+    shown_table = table(bench_view(calibrations.gpu(*samples)), "same_shapes")
+    assert shown_table.column("shape") == ("256x256x256",)
 
 
 def test_bandwidths() -> None:
     """3.015 of 3.35 TB/s, 31.5 of 63 GB/s."""
-    found = table(bench_view(calibrations.gpu()), "bandwidth")
-    rows = dict(zip(found.column("transfer"), found.column("peak_share"), strict=True))
+    shown_table = table(bench_view(calibrations.gpu()), "bandwidth")
+    rows = dict(zip(shown_table.column("transfer"), shown_table.column("peak_share"), strict=True))
     link = chip("H100-SXM").host_link
     assert link is not None
     assert link.bytes_per_s_per_direction is not None
@@ -86,25 +88,25 @@ def test_bandwidths() -> None:
 
 
 def test_copies_by_size_and_way() -> None:
-    found = table(bench_view(calibrations.gpu()), "copies")
-    assert found.column("bytes") == (2**20,)
-    assert found.column("host_to_device_pinned_bytes_per_s") == pytest.approx((31.5e9,))
-    assert found.column("device_to_host_pageable_bytes_per_s") == pytest.approx((6.3e9,))
-    assert found.column("host_to_device_pageable_bytes_per_s") == (None,)
+    shown_table = table(bench_view(calibrations.gpu()), "copies")
+    assert shown_table.column("bytes") == (2**20,)
+    assert shown_table.column("host_to_device_pinned_bytes_per_s") == pytest.approx((31.5e9,))
+    assert shown_table.column("device_to_host_pageable_bytes_per_s") == pytest.approx((6.3e9,))
+    assert shown_table.column("host_to_device_pageable_bytes_per_s") == (None,)
 
 
 def test_attention_is_counted_in_full() -> None:
     """16384 FLOPs in a nanosecond; 2.5 times as many in two."""
-    found = table(bench_view(calibrations.gpu()), "attention")
-    assert found.column("shape") == ("4x8x16",)
-    assert found.column("forward_flop_per_s") == pytest.approx((16384e9,))
-    assert found.column("causal_backward_flop_per_s") == pytest.approx((2.5 * 16384e9 / 2,))
-    assert found.column("backward_flop_per_s") == (None,)
+    shown_table = table(bench_view(calibrations.gpu()), "attention")
+    assert shown_table.column("shape") == ("4x8x16",)
+    assert shown_table.column("forward_flop_per_s") == pytest.approx((16384e9,))
+    assert shown_table.column("causal_backward_flop_per_s") == pytest.approx((2.5 * 16384e9 / 2,))
+    assert shown_table.column("backward_flop_per_s") == (None,)
 
 
 def test_the_issue_rate() -> None:
-    found = table(bench_view(calibrations.gpu()), "issue")
-    assert found.column("operators_per_s") == (100_000, 125_000, 200_000, 1_000_000, 500_000)
+    shown_table = table(bench_view(calibrations.gpu()), "issue")
+    assert shown_table.column("operators_per_s") == (100_000, 125_000, 200_000, 1_000_000, 500_000)
     on_cpu = table(bench_view(calibrations.cpu()), "issue")
     assert "each further kernel" not in on_cpu.column("operator")
 
@@ -119,9 +121,9 @@ def test_a_cpu_is_promised_nothing() -> None:
 def test_an_estimate_says_so() -> None:
     """64 GFLOP/s of 2 cores x 2 GHz x 32."""
     view = bench_view(calibrations.cpu(), estimated_flop_per_s(CPUINFO, 2))
-    found = table(view, "products")
-    assert found.columns[2].title == "estimated"
-    single, half = found.column("mfu")
+    shown_table = table(view, "products")
+    assert shown_table.columns[2].title == "estimated"
+    single, half = shown_table.column("mfu")
     assert single == pytest.approx(0.5)
     assert half is None
     assert [curve.basis for curve in view.plot.curves] == [Basis.ESTIMATED]

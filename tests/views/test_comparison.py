@@ -25,17 +25,17 @@ GIB = 2**30
 
 
 def trace(dtype: str = "bfloat16", gpu: str = "H100-SXM", held_bytes: int = 0) -> Trace:
-    """Two steps: a product forward, two backward, one made again, with so much memory held."""
-    made = TraceBuilder(chip=gpu)
+    """Two steps: a product forward, two backward, one repeated, with so much memory held."""
+    builder = TraceBuilder(chip=gpu)
     if held_bytes:
-        made.allocate(held_bytes)
+        builder.allocate(held_bytes)
     for _ in range(2):
-        made.differentiated.append(made.clock)
+        builder.differentiated.append(builder.clock)
         for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.RECOMPUTE):
-            out = made.run(mm_call(N, N, N, dtype), (-1, -1), phase=phase)
-            made.free(out)
-        made.end_step()
-    return made.build()
+            out = builder.run(mm_call(N, N, N, dtype), (-1, -1), phase=phase)
+            builder.free(out)
+        builder.end_step()
+    return builder.build()
 
 
 def timed(found: Trace) -> Ledger:
@@ -129,7 +129,7 @@ def test_the_users_prices() -> None:
 
 def test_the_note_says_what_is_estimated_and_by_what() -> None:
     note = in_words(compared(trace(), "A100-SXM").note)
-    assert "The operators stay those chosen for it" in note
+    assert "The operators chosen for it" in note
     assert "Times by data sheet: H100-SXM, A100-SXM." in note
     assert "over the promised dense bfloat16 peak" in note
     assert "attention counted in full" in note
@@ -155,16 +155,16 @@ def test_who_holds_what_the_run_held() -> None:
 def test_what_was_merely_cached_need_not_fit() -> None:
     """Reserved beyond the chip, allocated well within: the allocator is asked, and may err."""
     small = chip("RTX-4090")
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for _ in range(2):
-        out = made.run(mm_call(N, N, N), (-1, -1), size=room_bytes(small) // 2 + GIB)
-        made.free(out)
-    made.reserve(room_bytes(small) + 2 * GIB)
-    made.run(mm_call(N, N, N), (-1, -1), outputs=[])
-    ledger = timed(made.build())
+        out = builder.run(mm_call(N, N, N), (-1, -1), size=room_bytes(small) // 2 + GIB)
+        builder.free(out)
+    builder.reserve(room_bytes(small) + 2 * GIB)
+    builder.run(mm_call(N, N, N), (-1, -1), outputs=[])
+    ledger = timed(builder.build())
     assert fits_on(ledger, small) == ("close", "")
-    made.allocate(room_bytes(small) + 2 * GIB)
-    assert fits_on(timed(made.build()), small) == ("no", "")
+    builder.allocate(room_bytes(small) + 2 * GIB)
+    assert fits_on(timed(builder.build()), small) == ("no", "")
 
 
 def test_a_run_that_ended_out_of_memory_tells_nothing_of_a_larger_chip() -> None:

@@ -8,7 +8,7 @@ from tests.builders import big_trace
 from torchtally.ledger import Ledger, Total, account
 from torchtally.ledger.total import Line
 from torchtally.timing.targets import roofline
-from torchtally.views.difference import DIFFERENCES, aligned, whole
+from torchtally.views.difference import DIFFERENCES, align, whole
 
 
 def lines(*texts: str, file: str = "/a/train.py") -> dict[Line | None, Total]:
@@ -24,7 +24,7 @@ def test_a_line_that_moved_is_the_same_one() -> None:
     """Two were put before it, one was changed, one is gone; the file lies in another folder."""
     before = lines("import torch", "x = f(1)", "y = g(x)", "z = y + 1")
     after = lines("import torch", "", "new()", "x = f(1)", "y = h(x)", file="/b/train.py")
-    rows = {row.label: (row.before.count, row.after.count) for row in aligned(before, after)}
+    rows = {row.label: (row.before.count, row.after.count) for row in align(before, after)}
     assert rows == {
         ("(no line)", "", "both"): (0, 0),
         ("train.py:1", "import torch", "both"): (1, 1),
@@ -38,7 +38,7 @@ def test_a_line_that_moved_is_the_same_one() -> None:
 
 def test_equal_texts_are_told_apart_by_their_order() -> None:
     before, after = lines("step()", "step()"), lines("step()", "zero()", "step()")
-    pairs = [(row.before.count, row.after.count) for row in aligned(before, after)[1:]]
+    pairs = [(row.before.count, row.after.count) for row in align(before, after)[1:]]
     assert pairs == [(1, 1), (0, 2), (2, 3)]
 
 

@@ -9,7 +9,7 @@ from torchtally.ledger import account
 from torchtally.trace import Frame
 from torchtally.tracer.dimension_names import dimension_names
 from torchtally.views import by
-from torchtally.views.dimensions import sized
+from torchtally.views.dimensions import sized_dimensions
 
 SCRIPT = """\
 import torch
@@ -54,26 +54,26 @@ def test_names_are_those_of_annotations_and_patterns(tmp_path: Path) -> None:
     ],
 )
 def test_names_have_the_sizes_of_the_shape(names: str, shape: tuple[int, ...], text: str) -> None:
-    assert sized(names, shape) == text
+    assert sized_dimensions(names, shape) == text
 
 
 def test_a_line_makes_what_its_last_operator_gives() -> None:
     """A loop through a factory and a product on one line: the product is 2 x 4 floats."""
     named = Frame("/train.py", 3, "f", "y = x @ w", is_own=True, dimensions="batch out")
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for _ in range(2):
-        x = made.run(factory_call(2, 3), site=site(named))
-        made.run(mm_call(2, 3, 4), (x, x), site=site(named))
-        made.run(mm_call(2, 3, 4), (x, x), site=site(frame("train.py", 4, "z")))
-    table = by(account(made.build()), "dimension")
+        x = builder.run(factory_call(2, 3), site=site(named))
+        builder.run(mm_call(2, 3, 4), (x, x), site=site(named))
+        builder.run(mm_call(2, 3, 4), (x, x), site=site(frame("train.py", 4, "z")))
+    table = by(account(builder.build()), "dimension")
     assert table.column("dimensions") == ("batch=2 out=4",)
     assert table.column("bytes") == (2 * 4 * 4,)
     assert table.totals[0] == 32
 
 
 def test_a_run_without_names_says_how_to_name() -> None:
-    made = TraceBuilder()
-    made.run(factory_call(2, 3), site=site(frame("train.py", 4, "z")))
-    table = by(account(made.build()), "dimension")
+    builder = TraceBuilder()
+    builder.run(factory_call(2, 3), site=site(frame("train.py", 4, "z")))
+    table = by(account(builder.build()), "dimension")
     assert table.rows == ()
     assert "jaxtyping" in str(table.note)

@@ -7,7 +7,7 @@ from tests.builders import TraceBuilder, factory_call, frame, mm_call, site
 from tests.report.test_text import realistic
 from tests.strategies import traces
 from torchtally.chips import chip
-from torchtally.ledger import Ledger, account, narrowed
+from torchtally.ledger import Ledger, account, narrow
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Phase, Role, Trace
 from torchtally.views import by
@@ -23,19 +23,19 @@ H100 = Roofline(chip("H100-SXM"))
 
 def two_blocks() -> Ledger:
     """Two blocks of a model, in lines 1 and 2; each 2 * 4 * 4 * 4 FLOPs forward."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(4, 4), role=Role.PARAMETER, name="h.10.weight")
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(4, 4), role=Role.PARAMETER, name="h.10.weight")
     for number in (10, 2):
         where = site(frame("m.py", number, "y = x @ w"), module=f"h.{number}", module_class="Block")
-        out = made.run(mm_call(4, 4, 4), (weight, weight), site=where)
-        made.run(mm_call(4, 4, 4), (out, weight), site=where, phase=Phase.BACKWARD)
-    made.end_step()
-    return account(made.build(), roofline=H100)
+        out = builder.run(mm_call(4, 4, 4), (weight, weight), site=where)
+        builder.run(mm_call(4, 4, 4), (out, weight), site=where, phase=Phase.BACKWARD)
+    builder.end_step()
+    return account(builder.build(), roofline=H100)
 
 
 def test_a_part_of_a_ledger_has_its_own_total_in_every_view() -> None:
     ledger = two_blocks()
-    part = narrowed(ledger, [each for each in ledger.reported if each.site.module == "h.2"])
+    part = narrow(ledger, [each for each in ledger.reported if each.site.module == "h.2"])
     assert part.total.flops_forward == part.total.flops_backward == 2 * 4 * 4 * 4
     assert part.total.count == 2
     assert by(part, "op").total("flops") == 2 * 2 * 4 * 4 * 4

@@ -12,7 +12,7 @@ from torchtally.chips import chip
 from torchtally.ledger import Ledger
 from torchtally.timing.roofline import Roofline
 from torchtally.views import by
-from torchtally.views.groups import spelled
+from torchtally.views.groups import ranks_text
 
 
 def train() -> None:
@@ -77,4 +77,4 @@ def test_bytes_are_those_of_all_calls(ledger: Ledger) -> None:
     ],
 )
 def test_ranks_are_spelled(ranks: tuple[int, ...], text: str) -> None:
-    assert spelled(ranks) == text
+    assert ranks_text(ranks) == text

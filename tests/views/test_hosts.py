@@ -16,13 +16,13 @@ US = 1e-6
 
 def ledger(size: int, roofline: Roofline) -> Ledger:
     """Of steps of four products forward."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(size, size))
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(size, size))
     for _ in range(3):
         for _ in range(4):
-            made.run(mm_call(size, size, size), (weight, weight))
-        made.end_step()
-    return account(made.build(), roofline=roofline)
+            builder.run(mm_call(size, size, size), (weight, weight))
+        builder.end_step()
+    return account(builder.build(), roofline=roofline)
 
 
 def test_a_step_of_short_kernels_takes_what_its_host_takes_to_issue_them() -> None:

@@ -18,18 +18,18 @@ def unary(name: str, given: TensorSpec, result: TensorSpec) -> Call:
 
 def model() -> Ledger:
     """A transposed view in two lines, a copy of it in the second, and the same in a backward."""
-    made = TraceBuilder()
-    x = made.run(factory_call(2, 3))
+    builder = TraceBuilder()
+    x = builder.run(factory_call(2, 3))
     view = unary("aten.t", X, TRANSPOSED)
     copy = unary("aten.clone", TRANSPOSED, spec(3, 2, storage=1))
-    made.run(view, (x,), site=HERE, outputs=(x,))
-    made.run(view, (x,), site=THERE, outputs=(x,))
+    builder.run(view, (x,), site=HERE, outputs=(x,))
+    builder.run(view, (x,), site=THERE, outputs=(x,))
     for _ in range(2):
-        made.run(copy, (x,), site=THERE)
-    made.run(view, (x,), site=HERE, outputs=(x,), phase=Phase.BACKWARD)
-    made.run(mm_call(2, 3, 4), (x, x), site=HERE)
-    made.end_step()
-    return account(made.build())
+        builder.run(copy, (x,), site=THERE)
+    builder.run(view, (x,), site=HERE, outputs=(x,), phase=Phase.BACKWARD)
+    builder.run(mm_call(2, 3, 4), (x, x), site=HERE)
+    builder.end_step()
+    return account(builder.build())
 
 
 def test_what_moves_most_is_first_and_views_move_nothing() -> None:

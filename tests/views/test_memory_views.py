@@ -32,40 +32,41 @@ MIX = mm_call(16, 16, 16)
 
 def training(steps: int = 3, *, leak_bytes: int = 0) -> TraceBuilder:
     """Two layers of 1 KiB a weight; each step leaves `leak_bytes` behind on line 9."""
-    made = TraceBuilder()
-    made.reserve(64 * KIB)
+    builder = TraceBuilder()
+    builder.reserve(64 * KIB)
     names = ("h.0.w", "h.1.w")
     start, loop, leak = site(frame(line=1)), site(frame(line=7)), site(frame(line=9))
     weights = [
-        made.run(factory_call(16, 16), role=Role.PARAMETER, name=name, site=start) for name in names
+        builder.run(factory_call(16, 16), role=Role.PARAMETER, name=name, site=start)
+        for name in names
     ]
     state = -1
     for _ in range(steps):
-        batch = made.run(copy_in_call(16, 16), (-1,), site=loop)
+        batch = builder.run(copy_in_call(16, 16), (-1,), site=loop)
         layers = [
             site(frame("net.py", 4), frame(line=8), module=f"h.{n}", module_class="L")
             for n in range(2)
         ]
         outs = [batch]
         for weight, layer in zip(weights, layers, strict=True):
-            outs.append(made.run(MIX, (outs[-1], weight), site=layer))
+            outs.append(builder.run(MIX, (outs[-1], weight), site=layer))
         if leak_bytes:
-            made.run(MIX, (outs[-1], outs[-1]), site=leak, size=leak_bytes)
+            builder.run(MIX, (outs[-1], outs[-1]), site=leak, size=leak_bytes)
         gradients = []
         for out, layer in zip(reversed(outs[:2]), reversed(layers), strict=True):
             backward = Phase.BACKWARD
             gradients.append(
-                made.run(MIX, (out, outs[2]), site=layer, phase=backward, role=Role.GRADIENT)
+                builder.run(MIX, (out, outs[2]), site=layer, phase=backward, role=Role.GRADIENT)
             )
-            made.free(out)
-        made.free(outs[2])
+            builder.free(out)
+        builder.free(outs[2])
         if state < 0:
             where, phase, role = site(frame(line=11)), Phase.OPTIMIZER, Role.OPTIMIZER_STATE
-            state = made.run(factory_call(16, 16), site=where, phase=phase, role=role)
-        made.run(MIX, (state, gradients[0]), outputs=(state,), phase=Phase.OPTIMIZER)
-        made.end_step()
-        made.free(*gradients)
-    return made
+            state = builder.run(factory_call(16, 16), site=where, phase=phase, role=role)
+        builder.run(MIX, (state, gradients[0]), outputs=(state,), phase=Phase.OPTIMIZER)
+        builder.end_step()
+        builder.free(*gradients)
+    return builder
 
 
 # Laws ------------------------------------------------------------------------------------------
@@ -245,20 +246,20 @@ def test_many_steps_are_put_together() -> None:
 
 
 def test_what_is_reserved_is_of_the_same_device_and_tick() -> None:
-    made = training(steps=1)
-    made.reserve(128 * KIB)
-    made.run(MIX, (0, 1))
-    made.reserved.append(structs.replace(made.reserved[-1], device="cuda:1", bytes=1))
-    made.run(MIX, (0, 1))
-    reserved = by(account(made.build()), "timeline").column("reserved_bytes")
+    builder = training(steps=1)
+    builder.reserve(128 * KIB)
+    builder.run(MIX, (0, 1))
+    builder.reserved.append(structs.replace(builder.reserved[-1], device="cuda:1", bytes=1))
+    builder.run(MIX, (0, 1))
+    reserved = by(account(builder.build()), "timeline").column("reserved_bytes")
     assert reserved[-2:] == (128 * KIB, 128 * KIB)
     assert set(reserved[:-2]) == {64 * KIB}
 
 
 def test_without_an_allocator_there_is_no_column_for_it() -> None:
-    made = training(steps=1)
-    made.reserved.clear()
-    table = by(account(made.build()), "timeline")
+    builder = training(steps=1)
+    builder.reserved.clear()
+    table = by(account(builder.build()), "timeline")
     assert "reserved_bytes" not in [column.name for column in table.columns]
 
 
@@ -308,11 +309,11 @@ def test_repeated_modules_are_one_row_at_the_peak() -> None:
 
 
 def test_every_storage_at_the_peak_says_what_it_is() -> None:
-    made = training()
-    workspace = made.allocate(8 * KIB, Role.WORKSPACE, "cuBLAS workspace")
-    made.run(MIX, (0, 1), site=site(frame(line=20)))
-    assert workspace == len(made.storages) - 2
-    table = by(account(made.build()), "peak-storage")
+    builder = training()
+    workspace = builder.allocate(8 * KIB, Role.WORKSPACE, "cuBLAS workspace")
+    builder.run(MIX, (0, 1), site=site(frame(line=20)))
+    assert workspace == len(builder.storages) - 2
+    table = by(account(builder.build()), "peak-storage")
     assert table.column("bytes")[0] == 8 * KIB
     found = rows(table, "category", "bytes", "since", "tensor", "line", "owner")
     assert {
@@ -322,7 +323,7 @@ def test_every_storage_at_the_peak_says_what_it_is() -> None:
         ("activations", KIB, "step 4", "float32[16, 16]", "train.py:20", "train.py:20"),
     } <= found
     ages = rows(table, "owner", "tick", "age_ticks")
-    assert ("h.0.w", 0, ledger_peak_tick(made)) in ages
+    assert ("h.0.w", 0, ledger_peak_tick(builder)) in ages
 
 
 def ledger_peak_tick(made: TraceBuilder) -> int:
@@ -342,9 +343,9 @@ def test_activations_belong_to_those_who_made_them() -> None:
 
 
 def test_a_run_that_saves_nothing_says_so() -> None:
-    made = TraceBuilder()
-    made.run(factory_call(4), role=Role.PARAMETER)
-    assert "No activations" in by(account(made.build()), "activations-line").note
+    builder = TraceBuilder()
+    builder.run(factory_call(4), role=Role.PARAMETER)
+    assert "No activations" in by(account(builder.build()), "activations-line").note
 
 
 class Block(nn.Module):
@@ -392,7 +393,7 @@ def test_a_checkpointed_transformer_holds_one_blocks_activations() -> None:
         for table in tables
     ]
     assert times[0]["blocks.*.attention"] == times[0]["blocks.*"] == 4
-    assert times[1]["blocks.*.attention"] == 1  # made again for one block at a time
+    assert times[1]["blocks.*.attention"] == 1  # repeated for one block at a time
     assert times[1]["blocks.*"] == 4  # whose inputs are kept
     assert "recompute" in tables[1].note
     assert tables[1].total("bytes") * 2 < tables[0].total("bytes")  # type: ignore[operator]
@@ -443,12 +444,12 @@ def test_no_step_is_nothing_to_compare() -> None:
 
 
 def test_what_shrinks_comes_last() -> None:
-    made = training(steps=2)
-    made.free(0)
-    made.run(MIX, (1, 1), site=site(frame(line=30)))
-    made.run(MIX, (1, 1), site=site(frame(line=31)))
-    made.end_step()
-    table = by(account(made.build()), "growth")
+    builder = training(steps=2)
+    builder.free(0)
+    builder.run(MIX, (1, 1), site=site(frame(line=30)))
+    builder.run(MIX, (1, 1), site=site(frame(line=31)))
+    builder.end_step()
+    table = by(account(builder.build()), "growth")
     assert table.column("growth_bytes") == (KIB, KIB, -KIB, -2 * KIB, 0)
 
 

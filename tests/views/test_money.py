@@ -9,7 +9,7 @@ from msgspec import structs
 
 from tests.builders import TraceBuilder, mm_call, unknown_call
 from torchtally.chips import Offer, Price, chip
-from torchtally.chips.power import IDLE_SHARE_OF_POWER, energy_joules, mean_power_watts
+from torchtally.chips.power import IDLE_SHARE_OF_POWER, mean_power_watts
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.report.document import in_words
@@ -21,7 +21,6 @@ from torchtally.views.money import (
     Until,
     bill,
     busy_share,
-    cost_usd,
     money,
     own_price,
     training,
@@ -35,11 +34,11 @@ SHARES = st.floats(0, 1)
 
 def step(seconds: float = 2.0, kernel_s: float = 1.0, gpu: str = "H100-SXM") -> Ledger:
     """A ledger whose steady-state step takes so long, the second of two of one product each."""
-    made = TraceBuilder(chip=gpu)
+    builder = TraceBuilder(chip=gpu)
     for _ in range(2):
-        made.run(mm_call(256, 256, 256, "bfloat16"), (0, 0), outputs=[])
-        made.end_step()
-    ledger = account(made.build(), roofline=Roofline(chip(gpu)))
+        builder.run(mm_call(256, 256, 256, "bfloat16"), (0, 0), outputs=[])
+        builder.end_step()
+    ledger = account(builder.build(), roofline=Roofline(chip(gpu)))
     slots = (Slot(seconds, kernel_s, Bound.COMPUTE, False),) * len(ledger.entries)
     total = replace(ledger.total, seconds=seconds, kernel_s=kernel_s)
     return replace(ledger, times=replace(ledger.times, slots=slots), total=total)
@@ -54,12 +53,12 @@ def on(ledger: Ledger, roofline: Roofline | None) -> Ledger:
 
 
 def test_a_thousand_steps_of_3_6_seconds_are_an_hour() -> None:
-    assert cost_usd(3.6, 1000, 2.49) == pytest.approx(2.49)
+    assert own_price(2.49).cost_usd(3.6 * 1000) == pytest.approx(2.49)
 
 
 def test_a_device_always_at_work_takes_its_rated_power() -> None:
-    assert energy_joules(HOUR, 1.0, 700) == pytest.approx(700 * HOUR)
-    assert energy_joules(HOUR, 0.0, 700) == pytest.approx(IDLE_SHARE_OF_POWER * 700 * HOUR)
+    assert mean_power_watts(700, 1.0) == pytest.approx(700)
+    assert mean_power_watts(700, 0.0) == pytest.approx(IDLE_SHARE_OF_POWER * 700)
 
 
 def test_the_idle_share_is_the_median_of_what_was_read_off() -> None:
@@ -75,7 +74,7 @@ def test_lengths() -> None:
 
 
 def test_tokens_of_steps_that_do_not_tell() -> None:
-    with pytest.raises(UsageError, match=r"How many tokens a step .* --until 600000"):
+    with pytest.raises(UsageError, match=r"tokens per step .* --until 600000"):
         training(Until(1e9, Extent.TOKENS), 2.0, None)
 
 
@@ -98,9 +97,9 @@ def test_the_table_of_1800_steps_of_two_seconds() -> None:
 
 
 def test_time_that_is_not_filled_is_paid_too() -> None:
-    found = bill(step(2.0), Until(3.0, Extent.SECONDS), own_price(3600.0), None)
-    assert found.training == Training(1, 3.0)
-    assert found.cost_usd == pytest.approx(3.0)
+    charge = bill(step(2.0), Until(3.0, Extent.SECONDS), own_price(3600.0), None)
+    assert charge.training == Training(1, 3.0)
+    assert charge.cost_usd == pytest.approx(3.0)
 
 
 def test_the_price_of_the_table_has_its_source_and_date() -> None:
@@ -132,7 +131,8 @@ def test_a_chip_without_a_price_says_so() -> None:
     table = money(step(gpu="RTX-4090"), Until(10, Extent.STEPS))
     assert table.column("cost_usd") == table.column("usd_per_hour") == (None,)
     assert table.column("seconds") == (20.0,)
-    assert "RTX-4090: no price: no source gives one; --price takes yours." in in_words(table.note)
+    remark = "RTX-4090: price unknown: no source gives one; give yours with --price."
+    assert remark in in_words(table.note)
 
 
 def test_a_chip_without_rated_power_has_no_energy() -> None:
@@ -140,7 +140,7 @@ def test_a_chip_without_rated_power_has_no_energy() -> None:
     bare = replace(chip("H100-SXM"), tdp_watts=None)
     table = money(on(ledger, Roofline(bare)), Until(10, Extent.STEPS))
     assert table.column("energy_joules") == (None,)
-    assert "no energy: no source gives its power" in in_words(table.note)
+    assert "energy unknown: no source gives its power" in in_words(table.note)
     assert "estimated" not in in_words(table.note)
 
 
@@ -153,21 +153,21 @@ def test_without_a_roofline_nothing_is_known() -> None:
 
 def test_a_step_with_a_part_that_is_not_timed_has_no_time() -> None:
     slow = replace(chip("H100-SXM"), peaks={})
-    made = TraceBuilder()
-    made.run(mm_call(8, 8, 8), (0, 0), outputs=[])
-    made.end_step()
-    ledger = account(made.build(), roofline=Roofline(slow))
+    builder = TraceBuilder()
+    builder.run(mm_call(8, 8, 8), (0, 0), outputs=[])
+    builder.end_step()
+    ledger = account(builder.build(), roofline=Roofline(slow))
     assert why_no_time(ledger).startswith("no time for aten.mm x 1: ")
-    found = bill(ledger, Until(10, Extent.STEPS), own_price(1.0), None)
-    assert [found.training, found.cost_usd, found.energy_joules] == [None] * 3
+    charge = bill(ledger, Until(10, Extent.STEPS), own_price(1.0), None)
+    assert [charge.training, charge.cost_usd, charge.energy_joules] == [None] * 3
 
 
 def test_a_step_in_which_nothing_runs_has_no_time() -> None:
-    made = TraceBuilder()
-    made.run(unknown_call(), (0,), outputs=[])
-    made.end_step()
-    ledger = account(made.build(), roofline=Roofline(chip("H100-SXM")))
-    assert why_no_time(ledger) == "no time: nothing ran in the step"
+    builder = TraceBuilder()
+    builder.run(unknown_call(), (0,), outputs=[])
+    builder.end_step()
+    ledger = account(builder.build(), roofline=Roofline(chip("H100-SXM")))
+    assert why_no_time(ledger) == "no time: the step ran nothing"
     assert busy_share(ledger) == 0
     assert bill(ledger, Until(HOUR, Extent.SECONDS), own_price(1.0), None).training is None
 
@@ -177,9 +177,9 @@ def test_a_run_without_a_step_costs_by_the_hour_only() -> None:
     whole = replace(ledger, trace=structs.replace(ledger.trace, step_ends=()))
     assert bill(whole, Until(HOUR, Extent.SECONDS), own_price(2.0), None).cost_usd == 2.0
     assert money(whole, Until(HOUR, Extent.SECONDS)).column("steps") == (None,)
-    found = bill(whole, Until(10, Extent.STEPS), own_price(2.0), None)
-    assert found.cost_usd is None
-    assert found.missing == ("no cost of steps: no training step was completed",)
+    charge = bill(whole, Until(10, Extent.STEPS), own_price(2.0), None)
+    assert charge.cost_usd is None
+    assert charge.missing == ("no cost of steps: no training step was completed",)
 
 
 def test_several_steps_cost_by_the_hour_only() -> None:
@@ -207,18 +207,12 @@ def test_one_step_is_no_steady_state() -> None:
 # Laws ------------------------------------------------------------------------------------------
 
 
-@given(AMOUNTS, AMOUNTS, AMOUNTS, st.floats(0, 100))
-def test_costs_add(step_s: float, steps: float, more: float, usd_per_hour: float) -> None:
-    parts = cost_usd(step_s, steps, usd_per_hour) + cost_usd(step_s, more, usd_per_hour)
-    assert cost_usd(step_s, steps + more, usd_per_hour) == pytest.approx(parts)
-    assert cost_usd(step_s, 0, usd_per_hour) == 0
-
-
-@given(AMOUNTS, AMOUNTS, SHARES, st.floats(0, 2000))
-def test_energies_add(seconds: float, more: float, share: float, tdp_watts: float) -> None:
-    parts = energy_joules(seconds, share, tdp_watts) + energy_joules(more, share, tdp_watts)
-    assert energy_joules(seconds + more, share, tdp_watts) == pytest.approx(parts)
-    assert energy_joules(0, share, tdp_watts) == 0
+@given(AMOUNTS, AMOUNTS, st.floats(0, 100))
+def test_costs_add(seconds: float, more: float, usd_per_hour: float) -> None:
+    price = own_price(usd_per_hour)
+    parts = price.cost_usd(seconds) + price.cost_usd(more)
+    assert price.cost_usd(seconds + more) == pytest.approx(parts)
+    assert price.cost_usd(0) == 0
 
 
 @given(SHARES, SHARES, st.floats(1, 2000))

@@ -77,9 +77,9 @@ def lookup(draw: st.DrawFn) -> Call:
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
     """A step of up to twelve operators after one that makes a weight, perhaps with waits."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(64, 64), role=Role.PARAMETER)
-    made.end_step()
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(64, 64), role=Role.PARAMETER)
+    builder.end_step()
     kinds = st.sampled_from(
         [product, product, attention, local_attention, elementwise, lookup, None]
     )
@@ -88,20 +88,20 @@ def traces(draw: st.DrawFn) -> Trace:
         kind = draw(kinds)
         call = copy_in_call(draw(SIZES), 64) if kind is None else kind(draw)
         phase = draw(st.sampled_from(phases))
-        made.differentiated.append(made.clock)
+        builder.differentiated.append(builder.clock)
         inputs = [weight if spec.is_on_device else -1 for spec in call.inputs]
-        made.run(call, inputs, phase=phase)
+        builder.run(call, inputs, phase=phase)
         if draw(st.booleans()):
-            made.wait()
-    made.end_step()
-    return made.build()
+            builder.wait()
+    builder.end_step()
+    return builder.build()
 
 
 def test_a_large_product_uses_most_of_the_chip() -> None:
     """The law is near enough to be broken."""
-    made = TraceBuilder()
-    made.run(mm_call(16384, 16384, 16384, "bfloat16"), (0, 0))
-    ledger = account(made.build(), roofline=Roofline(chip("H100-SXM")))
+    builder = TraceBuilder()
+    builder.run(mm_call(16384, 16384, 16384, "bfloat16"), (0, 0))
+    ledger = account(builder.build(), roofline=Roofline(chip("H100-SXM")))
     shown = model_utilisation(ledger)
     assert shown is not None
     assert shown.fraction is not None

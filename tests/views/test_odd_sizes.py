@@ -21,10 +21,10 @@ def spare(made: TraceBuilder, call: Call) -> tuple[int, ...]:
 
 
 def ledger_of(*calls: Call, on: str = A100) -> Ledger:
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for number, call in enumerate(calls, 1):
-        made.run(call, spare(made, call), site=site(frame(line=number)))
-    return account(made.build(), roofline=Roofline(chip(on)))
+        builder.run(call, spare(builder, call), site=site(frame(line=number)))
+    return account(builder.build(), roofline=Roofline(chip(on)))
 
 
 def seconds(call: Call) -> float:
@@ -88,9 +88,9 @@ def test_strides_follow_the_sizes() -> None:
 
 
 def test_no_time_has_no_sizes() -> None:
-    made = TraceBuilder()
-    made.run(VOCABULARY, spare(made, VOCABULARY))
-    assert odd_sizes(account(made.build())) == ()
+    builder = TraceBuilder()
+    builder.run(VOCABULARY, spare(builder, VOCABULARY))
+    assert odd_sizes(account(builder.build())) == ()
 
 
 def test_the_document_has_all_of_them() -> None:

@@ -9,30 +9,30 @@ from torchtally.views.parameters import parameters_of
 
 
 def test_parameters_are_counted_in_elements() -> None:
-    made = TraceBuilder()
-    weight = made.run(factory_call(10, 10, dtype="bfloat16"), role=Role.PARAMETER)
-    made.run(factory_call(7), role=Role.PARAMETER)
-    made.run(mm_call(10, 10, 10), (weight, weight), phase=Phase.BACKWARD)
-    made.end_step()
-    counted = parameters_of(account(made.build()))
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(10, 10, dtype="bfloat16"), role=Role.PARAMETER)
+    builder.run(factory_call(7), role=Role.PARAMETER)
+    builder.run(mm_call(10, 10, 10), (weight, weight), phase=Phase.BACKWARD)
+    builder.end_step()
+    counted = parameters_of(account(builder.build()))
     assert counted is not None
     assert counted.elements == 107
 
 
 def test_a_parameter_no_operator_touched_makes_the_number_unknown() -> None:
-    made = TraceBuilder()
-    made.allocate(1024, Role.PARAMETER)
-    made.run(factory_call(7), role=Role.PARAMETER)
-    made.end_step()
-    assert parameters_of(account(made.build())) is None
+    builder = TraceBuilder()
+    builder.allocate(1024, Role.PARAMETER)
+    builder.run(factory_call(7), role=Role.PARAMETER)
+    builder.end_step()
+    assert parameters_of(account(builder.build())) is None
 
 
 def test_a_dtype_that_is_not_known_makes_the_number_unknown() -> None:
     """As of a file from elsewhere."""
-    made = TraceBuilder()
-    made.run(factory_call(7), role=Role.PARAMETER)
-    made.end_step()
-    trace = made.build()
+    builder = TraceBuilder()
+    builder.run(factory_call(7), role=Role.PARAMETER)
+    builder.end_step()
+    trace = builder.build()
     calls = tuple(
         structs.replace(
             call, outputs=tuple(structs.replace(spec, dtype="float7") for spec in call.outputs)

@@ -13,12 +13,12 @@ UP = site(frame("model.py", 3), module="up", module_class="Linear")
 
 
 def test_alike_operators_are_one_row_and_others_are_not() -> None:
-    made = TraceBuilder()
-    weight = made.run(factory_call(4, 4))
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(4, 4))
     for phase in (Phase.FORWARD, Phase.FORWARD, Phase.BACKWARD):
-        made.run(mm_call(2, 4, 8), (weight, weight), site=UP, phase=phase)
-    made.end_step()
-    table = provenances(account(made.build()))
+        builder.run(mm_call(2, 4, 8), (weight, weight), site=UP, phase=phase)
+    builder.end_step()
+    table = provenances(account(builder.build()))
     assert [job.operator for job in table.jobs] == ["aten.empty", "aten.mm"]
     assert table.of_kernels == (0, 1, 1, 2)
     counts = {row: spent.count for (row, _), spent in table.spent.items()}

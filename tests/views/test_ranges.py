@@ -18,11 +18,11 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def ledger_of(allocated: int, reserved: int) -> Ledger:
-    made = TraceBuilder()
-    made.run(factory_call(1), size=allocated)
-    made.end_step()
-    made.reserved.append(Reserved(GPU, 0, reserved))
-    return account(made.build(), roofline=Roofline(H100))
+    builder = TraceBuilder()
+    builder.run(factory_call(1), size=allocated)
+    builder.end_step()
+    builder.reserved.append(Reserved(GPU, 0, reserved))
+    return account(builder.build(), roofline=Roofline(H100))
 
 
 def test_nvidia_smi_shows_what_is_reserved_give_or_take_five_percent_and_a_context() -> None:

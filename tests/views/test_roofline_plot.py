@@ -20,13 +20,13 @@ H100 = Roofline(chip("H100-SXM"))
 
 
 def step(*sizes: int, dtype: str = "bfloat16") -> Trace:
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for n in sizes:
         where = site(frame(line=n))
-        made.run(mm_call(n, n, n, dtype), (0, 0), site=where)
-    made.run(factory_call(4096, name="aten.zeros"), site=site(frame(line=9)))
-    made.end_step()
-    return made.build()
+        builder.run(mm_call(n, n, n, dtype), (0, 0), site=where)
+    builder.run(factory_call(4096, name="aten.zeros"), site=site(frame(line=9)))
+    builder.end_step()
+    return builder.build()
 
 
 def plotted(trace: Trace, roofline: Roofline | None = H100) -> Plot:
@@ -60,12 +60,12 @@ def test_operators_of_one_call_are_one_mark() -> None:
 
 
 def test_a_call_from_two_lines_names_the_costlier_and_counts_the_other() -> None:
-    made = TraceBuilder()
+    builder = TraceBuilder()
     call = mm_call(2048, 2048, 2048, "bfloat16")
     for line in (7, 8, 8):
-        made.run(call, (0, 0), site=site(frame(line=line)))
-    made.end_step()
-    assert plotted(made.build()).marks[0].place == "train.py:8 +1"
+        builder.run(call, (0, 0), site=site(frame(line=line)))
+    builder.end_step()
+    assert plotted(builder.build()).marks[0].place == "train.py:8 +1"
 
 
 def test_shares_sum_to_the_step() -> None:
@@ -96,16 +96,18 @@ def test_the_roof_meets_at_its_ridge() -> None:
 
 
 def test_a_ceiling_for_each_dtype_of_the_products() -> None:
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for call in (
         mm_call(2048, 2048, 2048, "bfloat16"),
         mm_call(2048, 2048, 2048),
         mm_call(2048, 2048, 2048, allow_tf32=True),
         mm_call(2048, 2048, 2048, "float16"),
     ):
-        made.run(call, (0, 0))
-    made.end_step()
-    names = [curve.name for curve in plotted(made.build()).curves if curve.basis is Basis.PROMISED]
+        builder.run(call, (0, 0))
+    builder.end_step()
+    names = [
+        curve.name for curve in plotted(builder.build()).curves if curve.basis is Basis.PROMISED
+    ]
     assert names == ["memory", "bfloat16, float16", "tf32", "float32"]
 
 
@@ -149,10 +151,10 @@ def test_everything_lies_between_the_ends_of_the_axes() -> None:
 
 
 def test_causal_attention_in_full_is_remarked_on() -> None:
-    made = TraceBuilder()
-    made.run(attention_call(True, "aten._scaled_dot_product_flash_attention"), (0, 0, 0))
-    made.end_step()
-    assert "half of it is not computed" in plotted(made.build()).note
+    builder = TraceBuilder()
+    builder.run(attention_call(True, "aten._scaled_dot_product_flash_attention"), (0, 0, 0))
+    builder.end_step()
+    assert "half of it is not computed" in plotted(builder.build()).note
     assert plotted(step(512)).note == ""
 
 

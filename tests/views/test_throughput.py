@@ -35,9 +35,9 @@ def training(model: Callable[[], nn.Module], step: Step, *, micro_batches: int =
 
 
 def of(trace: Trace) -> Throughput:
-    found = throughput(account(trace, roofline=DATASHEET))
-    assert found is not None
-    return found
+    rates = throughput(account(trace, roofline=DATASHEET))
+    assert rates is not None
+    return rates
 
 
 class Words(nn.Module):
@@ -55,20 +55,20 @@ class Words(nn.Module):
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_token_ids_tell_tokens_and_samples(micro_batches: int) -> None:
     """Positions are looked up first, but only once for all samples."""
-    found = of(
+    rates = of(
         training(
             Words,
             lambda net: net(torch.zeros(4, 32, dtype=torch.long, device="cuda")),
             micro_batches=micro_batches,
         )
     )
-    assert found.tokens is not None
-    assert found.samples is not None
-    assert (found.tokens.size, found.samples.size) == (4 * 32 * micro_batches, 4 * micro_batches)
-    assert found.tokens.op == "aten.embedding"
-    assert found.tokens.line is not None
-    assert "self.words(ids)" in found.tokens.line.text
-    assert found.tokens_per_s == pytest.approx(128 * micro_batches / found.seconds)
+    assert rates.tokens is not None
+    assert rates.samples is not None
+    assert (rates.tokens.size, rates.samples.size) == (4 * 32 * micro_batches, 4 * micro_batches)
+    assert rates.tokens.op == "aten.embedding"
+    assert rates.tokens.line is not None
+    assert "self.words(ids)" in rates.tokens.line.text
+    assert rates.tokens_per_s == pytest.approx(128 * micro_batches / rates.seconds)
 
 
 def test_micro_batches_of_a_gathered_table_add_up() -> None:
@@ -87,10 +87,10 @@ def test_micro_batches_of_a_gathered_table_add_up() -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    found = of(torchtally.run(script, gpu="2xH100-SXM"))
-    assert found.tokens is not None
-    assert found.samples is not None
-    assert (found.tokens.size, found.samples.size) == (3 * 4 * 32, 3 * 4)
+    rates = of(torchtally.run(script, gpu="2xH100-SXM"))
+    assert rates.tokens is not None
+    assert rates.samples is not None
+    assert (rates.tokens.size, rates.samples.size) == (3 * 4 * 32, 3 * 4)
 
 
 def test_what_is_looked_up_again_is_no_new_token() -> None:
@@ -103,27 +103,27 @@ def test_what_is_looked_up_again_is_no_new_token() -> None:
     trace = training(Words, step)
     lookups = ops(trace, "aten.embedding")
     assert {Phase.FORWARD, Phase.RECOMPUTE} <= {op.phase for op in lookups}
-    found = of(trace)
-    assert found.tokens is not None
-    assert found.tokens.size == 128
+    rates = of(trace)
+    assert rates.tokens is not None
+    assert rates.tokens.size == 128
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_images_tell_samples_and_no_tokens(micro_batches: int) -> None:
     """Two convolutions see each micro-batch; only the first counts."""
-    found = of(
+    rates = of(
         training(
             lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)),
             lambda net: net(torch.zeros(8, 3, 16, 16, device="cuda")),
             micro_batches=micro_batches,
         )
     )
-    assert found.tokens is None
-    assert found.tokens_per_s is None
-    assert found.samples is not None
-    assert found.samples.size == 8 * micro_batches
-    assert found.samples.op == "aten.convolution"
-    assert found.samples_per_s == pytest.approx(8 * micro_batches / found.seconds)
+    assert rates.tokens is None
+    assert rates.tokens_per_s is None
+    assert rates.samples is not None
+    assert rates.samples.size == 8 * micro_batches
+    assert rates.samples.op == "aten.convolution"
+    assert rates.samples_per_s == pytest.approx(8 * micro_batches / rates.seconds)
 
 
 @pytest.mark.parametrize(
@@ -131,42 +131,42 @@ def test_images_tell_samples_and_no_tokens(micro_batches: int) -> None:
 )
 def test_else_the_first_product_tells(shape: tuple[int, ...], samples: int) -> None:
     """A layer flattens sequences to rows; a sample is what the batch was made of."""
-    found = of(
+    rates = of(
         training(
             lambda: nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 8)),
             lambda net: net(torch.zeros(shape, device="cuda")),
             micro_batches=2,
         )
     )
-    assert found.tokens is None
-    assert found.samples is not None
-    assert found.samples.size == 2 * samples
+    assert rates.tokens is None
+    assert rates.samples is not None
+    assert rates.samples.size == 2 * samples
 
 
 def test_a_batch_out_of_a_resident_data_set_is_as_large_as_its_product() -> None:
     data = site(frame(line=2))
-    made = TraceBuilder()
-    rows = made.run(factory_call(1000, 8), site=data)
-    weight = made.run(factory_call(8, 4))
-    made.end_step()
-    made.run(mm_call(16, 8, 4), (rows, weight), site=site(frame(line=3)))
-    made.end_step()
-    found = samples_of(account(made.build()))
+    builder = TraceBuilder()
+    rows = builder.run(factory_call(1000, 8), site=data)
+    weight = builder.run(factory_call(8, 4))
+    builder.end_step()
+    builder.run(mm_call(16, 8, 4), (rows, weight), site=site(frame(line=3)))
+    builder.end_step()
+    found = samples_of(account(builder.build()))
     assert found is not None
     assert (found.size, found.op) == (16, "aten.mm")
 
 
 def test_single_ids_are_tokens_and_the_product_tells_samples() -> None:
-    found = of(
+    rates = of(
         training(
             lambda: nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 4)),
             lambda net: net(torch.zeros(6, dtype=torch.long, device="cuda")),
         )
     )
-    assert found.tokens is not None
-    assert found.samples is not None
-    assert (found.tokens.size, found.samples.size) == (6, 6)
-    assert found.samples.op.startswith("aten.addmm")
+    assert rates.tokens is not None
+    assert rates.samples is not None
+    assert (rates.tokens.size, rates.samples.size) == (6, 6)
+    assert rates.samples.op.startswith("aten.addmm")
 
 
 # By hand ---------------------------------------------------------------------------------------
@@ -188,35 +188,35 @@ def lookup(*ids: int) -> Call:
 
 def test_a_rate_is_the_steps_batch_over_its_time() -> None:
     """Two lookups of 2 x 5 ids at 1 ms each."""
-    made = TraceBuilder()
-    table, ids = made.run(factory_call(50, 2)), made.run(factory_call(2, 5))
-    made.end_step()
+    builder = TraceBuilder()
+    table, ids = builder.run(factory_call(50, 2)), builder.run(factory_call(2, 5))
+    builder.end_step()
     for _ in range(2):
-        made.run(lookup(2, 5), (table, ids))
-    made.end_step()
-    found = throughput(account(made.build(), roofline=stopwatch()))
-    assert found is not None
-    assert found.seconds == pytest.approx(2 * MS)
-    assert found.steps_per_s == pytest.approx(500)
-    assert found.tokens_per_s == pytest.approx(20 / 2e-3)
-    assert found.samples_per_s == pytest.approx(4 / 2e-3)
-    assert found.tokens is not None
-    assert found.tokens.line is None
+        builder.run(lookup(2, 5), (table, ids))
+    builder.end_step()
+    rates = throughput(account(builder.build(), roofline=stopwatch()))
+    assert rates is not None
+    assert rates.seconds == pytest.approx(2 * MS)
+    assert rates.steps_per_s == pytest.approx(500)
+    assert rates.tokens_per_s == pytest.approx(20 / 2e-3)
+    assert rates.samples_per_s == pytest.approx(4 / 2e-3)
+    assert rates.tokens is not None
+    assert rates.tokens.line is None
 
 
 def test_nothing_tells_nothing() -> None:
-    made = TraceBuilder()
-    made.run(factory_call(8))
-    made.end_step()
-    ledger = account(made.build(), roofline=stopwatch())
+    builder = TraceBuilder()
+    builder.run(factory_call(8))
+    builder.end_step()
+    ledger = account(builder.build(), roofline=stopwatch())
     assert (tokens_of(ledger), samples_of(ledger), throughput(ledger)) == (None, None, None)
 
 
 def test_without_a_step_or_a_time_there_is_no_rate() -> None:
-    made = TraceBuilder()
-    number = made.run(factory_call(3, 4))
-    made.run(mm_call(2, 3, 4), (number, number))
-    assert throughput(account(made.build(), roofline=stopwatch())) is None
-    made.end_step()
-    assert throughput(account(made.build())) is None
-    assert throughput(account(made.build(), roofline=stopwatch())) is not None
+    builder = TraceBuilder()
+    number = builder.run(factory_call(3, 4))
+    builder.run(mm_call(2, 3, 4), (number, number))
+    assert throughput(account(builder.build(), roofline=stopwatch())) is None
+    builder.end_step()
+    assert throughput(account(builder.build())) is None
+    assert throughput(account(builder.build(), roofline=stopwatch())) is not None

@@ -54,19 +54,19 @@ def model() -> Trace:
     """Two steps. In each, net.0 on line 3 runs a product and a relu, and net.1 on line 4 two
     products; line 5, outside any module, an exp; and a backward product is on line 4.
     """
-    made = TraceBuilder()
-    weight = made.run(factory_call(3, 4))
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(3, 4))
     first = site(frame(line=3), module="net.0", module_class="Layer")
     second = site(frame(line=4), module="net.1", module_class="Layer")
     for _ in range(2):
-        made.run(PRODUCT, (weight, weight), site=first)
-        made.run(RELU, (weight,), site=first)
-        made.run(PRODUCT, (weight, weight), site=second)
-        made.run(PRODUCT, (weight, weight), site=second)
-        made.run(EXP, (weight,), site=site(frame(line=5)))
-        made.run(PRODUCT, (weight, weight), site=second, phase=Phase.BACKWARD)
-        made.end_step()
-    return made.build()
+        builder.run(PRODUCT, (weight, weight), site=first)
+        builder.run(RELU, (weight,), site=first)
+        builder.run(PRODUCT, (weight, weight), site=second)
+        builder.run(PRODUCT, (weight, weight), site=second)
+        builder.run(EXP, (weight,), site=site(frame(line=5)))
+        builder.run(PRODUCT, (weight, weight), site=second, phase=Phase.BACKWARD)
+        builder.end_step()
+    return builder.build()
 
 
 @pytest.fixture
@@ -147,21 +147,21 @@ def test_a_line_waits_for_what_most_of_its_time_goes_into() -> None:
     """Three products at 1 ms each outweigh one relu of 2 ms; two do not."""
     roofline = stopwatch(relu=Kernel(2.5 * MS, MEMORY))
     for products, bound in ((2, MEMORY), (3, COMPUTE)):
-        made = TraceBuilder()
-        number = made.run(factory_call(3, 4))
-        made.end_step()
+        builder = TraceBuilder()
+        number = builder.run(factory_call(3, 4))
+        builder.end_step()
         for _ in range(products):
-            made.run(PRODUCT, (number, number))
-        made.run(RELU, (number,))
-        made.end_step()
-        found = dominant_bounds(account(made.build(), roofline=roofline), line_of)
+            builder.run(PRODUCT, (number, number))
+        builder.run(RELU, (number,))
+        builder.end_step()
+        found = dominant_bounds(account(builder.build(), roofline=roofline), line_of)
         assert found == {None: bound}
 
 
 def test_what_takes_no_time_waits_for_nothing() -> None:
-    made = TraceBuilder()
-    made.run(unknown_call(), (made.run(factory_call(4)),))
-    table = by(account(made.build(), roofline=stopwatch()), "op")
+    builder = TraceBuilder()
+    builder.run(unknown_call(), (builder.run(factory_call(4)),))
+    table = by(account(builder.build(), roofline=stopwatch()), "op")
     assert ("mylib.mystery", "") in rows(table, "operator", "bound")
 
 
@@ -243,8 +243,8 @@ def test_a_cpu_that_was_measured_has_its_memory() -> None:
     host = replace(chip("H100-SXM"), name="CPU", vendor="CPU", compute_capability=None)
     trace = structs.replace(model(), chip="CPU")
     assert judge(account(trace)).fits is None
-    found = judge(account(trace, roofline=Roofline(host, HOST)))
-    assert (found.capacity_bytes, found.fits) == (host.total_memory_bytes, True)
+    verdict = judge(account(trace, roofline=Roofline(host, HOST)))
+    assert (verdict.capacity_bytes, verdict.fits) == (host.total_memory_bytes, True)
 
 
 # Laws ------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_a_view_that_loses_time_is_found(
 
 
 def test_nowhere_has_time_too() -> None:
-    made = TraceBuilder()
-    made.run(PRODUCT, (made.run(factory_call(3, 4)),) * 2, site=NOWHERE)
-    table = by(account(made.build(), roofline=stopwatch()), "bound")
+    builder = TraceBuilder()
+    builder.run(PRODUCT, (builder.run(factory_call(3, 4)),) * 2, site=NOWHERE)
+    table = by(account(builder.build(), roofline=stopwatch()), "bound")
     assert table.column("line")[0] == "(no line)"

@@ -106,18 +106,18 @@ STREAMS = (0, 7, communicator_stream(0), communicator_stream(0, 1))
 @st.composite
 def rank_traces(draw: st.DrawFn, rank: int) -> Trace:
     """Products and collectives on four streams, which wait for each other at random."""
-    made = TraceBuilder()
+    builder = TraceBuilder()
     drawn = draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20))
     streams = []
     for place, call in drawn:
         phase = draw(st.sampled_from((*Phase, Phase.FORWARD)))
-        made.run(REDUCE if place > 1 else CALLS[call], [-1, -1][: 1 + (place < 2)], phase=phase)
+        builder.run(REDUCE if place > 1 else CALLS[call], [-1, -1][: 1 + (place < 2)], phase=phase)
         streams.append(STREAMS[place])
         if draw(st.integers(0, 5)) == 0:
-            made.wait()
+            builder.wait()
         if draw(st.integers(0, 9)) == 0:
-            made.end_step()
-    trace = made.build()
+            builder.end_step()
+    trace = builder.build()
     ticks = st.integers(0, len(drawn))
     waits = draw(st.lists(st.tuples(ticks, st.sampled_from((-1, *STREAMS)), ticks), max_size=6))
     return replace(
@@ -201,12 +201,12 @@ def test_fsdp_has_a_slice_for_each_gather() -> None:
 
 
 def test_what_is_launched_together_is_one_slice() -> None:
-    made = TraceBuilder()
+    builder = TraceBuilder()
     for _ in range(3):
-        made.run(REDUCE, [-1])
+        builder.run(REDUCE, [-1])
     trace = replace(
-        made.build(),
-        ops=tuple(replace(op, stream=STREAMS[2]) for op in made.build().ops),
+        builder.build(),
+        ops=tuple(replace(op, stream=STREAMS[2]) for op in builder.build().ops),
         world=World(2, 2, 0),
         groups=(GROUP,),
         coalesced=(Coalesced(0, 3),),

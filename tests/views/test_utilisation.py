@@ -45,13 +45,13 @@ def figures(ledger: Ledger) -> dict[str, Utilisation]:
 
 def one_step(*ops: tuple[Call, Phase]) -> Trace:
     """A step of these operators after one that allocates a weight."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(M, M), role=Role.PARAMETER)
-    made.end_step()
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(M, M), role=Role.PARAMETER)
+    builder.end_step()
     for call, phase in ops:
-        made.run(call, (weight,) * len(call.inputs), phase=phase)
-    made.end_step()
-    return made.build()
+        builder.run(call, (weight,) * len(call.inputs), phase=phase)
+    builder.end_step()
+    return builder.build()
 
 
 def products(dtype: str = "bfloat16", **options: bool) -> Trace:
@@ -67,8 +67,8 @@ def products(dtype: str = "bfloat16", **options: bool) -> Trace:
 
 def test_mfu_counts_what_the_model_asks_for_and_hfu_what_is_done() -> None:
     """Five products of a millisecond each; three of them are the model's."""
-    found = figures(account(products(), roofline=stopwatch()))
-    mfu, hfu = found["mfu_full"], found["hfu_full"]
+    by_name = figures(account(products(), roofline=stopwatch()))
+    mfu, hfu = by_name["mfu_full"], by_name["hfu_full"]
     assert (mfu.amount, hfu.amount) == (3 * PRODUCT_FLOPS, 5 * PRODUCT_FLOPS)
     assert mfu.per_s == pytest.approx(3 * PRODUCT_FLOPS / (5 * MS))
     assert mfu.peak_per_s == 989.4e12
@@ -122,8 +122,8 @@ def test_each_dtype_is_held_against_its_own_peak() -> None:
     }
     ledger = account(one_of_each("float32", "bfloat16"), roofline=stopwatch())
     total = replace(ledger.total, seconds=sum(at_peak.values()))
-    found = figures(replace(ledger, total=total))
-    mfu, fp32, bf16 = (found[f"mfu_full{part}"] for part in ("", "_float32", "_bfloat16"))
+    by_name = figures(replace(ledger, total=total))
+    mfu, fp32, bf16 = (by_name[f"mfu_full{part}"] for part in ("", "_float32", "_bfloat16"))
     assert mfu.amount == 2 * PRODUCT_FLOPS == fp32.amount + bf16.amount
     assert mfu.fraction == pytest.approx(1)
     assert fp32.fraction + bf16.fraction == pytest.approx(mfu.fraction)
@@ -136,7 +136,7 @@ def test_each_dtype_is_held_against_its_own_peak() -> None:
     assert "promised dense float32 and bfloat16 (" in text
     assert "% of it in float32," in text
     note = " ".join(by(ledger, "utilisation").note.split())
-    assert "FLOPs of each dtype are held against its own peak" in note
+    assert "FLOPs of each dtype are compared with its own peak" in note
 
 
 def test_a_head_in_another_dtype_does_not_change_the_peak_of_the_trunk() -> None:
@@ -171,8 +171,8 @@ def test_products_without_a_peak_are_in_no_figure_and_said_so() -> None:
 def test_attention_in_full_that_would_exceed_the_chip_is_left_out() -> None:
     """A causal kernel computes half of what counts in full."""
     ledger = account(attention(is_causal=True), roofline=stopwatch())
-    found = figures(ledger)
-    seconds = 0.75 * found["mfu_full"].amount / (found["mfu_full"].peak_per_s or 1)
+    by_name = figures(ledger)
+    seconds = 0.75 * by_name["mfu_full"].amount / (by_name["mfu_full"].peak_per_s or 1)
     fast = replace(ledger, total=replace(ledger.total, seconds=seconds))
     assert list(figures(fast)) == ["mfu_causal", "hfu_causal", "mbu"]
     assert figures(fast)["mfu_causal"].fraction == pytest.approx(0.5 / 0.75)
@@ -206,10 +206,10 @@ def test_without_a_peak_there_is_no_number_but_a_reason() -> None:
 
 def test_a_cpus_peak_is_the_best_that_was_measured() -> None:
     ledger = account(products("float32"), roofline=Roofline(host_chip(HOST), HOST))
-    found = figures(ledger)
-    assert found["mfu_full"].of == "best measured float32"
-    assert found["mfu_full"].peak_per_s == 2e11
-    assert found["mbu"].of == "best measured bandwidth"
+    by_name = figures(ledger)
+    assert by_name["mfu_full"].of == "best measured float32"
+    assert by_name["mfu_full"].peak_per_s == 2e11
+    assert by_name["mbu"].of == "best measured bandwidth"
 
 
 def test_a_step_without_products_has_no_mfu() -> None:
@@ -248,18 +248,18 @@ def attention(*, is_causal: bool, value_dim: int = D) -> Trace:
 
 def test_mfu_counts_attention_backward_as_twice_its_forward() -> None:
     """Two products forward, four backward; five are done, the scores once more."""
-    found = figures(account(attention(is_causal=False), roofline=stopwatch()))
-    assert found["mfu_full"].amount == 6 * 2 * POINTS * D
-    assert found["hfu_full"].amount == 7 * 2 * POINTS * D
-    assert "mfu_causal" not in found
+    by_name = figures(account(attention(is_causal=False), roofline=stopwatch()))
+    assert by_name["mfu_full"].amount == 6 * 2 * POINTS * D
+    assert by_name["hfu_full"].amount == 7 * 2 * POINTS * D
+    assert "mfu_causal" not in by_name
 
 
 def test_heads_of_other_dims_count_as_their_products_do() -> None:
     """Scores in D, weights by values in E: forward D + E, backward twice that, done 3 D + 2 E."""
     E = 24
-    found = figures(account(attention(is_causal=False, value_dim=E), roofline=stopwatch()))
-    assert found["mfu_full"].amount == 3 * 2 * POINTS * (D + E)
-    assert found["hfu_full"].amount == 2 * POINTS * ((D + E) + (3 * D + 2 * E))
+    by_name = figures(account(attention(is_causal=False, value_dim=E), roofline=stopwatch()))
+    assert by_name["mfu_full"].amount == 3 * 2 * POINTS * (D + E)
+    assert by_name["hfu_full"].amount == 2 * POINTS * ((D + E) + (3 * D + 2 * E))
 
 
 @pytest.mark.parametrize("convention", Convention)
@@ -267,9 +267,9 @@ def test_both_conventions_stand_side_by_side_whichever_the_ledger_has(
     convention: Convention,
 ) -> None:
     ledger = account(attention(is_causal=True), convention=convention, roofline=stopwatch())
-    found = figures(ledger)
-    assert found["mfu_full"].amount == 2 * found["mfu_causal"].amount == 6 * 2 * POINTS * D
-    assert found["hfu_full"].amount == 2 * found["hfu_causal"].amount == 7 * 2 * POINTS * D
+    by_name = figures(ledger)
+    assert by_name["mfu_full"].amount == 2 * by_name["mfu_causal"].amount == 6 * 2 * POINTS * D
+    assert by_name["hfu_full"].amount == 2 * by_name["hfu_causal"].amount == 7 * 2 * POINTS * D
     shown = model_utilisation(ledger)
     assert shown is not None
     assert shown.key == f"mfu_{convention}"
@@ -336,22 +336,22 @@ def gpt(*, is_tied: bool) -> Ledger:
 def test_the_conventions_of_a_gpt_are_related_as_papers_say(is_tied: bool) -> None:
     """In full is 6 N of the weights that are multiplied, and 12 L H Q T for each token."""
     ledger = gpt(is_tied=is_tied)
-    found = figures(ledger)
+    by_name = figures(ledger)
     tokens = BATCH * TOKENS
     head, positions = VOCABULARY * WIDTH, TOKENS * WIDTH
     multiplied = LAYERS * BLOCK + head
     N = multiplied + positions + (0 if is_tied else head)
     attention = 12 * LAYERS * HEADS * HEAD * TOKENS
-    assert found["mfu_6n"].amount == 6 * N * tokens
-    assert found["mfu_6n_inner"].amount == 6 * multiplied * tokens
-    assert found["mfu_palm"].amount == (6 * N + attention) * tokens
-    assert found["mfu_full"].amount == (6 * multiplied + attention) * tokens
-    assert found["mfu_causal"].amount == (6 * multiplied + attention // 2) * tokens
+    assert by_name["mfu_6n"].amount == 6 * N * tokens
+    assert by_name["mfu_6n_inner"].amount == 6 * multiplied * tokens
+    assert by_name["mfu_palm"].amount == (6 * N + attention) * tokens
+    assert by_name["mfu_full"].amount == (6 * multiplied + attention) * tokens
+    assert by_name["mfu_causal"].amount == (6 * multiplied + attention // 2) * tokens
     found_parameters = parameters_of(ledger)
     assert found_parameters is not None
     assert found_parameters.elements == found_parameters.trained == N
     assert found_parameters.without(looked_up(ledger)).elements == multiplied
-    assert {figure.of for key, figure in found.items() if key != "mbu"} == {
+    assert {figure.of for key, figure in by_name.items() if key != "mbu"} == {
         "promised dense bfloat16"
     }
 

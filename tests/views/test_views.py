@@ -24,17 +24,17 @@ def model() -> Ledger:
     """GPT holds h.0.mlp and h.1.mlp; each runs one product, GPT itself one, the script one."""
     own = frame("train.py", 5)
     library = frame("modeling.py", 77, is_own=False)
-    made = TraceBuilder()
-    weight = made.run(factory_call(3, 4), role=Role.PARAMETER)
-    made.end_step()
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(3, 4), role=Role.PARAMETER)
+    builder.end_step()
     for module, cls in (("h.0.mlp", "MLP"), ("h.1.mlp", "MLP"), ("", "GPT")):
         where = site(library, own, module=module, module_class=cls)
-        out = made.run(PRODUCT, (weight, weight), site=where)
-        made.run(PRODUCT, (out, weight), site=where, phase=Phase.BACKWARD)
-    made.run(PRODUCT, (weight, weight), site=site(own))
-    made.run(PRODUCT, (weight, weight), site=NOWHERE)
-    made.end_step()
-    return account(made.build())
+        out = builder.run(PRODUCT, (weight, weight), site=where)
+        builder.run(PRODUCT, (out, weight), site=where, phase=Phase.BACKWARD)
+    builder.run(PRODUCT, (weight, weight), site=site(own))
+    builder.run(PRODUCT, (weight, weight), site=NOWHERE)
+    builder.end_step()
+    return account(builder.build())
 
 
 def test_lines_are_the_users_own() -> None:
@@ -61,15 +61,15 @@ OWN_LAYER = Frame("/home/me/model.py", 6, "Adapter.forward", "self.down(x)", is_
 
 def trained(*inner: tuple[Frame, ...], own: int = 0) -> Ledger:
     """A product below `trainer.train()` for each of these frames, and so many of the script's."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(3, 4), role=Role.PARAMETER)
-    made.end_step()
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(3, 4), role=Role.PARAMETER)
+    builder.end_step()
     for frames in inner:
-        made.run(PRODUCT, (weight, weight), site=site(*frames, LOOP, TRAIN, module="h"))
+        builder.run(PRODUCT, (weight, weight), site=site(*frames, LOOP, TRAIN, module="h"))
     for _ in range(own):
-        made.run(PRODUCT, (weight, weight), site=site(frame("/home/me/train.py", 5)))
-    made.end_step()
-    return account(made.build())
+        builder.run(PRODUCT, (weight, weight), site=site(frame("/home/me/train.py", 5)))
+    builder.end_step()
+    return account(builder.build())
 
 
 def test_below_a_librarys_training_loop_lines_are_the_models() -> None:
@@ -203,7 +203,9 @@ def test_paths_are_shown_from_the_users_own_directory() -> None:
 
 
 def test_an_unknown_view_is_an_error_that_lists_them() -> None:
-    with pytest.raises(UsageError, match=r"no view by 'colour'.*kind, layout, library-line, line"):
+    with pytest.raises(
+        UsageError, match=r"Unknown view 'colour'.*kind, layout, library-line, line"
+    ):
         by(model(), "colour")
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tests.traces import traced
 from torchtally.trace import Call, Trace
-from torchtally.virtual.facts.spans import Spans, both, compared, spans_of, spans_of_triangle
+from torchtally.virtual.facts.spans import Spans, both, compare_spans, spans_of, spans_of_triangle
 from torchtally.work import cost_of
 from torchtally.work.convention import Convention, needed_share
 
@@ -36,14 +36,14 @@ def test_positions_compared(
 ) -> None:
     row, column = torch.tensor(sorted(keys))[None], torch.tensor(queries)[:, None]
     pair = (column, row) if is_flipped else (row, column)
-    spans = compared(name, *pair)
+    spans = compare_spans(name, *pair)
     assert spans is not None
     assert torch.equal(ones_of(spans)[0], getattr(torch, name)(*pair))
     assert torch.equal(spans.counts[0], getattr(torch, name)(*pair).sum(-1))
 
 
 def test_positions_that_fall_are_not_known() -> None:
-    assert compared("le", torch.tensor([[1, 0]]), torch.tensor([[0], [1]])) is None
+    assert compare_spans("le", torch.tensor([[1, 0]]), torch.tensor([[0], [1]])) is None
 
 
 @given(rows=st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=3))
@@ -61,7 +61,7 @@ def test_two_masks_at_once() -> None:
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     padding = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]], dtype=torch.bool)[:, None, None]
     positions = torch.arange(4)
-    spans = compared("le", positions[None], positions[:, None])
+    spans = compare_spans("le", positions[None], positions[:, None])
     rows = spans_of(padding)
     assert spans is not None
     assert rows is not None

@@ -228,7 +228,7 @@ def test_every_backend_has_its_backward(chip: str, dtype: torch.dtype):
 
 
 def test_flops_of_a_square_attention_by_hand():
-    """Two products forward, five backward (the scores are made again): 2 B H S S D each."""
+    """Two products forward, five backward (the scores are repeated): 2 B H S S D each."""
     product = 2 * 2 * 4 * 64 * 64 * 64
 
     def step() -> None:

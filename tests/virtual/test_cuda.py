@@ -38,22 +38,22 @@ def test_a_chip_is_what_torch_cuda_says(
         assert torch.cuda.get_device_capability("cuda:0") == capability
         assert torch.cuda.is_bf16_supported(including_emulation=False) is bf16
         assert torch.cuda.is_tf32_supported() is (capability >= (8, 0))
-        found = torch.cuda.get_device_properties(0)
-        assert (found.name, found.major, found.minor) == (name, *capability)
-        assert 0.9 * label_gib * GIB < found.total_memory <= label_gib * GIB
+        properties = torch.cuda.get_device_properties(0)
+        assert (properties.name, properties.major, properties.minor) == (name, *capability)
+        assert 0.9 * label_gib * GIB < properties.total_memory <= label_gib * GIB
         free, total = torch.cuda.mem_get_info()
-        assert total == found.total_memory
+        assert total == properties.total_memory
         assert 0.4 * GIB < total - free < 0.9 * GIB  # the CUDA context
         assert f"sm_{capability[0]}{capability[1]}" in torch.cuda.get_arch_list()
 
 
 def test_properties_that_scripts_print():
     with torchtally.virtual_gpu("H100-SXM"):
-        found = torch.cuda.get_device_properties(torch.device("cuda"))
-        assert found.multi_processor_count == 132
-        assert found.warp_size == 32
-        assert found.L2_cache_size == 50 * 1024**2
-        assert str(found) == (
+        properties = torch.cuda.get_device_properties(torch.device("cuda"))
+        assert properties.multi_processor_count == 132
+        assert properties.warp_size == 32
+        assert properties.L2_cache_size == 50 * 1024**2
+        assert str(properties) == (
             "_CudaDeviceProperties(name='NVIDIA H100 80GB HBM3', major=9, minor=0, "
             "total_memory=81090MB, multi_processor_count=132, L2_cache_size=50MB)"
         )
@@ -329,7 +329,7 @@ def test_nvtx_and_profiler_ranges_do_nothing():
 def test_what_has_no_answer_says_so():
     with torchtally.virtual_gpu("H100-SXM"):
         for call in (torch.cuda.utilization, torch.cuda.temperature, torch.cuda.power_draw):
-            with pytest.raises(UnsupportedError, match="no answer on tally's simulated GPU"):
+            with pytest.raises(UnsupportedError, match="not available on tally's simulated GPU"):
                 call()
         with pytest.raises(UnsupportedError, match="CUDAGraph"):
             torch.cuda.CUDAGraph().raw_cuda_graph()

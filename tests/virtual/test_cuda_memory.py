@@ -493,10 +493,10 @@ def test_a_dumped_snapshot_is_one_the_viewer_reads(watched: VirtualGPU, tmp_path
     protocol = next(arg for opcode, arg, _ in pickletools.genops(data) if opcode.name == "PROTO")
     assert protocol is not None
     assert protocol <= 4
-    found = pickle.loads(data)
-    assert found["device_traces"][0][-1]["action"] == "oom"
+    loaded = pickle.loads(data)
+    assert loaded["device_traces"][0][-1]["action"] == "oom"
     assert (
-        sum(segment["allocated_size"] for segment in found["segments"])
+        sum(segment["allocated_size"] for segment in loaded["segments"])
         == torch.cuda.memory_allocated()
     )
     assert len(kept) == 4

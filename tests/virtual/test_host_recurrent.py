@@ -213,16 +213,16 @@ def test_no_workspace_without_gradients_after_one_with() -> None:
     ],
 )
 def test_all_others_are_composed_step_by_step(network: nn.Module, dtype: torch.dtype) -> None:
-    found = Counter(names(on_cpu(network.to(dtype), lambda: sequences().to(dtype))))
-    assert found[FORWARD] == found[BACKWARD] == 0
-    assert found["aten.addmm"] + found["aten.mm"] + found["aten.bmm"] >= 7
+    counts = Counter(names(on_cpu(network.to(dtype), lambda: sequences().to(dtype))))
+    assert counts[FORWARD] == counts[BACKWARD] == 0
+    assert counts["aten.addmm"] + counts["aten.mm"] + counts["aten.bmm"] >= 7
 
 
 def test_packed_sequences_are_composed_step_by_step() -> None:
     trace = on_cpu(nn.LSTM(5, 6), lambda: pack_padded_sequence(sequences(), torch.tensor([7, 4])))
-    found = Counter(names(trace))
-    assert found[FORWARD] == 0
-    assert found["aten.sigmoid_"] == 3 * 7
+    counts = Counter(names(trace))
+    assert counts[FORWARD] == 0
+    assert counts["aten.sigmoid_"] == 3 * 7
 
 
 def test_the_scripts_own_setting_counts() -> None:

@@ -471,7 +471,7 @@ def test_grad_scaler_steps_and_keeps_its_scale():
 
 
 def test_grad_scaler_with_gradients_nobody_knows():
-    """A model too big for values: gradients are taken to be finite, the step is taken."""
+    """A model too big for values: gradients are assumed to be finite, the step is taken."""
 
     def train() -> None:
         model = nn.Linear(512, 512, device="cuda")

@@ -441,9 +441,9 @@ def test_unknown_masks_get_the_declared_fraction(fraction: float):
         assert torch.masked_select(x, x > 0).shape == (rows,)
         assert torch.where(x > 0)[0].shape == (rows,)
 
-    found = placeholders(script, nonzero_fraction=fraction)
-    assert {p.op for p in found} == {"aten.nonzero", "aten.masked_select"}
-    assert all(f"{rows} of {BIG}" in p.given for p in found)
+    given = placeholders(script, nonzero_fraction=fraction)
+    assert {p.op for p in given} == {"aten.nonzero", "aten.masked_select"}
+    assert all(f"{rows} of {BIG}" in p.given for p in given)
 
 
 def test_unknown_values_are_all_different():
@@ -492,9 +492,9 @@ def test_a_router_is_balanced():
             tokens, _ = torch.where(chosen == expert)
             assert tokens.shape == (16,)
 
-    found = placeholders(script)
-    assert {p.given for p in found} == {"assumed: balanced routing"}
-    assert {p.op for p in found} == {"aten.tolist", "aten.bincount", "aten.nonzero"}
+    given = placeholders(script)
+    assert {p.given for p in given} == {"assumed: balanced routing"}
+    assert {p.op for p in given} == {"aten.tolist", "aten.bincount", "aten.nonzero"}
 
 
 def test_sampling_gives_valid_tokens():

@@ -23,11 +23,11 @@ from tests.warm import TALLY, warm
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
 from torchtally.report.watched import event_text, expected_text, summary_text
-from torchtally.runs.explaining import explained
+from torchtally.runs.explaining import explain
 from torchtally.timing.targets import known_roofline
 from torchtally.trace import Phase, Role
 from torchtally.watch.expectation import ExpectedStep, expected_step
-from torchtally.watch.folder import PATIENCE_S, TraceFolder, worker_of
+from torchtally.watch.folder import UNREADABLE_S, TraceFolder, worker_of
 from torchtally.watch.following import INTERVAL_S, Waiting, follow
 from torchtally.watch.observation import StepObservation
 from torchtally.watch.tail import FollowedFile
@@ -46,14 +46,14 @@ def no_traces(path: str) -> Ledger:
 
 def small_ledger() -> Ledger:
     """A step of two products, a millisecond each."""
-    made = TraceBuilder()
-    weight = made.run(factory_call(64, 64), role=Role.PARAMETER)
+    builder = TraceBuilder()
+    weight = builder.run(factory_call(64, 64), role=Role.PARAMETER)
     for _ in range(2):
-        out = made.run(mm_call(64, 64, 64), (weight, weight))
-        made.run(mm_call(64, 64, 64), (out, weight), phase=Phase.BACKWARD)
-        made.free(out)
-        made.end_step()
-    return account(made.build(), roofline=stopwatch())
+        out = builder.run(mm_call(64, 64, 64), (weight, weight))
+        builder.run(mm_call(64, 64, 64), (out, weight), phase=Phase.BACKWARD)
+        builder.free(out)
+        builder.end_step()
+    return account(builder.build(), roofline=stopwatch())
 
 
 # Files -------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_any_pieces_give_the_same_lines(tmp_path: Path, monkeypatch: pytest.Monk
     log = tmp_path / "train.log"
     log.write_bytes("α\nβ γ\r\n\xff\n".encode() + b"\xff\nlast")
     for size in (1, 2, 3, 100):
-        monkeypatch.setattr("torchtally.watch.tail.CHUNK_BYTES", size)
+        monkeypatch.setattr("torchtally.watch.tail.READ_BYTES", size)
         tail = FollowedFile(str(log))
         assert [*tail.lines(), *tail.last_line()] == ["α", "β γ", "\xff", "\ufffd", "last"]
         tail.close()
@@ -109,7 +109,7 @@ def test_a_rotated_file_is_read_to_its_end_before_the_new_one(tmp_path: Path) ->
 
 def test_a_line_without_an_end_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchtally.watch.tail.MOST_LINE_BYTES", 10)
-    monkeypatch.setattr("torchtally.watch.tail.CHUNK_BYTES", 16)
+    monkeypatch.setattr("torchtally.watch.tail.READ_BYTES", 16)
     log = tmp_path / "train.log"
     log.write_text("x" * 320 + "\nnext\n")
     assert list(FollowedFile(str(log)).lines()) == ["next"]
@@ -126,15 +126,15 @@ def test_what_is_no_file_is_an_error(tmp_path: Path) -> None:
 # Folders -----------------------------------------------------------------------------------------
 
 
-def explain(path: str) -> Ledger:
-    trace = explained(path)
+def ledger_of(path: str) -> Ledger:
+    trace = explain(path)
     return account(trace, roofline=known_roofline(trace.chip))
 
 
 def test_a_trace_is_explained_once_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "host_7.123.pt.trace.json"
     content = json.dumps(linear_step().document())
-    folder = TraceFolder(str(tmp_path), explain)
+    folder = TraceFolder(str(tmp_path), ledger_of)
     assert list(folder.traces(0)) == []
     path.write_text(content[:-100])
     assert list(folder.traces(1)) == []  # may still grow
@@ -153,11 +153,13 @@ def test_a_trace_is_explained_once_it_is_whole(tmp_path: Path) -> None:
 def test_a_damaged_trace_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "w.1.pt.trace.json.gz").write_bytes(gzip.compress(b"{}")[:-3])
 
-    folder = TraceFolder(str(tmp_path), explain)
-    told = [list(folder.traces(now)) for now in (0, 1, 1 + PATIENCE_S / 2, 1 + PATIENCE_S, 1000)]
+    folder = TraceFolder(str(tmp_path), ledger_of)
+    told = [
+        list(folder.traces(now)) for now in (0, 1, 1 + UNREADABLE_S / 2, 1 + UNREADABLE_S, 1000)
+    ]
     assert [len(traces) for traces in told] == [0, 0, 0, 1, 0]
     assert "The file is damaged or cut short" in told[3][0].error
-    once = list(TraceFolder(str(tmp_path), explain).traces(0, is_last=True))
+    once = list(TraceFolder(str(tmp_path), ledger_of).traces(0, is_last=True))
     assert [trace.observation for trace in once] == [None]
 
 
@@ -285,7 +287,7 @@ def test_the_summary_is_of_all_steps() -> None:
         "  (+100.0 %).",
         "  5.00 K tokens/s; predicted 10.00 K.",
         "  MFU 20.0 % by the predicted products, predicted 40.0 %; 30.0 % as the training",
-        "  counts.",
+        "  reports.",
     ]
 
 
@@ -349,7 +351,7 @@ def test_a_folder_shows_logs_and_traces_as_they_appear(tmp_path: Path) -> None:
     trace.parent.mkdir()
     events = all_of(
         follow(
-            str(tmp_path), Watcher(None, 0.1), explain,
+            str(tmp_path), Watcher(None, 0.1), ledger_of,
             pace(
                 lambda: (tmp_path / "a.log").write_text(line(7, 500)),
                 lambda: linear_step().write(trace),

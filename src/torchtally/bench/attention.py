@@ -34,7 +34,7 @@ SHAPES: tuple[Shape, ...] = (
 )  # fmt: skip
 
 
-def flops(B: int, H: int, S: int, D: int) -> int:
+def backward_attention_flops(B: int, H: int, S: int, D: int) -> int:
     """Of the backward pass."""
     return 10 * B * H * S * S * D
 
@@ -66,7 +66,7 @@ def attention(device: torch.device, dtype: torch.dtype, most_flops: float) -> It
         return
     kernel = ON_GPU if is_gpu else ON_HOST
     for shape in SHAPES:
-        if flops(*shape) <= most_flops:
+        if backward_attention_flops(*shape) <= most_flops:
             for is_causal in (False, True):
                 for build in (forward, backward):
                     yield partial(build, kernel, shape, is_causal, dtype, device)

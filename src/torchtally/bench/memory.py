@@ -9,7 +9,7 @@ FRESH_BYTES = 2**26
 """A block that the C library takes from the operating system, and gives back, each time."""
 
 
-def bandwidth_bytes_per_s(device: torch.device, stopwatch: Stopwatch) -> float:
+def measured_bandwidth_bytes_per_s(device: torch.device, stopwatch: Stopwatch) -> float:
     """The best of a copy and a triad (STREAM's: a = b + s * c)."""
     n = LARGE_BYTES[device.type] // 4
     a, b, c = (torch.ones(n, device=device) for _ in range(3))

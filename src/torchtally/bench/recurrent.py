@@ -29,7 +29,7 @@ SHAPES = (
 Build = Callable[[tuple[int, int, int, int], torch.dtype, torch.device], OpCall]
 
 
-def flops(T: int, B: int, I: int, H: int) -> int:  # noqa: E741
+def backward_recurrent_flops(T: int, B: int, I: int, H: int) -> int:  # noqa: E741
     """Of the backward pass."""
     return 2 * 2 * T * B * 4 * H * (I + H)
 
@@ -85,6 +85,6 @@ def recurrent(device: torch.device, dtype: torch.dtype, most_flops: float) -> It
     if dtype is not torch.float32 and not private.onednn_has_bfloat16():
         return
     for shape in SHAPES:
-        if flops(*shape) <= most_flops:
+        if backward_recurrent_flops(*shape) <= most_flops:
             for build in builds:
                 yield partial(build, shape, dtype, device)

@@ -86,7 +86,7 @@ def bench(device: str, *, is_quick: bool, report: Said) -> Calibration:
         memory_bytes=machine.memory_bytes(place),
         threads=torch.get_num_threads() if place.type == "cpu" else None,
         peak_flop_per_s={},
-        bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s(place, stopwatch),
+        bandwidth_bytes_per_s=memory.measured_bandwidth_bytes_per_s(place, stopwatch),
         first_touch_s_per_byte=memory.first_touch_s_per_byte(place, stopwatch),
         issue=Issue(0.0, 0.0, 0.0, 0.0, 0.0),
         samples=(),

@@ -82,10 +82,10 @@ def climb(
         if ladder.smallest is not None and not stopwatch.is_gpu:
             with torch.no_grad():
                 own_s = stopwatch.seconds(ladder.smallest())
-        yield from measured(ladder.sizes, stopwatch, own_s, cold_bytes)
+        yield from measure_calls(ladder.sizes, stopwatch, own_s, cold_bytes)
 
 
-def measured(
+def measure_calls(
     plans: Iterable[Plan], stopwatch: Stopwatch, called_s: float, cold_bytes: int = 0
 ) -> Iterator[Sample]:
     """Run each, and say how long it takes beyond the `called_s` of calling anything at all.

@@ -18,7 +18,7 @@ from torchtally.checkpoints.closing import Closing
 from torchtally.errors import CheckpointError
 from torchtally.units import format_bytes
 
-CHUNK_BYTES = 8 * 2**20
+WRITE_CHUNK_BYTES = 8 * 2**20
 """Written or read per call; other threads run in between."""
 
 Bytes = bytes | memoryview
@@ -90,7 +90,7 @@ class Directory(Closing):
     def chunks(self, name: str) -> Iterator[bytes]:
         """The contents of a regular file, a few MiB at a time."""
         with self._reading(name) as handle:
-            while chunk := os.read(handle, CHUNK_BYTES):
+            while chunk := os.read(handle, WRITE_CHUNK_BYTES):
                 yield chunk
 
     def read_into(self, numbers: memoryview, name: str, first_byte: int) -> None:
@@ -98,7 +98,7 @@ class Directory(Closing):
         at = 0
         with self._reading(name) as handle:
             while at < len(numbers):
-                part = numbers[at : at + CHUNK_BYTES]
+                part = numbers[at : at + WRITE_CHUNK_BYTES]
                 count = os.preadv(handle, [part], first_byte + at)
                 if not count:
                     raise CheckpointError(f"{self.path / name}: ends at byte {first_byte + at}.")
@@ -218,7 +218,7 @@ def _check_plain(path: Path, status: os.stat_result) -> None:
 def _write_all(handle: int, part: Bytes) -> None:
     rest = memoryview(part).cast("B")
     while rest:
-        rest = rest[os.write(handle, rest[:CHUNK_BYTES]) :]
+        rest = rest[os.write(handle, rest[:WRITE_CHUNK_BYTES]) :]
 
 
 def _sync(path: Path) -> None:

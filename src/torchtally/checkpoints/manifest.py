@@ -196,6 +196,6 @@ def explain_damaged_state(manifest: Manifest) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"The manifest of step {manifest.step} holds no valid training state "
+            f"The manifest of step {manifest.step} contains no valid training state "
             f"({type(error).__name__}: {error})."
         ) from error

@@ -191,8 +191,8 @@ def check_object(name: str, value: Any) -> None:
     generators = (torch.Generator, np.random.Generator, random.Random)
     if not has_state and not isinstance(value, generators):
         raise UsageError(
-            f"{name}: a {type(value).__name__} has no state_dict and load_state_dict, so its state "
-            "is unknown. A DataLoader has neither: take torchdata's StatefulDataLoader, or draw "
+            f"{name}: a {type(value).__name__} has neither state_dict nor load_state_dict, so "
+            "its state cannot be saved. For data use torchdata's StatefulDataLoader, or draw "
             "each batch as a function of the step."
         )
 

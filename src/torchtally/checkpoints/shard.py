@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtally.checkpoints.disk import CHUNK_BYTES, Directory
+from torchtally.checkpoints.disk import WRITE_CHUNK_BYTES, Directory
 from torchtally.checkpoints.manifest import Piece, SavedFile
 from torchtally.errors import CheckpointError
 from torchtally.plan.architecture.checkpoint import DTYPES, LENGTH_BYTES
@@ -52,8 +52,8 @@ def write_shard(
     def parts() -> Iterator[bytes | memoryview]:
         yield header
         for at, whole in enumerate(numbers):
-            for start in range(0, len(whole), CHUNK_BYTES):
-                chunk = whole[start : start + CHUNK_BYTES]
+            for start in range(0, len(whole), WRITE_CHUNK_BYTES):
+                chunk = whole[start : start + WRITE_CHUNK_BYTES]
                 sums[at] = zlib.crc32(chunk, sums[at])
                 yield chunk
 
@@ -83,8 +83,12 @@ def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterab
 
 def _crc32(directory: Directory, name: str, first: int, size_bytes: int) -> int:
     """Of these bytes of a file, a few MiB at a time."""
-    memory, end, crc32 = memoryview(bytearray(min(size_bytes, CHUNK_BYTES))), first + size_bytes, 0
-    for at in range(first, end, CHUNK_BYTES):
+    memory, end, crc32 = (
+        memoryview(bytearray(min(size_bytes, WRITE_CHUNK_BYTES))),
+        first + size_bytes,
+        0,
+    )
+    for at in range(first, end, WRITE_CHUNK_BYTES):
         part = memory[: end - at]
         directory.read_into(part, name, at)
         crc32 = zlib.crc32(part, crc32)

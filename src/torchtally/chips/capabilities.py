@@ -17,8 +17,8 @@ class Capability:
     float64_share: float | None
     """float64's rate over float32's, outside the matrix unit, on chips made for graphics: 2 units
     in each multiprocessor beside 64 (7.5) or 128 (CUDA C++ Programming Guide, "Arithmetic
-    Instructions"; NVIDIA, "Ada GPU Architecture"; 12.0 is taken to be as 8.9). None: the chip's own
-    peak."""
+    Instructions"; NVIDIA, "Ada GPU Architecture"; 12.0 is assumed to be as 8.9).
+    None: the chip's own peak."""
     blas_workspace_bytes: int
     """Of each cuBLAS handle and stream, by PyTorch's default (aten/src/ATen/cuda/
     CublasHandlePool.cpp)."""

@@ -34,6 +34,9 @@ SAME_RATE = {"float8_e5m2": "float8_e4m3fn", "float8_e5m2fnuz": "float8_e4m3fnuz
 """Both 8-bit formats go through the same multipliers, so one number serves both."""
 
 
+SECONDS_PER_HOUR = 3600.0
+
+
 @dataclass(frozen=True, slots=True)
 class Peak:
     """A promised dense rate, in FLOP/s (operations per second for int8)."""
@@ -103,6 +106,10 @@ class Price:
     @property
     def usd_per_hour(self) -> float:
         return median(offer.usd_per_hour for offer in self.offers)
+
+    def cost_usd(self, seconds: float) -> float:
+        """Of one chip for so long; of a started hour a part."""
+        return seconds / SECONDS_PER_HOUR * self.usd_per_hour
 
     @property
     def lowest(self) -> float:

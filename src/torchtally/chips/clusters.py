@@ -31,8 +31,8 @@ class Cluster:
         if self.count == 1:
             return 1
         raise UsageError(
-            f"No source says how many {self.chip.name} stand in one node. Say it: "
-            f"1x{self.count}x{self.chip.name} is one node of {self.count}."
+            f"How many {self.chip.name} share one node is unknown: no source gives it. Give the "
+            f"nodes: 1x{self.count}x{self.chip.name} is one node of {self.count}."
         )
 
     @property
@@ -83,8 +83,8 @@ class Cluster:
         if link is None or link.bytes_per_s_per_direction is None:
             name = f" ({link.name})" if link else ""
             raise UsageError(
-                f"No source gives the speed of the network between {ends}{name}. A file of chips "
-                "of your own can: see `tally gpus --help`."
+                f"The network speed between {ends}{name} is unknown: no source gives it. Give it "
+                "in a chip file of your own: `tally gpus --help`."
             )
         return link
 
@@ -107,8 +107,8 @@ def cluster(text: str, among: Sequence[Chip] | None = None) -> Cluster:
     counts = [int(number) for number in re.findall(r"\d+", match[1])] if match else [0]
     if match is None or 0 in counts:
         raise UsageError(
-            f"{text!r} names no chips. These work: H100-SXM, 8xH100-SXM, "
-            "4x2xH100-SXM (4 nodes of 2)."
+            f"{text!r} does not name chips. These work: H100-SXM, 8xH100-SXM, 4x2xH100-SXM (4 "
+            "nodes of 2)."
         )
     gpu = chip(match[2], among)
     if len(counts) == 2:

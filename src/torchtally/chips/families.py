@@ -23,7 +23,7 @@ class Variant:
     """Names of the other chips of that family."""
 
 
-def spelled(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name without case, spaces, dashes and underscores. Vendor words stay.
 
     "NVIDIA H200" is what a driver calls one chip, "H200" is what people call a family.
@@ -33,7 +33,7 @@ def spelled(name: str) -> str:
 
 def families(chip: Chip) -> frozenset[str]:
     """The families that are taken for a chip, without what does not matter in their names."""
-    return frozenset(map(spelled, chip.families))
+    return frozenset(map(plain_name, chip.families))
 
 
 def variant(name: str, chips: Sequence[Chip]) -> Variant | None:
@@ -41,9 +41,9 @@ def variant(name: str, chips: Sequence[Chip]) -> Variant | None:
 
     A chip that has the family's name for its own takes it, as one of the user's may.
     """
-    bare_name = spelled(name)
+    bare_name = plain_name(name)
     chosen = next((chip for chip in chips if bare_name in families(chip)), None)
-    if chosen is None or any(spelled(chip.name) == bare_name for chip in chips):
+    if chosen is None or any(plain_name(chip.name) == bare_name for chip in chips):
         return None
-    members = (chip.name for chip in chips if spelled(chip.name).startswith(bare_name))
+    members = (chip.name for chip in chips if plain_name(chip.name).startswith(bare_name))
     return Variant(chosen, tuple(member for member in members if member != chosen.name))

@@ -19,8 +19,3 @@ def mean_power_watts(tdp_watts: float, busy_share: float = 1.0) -> float:
     A GPU that is always at work draws its rated power.
     """
     return tdp_watts * (IDLE_SHARE_OF_POWER + (1 - IDLE_SHARE_OF_POWER) * busy_share)
-
-
-def energy_joules(seconds: float, busy_share: float, tdp_watts: float) -> float:
-    """The energy of so many seconds: an estimate, of the GPU alone."""
-    return seconds * mean_power_watts(tdp_watts, busy_share)

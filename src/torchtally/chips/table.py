@@ -36,7 +36,7 @@ def _chips(path: Path, text: str) -> tuple[Chip, ...]:
     document = parse_toml(text, str(path), WHAT)
     rows = document.get("chip")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UsageError(f"{path}: holds no chips. Each begins with a line [[chip]].")
+        raise UsageError(f"{path}: contains no chips. Each starts with a line [[chip]].")
     loaded = tuple(_chip(_Row(str(path), f"chip {at}", row)) for at, row in enumerate(rows, 1))
     _check_distinct(path, loaded)
     return loaded
@@ -55,7 +55,7 @@ def _check_unique(
     for name, count in counts.items():
         if count > 1:
             owners = [chip.name for chip in loaded if name in names(chip)]
-            raise UsageError(f"{path}: {' and '.join(owners)} all answer to {name!r}.")
+            raise UsageError(f"{path}: {' and '.join(owners)} share the name {name!r}.")
 
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class _Row:
         for key in self.values:
             if key not in allowed:
                 near = get_close_matches(key, allowed, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(allowed)}."
+                hint = f"did you mean {near[0]}?" if near else f"keys are {', '.join(allowed)}."
                 raise self.wrong(key, f"no such key; {hint}")
 
     def read(self, kind: Callable[..., T], **derived: object) -> T:
@@ -108,11 +108,11 @@ class _Row:
             expected = "two numbers as in [9, 0]"
         elif hint == tuple[str, ...]:
             is_right = isinstance(value, list) and all(isinstance(item, str) for item in value)
-            expected = "a list of texts"
+            expected = "a list of strings"
         elif hint is bool:
             is_right, expected = isinstance(value, bool), "true or false"
         elif hint is str:
-            is_right, expected = isinstance(value, str) and bool(value or may_be_empty), "a text"
+            is_right, expected = isinstance(value, str) and bool(value or may_be_empty), "a string"
         else:
             is_whole = int in (hint, *get_args(hint))
             is_right = isinstance(value, int if is_whole else int | float)
@@ -161,7 +161,7 @@ def _chip(row: _Row) -> Chip:
         node=row.below("node", source=source).read(Node) if "node" in row.values else None,
     )
     if chip.link and chip.link.mesh and chip.link.mesh not in MESHES:
-        raise row.below("link").wrong("mesh", f"no such mesh; known are {', '.join(MESHES)}.")
+        raise row.below("link").wrong("mesh", f"no such mesh; expected one of {', '.join(MESHES)}.")
     return chip
 
 

@@ -61,7 +61,7 @@ examples:
   tally summary model.py:Net --input 8x3x224x224      a model by itself, module by module
   tally fit train.py --vary "--batch_size={}" --gpu H100-SXM    the largest that fits
   tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM      napkin math with its working
-  tally bench                                   what this machine achieves of what is promised
+  tally bench                                   what this machine achieves of its data sheet
   tally gpus                                    the GPUs that can be simulated
   tally dtypes 0.1 1e-8                         what numbers become in fp16, bf16, fp8, nvfp4
   tally tensor "x.T[1:]" --let x=3x4            a view or a copy, and where its elements lie
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
         if not argv:
             parser(argv).print_help()
             return NOTHING_ASKED
-        args = _parsed(argv)
+        args = _parse(argv)
         args.argv = argv
         status: int = args.command(args)
         _flush_stdout()
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _parsed(argv: list[str]) -> argparse.Namespace:
+def _parse(argv: list[str]) -> argparse.Namespace:
     try:
         return parser(argv).parse_args(argv)
     except SystemExit:  # --help and --version have printed
@@ -115,12 +115,12 @@ def parser(argv: list[str]) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in _named(argv):
+    for name in _name_options(argv):
         _module(name).add_parser(commands)
     return top
 
 
-def _named(argv: list[str]) -> tuple[str, ...]:
+def _name_options(argv: list[str]) -> tuple[str, ...]:
     return (argv[0],) if argv and argv[0] in COMMANDS else COMMANDS
 
 

@@ -203,7 +203,7 @@ class RunParser(Parser):
                 name = arg.partition("=")[0]
                 self.error(
                     f"unknown option {name}. {did_you_mean(name, self._options())}\n"
-                    "Options of the script go behind it: tally run [options] SCRIPT [ARGS ...]"
+                    "Options of the script go after it: tally run [options] SCRIPT [ARGS ...]"
                 )
         return ours, theirs
 
@@ -230,7 +230,7 @@ class RunParser(Parser):
         if option in given:
             self.error(
                 f"{option} is given twice\n"
-                f"One that is meant for the script goes behind --: SCRIPT -- {option} ..."
+                f"One that is meant for the script goes after --: SCRIPT -- {option} ..."
             )
         given.add(option)
 
@@ -238,7 +238,7 @@ class RunParser(Parser):
 def check_script(args: argparse.Namespace, example: str) -> None:
     """Raises UsageError where no script is given, and ScriptError for one that is not there."""
     if args.script is None and args.module is None:
-        raise UsageError(f"which script?\nGive one: `{example}`, or -m MODULE.")
+        raise UsageError(f"missing script.\nGive one: `{example}`, or -m MODULE.")
     if args.module is None and not os.path.exists(args.script):
         raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
 
@@ -250,8 +250,8 @@ def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:
         choices=("isolated", "real"),
         default="isolated",
         metavar="HOW",
-        help=f"isolated (default): what the script writes goes to {place}, and what existed "
-        "before is not changed; real: the script writes as it would alone",
+        help=f"isolated (default): what the script writes goes to {place}, and existing files are "
+        "not changed; real: the script writes as it does without tally",
     )
 
 

@@ -12,7 +12,7 @@ Words = list[str]
 """Of `tally plan`."""
 
 WELCOME = """\
-Which training do you plan? Enter takes what stands in brackets, Ctrl-C ends.
+Which training do you plan? Enter takes the default in brackets, Ctrl-C quits.
 `tally plan --help` has everything that can be asked.
 """
 MODEL = "70B"
@@ -22,13 +22,13 @@ QUESTIONS = (
         "",
         MODEL,
     ),
-    ("On which chips? 8xH100-SXM; Enter: on none, its size and FLOPs alone", "--gpus", ""),
+    ("On which chips? 8xH100-SXM; Enter: on none, only its size and FLOPs", "--gpus", ""),
     ("On how many tokens? 15T; Enter: does it fit, and how fast is a step?", "--tokens", ""),
-    ("At which MFU? 0.4; Enter: as predicted for the best layout", "--mfu", ""),
+    ("At which MFU? 0.4; Enter: the MFU predicted for the best layout", "--mfu", ""),
 )
 NEEDS = {"--tokens": "--gpus", "--mfu": "--tokens"}
 """What is asked for only where this was given."""
-AGAIN = "Change something? --batch 64, --recipe fp8, --search, another model; Enter ends"
+AGAIN = "Change something? --batch 64, --recipe fp8, --search, another model; Enter quits"
 
 
 def is_terminal() -> bool:
@@ -43,10 +43,10 @@ def converse(answer: Callable[[Words], int], check: Callable[[Words], object]) -
     `check` raises for words that cannot be read.
     """
     print(WELCOME, file=sys.stderr)
-    words = list(_asked(check))
+    words = list(_ask_all(check))
     while True:
-        code = shown(words, answer)
-        more = asked(AGAIN, "")
+        code = show_answer(words, answer)
+        more = ask(AGAIN, "")
         if not more:
             return code
         changed = changed_words(words, more)
@@ -54,7 +54,7 @@ def converse(answer: Callable[[Words], int], check: Callable[[Words], object]) -
             words = changed
 
 
-def _asked(check: Callable[[Words], object]) -> Iterator[str]:
+def _ask_all(check: Callable[[Words], object]) -> Iterator[str]:
     given: set[str] = set()
     for question, option, default in QUESTIONS:
         if option in NEEDS and NEEDS[option] not in given:
@@ -69,7 +69,7 @@ def checked_words(
 ) -> Words:
     """What is said to a question, as words of the command; asked again where it cannot be read."""
     while True:
-        text = asked(question, default)
+        text = ask(question, default)
         if not text:
             return []
         words = [option, text] if option else [text]
@@ -98,7 +98,7 @@ def changed_words(words: Words, more: str) -> Words:
     return [*words, *added]
 
 
-def shown(words: Words, answer: Callable[[Words], int]) -> int:
+def show_answer(words: Words, answer: Callable[[Words], int]) -> int:
     """The command, then what it answers. Errors are said: the next question follows them."""
     command = shlex.join(["tally", "plan", *words])
     bold = "\x1b[1m{}\x1b[0m" if is_coloured(sys.stderr) else "{}"
@@ -116,7 +116,7 @@ def shown(words: Words, answer: Callable[[Words], int]) -> int:
     return code
 
 
-def asked(question: str, default: str) -> str:
+def ask(question: str, default: str) -> str:
     """One line from the terminal. Raises KeyboardInterrupt at its end, as Ctrl-C does."""
     print(f"{question}{f' [{default}]' if default else ''}: ", end="", file=sys.stderr, flush=True)
     line = sys.stdin.readline()

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from torchtally.trace.measurement import Measurement
 
 NAME = "audit"
-SUMMARY = "on a machine with a GPU: hold a prediction against the real run of a script"
+SUMMARY = "on a machine with a GPU: compare a prediction with the real run of a script"
 
 DEFAULT_TOP = 15
 
 EPILOG = """\
-Everything tally does not know goes to the script; after -- everything does:
+Options that tally does not know go to the script; after -- all do:
 
 examples:
   tally audit train.py
@@ -40,7 +40,7 @@ The script is really executed, twice, one run after the other: on the GPU and on
 The same program measures both, by what torch.cuda says: the allocator's counts at the end of each
 step and its history in between. It sees one GPU, the first one; it has no stdin. What the real run
 prints goes to stderr; what the simulated one prints is shown only when it fails. The real run
-writes its checkpoints; what the simulated one writes is dropped, and changes nothing.
+writes its checkpoints; what the simulated one writes is deleted, and changes nothing.
 
 Backward operators are one row among the lines: on a GPU, autograd allocates in a thread of its
 own, below no line of Python.
@@ -66,12 +66,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("--steps", type=positive_count, default=3, metavar="N",
         help="stop after N optimizer steps (default 3)")  # fmt: skip
     add("--gpu", metavar="NAME",
-        help="the chip to simulate (default: the one that is there)")  # fmt: skip
+        help="the chip to simulate (default: that of this machine)")  # fmt: skip
     add("--tolerance", type=fraction, default=0.01, metavar="T",
         help="how far off peak allocated may be (default 1%%)")  # fmt: skip
     add("--reserved-tolerance", type=fraction, default=0.05, metavar="T",
         help="how far off peak reserved may be (default 5%%)")  # fmt: skip
-    add_isolation(parser, "a folder that is dropped, in the simulated run")
+    add_isolation(parser, "in the simulated run, a folder that is deleted")
     add("--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
         help=f"how many lines (default {DEFAULT_TOP})")  # fmt: skip
     add_format(parser)
@@ -134,7 +134,7 @@ def chip_of(wanted: str | None, device: "Device") -> "Chip":
         raise UnknownChipError(
             f"this machine's GPU, with {format_bytes(device.total_memory_bytes)}, is not in the "
             f"table. {error}\n"
-            "Name the chip that it is with --gpu NAME."
+            "Name its chip: --gpu NAME."
         ) from None
 
 

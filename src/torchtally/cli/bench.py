@@ -67,11 +67,13 @@ def add_parser(subparsers: Subparsers) -> None:
         "(`tally explain --record`); several can be given, of one chip",
     )
     parser.add_argument(
-        "--gpu", metavar="NAME", help="with --import: the GPU of the trace, where it names none"
+        "--gpu", metavar="NAME", help="with --import: the GPU of a trace that names none"
     )
-    parser.add_argument("-o", dest="output", metavar="FILE", help="write the calibration here, too")
     parser.add_argument(
-        "--no-keep", action="store_true", help="do not keep it for later predictions"
+        "-o", dest="output", metavar="FILE", help="also write the calibration to FILE"
+    )
+    parser.add_argument(
+        "--no-keep", action="store_true", help="do not keep the calibration for later predictions"
     )
     add_format(parser, has_html=True)
     parser.set_defaults(command=command)
@@ -80,16 +82,16 @@ def add_parser(subparsers: Subparsers) -> None:
 def command(args: argparse.Namespace) -> int:
     """Measure or look up, keep, print. Nothing is kept of a measurement that was interrupted."""
     from torchtally.report.bench import bench_report
-    from torchtally.timing.calibration.stored import stored
+    from torchtally.timing.calibration.stored import load_calibration
     from torchtally.views.bench import bench_view, estimated_float32
 
     if args.show is not None and args.imported:
-        raise UsageError("--show and --import are two questions: give one at a time.")
+        raise UsageError("--show and --import cannot be combined.")
     if args.show is not None:
         say_variants([args.show])
-        calibration = stored(args.device, args.show)
+        calibration = load_calibration(args.device, args.show)
     elif args.imported:
-        calibration = _imported(args.imported, args.gpu)
+        calibration = _import_traces(args.imported, args.gpu)
         _keep(calibration, args)
     else:
         calibration = _measured(args.device, is_quick=args.quick)
@@ -99,21 +101,24 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _imported(paths: list[str], gpu: str | None) -> "Calibration":
+def _import_traces(paths: list[str], gpu: str | None) -> "Calibration":
     """Of traces of one chip, added to what was measured of it before."""
     import datetime
 
     from torchtally.chips import chip
-    from torchtally.runs.explaining import explained
+    from torchtally.runs.explaining import explain
     from torchtally.timing.calibration.imported import calibration_from
     from torchtally.timing.calibration.library import of_chip
     from torchtally.timing.hosts import ESTIMATED_ISSUE
 
-    traces = [explained(path, gpu) for path in paths]
+    traces = [explain(path, gpu) for path in paths]
     names = {trace.chip: path for trace, path in zip(traces, paths, strict=True)}
     if len(names) > 1:
         told = ", ".join(f"{path} of {name}" for name, path in names.items())
-        raise UsageError(f"--import: traces of several chips ({told}). Import each chip's apart.")
+        raise UsageError(
+            f"--import: traces of several chips ({told}). Import the traces of each chip "
+            "separately."
+        )
     if next(iter(names)) == "CPU":
         raise UsageError(
             "--import: a CPU's trace has no kernels. `tally bench --device cpu` measures a CPU."

@@ -33,7 +33,7 @@ globs, what is hidden or not text is left out. In DIR afterwards:
   tokens.json                                  what they are: vocabulary, counts, sha256
   tokenizer.json                               unless bytes are the tokens
 
-Every file is a document with an end-of-document id behind it. Of many documents
+Every file is a document, followed by an end-of-document id. Of many documents
 whole ones are kept for validation, of few the end of each.
 """
 
@@ -73,7 +73,7 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="files, folders, globs, - for standard input"
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to make")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to create")
     parser.add_argument(
         "--tokenizer",
         default="byte",
@@ -89,24 +89,24 @@ def _add_prepare(commands: Any) -> None:
     parser.add_argument(
         "--end-of-document",
         metavar="TOKEN",
-        help="the tokenizer's token behind each document, or none; default: by its usual names",
+        help="the token after each document, or none; default: found by its usual names",
     )
     parser.add_argument(
         "--validation",
         type=fraction,
         default=0.1,
         metavar="FRACTION",
-        help="of the text, kept for validation; default 0.1",
+        help="share of the text kept for validation; default 0.1",
     )
     parser.add_argument(
         "--shard-tokens",
         type=positive_count,
         default=100_000_000,
         metavar="N",
-        help="most tokens of one file; default 100M",
+        help="tokens per file, at most; default 100M",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="for which documents validate; default 0"
+        "--seed", type=int, default=0, help="seed of the validation split; default 0"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the contents of DIR")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
@@ -120,11 +120,11 @@ def _add_show(commands: Any) -> None:
         description=SHOW,
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="files of tokens, or folders")
-    parser.add_argument("--dtype", help="of files without a header: uint16, uint32, ...")
+    parser.add_argument("--dtype", help="dtype of files without a header: uint16, uint32, ...")
     parser.add_argument(
         "--layout",
         choices=("raw", "llm.c", "npy", "megatron"),
-        help="of the files, whatever they begin with",
+        help="format of the files, whatever their headers say",
     )
     parser.add_argument(
         "--vocabulary-size",

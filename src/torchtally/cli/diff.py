@@ -32,7 +32,7 @@ examples:
   tally diff --commits main..HEAD --gpu H100-SXM train.py --batch 8
   tally diff --commits HEAD.. train.py          what the uncommitted changes do
 
-A line is the same where its text is, wherever it moved to. Both traces may be of other
+A line is the same where its text is, wherever it moved to. The traces may be of different
 chips. --commits runs SCRIPT at both commits (worktrees of git in a temporary
 folder, which is removed; A.. is A and the working tree as it is).
 """
@@ -119,17 +119,20 @@ def command(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError for what is missing, or asks for nothing."""
     if args.by is None and (args.filter or args.sort or args.columns):
-        raise UsageError("--filter, --sort and --columns need one table: add --by line, for one.")
+        raise UsageError(
+            "--filter, --sort and --columns need one table: add --by line, for example."
+        )
     if args.commits is None:
         if args.after is None:
             raise UsageError(
-                "tally diff compares two: tally diff before.tally after.tally, or\n"
+                "expected two traces, or two commits of a script: tally diff before.tally "
+                "after.tally, or\n"
                 "tally diff --commits A..B SCRIPT"
             )
         if args.gpu or args.steps:
-            raise UsageError("--gpu and --steps are of runs that --commits makes.")
+            raise UsageError("--gpu and --steps apply to --commits only.")
     elif args.script is None:
-        raise UsageError(f"--commits {args.commits}: which script? Name it behind the options.")
+        raise UsageError(f"--commits {args.commits}: missing script: give it after the options.")
 
 
 def ledger_of(file: str) -> "Ledger":
@@ -163,17 +166,17 @@ def ledgers_of_commits(args: argparse.Namespace) -> "tuple[Ledger, Ledger]":
     for name in (first, second) if second else (first,):
         ours.commit(name)
     with ours.state(first) as state:
-        before = traced(state, ours.top, args)
+        before = trace_at(state, ours.top, args)
     if is_of_working_tree:
-        after = traced(ours.working_tree, ours.top, args)
+        after = trace_at(ours.working_tree, ours.top, args)
     else:
         with ours.state(second) as state:
-            after = traced(state, ours.top, args)
+            after = trace_at(state, ours.top, args)
     ledgers = [account(trace, roofline=known_roofline(trace.chip)) for trace in (before, after)]
     return ledgers[0], ledgers[1]
 
 
-def traced(state: "RepositoryState", top: str, args: argparse.Namespace) -> "Trace":
+def trace_at(state: "RepositoryState", top: str, args: argparse.Namespace) -> "Trace":
     """Of a run there, whose files are called as those of the user's repository.
 
     Raises ScriptError where the script is not there, or fails.
@@ -183,7 +186,7 @@ def traced(state: "RepositoryState", top: str, args: argparse.Namespace) -> "Tra
     from torchtally.trace import Trace
 
     if not os.path.exists(os.path.join(state.folder, args.script)):
-        raise ScriptError(f"{args.script}: not there at {state.name}. Choose other commits.")
+        raise ScriptError(f"{args.script}: no such file at {state.name}. Choose other commits.")
     print(f"tally: {state.name}: {args.script}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="tally-") as folder:
         file = os.path.join(folder, "run.tally")
@@ -206,7 +209,7 @@ def run_there(state: "RepositoryState", top: str, file: str, args: argparse.Name
     if done.returncode:
         how = f"fails at {state.name} (exit code {done.returncode})"
         last = "".join(f"\n  {line}" for line in done.stdout.splitlines()[-LAST_LINES:])
-        raise ScriptError(f"{args.script}: {how}. It said last:{last}")
+        raise ScriptError(f"{args.script}: {how}. Its last output:{last}")
 
 
 def environment_there(state: "RepositoryState", top: str) -> dict[str, str]:
@@ -216,7 +219,7 @@ def environment_there(state: "RepositoryState", top: str) -> dict[str, str]:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     places = [os.path.abspath(place) for place in own if place]
-    path = [package, *(moved(place, top, state.top) for place in places)]
+    path = [package, *(relocate(place, top, state.top) for place in places)]
     return {"PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -225,13 +228,13 @@ def with_files_in(trace: "Trace", place: str, top: str) -> "Trace":
     from msgspec.structs import replace
 
     def renamed(frame: "Frame") -> "Frame":
-        return replace(frame, file=moved(frame.file, place, top))
+        return replace(frame, file=relocate(frame.file, place, top))
 
     sites = tuple(replace(site, frames=tuple(map(renamed, site.frames))) for site in trace.sites)
     return replace(trace, sites=sites)
 
 
-def moved(path: str, place: str, to: str) -> str:
+def relocate(path: str, place: str, to: str) -> str:
     """A path in `place` as it is in `to`; others as they are."""
     is_inside = path == place or path.startswith(f"{place}{os.sep}")
     return to + path[len(place) :] if is_inside else path

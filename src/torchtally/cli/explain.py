@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchtally.trace import Trace
 
 NAME = "explain"
-SUMMARY = "the account of a real run, from a profiler's trace: where its time went"
+SUMMARY = "account for a real run from a profiler's trace: where its time went"
 
 EPILOG = """\
 examples:
@@ -40,7 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
         NAME,
         help=SUMMARY,
         description="Account for a run that happened: operators, lines and modules with the times "
-        "that a profiler measured, beside what the GPU could do.",
+        "that a profiler measured, next to what the GPU could do.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -64,15 +64,15 @@ def add_parser(subparsers: Subparsers) -> None:
         help="totals of step N, of FIRST..LAST, or of all that was recorded ('all')",
     )
     parser.add_argument(
-        "--gpu", metavar="NAME", help="the GPU that it ran on; without it as the file names it"
+        "--gpu", metavar="NAME", help="the GPU it ran on (default: as the file names it)"
     )
     parser.add_argument(
         "--execution-trace",
         metavar="FILE",
         action="append",
         default=[],
-        help="arguments of its operators (torch.profiler.ExecutionTraceObserver in the same run); "
-        "with several files once for each",
+        help="the arguments of its operators (torch.profiler.ExecutionTraceObserver in the same "
+        "run); with several files once for each",
     )
     parser.add_argument(
         "--against",
@@ -81,7 +81,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "where the real one loses time, by line",
     )
     parser.add_argument(
-        "--script", metavar="COMMAND", help="the same, of a script that is simulated first"
+        "--script", metavar="COMMAND", help="the same for a script, which is simulated first"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="keep the account as a trace")
     add_columns(parser)
@@ -101,13 +101,13 @@ def command(args: argparse.Namespace) -> int:
         return 0
     if not args.files:
         raise UsageError(
-            "tally explain: which trace? Give a file that torch.profiler exported.\n"
+            "tally explain: missing trace. Give a file that torch.profiler exported.\n"
             "`tally explain --record` prints the lines that record one."
         )
     if args.filter and args.by is None:
-        raise UsageError("--filter needs a view: add --by line, for one.")
+        raise UsageError("--filter needs a view: add --by line, for example.")
     if args.against is not None and args.script is not None:
-        raise UsageError("--against and --script are two ways to say one thing: give one.")
+        raise UsageError("--against and --script both give the prediction: choose one.")
     say_variants([] if args.gpu is None else [args.gpu])
     if is_snapshot(args.files[0]):
         return explain_snapshot(args)
@@ -154,7 +154,8 @@ def explain_snapshot(args: argparse.Namespace) -> int:
 
     if len(args.files) > 1 or args.script is not None:
         raise UsageError(
-            "A memory snapshot is explained by itself: give one file, and --against a trace."
+            "A memory snapshot is explained alone: give one file, and --against a trace if you "
+            "like."
         )
     trace = trace_of_snapshot(
         read_snapshot(args.files[0]), chip(args.gpu).name if args.gpu is not None else ""
@@ -183,9 +184,9 @@ def beside(trace: "Trace", args: argparse.Namespace) -> int:
     from torchtally.views import by
 
     if args.script is not None:
-        from torchtally.runs.explaining import simulated
+        from torchtally.runs.explaining import simulate
 
-        other = simulated(args.script, trace.chip)
+        other = simulate(args.script, trace.chip)
     else:
         other = Trace.load(args.against)
     roofline = known_roofline(trace.chip)
@@ -221,11 +222,11 @@ def read_all(
 def read(path: str, gpu: str | None, execution: str | None) -> "Trace":
     """A profiler's file as a trace; the work is done where torch is."""
     from torchtally.progress import StatusLine
-    from torchtally.runs.explaining import explained
+    from torchtally.runs.explaining import explain
 
     name = os.path.basename(path)
     with StatusLine() as line:
-        return explained(
+        return explain(
             path, gpu, execution, lambda share: line.show(f"reading {name}", share=share)
         )
 

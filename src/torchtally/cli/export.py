@@ -34,7 +34,7 @@ examples:
   tally export runs/byte_gpt --to hf -o models/small --weights int8
   tally export runs/byte_gpt --to gguf -o models/byte_gpt.gguf --weights int8
 
-Of a run, totals are of one step, as in `tally show`; a memory snapshot is of the whole run unless
+Of a run, totals are of one step, as in `tally show`; a memory snapshot covers the whole run unless
 --step names a part of it. A model's folder gets config.json, model.safetensors, and the tokenizer
 of the data as tokenizer.json, which transformers loads; GGUF has all of it in one file.
 """
@@ -68,7 +68,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--to", choices=(*export_names(), *MODELS), required=True, metavar="FORMAT",
-        help="one of those below",
+        help="the format, one of those below",
     )  # fmt: skip
     parser.add_argument(
         "-o",
@@ -82,25 +82,28 @@ def add_parser(subparsers: Subparsers) -> None:
         "--step",
         type=step_selection,
         metavar="N",
-        help="of step N, of FIRST..LAST, or of the whole run ('all'); hf, gguf: of this checkpoint",
+        help="step N, FIRST..LAST, or the whole run ('all'); hf, gguf: this checkpoint",
     )
     parser.add_argument("--gpu", metavar="NAME", help="another chip to time the run on")
     parser.add_argument(
         "--of",
         metavar="QUANTITY",
-        help="of flamegraph and folded: time (default), flops, bytes (moved), saved (for the "
+        help="for flamegraph and folded: time (default), flops, bytes (moved), saved (for the "
         "backward pass), memory (at the peak)",
     )
     add_convention(parser)
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="hf, gguf: of the weights; default: as they were trained",
+        help="hf, gguf: dtype of the weights; default: as trained",
     )
     parser.add_argument(
         "--weights",
         choices=("int8", "fp8", "int4"),
-        help="hf: quantised by torchao, in the format of compressed-tensors; gguf: Q8_0 and Q4_0",
+        help=(
+            "quantised weights; hf: by torchao, in the format of compressed-tensors; gguf: Q8_0 "
+            "and Q4_0"
+        ),
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="hf, gguf: replace the model in FILE"
@@ -123,15 +126,15 @@ def check(args: argparse.Namespace) -> None:
     for name in OF_A_RUN if is_model else OF_A_MODEL:
         if getattr(args, name):
             raise UsageError(
-                f"--{name} is of {'a run' if is_model else 'a model'}: leave it out with "
-                f"--to {args.to}."
+                f"--{name} applies to {'runs' if is_model else 'models'}: leave it out with --to "
+                f"{args.to}."
             )
     if args.of and not getattr(exporter(args.to), "IS_OF_A_QUANTITY", False):
-        raise UsageError(f"--to {args.to} has every quantity: leave out --of.")
+        raise UsageError(f"--to {args.to} exports every quantity: leave out --of.")
     if is_model and args.output is None:
-        raise UsageError(f"--to {args.to}: where? Name it: -o models/mine.")
+        raise UsageError(f"--to {args.to}: missing folder. Name it: -o models/mine.")
     if is_model and not isinstance(args.step, int | None):
-        raise UsageError(f"--to {args.to} is of one checkpoint: give --step a number.")
+        raise UsageError(f"--to {args.to} exports one checkpoint: give --step a number.")
 
 
 def export_run(args: argparse.Namespace) -> int:
@@ -161,15 +164,15 @@ def write_parts(exported: "Exported", format: str, place: str) -> None:
     if place == "-":
         content = exported.parts.get("")
         if not isinstance(content, str):
-            raise UsageError(f"--to {format} is no text for stdout. Name its file: -o FILE.")
+            raise UsageError(f"--to {format} is binary, not text for stdout. Name a file: -o FILE.")
         emit(content)
         return
     for part, content in exported.parts.items():
-        write_bytes(packed(content, place), place + part)
+        write_bytes(compress(content, place), place + part)
         emit(f"{place}{part}\n")
 
 
-def packed(content: str | bytes, place: str) -> bytes:
+def compress(content: str | bytes, place: str) -> bytes:
     """As it stands in a file of this name; the same bytes for the same content."""
     import gzip
 

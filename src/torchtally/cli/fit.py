@@ -26,7 +26,7 @@ SUMMARY = "find the largest batch size (or any other number) that fits a GPU"
 NOTHING_FITS = 1
 
 EPILOG = """\
-Everything tally does not know goes to the script; after -- everything does:
+Options that tally does not know go to the script; after -- all do:
 
 examples:
   tally fit train.py --vary "--batch_size={}" --gpu H100-SXM
@@ -36,7 +36,7 @@ examples:
   tally fit -m mypackage.train --vary "--layers={}" --margin 2GiB --gpu H200
 
 The script is really executed, once for each value that is tried and several at
-a time: it reads its files, and what it writes is dropped (--writes real keeps
+a time: it reads its files, and what it writes is deleted (--writes real keeps
 it, and lets it change what exists). It has no stdin, and its output is shown
 only when it fails. Memory is assumed to grow with the value.
 
@@ -96,8 +96,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("--multiple-of", type=positive_count, default=1, metavar="N",
         help="only multiples of N (default 1)")  # fmt: skip
     add("--margin", default="3%", metavar="M",
-        help="what stays free: a share of the chip's memory (3%%, the default) or a size "
-        "(1GiB)")  # fmt: skip
+        help="memory to leave free: a share of the chip's memory (3%%, the default) or a size "
+            "(1GiB)")  # fmt: skip
     add("--steps", type=positive_count, default=2, metavar="N",
         help="judge by N training steps (default 2: the first one makes the "
         "optimizer's state)")  # fmt: skip
@@ -110,11 +110,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help="as for `tally run`")  # fmt: skip
     add("--placeholder-limit", type=positive_count, default=None, metavar="N",
         help="as for `tally run`")  # fmt: skip
-    add_isolation(parser, "a folder that is dropped")
+    add_isolation(parser, "a folder that is deleted")
     add("--no-folding", action="store_true",
-        help="run every pass of the model, also those like the ones before")  # fmt: skip
+        help="run every pass of the model, even those like earlier ones")  # fmt: skip
     add("--verify", action="store_true",
-        help="of several GPUs: run both sides of each answer, compute none")  # fmt: skip
+        help="for several GPUs: run both sides of each answer instead of computing it")  # fmt: skip
     add_format(parser)
     add("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(command=command)

@@ -24,7 +24,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Print what the terms of reports and documents mean.",
         epilog=EPILOG,
     )
-    parser.add_argument("terms", nargs="*", metavar="TERM", help="all without one")
+    parser.add_argument("terms", nargs="*", metavar="TERM", help="default: all")
     add_format(parser)
     parser.set_defaults(command=command)
 

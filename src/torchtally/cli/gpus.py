@@ -17,7 +17,7 @@ examples:
   tally gpus --json | jq -r '.chips[] | select(.memory_bytes > 8e10) | .name'
 
 chips of your own: name their file in the environment variable TALLY_CHIPS.
-One with the name of ours takes its place. A chip needs only:
+One with the name of a built-in chip replaces it. A chip needs only:
 
   [[chip]]
   name = "Mine-1"

@@ -35,7 +35,7 @@ def add_format(parser: argparse.ArgumentParser, *, has_html: bool = False) -> No
         choices=names,
         default="text",
         metavar="FORMAT",
-        help=f"of the output: {', '.join(names)} (default text)",
+        help=f"output format: {', '.join(names)} (default text)",
     )
     # Where a script's arguments follow, a FILE that may be left out would be taken for the script.
     is_optional = not isinstance(parser, RunParser)
@@ -67,8 +67,8 @@ def add_filter(parser: argparse.ArgumentParser) -> None:
         type=parsed(row_filter_of),
         action="append",
         default=[],
-        help="only rows for which it holds (flops>1e9, bytes_saved>=1GiB, phase=backward, "
-        "line~train.py, operator!~foreach); of several, all must",
+        help="only rows that satisfy it (flops>1e9, bytes_saved>=1GiB, phase=backward, "
+        "line~train.py, operator!~foreach); if there are several, all of them",
     )
 
 
@@ -83,9 +83,9 @@ def chosen(table: "Table", args: argparse.Namespace) -> "Table":
 
     Raises UsageError for columns that the table does not have.
     """
-    from torchtally.report.filters import filtered
+    from torchtally.report.filters import filter_rows
 
-    table = filtered(table, args.filter)
+    table = filter_rows(table, args.filter)
     if sort := getattr(args, "sort", None):
         table = table.sorted_by(sort)
     table = table.top(getattr(args, "top", None))

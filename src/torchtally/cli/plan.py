@@ -58,7 +58,7 @@ The question follows from the arguments:
   a model, chips, --tokens-per-s     which MFU is that?
   --largest model|batch|sequence     the largest that fits the chips
   --search                           every layout of the chips, fastest first
-  --layout                           one's own, and what the fastest has over it
+  --layout                           a given one, and what the fastest gains over it
   --flops                            which model and tokens use this compute best?
   a model, --inference               what do weights and KV cache take?
   a model, chips, --inference        how fast does it answer, and for how much?
@@ -125,12 +125,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "working.",
         epilog=epilog,
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="what is trained (see below)")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model (see below)")
     parser.add_argument(
         "--mtp",
         type=positive_count,
         metavar="N",
-        help="with so many modules of multi-token prediction: DeepSeek-V3 has 1; default none",
+        help="modules of multi-token prediction: DeepSeek-V3 has 1; default none",
     )
     _add_model(parser)
     _add_training(parser)
@@ -145,39 +145,41 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the model by its numbers, instead of MODEL")
+    group = parser.add_argument_group("the model by its sizes, instead of MODEL")
     count = positive_count
-    group.add_argument("--parameters", type=count, metavar="N", help="how many: 70B")
+    group.add_argument("--parameters", type=count, metavar="N", help="number of parameters: 70B")
     group.add_argument("--layers", type=count, metavar="N")
-    group.add_argument("--width", type=count, metavar="N", help="of the residual stream")
-    group.add_argument("--heads", type=count, metavar="N", help="of queries")
-    group.add_argument("--kv-heads", type=count, metavar="N", help="of keys and values; as --heads")
-    group.add_argument("--ffn", type=count, metavar="N", help="inner width; four times --width")
+    group.add_argument("--width", type=count, metavar="N", help="width of the residual stream")
+    group.add_argument("--heads", type=count, metavar="N", help="query heads")
+    group.add_argument(
+        "--kv-heads", type=count, metavar="N", help="key and value heads; default: as --heads"
+    )
+    group.add_argument("--ffn", type=count, metavar="N", help="inner width; default: 4 x --width")
     group.add_argument("--vocabulary", type=count, metavar="N")
-    group.add_argument("--tied", action="store_true", help="the head's weight is the embedding's")
+    group.add_argument("--tied", action="store_true", help="the head shares the embedding's weight")
     group.add_argument(
         "--gated",
         action="store_true",
-        help="three matrices in a feed-forward, with --ffn: SwiGLU",
+        help="gated feed-forward (SwiGLU): three matrices; needs --ffn",
     )
     group.add_argument("--models", action="store_true", help="list the models known by name")
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how it is trained")
+    group = parser.add_argument_group("training")
     count = positive_count
-    group.add_argument("--tokens", type=count, metavar="N", help="of the whole training: 15T")
+    group.add_argument(
+        "--tokens", type=count, metavar="N", help="tokens of the whole training: 15T"
+    )
     group.add_argument(
         "--sequence",
         "--context",
         type=sequence_length,
         metavar="N",
-        help="tokens in one, 128K is 131072; the model's longest, at most 8192",
+        help="tokens per sequence, 128K is 131072; default: the model's context, at most 8192",
     )
-    group.add_argument(
-        "--micro-batch", type=count, metavar="N", help="sequences a chip works on at once"
-    )
-    group.add_argument("--batch", type=count, metavar="N", help="sequences in an optimizer step")
+    group.add_argument("--micro-batch", type=count, metavar="N", help="sequences per chip and pass")
+    group.add_argument("--batch", type=count, metavar="N", help="sequences per optimizer step")
     group.add_argument(
         "--recipe",
         type=one_of(recipe_names),
@@ -188,18 +190,19 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--optimizer",
         type=one_of(optimizer_names),
         metavar="NAME",
-        help="whose state takes memory (below); default adamw",
+        help="optimizer, for the memory of its state (below); default adamw",
     )
     group.add_argument(
         "--recompute",
         choices=("none", "selective", "op", "full"),
-        help="activation recomputation in the backward pass: attention's scores, all but "
-        "attention and every other product (torchtitan's), or all; --search tries none and full",
+        help="activation recomputation: none; selective, attention's scores; op, all but "
+        "attention and every other product (torchtitan); or full; --search tries none and "
+        "full",
     )
     group.add_argument(
         "--attention",
         choices=("flash", "math", "cudnn", "fa1", "fa2", "fa3"),
-        help="kernel: flash is what PyTorch would take, the default",
+        help="attention kernel; default flash, PyTorch's own choice",
     )
     group.add_argument(
         "--host",
@@ -209,40 +212,48 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pace",
         choices=("typical", "best"),
-        help="predicted steps: as published trainings went (default), or kernels at their best",
+        help=(
+            "predicted steps: typical, as in published trainings (default), or kernels at their "
+            "best"
+        ),
     )
     group.add_argument(
         "--kernels",
         choices=("eager", "fused"),
         help="norms, activations and losses as transformers runs them (eager), or as Megatron-LM "
-        "does (fused, of --search)",
+        "does (fused; default with --search)",
     )
     group.add_argument(
-        "--convention", choices=("full", "causal"), help="attention's FLOPs; default full"
+        "--convention",
+        choices=("full", "causal"),
+        help="how attention's FLOPs are counted; default full",
     )
 
 
 def _add_chips(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("on what")
+    group = parser.add_argument_group("chips")
     group.add_argument("--gpus", metavar="CHIPS", help="1024xH100-SXM, 4x2xA100-PCIe, RTX-4090")
-    group.add_argument("--mfu", type=fraction, metavar="SHARE", help="to be reached: 0.4")
+    group.add_argument("--mfu", type=fraction, metavar="SHARE", help="MFU of the training: 0.4")
     group.add_argument(
         "--memory",
         type=parsed(parse_bytes),
         metavar="BYTES",
-        help="of one chip, instead of the table's: 80GB",
+        help="memory of one chip, instead of the table's: 80GB",
     )
     group.add_argument(
         "--peak",
         type=parsed(parse_flop_per_s),
         metavar="RATE",
-        help="of one chip for the recipe's products, instead of the table's: 989.5TFLOP/s",
+        help="peak of one chip in the recipe's dtype, instead of the table's: 989.5TFLOP/s",
     )
     group.add_argument(
-        "--price", type=price, metavar="USD", help="of one chip for an hour, instead of the table's"
+        "--price",
+        type=price,
+        metavar="USD",
+        help="price of one chip per hour, instead of the table's",
     )
     group.add_argument(
-        "--compare", metavar="CHIPS", help="the same on other chips: H100-SXM,A100-SXM,B200"
+        "--compare", metavar="CHIPS", help="compare with other chips: H100-SXM,A100-SXM,B200"
     )
 
 
@@ -254,44 +265,47 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         "--largest", choices=("model", "batch", "sequence"), help="the largest that fits"
     )
     group.add_argument(
-        "--tokens-per-s", type=positive_rate, metavar="N", help="observed, of all chips: 400K"
+        "--tokens-per-s",
+        type=positive_rate,
+        metavar="N",
+        help="observed speed of all chips together: 400K",
     )
     group.add_argument("--flops", type=flop_count, metavar="N", help="compute to spend: 3e24")
     group.add_argument("--search", action="store_true", help="every parallel layout, fastest first")
     group.add_argument(
         "--layout",
         metavar="WORDS",
-        help="a layout of one's own, beside the fastest: 'dp 16/z2, tp 8, pp 8x5, mb 1x8, full'; "
-        "or the file of one: of torchtitan (.toml), DeepSpeed (.json), accelerate (.yaml), "
-        "Megatron-LM (its arguments)",
+        help="a given layout, compared with the fastest: 'dp 16/z2, tp 8, pp 8x5, mb 1x8, full'; "
+        "or a configuration file: torchtitan (.toml), DeepSpeed (.json), accelerate "
+        "(.yaml), Megatron-LM (its arguments)",
     )
     for option, (name, form) in CONFIGURATIONS.items():
         group.add_argument(
             f"--{option}",
             metavar="FILE",
-            help=f"the same of what {name} has, and write it as {form}",
+            help=f"--search among the layouts that {name} supports, and write the best as {form}",
         )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--explain", action="store_true", help="each formula, with the numbers put in, and sources"
+        "--explain", action="store_true", help="print each formula with its numbers and sources"
     )
-    group.add_argument("--top", type=positive_count, metavar="N", help="rows of a table: 10")
+    group.add_argument("--top", type=positive_count, metavar="N", help="rows per table; default 10")
     group.add_argument(
         "--page",
         metavar="FILE",
         help="napkin math as a page for a browser, offline: the closed forms with sliders, "
-        "beginning with the numbers given here",
+        "starting from the numbers given here",
     )
     group.add_argument(
         "--check",
         action="append",
         default=[],
         metavar="LIMIT",
-        help="what a figure of the answer must be, or the exit code is 3: 'memory < 80GB', "
-        "'training-time < 30d' (repeatable)",
+        help="a limit on a figure of the answer; if it does not hold, the exit code is 3: "
+        "'memory < 80GB', 'training-time < 30d' (repeatable)",
     )
     add_format(parser)
 
@@ -312,13 +326,13 @@ def command(args: argparse.Namespace) -> int:
         given = next(given_options(args), None)
         if given is not None:
             raise UsageError(
-                "--models lists what there is, and takes nothing beside it but a format."
+                "--models lists the known models; the only other option it takes is --format."
             )
         from torchtally.plan.questions.known_models import known_models
 
         write_report(table_report(known_models()), args)
         return 0
-    answer, findings = _checked(args) if args.check else (_ask(args), [])
+    answer, findings = _check(args) if args.check else (_ask(args), [])
     framework = framework_of(args)
     if framework:
         write_or_emit(answer.config, getattr(args, framework))
@@ -348,7 +362,7 @@ def write_napkin(args: argparse.Namespace) -> None:
     write_or_emit(napkin_page(napkin_of(request(args))), args.page)
 
 
-def _checked(args: argparse.Namespace) -> "tuple[Answer, list[Finding]]":
+def _check(args: argparse.Namespace) -> "tuple[Answer, list[Finding]]":
     """Limits that cannot be read are refused before the question is answered."""
     from torchtally.gates.answers import check_answer, parse_checks
 
@@ -378,10 +392,10 @@ def _ask(args: argparse.Namespace) -> "Answer":
         def show_tried(layouts: int) -> None:
             status.show(f"{layouts:,} layouts tried")
 
-        return _answered(args, replace(request(args), progress=show_tried))
+        return _answer(args, replace(request(args), progress=show_tried))
 
 
-def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
+def _answer(args: argparse.Namespace, request: "Request") -> "Answer":
     question = question_of(args, request)
     refuse_unused(args, request, question)
     if args.compare is None:
@@ -390,6 +404,6 @@ def _answered(args: argparse.Namespace, request: "Request") -> "Answer":
 
     names = [word.strip() for word in args.compare.split(",") if word.strip()]
     if not names:
-        raise UsageError("--compare names no chip: --compare A100-SXM,B200")
+        raise UsageError("--compare: no chips given. Name some: --compare A100-SXM,B200")
     say_variants(names)
     return compare(request, names, question)

@@ -23,19 +23,25 @@ EXAMPLES = """\
 def add_adapters(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("fine-tuning by low-rank adapters (LoRA, QLoRA, DoRA)")
     group.add_argument(
-        "--lora", type=positive_count, metavar="RANK", help="of the adapters; weights are frozen, "
-        "in 16 bits or as --weights says (nf4: QLoRA)"
-    )  # fmt: skip
+        "--lora",
+        type=positive_count,
+        metavar="RANK",
+        help="rank of the adapters; weights are frozen, in 16 bits or as --weights says (nf4: "
+        "QLoRA)",
+    )
     group.add_argument(
         "--lora-targets",
         metavar="NAMES",
         help="matrices with an adapter: q,v or q_proj,v_proj; default all-linear",
     )
     group.add_argument(
-        "--lora-dropout", type=fraction, metavar="SHARE", help="of what adapters are given; 0"
+        "--lora-dropout",
+        type=fraction,
+        metavar="SHARE",
+        help="dropout of the adapters' inputs; default 0",
     )
     group.add_argument(
-        "--dora", action="store_const", const=True, help="with a trained magnitude of each output"
+        "--dora", action="store_const", const=True, help="DoRA: a trained magnitude per output"
     )
 
 
@@ -52,11 +58,11 @@ def adapter_request(args: argparse.Namespace) -> "AdapterRequest | None":
     from torchtally.plan.questions.adapter_request import AdapterRequest
 
     if args.inference:
-        raise UsageError("--lora is trained and --inference is not: give one at a time.")
+        raise UsageError("--lora trains and --inference does not: give one at a time.")
     words = (args.lora_targets or ALL).split(",")
     targets = tuple(word.strip() for word in words if word.strip())
     if not targets:
-        raise UsageError("--lora-targets names no matrix: q,v or all-linear.")
+        raise UsageError("--lora-targets: no matrices given. These work: q,v or all-linear.")
     return AdapterRequest(
         rank=args.lora,
         targets=targets,

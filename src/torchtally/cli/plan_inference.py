@@ -39,28 +39,37 @@ EXAMPLES = """\
 def add_inference(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inference")
     group.add_argument(
-        "--inference", action="store_true", help="the model answers prompts, it is not trained"
+        "--inference", action="store_true", help="plan inference instead of training"
     )
     group.add_argument(
-        "--prompt", type=sequence_length, metavar="N", help="tokens of a prompt; 1024"
+        "--prompt", type=sequence_length, metavar="N", help="tokens per prompt; default 1024"
     )
     group.add_argument(
-        "--generate", type=sequence_length, metavar="N", help="tokens written for each; 256"
+        "--generate",
+        type=sequence_length,
+        metavar="N",
+        help="tokens generated per prompt; default 256",
     )
     group.add_argument(
         "--weights",
         type=one_of(weight_names),
         metavar="FORMAT",
-        help="bf16, fp8, int8, int4, awq, gptq, nvfp4, mxfp4, q4_K_M, ... (all below); the model's",
+        help=(
+            "bf16, fp8, int8, int4, awq, gptq, nvfp4, mxfp4, q4_K_M, ... (all below); default: "
+            "the model's"
+        ),
     )
     group.add_argument(
         "--kv-cache",
         type=one_of(cache_names),
         metavar="FORMAT",
-        help="of keys and values: bf16 (default), fp8, int8, int4, nvfp4, q8_0, q4_0",
+        help="format of keys and values: bf16 (default), fp8, int8, int4, nvfp4, q8_0, q4_0",
     )
     group.add_argument(
-        "--kv-block", type=positive_count, metavar="N", help="tokens of a block of the cache; 16"
+        "--kv-block",
+        type=positive_count,
+        metavar="N",
+        help="tokens per block of the cache; default 16",
     )
     group.add_argument(
         "--engine",
@@ -68,12 +77,20 @@ def add_inference(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="serving (default: vLLM, SGLang, TensorRT-LLM), compiled, eager, llama.cpp",
     )
-    group.add_argument("--draft", metavar="MODEL", help="a smaller model that guesses tokens")
     group.add_argument(
-        "--guesses", type=positive_count, metavar="N", help="in a round; 4, or as many as --mtp"
+        "--draft", metavar="MODEL", help="a smaller draft model, for speculative decoding"
     )
     group.add_argument(
-        "--acceptance", type=fraction, metavar="SHARE", help="of a guess, its probability; 0.7"
+        "--guesses",
+        type=positive_count,
+        metavar="N",
+        help="draft tokens per round; default 4, or as many as --mtp",
+    )
+    group.add_argument(
+        "--acceptance",
+        type=fraction,
+        metavar="SHARE",
+        help="probability that a draft token is accepted; default 0.7",
     )
 
 
@@ -126,7 +143,7 @@ def inference_request(args: argparse.Namespace) -> "InferenceRequest | None":
     _check(args)
     who = engine(args.engine or "serving")
     if args.kv_block is not None and who.cache is not CacheKind.PAGED:
-        raise UsageError(f"--kv-block: {args.engine} keeps no pages; leave it out.")
+        raise UsageError(f"--kv-block: {args.engine} does not page its KV cache; leave it out.")
     return InferenceRequest(
         prompt=args.prompt,
         output=args.generate,
@@ -145,18 +162,18 @@ def _check(args: argparse.Namespace) -> None:
     if asked:
         raise UsageError(f"--inference and {asked[0]} are separate questions: give one at a time.")
     if args.peak is not None:
-        raise UsageError("--peak is of a training's products: leave it out of --inference.")
+        raise UsageError("--peak applies to training only: leave it out with --inference.")
     if args.largest == "sequence" and args.sequence is not None:
         raise UsageError("--largest sequence asks for the context: leave --context out.")
     if args.acceptance == 1:
-        raise UsageError("--acceptance must be below 1: no guesser is always right.")
-    has_guesser = args.draft is not None or args.mtp is not None
-    if not has_guesser and (args.guesses is not None or args.acceptance is not None):
+        raise UsageError("--acceptance must be below 1: no draft model is always right.")
+    has_draft = args.draft is not None or args.mtp is not None
+    if not has_draft and (args.guesses is not None or args.acceptance is not None):
         raise UsageError(
-            "--guesses and --acceptance need a guesser: --draft llama-3-8b or --mtp 1."
+            "--guesses and --acceptance need a draft model: --draft llama-3-8b or --mtp 1."
         )
     if args.draft is not None and args.mtp is not None:
-        raise UsageError("--draft and --mtp both guess: give one of them.")
+        raise UsageError("--draft and --mtp both draft tokens: give one of them.")
     if args.gpus is None and (args.draft is not None or args.layout is not None):
         raise UsageError("--draft and --layout need chips: add --gpus H100-SXM.")
 
@@ -174,6 +191,6 @@ def inference_question(args: argparse.Namespace) -> "Callable[[Request], Answer]
 
     if args.largest is not None:
         if args.largest not in LARGEST_SERVED:
-            raise UsageError("--inference has --largest batch and --largest sequence.")
+            raise UsageError("--inference supports --largest batch and --largest sequence only.")
         return LARGEST_SERVED[args.largest]
     return inference if args.gpus is not None else inference_memory

@@ -25,19 +25,21 @@ def add_preference(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training on preferences (DPO) and rewards (GRPO)")
     method = group.add_mutually_exclusive_group()
     method.add_argument(
-        "--dpo", action="store_true", help="on pairs of answers, beside a reference model; lengths "
-        "by --prompt and --generate"
-    )  # fmt: skip
+        "--dpo",
+        action="store_true",
+        help="DPO: pairs of answers and a reference model; lengths by --prompt and --generate",
+    )
     method.add_argument(
-        "--grpo", action="store_true", help="on answers that each step generates (--engine), with "
-        "rewards"
-    )  # fmt: skip
+        "--grpo",
+        action="store_true",
+        help="GRPO: answers generated in each step (--engine), with rewards",
+    )
     group.add_argument(
-        "--generations", type=positive_count, metavar="N", help="answers to a prompt; 8"
+        "--generations", type=positive_count, metavar="N", help="answers per prompt; default 8"
     )
     group.add_argument(
         "--reference", action="store_const", const=True,
-        help="GRPO beside a reference model (beta above 0)",
+        help="GRPO with a reference model (beta above 0)",
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def question_of(args: argparse.Namespace, request: "Request") -> "Question":
     is_limited = args.deadline is not None or args.budget is not None
     if request.subject is None:
         raise UsageError(
-            "Which model? Give a name (llama-3-70b), a config.json, a .safetensors file or a "
+            "Missing model: give a name (llama-3-70b), a config.json, a .safetensors file or a "
             "number of parameters (70B); or ask for the largest one: --largest model."
         )
     if request.tokens is None:

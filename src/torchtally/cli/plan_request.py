@@ -51,9 +51,11 @@ def request(args: argparse.Namespace) -> "Request":
     kernel, fused = ATTENTIONS[args.attention] if args.attention else (None, None)
     configured = configured_layout(args, model)
     if args.price is not None and args.price[0]:
-        raise UsageError("--price is of the chip in --gpus: give the amount alone, --price 2.49.")
+        raise UsageError(
+            "--price applies to the chip in --gpus: give the amount alone, --price 2.49."
+        )
     if args.mfu is not None and args.mfu == 0:
-        raise UsageError("--mfu must be above 0; usual is 0.3 to 0.6.")
+        raise UsageError("--mfu must be above 0; 0.3 to 0.6 is usual.")
     return Request(
         subject=model,
         tokens=args.tokens,
@@ -106,11 +108,11 @@ def configured_layout(
 
     model = None if subject is None else subject.model
     layers = None if model is None else model.layers
-    found = configuration(args.layout, layers)
-    say = f"{args.layout}, of {found.framework}: {found.words}"
-    batch = "" if found.batch is None else f", steps of {found.batch} sequences"
+    layout_file = configuration(args.layout, layers)
+    say = f"{args.layout}, of {layout_file.framework}: {layout_file.words}"
+    batch = "" if layout_file.batch is None else f", steps of {layout_file.batch} sequences"
     print(f"tally: {say}{batch}", file=sys.stderr)
-    return found
+    return layout_file
 
 
 def _cluster(args: argparse.Namespace) -> "Cluster | None":
@@ -118,7 +120,7 @@ def _cluster(args: argparse.Namespace) -> "Cluster | None":
     if args.gpus is None:
         unused = [name for name in ("memory", "peak", "compare") if getattr(args, name) is not None]
         if unused:
-            raise UsageError(f"--{unused[0]}: which chip? Add --gpus H100-SXM.")
+            raise UsageError(f"--{unused[0]} needs a chip: add --gpus H100-SXM.")
         return None
     from torchtally.chips import cluster
     from torchtally.plan.recipes import recipe
@@ -183,7 +185,7 @@ def _subject_of(args: argparse.Namespace) -> "Subject":
     except UnknownFamilyError as unknown:
         if find_spec("transformers") is None:
             raise UnknownFamilyError(
-                f"{unknown} With transformers installed its own class is counted."
+                f"{unknown} Install transformers to count the model in its own class."
             ) from None
         from torchtally.models.counted import is_countable
 

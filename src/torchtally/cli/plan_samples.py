@@ -29,21 +29,21 @@ def image_sizes(text: str) -> tuple[int, int]:
 
 def add_samples(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "what a sample has, of a model that is counted in its own class (docs/architectures.md)"
+        "one sample of a model that is counted in its own class (docs/architectures.md)"
     )
     group.add_argument(
         "--source-sequence",
         type=sequence_length,
         metavar="N",
-        help="tokens that an encoder reads, or of a prompt; --sequence is the decoder's",
+        help="tokens of the encoder or of a prompt; --sequence is the decoder's",
     )
     group.add_argument(
         "--images",
         type=parsed(image_sizes),
         metavar="[COUNTx]PIXELS",
-        help="images of a sample by their side: 1x336; 1024 of a diffusion model is the picture's",
+        help="images per sample, by their side: 1x336; of a diffusion model the picture's: 1024",
     )
-    group.add_argument("--audio", type=duration, metavar="TIME", help="sound of a sample: 30s")
+    group.add_argument("--audio", type=duration, metavar="TIME", help="audio per sample: 30s")
 
 
 def sample_of(args: argparse.Namespace) -> "ModelSample":

@@ -42,7 +42,7 @@ STEPS_OF_ONE_MODEL = 2
 """Unless told: the second is the steady state, with optimizer state in memory."""
 
 EPILOG = """\
-Options that tally does not have go to the script, as do those behind it that the script itself
+Options that tally does not know go to the script, as do those after it that the script itself
 has under the same name, and everything after --:
 
 examples:
@@ -116,33 +116,34 @@ def add_parser(subparsers: Subparsers) -> None:
                         help="the chip to simulate; `tally gpus` lists them (default: the one that "
                         "TALLY_GPU names, else H100-SXM)")  # fmt: skip
     parser.add_argument("--rank", type=rank_choice, default="stages", metavar="N[,N...]|stages|all",
-                        help="of several GPUs (--gpu 8xH100-SXM): the ranks to simulate (default "
-                        "'stages': rank 0, and the pipeline stages that it sends to and receives "
-                        "from; the other ranks do as these)")  # fmt: skip
+                        help="with several GPUs (--gpu 8xH100-SXM): the ranks to simulate "
+                        "(default 'stages': rank 0, and the pipeline stages it communicates "
+                        "with; the other ranks are assumed to behave alike)")  # fmt: skip
     parser.add_argument("--steps", type=step_count, metavar="N|all",
                         help="stop after N training steps in all; 'all' runs the script to its end "
                         "(default: after 2 steps of the same model; the second one is the steady "
                         "state, with optimizer state in memory)")  # fmt: skip
     parser.add_argument("--tokens", type=positive_count, metavar="N",
-                        help="of a script that generates: stop after N decoding passes (default: "
-                        "it runs to its end)")  # fmt: skip
+                        help="for a script that generates: stop after N decoding passes "
+                        "(default: it runs to its end)")  # fmt: skip
     parser.add_argument("-o", "--output", default=DEFAULT_OUTPUT, metavar="FILE",
                         help=f"where the trace goes (default {DEFAULT_OUTPUT}), "
                         "for `tally show`")  # fmt: skip
     parser.add_argument("--format", choices=format_names(), default="text", metavar="FORMAT",
-                        help=f"of the report on stderr: {', '.join(format_names())}")  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON, too")
+                        help="format of the report on stderr: "
+                        f"{', '.join(format_names())}")  # fmt: skip
+    parser.add_argument("--json", metavar="FILE", help="also write the report as JSON")
     parser.add_argument("--html", metavar="FILE",
-                        help="write an interactive page, too: source, memory over time, treemap, "
-                        "roofline; `tally report` makes it of a trace")  # fmt: skip
+                        help="also write an interactive page: source, memory over time, treemap, "
+                        "roofline; `tally report` makes it from a trace")  # fmt: skip
     add_columns(parser)
     parser.add_argument("-m", dest="module", metavar="MODULE",
                         help="run a module, as `python -m` does")  # fmt: skip
     parser.add_argument("-c", dest="code", metavar="CODE",
-                        help="run this code, as `python -c` does; - runs what comes on stdin, "
-                        "and a notebook (.ipynb) its cells")  # fmt: skip
+                        help="run this code, as `python -c` does; - runs stdin, and a notebook "
+                        "(.ipynb) runs its cells")  # fmt: skip
     parser.add_argument("--max-seconds", type=seconds, metavar="S",
-                        help="stop a script that takes longer, and report")  # fmt: skip
+                        help="stop a script that runs longer, and report")  # fmt: skip
     parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
                         help="share of a mask assumed to be true where a shape depends on unknown "
                         "values (default 1: the upper bound)")  # fmt: skip
@@ -150,8 +151,8 @@ def add_parser(subparsers: Subparsers) -> None:
                         help="stop a loop whose condition reads N unknown values without an "
                         "optimizer step in between (default 10,000)")  # fmt: skip
     parser.add_argument("--host-clock", action="store_true",
-                        help="the script's own clocks (time.time, perf_counter, ...) are the "
-                        "host's; without it they answer predicted time")  # fmt: skip
+                        help="the script's own clocks (time.time, perf_counter, ...) read host "
+                        "time instead of predicted time")  # fmt: skip
     add_isolation(parser, "FILE.files (beside -o FILE)")
     parser.add_argument("--what-if", action="append", default=[], metavar="CHANGE",
                         help="run the script as if it were changed: checkpoint=CLASS, "
@@ -159,19 +160,20 @@ def add_parser(subparsers: Subparsers) -> None:
                         "reshard_after_forward=False (repeatable)")  # fmt: skip
     parser.add_argument("--compile", choices=("inductor", "eager"), default="inductor",
                         help="what torch.compile does: PyTorch's own inductor compiles for the "
-                        "simulated chip (default), or nothing; behind the script it is the "
-                        "script's")  # fmt: skip
+                        "simulated chip (default), or nothing; after the script it is the "
+                        "script's own option")  # fmt: skip
     parser.add_argument("--no-oom", action="store_true",
                         help="go on beyond the chip's memory instead of raising "
                         "torch.OutOfMemoryError (OOM)")  # fmt: skip
     parser.add_argument("--no-advice", action="store_true",
-                        help="do not run the script again to try changes: out of memory, those "
-                        "that would make it fit; on several GPUs, those that would hide more of "
-                        "the network; with --what-if, that without it")  # fmt: skip
+                        help="do not rerun the script to try changes: after OOM, those that "
+                        "would make it fit; on several GPUs, those that would hide more of "
+                        "the network; with --what-if, the script without it")  # fmt: skip
     parser.add_argument("--assert", action="append", default=[], metavar="LIMIT", dest="limits",
-                        help="what must hold, or the exit code is 3: 'peak < 24GiB', "
+                        help="a limit; if it does not hold, the exit code is 3: 'peak < 24GiB', "
                         "'step < 200ms'; also reserved, saved, flops, forward, backward, "
-                        "recompute, parameters, mfu, tokens/s, samples/s (repeatable)")  # fmt: skip
+                        "recompute, parameters, mfu, tokens/s, samples/s "
+                        "(repeatable)")  # fmt: skip
     parser.add_argument("--budget", metavar="FILE",
                         help="limits of this run, from a file kept in the repository")  # fmt: skip
     parser.add_argument(
@@ -180,7 +182,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--watch", action="store_true",
                         help="on a terminal, show the run while it runs: FLOPs, memory, the "
                         "hottest lines so far; then the report, and `tally view`")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="no progress, no report on stderr")
+    parser.add_argument(
+        "--quiet", action="store_true", help="neither progress nor report on stderr"
+    )
     parser.set_defaults(command=command)
 
 
@@ -189,11 +193,11 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.timing.targets import cluster_of
 
     if args.script is None and args.module is None and args.code is None:
-        raise UsageError("which script?\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
+        raise UsageError("missing script.\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
     args.gpus = cluster_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
     target = args.gpus.chip
     if args.watch and args.quiet:
-        raise UsageError("--watch shows a run, and --quiet does not: give one of them.")
+        raise UsageError("--watch and --quiet cannot be combined.")
     args.is_watched = args.is_saved = False
     args.compares = bool(args.what_if) and not args.no_advice
     if args.compile == "eager":
@@ -375,7 +379,7 @@ def display_of(target: "Chip", args: argparse.Namespace) -> "RunDisplay | None":
 
     stderr = args.stderr
     if not is_terminal(stderr):
-        say("--watch needs a terminal on stderr; lines of progress instead", is_quiet=False)
+        say("--watch needs a terminal on stderr; printing progress lines instead", is_quiet=False)
         return None
     args.is_watched = True
     return RunDisplay(

@@ -44,7 +44,7 @@ def conclude(
     with isolated.suspended():
         os.chdir(args.started_in)
         try:
-            trace, peers = gathered(session.trace(outcome.ending), args)
+            trace, peers = gather_traces(session.trace(outcome.ending), args)
             isolated.tidy()
             holds = report(script, trace, peers, args)
         except TallyError as error:
@@ -56,7 +56,7 @@ def conclude(
     return outcome.exit_code if holds else outcome.exit_code or GATE_EXIT
 
 
-def gathered(trace: "Trace", args: argparse.Namespace) -> "tuple[Trace, list[Trace]]":
+def gather_traces(trace: "Trace", args: argparse.Namespace) -> "tuple[Trace, list[Trace]]":
     """The trace, and those of the other ranks that ran to the same end."""
     from msgspec.structs import replace
 
@@ -178,8 +178,8 @@ def update_budget(ledger: "Ledger", args: argparse.Namespace) -> None:
     """Write the run's figures, where --update asks for it."""
     budget = args.gates.update(ledger)
     if budget is not None:
-        said = f"{args.budget}: the budget of `{budget.run}` on {budget.gpu} is written"
-        say(said, is_quiet=args.quiet)
+        message = f"{args.budget}: the budget of `{budget.run}` on {budget.gpu} is written"
+        say(message, is_quiet=args.quiet)
 
 
 def advise(advisor: "Advisor", ledger: "Ledger", args: argparse.Namespace) -> None:

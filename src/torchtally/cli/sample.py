@@ -17,7 +17,7 @@ examples:
   tally sample runs/byte_gpt --prompt "def "
   tally sample runs/byte_gpt --prompt "def " --tokens 500 --temperature 0
   tally sample models/byte_gpt --prompt "import os" --json
-  tally sample runs/byte_gpt --weights int4             by a copy quantised to 4 bits
+  tally sample runs/byte_gpt --weights int4             with weights quantised to 4 bits
   tally sample runs/byte_gpt --weights all              what each costs, instead of a text
 
 RUN is the folder of a run, or a model of transformers (`tally export`). The same
@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EPILOG,
     )
     parser.add_argument("run", metavar="RUN", help="the folder of a run, or of a model")
-    parser.add_argument("--prompt", default="\n", metavar="TEXT", help="default: a line end")
+    parser.add_argument("--prompt", default="\n", metavar="TEXT", help="default: a newline")
     parser.add_argument(
         "--tokens", type=positive_count, default=200, metavar="N", help="default 200"
     )
@@ -43,19 +43,27 @@ def add_parser(subparsers: Subparsers) -> None:
         type=float,
         default=0.8,
         metavar="T",
-        help="0 takes the likeliest token; default 0.8",
+        help="0 takes the most likely token; default 0.8",
     )
     parser.add_argument(
-        "--top-k", type=positive_count, metavar="K", help="draw from the K likeliest tokens alone"
+        "--top-k",
+        type=positive_count,
+        metavar="K",
+        help="sample from the K most likely tokens only",
     )
     parser.add_argument("--seed", type=int, default=1, help="default 1")
     parser.add_argument(
-        "--step", type=positive_count, metavar="N", help="of this checkpoint; default: the newest"
+        "--step",
+        type=positive_count,
+        metavar="N",
+        help="the checkpoint to use; default: the newest",
     )
     parser.add_argument(
         "--weights",
         choices=("int8", "fp8", "int4", "all"),
-        help="quantised by torchao; all: bytes, speed and loss of each, beside the original",
+        help=(
+            "weights quantised by torchao; all: bytes, speed and loss of each, beside the original"
+        ),
     )
     parser.add_argument("--json", action="store_true", help="print a JSON document")
     parser.set_defaults(command=command)

@@ -43,7 +43,9 @@ def add_parser(subparsers: Subparsers) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--fields", action="store_true", help="with NAME: its keys as a table")
     which.add_argument(
-        "--vocabulary", action="store_true", help="every key and column, with unit and meaning"
+        "--vocabulary",
+        action="store_true",
+        help="print every key and column, with unit and meaning",
     )
     which.add_argument("--out", metavar="DIR", help="write all schemas to files of this folder")
     add_format(parser)
@@ -60,7 +62,7 @@ def command(args: argparse.Namespace) -> int:
     if args.fields and args.name is None:
         raise UsageError("--fields needs a document: tally schema run --fields")
     if args.name is not None and (args.vocabulary or args.out):
-        raise UsageError("--vocabulary and --out are of all documents: leave out the name.")
+        raise UsageError("--vocabulary and --out cover all documents: leave out the name.")
     if args.out is not None:
         return _write_all(args.out)
     if args.name is not None and not args.fields:
@@ -82,7 +84,7 @@ def _write_all(folder: str) -> int:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be made ({error.strerror}).") from error
+        raise UsageError(f"{folder}: cannot be created ({error.strerror}).") from error
     for name in document_names():
         write_bytes(schema_text(name).encode(), os.path.join(folder, f"{name}.json"))
     return 0

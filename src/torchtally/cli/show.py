@@ -51,7 +51,7 @@ examples:
 
 TITLES = {
     "work": "views",
-    "time": "views of time, which those above show too",
+    "time": "views of time; those above show it, too",
     "memory": "views of memory",
 }
 
@@ -105,23 +105,23 @@ def add_parser(subparsers: Subparsers) -> None:
         "--step",
         type=step_selection,
         metavar="N",
-        help="totals of step N, of FIRST..LAST, or of the whole run ('all'); without it of a step "
-        "that others are like. A single step is without evaluation",
+        help="totals of step N, of FIRST..LAST, or of the whole run ('all'); default: a step "
+        "that is like others. A single step excludes evaluation",
     )
     parser.add_argument(
         "--allocator",
         action="append",
         metavar="SETTINGS",
-        help="what the same run reserves under other settings, spelled as for "
-        "PYTORCH_CUDA_ALLOC_CONF; several can be given",
+        help="what the same run reserves under other settings, spelled as in "
+        "PYTORCH_CUDA_ALLOC_CONF (repeatable)",
     )
     parser.add_argument(
         "--gpu",
         action="append",
         default=[],
         metavar="NAME",
-        help="compare the traced chip with this one; several can be given. With --by: the view "
-        "as timed on this one",
+        help="compare the traced chip with this one (repeatable). With --by: the view as timed "
+        "on this chip",
     )
     parser.add_argument(
         "--until",
@@ -136,13 +136,13 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="USD",
-        help="with --until or --gpu: your own price of a GPU for an hour (2.49); of one of several "
+        help="with --until or --gpu: your own price of a GPU per hour (2.49); for one of several "
         "chips: H200=2.49",
     )
     parser.add_argument(
         "--roofline",
         action="store_true",
-        help="a plot: each operator's speed beside what the chip allows; with --gpu, another chip",
+        help="a plot: each operator's speed against what the chip allows; with --gpu, another chip",
     )
     parser.add_argument(
         "--html",
@@ -196,7 +196,7 @@ def check(args: argparse.Namespace) -> None:
     if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
         raise UsageError("--roofline and --html are a separate view: give one at a time.")
     if is_drawn(args) and len(args.gpu) > 1:
-        raise UsageError("--roofline and --html are of one chip: give one --gpu.")
+        raise UsageError("--roofline and --html show one chip: give one --gpu.")
     if args.by is not None and args.allocator:
         raise UsageError("--by and --allocator are two views: give one at a time.")
     if (args.by is not None or args.allocator) and is_money:
@@ -205,16 +205,16 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("--allocator and --gpu are two views: give one at a time.")
     if args.by is not None and len(args.gpu) > 1:
         raise UsageError(
-            f"--by {args.by} is of one chip, and --gpu names {len(args.gpu)}: give one, or leave "
+            f"--by {args.by} shows one chip, but --gpu names {len(args.gpu)}: give one, or leave "
             "out --by to compare them."
         )
     if args.price and args.until is None and not args.gpu:
         raise UsageError(
-            "--price needs a length of training: add --until 600000 (steps) or --until 24h."
+            "--price needs a training length: add --until 600000 (steps) or --until 24h."
         )
     is_view = args.by or args.allocator or args.gpu or is_money
     if not is_view and (args.sort or args.top or args.filter):
-        raise UsageError("--sort, --top and --filter need a view: add --by line, for one.")
+        raise UsageError("--sort, --top and --filter need a view: add --by line, for example.")
     if not is_view:
         check_columns(args.columns)
 
@@ -230,9 +230,10 @@ def chip_of(name: str) -> "Roofline":
     if several.count == 1:
         return roofline(several.chip.name)
     raise UsageError(
-        f"--gpu {name}: a trace is of one GPU, and nothing in it says what {several.count} would "
-        f"send each other.\nFor one of them: --gpu {several.chip.name}. `tally plan MODEL --gpus "
-        f"{name.strip()} --search` lays a model out over all of them."
+        f"--gpu {name}: a trace covers one GPU and cannot tell what {several.count} would send "
+        "each other.\n"
+        f"For one of them: --gpu {several.chip.name}. `tally plan MODEL --gpus {name.strip()} "
+        "--search` lays a model out over all of them."
     )
 
 
@@ -283,8 +284,8 @@ def own_prices(given: "Sequence[tuple[str, float]]", names: "Sequence[str]") -> 
     for name, usd_per_hour in given:
         if not name and len(shown) > 1:
             raise UsageError(
-                f"--price {usd_per_hour:g}: which chip? Name it: "
-                f"--price {shown[-1]}={usd_per_hour:g}."
+                f"--price {usd_per_hour:g}: several chips are shown. Name one: --price "
+                f"{shown[-1]}={usd_per_hour:g}."
             )
         chip_name = shown[0] if not name else name if name in shown else chip(name).name
         if chip_name not in shown:

@@ -28,10 +28,10 @@ examples:
   tally summary model.py:Net --input 8x256 -o net.tally; tally show net.tally --by op
 
 The model is built, and takes a training step, on a simulated GPU: a model that
-is larger than this machine's memory has a summary, too. A class or function is
-called without arguments, or with those behind it in parentheses. An input is a
+is larger than this machine's memory works, too. A class or function is
+called without arguments, or with those in parentheses after it. An input is a
 shape and a dtype; without a dtype it is of floats, or of int64 for a model of
-transformers that reads tokens. What the model's code writes to files is dropped.
+transformers that reads tokens. What the model's code writes to files is deleted.
 """
 
 
@@ -108,7 +108,7 @@ def command(args: argparse.Namespace) -> int:
     source = model_source(args.model)
     in_order, by_name = source.filled(positional, named, is_training=not args.eval)
     try:
-        found = summary(
+        model_summary = summary(
             source.build,
             *in_order,
             optimizer=None if args.optimizer == "none" else args.optimizer,
@@ -122,9 +122,10 @@ def command(args: argparse.Namespace) -> int:
     except Exception as error:
         raise ScriptError(complaint(args.model, error)) from error
     if trace_place is not None:
-        found.ledger.trace.save(trace_place)
+        model_summary.ledger.trace.save(trace_place)
     write_report(
-        model_report(found, depth=args.depth, columns=args.columns, filters=args.filter), args
+        model_report(model_summary, depth=args.depth, columns=args.columns, filters=args.filter),
+        args,
     )
     return 0
 
@@ -154,7 +155,7 @@ def complaint(model: str, error: Exception) -> str:
     message = str(error).strip() or "no message"
     return (
         f"{model}: {type(error).__name__}: {message[:1000]}\n"
-        f"Raised at {frame.filename}:{frame.lineno}. Does --input match what the model takes?"
+        f"Raised at {frame.filename}:{frame.lineno}. Does --input match what the model expects?"
     )
 
 

@@ -1,4 +1,4 @@
-"""`tally sweep`: train a config many times with other values, and compare."""
+"""`tally sweep`: train a config with many values of its keys, and compare."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchtally.sweep.folder import SweepFolder
 
 NAME = "sweep"
-SUMMARY = "train a config many times with other values, and compare"
+SUMMARY = "train a config with many values of its keys, and compare"
 
 SOME_FAILED = 1
 
@@ -58,8 +58,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         NAME,
         help=SUMMARY,
         usage="tally sweep CONFIG [--grid KEY=A,B] [--random KEY=A..B --runs N] [options]",
-        description="Train what a TOML file describes many times, with other values for some of\n"
-        "its keys: a grid of them, random draws, or both.",
+        description="Train what a TOML file describes many times, with different values for some\n"
+        "of its keys: a grid, random draws, or both.",
         epilog=EPILOG,
     )
     add = parser.add_argument
@@ -73,22 +73,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=positive_count,
         help="draws from --random, at each point of the grid",
     )
-    add("--seed", metavar="N", type=int, default=1, help="of the draws (default 1)")
+    add("--seed", metavar="N", type=int, default=1, help="seed of the draws (default 1)")
     add("--out", metavar="DIR", help="the sweep's folder (default: the config's log.folder-sweep)")
     add("--workers", metavar="N", type=positive_count,
         help="runs at a time (default: one for each GPU; on the CPU one, or cores / "
         "OMP_NUM_THREADS where that is set)")  # fmt: skip
     add("--threads", metavar="N", type=positive_count,
-        help="of a run's CPU work (default: cores / workers; with --on ray 1)")  # fmt: skip
+        help="CPU threads per run (default: cores / workers; with --on ray 1)")  # fmt: skip
     add("--on", choices=("processes", "ray"), default="processes",
-        help="where runs are made: on this machine (default), or by Ray")  # fmt: skip
-    add("--resume", action="store_true", help="go on with the sweep in the folder")
+        help="where runs execute: on this machine (default), or by Ray")  # fmt: skip
+    add("--resume", action="store_true", help="continue the sweep in the folder")
     add("--keep-checkpoints", action="store_true",
-        help="keep those of runs that ended, as the config says; without it there are only "
-        "those that a run goes on from, removed when it has ended")  # fmt: skip
+        help="keep checkpoints of finished runs, as the config says; by default a run keeps only "
+            "those it can resume from, and removes them when it ends")  # fmt: skip
     add("--stop-worse", action="store_true",
         help="stop a run whose best loss is above the median of the others")  # fmt: skip
-    add("--dry-run", action="store_true", help="print the runs that would be, and stop there")
+    add("--dry-run", action="store_true", help="print the runs without starting them")
     add_format(parser)
     add("--parquet", metavar="FILE", help="the results as Parquet, see below")
     parser.set_defaults(command=command)
@@ -131,8 +131,9 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
     if args.config is None:
         if not (args.resume and args.out) or args.grid or args.random or args.set:
             raise UsageError(
-                "which config?\nGive one: `tally sweep CONFIG --grid optimizer.lr=0.01,0.1`; or "
-                "--resume --out DIR alone, to go on with a sweep as it was."
+                "missing config.\n"
+                "Give one: `tally sweep CONFIG --grid optimizer.lr=0.01,0.1`; or --resume --out "
+                "DIR alone, to go on with a sweep as it was."
             )
         return None
     from torchtally.reading import read_text
@@ -142,10 +143,12 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
 
     if bool(args.random) != bool(args.runs):
         raise UsageError(
-            "--random: how many? Give --runs N." if args.random else "--runs: is for --random."
+            "--random needs a number of runs: --runs N."
+            if args.random
+            else "--runs applies to --random only."
         )
     if not (args.grid or args.random):
-        raise UsageError("what is to be tried? Give --grid KEY=A,B or --random KEY=A..B --runs N.")
+        raise UsageError("nothing to vary: give --grid KEY=A,B or --random KEY=A..B --runs N.")
     toml = read_text(args.config, WHAT)
     grids = [*map(fixed_choice, args.set), *map(grid, args.grid)]
     drawn = points(

@@ -43,19 +43,20 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("expression", metavar="EXPRESSION", help="Python, of functions of torch")
     parser.add_argument(
-        "--let", action="append", default=[], metavar="NAME=SHAPE", type=named,
-        help="an input, as x=4x6:float32 or x=EXPRESSION; may be given again",
+        "--let", action="append", default=[], metavar="NAME=SHAPE", type=parse_definition,
+        help="an input, as x=4x6:float32 or x=EXPRESSION (repeatable)",
     )  # fmt: skip
     add_format(parser)
     parser.set_defaults(command=command)
 
 
-def named(text: str) -> tuple[str, str]:
+def parse_definition(text: str) -> tuple[str, str]:
     """(name, shape or expression) of "x=4x6"."""
     name, equals, value = text.partition("=")
     if not equals or not value.strip():
         raise argparse.ArgumentTypeError(
-            f"{text!r} names no tensor. These work: x=4x6, x=4x6:bfloat16, x=torch.randn(2, 3)"
+            f"{text!r} does not define a tensor. These work: x=4x6, x=4x6:bfloat16, "
+            "x=torch.randn(2, 3)"
         )
     return name.strip(), value.strip()
 

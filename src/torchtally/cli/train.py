@@ -59,11 +59,11 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--gpu",
         metavar="NAME",
-        help="with --plan: on this chip, which need not be there (default: what TALLY_GPU names, "
-        "else this machine's device)",
+        help="with --plan: the chip, which this machine need not have (default: what TALLY_GPU "
+        "names, else this machine's device)",
     )
     parser.add_argument(
-        "--replace", action="store_true", help="take the place of an earlier run in the folder"
+        "--replace", action="store_true", help="replace an earlier run in the folder"
     )
     parser.add_argument(
         "--resume",
@@ -71,10 +71,10 @@ def add_parser(subparsers: Subparsers) -> None:
         help="resume from the newest checkpoint in the folder; start from step 0 if there is none",
     )
     parser.add_argument(
-        "--allow-changes", action="store_true", help="with --resume: under a changed config"
+        "--allow-changes", action="store_true", help="with --resume: allow a changed config"
     )
     parser.add_argument(
-        "--source", action="store_true", help="print model and loop as one plain file of Python"
+        "--source", action="store_true", help="print model and loop as one plain Python file"
     )
     parser.add_argument("config", metavar="CONFIG", help="a TOML file")
     parser.add_argument(
@@ -120,11 +120,13 @@ def command(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if args.gpu is not None and not args.plan:
-        raise UsageError("--gpu is for --plan alone: a training runs on what this machine has.")
+        raise UsageError(
+            "--gpu applies to --plan only: training runs on this machine's own device."
+        )
     if args.resume and args.replace:
         raise UsageError("--resume continues a run and --replace drops it: give one of them.")
     if args.allow_changes and not args.resume:
-        raise UsageError("--allow-changes is for --resume alone.")
+        raise UsageError("--allow-changes applies to --resume only.")
 
 
 def _source(config: "TrainConfig", place: str) -> int:
@@ -154,7 +156,7 @@ def _config(args: argparse.Namespace) -> "TrainConfig":
     toml = read_text(args.config, WHAT)
     if not {"-h", "--help"}.isdisjoint(args.changes):
         with unwritable_as_error():
-            print(f"Keys of {args.config}, as they are there. Change any by --key value.")
+            print(f"Keys of {args.config} and their values there. Change any with --key value.")
             print(help_text(changed_config(toml, args.config, ()), width()), end="", flush=True)
         raise SystemExit(0)
     try:

@@ -56,8 +56,9 @@ def command(args: argparse.Namespace) -> int:
         return open_in_browser(args)
     if reason := why_no_screen():
         raise UsageError(
-            f"{reason}.\nWithout: `tally show {args.file}` prints the run, "
-            f"`tally view {args.file} --browser` shows it in a browser."
+            f"{reason}.\n"
+            f"Instead: `tally show {args.file}` prints the run, `tally view {args.file} "
+            "--browser` shows it in a browser."
         )
     view(ledger_of(args), args.file)
     return 0

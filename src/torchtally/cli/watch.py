@@ -34,8 +34,8 @@ are known; of a folder those named *.log, *.out and log.jsonl, and the traces th
 torch.profiler.tensorboard_trace_handler writes (*.pt.trace.json, *.gz). A log may be truncated or
 replaced (`tail -F`); a trace is read when it is whole.
 
-A warning is printed where the median of the last 5 steps parts from the prediction by more than
-the tolerance, or memory exceeds it, and where nothing comes for 3 times as long as usual.
+A warning is printed when the median of the last 5 steps differs from the prediction by more than
+the tolerance, when memory exceeds it, and when nothing arrives for 3 times as long as usual.
 
 Exit code: 0 with --once, 2 where there is nothing to watch; 130 on Ctrl-C, after a summary.
 """
@@ -61,16 +61,16 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--gpu",
         metavar="NAME",
-        help="the GPU it runs on, where that is not the one of the prediction or no trace names it",
+        help="the GPU it runs on, if it differs from the prediction's or no trace names it",
     )
     parser.add_argument(
         "--tolerance",
         type=fraction,
         default=DEFAULT_TOLERANCE,
         metavar="T",
-        help="how far steps and memory may part from the prediction (default 10%%)",
+        help="how far steps and memory may differ from the prediction (default 10%%)",
     )
-    parser.add_argument("--once", action="store_true", help="what is there now, and end")
+    parser.add_argument("--once", action="store_true", help="report what is there now, and exit")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.set_defaults(command=command)
 
@@ -121,22 +121,22 @@ def expectation(path: str, gpu: str | None) -> "ExpectedStep":
 def account_of(path: str, gpu: str | None) -> "Ledger":
     """A profiler's trace, accounted for."""
     from torchtally.ledger import account
-    from torchtally.runs.explaining import explained
+    from torchtally.runs.explaining import explain
     from torchtally.timing.targets import known_roofline
 
-    trace = explained(path, gpu)
+    trace = explain(path, gpu)
     return account(trace, roofline=known_roofline(trace.chip))
 
 
 def begin(args: argparse.Namespace, expected: "ExpectedStep | None") -> None:
     """The prediction, once."""
-    from torchtally.report.grid import wrapped
+    from torchtally.report.grid import wrap
     from torchtally.report.watched import beginning_document, expected_text, json_line
 
     if args.json:
         emit(json_line(beginning_document(args.path, args.tolerance, expected)))
     elif expected is not None:
-        lines = wrapped(expected_text(expected), width())
+        lines = wrap(expected_text(expected), width())
         emit("\n".join([lines[0].strip(), *lines[1:]]) + "\n")
 
 

@@ -60,7 +60,7 @@ class Builder:
         self._table: list[Call] = []
         """The calls by number."""
         self._replayed: dict[object, tuple[tuple[int, ...], str]] = {}
-        """The calls of a launch's kind, and why they could not be made again."""
+        """The calls of a launch's kind, and why they could not be repeated."""
         self._failures: Counter[str] = Counter()
         self._phases = Phases(profile, self.sites)
         self._ops: list[Op] = []
@@ -261,8 +261,8 @@ class Builder:
         try:
             calls = replay.calls(launch.name, arguments, kernels)
         except NotReplayedError as error:
-            return (unreplayed(launch.name, arguments),), f"{launch.name}: {error}"
-        return calls or (unreplayed(launch.name, arguments),), ""
+            return (recorded_call(launch.name, arguments),), f"{launch.name}: {error}"
+        return calls or (recorded_call(launch.name, arguments),), ""
 
     def _counts_steps(self, numbers: Sequence[int]) -> bool:
         """The steps that an optimizer counts are the host's, as beside a GPU."""
@@ -286,7 +286,7 @@ class Builder:
             for place, activity in zip(computing, ordered, strict=True):
                 yield first + place, activity
             return
-        heaviest = max(range(len(numbers)), key=lambda place: moved(table[numbers[place]]))
+        heaviest = max(range(len(numbers)), key=lambda place: work_and_count(table[numbers[place]]))
         for activity in activities:
             yield first + heaviest, activity
 
@@ -384,12 +384,12 @@ def is_free(call: Call) -> bool:
     return known is not None and known[0].is_free
 
 
-def moved(call: Call) -> tuple[int, int]:
+def work_and_count(call: Call) -> tuple[int, int]:
     known = known_cost(call)
     return (0, 0) if known is None else (known[1].bytes + known[1].flops, 1)
 
 
-def unreplayed(name: str, arguments: Arguments) -> Call:
+def recorded_call(name: str, arguments: Arguments) -> Call:
     """A call of which only what was recorded is known."""
     shapes = arguments.shapes or ()
     strides = arguments.strides or (None,) * len(shapes)

@@ -59,11 +59,11 @@ class GroupNumbers:
     rows: list[ProcessGroup] = field(default_factory=list)
 
     def number(self, name: str, size: int) -> int:
-        found = self.numbers.get(name)
-        if found is None:
-            found = self.numbers[name] = len(self.rows)
+        group = self.numbers.get(name)
+        if group is None:
+            group = self.numbers[name] = len(self.rows)
             self.rows.append(ProcessGroup(name, "", tuple(range(max(size, 1)))))
-        return found
+        return group
 
     @property
     def table(self) -> tuple[ProcessGroup, ...]:
@@ -90,23 +90,23 @@ def collective_call(
     kernel = next((each for each in activities if is_collective(each)), None)
     if kernel is None:
         return None
-    said = kernel.collective
-    if said is not None and said.name in CALLS and said.dtype in DTYPES:
-        return described(said, groups)
+    collective = kernel.collective
+    if collective is not None and collective.name in CALLS and collective.dtype in DTYPES:
+        return describe(collective, groups)
     plain = name.replace("::", ".", 1)
     known = plain if plain.startswith("c10d.") else f"nccl.{family(kernel.name)}"
     return Call(known, "", (), (), UNRECORDED)
 
 
-def described(said: Collective, groups: GroupNumbers) -> Call:
-    operator, source, target = CALLS[said.name]
-    dtype = DTYPES[said.dtype]
+def describe(collective: Collective, groups: GroupNumbers) -> Call:
+    operator, source, target = CALLS[collective.name]
+    dtype = DTYPES[collective.dtype]
     inputs = []
     if source:
-        inputs.append(spec(source, said.elements_in, dtype, 0, is_written=source == target))
+        inputs.append(spec(source, collective.elements_in, dtype, 0, is_written=source == target))
     if target and target != source:
-        inputs.append(spec(target, said.elements_out, dtype, 1, is_written=True))
-    number = groups.number(said.group, said.group_size)
+        inputs.append(spec(target, collective.elements_out, dtype, 1, is_written=True))
+    number = groups.number(collective.group, collective.group_size)
     return Call(operator, "", tuple(inputs), (), (("group", number),), is_mutating=True)
 
 

@@ -53,15 +53,15 @@ class Phases:
         if engine is None:
             sequence = next((each.sequence for each in chain if each.sequence >= 0), None)
             return Phase.FORWARD, self._sites.number(operator.stack), sequence
-        made = next(
+        recomputing = next(
             (each for each in chain if each.sequence >= 0 and each.sequence != engine.sequence
              and not each.forward_thread and not each.name.startswith(ENGINE)),
             None,
         )  # fmt: skip
-        if made is not None or self._sites.recomputes(operator.stack):
-            # Makes autograd nodes while the engine runs: a forward pass that is done again.
+        if recomputing is not None or self._sites.recomputes(operator.stack):
+            # Makes autograd nodes while the engine runs: a recomputation in the backward pass.
             return Phase.RECOMPUTE, self._sites.number(operator.stack), (
-                None if made is None else made.sequence
+                None if recomputing is None else recomputing.sequence
             )  # fmt: skip
         sequence = engine.sequence if engine.sequence >= 0 else None
         stack = operator.stack

@@ -6,7 +6,7 @@ operator calls. Tensors of these shapes and the call itself tell all of that, an
 Known limits. The dtypes of a list's tensors are not recorded: they are read from the kernel's name,
 else taken to be the commonest of the file. Lists of optional tensors (`index`) are not recorded at
 all: such calls stay uncounted. An execution trace of the same run has both. Strides before PyTorch
-2.1 are taken to be contiguous, and values that are not tensors to be the defaults.
+2.1 are assumed to be contiguous, and values that are not tensors to be the defaults.
 """
 
 import ast
@@ -73,7 +73,7 @@ TO_DEVICE, TO_HOST = "HtoD", "DtoH"
 
 
 class NotReplayedError(Exception):
-    """Why a recorded call cannot be made again: the operator stays uncounted."""
+    """Why a recorded call cannot be repeated: the operator stays uncounted."""
 
 
 class Collected(NullObserver):
@@ -164,7 +164,7 @@ class Replayer:
             return value_of(argument.name, text)
         if argument.has_default_value():
             return argument.default_value
-        return assumed(overload, argument.name, expected, arguments)
+        return assume(overload, argument.name, expected, arguments)
 
     def _tensors(
         self, shapes: object, strides: object, types: Sequence[str], kernels: str
@@ -227,10 +227,10 @@ def tensor(shape: object, strides: object, dtype: torch.dtype, device: str) -> t
     if len(steps) != len(sizes):
         steps = contiguous(sizes)
     kept = [1 if step == 0 else size for size, step in zip(sizes, steps, strict=True)]
-    made = torch.empty_strided(kept, steps, dtype=dtype, device=device)
+    dense = torch.empty_strided(kept, steps, dtype=dtype, device=device)
     if not dtype.is_floating_point and not dtype.is_complex:
-        made.zero_()  # small ones have values, and an index of any other value may be out of range
-    return made.expand(sizes) if kept != list(sizes) else made
+        dense.zero_()  # small ones have values, and an index of any other value may be out of range
+    return dense.expand(sizes) if kept != list(sizes) else dense
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -297,7 +297,7 @@ def value_of(name: str, text: str) -> Any:
     return value
 
 
-def assumed(overload: Overload, name: str, expected: str, arguments: Arguments) -> Any:
+def assume(overload: Overload, name: str, expected: str, arguments: Arguments) -> Any:
     """A value that was not recorded, where any will do for what a call costs."""
     if expected in ("number", "Scalar", "float"):
         return 1.0

@@ -50,10 +50,12 @@ def packet(name: str) -> tuple[Overload, ...]:
     if not colons or not namespace.isidentifier() or not operator.isidentifier():
         return ()
     try:
-        found = getattr(getattr(torch.ops, namespace), operator)
+        overload_packet = getattr(getattr(torch.ops, namespace), operator)
         # Overloads of TorchScript alone ("prim_Device") are unknown to the dispatcher.
         return tuple(
-            getattr(found, each) for each in found.overloads() if not each.startswith("prim")
+            getattr(overload_packet, each)
+            for each in overload_packet.overloads()
+            if not each.startswith("prim")
         )
     except (AttributeError, RuntimeError):
         return ()
@@ -63,11 +65,13 @@ def overload_of(name: str, arguments: Arguments) -> Overload | None:
     """The overload that these arguments fit; None where none does."""
     if arguments.shapes is None:
         return None
-    found = [each for each in packet(name) if fits(each, arguments)]
+    overloads = [each for each in packet(name) if fits(each, arguments)]
     plain = [
-        each for each in found if not any(part.is_out for part in private.schema(each).arguments)
+        each
+        for each in overloads
+        if not any(part.is_out for part in private.schema(each).arguments)
     ]
-    return next(iter(plain or found), None)
+    return next(iter(plain or overloads), None)
 
 
 def fits(overload: Overload, arguments: Arguments) -> bool:

@@ -41,11 +41,13 @@ class Sites:
         self._by_stack: dict[int, int] = {NOWHERE: 0}
 
     def number(self, stack: int) -> int:
-        found = self._by_stack.get(stack)
-        if found is None:
+        number_of_site = self._by_stack.get(stack)
+        if number_of_site is None:
             site = self._site(stack)
-            found = self._by_stack[stack] = self._numbers.setdefault(site, len(self._numbers))
-        return found
+            number_of_site = self._by_stack[stack] = self._numbers.setdefault(
+                site, len(self._numbers)
+            )
+        return number_of_site
 
     @property
     def table(self) -> tuple[Site, ...]:
@@ -73,8 +75,8 @@ class Sites:
                 # repeated module as they do in a list of modules.
                 class_name, _, number = name.removeprefix(MODULE).rpartition("_")
                 modules.append(f"{class_name}.{number}" if class_name else number)
-            elif (found := frame(name)) is not None and len(frames) < MOST_FRAMES:
-                frames.append(found)
+            elif (python_frame := frame(name)) is not None and len(frames) < MOST_FRAMES:
+                frames.append(python_frame)
         path = ".".join(reversed(modules))
         innermost = modules[0].partition(".")[0] if modules else ""
         return Site(path, innermost, tuple(frames))

@@ -2,11 +2,11 @@
 
 Which argument is a tensor, an index or a mask is in the operator's schema; the dtype of the others
 is in the names of the kernels that it launched, else the commonest of the file. Sizes of a list's
-tensors stand among those of the arguments: lists of one operator are taken to be equally long.
+tensors stand among those of the arguments: lists of one operator are assumed to be equally long.
 
-Known limits. A cast is taken to read the dtype that its kernel names first. Of numbers the defaults
-are known, and what shapes tell; a call whose cost depends on others (a convolution's stride) is not
-counted.
+Known limits. A cast is assumed to read the dtype that its kernel names first. Of numbers the
+defaults are known, and what shapes tell; a call whose cost depends on others (a convolution's
+stride) is not counted.
 """
 
 import re
@@ -69,7 +69,9 @@ def with_types(profile: Profile) -> Profile:
             key = operator.name, operator.arguments, dtype
             if key not in numbers:
                 numbers[key] = len(table)
-                table.append(typed(operator.name, profile.arguments[operator.arguments], dtype))
+                table.append(
+                    with_dtypes(operator.name, profile.arguments[operator.arguments], dtype)
+                )
             note = TAKEN_FROM_KERNELS if number in named else TAKEN_FROM_OTHERS.format(dtype=usual)
             notes[note] += packet(operator.name) != ()
             operator = operator._replace(arguments=numbers[key])
@@ -94,9 +96,9 @@ def dtypes_of_operators(profile: Profile) -> dict[int, str]:
             number = profile.operators[number].parent
     dtypes: dict[int, str] = {}
     for number, names in kernels.items():
-        found = next(filter(None, map(dtype_of, names)), None)
-        if found is not None:
-            dtypes[number] = found
+        dtype = next(filter(None, map(dtype_of, names)), None)
+        if dtype is not None:
+            dtypes[number] = dtype
     return dtypes
 
 
@@ -107,13 +109,13 @@ def dtype_of(kernel: str) -> str | None:
     return None if match is None else list(KERNEL_TYPES)[(match.lastindex or 1) - 1]
 
 
-def typed(name: str, arguments: Arguments, dtype: str) -> Arguments:
+def with_dtypes(name: str, arguments: Arguments, dtype: str) -> Arguments:
     """As Kineto would have recorded them; as they are where no overload fits."""
     for overload in packet(name):
         parts = private.schema(overload).arguments
         if any(part.is_out for part in parts):
             continue
-        shapes = grouped(overload, arguments.shapes or ())
+        shapes = group_sizes(overload, arguments.shapes or ())
         if shapes is not None:
             names = [part.name for part in parts]
             return Arguments(
@@ -128,7 +130,7 @@ def typed(name: str, arguments: Arguments, dtype: str) -> Arguments:
     return arguments
 
 
-def grouped(overload: Overload, sizes: Shapes) -> Shapes | None:
+def group_sizes(overload: Overload, sizes: Shapes) -> Shapes | None:
     """Sizes by argument, those of a list's tensors together; None where they do not fit."""
     expected = [str(part.type) for part in private.schema(overload).arguments]
     lists = [place for place, kind in enumerate(expected) if is_list(kind)]
@@ -138,13 +140,13 @@ def grouped(overload: Overload, sizes: Shapes) -> Shapes | None:
             continue
         for left_empty in combinations(lists, empty):
             length = rest // filled if filled else 0
-            parts = list(taken(expected, sizes, left_empty, length))
+            parts = list(deal_out(expected, sizes, left_empty, length))
             if are_fitting(expected, parts, lists):
                 return tuple(parts)
     return None
 
 
-def taken(
+def deal_out(
     expected: Sequence[str], sizes: Shapes, left_empty: Sequence[int], length: int
 ) -> Iterator[object]:
     """An argument's part of the sizes. An empty list has one, like a number."""

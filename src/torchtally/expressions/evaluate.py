@@ -138,7 +138,7 @@ class _Evaluator:
     def refusal(self, node: ast.AST) -> UsageError:
         """Of syntax that is not understood."""
         return UsageError(
-            f"{shortened(self.code(node))} cannot be used here. An expression of tensors has "
+            f"{shortened(self.code(node))} cannot be used here. Tensor expressions consist of "
             "calls, methods, indices, numbers and operators: x.transpose(0, 1)[1:] + 2."
         )
 
@@ -170,7 +170,7 @@ class _Evaluator:
         if name in self.names:
             return self.names[name]
         raise UsageError(
-            f"There is no {name!r}. {did_you_mean(name, [*self.names, *MODULES, *BUILTINS])} "
+            f"{name!r} is not defined. {did_you_mean(name, [*self.names, *MODULES, *BUILTINS])} "
             f'A tensor of that name: --let "{name}=4x6:float32".'
         )
 
@@ -307,7 +307,7 @@ class _Evaluator:
         value, code = twins.meta, shortened(self.code(node))
         if not isinstance(value, ALLOWED):
             what = type(value).__name__
-            raise UsageError(f"{code} gives {what}, which is neither a tensor nor a number.")
+            raise UsageError(f"{code} evaluates to {what}, which is neither a tensor nor a number.")
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             raise UsageError(f"{code} is sparse: it has no strides to draw.")
         if isinstance(value, str | tuple | list | range) and len(value) > MOST_ITEMS:

@@ -25,7 +25,7 @@ def named_input(text: str, most_real: int) -> torch.Tensor | None:
         return None
     name = match["dtype"] or "float32"
     if name not in DTYPES:
-        raise UsageError(f"There is no dtype {name!r}. {did_you_mean(name, sorted(DTYPES))}")
+        raise UsageError(f"Unknown dtype {name!r}. {did_you_mean(name, sorted(DTYPES))}")
     dtype = DTYPES[name]
     sizes = [int(size[:20]) for size in match["sizes"].split("x")]
     count = math.prod(sizes)

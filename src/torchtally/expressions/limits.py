@@ -71,7 +71,7 @@ def statements_of(text: str) -> list[ast.stmt]:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(f"{shortened(text)} is not an expression: {reason}.") from None
     if not statements:
-        raise UsageError('There is no expression. One is "torch.arange(12).view(3, 4).T".')
+        raise UsageError('Empty expression. One is "torch.arange(12).view(3, 4).T".')
     return statements
 
 

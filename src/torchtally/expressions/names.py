@@ -77,5 +77,5 @@ def of_einops(name: str) -> Any:
         return getattr(import_module("einops"), name)
     except ImportError:
         raise UsageError(
-            f"{name} is einops's, which is not installed: pip install einops"
+            f"{name} needs einops, which is not installed: pip install einops"
         ) from None

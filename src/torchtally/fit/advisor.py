@@ -21,7 +21,13 @@ AS_IT_IS = "with unlimited memory"
 WAIT_S = 0.2
 TIMES_AS_LONG = 6
 LEAST_S = 60.0
-"""A run may take six times as long as the one that failed, and a minute at least."""
+
+
+def patience_s(run_s: float) -> float:
+    """How long a run that tries a change may take: six times as long as the run before, and a
+    minute at least.
+    """
+    return max(LEAST_S, TIMES_AS_LONG * run_s)
 
 
 class Advisor:
@@ -43,7 +49,7 @@ class Advisor:
         self.steps = steps
         self.writes = writes
         self.world, self.variables = world, tuple((variables or {}).items())
-        self.max_s = max(LEAST_S, TIMES_AS_LONG * run_s)
+        self.max_s = patience_s(run_s)
         self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         self.needed_bytes = 0

@@ -105,7 +105,7 @@ def search_of(chip: Chip, values: Values, margin: Margin) -> ChipSearch:
     kept_bytes, driver_bytes = margin.of(chip), context_bytes(chip.compute_capability)
     capacity_bytes = chip.total_memory_bytes - driver_bytes - kept_bytes
     if capacity_bytes <= 0:
-        raise UsageError(f"the margin leaves nothing of {chip.name}'s memory.")
+        raise UsageError(f"the margin leaves no memory of {chip.name}: give a smaller --margin.")
     return ChipSearch(chip, kept_bytes, driver_bytes, Search(values, capacity_bytes), verdicts={})
 
 

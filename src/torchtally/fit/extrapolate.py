@@ -1,6 +1,6 @@
 """What a run would allocate at other values and on other chips, extrapolated from two runs.
 
-Every storage is taken to grow along a straight line, and so are the shapes of calls that take
+Every storage is assumed to grow along a straight line, and so are the shapes of calls that take
 scratch memory: how much they take then follows by the rules of `workspace`, for each chip. The
 allocator is asked what it makes of that.
 """

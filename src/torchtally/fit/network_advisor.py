@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from torchtally.fit.advisor import WAIT_S, patience_s
 from torchtally.ledger import Ledger, account
 from torchtally.runs.children import Children, sigterm_raises
 from torchtally.runs.probes import PRELOAD
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from torchtally.tracer.script_file import Script
 
 AS_IT_IS = "the script as it is"
-WAIT_S = 0.2
-TIMES_AS_LONG = 6
-LEAST_S = 60.0
-"""A run may take six times as long as the one before, and a minute at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ class NetworkAdvisor:
         self.compares = compares
         """With the script as it is, where the run has changes."""
         self.world, self.variables = world, tuple((variables or {}).items())
-        self.max_s = max(LEAST_S, TIMES_AS_LONG * run_s)
+        self.max_s = patience_s(run_s)
         self.results: list[TimedChange] = []
         self.unchanged: TimedRun | None = None
         """Of the run without its changes."""
@@ -159,7 +156,7 @@ def timed_table(results: Sequence[TimedChange]) -> Table:
     """What saves most first."""
     ordered = sorted(results, key=lambda result: result.step_s)
     return Table(
-        title="Changes that the collectives suggest, each tried by a run of its own",
+        title="Changes that the collectives suggest, each tried in its own run",
         columns=(
             Column("step_s", "step", Unit.SECONDS),
             Column("saved_s", "saves", Unit.SECONDS),

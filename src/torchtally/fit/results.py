@@ -35,7 +35,7 @@ def results_table(results: Sequence[ChangeResult], needed_bytes: int) -> Table:
     )
     listed = [result for result in ordered if result.fits or result.saved_bytes > 0]
     return Table(
-        title="Changes that were tried, each by a run of its own",
+        title="Changes that were tried, each in its own run",
         columns=COLUMNS,
         rows=tuple(
             (
@@ -48,5 +48,5 @@ def results_table(results: Sequence[ChangeResult], needed_bytes: int) -> Table:
         ),
         totals=(None, needed_bytes, None, "as it is"),
         note="Peaks are reserved bytes, with unlimited memory where the run does not fit."
-        + (" What saved nothing is not listed." if len(listed) < len(results) else ""),
+        + (" Changes that save nothing are not listed." if len(listed) < len(results) else ""),
     )

@@ -6,7 +6,7 @@
             search.learn(Trial(value, fits=..., needed_bytes=...))
     search.bracket.largest
 
-Memory is taken to grow with the value: what fits, fits at any smaller value. How it grows is
+Memory is assumed to grow with the value: what fits, fits at any smaller value. How it grows is
 guessed from what was seen, so that few values are tried; the answer is never a guess. It is a value
 that was seen to fit, and the next one was seen not to.
 """

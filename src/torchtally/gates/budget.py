@@ -29,7 +29,7 @@ RECORDED = ("peak", "reserved", "step", "flops")
 """What a new budget has."""
 HEADER = """\
 # Written by `tally run --budget FILE --update`, and checked by `tally run --budget FILE`.
-# A figure may get worse by `tolerance`; `limits` are kept as they are written by hand.
+# A figure may get worse by `tolerance`; `limits` are written by hand and kept.
 """
 
 
@@ -102,14 +102,14 @@ class BudgetFile:
 
     def budget_of(self, run: str, gpu: str) -> Budget:
         """Raises UsageError where this run has none."""
-        found = self.find(run, gpu)
-        if found is None:
+        budget = self.find(run, gpu)
+        if budget is None:
             known = ", ".join(f"`{each.run}` on {each.gpu}" for each in self.budgets[:5])
             raise UsageError(
                 f"{self.path} has no budget for `{run}` on {gpu}. Write it with --update."
                 + (f"\nIt has budgets for {known}." if known else "")
             )
-        return found
+        return budget
 
     def with_budget(self, budget: Budget) -> "BudgetFile":
         """In the place of the one for the same run, else at the end."""
@@ -141,20 +141,20 @@ def text_of(budgets: Iterable[Budget]) -> str:
     for budget in budgets:
         lines = [
             "[[budget]]",
-            f"run = {_quoted(budget.run)}",
-            f"gpu = {_quoted(budget.gpu)}",
-            f"tolerance = {_quoted(budget.tolerance)}",
+            f"run = {_quote(budget.run)}",
+            f"gpu = {_quote(budget.gpu)}",
+            f"tolerance = {_quote(budget.tolerance)}",
         ]
         if budget.limits:
-            lines.append(f"limits = [{', '.join(map(_quoted, budget.limits))}]")
+            lines.append(f"limits = [{', '.join(map(_quote, budget.limits))}]")
         for name, figure in budget.figures.items():
-            key = name if name.isalpha() else _quoted(name)
+            key = name if name.isalpha() else _quote(name)
             lines.append(f"{key} = {figure!r}  # {format_number(figure, GAUGES[name].unit)}")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """As a basic string of TOML, which escapes like JSON but for DEL and surrogates."""
     escaped = "".join(
         char if char.isprintable() and char not in '"\\' else f"\\U{ord(char):08x}" for char in text
@@ -170,7 +170,7 @@ def _budget(entry: Any, path: str) -> Budget:
     names = [key for key in entry if key not in ("run", "gpu", "tolerance", "limits")]
     for key, value in {**texts, "tolerance": tolerance}.items():
         if not isinstance(value, str):
-            raise UsageError(f"{path}: a budget needs a text for {key}.")
+            raise UsageError(f"{path}: a budget needs a string for {key}.")
     place = f"{path}, budget of `{texts['run']}`"
     for name in names:
         if name not in GAUGES:
@@ -178,7 +178,7 @@ def _budget(entry: Any, path: str) -> Budget:
         if isinstance(entry[name], bool) or not isinstance(entry[name], int | float):
             raise UsageError(f"{place}: {name} must be a number, in its plain unit.")
     if not isinstance(limits, list) or not all(isinstance(limit, str) for limit in limits):
-        raise UsageError(f"{place}: limits must be a list of texts like 'peak < 24GiB'.")
+        raise UsageError(f"{place}: limits must be a list of strings like 'peak < 24GiB'.")
     budget = Budget(
         run=str(texts["run"]),
         gpu=str(texts["gpu"]),

@@ -57,9 +57,9 @@ def check(ledger: Ledger, limits: Iterable[Limit]) -> Findings:
 def _finding(ledger: Ledger, limit: Limit) -> Finding:
     gauge = GAUGES[limit.name]
     reading = gauge.read(ledger)
-    found = Finding(limit, gauge.unit, reading)
-    if found.holds or reading.value is None:
-        return found
+    finding = Finding(limit, gauge.unit, reading)
+    if finding.holds or reading.value is None:
+        return finding
     moment = moment_at(ledger, ledger.memory.peak_tick) if limit.name in OF_MEMORY else None
     return Finding(limit, gauge.unit, reading, str(moment or ""), gauge.evidence(ledger))
 

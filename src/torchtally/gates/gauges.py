@@ -47,9 +47,9 @@ class Gauge:
 
 def _sorted_lines(column: str) -> Callable[[Ledger], Table]:
     def table(ledger: Ledger) -> Table:
-        found = lines(ledger)
-        has_column = column in [each.name for each in found.columns]
-        return (found.sorted_by(column) if has_column else found).top(TOP_LINES)
+        by_line = lines(ledger)
+        has_column = column in [each.name for each in by_line.columns]
+        return (by_line.sorted_by(column) if has_column else by_line).top(TOP_LINES)
 
     return table
 
@@ -76,7 +76,7 @@ def _work(read: Callable[[Total], int]) -> Callable[[Ledger], GaugeReading]:
         missing = ledger.coverage.uncounted
         if not ledger.reported:
             return GaugeReading(None, "no operator ran")
-        doubt = f"operators without a rule are not in it: {_names(missing)}" if missing else ""
+        doubt = f"operators without a rule are left out: {_names(missing)}" if missing else ""
         return GaugeReading(read(ledger.total), doubt)
 
     return reading
@@ -91,21 +91,21 @@ def _step(ledger: Ledger) -> GaugeReading:
         return GaugeReading(None, why_no_time(ledger) or "no operator ran")
     untimed = ledger.untimed
     return GaugeReading(
-        ledger.step_s, f"operators without a time: {_names(untimed)}" if untimed else ""
+        ledger.step_s, f"operators of unknown time: {_names(untimed)}" if untimed else ""
     )
 
 
 def _mfu(ledger: Ledger) -> GaugeReading:
-    found = model_utilisation(ledger) if ledger.step_s else None
-    if found is None or found.fraction is None:
+    utilisation = model_utilisation(ledger) if ledger.step_s else None
+    if utilisation is None or utilisation.fraction is None:
         return GaugeReading(None, why_no_time(ledger) or "no matrix product with a known peak")
-    return GaugeReading(found.fraction, _step(ledger).doubt, is_most=True)
+    return GaugeReading(utilisation.fraction, _step(ledger).doubt, is_most=True)
 
 
 def _rate(name: str) -> Callable[[Ledger], GaugeReading]:
     def reading(ledger: Ledger) -> GaugeReading:
-        found = throughput(ledger)
-        per_s = None if found is None else getattr(found, name)
+        rates = throughput(ledger)
+        per_s = None if rates is None else getattr(rates, name)
         if per_s is None:
             return GaugeReading(
                 None, why_no_time(ledger) or "no operator shows the size of the batch"
@@ -116,16 +116,18 @@ def _rate(name: str) -> Callable[[Ledger], GaugeReading]:
 
 
 def _parameters(ledger: Ledger) -> GaugeReading:
-    found = parameters_of(ledger)
+    parameters = parameters_of(ledger)
     return (
-        GaugeReading(None, "no model was seen") if found is None else GaugeReading(found.elements)
+        GaugeReading(None, "no model was seen")
+        if parameters is None
+        else GaugeReading(parameters.elements)
     )
 
 
 _LISTED = (
-    Gauge("peak", "bytes allocated at most", "peak_allocated_bytes", Unit.BYTES,
+    Gauge("peak", "peak bytes allocated", "peak_allocated_bytes", Unit.BYTES,
           _held(lambda ledger: ledger.memory.peak_bytes), _peak_lines),
-    Gauge("reserved", "bytes the allocator reserves at most", "peak_reserved_bytes", Unit.BYTES,
+    Gauge("reserved", "peak bytes that the allocator reserves", "peak_reserved_bytes", Unit.BYTES,
           _held(reserved_bytes_of), _peak_lines),
     Gauge("saved", "bytes held from the forward to the backward pass", "bytes_saved", Unit.BYTES,
           _held(lambda ledger: ledger.total.bytes_saved), _sorted_lines("bytes_saved")),

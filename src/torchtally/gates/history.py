@@ -37,14 +37,14 @@ def history(path: str) -> list[BudgetCommit]:
         return []
     form = "%H%x00%as%x00%s"
     log = _git(folder, "log", f"-{MOST_COMMITS}", f"--format={form}", "--", f"./{name}")
-    found = []
+    commits = []
     for line in (log or "").splitlines():
         commit, date, subject = line.split("\0", 2)
         text = _git(folder, "show", f"{commit}:./{name}")
         budgets = None if text is None else _read(text, path)
         if budgets is not None:
-            found.append(BudgetCommit(commit[:8], date, subject, budgets))
-    return found[::-1]
+            commits.append(BudgetCommit(commit[:8], date, subject, budgets))
+    return commits[::-1]
 
 
 def _read(text: str, path: str) -> tuple[Budget, ...] | None:
@@ -64,5 +64,5 @@ def _git(folder: str, *arguments: Sequence[str] | str) -> str | None:
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired:
-        raise UsageError(f"git {arguments[0]} did not end within {TIMEOUT_S} s.") from None
+        raise UsageError(f"git {arguments[0]} did not finish within {TIMEOUT_S} s.") from None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None

@@ -67,7 +67,7 @@ def parse_comparison(text: str) -> LimitText:
     """The three parts of a limit. Raises UsageError for anything else."""
     match = FORM.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
     if match is None:
-        raise UsageError(f"{text[:MOST_CHARACTERS]!r} is no limit. These work: {EXAMPLES}.")
+        raise UsageError(f"{text[:MOST_CHARACTERS]!r} is not a limit. These work: {EXAMPLES}.")
     return LimitText(plain(match["name"]), match["relation"], match["amount"].strip())
 
 
@@ -103,7 +103,7 @@ def amount_of(text: str, unit: Unit) -> float:
         try:
             return parse_flop_per_s(f"{text.removesuffix('FLOPs').strip()}FLOP/s")
         except UsageError:
-            message = f"{text!r} is no amount of FLOPs. These work: 6.3T, 10GFLOPs, 3e12."
+            message = f"{text!r} is not a number of FLOPs. These work: 6.3T, 10GFLOPs, 3e12."
             raise UsageError(message) from None
     if unit in (Unit.PARAMETERS, Unit.TOKENS, Unit.COUNT):
         return parse_count(text)

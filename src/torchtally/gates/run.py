@@ -45,7 +45,7 @@ def run_gates(
     parsed = tuple(parse_limits(limits))
     if budget_place is None:
         if is_update:
-            raise UsageError("--update: which file? Add --budget FILE.")
+            raise UsageError("--update needs a file: add --budget FILE.")
         return RunGates(parsed)
     file = BudgetFile.load(budget_place, may_be_missing=is_update)
     if is_update:

@@ -18,7 +18,7 @@ def effects_of(files: Files, saved: Mapping[FileId, StubFile]) -> list[Effect]:
     with files.inside:
         files.overlay.refresh()
         return [
-            *written(files.overlay, saved),
+            *written_files(files.overlay, saved),
             *taken_away(files.overlay),
             *(
                 Effect(EffectKind.PROCESS, name, count=count)
@@ -27,14 +27,14 @@ def effects_of(files: Files, saved: Mapping[FileId, StubFile]) -> list[Effect]:
         ]
 
 
-def written(overlay: Overlay, saved: Mapping[FileId, StubFile]) -> Iterator[Effect]:
-    for path, found in upper_files(overlay.folder):
-        stub = saved.get((found.st_dev, found.st_ino))
+def written_files(overlay: Overlay, saved: Mapping[FileId, StubFile]) -> Iterator[Effect]:
+    for path, status in upper_files(overlay.folder):
+        stub = saved.get((status.st_dev, status.st_ino))
         placeholder_bytes = 0 if stub is None else stub.placeholder_bytes
         yield Effect(
             EffectKind.WRITTEN,
             overlay.logical(path),
-            bytes=found.st_size + placeholder_bytes,
+            bytes=status.st_size + placeholder_bytes,
             placeholder_bytes=placeholder_bytes,
         )
 
@@ -45,9 +45,9 @@ def upper_files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
         directories.sort()
         for name in sorted(names):
             path = os.path.join(directory, name)
-            found = OS.lstat(path)
-            if path != os.path.join(folder, JOURNAL) and not stat.S_ISDIR(found.st_mode):
-                yield path, found
+            status = OS.lstat(path)
+            if path != os.path.join(folder, JOURNAL) and not stat.S_ISDIR(status.st_mode):
+                yield path, status
 
 
 def taken_away(overlay: Overlay) -> Iterator[Effect]:

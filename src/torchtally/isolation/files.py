@@ -82,7 +82,7 @@ class Files:
             os.path.realpath(os.path.dirname(path)) + "/" + os.path.basename(path)
         )
 
-    def made(self, path: str) -> None:
+    def note_created(self, path: str) -> None:
         if not self.overlay.is_real(path):
             self.overlay.real_roots.add(path)
 

@@ -38,7 +38,7 @@ class Guarded(Protocol):
     def owns(self, path: str) -> bool:
         """Whether the run has made the file, so that it may change it."""
 
-    def made(self, path: str) -> None: ...
+    def note_created(self, path: str) -> None: ...
 
     def child_started(self, program: str) -> None: ...
 
@@ -73,7 +73,7 @@ def check_open(files: Guarded, event: str, args: tuple[Any, ...]) -> None:
     if not isinstance(flags, int) or not flags & WRITING or isinstance(path, int) or path is None:
         return
     if flags & os.O_CREAT and not OS.access(path, os.F_OK):
-        files.made(os.path.realpath(os.fsdecode(path)))
+        files.note_created(os.path.realpath(os.fsdecode(path)))
         return
     check_path(files, event, path)
 
@@ -83,7 +83,7 @@ def check_paths(files: Guarded, event: str, args: tuple[Any, ...]) -> None:
         if not isinstance(args[place], int):
             check_path(files, event, args[place])
     if event == "os.rename":
-        files.made(os.path.realpath(os.fsdecode(args[1])))
+        files.note_created(os.path.realpath(os.fsdecode(args[1])))
 
 
 def check_path(files: Guarded, event: str, path: Any) -> None:

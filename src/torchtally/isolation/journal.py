@@ -76,7 +76,7 @@ def new_folder(folder: str) -> Journal | None:
         journal = Journal(fresh)
     except OSError as error:
         raise UsageError(
-            f"{folder}: what the script writes cannot be kept there ({error.strerror}).\n"
+            f"{folder}: cannot hold what the script writes ({error.strerror}).\n"
             "Choose another place with -o FILE, or let the script write for real: --writes real."
         ) from error
     try:
@@ -111,7 +111,8 @@ def is_cleared(folder: str) -> bool:
         is_ours = os.path.isdir(folder) and not os.path.islink(folder) and not os.listdir(folder)
     if not is_ours:
         raise UsageError(
-            f"{folder}: not made by tally, which keeps there what the script writes.\n"
+            f"{folder}: exists and was not created by tally, which would put there what the "
+            "script writes.\n"
             "Rename it, choose another place with -o FILE, or use --writes real."
         )
     return True

@@ -180,27 +180,27 @@ class Overlay:
 
     def names(self, path: str) -> list[str]:
         """What is in a directory. The run's own folder is not shown."""
-        found: dict[str, None] = {}
+        entries: dict[str, None] = {}
         lower = self.lower(path)
         if lower is not None and is_directory(lower):
-            found |= dict.fromkeys(OS.listdir(lower))
+            entries |= dict.fromkeys(OS.listdir(lower))
         if not self.is_real(path):
             prefix = path.rstrip("/") + "/"
             for moved, below in list(self.lowers.items()):
                 name = moved[len(prefix) :]
                 if not moved.startswith(prefix) or "/" in name:
                     continue
-                found.pop(name, None)
+                entries.pop(name, None)
                 if below is not None and place_at(below) is not None:
-                    found[name] = None
+                    entries[name] = None
             upper = self.upper(path)
             if is_directory(upper):
                 hidden = RESERVED if upper == self.folder else ()
                 names = (name for name in OS.listdir(upper) if name not in hidden)
-                found |= dict.fromkeys(names)
+                entries |= dict.fromkeys(names)
         if path == parent_of(self.folder):
-            found.pop(os.path.basename(self.folder), None)
-        return list(found)
+            entries.pop(os.path.basename(self.folder), None)
+        return list(entries)
 
     # Changes.
 

@@ -15,10 +15,10 @@ MAKERS = ("mkdtemp", "_mkstemp_inner")
 
 def temporary_files(files: Files) -> list[StandIn]:
     """What is replaced in `tempfile`."""
-    return [StandIn(tempfile, name, announced(files, getattr(tempfile, name))) for name in MAKERS]
+    return [StandIn(tempfile, name, announce(files, getattr(tempfile, name))) for name in MAKERS]
 
 
-def announced(files: Files, native: Callable[..., Any]) -> Callable[..., Any]:
+def announce(files: Files, native: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(native)
     def make(*args: Any, **options: Any) -> Any:
         files.inside.temporary += 1

@@ -102,11 +102,11 @@ def replacement(files: Files, writer: NativeOpener, module: ModuleType) -> list[
     is_static = isinstance(vars(owner).get(name), staticmethod) or (
         isinstance(owner, type) and writer.place == 0
     )
-    stand_in = redirected(files, native, writer.place, writer.keyword, writer.access)
+    stand_in = redirect(files, native, writer.place, writer.keyword, writer.access)
     return [StandIn(owner, name, staticmethod(stand_in) if is_static else stand_in)]
 
 
-def redirected(
+def redirect(
     files: Files, native: Callable[..., Any], place: int, keyword: str, access: Access
 ) -> Callable[..., Any]:
     """The function, given the path where the overlay has the file."""
@@ -144,20 +144,20 @@ def torch_writers(files: Files) -> list[StandIn]:
         access = REPLACES if path.is_written else READS
         stand_in: Any
         if isinstance(native, type):
-            init = redirected(files, native.__init__, 1, path.keyword, access)  # type: ignore[misc]
+            init = redirect(files, native.__init__, 1, path.keyword, access)  # type: ignore[misc]
             stand_in = type(native.__name__, (native,), {"__init__": init})
         else:
-            stand_in = redirected(files, native, path.place, path.keyword, access)
+            stand_in = redirect(files, native, path.place, path.keyword, access)
         stand_ins.append(StandIn(path.owner, path.name, stand_in))
     for owner in private.MAPPED_FILES:
-        stand_in = mapped(files, owner.from_file)
+        stand_in = map_file(files, owner.from_file)
         if isinstance(owner, type):
             stand_in = staticmethod(stand_in)
         stand_ins.append(StandIn(owner, "from_file", stand_in))
     return stand_ins
 
 
-def mapped(files: Files, native: Callable[..., Any]) -> Any:
+def map_file(files: Files, native: Callable[..., Any]) -> Any:
     """`from_file`: a shared mapping writes to the file."""
 
     def from_file(filename: Any, shared: Any = False, *args: Any, **options: Any) -> Any:

@@ -7,7 +7,7 @@ of the whole run, since a peak may come before or after that step. Time is predi
 of the chip that the run was traced for or of any other; without a roofline there are no times.
 """
 
-from torchtally.ledger.accounting import account, narrowed
+from torchtally.ledger.accounting import account, narrow
 from torchtally.ledger.groups import (
     Key,
     is_copy,
@@ -47,7 +47,7 @@ __all__ = [
     "library_line_of",
     "line_of",
     "module_of",
-    "narrowed",
+    "narrow",
     "once_per_site",
     "op_of",
     "own_line_of",

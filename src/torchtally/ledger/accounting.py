@@ -54,7 +54,7 @@ def account(
     others = tuple(account(peer, convention=convention, step=step) for peer in peers)
     with collection_paused():
         course = course_of(trace)
-        trace, period = course.trace, selected(course, step)
+        trace, period = course.trace, select(course, step)
         memory = replay(trace)
         costs = tuple(call_cost(call, convention) for call in trace.calls)
         delegate = delegating_line(_flops_of_sites(trace, costs, period))
@@ -199,7 +199,7 @@ def since(ledger: Ledger, tick: int) -> Ledger:
     return cut.with_times(ledger.times)
 
 
-def selected(course: Course, step: Selection) -> Period:
+def select(course: Course, step: Selection) -> Period:
     """The period that a selection means. Raises UsageError for a step that was not run."""
     match step:
         case None:
@@ -276,7 +276,7 @@ def _coverage(entries: Iterable[Entry], costs: Sequence[CallCost]) -> Coverage:
     )
 
 
-def narrowed(ledger: Ledger, entries: Iterable[Entry]) -> Ledger:
+def narrow(ledger: Ledger, entries: Iterable[Entry]) -> Ledger:
     """The ledger with totals of these of its reported operators: of a line, of a module.
 
     Every view of it is of them alone; memory stays that of the whole run.

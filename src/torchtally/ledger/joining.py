@@ -37,7 +37,7 @@ class Joined:
         return len(self.pairs) / whole if whole else 0.0
 
 
-def joined(real: Ledger, predicted: Ledger) -> Joined:
+def join_ledgers(real: Ledger, predicted: Ledger) -> Joined:
     """Operators of the reported periods that compute something; views are left out."""
     pairs: list[Pair] = []
     by_phase = [
@@ -45,13 +45,15 @@ def joined(real: Ledger, predicted: Ledger) -> Joined:
     ]
     ours, theirs = by_phase
     for phase in Phase:
-        pairs += matched(ours.get(phase, []), theirs.get(phase, []))
+        pairs += match_operators(ours.get(phase, []), theirs.get(phase, []))
     # A phase that only one of both tells (an update without an optimizer of torch's) is none.
-    pairs += matched(*(left_over(phases, pairs, side) for side, phases in enumerate(by_phase)))
-    found = [{pair[side].number for pair in pairs} for side in (0, 1)]
+    pairs += match_operators(
+        *(left_over(phases, pairs, side) for side, phases in enumerate(by_phase))
+    )
+    joined_numbers = [{pair[side].number for pair in pairs} for side in (0, 1)]
     rest = [
-        tuple(entry for parts in phases.values() for entry in parts if entry.number not in known)
-        for phases, known in zip(by_phase, found, strict=True)
+        tuple(entry for parts in phases.values() for entry in parts if entry.number not in numbers)
+        for phases, numbers in zip(by_phase, joined_numbers, strict=True)
     ]
     return Joined(tuple(pairs), *rest)
 
@@ -61,7 +63,7 @@ def beside(real: Ledger, predicted: Ledger) -> tuple[Ledger, Joined]:
     training steps that is what follows its first operator that both ran: before it are the model's
     construction and its way to the device.
     """
-    join = joined(real, predicted)
+    join = join_ledgers(real, predicted)
     if predicted.reported_period.steps or not join.pairs:
         return predicted, join
     first = min(theirs.op.clock for _, theirs in join.pairs)
@@ -89,13 +91,13 @@ def left_over(
     return sorted(rest, key=lambda entry: entry.number)
 
 
-def matched(real: Sequence[Entry], predicted: Sequence[Entry]) -> Iterator[Pair]:
+def match_operators(real: Sequence[Entry], predicted: Sequence[Entry]) -> Iterator[Pair]:
     """Pairs of two sequences, both in order."""
-    for ours, theirs, is_equal in aligned(real, predicted, with_shapes):
+    for ours, theirs, is_equal in align(real, predicted, with_shapes):
         if is_equal:
             yield from zip(ours, theirs, strict=True)
             continue
-        for left, right, is_same in aligned(ours, theirs, name_alone):
+        for left, right, is_same in align(ours, theirs, name_alone):
             if is_same:
                 yield from zip(left, right, strict=True)
 
@@ -109,7 +111,7 @@ def name_alone(entry: Entry) -> Hashable:
     return entry.call.name.removesuffix("_")
 
 
-def aligned(
+def align(
     real: Sequence[Entry], predicted: Sequence[Entry], key: Key
 ) -> Iterator[tuple[Sequence[Entry], Sequence[Entry], bool]]:
     """Stretches of both, and whether they are equal."""

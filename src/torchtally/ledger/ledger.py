@@ -40,10 +40,10 @@ class ConservationError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Ledger(Browsable):
-    """The account of one run. Immutable; every view of it sums to `total`."""
+    """The account of one run. Immutable; every view of it sum to `total`."""
 
     trace: Trace
-    """With `Phase.EVALUATION` told apart."""
+    """With `Phase.EVALUATION` separated."""
     course: Course
     """The run's steps, and which are alike."""
     reported_period: Period
@@ -200,7 +200,7 @@ class Ledger(Browsable):
         return self.sums(lambda entry: self.slot(entry).bound)
 
     def check(self) -> None:
-        """Raise ConservationError unless every grouping sums to the total and memory adds up."""
+        """Raise ConservationError unless every grouping sum to the total and memory adds up."""
         broken = [
             *_sums_broken(self),
             *_coverage_broken(self),

@@ -41,13 +41,13 @@ class Communication:
 
 def communication(trace: Trace) -> Communication:
     """All that the collectives of a trace tell."""
-    found = Communication()
+    storages = Communication()
     if not trace.groups or trace.measured is not None:
-        return found
+        return storages
     origins = Origins(trace)
     for op in trace.ops:
-        origins.follow(op, found)
-    return found
+        origins.follow(op, storages)
+    return storages
 
 
 class Origins:
@@ -75,43 +75,43 @@ class Origins:
             for call, group in zip(trace.calls, self._groups, strict=True)
         ]
 
-    def follow(self, op: Op, found: Communication) -> None:
+    def follow(self, op: Op, storages: Communication) -> None:
         if not self._matters[op.call]:
             return
         call, group = self.trace.calls[op.call], self._groups[op.call]
         if group is None:
-            self._copy(call, op, found)
+            self._copy(call, op, storages)
         else:
-            self._communicate(call, group, op, found)
+            self._communicate(call, group, op, storages)
 
-    def _copy(self, call: Call, op: Op, found: Communication) -> None:
+    def _copy(self, call: Call, op: Op, storages: Communication) -> None:
         sources, targets = ends_of(call, op)
-        spreads = call.name in SPREADS and any(source in found.gathered for source in sources)
+        spreads = call.name in SPREADS and any(source in storages.gathered for source in sources)
         for held in (self.shards, self.gradients):
             origins = frozenset().union(*(held.get(source, ()) for source in sources))
             if origins:
                 for target in targets:
                     held[target] = held.get(target, frozenset()) | origins
         if spreads:
-            found.gathered.update(self._without_role(targets))
+            storages.gathered.update(self._without_role(targets))
 
-    def _communicate(self, call: Call, group: int, op: Op, found: Communication) -> None:
+    def _communicate(self, call: Call, group: int, op: Op, storages: Communication) -> None:
         touched = [number for number in (*op.inputs, *op.outputs) if number >= 0]
         shards = [shard for number in touched for shard in self.shards.get(number, ())]
         free = set(self._without_role(touched))
         if "gather" in call.name and shards:
-            found.gathered |= free
+            storages.gathered |= free
             for shard in shards:
-                found.gather_groups.setdefault(shard, group)
+                storages.gather_groups.setdefault(shard, group)
         else:
-            found.buffers |= free - found.gathered
+            storages.buffers |= free - storages.gathered
         if "reduce" in call.name:
             for number in touched:
                 for gradient in self.gradients.get(number, ()):
                     if (group, gradient) not in self._counted:
                         self._counted.add((group, gradient))
                         size = self.trace.storages[gradient].requested_bytes
-                        found.reduced_bytes[group] = found.reduced_bytes.get(group, 0) + size
+                        storages.reduced_bytes[group] = storages.reduced_bytes.get(group, 0) + size
 
     def _without_role(self, numbers: Iterable[int]) -> Iterator[int]:
         return (number for number in numbers if self.roles[number] is None)

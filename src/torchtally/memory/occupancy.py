@@ -25,7 +25,7 @@ class Category(StrEnum):
     GRADIENTS = "gradients"
     OPTIMIZER_STATE = "optimizer_state"
     ACTIVATIONS = "activations"
-    """Made in the forward pass (or made again) and read in the backward pass, or read to make again
+    """Made in the forward pass (or repeated) and read in the backward pass, or read to make again
     what the backward pass reads."""
     INPUTS = "inputs"
     """Made in the forward pass outside any module, from nothing on the device: batches."""

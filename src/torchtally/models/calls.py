@@ -49,18 +49,18 @@ def call_of(model: nn.Module, sample: ModelSample) -> ModelCall:
     if call is None:
         taken = ", ".join(_parameters(model))
         raise UnknownCallError(
-            f"how {name} is called is not known: it takes {taken[:300]}; tally summary counts it "
-            "with --input NAME=SHAPE"
+            f"the inputs of {name} are unknown: it takes {taken[:300]}; give them to tally "
+            "summary: --input NAME=SHAPE"
         )
-    found = call(model, sample)
+    model_call = call(model, sample)
     given = {
         SEQUENCE: sample.sequence, SOURCE: sample.source,
         IMAGES: sample.images, AUDIO: sample.audio_s,
     }  # fmt: skip
     for word, value in given.items():
-        if value is not None and word not in found.used:
+        if value is not None and word not in model_call.used:
             raise UsageError(f"{name} takes no {WORDS[word]}: leave {OPTIONS[word]} out.")
-    return found
+    return model_call
 
 
 WORDS = {
@@ -101,7 +101,10 @@ def _text(model: Any, sample: ModelSample) -> ModelCall:
     length = sample.sequence or _usual_length(model.config.get_text_config())
     ids = _ids(sample.batch, length)
     return ModelCall(
-        _labelled(model, {"input_ids": ids}, ids), f"{length} tokens", length, frozenset({SEQUENCE})
+        _with_labels(model, {"input_ids": ids}, ids),
+        f"{length} tokens",
+        length,
+        frozenset({SEQUENCE}),
     )
 
 
@@ -143,7 +146,7 @@ def _is_labelled(model: nn.Module) -> bool:
     return type(model).__name__.endswith(LABELLED)
 
 
-def _labelled(model: nn.Module, inputs: dict[str, Any], ids: torch.Tensor) -> dict[str, Any]:
+def _with_labels(model: nn.Module, inputs: dict[str, Any], ids: torch.Tensor) -> dict[str, Any]:
     return inputs | ({"labels": ids} if _is_labelled(model) else {})
 
 
@@ -184,7 +187,7 @@ def _pairs(model: Any, sample: ModelSample) -> ModelCall:
     vision = model.config.vision_config
     count, size = sample.images or (1, _side(vision))
     if count != 1:
-        raise UsageError(f"{type(model).__name__} takes one image a sample: --images {size}.")
+        raise UsageError(f"{type(model).__name__} takes one image per sample: --images {size}.")
     length = sample.sequence or _usual_length(model.config.text_config)
     inputs = {
         "input_ids": _ids(sample.batch, length),
@@ -222,8 +225,8 @@ def _among_text(
     length = sample.sequence or USUAL_SEQUENCE + others
     if length <= others:
         raise UsageError(
-            f"--sequence {length} has no room: {others} of its tokens are of {word}s. "
-            f"Give more, or fewer and smaller ones."
+            f"--sequence {length} is too short: its {word}s take {others} tokens. Give a longer "
+            f"one, or fewer or smaller {word}s."
         )
     keys = (f"{word}_token_id", f"{word}_token_index")
     token = next(value for key in keys if (value := getattr(config, key, None)) is not None)
@@ -234,7 +237,7 @@ def _among_text(
             inputs[kinds] = (ids == token).long()
     words = f"{others} {word} tokens, {length - others} text tokens"
     used = frozenset({SEQUENCE, IMAGES if word == "image" else AUDIO})
-    return ModelCall(_labelled(model, {"input_ids": ids} | inputs, ids), words, length, used)
+    return ModelCall(_with_labels(model, {"input_ids": ids} | inputs, ids), words, length, used)
 
 
 def _text_with_grids(model: Any, sample: ModelSample) -> ModelCall:
@@ -243,7 +246,9 @@ def _text_with_grids(model: Any, sample: ModelSample) -> ModelCall:
     unit = vision.patch_size * vision.spatial_merge_size
     count, size = sample.images or (1, unit * (448 // unit))
     if count > 1:  # images side by side are one in the class's table of positions
-        raise UsageError(f"--images {count}x{size}: of this model one image a sample is counted.")
+        raise UsageError(
+            f"--images {count}x{size}: this model is counted with one image per sample."
+        )
     if size % unit:
         raise UsageError(f"--images {count}x{size}: a side is a multiple of {unit} pixels here.")
     side = size // vision.patch_size
@@ -279,7 +284,9 @@ def _text_across_images(model: Any, sample: ModelSample) -> ModelCall:
     tiles_a_side = -(-size // vision.image_size)
     tiles, most = tiles_a_side**2, vision.max_num_tiles
     if tiles > most:
-        raise UsageError(f"--images {count}x{size}: {tiles} tiles, and at most {most} are taken.")
+        raise UsageError(
+            f"--images {count}x{size}: {tiles} tiles, but the model takes at most {most}."
+        )
     length = sample.sequence or USUAL_SEQUENCE
     batch, side = sample.batch, vision.image_size
     ids = _ids(batch, length)
@@ -294,7 +301,7 @@ def _text_across_images(model: Any, sample: ModelSample) -> ModelCall:
         "cross_attention_mask": present[:, None].repeat(1, length, 1, 1),
     }
     words = f"{count} x {most} tiles of {side} x {side} (padded), {length} text tokens"
-    return ModelCall(_labelled(model, inputs, ids), words, length, frozenset({SEQUENCE, IMAGES}))
+    return ModelCall(_with_labels(model, inputs, ids), words, length, frozenset({SEQUENCE, IMAGES}))
 
 
 def _side(config: Any) -> int:

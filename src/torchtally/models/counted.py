@@ -162,8 +162,8 @@ def _active(in_experts: int, model: nn.Module, path: str) -> int:
     experts, active = (_first(config, keys) for keys in (COUNT_KEYS, ACTIVE_KEYS))
     if experts is None or active is None:
         raise UsageError(
-            f"{path}: a mixture of experts that does not say how many of them a token meets.\n"
-            f"Give its active parameters alone: --parameters 3B."
+            f"{path}: a mixture of experts without its number of active experts per token.\n"
+            "Give its active parameters instead: --parameters 3B."
         )
     return in_experts * active // experts
 

@@ -49,10 +49,10 @@ def input_spec(text: str) -> InputSpec:
     match = FORM.fullmatch(text.strip())
     sizes = match["sizes"] if match else None
     if match is None or not text.strip() or (sizes or "").count("x") >= MOST_SIZES:
-        raise UsageError(f"{text[:80]!r} is no input. These work: {EXAMPLE}.")
+        raise UsageError(f"{text[:80]!r} is not an input. These work: {EXAMPLE}.")
     shape = tuple(map(int, sizes.split("x"))) if sizes else ()
     if any(size > 2**40 for size in shape):
-        raise UsageError(f"{text[:80]!r} is too large an input. These work: {EXAMPLE}.")
+        raise UsageError(f"{text[:80]!r} is too large for an input. These work: {EXAMPLE}.")
     return InputSpec(shape, _dtype(match["dtype"], text))
 
 

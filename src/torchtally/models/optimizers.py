@@ -31,11 +31,11 @@ def make_optimizer(optimizer: str | MakeOptimizer, parameters: list[nn.Parameter
     if not isinstance(optimizer, str):
         return optimizer(parameters)
     names = optimizer_names()
-    made = names.get(optimizer.lower())
-    if made is None:
+    optimizer_class = names.get(optimizer.lower())
+    if optimizer_class is None:
         known = did_you_mean(optimizer, sorted(names))
         raise UsageError(
             f"unknown optimizer {optimizer!r}. {known}\n"
             "For another one give a function: optimizer=lambda parameters: MyOptimizer(parameters)."
         )
-    return made(parameters)
+    return optimizer_class(parameters)

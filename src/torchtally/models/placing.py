@@ -50,7 +50,9 @@ def model_on_gpu(
     weights) the copies share. Raises UsageError for a model that Python cannot copy.
     """
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        raise UsageError("TorchScript has no modules to account: give the model it was made from.")
+        raise UsageError(
+            "TorchScript has no modules to account for: give the model it was scripted from."
+        )
     memo: dict[int, Any] = {}
     is_whole = True
     for tensor in tensors_of(model):

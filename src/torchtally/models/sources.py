@@ -46,8 +46,8 @@ class ModelSource:
         if not in_order and not by_name:
             if not self.inputs:
                 raise UsageError(
-                    "which inputs? Give their shapes and dtypes: --input 4x512:int64, or by name: "
-                    "--input x=8x3x224x224."
+                    "missing inputs. Give their shapes and dtypes: --input 4x512:int64, or by "
+                    "name: --input x=8x3x224x224."
                 )
             in_order, by_name = [], dict(self.inputs)
         elif self.first and in_order:
@@ -100,7 +100,7 @@ def _call(expression: str, name: str) -> tuple[str, list[Any], dict[str, Any]]:
         node = ast.parse(expression, mode="eval").body
         call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
         if any(keyword.arg is None for keyword in call.keywords):
-            raise ValueError("** is no literal")
+            raise ValueError("** is not a literal")
         attribute = ast.unparse(call.func)
         if not all(part.isidentifier() for part in attribute.split(".")):
             raise ValueError(attribute)
@@ -108,8 +108,9 @@ def _call(expression: str, name: str) -> tuple[str, list[Any], dict[str, Any]]:
         return attribute, [ast.literal_eval(value) for value in call.args], named
     except (SyntaxError, ValueError) as error:
         raise UsageError(
-            f"{name[:200]!r} names no model.\nThese work: package.module:Model, "
-            "file.py:make_model, 'file.py:Model(8, width=512)'; arguments are literals."
+            f"{name[:200]!r} does not name a model.\n"
+            "These work: package.module:Model, file.py:make_model, 'file.py:Model(8, "
+            "width=512)'; arguments are literals."
         ) from error
 
 
@@ -156,12 +157,12 @@ def _of_config(path: str) -> ModelSource:
         raise UsageError(
             f"{path}: no model_type (of transformers) and no _class_name (of diffusers)."
         )
-    transformers = _imported("transformers", path)
+    transformers = _import_library("transformers", path)
     try:
         config = transformers.AutoConfig.for_model(**values)
     except (ValueError, TypeError, KeyError) as error:
         message = str(error).partition("\n")[0][:300]
-        raise UsageError(f"{path}: transformers refuses it: {message}") from error
+        raise UsageError(f"{path}: transformers rejects it: {message}") from error
     kind = _class_of(transformers, config, path)
 
     def build() -> nn.Module:
@@ -212,7 +213,7 @@ def _called_with(build: Callable[[], nn.Module], kind: Any, config: Any) -> Mode
 
 
 def _of_diffusers(values: dict[str, Any], path: str) -> ModelSource:
-    diffusers = _imported("diffusers", path)
+    diffusers = _import_library("diffusers", path)
     name = values["_class_name"]
     kind = getattr(diffusers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
@@ -232,7 +233,7 @@ def _of_diffusers(values: dict[str, Any], path: str) -> ModelSource:
 
 
 def _of_timm(name: str) -> ModelSource:
-    timm = _imported("timm", name)
+    timm = _import_library("timm", name)
     if not timm.is_model(name):
         names = timm.list_models()
         known = did_you_mean(name, names) if len(name) < 100 else ""
@@ -248,7 +249,7 @@ def _of_timm(name: str) -> ModelSource:
     return ModelSource(build, {"x": InputSpec((1, *size), None)}, "x")
 
 
-def _imported(library: str, name: str) -> Any:
+def _import_library(library: str, name: str) -> Any:
     try:
         return importlib.import_module(library)
     except Exception as error:  # also what a library raises that is built for another torch

@@ -99,7 +99,7 @@ def _take_step(
 ) -> None:
     model, precision = request.model, request.precision
     if not isinstance(model, nn.Module):
-        model = _built(model)
+        model = _build(model)
     dtype = precision.weight_dtype
     copied = model_on_gpu(model, devices, dtype)
     if copied.training is not request.is_training:
@@ -141,7 +141,7 @@ def _take_step(
     run.modules = list(facts_of(copied, outputs))
 
 
-def _built(build: Callable[[], nn.Module]) -> nn.Module:
+def _build(build: Callable[[], nn.Module]) -> nn.Module:
     model = build()
     if not isinstance(model, nn.Module):
         raise UsageError(f"{_name(build)} returned {type(model).__name__}, not a torch.nn.Module.")

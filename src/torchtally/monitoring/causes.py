@@ -25,9 +25,9 @@ SEEN: Mapping[Parting, tuple[tuple[str, Clue], ...]] = {
     Parting.SLOWER: (
         ("CUDA_LAUNCH_BLOCKING is set", lambda _: os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"),
         ("anomaly detection is on", lambda _: torch.is_anomaly_enabled()),
-        ("deterministic algorithms are asked for",
+        ("deterministic algorithms are enabled",
          lambda _: torch.are_deterministic_algorithms_enabled()),
-        ("other ranks: communication is in the prediction of a trace of all ranks alone",
+        ("other ranks: only a trace of all ranks predicts communication",
          has_other_ranks),
     ),
     Parting.FASTER: (("torch.compile, which a prediction of the model leaves out", is_compiled),),
@@ -47,8 +47,8 @@ USUAL: Mapping[Parting, tuple[str, ...]] = {
         "batches larger than the predicted one",
     ),
     Parting.FASTER: (
-        "batches smaller than the predicted one", "a GPU that does better than its data sheet's "
-        "usual (tally bench calibrates)",
+        "batches smaller than the predicted one",
+        "a GPU faster than usual for its data sheet (tally bench calibrates)",
     ),
     Parting.MORE_MEMORY: (
         "tensors kept from step to step (a list of losses)", "larger batches than the predicted "

@@ -78,7 +78,7 @@ class MonitoredSteps:
 
     prediction: StepPrediction | None = None
     is_same_chip: bool = True
-    """The prediction is of the device at hand: its times and its MFU are those to compare with."""
+    """The prediction is of this machine's device: its times and its MFU can be compared."""
     recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     since_log_s: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_SINCE))
     told: set[Parting] = field(default_factory=set)

@@ -37,7 +37,7 @@ class FirstBatch:
 
     def request(self) -> StepRequest:
         """The training step of it. Raises UsageError for a model that cannot be taken apart."""
-        model = unwrapped(self.model)
+        model = unwrap(self.model)
         return StepRequest(
             model=model,
             inputs=self.inputs,
@@ -49,7 +49,7 @@ class FirstBatch:
         )
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The model itself: without torch.compile, DDP or DataParallel around it.
 
     Raises UsageError for one whose weights are shards: its steps need the other ranks.

@@ -53,7 +53,7 @@ class ForkedCall:
         content = os.read(self._reader, MOST_ANSWER_BYTES)
         code = self._ended()
         if not content:
-            raise TallyError(f"the process that predicts ended with {code} and without an answer.")
+            raise TallyError(f"the predicting process ended with {code} and returned no result.")
         failure, result = pickle.loads(content)
         if failure:
             raise TallyError(failure)

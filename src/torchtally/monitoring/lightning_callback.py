@@ -69,11 +69,11 @@ class LightningTallyCallback(Callback):
             return
         self._is_predicted = True
         try:
-            found = first_batch(trainer, pl_module, batch)
+            first = first_batch(trainer, pl_module, batch)
         except UsageError as error:
             self._monitor.say_unpredicted(error)
             return
-        self._monitor.predict_batch(found)
+        self._monitor.predict_batch(first)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -106,8 +106,8 @@ class CalledTrainingStep(nn.Module):
         step: Any = self.module.training_step
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # `self.log` has no Trainer to log to
-            found: Tensor = step(*(batch, 0)[: len(signature(step).parameters)])
-        return found
+            loss: Tensor = step(*(batch, 0)[: len(signature(step).parameters)])
+        return loss
 
 
 def first_batch(trainer: Any, module: Any, batch: Any) -> FirstBatch:

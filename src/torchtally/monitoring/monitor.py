@@ -70,7 +70,7 @@ def monitor(
         log: gets the values every few steps: a function of a dict and the step (wandb.log,
             trackio.log, accelerator.log), a SummaryWriter of TensorBoard, or a list of such.
         every: steps between two logs.
-        gpu: predict for this chip. Default: the trace's; of a model the GPU at hand, or this CPU
+        gpu: predict for this chip. Default: the trace's; of a model this machine's GPU, or this CPU
             once `tally bench` has measured it.
         tolerance: a fraction; warn beyond it. Default: the typical error of such a prediction
             (of the time 6.9 % by published rates of the chip, 6.5 % by its data sheet, 11.2 % by a
@@ -91,16 +91,16 @@ def monitor(
     if tolerance is not None and not tolerance > 0:
         raise UsageError(f"monitor: expected a tolerance above 0, got {tolerance}.")
     model = prediction if isinstance(prediction, nn.Module) else None
-    made = Monitor(
+    loop_monitor = Monitor(
         model, gpu, tolerance=tolerance, every=every, logs=_logs(log),
         device=None if device is None else torch.device(device),
     )  # fmt: skip
     if model is not None:
-        made.predict_first_batch(optimizer, micro_batches, loss)
+        loop_monitor.predict_first_batch(optimizer, micro_batches, loss)
     elif prediction is not None and not is_to_be_made(prediction):
         assert not isinstance(prediction, nn.Module)
-        made.predict(prediction_of(prediction, gpu))
-    return made
+        loop_monitor.predict(prediction_of(prediction, gpu))
+    return loop_monitor
 
 
 def is_to_be_made(prediction: Any) -> bool:
@@ -315,13 +315,13 @@ class Monitor:
             say(warning(kind, compared, self._model))
 
     def _check_chip(self, there: str | None) -> None:
-        """Say it where the prediction is of another chip than the one at hand."""
+        """Say it where the prediction is of another chip than this machine's one."""
         here = _name_at_hand(self._measured_device())
         self._comparison.is_same_chip = here == there
         if here != there:
             say(
-                f"warning: predicted for {there}, measured on {here}: times are not compared. Name "
-                "the chip at hand: gpu=..."
+                f"warning: predicted for {there}, measured on {here}: times are not compared. "
+                "Name this machine's chip: gpu=..."
             )
 
     def _log(self) -> None:
@@ -349,8 +349,8 @@ def _name_at_hand(device: torch.device) -> str:
     if device.type != "cuda":
         return CPU
     name = torch.cuda.get_device_name(device)
-    found = find_chip(name)
-    return name if found is None else found.name
+    known_chip = find_chip(name)
+    return name if known_chip is None else known_chip.name
 
 
 def _cancel(call: "weakref.ref[ForkedCall]") -> None:

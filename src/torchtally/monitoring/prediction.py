@@ -57,9 +57,9 @@ def prediction_of(source: Source, gpu: str | None = None) -> StepPrediction:
 
 def of_ledger(ledger: Ledger, name: str) -> StepPrediction:
     """That of the reported step, and of the whole run's memory."""
-    found = time_range(ledger)
+    likely_range = time_range(ledger)
     return StepPrediction(
         step=expected_step(ledger, name),
-        time_error=None if found is None else found.error,
-        basis="" if found is None else found.basis,
+        time_error=None if likely_range is None else likely_range.error,
+        basis="" if likely_range is None else likely_range.basis,
     )

@@ -56,8 +56,8 @@ class TallyCallback(TrainerCallback):
         """Predict the first batch, where nothing else was given."""
         if args.report_to and not self._is_first:
             say(
-                f"{', '.join(args.report_to)}: told before this callback has added anything. "
-                "torchtally.TallyCallback(...).attach(trainer) puts it first."
+                f"{', '.join(args.report_to)}: called before this callback has added its "
+                "figures. torchtally.TallyCallback(...).attach(trainer) puts it first."
             )
         self._monitor = monitor(
             model if self._prediction is None else self._prediction,

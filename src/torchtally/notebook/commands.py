@@ -33,11 +33,11 @@ def tally(line: str | Sequence[str]) -> Report:
     not take.
     """
     words = words_of(line) if isinstance(line, str) else list(line)
-    said = line if isinstance(line, str) else shlex.join(line)
+    command_line = line if isinstance(line, str) else shlex.join(line)
     if not words or words[0] not in COMMANDS:
         name = words[0] if words else ""
         raise UsageError(f"tally has no command {name!r}. {did_you_mean(name, COMMANDS)}")
-    return in_process(said, words) if words[0] in PROCESSES else here(said, words)
+    return in_process(command_line, words) if words[0] in PROCESSES else here(command_line, words)
 
 
 def words_of(line: str) -> list[str]:
@@ -57,14 +57,14 @@ def here(line: str, words: list[str]) -> Report:
         redirect_stderr(printed),
         reports_collected() as reports,
     ):
-        args = parsed(parser(words), words)
+        args = parse(parser(words), words)
         if args is not None:
             args.argv = words
             args.command(args)
     return report_of(line, reports, printed.getvalue())
 
 
-def parsed(parser: ArgumentParser, words: Sequence[str]) -> Namespace | None:
+def parse(parser: ArgumentParser, words: Sequence[str]) -> Namespace | None:
     """The arguments; None where they ask for help, which is printed.
 
     Raises UsageError for words that it does not take.

@@ -17,7 +17,7 @@ from torchtally.cli.run import limit_of, step_count
 from torchtally.errors import LimitError, ScriptError, TallyError, UsageError
 from torchtally.gates import check, parse_limits
 from torchtally.ledger import Ledger, account
-from torchtally.notebook.commands import parsed, tally, words_of
+from torchtally.notebook.commands import parse, tally, words_of
 from torchtally.progress import CLEAR_LINE
 from torchtally.report.gates import sentence
 from torchtally.report.run_progress import RunProgress
@@ -96,12 +96,12 @@ def cell_parser() -> Parser:
 
 def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
     """Run a cell; its ledger. Raises what the cell raises, after showing what ran before it."""
-    args = parsed(cell_parser(), words_of(line))
+    args = parse(cell_parser(), words_of(line))
     if args is None:
         return None
     limits = parse_limits(args.limits)
     if args.name is not None and not args.name.isidentifier():
-        raise UsageError(f"--name {args.name}: not a name of Python.")
+        raise UsageError(f"--name {args.name}: not a Python name.")
     place = place_of(args.output, "-o")  # absolute, since the cell may change the directory
     gpu = gpu_or_default(args.gpu)
     name = name_of_this_cell(shell)
@@ -133,10 +133,10 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
         )
     if stream is not None:
         stream.write(f"tally: {progress.line()}")  # stays: it says how much ran
-    return reported(shell, done, args.name, place, limits)
+    return report_cell(shell, done, args.name, place, limits)
 
 
-def reported(
+def report_cell(
     shell: Shell, done: EndedRun, name: str | None, output: str | None, limits: Any
 ) -> Ledger:
     """The ledger of a cell's run, saved and named as asked for."""

@@ -14,7 +14,7 @@ from torchtally.number_formats.layout import (
     Layout,
     Real,
     Top,
-    drawn,
+    bits_text,
     exponent_of,
     is_finite,
 )
@@ -66,7 +66,7 @@ class BlockLayout:
 
     def no_scale(self) -> BlockScale:
         """All ones, which every format of scales has as a NaN."""
-        return BlockScale(math.nan, drawn((1 << sum(self.widths)) - 1, self.widths))
+        return BlockScale(math.nan, bits_text((1 << sum(self.widths)) - 1, self.widths))
 
 
 def microscaling(element: Layout, block: Fraction, tensor: Fraction) -> BlockScale:
@@ -78,7 +78,7 @@ def microscaling(element: Layout, block: Fraction, tensor: Fraction) -> BlockSca
     assert isinstance(element, FloatLayout)
     exponent = exponent_of(block) - element.largest_exponent
     stored = max(0, min(exponent + E8M0_BIAS, 2 * E8M0_BIAS))
-    return BlockScale(Fraction(2) ** (stored - E8M0_BIAS), drawn(stored, (8,)))
+    return BlockScale(Fraction(2) ** (stored - E8M0_BIAS), bits_text(stored, (8,)))
 
 
 def nvfp4(element: Layout, block: Fraction, tensor: Fraction) -> BlockScale:
@@ -91,10 +91,10 @@ def nvfp4(element: Layout, block: Fraction, tensor: Fraction) -> BlockScale:
     if not is_finite(of_tensor):
         return BlockScale(of_tensor, "")
     if not of_tensor:  # all are zero, or too small for a float32
-        return BlockScale(Fraction(0), drawn(0, E4M3.widths))
+        return BlockScale(Fraction(0), bits_text(0, E4M3.widths))
     of_block = E4M3.round(block / element.largest / Fraction(of_tensor))
     return BlockScale(
-        Fraction(of_block.value) * Fraction(of_tensor), drawn(of_block.code, E4M3.widths)
+        Fraction(of_block.value) * Fraction(of_tensor), bits_text(of_block.code, E4M3.widths)
     )
 
 
@@ -105,7 +105,7 @@ def symmetric(element: Layout, block: Fraction, tensor: Fraction) -> BlockScale:
     """
     assert isinstance(element, IntegerLayout)
     rounded = FLOAT32.round(block / element.largest)
-    return BlockScale(rounded.value, drawn(rounded.code, FLOAT32.widths))
+    return BlockScale(rounded.value, bits_text(rounded.code, FLOAT32.widths))
 
 
 def _largest(reals: Sequence[Real]) -> Fraction:

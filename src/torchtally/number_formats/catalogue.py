@@ -116,7 +116,7 @@ _LISTED = (
     ),
     NumberFormat(
         name="bf16", torch_name="bfloat16", layout=FloatLayout(8, 7),
-        use="weights, activations, gradients and products of most trainings: the range of fp32",
+        use="weights, activations, gradients and products of most training: the range of fp32",
         source="arXiv 1905.12322",
     ),
     NumberFormat(

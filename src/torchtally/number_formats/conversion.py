@@ -12,7 +12,7 @@ from torchtally.number_formats.layout import (
     Real,
     Rounded,
     RoundingOutcome,
-    drawn,
+    bits_text,
     is_finite,
     is_negative_zero,
 )
@@ -56,7 +56,7 @@ def _alone(real: Real, layout: Layout) -> Conversion:
         error=_error(real, rounded.value),
         spacing=None if rounded.spacing is None else float(rounded.spacing),
         outcome=rounded.outcome,
-        bits=drawn(rounded.code, layout.widths),
+        bits=bits_text(rounded.code, layout.widths),
         scale=None,
     )
 
@@ -76,7 +76,7 @@ def _scaled(real: Real, layout: Layout, scale: BlockScale) -> Conversion:
         error=_error(real, value),
         spacing=float(spacing),
         outcome=_outcome(Fraction(real), value, rounded),
-        bits=drawn(rounded.code, layout.widths),
+        bits=bits_text(rounded.code, layout.widths),
         scale=float(multiplier),
         scale_bits=scale.bits,
     )

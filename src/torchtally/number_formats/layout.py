@@ -248,7 +248,7 @@ def exponent_of(magnitude: Fraction) -> int:
     return guess if Fraction(2) ** guess <= magnitude else guess - 1
 
 
-def drawn(code: int, widths: Iterable[int]) -> str:
+def bits_text(code: int, widths: Iterable[int]) -> str:
     """The bits of a code in groups of these widths: "0 01111 1001100110"."""
     widths = list(widths)
     bits = f"{code:0{sum(widths)}b}"

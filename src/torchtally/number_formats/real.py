@@ -24,13 +24,13 @@ def real_of(number: str | float | Fraction) -> Real:
     A float is the exact number that it holds. Raises UsageError for anything else.
     """
     if isinstance(number, str):
-        return _parsed(number)
+        return _parse(number)
     if isinstance(number, float) and (not math.isfinite(number) or number == 0):
         return number if number else _zero(math.copysign(1, number) < 0)
     return Fraction(number)
 
 
-def _parsed(text: str) -> Real:
+def _parse(text: str) -> Real:
     bare = text.strip().lower()
     sign, bare = (bare[0], bare[1:].strip()) if bare[:1] in ("-", "+") else ("", bare)
     is_negative = sign == "-"

@@ -326,7 +326,7 @@ def adapted_flops(
         "frozen + 2 * again + 2 * adapters",
         LORA,
         frozen=plain.forward,
-        again=_parameters("matrices run again", again),
+        again=_parameters("recomputed matrices", again),
         adapters=beside,
     )
     first = FirstLayer(model.kinds[0], adapter)
@@ -344,7 +344,7 @@ def adapted_flops(
         "2 * (frozen - unneeded) + head + 2 * (scores - first_scores) + 2 * scans - convolutions"
         " + 4 * adapters - 2 * first_adapters",
         LORA,
-        "frozen matrices have no gradient, nor has what is in front of the first adapter",
+        "frozen matrices have no gradient, nor has anything before the first adapter",
         frozen=_parameters(
             "matrices of layers",
             [*matrices_of(model, *model.kinds), *again, *_merged(model, adapter)],

@@ -199,7 +199,7 @@ def recompute_flops(
     The head is not recomputed. Korthikanti et al. 2022, arXiv 2205.05198, section 5 and appendix A.
     Selective recomputation is counted as done: attention's two products once more, 4 B L s^2 h in
     the paper's letters, which makes the s/6h of its equation 7 a 2s/9h. Its equation 8 prints s/3h,
-    as if three times as much were done again: HFU by it is 0.5 to 1.4 points higher in its table 5
+    as if three times as much were repeated: HFU by it is 0.5 to 1.4 points higher in its table 5
     (`docs/published.md`).
     """
     if recompute is Recompute.NONE:

@@ -77,11 +77,11 @@ ALIASES = {"fp16": "bf16", "f16": "bf16", "bfloat16": "bf16", "float16": "bf16",
 def cache_format(name: str) -> CacheFormat:
     """The format of this name. Raises UsageError for any other."""
     word = name.lower()
-    found = CACHE_FORMATS.get(ALIASES.get(word, word))
-    if found is None:
+    row = CACHE_FORMATS.get(ALIASES.get(word, word))
+    if row is None:
         near = did_you_mean(name, [*CACHE_FORMATS, *ALIASES])
-        raise UsageError(f"Unknown format of a KV cache {name!r}. {near}")
-    return found
+        raise UsageError(f"Unknown KV cache format {name!r}. {near}")
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def layer_cache_bytes(
     """Of one kind of layer, in all its layers: keys and values, states, which chips share."""
     parts = {}
     if kind.recurrence is not None:
-        parts["state"] = state_bytes(kind, sequences, cache, chips)
+        parts["state"] = recurrent_state_bytes(kind, sequences, cache, chips)
     if kind.attention is not None:
         parts["keys_and_values"] = _attention_bytes(
             kind.attention, kind.count, sequence, sequences, cache
@@ -134,7 +134,7 @@ def layer_cache_bytes(
     return total("cache", Unit.BYTES, parts) if parts else of(0, Unit.BYTES, "cache")
 
 
-def state_bytes(
+def recurrent_state_bytes(
     kind: Layer, sequences: Amount = 1, cache: Cache = PLAIN, chips: int = 1
 ) -> Quantity:
     """Of recurrences: in float32 (lightning attention's in 16 bits), and the last inputs of the

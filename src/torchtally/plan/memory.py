@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torchtally.plan.architecture.weights import Weight
 from torchtally.plan.closed_form import BytesEach, Tokens, closed_form
-from torchtally.plan.optimizers import Optimizer, state_bytes, uniform_state_bytes
+from torchtally.plan.optimizers import Optimizer, optimizer_state_bytes, uniform_state_bytes
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
@@ -31,7 +31,7 @@ def states(weights: Iterable[Weight], recipe: Recipe, optimizer: Optimizer) -> S
     """Of a model whose weights are known one by one: exact for every optimizer."""
     tensors = tuple(weights)
     count = of(sum(weight.elements for weight in tensors), Unit.PARAMETERS, "parameters")
-    return _states(count, recipe, state_bytes(optimizer, tensors, recipe.state_bytes))
+    return _states(count, recipe, optimizer_state_bytes(optimizer, tensors, recipe.state_bytes))
 
 
 def states_of_count(parameters: Amount, recipe: Recipe, optimizer: Optimizer) -> States:
@@ -48,7 +48,7 @@ def states_of_sizes(
     """
     kept = _each("parameters", parameters, weights, "")
     computed = _each("gradients", parameters, gradients, "")
-    return _summed(kept, computed, _each("master weights", parameters, master, ""), optimizer)
+    return _sum(kept, computed, _each("master weights", parameters, master, ""), optimizer)
 
 
 def parameter_bytes(parameters: Amount, recipe: Recipe) -> Quantity:
@@ -110,12 +110,10 @@ def _each(name: str, parameters: Amount, itemsize_bytes: Amount, dtype: str) -> 
 
 def _states(parameters: Quantity, recipe: Recipe, optimizer: Quantity) -> States:
     weights, gradients = parameter_bytes(parameters, recipe), gradient_bytes(parameters, recipe)
-    return _summed(weights, gradients, master_bytes(parameters, recipe), optimizer)
+    return _sum(weights, gradients, master_bytes(parameters, recipe), optimizer)
 
 
-def _summed(
-    weights: Quantity, gradients: Quantity, master: Quantity, optimizer: Quantity
-) -> States:
+def _sum(weights: Quantity, gradients: Quantity, master: Quantity, optimizer: Quantity) -> States:
     parts = {"parameters": weights, "gradients": gradients, "master": master}
     parts |= {"optimizer_state": optimizer}
     whole = total("states", Unit.BYTES, parts, note="held from step to step")

@@ -38,7 +38,9 @@ class Optimizer:
         return sum(weight.count * self.tensor_bytes(weight, itemsize_bytes) for weight in weights)
 
 
-def state_bytes(optimizer: Optimizer, weights: Iterable[Weight], itemsize_bytes: int) -> Quantity:
+def optimizer_state_bytes(
+    optimizer: Optimizer, weights: Iterable[Weight], itemsize_bytes: int
+) -> Quantity:
     """Optimizer state of a model, whose weights are known one by one."""
     tensors = tuple(weights)
     parameters = of(sum(weight.elements for weight in tensors), Unit.PARAMETERS)

@@ -53,7 +53,9 @@ def _without(parameters: ParameterCount, looked_up: ParameterCount) -> str:
     return "parameters - looked_up"
 
 
-@closed_form("active parameters", PARAMETERS, note="what one token meets, embeddings among it")
+@closed_form(
+    "active parameters", PARAMETERS, note="parameters that one token uses, embeddings included"
+)
 def _active(parameters: ParameterCount, idle_experts: ParameterCount) -> str:
     return "parameters - idle_experts"
 

@@ -76,7 +76,7 @@ def of(amount: Amount, unit: Unit, name: str = "") -> Quantity:
     another unit: FLOPs are not FLOP/s.
     """
     if isinstance(amount, Quantity):
-        assert amount.unit is unit, f"{amount.name} is in {amount.unit}, not in {unit}"
+        assert amount.unit is unit, f"{amount.name} is in {amount.unit}, expected {unit}"
         return amount
     if not (math.isfinite(amount) and amount >= 0):
         what = name or str(unit)
@@ -112,7 +112,7 @@ def derive(
 def total(name: str, unit: Unit, terms: Mapping[str, Quantity], *, note: str = "") -> Quantity:
     """The sum of terms of one unit, by their words in the formula."""
     for term in terms.values():
-        assert term.unit is unit, f"{term.name} is in {term.unit}, not in {unit}"
+        assert term.unit is unit, f"{term.name} is in {term.unit}, expected {unit}"
     return derive(name, unit, " + ".join(terms) or "0", "", note, **terms)
 
 

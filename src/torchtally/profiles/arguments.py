@@ -7,7 +7,7 @@ import msgspec
 from torchtally.profiles.profile import NO_ARGUMENTS, Arguments
 
 
-def decoded(key: tuple[bytes, bytes, bytes, bytes]) -> Arguments:
+def decode(key: tuple[bytes, bytes, bytes, bytes]) -> Arguments:
     if not key[0]:
         return NO_ARGUMENTS
     dims, strides, types, values = (json_of(part) for part in key)

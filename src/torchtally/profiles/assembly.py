@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchtally.profiles.nesting import HostEvent, Nested, PythonStacks, nested
+from torchtally.profiles.nesting import HostEvent, Nested, PythonStacks, nest
 from torchtally.profiles.profile import (
     NOWHERE,
     Annotation,
@@ -81,7 +81,7 @@ class Thread:
         self.payloads.append(payload)
 
     def places(self, stacks: PythonStacks) -> Iterator[Nested]:
-        return nested(
+        return nest(
             np.frombuffer(self.kinds, dtype=np.int8),
             np.frombuffer(self.starts_us),
             np.frombuffer(self.ends_us),

@@ -98,7 +98,7 @@ class ExecutionTrace:
 def read_execution_trace(path: str) -> ExecutionTrace:
     """Raises TraceFileError for a file that cannot be read or is no execution trace."""
     try:
-        content = unpacked(read_bytes(path, MOST_BYTES))
+        content = decompress(read_bytes(path, MOST_BYTES))
         document = msgspec.json.decode(content, type=ExecutionFile)
     except FileNotFoundError:
         raise TraceFileError(f"{path}: no such file.") from None
@@ -119,7 +119,7 @@ def read_execution_trace(path: str) -> ExecutionTrace:
     return ExecutionTrace(path, calls)
 
 
-def unpacked(content: bytes) -> bytes:
+def decompress(content: bytes) -> bytes:
     """Decompressed, where it is compressed. Raises OSError beyond the bound."""
     if not content.startswith(b"\x1f\x8b"):
         return content

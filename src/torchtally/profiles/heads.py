@@ -18,7 +18,7 @@ class Head(msgspec.Struct):
     hip_runtime_version: Any = None
 
 
-def merged(heads: Sequence[Head]) -> Head:
+def merge(heads: Sequence[Head]) -> Head:
     """What stands before the events, and behind them where that says more."""
     values: dict[str, Any] = {}
     for head in heads:

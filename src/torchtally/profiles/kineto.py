@@ -13,10 +13,10 @@ from dataclasses import replace
 import msgspec
 
 from torchtally.errors import TraceFileError
-from torchtally.profiles.arguments import decoded
+from torchtally.profiles.arguments import decode
 from torchtally.profiles.assembly import Activity, Assembly, NameNumbers, Thread
 from torchtally.profiles.execution import ExecutionTrace
-from torchtally.profiles.heads import Head, devices_of, distributed_of, facts_of, merged
+from torchtally.profiles.heads import Head, devices_of, distributed_of, facts_of, merge
 from torchtally.profiles.nesting import HostEvent
 from torchtally.profiles.profile import NOWHERE, Collective, Profile
 from torchtally.profiles.stream import TraceStream
@@ -207,12 +207,12 @@ class KinetoReader:
         assembly = Assembly(self._names.texts, self._operators, self._calls, self._memory)
         for thread in self._threads.values():
             assembly.add(thread)
-        arguments = tuple(map(decoded, self._arguments))
+        arguments = tuple(map(decode, self._arguments))
         has_strides = any(each.strides is not None for each in arguments[1:])
         # Before 2024 a kernel's "External id" is its own correlation.
         is_recent = has_strides and self.execution is None
         activities = assembly.linked(self._activities, by_external_id=is_recent)
-        head = merged(heads)
+        head = merge(heads)
         return Profile(
             file=self.path,
             made_by=MADE_BY,
@@ -254,15 +254,15 @@ def read_kineto(
     profile = reader.profile(stream.heads, stream.unreadable)
     if not profile.operators and not profile.activities:
         raise TraceFileError(
-            f"{path}: no operator and no kernel is in it ({reader.events} events).\n"
-            "Was anything run within the profiler's steps? `tally explain --record` shows how to "
-            "record."
+            f"{path}: contains no operators or kernels ({reader.events} events).\n"
+            "Was anything run within the profiler's steps? `tally explain --record` shows how "
+            "to record."
         )
     if execution is None:
         return profile
     if not execution.joined:
         raise TraceFileError(
-            f"{execution.path}: none of its calls is in {path}.\n"
+            f"{execution.path}: none of its calls appear in {path}.\n"
             "Record both in the same run: the observer beside the profiler."
         )
     return replace(profile, notes=((FROM_EXECUTION_TRACE, execution.joined),))

@@ -59,7 +59,7 @@ class PythonStacks:
         return tuple(Stack(parent, names[name]) for parent, name in self._numbers)
 
 
-def nested(
+def nest(
     kinds: NDArray[np.int8],
     starts_us: NDArray[np.float64],
     ends_us: NDArray[np.float64],

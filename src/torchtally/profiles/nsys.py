@@ -161,7 +161,7 @@ class NsysReader:
     def profile(self) -> Profile:
         if not self.tables.names() & {KERNELS, GRAPHS, COPIES, SETS, CALLS, RANGES}:
             raise TraceFileError(
-                f"{self.path}: no table of Nsight Systems' is in it.\nExport a report: {HOW}"
+                f"{self.path}: contains no tables of Nsight Systems.\nExport a report: {HOW}"
             )
         self._read_strings()
         device_numbers = self._device_numbers()
@@ -173,7 +173,7 @@ class NsysReader:
         profile = reader.profile([], self.unreadable)
         if not profile.operators and not profile.activities:
             raise TraceFileError(
-                f"{self.path}: no kernel and no operator is in it.\nRecord CUDA and NVTX: {HOW}"
+                f"{self.path}: contains no kernels or operators.\nRecord CUDA and NVTX: {HOW}"
             )
         others = [part for each, part in busy.items() if each != process]
         left_out = (
@@ -355,8 +355,8 @@ def read_nsys(path: str) -> Profile:
     """
     if path.endswith(REPORTS):
         raise TraceFileError(
-            f"{path}: a report in NVIDIA's own form.\n"
-            f"Export it, and name the file that comes of it: nsys export --type sqlite {path}"
+            f"{path}: a native report of Nsight Systems.\n"
+            f"Export it, and give the exported file: nsys export --type sqlite {path}"
         )
     try:
         if os.path.isdir(path):

@@ -57,7 +57,7 @@ class TraceStream(Generic[E, H]):
     def chunks(self) -> Iterator[list[E]]:
         """Raises TraceFileError for a file that cannot be read, or is no whole trace."""
         try:
-            with _opened(self.path) as file:
+            with _open(self.path) as file:
                 size = max(1, os.fstat(file.fileno()).st_size)
                 raw = file.fileobj if isinstance(file, gzip.GzipFile) else file
                 for events in self._chunks(file):
@@ -107,13 +107,13 @@ class TraceStream(Generic[E, H]):
         buffer = self._read(file, CHUNK_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
         if not buffer:
             raise TraceFileError(
-                f"{self.path}: empty.\nThe profiler writes its file when it is exited: has it been?"
+                f"{self.path}: empty.\nThe profiler writes its file on exit: did the run get there?"
             )
         if buffer.startswith(b"["):
             return buffer[1:], True
         if buffer.startswith(MAGIC):
             raise TraceFileError(
-                f"{self.path}: a trace of torchtally's own.\n"
+                f"{self.path}: a trace of torchtally, not of a profiler.\n"
                 f"`tally show {self.path}` opens it; `tally diff` compares two."
             )
         if not buffer.startswith(b"{"):
@@ -203,7 +203,7 @@ class Tail(msgspec.Struct):
     events: msgspec.Raw = msgspec.field(name="traceEvents")
 
 
-def _opened(path: str) -> IO[bytes]:
+def _open(path: str) -> IO[bytes]:
     file = open(path, "rb", opener=open_at_once)  # noqa: SIM115
     if os.path.isdir(path):
         raise IsADirectoryError

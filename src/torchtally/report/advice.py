@@ -16,7 +16,7 @@ def advice_text(advisor: Advisor, width: int, *, is_coloured: bool) -> str:
     """The table of what was tried, and what could not be."""
     if not advisor.needed_bytes:
         ours = (failure for failure in advisor.failures if failure.startswith(f"{AS_IT_IS}:"))
-        why = next(ours, "the script could not be run again")
+        why = next(ours, "the script could not be rerun")
         return f"\nNo change could be tried: {why}\n"
     table = results_table(advisor.results, advisor.needed_bytes)
     text = "\n" + table_text(table, width=width, is_coloured=is_coloured)

@@ -14,9 +14,9 @@ from torchtally.plan.quantity import FUNCTIONS, Quantity
 from torchtally.plan.questions import Answer
 from torchtally.progress import printable
 from torchtally.report.document import Document, in_words, pick, picks, table_part
-from torchtally.report.grid import INDENT, table_lines, wrapped
+from torchtally.report.grid import INDENT, table_lines, wrap
 from torchtally.report.report import Look, Report
-from torchtally.report.terminal import joined
+from torchtally.report.terminal import join
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_number
 
@@ -28,7 +28,7 @@ def answer_text(
     answer: Answer, *, is_explained: bool = False, width: int = 80, is_coloured: bool = False
 ) -> str:
     """The whole answer. The first line is the answer itself, however long."""
-    return joined(list(_lines(answer, is_explained, width)), is_coloured)
+    return join(list(_lines(answer, is_explained, width)), is_coloured)
 
 
 def headline(answer: Answer) -> str:
@@ -196,7 +196,7 @@ def _listed(title: str, items: Sequence[str], width: int) -> Iterator[Text]:
         yield Text()
         yield Text(title, style="bold")
         for part in parts:
-            yield from (Text(line) for line in wrapped(part, width))
+            yield from (Text(line) for line in wrap(part, width))
 
 
 def _hanging(head: str, text: str, width: int) -> Iterator[Text]:

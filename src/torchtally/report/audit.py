@@ -7,7 +7,7 @@ from torchtally.chips import Chip
 from torchtally.memory.comparison import AuditVerdict, Comparison, Pair
 from torchtally.progress import printable
 from torchtally.report.document import Document, dumps, pick
-from torchtally.report.grid import table_lines, wrapped
+from torchtally.report.grid import table_lines, wrap
 from torchtally.report.report import Report
 from torchtally.trace.measurement import Measurement
 from torchtally.units import format_bytes, format_fraction
@@ -23,7 +23,7 @@ def audit_text(comparison: Comparison, chip: Chip, *, width: int, top: int = 15)
         return failure_text(comparison, width)
     lines = headline(comparison, width)
     for remark in remarks(comparison, chip):
-        lines += wrapped(remark, width)
+        lines += wrap(remark, width)
     for table in (peaks(comparison), categories(comparison), lines_at_peak(comparison).top(top)):
         lines += ["", *(table_line.plain for table_line in table_lines(table, width))]
     return "\n".join(printable(line).rstrip() for line in lines) + "\n"
@@ -31,7 +31,7 @@ def audit_text(comparison: Comparison, chip: Chip, *, width: int, top: int = 15)
 
 def failure_text(comparison: Comparison, width: int) -> str:
     """What there is to say of a script that failed."""
-    lines = ["nothing to compare: the script failed", *wrapped(comparison.failure, width)]
+    lines = ["nothing to compare: the script failed", *wrap(comparison.failure, width)]
     if not comparison.measured.failure and comparison.predicted.output:
         lines.append("  The last lines of its output there:")
         lines += [f"    {printable(line)}" for line in comparison.predicted.output.splitlines()]
@@ -71,13 +71,13 @@ def remarks(comparison: Comparison, chip: Chip) -> list[str]:
     if comparison.disagreements:
         kept.append(f"Disagreement: {'; '.join(comparison.disagreements)}.")
     if ours.is_out_of_memory and theirs.is_out_of_memory:
-        kept.append("Both ran out of memory: these are the peaks up to there.")
+        kept.append("Both ran out of memory: these are the peaks up to that point.")
     elif not ours.steps:
         kept.append("No training step was completed on the GPU.")
     if ours.peak_step != theirs.peak_step:
         kept.append(
             f"The peak is in step {ours.peak_step} on the GPU and in step {theirs.peak_step} of "
-            "the simulation: categories and lines are of different moments."
+            "the simulation: categories and lines show different moments."
         )
     for run, size in (
         ("of the real run", comparison.unexplained.measured_bytes),
@@ -86,8 +86,8 @@ def remarks(comparison: Comparison, chip: Chip) -> list[str]:
         if size > MOST_UNEXPLAINED * max(comparison.allocated.measured_bytes, 1):
             kept.append(
                 f"The allocator's history {run} lacks {format_bytes(size)} of the peak: a script "
-                "that records the history itself ends ours. By step, category and line, nothing "
-                "can be compared."
+                "that records the history itself stops our recording. By step, category and "
+                "line, nothing can be compared."
             )
     if abs(ours.total_memory_bytes - theirs.total_memory_bytes) > 0.02 * ours.total_memory_bytes:
         kept.append(

@@ -9,7 +9,7 @@ from functools import partial
 
 from torchtally.chips import Chip
 from torchtally.progress import printable
-from torchtally.report.grid import INDENT, wrapped
+from torchtally.report.grid import INDENT, wrap
 from torchtally.report.json import chips_document
 from torchtally.report.report import Report
 from torchtally.table import Column, Table
@@ -28,7 +28,7 @@ def chip_text(chip: Chip, *, width: int = 80) -> str:
     for fact in rows:
         lines += _row(fact, numbers[fact.source], width)
     if chip.note:
-        lines += ["", *wrapped(chip.note, width)]
+        lines += ["", *wrap(chip.note, width)]
     lines += ["", "Sources"]
     for source, number in numbers.items():
         lines += _source(number, source, width)
@@ -60,12 +60,12 @@ def _heading(chip: Chip, width: int) -> Iterator[str]:
         chip.memory_type,
     ]
     yield printable(chip.name)
-    yield from wrapped(", ".join(part for part in parts if part), width)
+    yield from wrap(", ".join(part for part in parts if part), width)
     names = [*chip.driver_names, *chip.aliases]
     if names:
-        yield from wrapped(f"also known as {', '.join(names)}", width)
+        yield from wrap(f"also known as {', '.join(names)}", width)
     if chip.families:
-        yield from wrapped(f"taken for {', '.join(chip.families)}", width)
+        yield from wrap(f"taken for {', '.join(chip.families)}", width)
 
 
 def _row(fact: Fact, number: int, width: int) -> list[str]:
@@ -73,7 +73,7 @@ def _row(fact: Fact, number: int, width: int) -> list[str]:
     room = " " * (WIDEST_NUMBER + 2)
     name = f"{INDENT}{fact.name}" if fact.is_detail else fact.name
     note = f" ({fact.note})" if fact.note else ""
-    words = wrapped(f"{printable(name.strip())} [{number}]{note}", width - len(room))
+    words = wrap(f"{printable(name.strip())} [{number}]{note}", width - len(room))
     shift = INDENT if fact.is_detail else ""
     words = [f"{shift}{word.removeprefix(INDENT)}" for word in words]
     value = FORMATS[fact.unit](fact.value).rjust(WIDEST_NUMBER)

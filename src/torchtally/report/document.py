@@ -47,10 +47,10 @@ def remarks(table: Table) -> str:
 
 def rows_of(table: Table) -> list[dict[str, Cell]]:
     """Each row of a table by the names of its columns; lines of code as `file` and `line`."""
-    return [keyed(table, row) for row in table.rows]
+    return [cells_by_name(table, row) for row in table.rows]
 
 
-def keyed(table: Table, cells: Sequence[Cell]) -> dict[str, Cell]:
+def cells_by_name(table: Table, cells: Sequence[Cell]) -> dict[str, Cell]:
     """Cells by the names of their columns."""
     record: dict[str, Cell] = {}
     for column, cell in zip(table.columns, cells, strict=True):
@@ -78,7 +78,7 @@ def table_part(table: Table) -> Document:
         "rows": rows_of(table),
         "rows_left_out": table.left_out,
         "rows_filtered_out": table.filtered_out,
-        "totals": keyed(table, table.totals),
+        "totals": cells_by_name(table, table.totals),
     }
 
 

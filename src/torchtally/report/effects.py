@@ -25,12 +25,12 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
         kind: [effect for effect in surroundings.effects if effect.kind is kind]
         for kind in EffectKind
     }
-    yield from written(by_kind[EffectKind.WRITTEN], surroundings)
+    yield from written_section(by_kind[EffectKind.WRITTEN], surroundings)
     gone = [*by_kind[EffectKind.REMOVED], *by_kind[EffectKind.RENAMED]]
     if gone:
         names = [_path(effect.name, surroundings.cwd) for effect in gone]
         yield (
-            "Removed or renamed in the script's eyes alone, and still where it was:",
+            "Removed or renamed for the script only; the original is still in place:",
             shortened(names),
         )
     processes = by_kind[EffectKind.PROCESS]
@@ -45,11 +45,11 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
 
 SENTENCES = {
     EffectKind.WITHHELD: "Withheld, since a simulated run would publish placeholders:",
-    EffectKind.CLOCK: "Clocks that answered predicted time (--host-clock: the host's):",
+    EffectKind.CLOCK: "Clocks that read predicted time (--host-clock: host time):",
 }
 
 
-def written(effects: Sequence[Effect], surroundings: Surroundings) -> Iterator[Section]:
+def written_section(effects: Sequence[Effect], surroundings: Surroundings) -> Iterator[Section]:
     if not effects:
         return
     total_bytes = sum(effect.bytes for effect in effects)
@@ -61,7 +61,7 @@ def written(effects: Sequence[Effect], surroundings: Surroundings) -> Iterator[S
         return
     place = f"in {surroundings.files}"
     if surroundings.files in ("", "dropped"):
-        place = "dropped after the run"
+        place = "deleted after the run"
     yield (
         f"Written: {count}, {format_bytes(total_bytes)} in a real run; {place}, "
         "and no file that existed before was changed",

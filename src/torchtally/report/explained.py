@@ -7,10 +7,10 @@ from rich.text import Text
 from torchtally.ledger import Ledger
 from torchtally.ledger.joining import Joined
 from torchtally.report.document import Document, pick, table_part
-from torchtally.report.grid import table_lines, wrapped
+from torchtally.report.grid import table_lines, wrap
 from torchtally.report.json import ledger_document
 from torchtally.report.report import Look, Report
-from torchtally.report.terminal import joined
+from torchtally.report.terminal import join
 from torchtally.table import Table
 from torchtally.trace import Measured
 from torchtally.trace.measured import NOT_COUNTED
@@ -55,12 +55,12 @@ def explained_report(ledger: Ledger, columns: Sequence[str] | None = None) -> Re
 def page_text(title: str, sentences: Sequence[str], tables: Sequence[Table], look: Look) -> str:
     """The sentences, the first in bold, then the tables."""
     lines = [Text(line.strip() if not number else line, style="bold")
-             for number, line in enumerate(wrapped(title, look.width))]  # fmt: skip
+             for number, line in enumerate(wrap(title, look.width))]  # fmt: skip
     for sentence in sentences:
-        lines += map(Text, wrapped(sentence, look.width))
+        lines += map(Text, wrap(sentence, look.width))
     for table in tables:
         lines += [Text(), *table_lines(table, look.width, is_brief=True)]
-    return joined(lines, look.is_coloured)
+    return join(lines, look.is_coloured)
 
 
 def against_report(real: Ledger, predicted: Ledger, join: Joined) -> Report:
@@ -110,15 +110,15 @@ def against_facts(real: Ledger, predicted: Ledger, join: Joined) -> Iterator[str
     kernel_s = sum(real.slot(ours).kernel_s for ours, _ in join.pairs)
     yield (
         f"{format_fraction(join.share)} of the measured operators, with "
-        f"{format_fraction(part_of(kernel_s, real.total.kernel_s))} of the kernels' time, are in "
-        "the simulated run: their lines and modules are its."
+        f"{format_fraction(part_of(kernel_s, real.total.kernel_s))} of the kernels' time, match "
+        "the simulated run, which gives their lines and modules."
     )
     ratios = kernel_ratios(real, predicted, join)
     if ratios.is_clock_down and ratios.compute is not None and ratios.memory is not None:
         yield (
-            f"Compute-bound kernels take {ratios.compute:.2f} times their prediction, memory-bound "
-            f"ones {ratios.memory:.2f} times: the clock was lower (power or heat), or the products "
-            "are of another kind."
+            f"Compute-bound kernels take {ratios.compute:.2f} times their prediction, "
+            f"memory-bound ones {ratios.memory:.2f} times: the clock was lower (power or heat), "
+            "or different product kernels ran."
         )
     if real.knows_memory:
         peak, predicted_peak = real.memory.peak_bytes, predicted.memory.peak_bytes
@@ -168,7 +168,7 @@ def facts(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
     if ledger.others:
         ranks = ", ".join(str(other.trace.world.rank) for other in ledger.others[:MOST_RANKS])
         more = f" and {len(ledger.others) - MOST_RANKS} more" * (len(ledger.others) > MOST_RANKS)
-        yield f"Read beside it: rank {ranks}{more}; `--by rank` compares them."
+        yield f"Also read: rank {ranks}{more}; `--by rank` compares them."
     utilisation = model_utilisation(ledger)
     if ledger.total.flops:
         text = f"{format_flops(ledger.total.flops)}"
@@ -181,7 +181,7 @@ def facts(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
         timed = part_of(run.timed_s, run.kernel_s)
         yield (
             f"Kernels took {format_seconds(run.kernel_s)}. The roofline of {ledger.trace.chip} "
-            f"knows a time for {format_fraction(timed)} of that: {format_seconds(run.roofline_s)} "
+            f"has a time for {format_fraction(timed)} of that: {format_seconds(run.roofline_s)} "
             f"beside {format_seconds(run.timed_s)} measured "
             f"({format_fraction(part_of(run.roofline_s, run.timed_s))})."
         )

@@ -46,9 +46,9 @@ class RowFilter:
     def holds(self, column: Column) -> Callable[[Cell], bool]:
         """For a cell of this column. Raises UsageError where the two do not go together."""
         if column.unit.is_text:
-            compare = self._comparison(OF_TEXTS, f"{self.column} is a text")
+            compare = self._comparison(OF_TEXTS, f"{self.column} is a column of text")
             return lambda cell: compare(str(cell or ""), self.value)
-        compare = self._comparison(OF_NUMBERS, f"{self.column} is a number")
+        compare = self._comparison(OF_NUMBERS, f"{self.column} is a column of numbers")
         amount = self._amount(column.unit)
         return lambda cell: isinstance(cell, int | float) and compare(cell, amount)
 
@@ -75,11 +75,11 @@ def row_filter(text: str) -> RowFilter:
     """Raises UsageError for what is no condition."""
     match = FORM.fullmatch(text)
     if match is None or not match["value"].strip():
-        raise UsageError(f"--filter {text!r} is no condition. These work: {EXAMPLES}.")
+        raise UsageError(f"--filter {text!r} is not a condition. These work: {EXAMPLES}.")
     return RowFilter(text, match["column"], match["relation"], match["value"].strip())
 
 
-def filtered(table: Table, filters: Sequence[RowFilter]) -> Table:
+def filter_rows(table: Table, filters: Sequence[RowFilter]) -> Table:
     """The rows for which all conditions hold; totals stay those of all rows, and the note says so.
 
     Raises UsageError for a column that the table does not have.
@@ -111,7 +111,7 @@ def _note(table: Table, rows: Sequence[tuple[Cell, ...]], filters: Iterable[RowF
     """How many rows there are of how many, and what share of the first column that adds up."""
     conditions = " and ".join(each.text for each in filters)
     count = f"Rows with {conditions}: {len(rows)} of {len(table.rows)}"
-    totals_are_of_all = " The total is of all rows." if any(table.totals) else ""
+    totals_are_of_all = " The total includes all rows." if any(table.totals) else ""
     for place, column in enumerate(table.columns):
         whole = None if column.unit is Unit.FRACTION else table.totals[place]
         if isinstance(whole, int | float) and whole and _adds_up(table, place, whole):

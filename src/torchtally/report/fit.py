@@ -7,7 +7,7 @@ from torchtally.fit.chips import ChipSearch, Fleet, Margin
 from torchtally.fit.survey import Survey
 from torchtally.progress import printable
 from torchtally.report.document import Document, pick
-from torchtally.report.grid import wrapped
+from torchtally.report.grid import wrap
 from torchtally.report.report import Report
 from torchtally.units import format_bytes, format_fraction
 
@@ -19,12 +19,12 @@ def fit_text(fleet: Fleet, survey: Survey | None, margin: Margin, width: int) ->
     else:
         lines = one(fleet, fleet.searches[0], margin, width)
     for failed in failures(fleet):
-        lines += wrapped(failed, width)
+        lines += wrap(failed, width)
     shown = next((probe for probe in fleet.probes.values() if probe.outcome.failure), None)
     if shown is not None and shown.outcome.output:
         lines.append(f"  The last lines of the script's output at {shown.value}:")
         lines += [f"    {printable(line)}" for line in shown.outcome.output.splitlines()]
-    lines += wrapped(remarks(fleet), width)
+    lines += wrap(remarks(fleet), width)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -43,7 +43,7 @@ def one(fleet: Fleet, each: ChipSearch, margin: Margin, width: int) -> list[str]
         assert bracket.too_large is not None
         over_bytes = each.verdicts[bracket.too_large].peak_reserved_bytes - each.capacity_bytes
         lines = [f"no {name} fits {chip.name}: {bracket.too_large} is too large"]
-        lines += wrapped(
+        lines += wrap(
             f"It would reserve {format_bytes(over_bytes)} more than the "
             f"{format_bytes(each.capacity_bytes)} there are; of {total}, {kept}",
             width,
@@ -56,9 +56,9 @@ def one(fleet: Fleet, each: ChipSearch, margin: Margin, width: int) -> list[str]
             if bracket.too_large is not None
             else f"It is the last one tried: --to {values.last} is the end of the range."
         )
-        lines += wrapped(f"Peak reserved {peak} of {total}; {kept} {beyond}", width)
+        lines += wrap(f"Peak reserved {peak} of {total}; {kept} {beyond}", width)
     if bracket.gave_up:
-        lines += wrapped("The script failed too often to go on: larger ones may fit.", width)
+        lines += wrap("The script failed too often to go on: larger ones may fit.", width)
     return [*lines, *trial_lines(name, each)]
 
 
@@ -92,9 +92,9 @@ def many(fleet: Fleet, survey: Survey | None, margin: Margin, width: int) -> lis
                      format_fraction(peak / total), each.chip.name))  # fmt: skip
     kept = margin.text or format_bytes(margin.bytes)
     note = f"Kept on each: {kept} and what the CUDA context takes (0.5 to 0.6 GiB)."
-    lines = [f"largest {name} that fits, by chip", *grid(rows), *wrapped(note, width)]
+    lines = [f"largest {name} that fits, by chip", *grid(rows), *wrap(note, width)]
     for sentence in basis(survey):
-        lines += wrapped(sentence, width)
+        lines += wrap(sentence, width)
     return lines
 
 
@@ -114,7 +114,7 @@ def basis(survey: Survey | None) -> list[str]:
     if sentences:
         sentences.append("* was run. --verify runs both sides for every chip.")
     sentences += [
-        f"{family.simulated.chip.name}: by runs alone, since {family.why_not}."
+        f"{family.simulated.chip.name}: by runs only, since {family.why_not}."
         for family in survey.given_up
     ]
     questions = dict.fromkeys(
@@ -122,8 +122,8 @@ def basis(survey: Survey | None) -> list[str]:
     )
     if questions:
         sentences.append(
-            f"The script calls {', '.join(questions)}: chips of one compute capability are taken "
-            "to make no difference to it."
+            f"The script calls {', '.join(questions)}: chips of one compute capability are "
+            "assumed to give it the same answers."
         )
     return sentences
 
@@ -158,15 +158,17 @@ def remarks(fleet: Fleet) -> str:
     outcomes = [probe.outcome for probe in fleet.probes.values() if not probe.outcome.failure]
     remarks_ = []
     if any(not search.search.is_monotone for search in fleet.searches):
-        remarks_.append("Some value fits that is larger than one that does not.")
+        remarks_.append(
+            "Memory does not grow with the value: a larger value fits where a smaller one does not."
+        )
     if any(outcome.steps < fleet.request.steps for outcome in outcomes):
         least = min(outcome.steps for outcome in outcomes)
         remarks_.append(f"The script ended by itself after {least} training steps.")
     folded = max((outcome.folded for outcome in outcomes), default=0)
     if folded:
         remarks_.append(
-            f"Up to {folded} evaluation passes a run were like those before them and not run "
-            "again (--no-folding runs them)."
+            f"Up to {folded} evaluation passes per run repeat earlier ones and were not executed "
+            "(--no-folding executes them)."
         )
     return " ".join(remarks_)
 

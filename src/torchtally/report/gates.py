@@ -6,9 +6,9 @@ from rich.text import Text
 
 from torchtally.gates import Finding
 from torchtally.report.document import Document
-from torchtally.report.grid import table_lines, wrapped
+from torchtally.report.grid import table_lines, wrap
 from torchtally.report.report import Look, Report
-from torchtally.report.terminal import joined
+from torchtally.report.terminal import join
 from torchtally.units import format_number
 
 
@@ -16,7 +16,7 @@ def findings_text(
     findings: Sequence[Finding], *, width: int = 80, is_coloured: bool = False
 ) -> str:
     """Each limit, and whether it holds; those that do not hold last, each with its lines."""
-    return joined(list(_lines(findings, width)), is_coloured)
+    return join(list(_lines(findings, width)), is_coloured)
 
 
 def findings_report(findings: Sequence[Finding]) -> Report:
@@ -61,7 +61,7 @@ def _lines(findings: Iterable[Finding], width: int) -> Iterator[Text]:
     shown: set[int] = set()
     for finding in ordered:
         style = "green" if finding.holds else "bold red"
-        for number, line in enumerate(wrapped(sentence(finding), width)):
+        for number, line in enumerate(wrap(sentence(finding), width)):
             yield Text(line if number else line.strip(), style=style)
     for finding in ordered:
         table = finding.evidence

@@ -50,7 +50,7 @@ def generation_sentences(figures: GenerationFigures) -> Iterator[str]:
     if figures.drafts:
         yield (
             f"{figures.drafts} passes of a smaller model draft; how many of its tokens are "
-            "accepted depends on values, so tokens/s is unknown."
+            "accepted depends on values, so tokens/s are unknown."
         )
     if figures.is_timed and figures.kernel_share < 1 - MUCH_IDLE:
         idle = format_fraction(1 - figures.kernel_share)
@@ -84,7 +84,7 @@ def decoding_text(figures: GenerationFigures) -> str:
 
 def cache_text(figures: GenerationFigures) -> str:
     if not figures.generation.has_cache:
-        return "No KV cache: every pass computes all tokens before it again."
+        return "No KV cache: every pass recomputes all earlier tokens."
     grown = figures.cache_bytes_per_token
     growth = f", {format_bytes(round(grown))} more each pass" if grown > 0 else ", of fixed size"
     return f"KV cache at the end {format_bytes(figures.cache_bytes)}{growth}."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchtally.errors import UsageError, did_you_mean
 from torchtally.report.document import table_part
-from torchtally.report.grid import INDENT, wrapped
+from torchtally.report.grid import INDENT, wrap
 from torchtally.report.report import Look, Report
 from torchtally.table import Column, Table
 from torchtally.units import Unit
@@ -70,7 +70,7 @@ def _glossary_text(table: Table, look: Look) -> str:
     """Paragraphs, which a table would cut."""
     lines = []
     for term, meaning in table.rows:
-        first, *rest = wrapped(f"{term}: {meaning}.", look.width - len(INDENT))
+        first, *rest = wrap(f"{term}: {meaning}.", look.width - len(INDENT))
         lines += [first.removeprefix(INDENT), *rest]
     return "".join(f"{line}\n" for line in lines)
 

@@ -194,14 +194,14 @@ def totals_text(table: Table, order: Sequence[int]) -> list[str]:
 
 
 def _remarks(table: Table, hidden: Sequence[str], width: int) -> Iterator[Text]:
-    for line in wrapped(remarks(table), width):
+    for line in wrap(remarks(table), width):
         yield Text(line, style="dim")
     if hidden:
         text = f"Hidden columns (use --columns or a wider terminal): {', '.join(hidden)}"
-        yield from (Text(line, style="dim") for line in wrapped(text, width))
+        yield from (Text(line, style="dim") for line in wrap(text, width))
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap(text: str, width: int) -> list[str]:
     """Prose on lines of at most `width` columns, indented; no lines for no text."""
     return textwrap.wrap(
         printable(text), max(width, 20), initial_indent=INDENT, subsequent_indent=INDENT

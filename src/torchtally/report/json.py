@@ -260,10 +260,10 @@ def _timing(ledger: Ledger, key: Callable[[Entry], Key]) -> Timing[Key]:
     }
 
 
-def _range(found: TimeRange | None) -> Document:
-    if found is None:
+def _range(time_range: TimeRange | None) -> Document:
+    if time_range is None:
         return {"low_s": None, "high_s": None, "basis": None}
-    return pick(found, "low_s", "high_s", "basis")
+    return pick(time_range, "low_s", "high_s", "basis")
 
 
 def _time(ledger: Ledger) -> Document | None:
@@ -290,8 +290,8 @@ def _time(ledger: Ledger) -> Document | None:
     }
 
 
-def _slow_host(found: HostTime | None) -> Document | None:
-    return None if found is None else pick(found, "host", "issue_s", "step_s", "idle_share")
+def _slow_host(host_time: HostTime | None) -> Document | None:
+    return None if host_time is None else pick(host_time, "host", "issue_s", "step_s", "idle_share")
 
 
 def _calibration(ledger: Ledger) -> Document | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from torchtally.report.document import Document, gaps_document, pick, picks
-from torchtally.report.filters import RowFilter, filtered
+from torchtally.report.filters import RowFilter, filter_rows
 from torchtally.report.report import Look, Report
 from torchtally.report.text import model_sentences, model_text
 from torchtally.views.model_summary import DEPTH, ModelSummary, ModuleNode
@@ -24,7 +24,7 @@ def model_report(
 
     `filters` leave rows of the tree out. Raises UsageError for a column that it does not have.
     """
-    table = filtered(summary.table(depth), filters)
+    table = filter_rows(summary.table(depth), filters)
     table = table.only(columns) if columns else table
 
     def text(look: Look) -> str:

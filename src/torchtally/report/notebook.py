@@ -8,7 +8,7 @@ so every colour here is made from that one. Where a style is taken away (GitHub)
 from collections.abc import Iterator, Sequence
 
 from torchtally.report.document import in_words
-from torchtally.report.page import BARS, Html, element, grid_html, joined, plot_html, preformatted
+from torchtally.report.page import BARS, Html, element, grid_html, join, plot_html, preformatted
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 
@@ -79,7 +79,7 @@ def report_html(report: Report) -> Html:
         *([element("p", title, class_="title")] if title else []),
         *(element("p", fact) for fact in report.facts),
         *(_folded(plot.title, [plot_html(plot)]) for plot in report.plots),
-        joined(_tables(tables)),
+        join(_tables(tables)),
         *preformatted_text(report),
         *_remarks(report.remarks),
         class_="tally",
@@ -91,7 +91,7 @@ def _tables(tables: Sequence[Table]) -> Iterator[Html]:
     letters = 0
     for number, table in enumerate(tables):
         count = MOST_ROWS if letters < MOST_LETTERS else 0
-        part = joined(grid_html(table.top(count), bars=bar_column(table)))
+        part = join(grid_html(table.top(count), bars=bar_column(table)))
         letters += len(part)
         yield _folded(in_words(table.title), [part], is_open=number < OPEN_TABLES)
 

@@ -7,7 +7,7 @@ from functools import partial
 from torchtally.chips import Chip, known_chips
 from torchtally.number_formats import Conversion, FloatLayout, NumberFormat
 from torchtally.report.document import Document
-from torchtally.report.grid import INDENT, wrapped
+from torchtally.report.grid import INDENT, wrap
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
 from torchtally.table import Table
@@ -67,7 +67,7 @@ def _paragraphs(table: Table, width: int) -> str:
     for name, use, chips, note in table.rows:
         remark = f"; {note}" if note else ""
         text = f"{name}: {use}{remark}. Chips: {chips or 'none of the table'}."
-        first, *rest = wrapped(text, width - len(INDENT))
+        first, *rest = wrap(text, width - len(INDENT))
         lines += [first, *(f"{INDENT}{line}" for line in rest)]
     return "".join(f"{line}\n" for line in lines)
 

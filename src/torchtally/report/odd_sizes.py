@@ -15,7 +15,7 @@ def odd_size_sentences(sizes: Sequence[OddSize], step_s: float, root: str) -> It
         line = odd.line
         place = "" if line is None else f" ({short_path(line.file, root)}:{line.line})"
         yield (
-            f"Rows of {odd.size} elements{place} begin off 16 bytes, which slows tensor cores: "
-            f"{odd.next_size} would save {format_seconds(odd.saved_s)}, "
+            f"Rows of {odd.size} elements{place} are not aligned to 16 bytes, which slows tensor "
+            f"cores: {odd.next_size} would save {format_seconds(odd.saved_s)}, "
             f"{format_fraction(odd.saved_s / step_s)} of the step."
         )

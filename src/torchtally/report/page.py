@@ -24,7 +24,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 class Html(str):
-    """Text that is markup already. Only `element` and `joined` make it."""
+    """Text that is markup already. Only `element` and `join` make it."""
 
     __slots__ = ()
 
@@ -40,14 +40,14 @@ def element(name: str, /, *children: str, **attributes: str | float) -> Html:
     )
     if name in VOID:
         return Html(f"<{name}{written}>")
-    return Html(f"<{name}{written}>{joined(children)}</{name}>")
+    return Html(f"<{name}{written}>{join(children)}</{name}>")
 
 
 VOID = frozenset({"meta"})
 """Elements without an end."""
 
 
-def joined(children: Iterable[str]) -> Html:
+def join(children: Iterable[str]) -> Html:
     """One behind the other, each escaped unless it is markup."""
     return Html("".join(child if isinstance(child, Html) else _safe(child) for child in children))
 

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from torchtally.progress import printable
 from torchtally.report.braille import Place, braille
-from torchtally.report.grid import IN_COLUMNS, INDENT, wrapped
+from torchtally.report.grid import IN_COLUMNS, INDENT, wrap
 from torchtally.report.plain import cut_left, cut_right
-from torchtally.report.terminal import joined
+from torchtally.report.terminal import join
 from torchtally.units import Unit, format_flop_per_s, format_flops, format_fraction
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot, Scale
 
@@ -42,8 +42,8 @@ def plot_text(
     graph, limits = _graph(plot, width, max(LEAST_ROWS, room), is_ascii)
     if limits:
         graph, limits = _graph(plot, width, max(LEAST_ROWS, room - len(limits)), is_ascii)
-    more = [Text(line, style="dim") for limit in limits for line in wrapped(limit, width)]
-    return joined([_title(plot, width), *graph, *more, *below], is_coloured)
+    more = [Text(line, style="dim") for limit in limits for line in wrap(limit, width)]
+    return join([_title(plot, width), *graph, *more, *below], is_coloured)
 
 
 def value_text(value: float, scale: Scale) -> str:
@@ -246,7 +246,7 @@ def _key(plot: Plot, width: int) -> Iterator[Text]:
     """What the letters of marks without a legend stand for."""
     symbols = {mark.series: mark.symbol for mark in plot.marks if mark.symbol}
     names = (f"{symbols[symbol]} {plot.series[symbol]}" for symbol in sorted(symbols))
-    for line in wrapped(", ".join(names), width):
+    for line in wrap(", ".join(names), width):
         yield Text(line)
 
 
@@ -255,5 +255,5 @@ def _remarks(plot: Plot, width: int) -> Iterator[Text]:
     text = " ".join(
         remark for remark in (f"Not drawn: {shares}." if shares else "", plot.note) if remark
     )
-    for line in wrapped(text, width):
+    for line in wrap(text, width):
         yield Text(line, style="dim")

@@ -8,7 +8,7 @@ from rich.text import Text
 from torchtally.ledger import Line, PlaceholderKey, RunningAccount, SoFar
 from torchtally.report.grid import layout_of
 from torchtally.report.plain import cut_left, cut_right
-from torchtally.report.terminal import joined
+from torchtally.report.terminal import join
 from torchtally.table import Column, Table
 from torchtally.trace import Use
 from torchtally.units import Unit, format_bytes, format_flops, format_fraction, format_seconds
@@ -60,7 +60,7 @@ class RunDisplay:
         self.refresh()
         self._sample()
         lines = [Text(cut_right(headline, width), style="bold"), *self._body(width)]
-        texts = joined(lines[: max(rows - 1, 1)], self.is_coloured).splitlines()
+        texts = join(lines[: max(rows - 1, 1)], self.is_coloured).splitlines()
         return (
             [text.encode("ascii", "replace").decode() for text in texts] if self.is_ascii else texts
         )

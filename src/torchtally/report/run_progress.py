@@ -14,11 +14,10 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
-from torchtally.progress import StatusLine, TextStream
+from torchtally.progress import INTERVAL_S, StatusLine, TextStream
 from torchtally.report.run_display import RunDisplay
 from torchtally.units import format_bytes, format_seconds
 
-INTERVAL_S = 0.2
 MOST_TAIL = 10_000
 """Characters of a line that has not ended; a terminal's is much shorter."""
 HARMLESS = re.compile(r"\x1b\[[0-9;]*[mK]")

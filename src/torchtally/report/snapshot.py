@@ -64,9 +64,9 @@ def facts(ledger: Ledger) -> Iterator[str]:
     )
     if held := earlier_bytes(ledger):
         yield (
-            f"{format_bytes(held)} were held before the history began: of those no line is known, "
-            "and rests of blocks are left out. Call torch.cuda.memory._record_memory_history() "
-            "first, with a larger max_entries where it is full."
+            f"{format_bytes(held)} were held before the history began: their lines are unknown, "
+            "and block remainders are left out. Call torch.cuda.memory._record_memory_history() "
+            "first, with a larger max_entries if it is full."
         )
         return
     modelled = replay(trace, device=memory.device)
@@ -74,9 +74,9 @@ def facts(ledger: Ledger) -> Iterator[str]:
         yield "The same requests give the same segments in our model of the allocator, to the byte."
     else:
         yield (
-            f"Our model of the allocator reserves {format_bytes(modelled.peak_reserved_bytes)} for "
-            "the same requests: streams that wait for each other, or a cache that was emptied, are "
-            "not in a history."
+            f"Our model of the allocator reserves {format_bytes(modelled.peak_reserved_bytes)} "
+            "for the same requests: a history has neither streams that wait for each other nor "
+            "emptied caches."
         )
 
 

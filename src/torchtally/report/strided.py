@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from torchtally.report.document import Document, in_words, pick
-from torchtally.report.grid import INDENT, wrapped
+from torchtally.report.grid import INDENT, wrap
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
 from torchtally.strided import EvaluatedExpression, StridedTensor, storage_name
@@ -68,14 +68,14 @@ def _steps(evaluation: EvaluatedExpression, look: Look) -> str:
             f"{parenthesised(tensor.strides)}, offset {tensor.offset}, "
             f"{'' if tensor.is_contiguous else 'not '}contiguous, {format_bytes(tensor.bytes)}"
         )
-        lines += wrapped(step.code, look.width)
-        lines += [f"{INDENT}{line}" for line in wrapped(layout, look.width - len(INDENT))]
-    lines += wrapped(in_words(table.note), look.width)
+        lines += wrap(step.code, look.width)
+        lines += [f"{INDENT}{line}" for line in wrap(layout, look.width - len(INDENT))]
+    lines += wrap(in_words(table.note), look.width)
     return "".join(f"{line}\n" for line in lines)
 
 
 def _fact(text: str, look: Look) -> list[str]:
-    first, *rest = wrapped(text, look.width)
+    first, *rest = wrap(text, look.width)
     return [first.removeprefix(INDENT), *rest]
 
 
@@ -118,7 +118,7 @@ def _elements(drawn: StoragePicture, width: int) -> Iterator[str]:
     labels = [_label(number, drawn.shape) for number in range(len(rows))]
     for label, row in zip(labels, rows, strict=True):
         places = " ".join(f"{place:>{cell}}" for place in row)
-        first, *rest = wrapped(f"{label:<{len(labels[-1])}} {places}", width)
+        first, *rest = wrap(f"{label:<{len(labels[-1])}} {places}", width)
         yield first
         yield from (f"{INDENT}{line}" for line in rest)
 

@@ -12,7 +12,7 @@ from torchtally.report.grid import INDENT, table_lines
 from torchtally.table import Table
 
 
-def joined(lines: Sequence[Text], is_coloured: bool) -> str:
+def join(lines: Sequence[Text], is_coloured: bool) -> str:
     """One text, each line with its end; in colour on a terminal."""
     if not is_coloured:
         return "".join(line.plain + "\n" for line in lines)
@@ -27,7 +27,7 @@ def joined(lines: Sequence[Text], is_coloured: bool) -> str:
 
 def table_text(table: Table, *, width: int = 80, is_coloured: bool = False) -> str:
     """A table with its totals."""
-    return joined(table_lines(table, width), is_coloured)
+    return join(table_lines(table, width), is_coloured)
 
 
 def prose(text: str, width: int) -> str:

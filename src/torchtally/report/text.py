@@ -13,10 +13,10 @@ from torchtally.ledger import Uncounted, Untimed
 from torchtally.progress import printable
 from torchtally.report.effects import sections
 from torchtally.report.generation import generation_sentences, generation_verdict
-from torchtally.report.grid import INDENT, table_lines, wrapped
+from torchtally.report.grid import INDENT, table_lines, wrap
 from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.plain import LIMIT, cut_left, cut_right
-from torchtally.report.terminal import joined
+from torchtally.report.terminal import join
 from torchtally.steps import Period
 from torchtally.table import Table
 from torchtally.trace import HostState, Placeholder, Use, World
@@ -50,14 +50,14 @@ def summary_text(
     summary: Summary, *, file: str = "", width: int = 80, is_coloured: bool = False
 ) -> str:
     """The one-page report. `file` is the trace's, for the commands it suggests."""
-    return joined(list(summary_lines(summary, file, width)), is_coloured)
+    return join(list(summary_lines(summary, file, width)), is_coloured)
 
 
 def model_text(
     summary: ModelSummary, table: Table, *, width: int = 80, is_coloured: bool = False
 ) -> str:
     """What a model costs: does it fit, how long does a step take, and the tree of its modules."""
-    return joined(list(_model_lines(summary, table, width)), is_coloured)
+    return join(list(_model_lines(summary, table, width)), is_coloured)
 
 
 def _model_lines(summary: ModelSummary, table: Table, width: int) -> Iterator[Text]:
@@ -162,12 +162,12 @@ def _tables(summary: Summary, width: int) -> Iterator[Text]:
 
 
 def _prose(text: str, width: int, style: str = "") -> Iterator[Text]:
-    for number, line in enumerate(wrapped(text, width)):
+    for number, line in enumerate(wrap(text, width)):
         yield Text(line if number else line.strip(), style=style)
 
 
 STYLES = {"fits": "bold green", "close": "bold yellow", "does not fit": "bold red"}
-CLOSE_MEANS = "Whether it fits is within the error of such predictions."
+CLOSE_MEANS = "Too close to call: the difference is within the error of such predictions."
 
 
 def verdict(outcome: Verdict) -> str:
@@ -202,7 +202,7 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
         )
     else:
         text = "The script did not get that far."
-    yield from map(Text, wrapped(text, width))
+    yield from map(Text, wrap(text, width))
 
 
 def _besides(outcome: Verdict) -> str:
@@ -221,7 +221,7 @@ def _besides(outcome: Verdict) -> str:
         trials = format_bytes(outcome.trial_bytes)
         text += (
             f". torch.backends.cudnn.benchmark is set: trials of algorithms take up to {trials} "
-            "of what is free, and give it back"
+            "of free memory, and release it"
         )
     return f"{text}.{' ' + CLOSE_MEANS if outcome.claim == 'close' else ''}"
 
@@ -237,7 +237,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     text = f"{what}: {format_seconds(step_time.step_s)} {_trust(step_time)}"
     yield from _prose(f"{text}: {shares}" if shares else text, width)
     if step_time.network is not None and summary.world.size > 1:
-        yield from map(Text, wrapped(_network(step_time, summary.world), width))
+        yield from map(Text, wrap(_network(step_time, summary.world), width))
     figures: tuple[str, ...] = (
         _mfu(step_time.utilisation, step_time.split, is_of_many=summary.world.size > 1),
         _throughput(step_time.throughput, summary.own_root),
@@ -247,7 +247,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     generation = summary.generation
     if generation is not None and not generation.is_trained_on:
         figures = tuple(generation_sentences(generation))
-    yield from map(Text, wrapped(" ".join(figure for figure in figures if figure), width))
+    yield from map(Text, wrap(" ".join(figure for figure in figures if figure), width))
     for sentence in odd_size_sentences(summary.odd_sizes, step_time.step_s, summary.own_root):
         yield from _prose(sentence, width)
 
@@ -284,12 +284,13 @@ def _name(period: Period) -> str:
 
 def _trust(step_time: StepTime) -> str:
     """What the time rests on, and the times that nine of ten such predictions stood for."""
-    found = step_time.range
-    if found is None or found.basis == "measured":
+    likely_range = step_time.range
+    if likely_range is None or likely_range.basis == "measured":
         return "measured"
-    within = f"({roughly(found.low_s)} to {roughly(found.high_s)} in nine of ten)"
+    within = f"({roughly(likely_range.low_s)} to {roughly(likely_range.high_s)} in nine of ten)"
     if step_time.calibration is None:
-        return f"{within}, by {'published rates' if found.basis == 'fitted' else found.basis}"
+        basis = "published rates" if likely_range.basis == "fitted" else likely_range.basis
+        return f"{within}, by {basis}"
     share = format_fraction(step_time.calibrated_share)
     return (
         f"{within}, calibrated (measured on {step_time.calibration.device[:80]}, "
@@ -334,7 +335,7 @@ def _throughput(throughput: Throughput | None, root: str) -> str:
 
 def _of_ranks(throughput: Throughput) -> str:
     ranks = throughput.data_parallel_ranks
-    return "" if ranks is None else f" in all, of {ranks} ranks with batches of their own"
+    return "" if ranks is None else f" in total, over {ranks} ranks with their own batches"
 
 
 def _source(batch: Batch, root: str) -> str:
@@ -381,7 +382,7 @@ def _operators(missing: Sequence[Untimed | Uncounted], width: int) -> Iterator[T
     for operator in missing[:MOST_LISTED]:
         name = cut_left(operator.op, NAME_WIDTH)
         text = f"{name} x {operator.count} ({operator.reason[:200]})"
-        yield from map(Text, wrapped(text, width))
+        yield from map(Text, wrap(text, width))
     yield from _more(len(missing))
 
 
@@ -436,7 +437,7 @@ def _heading(summary: Summary, width: int) -> Iterator[Text]:
     if summary.period.generation is not None and summary.run.was_stopped:
         yield Text(f"{INDENT}The script was stopped there; without --tokens it runs to its end.")
     if summary.run.steps:
-        yield from map(Text, wrapped(_run(summary), width))
+        yield from map(Text, wrap(_run(summary), width))
     if summary.host_state is not None:
         yield from _prose(_on_host(summary.host_state), width, "yellow")
 
@@ -455,7 +456,7 @@ def _run(summary: Summary) -> str:
         text += f" This step is {_share(run.reported)}."
     # Less than that is the beginning of a step at which the script was stopped.
     if run.evaluation.flops or (run.evaluation.seconds or 0.0) >= 0.001:
-        text += f" Evaluation, in no step, is {_share(run.evaluation)}."
+        text += f" Evaluation, outside of all steps, is {_share(run.evaluation)}."
     if run.was_stopped:
         text += " The script was stopped there; --steps all runs it to its end."
     return text
@@ -463,9 +464,9 @@ def _run(summary: Summary) -> str:
 
 def _on_host(state: HostState) -> str:
     return (
-        f"The optimizer works on the host, on {format_count(state.elements)} parameters: "
-        f"{format_bytes(state.bytes)} there with gradients and state. Its time is not predicted, "
-        "and in no step."
+        f"The optimizer runs on the host, on {format_count(state.elements)} parameters: "
+        f"{format_bytes(state.bytes)} there with gradients and state. Its time is not predicted "
+        "and not part of any step."
     )
 
 
@@ -523,7 +524,7 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
             placeholder.frame.text[:200] if placeholder.frame else "",
         )
         text = f"{place}  {source}  ({_given(placeholder)}, {_times(placeholder.count)})"
-        yield from map(Text, wrapped(text, width))
+        yield from map(Text, wrap(text, width))
     yield from _more(len(placeholders))
 
 
@@ -541,7 +542,7 @@ def _notes(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose("Differences from a real GPU:", width)
     for note in summary.notes[:MOST_LISTED]:
         times = f" ({_times(note.count)})" if note.count > 1 else ""
-        yield from map(Text, wrapped(f"{note.text[:400]}{times}", width))
+        yield from map(Text, wrap(f"{note.text[:400]}{times}", width))
     yield from _more(len(summary.notes))
 
 
@@ -549,7 +550,7 @@ def _effects(summary: Summary, width: int) -> Iterator[Text]:
     for sentence, lines in sections(summary.surroundings, summary.own_root):
         yield from _prose(sentence, width)
         for line in lines:
-            yield from map(Text, wrapped(printable(line), width))
+            yield from map(Text, wrap(printable(line), width))
 
 
 def _times(count: int) -> str:

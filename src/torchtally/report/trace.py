@@ -29,7 +29,7 @@ def sentences(trace: Trace) -> tuple[str, ...]:
         f"Placeholders for values that virtual tensors do not have: {len(trace.placeholders)}."
         if trace.placeholders
         else "",
-        "torchtally.account(trace) says what it costs, trace.save(path) keeps it.",
+        "torchtally.account(trace) computes its cost, trace.save(path) keeps it.",
     )
 
 

@@ -13,8 +13,8 @@ from torchtally.units import FORMATS, Unit, format_fraction
 GAP = "  "
 INDENT = "  "
 SHARDED_NOTE = """\
-  Of a rank with whole weights: with fsdp it holds 1/{ranks} of parameters,
-  gradients and optimizer state, and one block whole. Communication between ranks
+  For a rank with whole weights: with fsdp it holds 1/{ranks} of parameters,
+  gradients and optimizer state, and one whole block. Communication between ranks
   is left out.
 """
 REPLICATED_NOTE = "  Communication between ranks is left out.\n"

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Protocol
 
 from torchtally.report.document import Document, identifier, pick
-from torchtally.report.grid import wrapped
+from torchtally.report.grid import wrap
 from torchtally.units import format_bytes, format_count, format_fraction, format_seconds
 from torchtally.watch.expectation import ExpectedStep
 from torchtally.watch.watcher import Happening, SourceRecord, Watcher, WatchEvent, memory_of
@@ -49,7 +49,7 @@ def event_text(event: WatchEvent) -> str:
         case Happening.PARTED:
             return f"warning: {parted_sentence(event)}"
         case Happening.AGREED:
-            return f"{step_name(event)}: again as predicted, {beside(event)}"
+            return f"{step_name(event)}: back to the prediction, {beside(event)}"
         case Happening.LATE:
             waited_s, usual_s = event.waited_s or 0.0, event.usual_s or 0.0
             return (
@@ -129,7 +129,7 @@ def summary_text(watcher: Watcher, width: int) -> str:
     lines = []
     for record in watcher.records.values():
         lines.append(f"{record.source}: {steps_seen(record)}")
-        lines += [line for sentence in sentences(record) for line in wrapped(sentence, width)]
+        lines += [line for sentence in sentences(record) for line in wrap(sentence, width)]
     return "\n".join(lines or ["No step was seen."]) + "\n"
 
 
@@ -158,7 +158,7 @@ def sentences(record: SourceRecord) -> Iterator[str]:
             f"{format_fraction(expected.mfu)}"
         )
     if record.logged_mfu:
-        parts.append(f"{format_fraction(median(record.logged_mfu))} as the training counts")
+        parts.append(f"{format_fraction(median(record.logged_mfu))} as the training reports")
     if parts:
         yield f"MFU {'; '.join(parts)}."
     measured, predicted = memory_of(record)
@@ -169,7 +169,7 @@ def sentences(record: SourceRecord) -> Iterator[str]:
             text += f"; predicted {format_bytes(predicted)} ({parted_text(record.memory_parted)})"
         yield f"{text}."
     if record.slow or record.late:
-        yield f"Slow steps: {record.slow}. Times that a step was late: {record.late}."
+        yield f"Slow steps: {record.slow}. Late steps: {record.late}."
 
 
 def steps_seen(record: SourceRecord) -> str:

@@ -33,7 +33,7 @@ HOST = Chip(
 """What calls are made on, where a CPU ran them and was not measured by `tally bench`."""
 
 
-def explained(
+def explain(
     path: str,
     gpu: str | None = None,
     execution: str | None = None,
@@ -57,8 +57,9 @@ def check_ranks(files: Sequence[str], traces: Sequence[Trace]) -> None:
     for path, world in zip(files[1:], others, strict=True):
         if world.size != first.size:
             raise UsageError(
-                f"{files[0]} is of {first.size} ranks, {path} of {world.size}: "
-                f"not of one run.\n{ALONE}"
+                f"{files[0]} is from a run of {first.size} ranks, {path} from one of "
+                f"{world.size}: not the same run.\n"
+                f"{ALONE}"
             )
         if world.rank in seen:
             raise UsageError(
@@ -104,15 +105,17 @@ def chip_of(profile: Profile, gpu: str | None) -> Chip:
     name = names.pop() if len(names) == 1 else ""
     known = find_chip(name) if name else None
     if known is None:
-        said = f"its GPU is {name!r}, which is not in the table" if name else "it names no GPU"
+        reason = (
+            f"its GPU is {name!r}, which is not in the table" if name else "it does not name a GPU"
+        )
         raise UsageError(
-            f"{profile.file}: {said}.\n"
-            "Say what it ran on: --gpu NAME (`tally gpus` lists the names)."
+            f"{profile.file}: {reason}.\n"
+            "Name the GPU it ran on: --gpu NAME (`tally gpus` lists the names)."
         )
     return known
 
 
-def simulated(command: str, gpu: str) -> Trace:
+def simulate(command: str, gpu: str) -> Trace:
     """The trace of a script as `tally run` simulates it, in a process of its own.
 
     Raises ScriptError where the script fails, UsageError for a command that cannot be split.
@@ -122,7 +125,7 @@ def simulated(command: str, gpu: str) -> Trace:
     except ValueError as error:
         raise UsageError(f"--script {command!r}: {error}.") from None
     if not words:
-        raise UsageError("--script: which one? Give it with its arguments, in quotes.")
+        raise UsageError("--script is empty: give a script with its arguments, in quotes.")
     with tempfile.TemporaryDirectory(prefix="torchtally-") as folder:
         path = os.path.join(folder, "run.tally")
         told = [
@@ -141,6 +144,6 @@ def simulated(command: str, gpu: str) -> Trace:
         if done.returncode or not os.path.exists(path):
             raise ScriptError(
                 f"{command}: the simulated run failed (exit code {done.returncode}).\n"
-                f"See it by itself: tally run --gpu {gpu} {command}"
+                f"To see why, run it alone: tally run --gpu {gpu} {command}"
             )
         return Trace.load(path)

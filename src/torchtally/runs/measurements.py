@@ -46,7 +46,7 @@ class Measurements:
         child = self._run(request, is_shown=request.gpu is None)
         measurement = child.answer(Measurement)
         if measurement is None:
-            message = f"its process ended with {child.how}, without an answer"
+            message = f"its process ended with {child.how}, without a result"
             return failed_measurement("killed", message, child.output)
         return replace(measurement, output=child.output)
 

@@ -66,7 +66,7 @@ def record(
         yield step_done
     if counted < needed or not written:
         raise UsageError(
-            f"record: the loop told of {counted} steps, and {needed} are needed ({wait} to wait, "
-            f"{warmup} to warm up, {active} recorded).\nCall the function that `with` gives after "
-            "each step, or ask for fewer steps."
+            f"record: the loop reported {counted} steps, but {needed} are needed ({wait} to "
+            f"wait, {warmup} to warm up, {active} recorded).\n"
+            "Call the function that `with` returns after each step, or ask for fewer steps."
         )

@@ -48,7 +48,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The steps of a run. `trace` has its evaluation told apart, or its prefill and decode."""
+    """The steps of a run. `trace` has its evaluation separated, or its prefill and decode."""
 
     trace: Trace
     steps: tuple[TrainingStep, ...]

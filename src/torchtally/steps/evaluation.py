@@ -1,4 +1,4 @@
-"""Evaluation told apart from training: forward work that no backward pass follows.
+"""Evaluation distinguished from training: forward work that no backward pass follows.
 
 An operator of the forward pass is *trained* when a backward pass runs its autograd node or reads
 what it wrote, directly or through other operators. What reads the values of training (a metric of
@@ -27,7 +27,7 @@ def with_evaluation(trace: Trace, flow: Flow) -> Trace:
     """The trace with `Phase.EVALUATION` for evaluation between training steps.
 
     Also for what follows the last step of a script that ran to its end. A step without a backward
-    pass, or a run without a completed step, has nothing that evaluation could be told apart from.
+    pass, or a run without a completed step, has nothing to distinguish evaluation from.
     """
     if not trace.step_ends:
         return trace

@@ -1,4 +1,4 @@
-"""Generation of tokens told apart in a run that trains nothing: prefill, decode, the KV cache.
+"""Generation of tokens separated in a run that trains nothing: prefill, decode, the KV cache.
 
 A pass (`passes.py`) *decodes* when the ids that it looks up come from what an earlier pass
 computed, and it goes on with that: it reads what the pass before left for it (a KV cache, a
@@ -78,7 +78,7 @@ class TokenGeneration:
 
 
 def with_generations(flow: Flow) -> tuple[Trace, tuple[TokenGeneration, ...]]:
-    """The trace with its phases and its cache told apart, and its generations.
+    """The trace with its phases and its cache separated, and its generations.
 
     The trace as it is, and none, of a run that trains (`rollouts.py`), or whose passes do not
     decode.

@@ -19,7 +19,7 @@ FORMAT: Literal["torchtally sweep"] = "torchtally sweep"
 VERSION: Literal[1] = 1
 LONGEST_NAME = 100
 """Characters of a run's folder; file systems end at 255 bytes."""
-MOST_BYTES = 64_000_000
+MOST_DEFINITION_BYTES = 64_000_000
 """Of a sweep's own file: some hundred thousand runs."""
 MOST_DIFFERENCES = 8
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.+-]+")
@@ -101,7 +101,7 @@ def define(
 
 def load_definition(path: Path) -> Definition:
     """A sweep's file. Raises UsageError for anything else."""
-    return read_definition(read_text(path, "a sweep", MOST_BYTES), str(path))
+    return read_definition(read_text(path, "a sweep", MOST_DEFINITION_BYTES), str(path))
 
 
 def read_definition(text: str, place: str) -> Definition:
@@ -110,7 +110,7 @@ def read_definition(text: str, place: str) -> Definition:
         document = msgspec.json.decode(text, type=_Document)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{place}: is no sweep of format version {VERSION}, or damaged ({error}). Move it "
+            f"{place}: is not a sweep of format version {VERSION}, or damaged ({error}). Move it "
             "away, use another --out, or the torchtally that wrote it."
         ) from error
     points = tuple(

@@ -120,7 +120,7 @@ def _check(
         ]
         if others:
             raise UsageError(
-                f"{path}: is not empty and holds no sweep ({min(others)}). Use another --out."
+                f"{path}: is not empty and contains no sweep ({min(others)}). Use another --out."
             )
         return
     if not resumes:

@@ -118,13 +118,13 @@ class MedianRule:
             name: result.validation if by_validation else result.training
             for name, result in results.items()
         }
-        found = [
+        names = [
             name for name, run in going.items() if name not in self.worse
             and is_above_median(losses[name], [losses[n] for n in losses if n != name])
             and losses[name][-1][0] < run.steps
         ]  # fmt: skip
-        self.worse |= {*found}
-        return found
+        self.worse |= {*names}
+        return names
 
 
 def job(folder: SweepFolder, point: SweepPoint) -> Job:
@@ -146,11 +146,12 @@ def opening(
 ) -> str:
     """What is about to be done."""
     runs, left = len(folder.definition.points), len(waiting)
-    kept = f"{runs - left} of {runs} are there, " if left < runs else ""
-    text = f"{kept}{left} run{'s' * (left != 1)} to make, {where}, in {folder.path}"
+    kept = f"{runs - left} of {runs} are done, " if left < runs else ""
+    text = f"{kept}{left} run{'s' * (left != 1)} to go, {where}, in {folder.path}"
     if config.task == "language" and config.data.text and left > 1:
         text += (
-            "\nevery run turns data.text into tokens anew; `tally data prepare` does it once, for "
+            "\n"
+            "every run tokenizes data.text itself; `tally data prepare` does it once, for "
             "data.train"
         )
     return text

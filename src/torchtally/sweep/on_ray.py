@@ -15,9 +15,9 @@ from typing import Any
 
 from torchtally.errors import UsageError, needed_package
 from torchtally.runs.processes import Exit, Job, Processes
+from torchtally.sweep.conduct import SAVING_S
 
 POLL_S = 0.2
-SAVING_S = 300.0
 """For a run that was asked to save and end."""
 
 
@@ -48,7 +48,7 @@ class RayTasks:
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray has errors of its own
             raise UsageError(
-                f"Ray did not start ({error}). Is RAY_ADDRESS that of a cluster that runs?"
+                f"Ray did not start ({error}). Does RAY_ADDRESS point to a running cluster?"
             ) from error
         gpus = ray.cluster_resources().get("GPU", 0)
         has_gpu = gpus > 0 if self._wants_gpu is None else self._wants_gpu

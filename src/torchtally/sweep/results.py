@@ -85,7 +85,9 @@ def ending(exited: Exit, output: Path, *, is_stopping: bool, is_worse: bool = Fa
         status = Status.WORSE
     if exited.code < 0 and status is Status.FAILED:
         output_text = f"{output_text}\nKilled by signal {-exited.code}." + (
-            " The OOM killer does that when host memory runs out." if exited.code == -9 else ""
+            " The OOM killer does that when the host runs out of memory."
+            if exited.code == -9
+            else ""
         )
     message = "" if status in (Status.ENDED, Status.STOPPED, Status.WORSE) else output_text.strip()
     wall_s = round(exited.wall_s, 3)

@@ -96,9 +96,9 @@ class Meetings:
 
     def of(self, run: RankRun) -> dict[int, Meeting]:
         """By place of the rank's operators; none of what it does with ranks that are not timed."""
-        found: dict[int, Meeting] = {}
+        meetings: dict[int, Meeting] = {}
         if len(self.ranks) == 1:
-            return found
+            return meetings
         counts: Counter[Key] = Counter()
         for place, op in enumerate(run.ops):
             who = self._who(run.calls[op.call], run)
@@ -109,8 +109,8 @@ class Meetings:
             counts[key] += 1
             if len(common) > 1:
                 numbered = (*key, counts[key])
-                found[place] = self._meetings.setdefault(numbered, Meeting(common))
-        return found
+                meetings[place] = self._meetings.setdefault(numbered, Meeting(common))
+        return meetings
 
     def _who(self, call: Call, run: RankRun) -> tuple[Key, frozenset[int]] | None:
         """(what is the same for all that take part, their ranks in the world)."""

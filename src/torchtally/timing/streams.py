@@ -46,10 +46,10 @@ class DeviceStreams:
         self._streams: dict[int, StreamQueue] = {}
 
     def stream(self, number: int) -> StreamQueue:
-        found = self._streams.get(number)
-        if found is None:
-            found = self._streams[number] = StreamQueue()
-        return found
+        queue = self._streams.get(number)
+        if queue is None:
+            queue = self._streams[number] = StreamQueue()
+        return queue
 
     @property
     def device_s(self) -> float:

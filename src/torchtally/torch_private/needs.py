@@ -8,7 +8,7 @@ import torch
 import torch.distributed
 
 from torchtally.errors import UnsupportedError
-from torchtally.torch_private.releases import tested
+from torchtally.torch_private.releases import tested_versions
 
 MODULES = (
     "torch._library.custom_ops", "torch.distributed", "torch.jit._builtins", "torch.library",
@@ -163,6 +163,7 @@ def lost_names(lost: list[tuple[str, str]]) -> str:
         [
             f"tally cannot run with PyTorch {torch.__version__}, which lacks what it needs for:",
             *lines,
-            f"It is tested with PyTorch {tested()}: install one of these, or a newer tally.",
+            f"It is tested with PyTorch {tested_versions()}: install one of these, or a newer "
+            "tally.",
         ]
     )

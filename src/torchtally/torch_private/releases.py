@@ -71,12 +71,12 @@ def untested(text: str) -> str:
     if release.version == version_of(text):
         return ""
     return (
-        f"tally is not tested with PyTorch {text}, but with {tested()}; it is taken to work as "
-        f"{release.name} does."
+        f"tally is not tested with PyTorch {text}, but with {tested_versions()}; it is assumed to "
+        f"behave like {release.name}."
     )
 
 
-def tested() -> str:
+def tested_versions() -> str:
     *others, last = (release.name for release in RELEASES)
     return f"{', '.join(others)} and {last}"
 

@@ -83,7 +83,7 @@ def read_body(path: Path) -> bytes:
             packed = stream.read(packed_bytes + 1)
     except FileNotFoundError:
         raise TraceFileError(
-            f"{name}: no such file.\nMake a trace with: tally run SCRIPT --gpu NAME -o {name}"
+            f"{name}: no such file.\nRecord one with: tally run SCRIPT --gpu NAME -o {name}"
         ) from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
@@ -149,13 +149,14 @@ def _parse_header(name: str, header: bytes) -> tuple[int, int, bytes]:
 def _check_version(name: str, version: int) -> None:
     if version > FORMAT:
         raise TraceFileError(
-            f"{name}: made by a newer torchtally (format {version}, this one reads {FORMAT}).\n"
+            f"{name}: written by a newer torchtally (format {version}, this one reads "
+            f"{FORMAT}).\n"
             "Upgrade: pip install --upgrade torchtally"
         )
     if version < FORMAT:
         raise TraceFileError(
             f"{name}: format {version} is too old; this torchtally reads format {FORMAT}.\n"
-            "Make the trace again with `tally run`."
+            "Record the trace again with `tally run`."
         )
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from torchtally.tracer.reads import SyntaxTree, parsed
+from torchtally.tracer.reads import SyntaxTree, parse_file
 
 JAXTYPING = re.compile(
     r"(Shaped|Bool|Key|Num|Real|Inexact|Integer|Float|BFloat|Complex|U?Int)(\d+\w*)?"
@@ -32,7 +32,7 @@ def _names(file: str) -> dict[int, str]:
     text = "".join(linecache.getlines(file))
     if "jaxtyping" not in text and "ein" not in text:
         return {}
-    tree = parsed(file)
+    tree = parse_file(file)
     return {} if tree is None else dict(_named_lines(tree))
 
 

@@ -40,9 +40,10 @@ HINTS = (
             r"|No module named '(?P<module>(?:flash_attn|apex|xformers|deep_gemm|deep_ep|kernels|"
             r"transformer_engine)\b[^']*)'"
         ),
-        "{what} is none of the kernels that tally knows (docs/kernels.md has all). Use the plain "
-        "PyTorch path for the simulated run, or wrap the call in a torch.library.custom_op with a "
-        "fake implementation and say what it costs by torchtally.declare_cost.",
+        "{what} is not one of the kernels that tally knows (all: docs/kernels.md). Use the "
+        "plain PyTorch path for the simulated run, or wrap the call in a "
+        "torch.library.custom_op with a fake implementation and declare its cost with "
+        "torchtally.declare_cost.",
     ),
     Hint(
         re.compile(r"(?P<what>0 active drivers|[Tt]riton)"),

@@ -1,7 +1,7 @@
 """Runs whose script ended well while its training did not happen."""
 
 from torchtally.tracer.session import Recording
-from torchtally.virtual.processes import failed
+from torchtally.virtual.processes import failures
 
 IDLE_EXIT = 1
 """The exit code of such a run: 0 would say that the training was seen."""
@@ -15,9 +15,9 @@ def complaint(recording: Recording) -> str:
     recorder, processes = recording.recorder, recording.gpu.processes
     if recorder.step_ends:
         return ""
-    children = list(failed(processes.workers))
+    children = list(failures(processes.workers))
     if not recorder.clock:
-        children += failed(processes.programs)
+        children += failures(processes.programs)
     if children:
         ends = ", ".join(f"{name} with exit code {code}" for name, code in children)
         return (

@@ -113,7 +113,7 @@ def deepspeed(arguments: Sequence[str]) -> Launch:
             runner: Any = import_module("deepspeed.launcher.runner")
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"`deepspeed` cannot be answered: {error.name} is not installed here.\n"
+                f"`deepspeed` cannot be simulated: {error.name} is not installed here.\n"
                 "Install it, or start the script by torchrun, which DeepSpeed supports."
             ) from None
         options = runner.parse_args(list(arguments))

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchtally.errors import ScriptError
 from torchtally.tracer.script_file import read_script
-from torchtally.tracer.texts import compiled
+from torchtally.tracer.texts import compile_text
 
 MAGICS = ("%", "!")
 """What a line of IPython's own begins with."""
@@ -53,7 +53,7 @@ def code_of(source: str, name: str) -> CodeType | None:
         leave_out(lines, first, name)
     while True:
         try:
-            return compiled("\n".join(lines) + "\n", name)
+            return compile_text("\n".join(lines) + "\n", name)
         except SyntaxError as error:
             # One after the other: a line that begins with % may belong to an expression.
             at = (error.lineno or 0) - 1

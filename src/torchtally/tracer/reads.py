@@ -34,7 +34,7 @@ Position = tuple[int | None, int | None, int | None, int | None]
 def use_of(code: CodeType, instruction: int) -> Use:
     """What the value is for that the code reads at an instruction."""
     position = next(islice(code.co_positions(), instruction // 2, None), None)
-    source = parsed(code.co_filename)
+    source = parse_file(code.co_filename)
     if position is None or source is None:
         return Use.NUMBER
     node = source.at(position)
@@ -42,7 +42,7 @@ def use_of(code: CodeType, instruction: int) -> Use:
 
 
 @lru_cache(maxsize=4)
-def parsed(file: str) -> "SyntaxTree | None":
+def parse_file(file: str) -> "SyntaxTree | None":
     """The syntax tree of a file; None where there is no source that parses."""
     text = "".join(linecache.getlines(file))
     try:

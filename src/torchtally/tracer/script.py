@@ -38,7 +38,7 @@ from torchtally.tracer.stopper import (
     flush_outputs,
     is_broken_stdout,
 )
-from torchtally.tracer.texts import compiled
+from torchtally.tracer.texts import compile_text
 
 TEXT_NAMES = {"-": "stdin", "-c": "-c"}
 """What lines of a script that has no file are reported under, by its target."""
@@ -183,7 +183,7 @@ def codes(script: Script, main: ModuleType) -> Iterable[CodeType]:
         main.__file__ = os.path.abspath(script.target)
         return cells(script.target)
     if script.text is not None:
-        return [compiled(script.text, TEXT_NAMES[script.target])]
+        return [compile_text(script.text, TEXT_NAMES[script.target])]
     return [load(script, main)]
 
 

@@ -14,7 +14,7 @@ def shown_file(file: str) -> str:
     return next((names()[file] for names in cell_names if file in names()), file)
 
 
-def compiled(source: str, name: str) -> CodeType:
+def compile_text(source: str, name: str) -> CodeType:
     """The code, whose lines tracebacks and reports find under this name."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     return compile(source, name, "exec", dont_inherit=True)

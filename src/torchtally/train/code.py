@@ -42,13 +42,13 @@ def load(key: str, reference: str) -> Callable[..., Any]:
         reason = f"there is no such module in {here}, or installed" if is_missing else (
             f"importing it failed{place}: {type(error).__name__}: {error}")  # fmt: skip
         raise UsageError(f"{key}: {reference}: {reason}.") from error
-    found = getattr(module, name, None)
-    if not callable(found):
+    value_of_name = getattr(module, name, None)
+    if not callable(value_of_name):
         names = [each for each, value in vars(module).items() if callable(value)]
         raise UsageError(
             f"{key}: {module.__file__} has no {name!r} to call. {did_you_mean(name, names)}"
         )
-    named: Callable[..., Any] = found
+    named: Callable[..., Any] = value_of_name
     return named
 
 

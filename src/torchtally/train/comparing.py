@@ -62,7 +62,7 @@ def compare_weights(
         if data is not None:
             data.close()
     note = f"Loss unknown: {why}" if data is None else f"Loss in nats, of {_count(data)} windows."
-    note += " Size is the file's: in memory torchao has a byte for each weight of int4."
+    note += " Sizes are of files: in memory, torchao takes one byte per int4 weight."
     return WeightComparison(trained.source, tuple(rows), note)
 
 

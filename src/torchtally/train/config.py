@@ -57,13 +57,13 @@ class ModelConfig(Sizes):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if self.code is None and self.arguments:
-            raise UsageError('model.arguments: are those of model.code = "module:Class".')
+            raise UsageError('model.arguments: only apply to model.code = "module:Class".')
         for member in fields(self) if self.code is not None else ():
             is_default = getattr(self, member.name) in (None, "none")
             if not is_default and member.name not in ("code", "arguments", *OF_TEXT):
                 raise UsageError(
-                    f"model.{member.name}: is of decoders. Give it to {self.code} by "
-                    f"model.arguments.{member.name}."
+                    f"model.{member.name}: applies to built-in decoders only. Pass it to "
+                    f"{self.code} by model.arguments.{member.name}."
                 )
 
     def of_text(self) -> tuple[int, int]:
@@ -73,7 +73,7 @@ class ModelConfig(Sizes):  # type: ignore[misc]
             return config.vocabulary, config.context
         if self.vocabulary is None or self.context is None:
             missing = "context" if self.context is None else "vocabulary"
-            raise UsageError(f"model.{missing}: is missing; {self.code} does not tell it.")
+            raise UsageError(f"model.{missing}: is missing; {self.code} does not define it.")
         return self.vocabulary, self.context
 
     def transformer(self) -> TransformerConfig:
@@ -271,9 +271,11 @@ class TrainConfig:
         if ":" not in self.task:
             check_choice("task: unknown task", self.task, TASKS)
         if self.task == "teacher" and self.model.code is not None:
-            raise UsageError("model.code: the teacher has a student of its own.")
+            raise UsageError("model.code: the teacher task has its own student model.")
         if self.model.code is not None and self.sampling.tokens:
-            raise UsageError("sampling.tokens: is of decoders, and not of model.code.")
+            raise UsageError(
+                "sampling.tokens: applies to built-in decoders only, not to model.code."
+            )
         if self.task == "language":
             context = self.model.of_text()[1]
             if self.sequence is not None and self.sequence > context:

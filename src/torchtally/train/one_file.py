@@ -180,7 +180,7 @@ def _check(config: TrainConfig) -> None:
     }
     for key, is_wrong in wrong.items():
         if is_wrong:
-            raise UsageError(f"{key}: a file of its own cannot have it. Change it for --source.")
+            raise UsageError(f"{key}: not supported by --source. Change it.")
 
 
 def _config_text(sizes: Mapping[str, Any]) -> str:

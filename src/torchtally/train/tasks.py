@@ -106,7 +106,7 @@ def task_of(config: TrainConfig, device: torch.device, ranks: Ranks = ALONE) -> 
     return kind(config, device, ranks)
 
 
-def _drawn(rows_of: Callable[[int], Rows], steps: range) -> Batches:
+def _draw(rows_of: Callable[[int], Rows], steps: range) -> Batches:
     """Batches that are made as they are asked for."""
     return nullcontext(TrainBatch(step, *rows_of(step), 0.0) for step in steps)
 
@@ -122,7 +122,7 @@ class Teacher(Task):
         return nn.functional.mse_loss(model(inputs), targets)
 
     def batches(self, steps: range, device: torch.device) -> Batches:
-        return _drawn(lambda step: self._rows(Source.ORDER, step, device), steps)
+        return _draw(lambda step: self._rows(Source.ORDER, step, device), steps)
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
         count = self._config.evaluation.batches
@@ -158,7 +158,9 @@ class Decoder(Task):
         if self._config.data.documents == "joined":
             return
         if not isinstance(self.model, Transformer):
-            raise UsageError("data.documents: a model of your own has its own masks.")
+            raise UsageError(
+                "data.documents: not supported with model.code, whose model builds its own masks."
+            )
         if start is None:
             raise UsageError(
                 "data.document_start: is missing. The data does not say with which id a document "
@@ -182,7 +184,7 @@ class Rehearsal(Decoder):
             tokens = torch.randint(vocabulary, shape).to(device)
             return tokens[:, :-1], tokens[:, 1:]
 
-        return _drawn(rows, steps)
+        return _draw(rows, steps)
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
         return ()
@@ -214,7 +216,7 @@ class Own(Task):
         return loss
 
     def batches(self, steps: range, device: torch.device) -> Batches:
-        return _drawn(lambda step: self._rows(self._own.batch(step), device), steps)
+        return _draw(lambda step: self._rows(self._own.batch(step), device), steps)
 
     def validation(self, device: torch.device) -> Iterable[Rows]:
         validation = getattr(self._own, "validation", tuple)
@@ -225,8 +227,8 @@ class Own(Task):
         inputs, targets = rows
         if not len(inputs) == len(targets) == self._config.batch:
             raise UsageError(
-                f"task: {self._config.task}: gave {len(inputs)} inputs and {len(targets)} targets "
-                f"for a batch of {self._config.batch}."
+                f"task: {self._config.task}: returned {len(inputs)} inputs and {len(targets)} "
+                f"targets for a batch of {self._config.batch}."
             )
         return inputs[self._part].to(device), targets[self._part].to(device)
 
@@ -389,8 +391,8 @@ def has_tokens_of_text(config: TrainConfig) -> bool:
 def former_tokens(config: TrainConfig) -> str:
     """How to train on the tokens that were made of other texts before."""
     return (
-        "To train on the tokens made before, set data.text = [] and "
-        f'data.train = ["{_text_request(config).out}"].'
+        "To train on the tokens prepared before, set data.text = [] and data.train = "
+        f'["{_text_request(config).out}"].'
     )
 
 

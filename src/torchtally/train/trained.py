@@ -70,7 +70,7 @@ def load_trained(path: Path | str, step: int | None = None) -> Trained:
         return _of_run(path, step)
     if (path / CONFIG).is_file():
         if step is not None:
-            raise UsageError(f"{path}: is a model of transformers, which has no steps.")
+            raise UsageError(f"{path}: is a transformers model, which has no steps to choose from.")
         return _of_transformers(path)
     raise UsageError(
         f"{path}: neither the folder of a run with {FOLDER}/ in it nor a model with {CONFIG}."

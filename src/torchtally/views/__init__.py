@@ -22,5 +22,5 @@ def by(ledger: Ledger, key: str) -> Table:
     """
     view = VIEWS.get(key)
     if view is None:
-        raise UsageError(f"There is no view by {key!r}. {did_you_mean(key, VIEWS)}")
+        raise UsageError(f"Unknown view {key!r}. {did_you_mean(key, VIEWS)}")
     return view.table(ledger)

@@ -4,9 +4,9 @@ from torchtally.ledger import Ledger, Path
 from torchtally.memory import Category
 from torchtally.table import Column, Table
 from torchtally.units import Unit
-from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
+from torchtally.views.holdings import Holding, bytes_of, group_holdings, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, root_of
-from torchtally.views.modules import MODULES, folded, module_texts
+from torchtally.views.modules import MODULES, fold, module_texts
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.moments import moment_at
 from torchtally.views.view import view
@@ -26,7 +26,7 @@ def activation_modules(ledger: Ledger) -> Table:
     owner = owner_of(ledger)
 
     def key(holding: Holding) -> Path:
-        return folded(owner(holding))
+        return fold(owner(holding))
 
     rows = tuple(
         (
@@ -34,7 +34,7 @@ def activation_modules(ledger: Ledger) -> Table:
             len({owner(holding).module for holding in part}),
             *module_texts(path),
         )
-        for path, part in grouped(saved, key)
+        for path, part in group_holdings(saved, key)
     )
     return Table(
         title="Activations, by module, repeated ones together",
@@ -45,7 +45,7 @@ def activation_modules(ledger: Ledger) -> Table:
     )
 
 
-@view("activations-line", "saved for the backward pass, by the line that made it", "memory")
+@view("activations-line", "saved for the backward pass, by the line that computed it", "memory")
 def activation_lines(ledger: Ledger) -> Table:
     """Activations by the line that made them."""
     tick = fullest_tick(ledger)
@@ -53,10 +53,10 @@ def activation_lines(ledger: Ledger) -> Table:
     root = root_of(activation.line for activation in saved)
     rows = tuple(
         (*_figures(part, saved), *line_texts(line, root))
-        for line, part in grouped(saved, lambda activation: activation.line)
+        for line, part in group_holdings(saved, lambda activation: activation.line)
     )
     return Table(
-        title="Activations, by the line that made them",
+        title="Activations, by the line that computed them",
         columns=(*FIGURES, *TEXTS),
         rows=rows,
         totals=(*_figures(saved, saved), None, None),
@@ -85,10 +85,10 @@ def _figures(part: list[Holding], saved: list[Holding]) -> tuple[int, float, int
 
 def _note(ledger: Ledger, tick: int, saved: list[Holding]) -> str:
     if not saved:
-        return "No activations: no backward pass read anything that the forward pass made."
+        return "No activations: no backward pass read a result of the forward pass."
     is_peak = tick == ledger.memory.peak_tick
     return (
-        f"At the peak of activations in {ledger.period}: {moment_at(ledger, tick)}"
-        f"{', the peak of the run' if is_peak else ''}. A tensor that several operators save "
-        "is counted once, at the line that made it."
+        f"At the peak of activations in {ledger.period}: "
+        f"{moment_at(ledger, tick)}{', the peak of the run' if is_peak else ''}. A tensor that "
+        "several operators save is counted once, at the line that computed it."
     )

@@ -155,7 +155,7 @@ def lines_against(real: Ledger, predicted: Ledger) -> Table:
 
 
 def unmatched(join: Joined, real: Ledger, predicted: Ledger) -> Table:
-    """Operators that only one of the two ran: a fallback, an extra cast, a graph break."""
+    """Operators that ran in only one of the two: a fallback, an extra cast, a graph break."""
     groups: dict[tuple[Cause, str, Line | None], list[float]] = defaultdict(list)
     for ledger, entries, cause in (
         (real, join.only_real, Cause.ONLY_REAL),
@@ -170,7 +170,7 @@ def unmatched(join: Joined, real: Ledger, predicted: Ledger) -> Table:
     ]
     rows.sort(key=lambda row: -float(row[0] or 0))
     return Table(
-        title="Operators that only one of the two ran",
+        title="Operators that ran in only one of the two",
         columns=(
             Column("kernel_s", "kernels", Unit.SECONDS),
             Column("count", "ops", Unit.COUNT),

@@ -46,6 +46,6 @@ def allocators(ledger: Ledger, texts: Sequence[str]) -> Table:
         title="The allocator under other settings",
         columns=COLUMNS,
         rows=tuple(rows),
-        note="The first row is the run as it was. Unused: reserved at most, less allocated at "
-        "most. Retries: cached segments given back to serve a request on this chip.",
+        note="The first row is the run as it was. Unused: peak reserved minus peak allocated. "
+        "Retries: cached segments released to serve a request on this chip.",
     )

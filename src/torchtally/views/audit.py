@@ -7,7 +7,7 @@ from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.lines import own_root, place_of
 
-NO_LINE = "(rests of blocks)"
+NO_LINE = "(block remainders)"
 
 
 def peaks(comparison: Comparison) -> Table:
@@ -21,7 +21,7 @@ def peaks(comparison: Comparison) -> Table:
         rows.append((f"step {number} reserved", *cells(reserved)))
     note = (
         "A step's peaks are by the allocator's history, blocks rounded up to 512 bytes: without "
-        "the rests that are too small to split off."
+        "remainders too small to split off."
         if comparison.steps
         else ""
     )
@@ -36,8 +36,8 @@ def categories(comparison: Comparison) -> Table:
         columns=(Column("category", "held for", Unit.NAME), *numbers()),
         rows=tuple((str(name).replace("_", " "), *cells(pair)) for name, pair in comparison.held),
         totals=(None, *cells(comparison.allocated)),
-        note="The rest: activations, temporaries, workspaces, buffers and batches. Gradients of a "
-        "step that did not end are unknown.",
+        note="The rest: activations, temporaries, workspaces, buffers and batches. Gradients of "
+        "an unfinished step are unknown.",
     )
 
 
@@ -63,7 +63,7 @@ def lines_at_peak(comparison: Comparison) -> Table:
         ),
         rows=tuple(rows),
         totals=(*cells(comparison.allocated), None, None),
-        note="Of blocks, the rests that are too small to split off belong to no line.",
+        note="Block remainders too small to split off are charged to no line.",
     )
 
 

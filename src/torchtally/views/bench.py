@@ -102,7 +102,7 @@ def known_chip(calibration: Calibration) -> Chip | None:
     return find_chip(calibration.device) if calibration.kind == "cuda" else None
 
 
-def ordered(dtypes: Iterable[str]) -> list[str]:
+def dtypes_in_order(dtypes: Iterable[str]) -> list[str]:
     """Those of DTYPES first."""
     measured = dict.fromkeys(dtypes)
     return [
@@ -136,14 +136,14 @@ def product_table(
         for product in sorted(products, key=lambda product: product.flop_per_s)
     }
     rows: list[tuple[Cell, ...]] = []
-    for dtype in ordered([*calibration.peak_flop_per_s, *best]):
+    for dtype in dtypes_in_order([*calibration.peak_flop_per_s, *best]):
         product = best.get(dtype)
         rate = product.flop_per_s if product else calibration.peak_flop_per_s[dtype]
         shape = f"{sides(product)} ({product.layout})" if product else ""
         limit = limits.flop_per_s(dtype)
         rows.append((dtype, rate, limit, limits.share(rate, dtype), shape))
     has_estimate = limits.chip is None and limits.estimated_float32 is not None
-    note = "MFU is what was achieved of the promised dense peak."
+    note = "MFU is the achieved share of the promised dense peak."
     if limits.chip is None:
         note = "No data sheet gives a peak for this device" + (
             ": cores x clock x FLOPs per cycle of its widest instructions, estimated."
@@ -227,7 +227,7 @@ def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
         for single, other in pairs
     ]
     return _table(f"float32 beside {half}, the same products", columns, rows,
-                  f"times: {half} is so many times as fast.")  # fmt: skip
+                  f"times: how many times as fast {half} is.")  # fmt: skip
 
 
 def _plainness(product_rate: ProductRate) -> tuple[float, int, str]:
@@ -262,7 +262,7 @@ def attention_table(rates: Sequence[AttentionRate], limits: Limits) -> Table:
         work[key] = max(work.get(key, 0), rate.flops)
         row = by_shape.setdefault(key, {})
         row[way] = max(row.get(way, 0.0), rate.flop_per_s)
-    places = {dtype: n for n, dtype in enumerate(ordered(rate.dtype for rate in rates))}
+    places = {dtype: n for n, dtype in enumerate(dtypes_in_order(rate.dtype for rate in rates))}
     rows = [
         (
             _attention_sides(key[0]),
@@ -335,8 +335,8 @@ def issue_table(calibration: Calibration) -> Table:
         ("each further kernel", issue.launch_s),
     )
     rows = [(name, seconds, round(1 / seconds)) for name, seconds in stages if seconds > 0]
-    return _table("Issue rate: what the host takes for an operator", columns, rows,
-                  "A step of short kernels takes no less than this.")  # fmt: skip
+    return _table("Issue rate: host time per operator", columns, rows,
+                  "A step of short kernels takes at least this.")  # fmt: skip
 
 
 def conditions_table(calibration: Calibration) -> Table:
@@ -366,7 +366,7 @@ def _table(
 
 def product_plot(device: str, products: Sequence[ProductRate], limits: Limits) -> Plot:
     """FLOP/s by FLOPs of a product, in each dtype the best of those with as much work."""
-    dtypes = ordered(product.dtype for product in products)
+    dtypes = dtypes_in_order(product.dtype for product in products)
     best: dict[tuple[str, int], ProductRate] = {}
     for product in sorted(products, key=lambda product: product.flop_per_s):
         best[product.dtype, product.flops] = product
@@ -386,7 +386,7 @@ def product_plot(device: str, products: Sequence[ProductRate], limits: Limits) -
             for name, peak in _by_rate(peaks)
         ),
         marks=tuple(_marks(best.values(), dtypes)),
-        note="Of the products with as much work, the fastest.",
+        note="The fastest of the products with as much work.",
     )
 
 

@@ -23,13 +23,13 @@ COLUMNS = (
 )
 """The last three are of the line that takes most of a bound's time."""
 
-NO_TIMES = "No times: the account was made for an unknown chip."
+NO_TIMES = "No times: the ledger's chip is unknown."
 
 NOTE = (
-    "An operator's whole time counts by what most of it is. Compute: the arithmetic units. Memory: "
-    "bytes to and from device memory. Network: bytes between devices. Overhead: kernels too small "
-    "to fill the device, and waiting for the host to issue them. The line is the one that takes "
-    "most of a bound's time."
+    "An operator's whole time counts under its largest part. Compute: the arithmetic units. "
+    "Memory: bytes to and from device memory. Network: bytes between devices. Overhead: kernels "
+    "too small to fill the device, and waiting for the host to issue them. The line is the one "
+    "that takes most of a bound's time."
 )
 
 

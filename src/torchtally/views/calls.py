@@ -15,7 +15,7 @@ MOST_TENSORS = 6
 """Of a list argument, as foreach operators have."""
 
 
-@view("call", "operators with the shapes that they are called with")
+@view("call", "operators and the shapes they are called with")
 def calls(ledger: Ledger) -> Table:
     """By operator, shapes and literals; of a fused kernel by its parts."""
     names = {call_part(entry): entry.operator for entry in ledger.reported}

@@ -110,7 +110,7 @@ def _links(chip: Chip) -> Iterator[Fact]:
 
 def _link(link: Link | None, source: str, *, is_detail: bool = False) -> Iterator[Fact]:
     if link is not None and (speed := link.bytes_per_s_per_direction) is not None:
-        note = f"joins {link.chips} at most" if link.chips else ""
+        note = f"joins at most {link.chips}" if link.chips else ""
         name = f"{link.name}, each way"
         yield Fact(name, speed, Unit.BYTE_PER_S, source, note, is_detail=is_detail)
 

@@ -85,7 +85,7 @@ def key_of(entry: Entry) -> Key:
     return call.name, number, payload, dtype, entry.op.phase, entry.line
 
 
-@view("collective", "collectives: group, bytes, algorithm, and what nothing hides", "time")
+@view("collective", "collectives: group, bytes, algorithm, and exposed time", "time")
 def collectives(ledger: Ledger) -> Table:
     """By operator, group, bytes, dtype, phase and line; the most exposed first."""
     rows: dict[Key, list[Entry]] = {}
@@ -156,6 +156,7 @@ def remark(rows: list[tuple[Cell, ...]]) -> Prose:
     if not rows:
         return "No collective ran on the device."
     return (
-        "Exposed is the part of the step in which nothing computes but the collective runs; the "
-        "rest of its time is hidden behind kernels. What a rank waits for others is in neither."
+        "Exposed: the part of the step in which the collective runs and nothing computes; the "
+        "rest of its time overlaps with kernels. Time spent waiting for other ranks is in "
+        "neither."
     )

@@ -116,11 +116,11 @@ FITS = {"fits": "yes", "close": "close", "does not fit": "no"}
 def fits_on(ledger: Ledger, chip: Chip) -> tuple[str, str]:
     """Whether the run fits a chip ("yes", "close", "no", or ""); and why that is not known."""
     if chip.compute_capability is None:
-        return "", "no verdict on memory: no allocator of it is modelled"
+        return "", "no verdict on memory: its allocator is not modelled"
     communicators = communicator_buffers(ledger, chip)
     is_open = ledger.trace.final_refusal is not None and chip.name != ledger.trace.chip
     if is_open and fits_in(ledger, room_bytes(chip) - communicators.bytes):
-        return "", "no verdict on memory: the run ended out of it; trace with --no-oom"
+        return "", "no verdict on memory: the run ended in OOM; trace with --no-oom"
     return FITS[claim_on(ledger, chip, communicators)], ""
 
 
@@ -175,7 +175,7 @@ def _why_no_mfu(peak: PeakRate | None, step_s: float | None) -> str:
         return ""
     if not peak.dtype:
         return "no MFU: the step has no products"
-    return f"no MFU: no peak for {peak.dtype}, and its time is that of another dtype"
+    return f"no MFU: no peak for {peak.dtype}, which is timed as another dtype"
 
 
 COLUMNS = (
@@ -213,8 +213,8 @@ def _remarks(ledger: Ledger, candidates: Sequence[Candidate]) -> Iterator[Prose]
         if candidate.missing:
             yield f"{candidate.chip}: {'; '.join(candidate.missing)}."
     yield (
-        f"{TRACED}: the traced chip. The operators stay those chosen for it (attention's kernels, "
-        "dtypes): for another architecture this is an estimate."
+        f"{TRACED}: the traced chip. The operators chosen for it (attention kernels, dtypes) are "
+        "kept: for another architecture this is an estimate."
     )
     if len(ledger.trace.step_ends) == 1:
         yield FIRST_STEP_NOTE

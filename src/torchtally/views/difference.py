@@ -85,7 +85,7 @@ def by_lines(before: Ledger, after: Ledger) -> Table:
     return table(
         "By line, aligned by its text",
         LINE,
-        aligned(before.by_line(), after.by_line()),
+        align(before.by_line(), after.by_line()),
         before,
         after,
     )
@@ -94,7 +94,7 @@ def by_lines(before: Ledger, after: Ledger) -> Table:
 Sums = Mapping[Line | None, Total]
 
 
-def aligned(old: Sums, new: Sums) -> list[Changed]:
+def align(old: Sums, new: Sums) -> list[Changed]:
     """By the texts of each file's lines, in order."""
     nowhere = Changed(("(no line)", "", BOTH), old.get(None, ABSENT), new.get(None, ABSENT))
     rows = [nowhere]
@@ -150,23 +150,23 @@ def by_modules(before: Ledger, after: Ledger) -> Table:
     def label(path: Path) -> tuple[Cell, ...]:
         return (path.module or "(outside any module)", path.module_class)
 
-    rows = joined(before.by_module(), after.by_module(), label)
+    rows = join(before.by_module(), after.by_module(), label)
     return table("By module", MODULE, rows, before, after)
 
 
 def by_operators(before: Ledger, after: Ledger) -> Table:
     column = (Column("operator", "operator", Unit.TEXT),)
-    rows = joined(before.by_op(), after.by_op(), lambda name: (name,))
+    rows = join(before.by_op(), after.by_op(), lambda name: (name,))
     return table("By operator", column, rows, before, after)
 
 
 def by_phases(before: Ledger, after: Ledger) -> Table:
     column = (Column("phase", "phase", Unit.NAME),)
-    rows = joined(before.by_phase(), after.by_phase(), lambda phase: (str(phase),))
+    rows = join(before.by_phase(), after.by_phase(), lambda phase: (str(phase),))
     return table("By phase", column, rows, before, after)
 
 
-def joined(
+def join(
     old: Mapping[Key, Total], new: Mapping[Key, Total], label: Callable[[Key], tuple[Cell, ...]]
 ) -> list[Changed]:
     return [

@@ -19,12 +19,12 @@ COLUMNS = (
 )
 MAKING = FORWARD_PHASES | {Phase.EVALUATION}
 NOTE = (
-    "Named by annotations of jaxtyping and patterns of einops, by which a line says what it makes. "
-    "A view's bytes are those of its elements; it takes none of its own."
+    "Named by the line's jaxtyping annotations and einops patterns. A view's bytes are those of "
+    "its elements; it takes no memory of its own."
 )
 NOTHING = (
-    'No line says what it makes on the GPU: `x: Float[Tensor, "batch seq"] = ...` (jaxtyping), '
-    "`-> Float[...]` of its function, or a pattern of einops."
+    'No line names the dimensions of what it computes on the GPU: `x: Float[Tensor, "batch '
+    'seq"] = ...` (jaxtyping), `-> Float[...]` of its function, or a pattern of einops.'
 )
 TOKEN = re.compile(r"\([^)]*\)|\S+")
 """A name, or the names that einops merges: `batch (heads hidden)`."""
@@ -51,16 +51,16 @@ def dimensions(ledger: Ledger) -> Table:
 
 def _named(entries: Iterable[Entry]) -> Iterator[tuple[Line | None, TensorSpec, str]]:
     """What a line makes is the result of its last operator."""
-    made = (entry for entry in entries if entry.op.phase in MAKING)
-    for frame, group in groupby(made, lambda entry: entry.site.line):
+    forward_entries = (entry for entry in entries if entry.op.phase in MAKING)
+    for frame, group in groupby(forward_entries, lambda entry: entry.site.line):
         if frame is not None and frame.dimensions:
             *_, last = group
             for spec in last.call.outputs[:1]:
-                if text := sized(frame.dimensions, spec.shape):
+                if text := sized_dimensions(frame.dimensions, spec.shape):
                     yield own_line_of(last), spec, text
 
 
-def sized(names: str, shape: tuple[int, ...]) -> str:
+def sized_dimensions(names: str, shape: tuple[int, ...]) -> str:
     """The names with their sizes, "batch=8 seq=1024"; "" where they are not those of the shape."""
     tokens = TOKEN.findall(names)
     if len(tokens) != len(shape) and names.isalpha() and len(names) == len(shape):

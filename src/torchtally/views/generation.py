@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from torchtally.ledger import Ledger, Total, narrowed, sums
+from torchtally.ledger import Ledger, Total, narrow, sums
 from torchtally.steps import TokenGeneration, TokenPass
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase
@@ -99,7 +99,7 @@ def generation_figures(ledger: Ledger) -> GenerationFigures | None:
     first, end = generation.first, generation.end
     entries = [entry for entry in ledger.reported if first <= entry.op.clock < end]
     prefill, decode = (
-        narrowed(ledger, (entry for entry in entries if entry.op.phase is phase))
+        narrow(ledger, (entry for entry in entries if entry.op.phase is phase))
         for phase in (Phase.PREFILL, Phase.DECODE)
     )
     totals = _pass_totals(ledger, generation.passes)
@@ -172,8 +172,8 @@ def tokens(ledger: Ledger) -> Table:
         columns=_columns(is_timed=ledger.is_timed),
         rows=tuple(rows),
         totals=whole,
-        note="A pass is one run of the model over some tokens of each sequence, with all up to the "
-        "next. The KV cache is what the last pass of a row leaves.",
+        note="A pass is one run of the model over some tokens of each sequence, with everything "
+        "up to the next. The KV cache is as of a row's last pass.",
     )
 
 

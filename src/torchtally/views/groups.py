@@ -29,7 +29,7 @@ SUMMED = 5
 """The first so many add up."""
 
 
-@view("group", "groups of ranks: what each carries, and what nothing hides", "time")
+@view("group", "groups of ranks: bytes each carries, and exposed time", "time")
 def groups(ledger: Ledger) -> Table:
     """By the group that a collective names; the most exposed first."""
     rows: dict[int | None, list[Entry]] = {}
@@ -74,10 +74,10 @@ def place_of(group: ProcessGroup | None, node_size: int) -> tuple[int | None, in
     if group is None:
         return None, None, ""
     where = RankGroup.of_ranks(group.ranks, node_size)
-    return where.ranks, where.nodes, spelled(group.ranks)
+    return where.ranks, where.nodes, ranks_text(group.ranks)
 
 
-def spelled(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Ranks at one distance as "0-7" or "0-56 by 8"; others one by one."""
     steps = {after - before for before, after in pairwise(ranks)}
     if len(ranks) < 3 or len(steps) > 1 or min(steps) < 1:
@@ -89,4 +89,4 @@ def spelled(ranks: Sequence[int]) -> str:
 def remark(rows: Sequence[tuple[Cell, ...]]) -> Prose:
     if not rows:
         return "No collective ran on the device."
-    return "A group is a communicator; its bytes are those that each of its ranks hands over."
+    return "A group is a communicator; its bytes are what each of its ranks passes in."

@@ -21,7 +21,7 @@ Held = tuple[int, int]
 NOTHING: Held = (0, 0)
 
 
-@view("growth", "alive at the end of a step and not a step before: leaks", "memory")
+@view("growth", "alive at the end of a step but not a step before: leaks", "memory")
 def growth(ledger: Ledger) -> Table:
     """Bytes alive at the end of the last completed step, and how many more that is than at the end
     of the second (of the first, where only two were completed), by the line that allocated them.
@@ -110,14 +110,14 @@ def _note(ledger: Ledger, before: int, grown: int) -> Prose:
         ran = "1 step was" if steps == 1 else f"{steps} steps were"
         return (
             f"Only {ran} traced, and the first allocates what is kept from then on (optimizer "
-            "state, for one), which looks like a leak. Use `tally run --steps 3`."
+            "state, for example), which looks like a leak. Use `tally run --steps 3`."
         )
     span = f"from the end of step {before} to the end of step {steps}"
     if grown <= 0:
         return f"No leak: memory does not grow {span}."
     hint = (
-        f"Memory grows {span}. A line that grows with every step has tensors of past steps kept "
-        "alive: by a list of them, or a sum without .item() or .detach()."
+        f"Memory grows {span}. A line that grows with every step keeps tensors of past steps "
+        "alive: in a list, or in a sum without .item() or .detach()."
     )
     steps_left = _steps_left(ledger, grown / (steps - before))
     if steps_left is None:

@@ -57,7 +57,7 @@ def owner_of(ledger: Ledger) -> Callable[[Holding], Path]:
     return owner
 
 
-def grouped(
+def group_holdings(
     holdings: Iterable[Holding], key: Callable[[Holding], Key]
 ) -> list[tuple[Key, list[Holding]]]:
     """The holdings in groups, the one of most bytes first."""

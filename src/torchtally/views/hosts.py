@@ -88,8 +88,8 @@ def slow_host(ledger: Ledger) -> HostTime | None:
         return None
     if issued_s(ledger, CLOUD.issue) < ledger.total.kernel_s:  # the device is always behind it
         return None
-    found = _beside(ledger.timed(replace(roofline, host=CLOUD)), CLOUD.name)
-    return found if found.step_s > MATTERS * ledger.total.seconds else None
+    on_cloud = _beside(ledger.timed(replace(roofline, host=CLOUD)), CLOUD.name)
+    return on_cloud if on_cloud.step_s > MATTERS * ledger.total.seconds else None
 
 
 COLUMNS = (
@@ -101,9 +101,9 @@ COLUMNS = (
 )
 
 NOTE = (
-    "Issues in: what the CPU takes to issue the operators of a step if it never waits; where that "
-    "is more than the kernels take, it decides how long the step is. *: the one that all other "
-    "times are of. Rates are of published steps and layers (`tally bench` measures this "
+    "Issues in: how long the CPU takes to issue the operators of a step if it never waits; "
+    "where kernels take less, it determines the step time. *: the CPU of all other times in "
+    "this report. Rates are of published steps and layers (`tally bench` measures this "
     "machine's). Kernels alone: as in a CUDA graph of the whole step."
 )
 
@@ -111,7 +111,7 @@ NOTE = (
 @view("host", "beside slower CPUs, and by its kernels alone", "time")
 def hosts(ledger: Ledger) -> Table:
     """The step beside other CPUs."""
-    found = host_times(ledger)
+    times = host_times(ledger)
     own_s = ledger.total.seconds
     return Table(
         title="The step beside other CPUs",
@@ -124,9 +124,9 @@ def hosts(ledger: Ledger) -> Table:
                 part_of(time.step_s, own_s),
                 time.idle_share,
             )
-            for time in found
+            for time in times
         ),
-        note=NOTE if found else _none(ledger),
+        note=NOTE if times else _none(ledger),
     )
 
 

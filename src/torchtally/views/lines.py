@@ -73,7 +73,9 @@ def short_place(line: Line) -> str:
     return f"{posixpath.basename(line.file)}:{line.line}"
 
 
-@view("library-line", "the innermost line, whoever wrote it (transformers' model code, for one)")
+@view(
+    "library-line", "the innermost line, whoever wrote it (transformers' model code, for example)"
+)
 def library_lines(ledger: Ledger) -> Table:
     """By the innermost line whoever wrote it: a library's own model code, for one."""
     title = "By innermost line, libraries' included"

@@ -81,12 +81,12 @@ def works_of(entries: Iterable[Entry]) -> list[Work]:
 
 
 def needed_flops(works: Iterable[Work], attention: Convention) -> int:
-    """Of the forward and backward pass, nothing done again."""
+    """Of the forward and backward pass, without recomputation."""
     phases = FORWARD_PHASES | {Phase.BACKWARD}
     return sum(work.needed_flops(attention) for work in works if work.phase in phases)
 
 
-def attention_flops(works: Iterable[Work]) -> int:
+def training_attention_flops(works: Iterable[Work]) -> int:
     """Three times the forward pass of attention operators, in full: 12 L H Q T for each token."""
     return 3 * sum(
         work.needed_flops(Convention.FULL)

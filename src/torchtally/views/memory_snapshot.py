@@ -247,18 +247,18 @@ class Differing(NamedTuple):
 
 def history_of(ledger: Ledger, device: str, period: Period | None, clock: Clock) -> DeviceHistory:
     """Of a device without an end of its memory, or of the chip's: whichever is as the run was."""
-    endless = played(ledger, device, period, clock, None)
+    endless = play(ledger, device, period, clock, None)
     assert endless is not None, "an endless device refuses nothing"
     chip = find_chip(ledger.trace.chip)
     if chip is None or not (endless.differing or ledger.trace.refusals):
         return endless
-    limited = played(ledger, device, period, clock, room_bytes(chip))
+    limited = play(ledger, device, period, clock, room_bytes(chip))
     if limited is None or len(limited.differing) > len(endless.differing):
         return endless
     return limited
 
 
-def played(
+def play(
     ledger: Ledger, device: str, period: Period | None, clock: Clock, capacity_bytes: int | None
 ) -> DeviceHistory | None:
     """None where a request of the run does not fit into the capacity: the run had no such limit."""

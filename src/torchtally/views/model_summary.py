@@ -251,7 +251,7 @@ def _rows(
     groups: Sequence[Group], level: int, depth: int | None, prefix: str = ""
 ) -> Iterator[tuple[int, str, Sequence[ModuleNode]]]:
     """(level, label, modules) of each row. `prefix` names what only holds these modules."""
-    for name, alike in _joined(groups):
+    for name, alike in _join(groups):
         facts = alike[0].facts
         places = zip(*(node.children for node in alike), strict=True)
         inner = [(nodes[0].name, nodes) for nodes in places]
@@ -265,7 +265,7 @@ def _rows(
             yield from _rows(inner, level + 1, depth)
 
 
-def _joined(groups: Sequence[Group]) -> Iterator[Group]:
+def _join(groups: Sequence[Group]) -> Iterator[Group]:
     """Groups that follow each other by number and are built alike, as one."""
     run: list[Group] = []
     for group in groups:

@@ -20,7 +20,7 @@ from torchtally.views.columns import (
     SECONDS,
     part_of,
 )
-from torchtally.views.holdings import bytes_of, grouped, holdings, owner_of
+from torchtally.views.holdings import bytes_of, group_holdings, holdings, owner_of
 from torchtally.views.modules import OUTSIDE, module_texts, with_children
 
 FIGURES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, MOVED, KERNEL, COUNT)
@@ -120,7 +120,7 @@ def _held_at_peak(ledger: Ledger, rows: tuple[ModuleRow, ...]) -> list[int]:
     """Bytes alive at the peak of each row's modules."""
     owner = owner_of(ledger)
     alive = holdings(ledger, ledger.memory.peak_tick)
-    of_path = {path: bytes_of(part) for path, part in grouped(alive, owner)}
+    of_path = {path: bytes_of(part) for path, part in group_holdings(alive, owner)}
     held: dict[str, int] = {}
     for path, size in of_path.items():
         if path != OUTSIDE:

@@ -37,8 +37,8 @@ MODULES = Column("module_count", "times", Unit.COUNT)
 """How many modules a row is of."""
 NOTE = "A module's own operators; 'with inner' adds the modules inside it."
 TIMED_NOTE = (
-    "A module's own operators; 'in all' is its time with the modules inside it, 'with inner' are "
-    "its FLOPs with them."
+    "A module's own operators; 'in all' is its time and 'with inner' its FLOPs with the modules "
+    "inside it."
 )
 TEXTS = (Column("module", "module", Unit.PLACE), Column("class", "class", Unit.TEXT))
 
@@ -79,7 +79,7 @@ def repeated_modules(ledger: Ledger) -> Table:
 
     def pattern_of(entry: Entry) -> Path:
         path = module_of(entry)
-        pattern = folded(path)
+        pattern = fold(path)
         modules_of_pattern.setdefault(pattern, set()).add(path.module)
         return pattern
 
@@ -92,7 +92,7 @@ def repeated_modules(ledger: Ledger) -> Table:
     return cost_table("By module, repeated ones together", QUANTITIES, texts, rows, ledger)
 
 
-def folded(path: Path) -> Path:
+def fold(path: Path) -> Path:
     """The path with its numbers as stars: `h.*.mlp` for `h.3.mlp`."""
     return Path(re.sub(r"(?<![^.])\d+(?![^.])", "*", path.module), path.module_class)
 

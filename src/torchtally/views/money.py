@@ -6,15 +6,14 @@ from enum import StrEnum
 from math import ceil, floor
 
 from torchtally.chips import Chip, Offer, Price
-from torchtally.chips.power import IDLE_SHARE_OF_POWER, energy_joules
+from torchtally.chips.chip import SECONDS_PER_HOUR
+from torchtally.chips.power import IDLE_SHARE_OF_POWER, mean_power_watts
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger
 from torchtally.table import Cell, Column, Number, Prose, Table, sentences
 from torchtally.units import Unit
 from torchtally.views.ranks import data_parallel_ranks
 from torchtally.views.throughput import tokens_of
-
-SECONDS_PER_HOUR = 3600.0
 
 
 class Extent(StrEnum):
@@ -33,7 +32,7 @@ class Until:
     extent: Extent
 
     def after(self, text: str) -> Prose:
-        """The text, with the length behind it."""
+        """The text, followed by the length."""
         if self.extent is Extent.SECONDS:
             hours = self.amount / SECONDS_PER_HOUR
             return (text, Number(int(hours) if hours.is_integer() else hours, Unit.HOURS))
@@ -43,7 +42,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Steps of equal length, one behind the other."""
+    """Steps of equal length, one after the other."""
 
     steps: int | None
     """None where no training step is known."""
@@ -73,16 +72,11 @@ def training(until: Until, step_s: float, tokens_per_step: int | None) -> Traini
         return Training(int(until.amount), until.amount * step_s)
     if not tokens_per_step:
         raise UsageError(
-            "How many tokens a step of this script trains on is not known. Say how long in steps "
-            "or in time: --until 600000, --until 24h."
+            "The tokens per step of this script are unknown. Give the length in steps or as "
+            "time: --until 600000, --until 24h."
         )
     steps = ceil(until.amount / tokens_per_step)
     return Training(steps, steps * step_s)
-
-
-def cost_usd(step_s: float, steps: float, usd_per_hour: float) -> float:
-    """The price of so many steps on one GPU that is paid by the hour; of a started hour a part."""
-    return step_s * steps * usd_per_hour / SECONDS_PER_HOUR
 
 
 def busy_share(ledger: Ledger) -> float:
@@ -99,7 +93,7 @@ def why_no_time(ledger: Ledger) -> str:
         first = ledger.untimed[0]
         more = f" (and {len(ledger.untimed) - 1} more)" if len(ledger.untimed) > 1 else ""
         return f"no time for {first.op} x {first.count}{more}: {first.reason}"
-    return "" if ledger.total.seconds > 0 else "no time: nothing ran in the step"
+    return "" if ledger.total.seconds > 0 else "no time: the step ran nothing"
 
 
 def tokens_of_step(ledger: Ledger) -> int | None:
@@ -147,10 +141,10 @@ def bill(
     price = own_price or (chip.price if chip else None)
     missing = [why_no_time(ledger) or _why_no_steps(ledger, until)]
     if price is None:
-        missing.append("no price: no source gives one; --price takes yours")
+        missing.append("price unknown: no source gives one; give yours with --price")
     tdp_watts = chip.tdp_watts if chip else None
     if tdp_watts is None:
-        missing.append("no energy: no source gives its power")
+        missing.append("energy unknown: no source gives its power")
     gpus = ledger.trace.world.size
     lasting = None if missing[0] else training(until, ledger.total.seconds, tokens_per_step)
     if lasting and not _is_of_one_step(ledger):
@@ -158,11 +152,9 @@ def bill(
     return Bill(
         training=lasting,
         price=price,
-        cost_usd=(
-            gpus * cost_usd(lasting.seconds, 1, price.usd_per_hour) if lasting and price else None
-        ),
+        cost_usd=(gpus * price.cost_usd(lasting.seconds) if lasting and price else None),
         energy_joules=(
-            gpus * energy_joules(lasting.seconds, busy_share(ledger), tdp_watts)
+            gpus * lasting.seconds * mean_power_watts(tdp_watts, busy_share(ledger))
             if lasting and tdp_watts
             else None
         ),
@@ -256,8 +248,8 @@ def _remarks(ledger: Ledger, bill: Bill, name: str) -> list[Prose]:
     remarks: list[Prose] = [f"{name}: {'; '.join(bill.missing)}."] if bill.missing else []
     if bill.training is not None:
         remarks.append(
-            f"Every step takes what {ledger.period} does by prediction, on {gpus_text(ledger)}, "
-            "with nothing between them: no evaluation, no checkpoint, no start."
+            f"Every step is assumed to take as long as {ledger.period}, on {gpus_text(ledger)}, "
+            "with nothing in between: no evaluation, no checkpoints, no start-up."
         )
         if len(ledger.trace.step_ends) == 1:
             remarks.append(FIRST_STEP_NOTE)
@@ -275,12 +267,12 @@ def gpus_text(ledger: Ledger) -> str:
 
 
 FIRST_STEP_NOTE = (
-    "What came before the first step is in it: trace two steps for what later ones take."
+    "The step includes everything before it: trace two steps for the time of later ones."
 )
 ENERGY_NOTE: Prose = (
-    "Energy is estimated, of the GPU alone: rated power while it is at work, ",
+    "Energy is estimated, for the GPU only: rated power while it is busy, ",
     Number(IDLE_SHARE_OF_POWER, Unit.FRACTION),
-    " of it while it waits. It is not in the cost.",
+    " of it while it waits. The cost does not include it.",
 )
 
 

@@ -42,7 +42,7 @@ def evidence(ledger: Ledger, collectives: Sequence[Timed]) -> Iterator[Evidence]
     if is_much(ledger, gathers):
         text: Prose = (
             "Gathers of the backward pass are exposed for ",
-            Number(exposed_s(ledger, gathers), Unit.SECONDS),
+            Number(exposed_by_s(ledger, gathers), Unit.SECONDS),
             ", and keeping them takes up to ",
             Number(sum(entry.cost.network_bytes for entry, _ in gathers), Unit.BYTES),
         )
@@ -56,7 +56,7 @@ def evidence(ledger: Ledger, collectives: Sequence[Timed]) -> Iterator[Evidence]
         size = max(1, round(largest / MIB * (4 if is_latent else 0.5)))
         text = (
             "Reductions of gradients are exposed for ",
-            Number(exposed_s(ledger, reductions), Unit.SECONDS),
+            Number(exposed_by_s(ledger, reductions), Unit.SECONDS),
             ", the largest of ",
             Number(largest, Unit.BYTES),
             *((", most bound by latency",) if is_latent else ()),
@@ -64,9 +64,9 @@ def evidence(ledger: Ledger, collectives: Sequence[Timed]) -> Iterator[Evidence]
         yield Evidence(text, f"bucket_cap_mb={size}")
 
 
-def exposed_s(ledger: Ledger, collectives: Sequence[Timed]) -> float:
+def exposed_by_s(ledger: Ledger, collectives: Sequence[Timed]) -> float:
     return fsum(ledger.slot(entry).exposed_s for entry, _ in collectives)
 
 
 def is_much(ledger: Ledger, collectives: Sequence[Timed]) -> bool:
-    return exposed_s(ledger, collectives) > LEAST_SHARE * ledger.total.seconds
+    return exposed_by_s(ledger, collectives) > LEAST_SHARE * ledger.total.seconds

@@ -23,7 +23,7 @@ def notes(ledger: Ledger) -> Table:
     """
     rows = tuple(_rows(ledger))
     return Table(
-        title="What is not counted, and where this run differs from one on the device",
+        title="What is not counted, and how this run differs from one on a real device",
         columns=COLUMNS,
         rows=rows,
         note="" if rows else "Every operator has a rule, and no value was replaced.",

@@ -114,10 +114,10 @@ def ranges(formats: Sequence[NumberFormat]) -> Table:
         "Ranges",
         RANGES,
         tuple(map(_range, formats)),
-        note="bits: of a number in memory, with its part of a block's scale. normal, subnormal: "
-        "the smallest number with all digits, and the smallest of all. at 1: from 1 to the next "
-        "number, torch.finfo's eps. block: how many numbers share a scale; the ranges are those of "
-        "its elements.",
+        note="bits: of a number in memory, with its share of a block's scale. normal, subnormal: "
+        "the smallest number with full precision, and the smallest of all. at 1: from 1 to "
+        "the next number, torch.finfo's eps. block: how many numbers share a scale; the "
+        "ranges are those of its elements.",
     )
 
 

@@ -41,9 +41,9 @@ def odd_sizes(ledger: Ledger) -> tuple[OddSize, ...]:
     roofline = ledger.roofline
     if roofline is None or roofline.is_host:
         return ()
-    found = [tried(size, step, ledger, roofline) for size, step in candidates(ledger).items()]
+    sizes = [try_size(size, step, ledger, roofline) for size, step in candidates(ledger).items()]
     least_s = LEAST_SHARE * ledger.total.seconds
-    worth = [odd for odd in found if odd.saved_s > least_s]
+    worth = [odd for odd in sizes if odd.saved_s > least_s]
     return tuple(sorted(worth, key=lambda odd: -odd.saved_s))
 
 
@@ -75,7 +75,7 @@ def row_steps(spec: TensorSpec) -> Sequence[int]:
     return [step for step in spec.stride[-2:] if step > 1]
 
 
-def tried(size: int, multiple: int, ledger: Ledger, roofline: Roofline) -> OddSize:
+def try_size(size: int, multiple: int, ledger: Ledger, roofline: Roofline) -> OddSize:
     """All calls that have this size, with the next in its place."""
     next_size = multiple * -(-size // multiple)
     saved_s_by_call: dict[int, float] = {}

@@ -88,7 +88,7 @@ def kinds(ledger: Ledger) -> Table:
 
 @view("phase", "forward, backward, recompute, optimizer")
 def phases(ledger: Ledger) -> Table:
-    """By phase: forward, backward, recompute (forward work done again), optimizer."""
+    """By phase: forward, backward, recompute (recomputed forward work), optimizer."""
     rows = [(total, (str(phase),)) for phase, total in ledger.by_phase().items()]
     texts = (Column("phase", "phase", Unit.NAME),)
     return cost_table("By phase", PHASE_QUANTITIES, texts, rows, ledger)

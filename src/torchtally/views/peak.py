@@ -7,9 +7,9 @@ from torchtally.memory import Category
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import TensorSpec
 from torchtally.units import Unit
-from torchtally.views.holdings import Holding, bytes_of, grouped, holdings, owner_of
+from torchtally.views.holdings import Holding, bytes_of, group_holdings, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, root_of
-from torchtally.views.modules import MODULES, folded, module_texts
+from torchtally.views.modules import MODULES, fold, module_texts
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.moments import moment_at, step_of
 from torchtally.views.view import view
@@ -35,7 +35,7 @@ def lines_at(ledger: Ledger, tick: int) -> Table:
 
     rows = tuple(
         (title_of(category), *_figures(part, alive_bytes), len(part), *line_texts(line, root))
-        for (line, category), part in grouped(alive, key)
+        for (line, category), part in group_holdings(alive, key)
     )
     return Table(
         title=f"Memory {_when(ledger, tick)}, by the line that allocated it",
@@ -74,19 +74,19 @@ def modules_at(ledger: Ledger, tick: int, *, is_folded: bool) -> Table:
     """Bytes alive at a tick, by module and category; repeated modules as one row where folded."""
     alive, alive_bytes = holdings(ledger, tick), ledger.memory.timeline.at(tick)
     owner = owner_of(ledger)
-    held_for = grouped(alive, category_of)
+    held_for = group_holdings(alive, category_of)
     categories = [category for category, part in held_for if bytes_of(part)]
 
     def key(holding: Holding) -> Path:
-        return folded(owner(holding)) if is_folded else owner(holding)
+        return fold(owner(holding)) if is_folded else owner(holding)
 
     def by_category(part: list[Holding]) -> list[Cell]:
-        size_of = {category: bytes_of(own) for category, own in grouped(part, category_of)}
+        size_of = {category: bytes_of(own) for category, own in group_holdings(part, category_of)}
         return [size_of.get(category, 0) for category in categories]
 
     times = [MODULES] if is_folded else []
     rows = []
-    for path, part in grouped(alive, key):
+    for path, part in group_holdings(alive, key):
         modules: list[Cell] = (
             [len({owner(holding).module for holding in part})] if is_folded else []
         )

@@ -65,11 +65,11 @@ def note_of(ledger: Ledger, rows: tuple[tuple[int | float | str | None, ...], ..
 def _parts(
     ledger: Ledger, rows: tuple[tuple[int | float | str | None, ...], ...]
 ) -> Iterator[str | Number]:
-    yield "Waiting is for ranks that come later (bubbles of a pipeline, uneven loads), idle for "
-    yield "the host; network is what nothing hides."
+    yield "Waiting: for later ranks (pipeline bubbles, uneven loads); idle: for "
+    yield "the host; network: exposed communication."
     if len(rows) < ledger.trace.world.size:
-        yield " The other ranks were not simulated: they are taken to come in time."
+        yield " The other ranks were not simulated: they are assumed to be on time."
     if ledger.times.stuck:
-        yield " Collectives or messages to which some rank never came: "
+        yield " Collectives or messages that some rank never joined: "
         yield Number(ledger.times.stuck, Unit.COUNT)
         yield ". A real run may hang there."

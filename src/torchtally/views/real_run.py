@@ -20,7 +20,7 @@ from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.view import view
 from torchtally.work import Kind
 
-NOT_MEASURED = "Times are predicted: `tally explain` makes this table of a profiler's trace."
+NOT_MEASURED = "Times are predicted: `tally explain` makes this table from a profiler's trace."
 SYNC_NS = 20_000
 """A wait of the host that ended so little before the device ran dry had waited for it."""
 
@@ -93,7 +93,7 @@ def idle_s(ledger: Ledger, entry: Entry) -> float:
     return max(0.0, slot.seconds - slot.kernel_s)
 
 
-@view("idle", "why the device idles, and before which line", "time")
+@view("idle", "why the device is idle, and before which line", "time")
 def idle(ledger: Ledger) -> Table:
     """Idle time by cause and by the line of the operator that it ended with."""
     groups: dict[tuple[IdleCause, Line | None], list[Gap]] = defaultdict(list)
@@ -129,7 +129,7 @@ def idle(ledger: Ledger) -> Table:
     )
 
 
-@view("real-kernel", "of a real run: the kernels that ran, and the operators behind them", "time")
+@view("real-kernel", "of a real run: the kernels that ran, and their operators", "time")
 def real_kernels(ledger: Ledger) -> Table:
     """By the kernel's own name."""
     measured = ledger.trace.measured
@@ -207,7 +207,7 @@ def slow(ledger: Ledger) -> Table:
         )  # fmt: skip
     rows.sort(key=lambda row: -float(row[0] or 0))
     return Table(
-        title="Calls beside their roofline",
+        title="Calls against their roofline",
         columns=(
             Column("lost_s", "beyond", Unit.SECONDS),
             Column("kernel_s", "kernels", Unit.SECONDS),

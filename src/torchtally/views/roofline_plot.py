@@ -65,8 +65,8 @@ def roofline_plot(ledger: Ledger) -> Plot:
     roofline, step_s = ledger.roofline, ledger.total.seconds
     if roofline is None:
         raise UsageError(
-            f"There is no roofline of {ledger.trace.chip}: it is not in the chip table, or is "
-            "a CPU that has not been measured.\n"
+            f"No roofline of {ledger.trace.chip}: it is not in the chip table, or is a CPU that "
+            "has not been measured.\n"
             "`tally gpus` lists the chips; `tally bench` measures a CPU."
         )
     groups = sorted(_groups(ledger), key=lambda group: -group.kernel_s)

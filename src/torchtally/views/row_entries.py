@@ -17,7 +17,7 @@ from torchtally.ledger import (
 from torchtally.table import Cell, Table
 from torchtally.views.calls import call_part, call_texts
 from torchtally.views.lines import line_texts, root_of
-from torchtally.views.modules import folded, module_texts
+from torchtally.views.modules import fold, module_texts
 
 Texts = tuple[Cell, ...]
 
@@ -63,7 +63,7 @@ ROW_KEYS: Mapping[str, RowKey] = {
     ),
     "repeated-module": RowKey(
         ("module", "class"),
-        lambda ledger: once_per_site(lambda entry: module_texts(folded(module_of(entry)))),
+        lambda ledger: once_per_site(lambda entry: module_texts(fold(module_of(entry)))),
     ),
     "op": RowKey(("operator",), lambda ledger: lambda entry: (entry.operator,)),
     "call": RowKey(("operator", "inputs", "outputs"), _calls),

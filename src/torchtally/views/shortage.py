@@ -6,7 +6,7 @@ from torchtally.ledger import Ledger
 from torchtally.table import Column, Table
 from torchtally.trace import Refusal, Site
 from torchtally.units import Unit
-from torchtally.views.holdings import bytes_of, grouped, holdings, owner_of
+from torchtally.views.holdings import bytes_of, group_holdings, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.moments import step_of
 from torchtally.views.peak import title_of
@@ -39,7 +39,7 @@ def holders(ledger: Ledger, tick: int) -> Table:
     allocated = holdings(ledger, tick)
     owner = owner_of(ledger)
     whole = bytes_of(allocated)
-    groups = grouped(
+    groups = group_holdings(
         allocated,
         lambda holding: (
             holding.line,
@@ -61,7 +61,7 @@ def holders(ledger: Ledger, tick: int) -> Table:
         for (line, category, since), members in groups
     )
     return Table(
-        title="What occupied the memory when it ran out",
+        title="What occupied the memory at the OOM",
         columns=COLUMNS,
         rows=rows,
         totals=(None, whole, 1.0 if whole else 0.0, len(allocated), None, None, None, None),

@@ -60,7 +60,7 @@ def stretches(
 ) -> list[Stretch]:
     """Of all that take time, by their beginning, in nanoseconds since `begins_s`."""
     firsts = [batch.first for batch in trace.coalesced]
-    found: dict[object, Stretch] = {}
+    by_key: dict[object, Stretch] = {}
     for entry in reported:
         span = spans[entry.number]
         if span.end_s <= span.start_s:
@@ -73,11 +73,11 @@ def stretches(
         key: object = entry.number
         if place >= 0 and entry.op.clock < trace.coalesced[place].end:
             key = place, entry.op.stream, entry.call.name
-        found[key] = found[key].and_also(stretch) if key in found else stretch
-    return sorted(found.values(), key=lambda stretch: (stretch.start_ns, stretch.end_ns))
+        by_key[key] = by_key[key].and_also(stretch) if key in by_key else stretch
+    return sorted(by_key.values(), key=lambda stretch: (stretch.start_ns, stretch.end_ns))
 
 
-def folded(ordered: Iterable[Stretch]) -> Iterator[Stretch]:
+def fold(ordered: Iterable[Stretch]) -> Iterator[Stretch]:
     """Those that follow one another and are of one line and phase, together; collectives stay."""
     last: Stretch | None = None
     for stretch in ordered:
@@ -122,7 +122,7 @@ def details_of(ledger: Ledger, reported: Iterable[Entry]) -> Details:
     def details(entries: Sequence[Entry]) -> dict[str, Cell]:
         first = entries[0]
         line, site = first.line, first.site
-        found: dict[str, Cell] = {
+        cells: dict[str, Cell] = {
             "line": "" if line is None else f"{short_path(line.file, root)}:{line.line}",
             "source": "" if line is None else line.text,
             "module": site.module,
@@ -133,11 +133,11 @@ def details_of(ledger: Ledger, reported: Iterable[Entry]) -> Details:
             "bytes_moved": sum(entry.cost.bytes for entry in entries),
         }
         if len(entries) > 1 and first.kind is not Kind.COMMUNICATION:
-            found["operators"] = len(entries)
+            cells["operators"] = len(entries)
         if first.kind is Kind.COMMUNICATION:
             number, transfer = first.call.literal("group"), transfer_of(ledger, first)
             group = groups[number] if isinstance(number, int) and number < len(groups) else None
-            found |= {
+            cells |= {
                 "calls": len(entries),
                 "group": "" if group is None else group.description,
                 "ranks": None if group is None else len(group.ranks),
@@ -146,6 +146,6 @@ def details_of(ledger: Ledger, reported: Iterable[Entry]) -> Details:
                 "bus_bytes_per_s": None if transfer is None else transfer.bus_bytes_per_s,
                 "algorithm": "" if transfer is None else transfer.way,
             }
-        return {name: cell for name, cell in found.items() if cell not in ("", None)}
+        return {name: cell for name, cell in cells.items() if cell not in ("", None)}
 
     return details

@@ -21,7 +21,7 @@ from torchtally.views.columns import (
     SECONDS,
     VIEWS,
 )
-from torchtally.views.timeline import lettered
+from torchtally.views.timeline import letters_of
 
 BAR_WIDTH = 10
 BAR = Column("bar", "by bound", Unit.BAR)
@@ -117,7 +117,7 @@ def _bars(ledger: Ledger, path: str) -> dict[int, str]:
     most = max((sum(parts.values()) for parts in by_line.values()), default=0.0)
     of_file = seconds_by_bound(ledger, once_per_site(_number_in(path)))
     return {
-        number: lettered(
+        number: letters_of(
             ((str(bound)[0].upper(), parts.get(bound, 0.0)) for bound in Bound), most, BAR_WIDTH
         )
         for number, parts in of_file.items()

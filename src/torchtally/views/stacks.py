@@ -91,9 +91,7 @@ def stacks(ledger: Ledger, quantity: str) -> StackTotals:
     Raises UsageError for a quantity that is not in QUANTITIES, and for times of a ledger without.
     """
     if quantity not in QUANTITIES:
-        raise UsageError(
-            f"There are no stacks of {quantity!r}. {did_you_mean(quantity, QUANTITIES)}"
-        )
+        raise UsageError(f"Unknown quantity {quantity!r}. {did_you_mean(quantity, QUANTITIES)}")
     return QUANTITIES[quantity](ledger)
 
 
@@ -105,7 +103,7 @@ def time_stacks(ledger: Ledger) -> StackTotals:
     if not ledger.is_timed:
         raise UsageError(
             f"{ledger.trace.chip or ledger.trace.script}: times are unknown, so there are no "
-            "stacks of time. Name a chip of which they are known: --gpu H100-SXM."
+            "stacks of time. Name a chip of known speed: --gpu H100-SXM."
         )
     seconds = [ledger.slot(entry).seconds for entry in ledger.reported]
     untimed = sum(each.count for each in ledger.untimed)
@@ -144,7 +142,7 @@ def peak_stacks(ledger: Ledger) -> StackTotals:
         rows.append(StackAmount(levels, holding.storage.bytes))
     moment = moment_at(ledger, tick)
     period = "the peak" if moment is None else f"the peak, in {moment}"
-    return StackTotals("Memory held", period, Unit.BYTES, tuple(joined(rows)))
+    return StackTotals("Memory held", period, Unit.BYTES, tuple(join(rows)))
 
 
 QUANTITIES: dict[str, Callable[[Ledger], StackTotals]] = {
@@ -190,11 +188,11 @@ def _of_operators(
         return known[key]
 
     pairs = zip(ledger.reported, amounts, strict=True)
-    rows = joined(StackAmount(levels(entry), amount) for entry, amount in pairs)
+    rows = join(StackAmount(levels(entry), amount) for entry, amount in pairs)
     return StackTotals(title, ledger.period, unit, tuple(rows), missing)
 
 
-def joined(rows: Iterable[StackAmount]) -> Iterator[StackAmount]:
+def join(rows: Iterable[StackAmount]) -> Iterator[StackAmount]:
     """Neighbours of one stack as one row, without those of nothing."""
     last: StackAmount | None = None
     for row in rows:

@@ -121,7 +121,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 # The view --------------------------------------------------------------------------------------
 
 
-@view("step", "the training steps: which are alike, and what each takes")
+@view("step", "the training steps: which are alike, and what each costs")
 def steps(ledger: Ledger) -> Table:
     """Every step of the whole run, those that follow each other and are alike in one row.
 

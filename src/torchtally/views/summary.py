@@ -265,7 +265,7 @@ def why_no_time(ledger: Ledger) -> str:
     chip_name = ledger.trace.chip
     if find_chip(chip_name) is None:
         return f"No time: {chip_name} is not in the chip table, so its speed is unknown."
-    return "No time: the account was made without a roofline."
+    return "No time: the ledger was computed without a roofline."
 
 
 def shortage_of(ledger: Ledger) -> Shortage | None:

@@ -142,10 +142,10 @@ def bar(at: dict[Category, int], peak_bytes: int) -> str:
     Where one category's letters end is rounded, so the length is the total's.
     """
     parts = ((initial(category), at.get(category, 0)) for category in BAR_ORDER)
-    return lettered(parts, peak_bytes, BAR_WIDTH)
+    return letters_of(parts, peak_bytes, BAR_WIDTH)
 
 
-def lettered(parts: Iterable[tuple[str, float]], whole: float, width: int) -> str:
+def letters_of(parts: Iterable[tuple[str, float]], whole: float, width: int) -> str:
     """Quantities as letters, `width` of them for the whole, rounded so that the sum is right."""
     if not whole:
         return ""

@@ -21,7 +21,7 @@ from torchtally.trace import HOST, Phase, Trace
 from torchtally.trace.ranks import COMMUNICATORS
 from torchtally.views.code_slices import CodeLevels, code_slices
 from torchtally.views.peak import title_of
-from torchtally.views.slices import Slice, Stretch, details_of, folded, in_lanes, stretches
+from torchtally.views.slices import Slice, Stretch, details_of, fold, in_lanes, stretches
 from torchtally.work import Kind
 
 
@@ -104,7 +104,7 @@ def tracks_of(ledger: Ledger, *, is_folded: bool = False) -> tuple[RankTracks, .
     if ledger.roofline is None:
         raise UsageError(
             f"{ledger.trace.chip or ledger.trace.script}: times are unknown, so there is no "
-            "timeline. Name a chip of which they are known: --gpu H100-SXM."
+            "timeline. Name a chip of known speed: --gpu H100-SXM."
         )
     return tuple(
         rank_tracks(part, begins_s, is_folded=is_folded) for part, begins_s in timed_parts(ledger)
@@ -160,7 +160,7 @@ def rank_tracks(part: Clocked, begins_s: float, *, is_folded: bool) -> RankTrack
             name = f"{lane.name}: modules and lines"
             code.append(Track(name, tuple(code_slices(lane.stretches, levels)), lane.stream))
         slices: list[Slice] = []
-        for stretch in folded(lane.stretches) if is_folded else lane.stretches:
+        for stretch in fold(lane.stretches) if is_folded else lane.stretches:
             slices += stretch.slices(details)
             places |= {entry.number: (len(tracks), slices[-1]) for entry in stretch.entries}
         tracks.append(Track(lane.name, tuple(slices), lane.stream))

@@ -3,7 +3,7 @@
 N: parameters.  L, H, Q, T: layers, heads, head dim, sequence.
 
 MFU counts what the model asks for: the matrix products of the forward and backward pass, nothing
-done again, no optimizer (PaLM, arXiv 2204.02311, appendix B; Megatron-LM, arXiv 2205.05198, section
+repeated, no optimizer (PaLM, arXiv 2204.02311, appendix B; Megatron-LM, arXiv 2205.05198, section
 5). The backward of attention counts twice its forward, although fused kernels compute the scores
 again and so take two and a half times it. HFU counts what is done: with recomputation, the
 optimizer's products, and fused attention's backward in full.
@@ -27,8 +27,8 @@ from torchtally.views.bounds import NO_TIMES
 from torchtally.views.columns import part_of
 from torchtally.views.matrix_work import (
     Work,
-    attention_flops,
     needed_flops,
+    training_attention_flops,
     unit_of,
     works_of,
 )
@@ -262,7 +262,7 @@ def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, s
     yield (
         "hfu_full",
         f"HFU{how}",
-        f"all products done, recomputed ones too{how}",
+        f"all products, recomputed ones included{how}",
         sum(map(executed, works)),
         executed,
     )
@@ -287,11 +287,11 @@ def _by_parameters(
         yield (
             "mfu_6n_inner",
             "MFU, 6N, no embedding",
-            "the same, parameters that are only looked up left out",
+            "the same, without parameters that are only looked up",
             inner.flops_per_token * tokens.size,
             needed,
         )
-    attention = attention_flops(works)
+    attention = training_attention_flops(works)
     if attention:
         yield (
             "mfu_palm",
@@ -415,10 +415,10 @@ DEFINITIONS = {
     "mfu_full": "MFU: products of the forward and backward pass, attention's backward as twice its "
     "forward.",
     "mfu_6n": "6N: six FLOPs for each trained parameter and token, four for a frozen one that "
-    "gradients pass through, two for any other; 'no embedding' leaves out parameters that are only "
-    "looked up.",
+    "gradients pass through, two for any other; 'no embedding' excludes parameters that are "
+    "only looked up.",
     "mfu_palm": "12LHQT adds attention in full, as PaLM does.",
-    "hfu_full": "HFU: all products that are done, also those done again.",
+    "hfu_full": "HFU: all products, recomputed ones included.",
     "mbu": "MBU: bytes read and written, of the memory's bandwidth.",
 }
 """By the first row that needs it."""
@@ -465,7 +465,7 @@ def peak_note(ledger: Ledger, flops: list[Utilisation]) -> str:
         dtype = of.rpartition(" ")[2]
         return f"No MFU: most products are in {dtype}, for which the {chip} has no peak."
     if " and " in of:
-        return f"Peak: the {chip}'s {of}. The FLOPs of each dtype are held against its own peak."
+        return f"Peak: the {chip}'s {of}. The FLOPs of each dtype are compared with its own peak."
     return f"Peak: the {chip}'s {of}, in which most products are."
 
 
@@ -478,7 +478,7 @@ def _left_out(ledger: Ledger, keys: set[str]) -> Iterator[str]:
     above = [name for key, name, *_ in _counts(ledger, counted) if key not in keys]
     if above:
         yield (
-            f"Left out, since it counts what is not computed and would exceed the peak: "
+            "Left out, since it counts FLOPs that are not computed and would exceed the peak: "
             f"{', '.join(above)}."
         )
     without = sorted({unit_of(work, chip) for work in works if work not in counted})
@@ -497,6 +497,6 @@ def _note(ledger: Ledger, utilisations: tuple[Utilisation, ...]) -> Iterator[str
         any("attention" in utilisation.name for utilisation in utilisations)
         and "mfu_causal" not in keys
     ):
-        yield "No attention operator says that it is causal, so none counts by half."
+        yield "No attention operator is marked as causal, so none counts by half."
     if flops and "mfu_6n" not in keys:
         yield "No token ids are looked up and trained on, so the rules by parameters do not apply."

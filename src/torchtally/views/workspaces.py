@@ -21,7 +21,7 @@ COLUMNS = (
 
 @view(
     "workspace",
-    "memory outside of tensors, and how sure each figure is",
+    "memory outside of tensors, and how reliable each figure is",
     subject="memory",
 )
 def workspaces(ledger: Ledger) -> Table:
@@ -46,7 +46,7 @@ def workspaces(ledger: Ledger) -> Table:
         rows=tuple(rows),
         totals=(None, at_peak.total(), None, None, None),
         note="The CUDA context, an estimate, is outside the allocator: the report's first lines "
-        "have it. NCCL takes none: there is one GPU.",
+        "have it. NCCL takes no memory on one GPU.",
     )
 
 

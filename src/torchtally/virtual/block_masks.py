@@ -144,7 +144,7 @@ def in_blocks(
     """
     B, H, S, T = scores
     of_queries = torch.zeros(B, H, S, dtype=torch.int64)
-    b, h, rows, columns = listed(blocks.numbers, blocks.indices)
+    b, h, rows, columns = blocks_of(blocks.numbers, blocks.indices)
     at_a_time = max(1, PAIRS_AT_A_TIME // prod(block))
     for start in range(0, len(b), at_a_time):
         part = slice(start, start + at_a_time)
@@ -160,7 +160,7 @@ def in_blocks(
         of_queries.index_put_((b[part, None], h[part, None], own), attends, accumulate=True)
     computed = len(b)
     if blocks.full_numbers is not None and blocks.full_indices is not None:
-        b, h, rows, columns = listed(blocks.full_numbers, blocks.full_indices)
+        b, h, rows, columns = blocks_of(blocks.full_numbers, blocks.full_indices)
         keys_of = (T - columns * block[1]).clamp(max=block[1])
         queries = rows[:, None] * block[0] + torch.arange(block[0])
         counted = keys_of[:, None] * (queries < S)
@@ -172,7 +172,7 @@ def in_blocks(
     return Counts([B * H * S * most, left], min(prod(scores), computed * prod(block)))
 
 
-def listed(numbers: Tensor, indices: Tensor) -> tuple[Tensor, ...]:
+def blocks_of(numbers: Tensor, indices: Tensor) -> tuple[Tensor, ...]:
     """(sequence, head, block of queries, block of keys) of each block in the lists."""
     is_listed = torch.arange(indices.shape[-1]) < numbers.unsqueeze(-1)
     b, h, rows, places = is_listed.nonzero(as_tuple=True)

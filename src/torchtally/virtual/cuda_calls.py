@@ -46,7 +46,7 @@ REFUSED_NCCL = "all_gather all_reduce broadcast init_rank reduce reduce_scatter 
 
 def refuse(name: str) -> Any:
     raise UnsupportedError(
-        f"{name} has no answer on tally's simulated GPU: it needs a real one.\n"
+        f"{name} is not available on tally's simulated GPU: it needs a real one.\n"
         "Guard the call, or leave it out of the simulated run."
     )
 

@@ -136,8 +136,8 @@ class VirtualDispatch(TorchDispatchMode):
         self.target: Chip | None = None
         """The chip simulated."""
         self.nonzero_fraction = 1.0
-        self.kernel_s: KernelTime = no_time
         """Share of a mask assumed true where a shape depends on unknown values."""
+        self.kernel_s: KernelTime = no_time
         self.last_home: DeviceMemory | HostMemory | None = None
         """Where the last operator's results went: factories inside a C++ composition follow it."""
         self.operators: dict[int, Operator] = {}
@@ -273,6 +273,8 @@ class VirtualDispatch(TorchDispatchMode):
                 home = virtual.home
             elif virtual.home is not home:
                 mixes = True
+        # Memory of a CUDA graph's last replay, which the next one reuses: torch raises here, too
+        # (`dealloc_current_path_weakrefs`, torch/_inductor/cudagraph_trees.py).
         if home.__class__ is Overwritten:
             home.refuse()
         result_home = home
@@ -403,6 +405,7 @@ class VirtualDispatch(TorchDispatchMode):
         """Assign new storages to their device, keep values, and notify the observer."""
         outputs = tensors_in(result)
         is_new = False
+        # Attention's seed and offset are on the host, but where a graph captures (`HOST_RESULTS`).
         if call.operator.host_results and self.capture is None:
             for place in call.operator.host_results:
                 make_virtual(outputs[place], self.host)

@@ -138,21 +138,21 @@ class Exchanged(TorchFunctionMode):
 class Watching(TorchFunctionMode):
     """Collects the tensors that functions of torch are given and did not make."""
 
-    def __init__(self, made: Sequence[Tensor]) -> None:
+    def __init__(self, results: Sequence[Tensor]) -> None:
         super().__init__()
-        self.made = {id(tensor): tensor for tensor in made}
+        self.results = {id(tensor): tensor for tensor in results}
         self.given: dict[int, Tensor] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         for leaf in private.tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor) and id(leaf) not in self.made:
+            if isinstance(leaf, Tensor) and id(leaf) not in self.results:
                 self.given[id(leaf)] = leaf
         result = func(*args, **(kwargs or {}))
         for leaf in private.tree_leaves(result):
             if isinstance(leaf, Tensor):
-                self.made[id(leaf)] = leaf
+                self.results[id(leaf)] = leaf
         return result
 
 

@@ -36,8 +36,8 @@ def main(arguments: list[str]) -> int:
         print(*page(gpus), sep="\n")
     else:
         print(
-            f"tally: nvidia-smi {' '.join(rest)} has no answer on the simulated GPU: it answers "
-            "--query-gpu=FIELDS --format=csv, -L, and without options.",
+            f"tally: nvidia-smi {' '.join(rest)} is not supported on the simulated GPU, which "
+            "answers --query-gpu=FIELDS --format=csv, -L, and without options.",
             file=sys.stderr,
         )
         return UNKNOWN_EXIT

@@ -89,7 +89,7 @@ class ScriptProcesses:
         if nprocs > self.world.gpus_per_node:
             raise UnsupportedError(
                 f"torch.multiprocessing.spawn of {nprocs} processes: a run has one process for "
-                f"each GPU, and here are {self.world.gpus_per_node} "
+                f"each GPU, and there are {self.world.gpus_per_node} "
                 "(torch.cuda.device_count()).\n"
                 f"Give it as many: --gpu {nprocs}xNAME runs the script as one rank of {nprocs}."
             )
@@ -97,7 +97,7 @@ class ScriptProcesses:
         return None if join else Finished()
 
 
-def failed(children: list[Started]) -> Iterator[tuple[str, int]]:
+def failures(children: list[Started]) -> Iterator[tuple[str, int]]:
     """(name, exit code) of those that ended by an error of their own."""
     for child in children:
         code = child.exit_code()

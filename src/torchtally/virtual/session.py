@@ -310,7 +310,7 @@ def _activate(
             ]
         )
     )
-    stack.enter_context(absent.answered(mode.observer.note))
+    stack.enter_context(absent.with_stand_ins(mode.observer.note))
     stack.enter_context(mode)
     return VirtualGPU(target, mode, processes)
 

@@ -184,7 +184,7 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 @special(aten._amp_foreach_non_finite_check_and_unscale_.default)
 def unscale_finite(mode: VirtualDispatch, call: Invocation) -> Any:
-    """Gradients are taken to be finite, so `found_inf` stays what it was."""
+    """Gradients are assumed to be finite, so `found_inf` stays what it was."""
     _gradients, found_inf, _inv_scale = call.args
     kept = values.real_of(found_inf)
     kept = None if kept is None else kept.clone()
@@ -194,7 +194,7 @@ def unscale_finite(mode: VirtualDispatch, call: Invocation) -> Any:
         values.give_value(found_inf, kept)
 
 
-# Choices that unknown scores make are taken to be balanced.
+# Choices that unknown scores make are assumed to be balanced.
 
 
 @special(

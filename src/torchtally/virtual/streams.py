@@ -115,7 +115,8 @@ class EventClock:
         """Negative, as CUDA's own, where the end was recorded before the start."""
         if self.stopwatch is None:
             raise UnsupportedError(
-                "the time between two CUDA events is a prediction, not made here.\n"
+                "the time between two CUDA events needs a prediction, which is not available "
+                "here.\n"
                 "Trace the script: torchtally.run(...) or `tally run`."
             )
         if end < start:

@@ -22,7 +22,7 @@ from torchtally.virtual.facts import (
     is_informed,
     is_whole,
     keep_facts,
-    settled,
+    settle,
 )
 from torchtally.virtual.invocation import Invocation, replace_tensors, tensors_in
 from torchtally.virtual.observer import Observer
@@ -183,7 +183,7 @@ def give_derived(outputs: Sequence[Tensor], call: Invocation) -> None:
     each = [derived] if isinstance(derived, Facts) else derived
     for tensor, facts in zip(outputs, each, strict=False):
         if facts is not None:
-            keep_facts(tensor, *settled(facts, call.virtuals))
+            keep_facts(tensor, *settle(facts, call.virtuals))
 
 
 def is_training(call: Invocation) -> bool:
@@ -216,11 +216,11 @@ def facts_after(call: Invocation) -> tuple[Tensor, Facts, str | None] | None:
     if virtual is None or not isinstance(derived, Facts):
         return None
     if is_whole(target, virtual):
-        return target, *settled(derived, sources_of(call))
+        return target, *settle(derived, sources_of(call))
     count = virtual.requested_bytes // target.element_size()
     storage = target.detach().as_strided((count,), (1,), 0)
     before = facts_of(storage)
-    return None if before is None else (storage, *settled(before | derived, call.virtuals))
+    return None if before is None else (storage, *settle(before | derived, call.virtuals))
 
 
 def sources_of(call: Invocation) -> Sequence[VirtualStorage | None]:

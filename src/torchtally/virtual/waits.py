@@ -10,8 +10,8 @@ from torchtally.virtual.storage import is_pinned
 class HostWait(Enum):
     """What the host waits for."""
 
-    DEVICE = "everything that the device was given before"
-    TRANSFER = "a copy to the device, made from pageable memory"
+    DEVICE = "all earlier work of the device"
+    TRANSFER = "a copy to the device from pageable memory"
 
 
 def host_wait(call: Invocation, on_host: Sequence[bool], *, is_to_host: bool) -> HostWait | None:

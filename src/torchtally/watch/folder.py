@@ -19,7 +19,7 @@ TRACES = (".pt.trace.json", ".pt.trace.json.gz")
 LOGS = (".log", ".out", "log.jsonl")
 MOST_DEPTH = 4
 MOST_FILES = 100_000
-PATIENCE_S = 60.0
+UNREADABLE_S = 60.0
 """A trace that cannot be read and has not changed for so long is damaged, not half written."""
 NUMBER = re.compile(r"\.\d+$")
 
@@ -72,7 +72,7 @@ class TraceFolder:
     def _read(self, path: str, state: State, now_s: float, *, is_last: bool) -> Iterator[ReadTrace]:
         failed = self._failed.get(path)
         if failed is not None and failed.state == state:
-            if failed.is_told or now_s - failed.since_s < PATIENCE_S:
+            if failed.is_told or now_s - failed.since_s < UNREADABLE_S:
                 return
             is_last = True
         try:
@@ -120,14 +120,14 @@ def files(folder: str, endings: tuple[str, ...]) -> list[str]:
     """
     if not os.path.isdir(folder):
         raise UsageError(f"{folder}: no such folder.")
-    found: list[str] = []
+    paths: list[str] = []
     for place, folders, names in os.walk(folder):
         depth = os.path.relpath(place, folder).count(os.sep)
         folders[:] = sorted(folders) if depth < MOST_DEPTH else []
-        found += [os.path.join(place, name) for name in sorted(names) if name.endswith(endings)]
-        if len(found) > MOST_FILES:
+        paths += [os.path.join(place, name) for name in sorted(names) if name.endswith(endings)]
+        if len(paths) > MOST_FILES:
             raise UsageError(f"{folder}: more than {MOST_FILES} logs and traces. Name one of them.")
-    return found
+    return paths
 
 
 def state_of(path: str) -> State | None:

@@ -37,7 +37,7 @@ def percent(text: str) -> float:
     return float(text) / 100
 
 
-def grouped(text: str) -> float:
+def number_of(text: str) -> float:
     return float(text.replace(",", ""))
 
 
@@ -71,8 +71,8 @@ class LogFormat:
             return None
         values: dict[str, float] = {}
         for name, (pattern, read) in self.fields.items():
-            found = pattern.search(line)
-            value = None if found is None else positive(read, found[1])
+            figure = pattern.search(line)
+            value = None if figure is None else positive(read, figure[1])
             if value is not None:
                 values[name] = value
         return StepObservation(
@@ -130,7 +130,7 @@ FORMATS: tuple[LogFormat, ...] = (
         re.compile(r"^\s*step (\d{1,15})(?:/\d+)? \([\d.]+%\) \| loss"),
         {
             "step_s": field(r"\bdt: ([\d.]+)ms", milliseconds),
-            "tokens_per_s": field(r"\btok/sec: ([\d,]+)", grouped),
+            "tokens_per_s": field(r"\btok/sec: ([\d,]+)", number_of),
             "mfu": field(r"mfu: ([\d.]+)", percent),
             "peak_bytes": field(r"\bpeak_mem: ([\d.]+MiB)", lambda text: float(parse_bytes(text))),
         },
@@ -148,7 +148,7 @@ FORMATS: tuple[LogFormat, ...] = (
         "torchtitan",
         re.compile(r"(?<!validate )\bstep:\s*(\d{1,15})\s+loss:"),
         {
-            "device_tokens_per_s": field(r"\b(?:tps|wps): ([\d,]+)", grouped),
+            "device_tokens_per_s": field(r"\b(?:tps|wps): ([\d,]+)", number_of),
             "mfu": field(r"\bmfu: ([\d.]+)%", percent),
             "reserved_bytes": field(
                 r"\bmemory:\s*([\d.]+GiB)", lambda text: float(parse_bytes(text))

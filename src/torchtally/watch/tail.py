@@ -9,7 +9,7 @@ from typing import IO
 from torchtally.errors import UsageError
 from torchtally.reading import open_at_once
 
-CHUNK_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 MOST_LINE_BYTES = 1 << 20
 """Of a line that does not end: what is longer is no log's, and is dropped."""
 ENDS = re.compile(rb"[\r\n]+")
@@ -80,7 +80,7 @@ class FollowedFile:
             self._rest = b""
         while True:
             try:
-                piece = self._file.read(CHUNK_BYTES)
+                piece = self._file.read(READ_BYTES)
             except OSError as error:
                 raise UsageError(f"{self.path}: cannot be read ({error.strerror}).") from error
             if not piece:

@@ -28,19 +28,21 @@ TRANSPOSED = (
 )
 
 
-def terms_flops(weight: TensorSpec, elements: int) -> int:
+def terms_of_weight_flops(weight: TensorSpec, elements: int) -> int:
     """`elements` is B*O*Y of a plain convolution, B*I*X of a transposed one."""
     return elements * prod(weight.shape[1:]) * multiply_add_flops(weight)
 
 
 @rule(PLAIN, kind=Kind.CONVOLUTION)
 def plain(call: Call) -> Cost:
-    return one_pass(call, flops=terms_flops(call.tensor("weight"), result(call).elements))
+    return one_pass(call, flops=terms_of_weight_flops(call.tensor("weight"), result(call).elements))
 
 
 @rule(TRANSPOSED, kind=Kind.CONVOLUTION)
 def transposed_convolution(call: Call) -> Cost:
-    return one_pass(call, flops=terms_flops(call.tensor("weight"), call.inputs[0].elements))
+    return one_pass(
+        call, flops=terms_of_weight_flops(call.tensor("weight"), call.inputs[0].elements)
+    )
 
 
 @rule("convolution _convolution convolution_overrideable", kind=Kind.CONVOLUTION)
@@ -56,7 +58,7 @@ def convolution_backward(call: Call) -> Cost:
     """As many terms as forward, for each of grad_input and grad_weight that is wanted."""
     forward_input = "input" if call.tensors("input") else "self"
     summed = forward_input if is_set(call, "transposed") else "grad_output"
-    forward = terms_flops(call.tensor("weight"), call.tensor(summed).elements)
+    forward = terms_of_weight_flops(call.tensor("weight"), call.tensor(summed).elements)
     gradients = sum(mask(call, "output_mask", 3)[:2])
     return one_pass(call, flops=forward * gradients)
 

@@ -138,8 +138,8 @@ def index_put(call: Call) -> Cost:
 def put_elements(call: Call) -> int:
     """Elements that `self[indices]` has.
 
-    Indices are taken to stand for the first dimensions: where a slice comes before them the record
-    does not say. With a mask the values tell how many, if there is more than one.
+    Indices are assumed to stand for the first dimensions: where a slice comes before them the
+    record does not say. With a mask the values tell how many, if there is more than one.
     """
     table, values = call.tensor("self"), call.tensor("values")
     indices = call.tensors("indices")

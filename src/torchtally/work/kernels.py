@@ -10,7 +10,7 @@ from torchtally.work.cost import Cost
 
 NAMESPACES = ("triton.", "cuda.")
 """Of the names of a script's kernels."""
-UNDECLARED = "its FLOPs alone: torchtally.declare_cost says them; bytes: each tensor once"
+UNDECLARED = "its FLOPs only: torchtally.declare_cost gives them; bytes: each tensor once"
 
 
 def is_launched(call: Call) -> bool:
@@ -23,7 +23,7 @@ def declared_flops(call: Call) -> int | None:
     return flops if isinstance(flops, int) else None
 
 
-def moved(call: Call) -> Cost:
+def kernel_bytes(call: Call) -> Cost:
     """Each tensor that it loads from, and each that it stores to."""
     reads = call.literal("reads")
     names = reads if isinstance(reads, tuple) else ()

@@ -94,7 +94,7 @@ CTC_STEP_FLOPS = 12
 def ctc_loss(call: Call) -> Cost:
     """One step of the recursion for every state of every frame (Graves et al. 2006).
 
-    The second result holds them; a kernel that keeps it to itself is taken to have as many states
+    The second result holds them; a kernel that keeps it to itself is assumed to have as many states
     as classes.
     """
     states = call.outputs[1] if call.name == "aten._ctc_loss" else call.tensor("log_probs")

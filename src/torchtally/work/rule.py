@@ -224,9 +224,9 @@ def cost_without_rule(call: Call) -> tuple[Kind, Cost]:
     is_launched = kernels.is_launched(call)
     flops = kernels.declared_flops(call)
     if flops is None:
-        return Kind.UNCOUNTED, kernels.moved(call) if is_launched else Cost()
+        return Kind.UNCOUNTED, kernels.kernel_bytes(call) if is_launched else Cost()
     kind = Kind.MATRIX_KERNEL if is_set(call, "on_tensor_cores") else Kind.KERNEL
-    plain = kernels.moved(call) if is_launched else one_pass(call)
+    plain = kernels.kernel_bytes(call) if is_launched else one_pass(call)
     return kind, kernels.declared_cost(call, flops, plain)
 
 

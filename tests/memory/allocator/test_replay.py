@@ -57,7 +57,7 @@ def gpt(
     blocks = nn.ModuleList([Block(), Block()]).cuda()
     layers = (embedding, blocks, head)
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
-    made = optimizer(parameters, lr=0.1, **options)
+    chosen_optimizer = optimizer(parameters, lr=0.1, **options)
     for _ in range(2):
         x = embedding(torch.randint(100, (batch, 64)).cuda())
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
@@ -66,8 +66,8 @@ def gpt(
             loss = head(x).square().mean()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
-        made.step()
-        made.zero_grad()
+        chosen_optimizer.step()
+        chosen_optimizer.zero_grad()
     remember()
 
 
@@ -193,13 +193,13 @@ def test_under_a_capacity_it_fits_from_the_peak_on_and_not_below_what_is_held() 
 
 def growing() -> TraceBuilder:
     """Tensors of 20, 22 and 24 MiB, each gone before the next."""
-    made = TraceBuilder()
+    builder = TraceBuilder()
     number = -1
     for size in (20, 22, 24):
         if number >= 0:
-            made.free(number)
-        number = made.run(factory_call(1), size=size * MIB)
-    return made
+            builder.free(number)
+        number = builder.run(factory_call(1), size=size * MIB)
+    return builder
 
 
 def test_segments_pile_up_where_sizes_grow_and_do_not_where_they_expand() -> None:
@@ -224,11 +224,11 @@ def test_a_cache_emptied_in_the_run_is_emptied_in_the_replay() -> None:
 
 
 def test_streams_do_not_share_in_the_replay() -> None:
-    made = TraceBuilder()
-    made.free(made.run(factory_call(1), size=512))
-    made.stream = 7
-    made.run(factory_call(1), size=512)
-    assert replay(made.build()).peak_reserved_bytes == 4 * MIB
+    builder = TraceBuilder()
+    builder.free(builder.run(factory_call(1), size=512))
+    builder.stream = 7
+    builder.run(factory_call(1), size=512)
+    assert replay(builder.build()).peak_reserved_bytes == 4 * MIB
 
 
 def test_a_replay_that_differs_is_noticed() -> None:

@@ -27,12 +27,15 @@ def is_default(settings: AllocatorSettings) -> bool:
 
 
 def test_the_defaults_are_torchs() -> None:
-    found = AllocatorSettings()
-    assert (found.max_split_bytes, found.max_non_split_rounding_bytes) == (UNLIMITED, 20 * MIB)
-    assert (found.large_segment_bytes, found.garbage_collection_threshold) == (20 * MIB, 0.0)
-    assert (found.is_expandable, found.rounds_up) == (False, False)
-    assert found.per_process_memory_fraction is None
-    assert is_default(found)
+    settings = AllocatorSettings()
+    assert (settings.max_split_bytes, settings.max_non_split_rounding_bytes) == (
+        UNLIMITED,
+        20 * MIB,
+    )
+    assert (settings.large_segment_bytes, settings.garbage_collection_threshold) == (20 * MIB, 0.0)
+    assert (settings.is_expandable, settings.rounds_up) == (False, False)
+    assert settings.per_process_memory_fraction is None
+    assert is_default(settings)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +56,10 @@ def test_the_defaults_are_torchs() -> None:
     ],
 )
 def test_every_option_with_its_value(text: str, name: str, value: object) -> None:
-    found = parsed(text)
-    assert getattr(found, name) == value
-    assert found.text == text
-    assert is_default(found) is (value in (False, UNLIMITED))
+    layout = parsed(text)
+    assert getattr(layout, name) == value
+    assert layout.text == text
+    assert is_default(layout) is (value in (False, UNLIMITED))
 
 
 @pytest.mark.parametrize("option", sorted(IGNORED))
@@ -67,17 +70,17 @@ def test_what_takes_no_device_memory_is_let_through(option: str) -> None:
 def test_options_follow_one_another_and_blanks_mean_nothing() -> None:
     text = " max_split_size_mb : 40 ,\n expandable_segments:True,, "
     text += "roundup_power2_divisions:[1: 2, >:4],"
-    found = parsed(text)
-    assert (found.max_split_bytes, found.is_expandable) == (40 * MIB, True)
-    assert found.roundup_power2_divisions == (2, *(4,) * 15)
-    assert found.text == text
+    layout = parsed(text)
+    assert (layout.max_split_bytes, layout.is_expandable) == (40 * MIB, True)
+    assert layout.roundup_power2_divisions == (2, *(4,) * 15)
+    assert layout.text == text
     assert is_default(parsed(""))
     assert is_default(parsed(" , "))
 
 
 def test_the_last_word_on_an_option_stands() -> None:
-    found = parsed("max_split_size_mb:40,expandable_segments:True,max_split_size_mb:60")
-    assert (found.max_split_bytes, found.is_expandable) == (60 * MIB, True)
+    layout = parsed("max_split_size_mb:40,expandable_segments:True,max_split_size_mb:60")
+    assert (layout.max_split_bytes, layout.is_expandable) == (60 * MIB, True)
 
 
 # Where it is read ------------------------------------------------------------------------------
@@ -195,8 +198,8 @@ def test_sizes_below_512_times_the_divisions_are_rounded_to_512() -> None:
 
 
 def divisions_by_mib(text: str, *sizes_mib: int) -> list[int]:
-    found = parsed(f"roundup_power2_divisions:{text}")
-    return [found.divisions_at(size * MIB) for size in sizes_mib]
+    layout = parsed(f"roundup_power2_divisions:{text}")
+    return [layout.divisions_at(size * MIB) for size in sizes_mib]
 
 
 def test_a_list_has_divisions_for_each_power_of_two() -> None:

@@ -77,9 +77,11 @@ def test_the_rows_of_a_matrix_by_hand() -> None:
     132 multiprocessors hold 16 blocks of 128 threads each, 2112: 66 blocks could share a result,
     1024 values of at least 16 allow for 64. Partial results: 4 bytes x 4096 x 64 x (32 x 4).
     """
-    found = sizes(call("aten.sum", (spec(4096, 4096, argument="self"),), (spec(4096),), dim=(0,)))
-    assert found == [4 * 4096 * 64 * 32 * 4, 4 * 32]
-    assert found[0] == 128 * MIB  # twice the matrix
+    sizes_bytes = sizes(
+        call("aten.sum", (spec(4096, 4096, argument="self"),), (spec(4096),), dim=(0,))
+    )
+    assert sizes_bytes == [4 * 4096 * 64 * 32 * 4, 4 * 32]
+    assert sizes_bytes[0] == 128 * MIB  # twice the matrix
 
 
 def test_nothing_is_needed_where_there_is_nothing_to_share() -> None:

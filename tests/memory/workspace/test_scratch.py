@@ -61,8 +61,8 @@ def test_group_norm_to_the_byte() -> None:
     for row in rows("group_norm"):
         assert sorted(sizes(group_norm(row))) == sorted(row.temporaries_bytes), str(row)
     for row in rows("group_norm backward"):
-        found = sizes(normalised(row, "aten.native_group_norm_backward", group=8))
-        assert sorted(found) == sorted(row.temporaries_bytes), str(row)
+        sizes_bytes = sizes(normalised(row, "aten.native_group_norm_backward", group=8))
+        assert sorted(sizes_bytes) == sorted(row.temporaries_bytes), str(row)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_layer_norm_backward_of_many_narrow_rows(op: str, name: str) -> None:
     Besides, the sums' results (256 bytes) are in the record: they become the gradients.
     """
     for row in rows(op):
-        found = sizes(normalised(row, name))
-        assert missing(row, found) == [], str(row)
-        assert bool(found) is bool(row.temporaries_bytes), str(row)
-        if found:
+        sizes_bytes = sizes(normalised(row, name))
+        assert missing(row, sizes_bytes) == [], str(row)
+        assert bool(sizes_bytes) is bool(row.temporaries_bytes), str(row)
+        if sizes_bytes:
             partial_bytes = 3125 * 64 * row.spec(1, "").itemsize_bytes
-            assert found.count(partial_bytes) == (1 if "rms" in op else 2)
+            assert sizes_bytes.count(partial_bytes) == (1 if "rms" in op else 2)
 
 
 @pytest.mark.parametrize("row", rows(f"{ATTENTION}flash_attention backward"), ids=str)
@@ -115,10 +115,10 @@ def test_cudnn_attention_backward_to_the_byte(row: Row) -> None:
 )
 def test_efficient_attention_backward_to_the_byte(row: Row) -> None:
     """In fp32 the rows' sums come from a product, gone before the kernel's memory is taken."""
-    found = sizes(attention(row, "efficient"))
-    assert missing(row, found) == []
+    sizes_bytes = sizes(attention(row, "efficient"))
+    assert missing(row, sizes_bytes) == []
     if row.dtypes[0] != "float32":
-        assert sorted(found) == sorted(row.temporaries_bytes)
+        assert sorted(sizes_bytes) == sorted(row.temporaries_bytes)
 
 
 def test_safe_softmax_is_within_the_math_kernels_attention() -> None:
@@ -126,27 +126,27 @@ def test_safe_softmax_is_within_the_math_kernels_attention() -> None:
     for row in rows(f"{ATTENTION}math"):
         batch, heads, queries, _ = row.shapes[0]
         scores = spec(batch, heads, queries, row.shapes[1][2], argument="self")
-        found = sizes(call("aten._safe_softmax", (scores,), (replace(scores, argument=""),)))
-        assert found == [scores.elements, batch * heads * queries, 4]
-        assert missing(row, found) == [], str(row)
+        sizes_bytes = sizes(call("aten._safe_softmax", (scores,), (replace(scores, argument=""),)))
+        assert sizes_bytes == [scores.elements, batch * heads * queries, 4]
+        assert missing(row, sizes_bytes) == [], str(row)
 
 
 def test_embedding_backward_above_3072_indices() -> None:
     """Known limit: the number of different indices. Partial sums are bounded from above."""
     exact = 0
     for row in rows("embedding backward", "embedding padded backward"):
-        found = sizes(embedding(row))
+        sizes_bytes = sizes(embedding(row))
         (vocabulary, width), indices = row.shapes[0], row.spec(1, "").elements
         if indices <= 3072:
-            assert found == list(row.temporaries_bytes) == []
+            assert sizes_bytes == list(row.temporaries_bytes) == []
             continue
         parts = indices // 10 + min(indices, vocabulary)
-        assert found == [8 * indices] * 5 + [8 * parts, 4 * parts * width]
+        assert sizes_bytes == [8 * indices] * 5 + [8 * parts, 4 * parts * width]
         if indices <= vocabulary:
-            assert missing(row, found) == [], str(row)
+            assert missing(row, sizes_bytes) == [], str(row)
             exact += 1
         else:
-            assert missing(row, found) == [4 * parts * width], str(row)
+            assert missing(row, sizes_bytes) == [4 * parts * width], str(row)
             assert max(row.temporaries_bytes) < 4 * parts * width
     assert exact == 7
 
@@ -154,14 +154,14 @@ def test_embedding_backward_above_3072_indices() -> None:
 def test_sorting_by_rows() -> None:
     """Up to 4096 in a row to the byte; above, the radix sort's own to within its blocks."""
     for row in rows("sort", "sort stable", "argsort"):
-        found = sizes(ordered(row))
+        sizes_bytes = sizes(ordered(row))
         count, itemsize_bytes = row.spec(0, "").elements, row.spec(0, "").itemsize_bytes
         if row.shapes[0][-1] <= 4096:
-            assert found == [8 * row.shapes[0][-1]]
-            assert missing(row, found) == [], str(row)
+            assert sizes_bytes == [8 * row.shapes[0][-1]]
+            assert missing(row, sizes_bytes) == [], str(row)
             continue
         radix_bytes = (8 + itemsize_bytes) * count
-        assert missing(row, found) == [radix_bytes], str(row)
+        assert missing(row, sizes_bytes) == [radix_bytes], str(row)
         own_bytes = max(row.temporaries_bytes)
         assert radix_bytes < own_bytes < 1.02 * radix_bytes + 65536, str(row)
 
@@ -180,22 +180,22 @@ def test_random_permutations() -> None:
     """
     for row in rows("randperm"):
         count = int(row.literals)
-        found = sizes(call("aten.randperm", (), (spec(count, dtype="int64"),)))
-        assert found == [8 * count] * 3 + [16 * count]
+        sizes_bytes = sizes(call("aten.randperm", (), (spec(count, dtype="int64"),)))
+        assert sizes_bytes == [8 * count] * 3 + [16 * count]
         if count == 1_000_000:
-            assert missing(row, found) == [16 * count]
+            assert missing(row, sizes_bytes) == [16 * count]
             assert max(row.temporaries_bytes) == pytest.approx(16 * count, rel=0.02)
         else:
-            assert sum(row.temporaries_bytes) < sum(found)
+            assert sum(row.temporaries_bytes) < sum(sizes_bytes)
 
 
 def test_index_put_sorts_its_indices_where_it_accumulates() -> None:
     for row in rows("index_put_ accumulate"):
         inputs = row.spec(0, "self"), row.spec(1, "indices"), row.spec(2, "values")
         count = row.spec(1, "").elements
-        found = sizes(call("aten.index_put_", inputs, (inputs[0],), accumulate=True))
-        assert found == [8 * count] * 5 + [16 * count]
-        assert missing(row, found) == [16 * count]  # the radix sort's own
+        sizes_bytes = sizes(call("aten.index_put_", inputs, (inputs[0],), accumulate=True))
+        assert sizes_bytes == [8 * count] * 5 + [16 * count]
+        assert missing(row, sizes_bytes) == [16 * count]  # the radix sort's own
         if count > 100:  # so few are sorted without it
             own_bytes = max(row.temporaries_bytes)
             assert 16 * count < own_bytes < 1.02 * 16 * count + 8192
@@ -222,10 +222,12 @@ def test_norms_of_lists_to_the_byte() -> None:
 
 def test_a_rule_that_is_off_by_one_byte_is_noticed() -> None:
     row = next(row for row in rows("group_norm backward"))
-    found = sizes(normalised(row, "aten.native_group_norm_backward", group=8))
-    assert missing(row, found) == []
-    assert missing(row, [found[0] + 1, *found[1:]]) == [found[0] + 1]
-    assert missing(row, [*found, found[0]]) == [found[0]]  # once too often is too much
+    sizes_bytes = sizes(normalised(row, "aten.native_group_norm_backward", group=8))
+    assert missing(row, sizes_bytes) == []
+    assert missing(row, [sizes_bytes[0] + 1, *sizes_bytes[1:]]) == [sizes_bytes[0] + 1]
+    assert missing(row, [*sizes_bytes, sizes_bytes[0]]) == [
+        sizes_bytes[0]
+    ]  # once too often is too much
 
 
 def test_what_has_no_rule_takes_nothing() -> None:

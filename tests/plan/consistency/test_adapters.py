@@ -236,10 +236,14 @@ def check(
         per_token.total.value * tokens + per_token.each_pass.value
     )
     kernel = usual_kernel(model, how, reference.sequence, Implementation.EAGER)
-    found = activations(
+    kept_tensors = activations(
         model, reference.batch, reference.sequence, how, kernel=kernel, adapter=adapter
     )
-    kept = found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    kept = (
+        kept_tensors.embedding.value
+        + sum(layer.value for layer in kept_tensors.layers)
+        + kept_tensors.head.value
+    )
     allowed = SCALAR_BYTES * model.layers if reference.is_exact else traced.kept_bytes / 50
     assert abs(kept - traced.kept_bytes) <= allowed
 
@@ -251,13 +255,17 @@ def test_recomputed_layers_keep_their_inputs_alone(name: str, dropout: float) ->
     traced = train(reference, targets, dropout, is_checkpointed=True)
     adapter = adapter_of(model, RANK, [targets] if isinstance(targets, str) else targets, dropout)
     kernel = usual_kernel(model, how, reference.sequence, Implementation.EAGER)
-    found = activations(
+    kept_tensors = activations(
         model, reference.batch, reference.sequence, how, kernel=kernel, adapter=adapter,
         recompute=Recompute.FULL,
     )  # fmt: skip
-    kept = found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    kept = (
+        kept_tensors.embedding.value
+        + sum(layer.value for layer in kept_tensors.layers)
+        + kept_tensors.head.value
+    )
     assert abs(kept - traced.kept_bytes) <= SCALAR_BYTES * model.layers
-    assert found.total.value == pytest.approx(traced.most_kept_bytes, rel=0.02)
+    assert kept_tensors.total.value == pytest.approx(traced.most_kept_bytes, rel=0.02)
     per_token = adapted_flops(model, adapter, reference.sequence, is_recomputed=True)
     tokens = reference.batch * reference.sequence
     total = traced.ledger.total
@@ -311,8 +319,12 @@ def test_quantised_weights_are_the_ledgers() -> None:
     traced = Traced(account(run(script, gpu="H100-SXM")))
     adapter = adapter_of(model, RANK)
     how = recipe("bf16")
-    found = activations(model, reference.batch, reference.sequence, how, adapter=adapter)
-    kept = found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    kept_tensors = activations(model, reference.batch, reference.sequence, how, adapter=adapter)
+    kept = (
+        kept_tensors.embedding.value
+        + sum(layer.value for layer in kept_tensors.layers)
+        + kept_tensors.head.value
+    )
     assert abs(kept - traced.kept_bytes) <= SCALAR_BYTES * model.layers
     trained = states(adapter_weights(model, adapter), recipe("fp32"), optimizer("adamw"))
     base = model_bytes(model, weight_format("nf4")).value

@@ -63,12 +63,12 @@ def test_the_deep_linear_model(
 
     # In its own dtype the first product keeps the batch, under autocast a cast of it.
     batch_bytes = 0 if how.is_autocast else B * D * how.weight_bytes
-    found = deep_linear_memory(D, L, B, how, optimizer(optimizer_name))
-    assert found.states.parameters.value == held(Role.PARAMETER)
-    assert found.states.gradients.value == held(Role.GRADIENT)
+    states = deep_linear_memory(D, L, B, how, optimizer(optimizer_name))
+    assert states.states.parameters.value == held(Role.PARAMETER)
+    assert states.states.gradients.value == held(Role.GRADIENT)
     # Adagrad has a step counter on the host for each tensor, as Adam.
-    assert found.states.optimizer.value == held(Role.OPTIMIZER_STATE)
-    loss_bytes = Traced(ledger).kept_bytes - batch_bytes - found.activations.value
+    assert states.states.optimizer.value == held(Role.OPTIMIZER_STATE)
+    loss_bytes = Traced(ledger).kept_bytes - batch_bytes - states.activations.value
     assert loss_bytes == how.activation_bytes
     flops = deep_linear_flops(D, L, B)
     assert flops.total.value == needed_flops(works_of(ledger.reported), Convention.FULL)

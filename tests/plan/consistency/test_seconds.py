@@ -134,5 +134,5 @@ def test_experts_that_all_run_keep_what_all_are_given() -> None:
     """Llama 4's, and its norms of heads without weights: to a tenth of a percent."""
     reference, how = MODELS["llama4"], recipe("bf16")
     traced = train(reference, how)
-    found = activations(reference.model, reference.batch, reference.sequence, how)
-    assert kept(found) == pytest.approx(traced.kept_bytes, rel=1e-3)
+    kept_tensors = activations(reference.model, reference.batch, reference.sequence, how)
+    assert kept(kept_tensors) == pytest.approx(traced.kept_bytes, rel=1e-3)

@@ -63,7 +63,7 @@ class Traced:
 
     @property
     def most_kept_bytes(self) -> int:
-        """Of category ACTIVATIONS at the fullest moment of the steady step: what is made again for
+        """Of category ACTIVATIONS at the fullest moment of the steady step: what is repeated for
         one layer is among it. Token ids are not.
         """
         first, end = self.ledger.trace.steady_step

@@ -19,12 +19,12 @@ def generator(
     who: str = "serving",
     at: Placement | None = None,
 ) -> Generator:
-    found = engine(who)
+    serving_engine = engine(who)
     return Generator(
         known_model(model) if isinstance(model, str) else model,
         cluster(chips),
         at or Placement(tensor=cluster(chips).count),
         weight_format(weights),
-        Cache(found.cache, found.block, cache_format(kept)),
-        found,
+        Cache(serving_engine.cache, serving_engine.block, cache_format(kept)),
+        serving_engine,
     )

@@ -12,7 +12,9 @@ from torchtally.plan.inference import draft, forward, memory, serving
 from torchtally.plan.inference.formats import weight_format
 from torchtally.plan.inference.weights import model_bytes
 from torchtally.plan.kv_cache import Cache, CacheKind, cache_format
+from torchtally.plan.parallel.delays import slow_s
 from torchtally.plan.quantity import Quantity
+from torchtally.plan.training import cost_usd, energy_joules
 
 MODEL = llama(width=8, layers=3, heads=2, kv_heads=1, ffn=20, vocabulary=10)
 """Matrices of a layer: q 8*8, k and v 4*8 each, output 8*8, three of 20*8: 672; two norms of 8."""
@@ -87,7 +89,10 @@ def test_parts_of_a_forward_pass() -> None:
 
 def test_what_a_chip_holds() -> None:
     """10 tokens: four vectors of the width and two of the inner width; 3 rows of logits."""
-    same(memory.buffer_bytes(10, 8, 20, 3, 100, 2, 4), 10 * (4 * 8 + 2 * 20) * 2 + 3 * 100 * 4)
+    same(
+        memory.working_buffer_bytes(10, 8, 20, 3, 100, 2, 4),
+        10 * (4 * 8 + 2 * 20) * 2 + 3 * 100 * 4,
+    )
     same(memory.usable_bytes(0.9, 101), 90)  # 90.9, rounded down
 
 
@@ -97,13 +102,14 @@ def test_tokens_per_second() -> None:
     same(serving.decode_tokens_per_s(2, 3, 0.1), 2 * 3 / 0.1)
     same(serving.prompt_tokens_per_s(2, 100, 0.5), 2 * 100 / 0.5)
     same(serving.each_s(6, 4), 6 / 4)
-    same(serving.slow_s(1.3, 2), 1.3 * 2)
+    same(slow_s(2, 1.3), 2 * 1.3)
 
 
 def test_money_and_energy_of_tokens() -> None:
     """8 chips at 3.6 dollars an hour are 0.008 dollars a second."""
-    same(serving.million_tokens_usd(8, 3.6, 1000), 0.008 / 1000 * 1e6)
-    same(serving.token_joules(8, 700, 1000), 8 * 700 / 1000)
+    a_million = serving.hours_of_tokens(8, 10**6, 1000)
+    same(cost_usd(a_million, 3.6), 0.008 / 1000 * 1e6)
+    same(energy_joules(serving.hours_of_tokens(8, 1, 1000), 700), 8 * 700 / 1000)
 
 
 def test_where_decode_turns_compute_bound() -> None:

@@ -112,19 +112,24 @@ def memory(layout: Layout, model: object = None, sequence: int = 2048) -> ChipMe
 
 
 def test_a_chip_holds_the_sum_of_its_parts() -> None:
-    found = memory(Layout(data=2, tensor=2, pipeline=2, micro_batches=4))
-    parts = (found.states.total, found.activations, found.logits, found.outside)
-    assert found.total.value == sum(quantity.value for quantity in parts)
-    assert "estimated" in found.outside.note
+    chip_memory = memory(Layout(data=2, tensor=2, pipeline=2, micro_batches=4))
+    parts = (
+        chip_memory.states.total,
+        chip_memory.activations,
+        chip_memory.logits,
+        chip_memory.outside,
+    )
+    assert chip_memory.total.value == sum(quantity.value for quantity in parts)
+    assert "estimated" in chip_memory.outside.note
 
 
 def test_activations_of_every_micro_batch_in_flight_are_kept() -> None:
     layout = Layout(pipeline=4, micro_batches=8, implementation=Implementation.FUSED)
-    found = memory(layout, llama(vocabulary=1000))
+    chip_memory = memory(layout, llama(vocabulary=1000))
     alone = memory(Layout(implementation=Implementation.FUSED), llama(vocabulary=1000))
-    assert found.stage == 0
-    assert found.in_flight.value == 4
-    assert found.activations.value == pytest.approx(alone.activations.value, rel=0.02)
+    assert chip_memory.stage == 0
+    assert chip_memory.in_flight.value == 4
+    assert chip_memory.activations.value == pytest.approx(alone.activations.value, rel=0.02)
 
 
 def test_gpipe_keeps_all_of_them() -> None:
@@ -135,8 +140,8 @@ def test_gpipe_keeps_all_of_them() -> None:
 
 def test_large_logits_make_the_last_stage_the_fullest() -> None:
     layout = Layout(pipeline=2, micro_batches=2, recompute=Recompute.FULL)
-    found = memory(layout, llama(width=256, layers=2, vocabulary=256000))
-    assert found.stage == 1
+    chip_memory = memory(layout, llama(width=256, layers=2, vocabulary=256000))
+    assert chip_memory.stage == 1
 
 
 shards = st.sampled_from(list(Sharding))

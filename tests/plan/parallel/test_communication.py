@@ -73,7 +73,7 @@ def test_groups_stand_as_close_as_their_strides_allow() -> None:
 
 
 def test_a_link_that_nobody_knows_is_an_error() -> None:
-    with pytest.raises(UsageError, match="No source gives the speed"):
+    with pytest.raises(UsageError, match="no source gives it"):
         all_reduce(1, RankGroup(4, 2), cluster("2x2xRTX-4090"))
 
 

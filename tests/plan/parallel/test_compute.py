@@ -56,14 +56,14 @@ def test_a_step_agrees_with_the_ledger_of_a_traced_one() -> None:
     trace = traced_llama(MODEL, 2, 4096)
     for name in ("H100-SXM", "A100-SXM", "B200"):
         ledger = torchtally.account(trace, roofline=Roofline(chip(name)))
-        found = step(workload(MODEL, name, sequence=4096, recipe=BF16), Layout(micro_batch=2))
+        priced_step = step(workload(MODEL, name, sequence=4096, recipe=BF16), Layout(micro_batch=2))
         assert ledger.step_s is not None
-        assert found.seconds.value == pytest.approx(ledger.step_s, rel=0.05), name
+        assert priced_step.seconds.value == pytest.approx(ledger.step_s, rel=0.05), name
 
 
 def test_a_product_takes_as_long_as_the_roofline_says() -> None:
-    found = layer_work(MODEL.kinds[0], MODEL, Layout(), 4096, KernelTimes(H100, BF16))
-    names = {quantity.name: quantity for quantity in found.forward.working()}
+    work = layer_work(MODEL.kinds[0], MODEL, Layout(), 4096, KernelTimes(H100, BF16))
+    names = {quantity.name: quantity for quantity in work.forward.working()}
     gate = names["gate"]
     assert gate.note == "(4096, 2048) @ (2048, 8192) in bfloat16: compute-bound"
     least_s = 2 * 4096 * 2048 * 8192 / H100.peak_flop_per_s("bfloat16")
@@ -71,8 +71,8 @@ def test_a_product_takes_as_long_as_the_roofline_says() -> None:
 
 
 def test_backward_is_two_products_of_the_forwards_size() -> None:
-    found = head_work(MODEL, Layout(), 4096, KernelTimes(H100, BF16))
-    weight, forward = found.weight_gradients, dict(found.forward.terms)["products"]
+    work = head_work(MODEL, Layout(), 4096, KernelTimes(H100, BF16))
+    weight, forward = work.weight_gradients, dict(work.forward.terms)["products"]
     assert weight.value == pytest.approx(forward.value, rel=0.25)
 
 

@@ -61,8 +61,8 @@ def test_words_with_commas_spaces_and_long_names() -> None:
 
 def test_what_is_left_out_follows_from_chips_and_batch() -> None:
     """64 chips over tensor 8 and 2 stages: 4 replicas; 128 sequences in twos: 16 micro-batches."""
-    found = parsed("tp 8, pp 2, mb 2", batch=128)
-    assert (found.data, found.micro_batch, found.micro_batches) == (4, 2, 16)
+    layout = parsed("tp 8, pp 2, mb 2", batch=128)
+    assert (layout.data, layout.micro_batch, layout.micro_batches) == (4, 2, 16)
 
 
 def test_experts_that_dp_and_cp_do_not_hold_are_spread_over_tp() -> None:
@@ -76,8 +76,8 @@ def test_experts_that_dp_and_cp_do_not_hold_are_spread_over_tp() -> None:
 
 
 def test_the_example_in_messages_is_one() -> None:
-    found = parsed(EXAMPLE)
-    assert (found.data, found.expert, found.micro_batches) == (16, 64, 8)
+    layout = parsed(EXAMPLE)
+    assert (layout.data, layout.expert, layout.micro_batches) == (16, 64, 8)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def plans(draw: st.DrawFn) -> tuple[Workload, Layout]:
     cluster = Cluster(chip, layout.chips, None if chip.node else layout.chips)
     recipes = [recipe for recipe in RECIPES.values() if recipe.products in chip.peaks]
     assume(recipes)
-    found = workload(
+    job = workload(
         model,
         cluster=cluster,
         sequence=draw(SEQUENCES),
@@ -133,17 +133,17 @@ def plans(draw: st.DrawFn) -> tuple[Workload, Layout]:
         optimizer=optimizer(draw(st.sampled_from(["adamw", "sgd"]))),
         attention=draw(st.sampled_from(Convention)),
     )
-    assume(not list(invalidities(layout, model, cluster, sequence=found.sequence)))
-    return found, layout
+    assume(not list(invalidities(layout, model, cluster, sequence=job.sequence)))
+    return job, layout
 
 
 @given(plan=plans())
 def test_no_plan_uses_more_than_the_chips_have(plan: tuple[Workload, Layout]) -> None:
     try:
-        found = step(*plan)
+        priced_step = step(*plan)
     except UsageError:  # no source says how fast a link is, or what such a layer keeps
         reject()
-    assert 0 < found.mfu.value <= found.hfu.value <= 1
+    assert 0 < priced_step.mfu.value <= priced_step.hfu.value <= 1
 
 
 LONG = 1 << 20
@@ -151,11 +151,11 @@ LONG = 1 << 20
 
 def test_attention_in_full_would_be_more_than_the_chip_can_do() -> None:
     """The law is near enough to be broken: a million tokens, half of whose pairs are computed."""
-    found = workload(llama(), "1xA100-SXM", sequence=LONG)
+    job = workload(llama(), "1xA100-SXM", sequence=LONG)
     layout = Layout(implementation=Implementation.FUSED)
-    in_full = Pricing(found)._step(layout, Convention.FULL)
+    in_full = Pricing(job)._step(layout, Convention.FULL)
     assert in_full.mfu.value > 1.05
-    by_half = step(found, layout)
+    by_half = step(job, layout)
     assert by_half.attention is Convention.CAUSAL
     assert 0.5 < by_half.mfu.value < 1
     assert by_half.mfu.name == "MFU, causal by half"
@@ -170,6 +170,6 @@ def test_what_lies_outside_of_a_window_is_in_no_mfu(is_chunked: bool) -> None:
     near = replace(attention, window=4096, is_chunked=is_chunked)
     model = replace(plain, kinds=(replace(kind, attention=near),))
     layout = Layout(implementation=Implementation.FUSED)
-    found = step(workload(model, "1xH100-SXM", sequence=LONG), layout)
-    assert found.attention is Convention.FULL
-    assert 0.3 < found.mfu.value < 0.8
+    priced_step = step(workload(model, "1xH100-SXM", sequence=LONG), layout)
+    assert priced_step.attention is Convention.FULL
+    assert 0.3 < priced_step.mfu.value < 0.8

@@ -41,17 +41,17 @@ def test_a_pass_takes_its_share_of_the_bandwidth() -> None:
 
 def test_kernels_are_counted() -> None:
     """Two of forward and three of backward for each element-wise pass, with no product."""
-    found = KernelTimes(H100, BF16).stream("x", 10, MemoryPasses(1, 1, 2, 3))
-    assert (found.forward_launches, found.backward_launches) == (2, 3)
+    queue = KernelTimes(H100, BF16).stream("x", 10, MemoryPasses(1, 1, 2, 3))
+    assert (queue.forward_launches, queue.backward_launches) == (2, 3)
 
 
 def test_parts_sum_to_the_step_with_delays() -> None:
-    found = step(workload(pace=TYPICAL), Layout(data=8, shard=Sharding.ZERO3))
-    assert sum(part.value for part in found.parts.seconds.values()) == pytest.approx(
-        found.seconds.value
+    priced_step = step(workload(pace=TYPICAL), Layout(data=8, shard=Sharding.ZERO3))
+    assert sum(part.value for part in priced_step.parts.seconds.values()) == pytest.approx(
+        priced_step.seconds.value
     )
-    assert found.parts["stragglers"].value == pytest.approx(
-        (slowest_of(8) - 1) * found.parts["compute"].value
+    assert priced_step.parts["stragglers"].value == pytest.approx(
+        (slowest_of(8) - 1) * priced_step.parts["compute"].value
     )
 
 
@@ -73,12 +73,12 @@ def test_a_small_model_waits_for_its_host() -> None:
     """Eight layers' launches and 37 more, 73 us each, for each of four micro-batches."""
     layout = Layout(micro_batches=4, implementation=Implementation.FUSED)
     job = workload(SMALL, "1xA100-SXM", sequence=128, pace=TYPICAL)
-    found = step(job, layout)
+    priced_step = step(job, layout)
     launches = Pricing(job)._pieces(layout).launches
-    assert found.bound == "host"
+    assert priced_step.bound == "host"
     issued_s = 4 * (launches + 37) * 73e-6
-    assert found.seconds.value == pytest.approx(issued_s, rel=1e-4)
-    assert found.seconds.value > issued_s
+    assert priced_step.seconds.value == pytest.approx(issued_s, rel=1e-4)
+    assert priced_step.seconds.value > issued_s
 
 
 def test_cuda_graphs_need_no_host() -> None:

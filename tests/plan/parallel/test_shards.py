@@ -26,10 +26,10 @@ WHOLE = frozenset(
 
 
 def count(model: object, **split: int) -> int:
-    found = chip_weights(model, Layout(**split))  # type: ignore[arg-type]
+    shares = chip_weights(model, Layout(**split))  # type: ignore[arg-type]
     return sum(
         elements(each, of_experts=of_experts)
-        for each in (found.layers, found.embedding, found.head)
+        for each in (shares.layers, shares.embedding, shares.head)
         for of_experts in (False, True)
     )
 

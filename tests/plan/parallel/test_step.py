@@ -65,26 +65,31 @@ WORKLOADS = st.sampled_from(
 
 @given(WORKLOADS, layouts())
 def test_parts_sum_to_the_step_and_every_unit_is_right(it: Workload, layout: Layout) -> None:
-    found = step(it, layout)
-    assert math.fsum(found.parts[word].value for word in PARTS) == pytest.approx(
-        found.seconds.value, rel=1e-12
+    priced_step = step(it, layout)
+    assert math.fsum(priced_step.parts[word].value for word in PARTS) == pytest.approx(
+        priced_step.seconds.value, rel=1e-12
     )
-    for quantity in found.working():
+    for quantity in priced_step.working():
         assert 0 <= quantity.value < math.inf
-    for quantity in (found.tokens_per_s, found.memory.total, found.mfu, found.hfu):
+    for quantity in (
+        priced_step.tokens_per_s,
+        priced_step.memory.total,
+        priced_step.mfu,
+        priced_step.hfu,
+    ):
         check_units(quantity)
-    assert 0 < found.mfu.value <= found.hfu.value
-    assert found.parts.streaming.value <= found.parts["compute"].value
+    assert 0 < priced_step.mfu.value <= priced_step.hfu.value
+    assert priced_step.parts.streaming.value <= priced_step.parts["compute"].value
 
 
 @given(WORKLOADS, layouts())
 def test_what_a_search_adds_up_is_the_step(it: Workload, layout: Layout) -> None:
     pricing = Pricing(it)
-    found = pricing.step(layout)
-    assert pricing.step_s(layout) == pytest.approx(found.seconds.value, rel=1e-12)
+    priced_step = pricing.step(layout)
+    assert pricing.step_s(layout) == pytest.approx(priced_step.seconds.value, rel=1e-12)
     beside, held = pricing.beside_bytes(layout), pricing.states_bytes(layout)
-    assert max(map(sum, zip(beside, held, strict=True))) == found.memory.total.value
-    assert pricing.least_s(layout) <= found.seconds.value * (1 + 1e-12)
+    assert max(map(sum, zip(beside, held, strict=True))) == priced_step.memory.total.value
+    assert pricing.least_s(layout) <= priced_step.seconds.value * (1 + 1e-12)
 
 
 @given(layouts(), st.floats(1.0, 100.0))
@@ -114,10 +119,10 @@ def test_more_overlap_is_never_slower(layout: Layout, a: float, b: float) -> Non
 
 @pytest.mark.parametrize("model", [llama(), mixture()], ids=["dense", "mixture"])
 def test_one_chip_sends_nothing_and_waits_for_nobody(model: Any) -> None:
-    found = step(workload(model, "H100-SXM"), Layout(micro_batches=4))
+    priced_step = step(workload(model, "H100-SXM"), Layout(micro_batches=4))
     for word in ("tensor", "context", "expert", "pipeline", "bubble", "data"):
-        assert found.parts[word].value == 0, word
-    assert found.bound in ("compute", "memory bandwidth", "optimizer")
+        assert priced_step.parts[word].value == 0, word
+    assert priced_step.bound in ("compute", "memory bandwidth", "optimizer")
 
 
 def test_micro_batches_take_turns() -> None:
@@ -130,11 +135,11 @@ def test_micro_batches_take_turns() -> None:
 
 def test_tokens_and_mfu_by_hand() -> None:
     layout = Layout(data=8, micro_batch=2, micro_batches=3)
-    found = step(workload(), layout)
-    assert found.tokens.value == 8 * 2 * 3 * 2048
-    flops = dict(found.mfu.terms)["flops_per_token"].value
-    speed = found.tokens.value / found.seconds.value
-    assert found.mfu.value == pytest.approx(speed * flops / 8 / 989.4e12)
+    priced_step = step(workload(), layout)
+    assert priced_step.tokens.value == 8 * 2 * 3 * 2048
+    flops = dict(priced_step.mfu.terms)["flops_per_token"].value
+    speed = priced_step.tokens.value / priced_step.seconds.value
+    assert priced_step.mfu.value == pytest.approx(speed * flops / 8 / 989.4e12)
 
 
 def test_the_bubble_is_that_of_the_layers() -> None:
@@ -184,8 +189,8 @@ def test_sharing_the_optimizer_sends_no_more_and_sharing_all_half_as_much_again(
 def test_what_bounds_a_step_is_said_in_words() -> None:
     slow = faster(cluster("16xH100-SXM"), 1e-3)
     layout = Layout(data=2, tensor=8, is_sequence_parallel=True, micro_batches=4)
-    found = step(workload(llama(), cluster=slow), layout)
-    assert found.bound == "tensor-parallel network"
+    priced_step = step(workload(llama(), cluster=slow), layout)
+    assert priced_step.bound == "tensor-parallel network"
     data = step(workload(cluster=slow), Layout(data=16))
     assert data.bound == "data-parallel network"
     bubble = step(workload(chips="8xH100-SXM"), Layout(pipeline=8, micro_batches=1))
@@ -194,8 +199,8 @@ def test_what_bounds_a_step_is_said_in_words() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_has_a_step(name: str) -> None:
-    found = step(workload(recipe=RECIPES[name]), Layout(data=8, shard=Sharding.ZERO3))
-    assert found.seconds.value > 0
+    priced_step = step(workload(recipe=RECIPES[name]), Layout(data=8, shard=Sharding.ZERO3))
+    assert priced_step.seconds.value > 0
 
 
 @pytest.mark.parametrize("name", ["DeepSeek-V3", "gpt-oss 120B", "Gemma 2 9B", "OPT 350M"])
@@ -205,13 +210,13 @@ def test_unusual_models_have_a_step(name: str) -> None:
     layout = Layout(
         data=8, shard=Sharding.ZERO3, expert=expert, implementation=Implementation.FUSED
     )
-    found = step(workload(model, sequence=4096), layout)
-    assert (found.parts["expert"].value > 0) is model.is_mixture
-    check_units(found.tokens_per_s)
-    check_units(found.memory.total)
+    priced_step = step(workload(model, sequence=4096), layout)
+    assert (priced_step.parts["expert"].value > 0) is model.is_mixture
+    check_units(priced_step.tokens_per_s)
+    check_units(priced_step.memory.total)
 
 
 def test_the_parts_are_those_of_the_table() -> None:
-    found = step(workload(), Layout(data=8))
-    assert tuple(found.parts.seconds) == PARTS
+    priced_step = step(workload(), Layout(data=8))
+    assert tuple(priced_step.parts.seconds) == PARTS
     assert set(PARTS) == {degree.name for degree in DEGREES} | {"compute", "bubble", "optimizer"}

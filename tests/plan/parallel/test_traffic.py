@@ -34,8 +34,8 @@ TOKENS_BYTES = 2 * 1024 * 2048
 def test_tensor_parallelism_sends_two_all_reduces_forward(is_sequence_parallel: bool) -> None:
     """Narayanan et al. 2021, section 3.2: 8 b s h (t - 1) / t elements, forward and backward."""
     layout = Layout(tensor=4, is_sequence_parallel=is_sequence_parallel, micro_batch=3)
-    found = tensor_traffic(KIND, MODEL, layout, 2048, MIXED, NET)
-    assert found.sent.value == 4 * 3 * TOKENS_BYTES * 3 // 4
+    traffic = tensor_traffic(KIND, MODEL, layout, 2048, MIXED, NET)
+    assert traffic.sent.value == 4 * 3 * TOKENS_BYTES * 3 // 4
 
 
 def test_fused_dispatch_sends_a_token_to_a_node_once() -> None:
@@ -104,8 +104,8 @@ def test_gradients_of_experts_are_summed_by_those_who_have_them() -> None:
 def test_keys_and_values_go_round() -> None:
     """3 of 4 blocks of 512 tokens, 2 heads of 128 for keys and for values."""
     block = 512 * 2 * 2 * 128 * 2
-    found = context_traffic(KIND, MODEL, Layout(context=4), 2048, MIXED, NET)
-    assert found.sent.value == 3 * block
+    traffic = context_traffic(KIND, MODEL, Layout(context=4), 2048, MIXED, NET)
+    assert traffic.sent.value == 3 * block
 
 
 def test_their_gradients_go_one_hop_further_home() -> None:
@@ -117,15 +117,15 @@ def test_their_gradients_go_one_hop_further_home() -> None:
 
 def test_tokens_go_to_their_experts_and_back() -> None:
     model = mixture(active=2)
-    found = expert_traffic(model.kinds[0], model, Layout(data=8, expert=4), 2048, MIXED, NET)
-    assert found.sent.value == 2 * 2 * TOKENS_BYTES * 3 // 4
+    traffic = expert_traffic(model.kinds[0], model, Layout(data=8, expert=4), 2048, MIXED, NET)
+    assert traffic.sent.value == 2 * 2 * TOKENS_BYTES * 3 // 4
     dense = expert_traffic(KIND, MODEL, Layout(data=8), 2048, MIXED, NET)
     assert dense.sent.value == 0
 
 
 def test_a_stage_passes_on_its_tokens_in_parts() -> None:
-    found = pipeline_traffic(MODEL, Layout(pipeline=2, tensor=4), 2048, MIXED, NET)
-    assert found.sent.value == TOKENS_BYTES // 4
+    traffic = pipeline_traffic(MODEL, Layout(pipeline=2, tensor=4), 2048, MIXED, NET)
+    assert traffic.sent.value == TOKENS_BYTES // 4
     assert pipeline_traffic(MODEL, Layout(), 2048, MIXED, NET).sent.value == 0
 
 
@@ -146,23 +146,23 @@ def test_gradients_are_all_reduced_or_scattered() -> None:
 def test_groups_reduce_their_shares_across() -> None:
     """HSDP, 64 chips in groups of 8: scatter 7/8 in the group, then an eighth among 8 groups."""
     layout = Layout(data=64, shard=Sharding.ZERO3, shard_group=8)
-    found = gradient_traffic(10**9, layout, MIXED, NET, of_experts=False)
+    traffic = gradient_traffic(10**9, layout, MIXED, NET, of_experts=False)
     size = 2 * 10**9
-    assert found.sent.value == pytest.approx(size * 7 / 8 + 2 * 7 / 8 * size / 8)
+    assert traffic.sent.value == pytest.approx(size * 7 / 8 + 2 * 7 / 8 * size / 8)
 
 
 def test_autocast_gathers_its_weights_in_16_bits() -> None:
     layout = Layout(data=8, shard=Sharding.ZERO3)
-    found = gather_traffic(8 * 10**9, layout, recipe("amp"), NET, of_experts=False)
-    assert found.sent.value == 2 * 7 * 10**9
+    traffic = gather_traffic(8 * 10**9, layout, recipe("amp"), NET, of_experts=False)
+    assert traffic.sent.value == 2 * 7 * 10**9
 
 
 def test_who_stands_where() -> None:
     """Tensor-parallel chips are neighbours; 8 of them fill a node of the data-parallel ring."""
-    found = groups(Layout(data=4, tensor=8, pipeline=2), NET)
-    assert found.tensor == RankGroup(8)
-    assert found.replicas == RankGroup(4, 4)
-    assert found.stages_cross_nodes
+    axes = groups(Layout(data=4, tensor=8, pipeline=2), NET)
+    assert axes.tensor == RankGroup(8)
+    assert axes.replicas == RankGroup(4, 4)
+    assert axes.stages_cross_nodes
     near = groups(Layout(data=8, tensor=2, context=2, pipeline=2), NET)
     assert near.context == RankGroup(2)
     assert near.replicas == RankGroup(16, 4)

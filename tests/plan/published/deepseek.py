@@ -42,7 +42,7 @@ IMPLIED = Source(
 
 
 def rows() -> tuple[Row, ...]:
-    found = parameters(model("deepseek-v3"))
+    counted_parameters = parameters(model("deepseek-v3"))
     common = {"source": TIME}
     return (
         Row(
@@ -50,7 +50,7 @@ def rows() -> tuple[Row, ...]:
             what="all",
             published="671",
             unit=BILLIONS,
-            computed=lambda: found.total,
+            computed=lambda: counted_parameters.total,
         ),
         Row(
             source=SIZES,

@@ -68,7 +68,7 @@ def equation_8(flops: TokenFlops) -> Quantity:
 
 
 def overhead(flops: TokenFlops) -> Quantity:
-    """FLOPs done again over model FLOPs."""
+    """FLOPs repeated over model FLOPs."""
     return derive(
         "overhead",
         Unit.FRACTION,

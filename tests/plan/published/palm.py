@@ -65,7 +65,7 @@ def with_attention(parameters: Amount, attention: Quantity) -> Quantity:
 
 
 def palms_hardware_flops() -> Quantity:
-    """Of one token of PaLM 540B, with the share made again that the table implies."""
+    """Of one token of PaLM 540B, with the share repeated that the table implies."""
     flops = flops_of("540B")
     return derive(
         "hardware FLOPs",

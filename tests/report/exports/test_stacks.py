@@ -62,7 +62,7 @@ def test_without_times_the_profile_of_time_is_missing_and_said() -> None:
     exported = export(account(realistic()), "speedscope")
     content = exported.parts[""]
     assert len(json.loads(content)["profiles"]) == len(QUANTITIES) - 1
-    assert "Times are unknown: there is no profile of time." in exported.remarks
+    assert "Times are unknown, so there is no profile of time." in exported.remarks
 
 
 @needs_speedscope
@@ -145,8 +145,8 @@ def test_repeated_modules_are_one_box_with_their_number() -> None:
     for number in range(3):
         place = site(frame(), module=f"h.{number}", module_class="Block")
         builder.run(mm_call(8, 8, 8), [-1, -1], site=place)
-    found = stacks(account(builder.build()), "flops")
-    (holder,) = tree(found).inner.values()
+    totals = stacks(account(builder.build()), "flops")
+    (holder,) = tree(totals).inner.values()
     (box,) = holder.inner.values()
     assert (box.level.name, len(box.members), box.amount) == ("h.*: Block", 3, 3 * 1024)
     text = text_of(account(builder.build()), "flamegraph", "flops")

@@ -119,5 +119,5 @@ def test_backward_is_the_same_in_a_thread_of_its_own_and_below_its_caller() -> N
 def test_lines_add_up_most_first() -> None:
     events = [event("alloc", 0, 512, line=3), event("alloc", 512, 512, line=4),
               event("alloc", 1024, 512, line=3)]  # fmt: skip
-    found = lines(block for block, _ in play(events, []).at_peak)
-    assert [(line.line, line.bytes) for line in found] == [(3, 1024), (4, 512)]
+    shown_lines = lines(block for block, _ in play(events, []).at_peak)
+    assert [(line.line, line.bytes) for line in shown_lines] == [(3, 1024), (4, 512)]

@@ -53,13 +53,13 @@ def training(seen: list[tuple[int, int]] | None = None) -> None:
 
 
 def test_parameters_gradients_and_state_are_whole_matrices() -> None:
-    found = measured(training)
-    assert len(found.steps) == 2
-    assert found.held[Held.PARAMETERS] == MATRIX_BYTES
-    assert found.held[Held.GRADIENTS] == MATRIX_BYTES
+    measurement_here = measured(training)
+    assert len(measurement_here.steps) == 2
+    assert measurement_here.held[Held.PARAMETERS] == MATRIX_BYTES
+    assert measurement_here.held[Held.GRADIENTS] == MATRIX_BYTES
     # exp_avg and exp_avg_sq; Adam's step counter is on the host
-    assert found.held[Held.OPTIMIZER_STATE] == 2 * MATRIX_BYTES
-    assert sum(found.held.values()) == found.peak_allocated_bytes
+    assert measurement_here.held[Held.OPTIMIZER_STATE] == 2 * MATRIX_BYTES
+    assert sum(measurement_here.held.values()) == measurement_here.peak_allocated_bytes
 
 
 def test_it_agrees_with_torch_and_leaves_peaks_to_the_script() -> None:
@@ -68,13 +68,13 @@ def test_it_agrees_with_torch_and_leaves_peaks_to_the_script() -> None:
     def script() -> None:
         training(seen)
 
-    found = measured(script)
+    measurement_here = measured(script)
     (_, first_peak), (_, second_peak) = seen
-    assert found.steps[0].peak_allocated_bytes >= first_peak
-    assert found.peak_allocated_bytes >= second_peak
+    assert measurement_here.steps[0].peak_allocated_bytes >= first_peak
+    assert measurement_here.peak_allocated_bytes >= second_peak
     # After the step: what was held after backward, and in the first step two matrices of state.
-    assert found.steps[0].allocated_bytes == seen[0][0] + 2 * MATRIX_BYTES
-    assert found.steps[1].allocated_bytes == seen[1][0]
+    assert measurement_here.steps[0].allocated_bytes == seen[0][0] + 2 * MATRIX_BYTES
+    assert measurement_here.steps[1].allocated_bytes == seen[1][0]
 
 
 def test_a_script_that_resets_torchs_peaks_does_not_hide_its_own() -> None:
@@ -85,31 +85,35 @@ def test_a_script_that_resets_torchs_peaks_does_not_hide_its_own() -> None:
         torch.cuda.reset_peak_memory_stats()
         training()
 
-    found = measured(script)
-    assert found.peak_allocated_bytes == found.peak_reserved_bytes == 1 << 30
-    assert found.steps[1].peak_allocated_bytes < 1 << 30
+    measurement_here = measured(script)
+    assert measurement_here.peak_allocated_bytes == measurement_here.peak_reserved_bytes == 1 << 30
+    assert measurement_here.steps[1].peak_allocated_bytes < 1 << 30
 
 
 def test_it_agrees_with_the_trace_of_the_same_run() -> None:
-    found = measured(training)
+    measurement_here = measured(training)
     trace = torchtally.run(training, gpu=GPU, steps=2)
     memory = replay(trace)
     at_peak = dict(memory.at_peak)
-    assert found.peak_allocated_bytes == memory.peak_bytes
-    assert found.held[Held.PARAMETERS] == at_peak[Category.PARAMETERS]
-    assert found.held[Held.GRADIENTS] == at_peak[Category.GRADIENTS]
-    assert found.held[Held.OPTIMIZER_STATE] == at_peak[Category.OPTIMIZER_STATE]
-    assert found.peak_reserved_bytes == max(reserved.bytes for reserved in trace.reserved)
+    assert measurement_here.peak_allocated_bytes == memory.peak_bytes
+    assert measurement_here.held[Held.PARAMETERS] == at_peak[Category.PARAMETERS]
+    assert measurement_here.held[Held.GRADIENTS] == at_peak[Category.GRADIENTS]
+    assert measurement_here.held[Held.OPTIMIZER_STATE] == at_peak[Category.OPTIMIZER_STATE]
+    assert measurement_here.peak_reserved_bytes == max(
+        reserved.bytes for reserved in trace.reserved
+    )
 
 
 def test_lines_are_those_that_allocated() -> None:
-    found = measured(training)
-    by_text = {line.text or line.file: line.bytes for line in found.lines}
+    measurement_here = measured(training)
+    by_text = {line.text or line.file: line.bytes for line in measurement_here.lines}
     assert by_text["model = nn.Linear(WIDTH, WIDTH, bias=False).cuda()"] == MATRIX_BYTES
     assert by_text['x = torch.zeros(BATCH, WIDTH, device="cuda")'] == BATCH * WIDTH * 4
     assert by_text["optimizer.step()"] >= 2 * MATRIX_BYTES
     assert by_text[BACKWARD] >= MATRIX_BYTES
-    assert sum(line.bytes for line in found.lines) <= found.peak_allocated_bytes
+    assert (
+        sum(line.bytes for line in measurement_here.lines) <= measurement_here.peak_allocated_bytes
+    )
 
 
 def test_a_script_that_ends_the_history_ends_ours() -> None:
@@ -153,27 +157,27 @@ def request(folder: Path, *arguments: str, steps: int = 2) -> MeasureRequest:
 
 def test_a_process_of_its_own_stops_after_the_steps(tmp_path: Path) -> None:
     with Measurements() as runs:
-        found = runs.measure(request(tmp_path, "9"))
-    assert (found.ending, found.exit_code, found.failure) == ("steps", 0, "")
-    assert len(found.steps) == 2
-    assert found.held[Held.PARAMETERS] == 1024 * 1024 * 4
-    assert found.device == "NVIDIA H100 80GB HBM3"
-    assert Measurement.from_json(found.to_json()) == found
+        measurement = runs.measure(request(tmp_path, "9"))
+    assert (measurement.ending, measurement.exit_code, measurement.failure) == ("steps", 0, "")
+    assert len(measurement.steps) == 2
+    assert measurement.held[Held.PARAMETERS] == 1024 * 1024 * 4
+    assert measurement.device == "NVIDIA H100 80GB HBM3"
+    assert Measurement.from_json(measurement.to_json()) == measurement
 
 
 def test_a_script_that_fails_says_so_with_its_last_lines(tmp_path: Path) -> None:
     with Measurements() as runs:
-        found = runs.measure(request(tmp_path, "1", "fail"))
-    assert found.failure == "ValueError: no more data"
-    assert len(found.steps) == 1
-    assert found.output.startswith("step 0\nTraceback")
+        measurement = runs.measure(request(tmp_path, "1", "fail"))
+    assert measurement.failure == "ValueError: no more data"
+    assert len(measurement.steps) == 1
+    assert measurement.output.startswith("step 0\nTraceback")
 
 
 def test_a_process_that_dies_without_an_answer(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with Measurements() as runs:
-        found = runs.measure(
+        measurement = runs.measure(
             MeasureRequest(script=str(script), arguments=(), is_module=False, steps=1, gpu=GPU)
         )
-    assert found.failure == "its process ended with signal 9, without an answer"
+    assert measurement.failure == "its process ended with signal 9, without a result"

@@ -58,9 +58,9 @@ def test_what_nobody_can_have_measured_is_refused(tmp_path, key, value, complain
 def test_a_sample_that_took_no_time_is_refused(tmp_path):
     path = tmp_path / "mine.json"
     write(HOST, path)
-    found = json.loads(path.read_text())
-    found["samples"][1][1] = 0.0
-    path.write_text(json.dumps(found))
+    loaded = json.loads(path.read_text())
+    loaded["samples"][1][1] = 0.0
+    path.write_text(json.dumps(loaded))
     with pytest.raises(UsageError, match=r"samples: 2 \(aten\.mm\)"):
         read(path)
 
@@ -91,9 +91,9 @@ def test_a_measured_cpu_is_a_chip(library):
 def test_the_last_one_of_a_cpu_counts(library):
     keep(replace(HOST, date="2026-11-22", threads=4))
     keep(HOST)
-    found = of_host()
-    assert found is not None
-    assert found.threads == 4
+    on_host = of_host()
+    assert on_host is not None
+    assert on_host.threads == 4
 
 
 def test_what_was_shipped_is_for_cpus_of_the_same_name(library, monkeypatch):
@@ -107,10 +107,10 @@ def test_what_was_shipped_is_for_cpus_of_the_same_name(library, monkeypatch):
 
 def test_whatever_is_shipped_can_be_read():
     for path in SHIPPED.glob("*.json"):
-        found = read(path)
-        assert found.device
-        assert found.date
-        assert len(found.samples) > (100 if found.reach else 1000)
+        calibration = read(path)
+        assert calibration.device
+        assert calibration.date
+        assert len(calibration.samples) > (100 if calibration.reach else 1000)
 
 
 def test_a_gpus_calibration_is_its_chips_alone(library):

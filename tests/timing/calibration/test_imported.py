@@ -7,8 +7,8 @@ import pytest
 from tests.profiles.kineto_files import linear_step
 from torchtally.chips import chip
 from torchtally.errors import UsageError
-from torchtally.runs.explaining import explained
-from torchtally.timing.calibration.imported import calibration_from, imported
+from torchtally.runs.explaining import explain
+from torchtally.timing.calibration.imported import calibration_from, import_samples
 from torchtally.timing.calibration.library import SHIPPED, files, of_chip
 from torchtally.timing.hosts import ESTIMATED_ISSUE
 from torchtally.timing.roofline import Roofline
@@ -19,15 +19,15 @@ from torchtally.work import cost_of
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     folder: Path = tmp_path_factory.mktemp("imported")
-    return explained(str(linear_step().write(folder / "step.json")))
+    return explain(str(linear_step().write(folder / "step.json")))
 
 
 def test_a_sample_is_the_median_of_a_call(trace: Trace) -> None:
-    found = imported([trace, trace])
-    seconds = {sample.call.name: sample.seconds for sample in found.samples}
+    samples = import_samples([trace, trace])
+    seconds = {sample.call.name: sample.seconds for sample in samples.samples}
     assert seconds == {"aten.mm": pytest.approx(200e-6), "aten.mul_": pytest.approx(10e-6)}
-    assert found.peak_flop_per_s == {"bfloat16": pytest.approx(2 * 4096**3 / 200e-6)}
-    assert found.bandwidth_bytes_per_s == pytest.approx(4 * 4096**2 / 10e-6)
+    assert samples.peak_flop_per_s == {"bfloat16": pytest.approx(2 * 4096**3 / 200e-6)}
+    assert samples.bandwidth_bytes_per_s == pytest.approx(4 * 4096**2 / 10e-6)
 
 
 def test_a_call_that_was_measured_is_predicted_as_measured_and_far_ones_as_before(
@@ -59,10 +59,10 @@ def test_what_was_measured_by_itself_stays(trace: Trace) -> None:
 
 
 def test_a_trace_without_shapes_teaches_nothing(tmp_path: Path) -> None:
-    made = linear_step()
-    for event in made.events:
+    maker = linear_step()
+    for event in maker.events:
         event["args"].pop("Input Dims", None)
-    trace = explained(str(made.write(tmp_path / "bare.json")))
+    trace = explain(str(maker.write(tmp_path / "bare.json")))
     with pytest.raises(UsageError, match="nothing to learn from"):
         calibration_from([trace], chip("H100-SXM"), date="x", issue=ESTIMATED_ISSUE, before=None)
 

@@ -79,9 +79,9 @@ def test_a_cpu_runs_at_its_measured_rates():
     *samples, copied = HOST.samples
     assert cpu.kernel(copied.call, *cost_of(copied.call)).seconds == 0
     for sample in samples:
-        found = cpu.kernel(sample.call, *cost_of(sample.call))
-        assert found.seconds == pytest.approx(sample.seconds)
-        assert found.is_calibrated
+        timed_kernel = cpu.kernel(sample.call, *cost_of(sample.call))
+        assert timed_kernel.seconds == pytest.approx(sample.seconds)
+        assert timed_kernel.is_calibrated
 
 
 def test_between_two_products_of_a_cpu():
@@ -97,8 +97,8 @@ def test_no_calibration_lets_a_product_exceed_the_promised_peak():
     """A mistaken measurement: 8192 cubed in a microsecond."""
     call = mm_call(8192, 8192, 8192, "bfloat16")
     gpu = Roofline(chip("H100-SXM"), structs.replace(H100, samples=(Sample(call, 1e-6),)))
-    found = gpu.kernel(call, *cost_of(call))
-    assert found.seconds == pytest.approx(
+    timed_kernel = gpu.kernel(call, *cost_of(call))
+    assert timed_kernel.seconds == pytest.approx(
         2 * 8192**3 / chip("H100-SXM").peak_flop_per_s("bfloat16")
     )
 

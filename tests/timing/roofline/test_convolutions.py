@@ -75,8 +75,8 @@ def test_channels_last_saves_the_transposes() -> None:
 
 
 def test_depthwise_goes_by_bytes() -> None:
-    found = kernel_of(forward(4096, 4096, groups=4096), A100)
-    assert found.bound is Bound.MEMORY
+    kernel = kernel_of(forward(4096, 4096, groups=4096), A100)
+    assert kernel.bound is Bound.MEMORY
 
 
 def test_float32_uses_tf32_when_the_script_allows_it() -> None:

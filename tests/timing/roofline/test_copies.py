@@ -24,9 +24,9 @@ def to_host(size: int, *, is_pinned: bool) -> Call:
 
 @pytest.mark.parametrize("way", [to_device, to_host])
 def test_pinned_memory_by_hand(way: object) -> None:
-    found = kernel_of(way(MEGABYTE, is_pinned=True), toy())  # type: ignore[operator]
-    assert found.seconds == pytest.approx(MEGABYTE / (1e10 * PINNED_SHARE) + LATENCY_S)
-    assert found.bound is Bound.NETWORK
+    kernel = kernel_of(way(MEGABYTE, is_pinned=True), toy())  # type: ignore[operator]
+    assert kernel.seconds == pytest.approx(MEGABYTE / (1e10 * PINNED_SHARE) + LATENCY_S)
+    assert kernel.bound is Bound.NETWORK
 
 
 def test_pageable_memory_is_slower() -> None:
@@ -37,9 +37,9 @@ def test_pageable_memory_is_slower() -> None:
 
 
 def test_a_small_copy_takes_the_latency() -> None:
-    found = kernel_of(to_device(8, is_pinned=True), toy())
-    assert found.bound is Bound.OVERHEAD
-    assert found.seconds == pytest.approx(LATENCY_S, rel=0.01)
+    kernel = kernel_of(to_device(8, is_pinned=True), toy())
+    assert kernel.bound is Bound.OVERHEAD
+    assert kernel.seconds == pytest.approx(LATENCY_S, rel=0.01)
 
 
 def test_copying_into_a_tensor_of_the_device() -> None:
@@ -57,11 +57,11 @@ def test_a_copy_within_the_device_goes_by_its_memory() -> None:
 
 
 def test_without_a_known_link_memory_is_the_lower_bound() -> None:
-    found = kernel_of(to_device(10**9, is_pinned=True), toy(host_link=None))
-    assert found.seconds == pytest.approx(10**9 / 1e12 + LATENCY_S)
+    kernel = kernel_of(to_device(10**9, is_pinned=True), toy(host_link=None))
+    assert kernel.seconds == pytest.approx(10**9 / 1e12 + LATENCY_S)
 
 
 def test_half_a_gibibyte_to_an_a100_takes_what_was_measured() -> None:
     # 25.13 GB/s on an A100-SXM4-40GB: NVIDIA/nvbandwidth issue 42
-    found = kernel_of(to_device(2**29, is_pinned=True), chip("A100-SXM-40GB"))
-    assert found.seconds == pytest.approx(2**29 / 25.13e9, rel=0.05)
+    kernel = kernel_of(to_device(2**29, is_pinned=True), chip("A100-SXM-40GB"))
+    assert kernel.seconds == pytest.approx(2**29 / 25.13e9, rel=0.05)

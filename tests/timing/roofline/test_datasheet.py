@@ -158,8 +158,8 @@ def test_no_published_product_is_predicted_faster_than_promised() -> None:
     for row in products:
         (one,) = row.calls
         dtype = "tf32" if one.literal("allow_tf32") else one.inputs[0].dtype
-        found = Kernel(row.predicted_s, Bound.COMPUTE)
-        assert not is_faster_than_promised(found, cost(one).flops, promised(chip(row.chip), dtype))
+        kernel = Kernel(row.predicted_s, Bound.COMPUTE)
+        assert not is_faster_than_promised(kernel, cost(one).flops, promised(chip(row.chip), dtype))
 
 
 def test_a_wrong_prediction_would_be_noticed() -> None:

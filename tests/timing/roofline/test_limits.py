@@ -5,8 +5,8 @@ from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 
 
 def test_the_slowest_resource_counts_and_overhead_is_added() -> None:
-    found = bound_kernel(compute_s=3.0, memory_s=5.0, overhead_s=1.0)
-    assert found == Kernel(6.0, Bound.MEMORY)
+    bounded = bound_kernel(compute_s=3.0, memory_s=5.0, overhead_s=1.0)
+    assert bounded == Kernel(6.0, Bound.MEMORY)
 
 
 def test_each_bound() -> None:

@@ -76,15 +76,15 @@ def test_the_cliff_between_one_wave_and_one_tile_more_on_an_h100() -> None:
     ],
 )
 def test_large_products_take_what_was_published(name: str, size: int, published_s: float) -> None:
-    found = kernel_of(mm(size, size, size, "bfloat16"), chip(name))
-    assert found.seconds == pytest.approx(published_s, rel=0.08)
-    assert found.bound is Bound.COMPUTE
+    kernel = kernel_of(mm(size, size, size, "bfloat16"), chip(name))
+    assert kernel.seconds == pytest.approx(published_s, rel=0.08)
+    assert kernel.bound is Bound.COMPUTE
 
 
 def test_one_row_is_bound_by_reading_the_matrix() -> None:
-    found = kernel_of(mm(1, 8192, 8192, "bfloat16"), chip("H100-SXM"))
-    assert found.bound is Bound.MEMORY
-    assert found.seconds > 2 * 8192 * 8192 / 3.35e12
+    kernel = kernel_of(mm(1, 8192, 8192, "bfloat16"), chip("H100-SXM"))
+    assert kernel.bound is Bound.MEMORY
+    assert kernel.seconds > 2 * 8192 * 8192 / 3.35e12
 
 
 def linear(rows: int, K: int, N: int) -> Call:
@@ -94,9 +94,9 @@ def linear(rows: int, K: int, N: int) -> Call:
 
 
 def test_a_tiny_product_is_bound_by_its_launch() -> None:
-    found = kernel_of(mm(8, 8, 8, "bfloat16"), chip("H100-SXM"))
-    assert found.bound is Bound.OVERHEAD
-    assert KERNEL_S <= found.seconds < 2 * KERNEL_S
+    kernel = kernel_of(mm(8, 8, 8, "bfloat16"), chip("H100-SXM"))
+    assert kernel.bound is Bound.OVERHEAD
+    assert KERNEL_S <= kernel.seconds < 2 * KERNEL_S
 
 
 def test_float32_uses_tensor_cores_only_when_allowed() -> None:

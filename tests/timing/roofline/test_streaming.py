@@ -13,15 +13,15 @@ from torchtally.trace import Call
 
 def test_a_million_elements_added() -> None:
     # 12 MB at 1 TB/s: 12 us, and the kernel's own 2
-    found = kernel_of(add(10**6), toy())
-    assert found.seconds == pytest.approx(12e-6 + KERNEL_S)
-    assert found.bound is Bound.MEMORY
+    kernel = kernel_of(add(10**6), toy())
+    assert kernel.seconds == pytest.approx(12e-6 + KERNEL_S)
+    assert kernel.bound is Bound.MEMORY
 
 
 def test_few_elements_are_bound_by_the_launch() -> None:
-    found = kernel_of(add(10), toy())
-    assert found.bound is Bound.OVERHEAD
-    assert found.seconds == pytest.approx(KERNEL_S, rel=1e-3)
+    kernel = kernel_of(add(10), toy())
+    assert kernel.bound is Bound.OVERHEAD
+    assert kernel.seconds == pytest.approx(KERNEL_S, rel=1e-3)
 
 
 def test_nothing_to_do_takes_nothing() -> None:
@@ -42,8 +42,8 @@ def norm_backward(rows: int, columns: int) -> Call:
 
 def test_layer_norm_backward_reads_twice_at_a_norms_rate() -> None:
     # 2 tensors read twice and 1 written: 5 * 4 MB at 0.6 TB/s, and two kernels
-    found = kernel_of(norm_backward(1000, 1000), toy())
-    assert found.seconds == pytest.approx(5 * 4e6 / 0.6e12 + 2 * KERNEL_S, rel=0.01)
+    kernel = kernel_of(norm_backward(1000, 1000), toy())
+    assert kernel.seconds == pytest.approx(5 * 4e6 / 0.6e12 + 2 * KERNEL_S, rel=0.01)
 
 
 def test_an_inference_batch_norm_reads_once() -> None:

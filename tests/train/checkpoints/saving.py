@@ -53,9 +53,9 @@ def save(run: Path, step: int, elements: int = 300, keep_last: int = KEEP_LAST) 
 def whole(run: Path, step: int) -> Manifest:
     """The manifest of a checkpoint of which every byte is as it was written."""
     checkpoints = Checkpoints(run)
-    found = checkpoints.manifest(step)
-    checkpoints.check(found)
-    return found
+    read_back = checkpoints.manifest(step)
+    checkpoints.check(read_back)
+    return read_back
 
 
 def contents(run: Path, manifest: Manifest) -> dict[str, Tensor]:
@@ -69,13 +69,13 @@ def contents(run: Path, manifest: Manifest) -> dict[str, Tensor]:
 
 def check_contents(run: Path, step: int) -> None:
     """It is whole, and all its numbers are its step's."""
-    found = contents(run, whole(run, step))
-    elements = found["model/blocks.0.weight"].numel()
+    content = contents(run, whole(run, step))
+    elements = content["model/blocks.0.weight"].numel()
     expected = tensors_of(step, elements)
-    assert found.keys() == expected.keys()
+    assert content.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor), name
+        assert content[name].dtype == tensor.dtype
+        assert torch.equal(content[name], tensor), name
 
 
 def check_all_whole(run: Path) -> list[int]:
@@ -94,8 +94,8 @@ def names(run: Path) -> list[str]:
 def taken(run: Path) -> tuple[int | None, list[str]]:
     """The step that a resumed training begins with, and what is said on the way to it."""
     said: list[str] = []
-    found = newest_whole(Checkpoints(run), ALONE, said.append)
-    return (None if found is None else found.step), said
+    newest = newest_whole(Checkpoints(run), ALONE, said.append)
+    return (None if newest is None else newest.step), said
 
 
 def refusal(run: Path, step: int) -> str:

@@ -74,13 +74,13 @@ def test_what_is_whole_is_taken(own: Path) -> None:
 
 
 def test_every_byte_of_every_file(tiny: Path) -> None:
-    found = whole(tiny.parent.parent, 2)
+    manifest = whole(tiny.parent.parent, 2)
     for path in sorted(tiny.iterdir()):
         content = path.read_bytes()
         for at, byte in enumerate(content):
             for mask in (0x01, 0x80):
                 changed = content[:at] + bytes([byte ^ mask]) + content[at + 1 :]
-                said = damage_of(path, changed, found)
+                said = damage_of(path, changed, manifest)
                 if path.name != FILES[0]:
                     first, end = map(int, re.findall(r"bytes (\d+) to (\d+)", said)[0])
                     assert first <= at < end
@@ -112,13 +112,13 @@ def test_any_change_of_any_file(
 
 
 def test_every_truncation_and_more_at_the_end(tiny: Path) -> None:
-    found = whole(tiny.parent.parent, 2)
+    manifest = whole(tiny.parent.parent, 2)
     for path in sorted(tiny.iterdir()):
         content = path.read_bytes()
         for size in range(len(content)):
-            assert str(path) in damage_of(path, content[:size], found)
+            assert str(path) in damage_of(path, content[:size], manifest)
         for more in (b"\0", b"\n", content, bytes(4096)):
-            assert str(path) in damage_of(path, content + more, found)
+            assert str(path) in damage_of(path, content + more, manifest)
     whole(tiny.parent.parent, 2)
 
 

@@ -55,11 +55,11 @@ def test_all_that_torch_and_safetensors_have_in_common() -> None:
 
 def test_bits_come_back(saved: tuple[Path, dict[str, Tensor]]) -> None:
     run, tensors = saved
-    found = contents(run, whole(run, 1))
-    assert found.keys() == tensors.keys()
+    content = contents(run, whole(run, 1))
+    assert content.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
-        assert bits(found[name]) == bits(tensor)
+        assert (content[name].dtype, content[name].shape) == (tensor.dtype, tensor.shape)
+        assert bits(content[name]) == bits(tensor)
 
 
 def test_safetensors_reads_them(saved: tuple[Path, dict[str, Tensor]]) -> None:
@@ -75,8 +75,10 @@ def test_safetensors_reads_them(saved: tuple[Path, dict[str, Tensor]]) -> None:
 
 def test_the_planner_reads_their_headers(saved: tuple[Path, dict[str, Tensor]]) -> None:
     run, tensors = saved
-    found = read_checkpoint(Checkpoints(run).path / "step-00000001" / "model.safetensors")
-    assert {(f"model/{tensor.name}", tensor.dtype, tensor.shape) for tensor in found.tensors} == {
+    checkpoint = read_checkpoint(Checkpoints(run).path / "step-00000001" / "model.safetensors")
+    assert {
+        (f"model/{tensor.name}", tensor.dtype, tensor.shape) for tensor in checkpoint.tensors
+    } == {
         (name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in tensors.items()
     }
@@ -90,8 +92,8 @@ def test_what_training_keeps_is_not_made_contiguous_before(tmp_path: Path) -> No
         "model/e": torch.ones(1).expand(3),
     }
     write(tensors, tensors, Checkpoints(tmp_path), described(1))
-    found = contents(tmp_path, whole(tmp_path, 1))
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    content = contents(tmp_path, whole(tmp_path, 1))
+    assert all(torch.equal(content[name], tensor) for name, tensor in tensors.items())
 
 
 @pytest.mark.parametrize("dtype", [torch.complex128, torch.float4_e2m1fn_x2])

@@ -135,10 +135,10 @@ def _on_small_disks(folder: Path) -> list[Any] | None:
 
 
 def test_small_disks_of_every_size(tmp_path: Path) -> None:
-    found = answer_of(_on_small_disks, tmp_path)
-    if found is None:
+    answer = answer_of(_on_small_disks, tmp_path)
+    if answer is None:
         pytest.skip("this user may not mount a file system of its own")
-    *full, (_, said) = found
+    *full, (_, said) = answer
     assert said == ""
     assert len(full) >= 2
     for _, text in full:
@@ -165,6 +165,6 @@ def _with_limits(folder: Path) -> list[str]:
 
 
 def test_files_that_may_not_grow(tmp_path: Path) -> None:
-    found = answer_of(_with_limits, tmp_path)
-    assert len(found) == 5
-    assert all("File too large, for " in value for value in found)
+    answer = answer_of(_with_limits, tmp_path)
+    assert len(answer) == 5
+    assert all("File too large, for " in value for value in answer)

@@ -44,8 +44,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_seal_is_right(own: Path) -> None:
-    found = read_manifest(sealed(json.dumps(document_of(own)).encode()), "here")
-    assert found == whole(own.parent.parent, 2)
+    manifest = read_manifest(sealed(json.dumps(document_of(own)).encode()), "here")
+    assert manifest == whole(own.parent.parent, 2)
 
 
 def put(*path: Any, value: Any) -> Change:
@@ -144,8 +144,8 @@ def answer(own: Path, content: bytes) -> str:
     former = (own / "manifest.json").read_bytes()
     (own / "manifest.json").write_bytes(content)
     try:
-        found = whole(own.parent.parent, 2)
-        said = {tensor.nbytes for tensor in contents(own.parent.parent, found).values()}
+        manifest = whole(own.parent.parent, 2)
+        said = {tensor.nbytes for tensor in contents(own.parent.parent, manifest).values()}
         assert sum(said) <= sum(path.stat().st_size for path in own.iterdir())
     except CheckpointError as error:
         return str(error)
@@ -232,13 +232,13 @@ def test_anything_in_any_place(own: Path, data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(paths(document)))
         put(*path, value=data.draw(VALUES))(document)
     try:
-        found = read_manifest(sealed(json.dumps(document).encode()), str(own))
+        manifest = read_manifest(sealed(json.dumps(document).encode()), str(own))
     except CheckpointError:
         return
     saved_bytes = sum(
-        prod(tensor.shape) * ELEMENT_BYTES[tensor.dtype] for tensor in found.tensors.values()
+        prod(tensor.shape) * ELEMENT_BYTES[tensor.dtype] for tensor in manifest.tensors.values()
     )
-    assert saved_bytes <= sum(file.size_bytes for file in found.files.values())
+    assert saved_bytes <= sum(file.size_bytes for file in manifest.files.values())
     answer(own, sealed(json.dumps(document).encode()))
 
 
@@ -270,17 +270,17 @@ def test_a_newer_format_is_refused_and_no_older_checkpoint_is_taken(tmp_path: Pa
 
 def test_a_file_that_changes_after_it_was_checked(tmp_path: Path) -> None:
     save(tmp_path, 2)
-    found = whole(tmp_path, 2)
+    manifest = whole(tmp_path, 2)
     path = Checkpoints(tmp_path).path / "step-00000002" / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="are damaged"):
-        contents(tmp_path, found)
+        contents(tmp_path, manifest)
     path.write_bytes(content[:-1])
     with pytest.raises(CheckpointError, match="ends at byte"):
-        contents(tmp_path, found)
+        contents(tmp_path, manifest)
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
     with pytest.raises(CheckpointError, match="symbolic link"):
-        contents(tmp_path, found)
+        contents(tmp_path, manifest)

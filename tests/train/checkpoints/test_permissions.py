@@ -57,9 +57,9 @@ def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:
     save(open_folder, 1)
     for path in (Checkpoints(open_folder).path, Checkpoints(open_folder).path / "step-00000001"):
         path.chmod(0o555)
-    found = answer_of(_by_nobody, open_folder)
-    assert found.keys() == {"save", "prune", "aside", "clear"}
-    for text in found.values():
+    answer = answer_of(_by_nobody, open_folder)
+    assert answer.keys() == {"save", "prune", "aside", "clear"}
+    for text in answer.values():
         assert text.startswith(f"{open_folder}/checkpoints/")
         assert text.endswith("Permission denied. Let this user write there, and resume.")
     check_contents(open_folder, 1)
@@ -69,9 +69,9 @@ def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:
 def test_a_folder_that_may_not_be_read(open_folder: Path, closed: str) -> None:
     save(open_folder, 1)
     (open_folder / closed).chmod(0)
-    found = answer_of(_by_nobody, open_folder)
-    assert found.keys() >= {"save", "steps", "manifest", "lock", "prune", "aside", "clear"}
-    assert all("Permission denied" in value for value in found.values())
+    answer = answer_of(_by_nobody, open_folder)
+    assert answer.keys() >= {"save", "steps", "manifest", "lock", "prune", "aside", "clear"}
+    assert all("Permission denied" in value for value in answer.values())
 
 
 def _read_only(folder: Path) -> Any:

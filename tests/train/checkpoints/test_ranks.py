@@ -25,20 +25,20 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_one_process_reads_the_whole(saved: Path) -> None:
-    found = contents(saved, whole(saved, 1))
+    content = contents(saved, whole(saved, 1))
     for name in SHAPES:
-        assert torch.equal(found[name], full(name, 1))
+        assert torch.equal(content[name], full(name, 1))
     for rank in range(4):
-        assert found[f"random/{rank:05}/torch"].tolist() == [rank + 10] * 5
-    assert found["model/plain"].tolist() == [1, 2, 3, 4, 5, 6]
+        assert content[f"random/{rank:05}/torch"].tolist() == [rank + 10] * 5
+    assert content["model/plain"].tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_each_shard_is_saved_once(saved: Path) -> None:
-    found = whole(saved, 1)
-    assert found.ranks == 4
-    assert len(found.tensors["model/even"].pieces) == 4
-    assert len(found.tensors["model/replicated"].pieces) == 1
-    assert len(found.tensors["model/plain"].pieces) == 1
+    manifest = whole(saved, 1)
+    assert manifest.ranks == 4
+    assert len(manifest.tensors["model/even"].pieces) == 4
+    assert len(manifest.tensors["model/replicated"].pieces) == 1
+    assert len(manifest.tensors["model/plain"].pieces) == 1
     assert names(saved) == ["step-00000001"]
 
 

@@ -102,11 +102,11 @@ def test_descriptions(fields: dict[str, object], version: int | None) -> None:
         file.write(json.dumps(document).encode())
         file.flush()
         try:
-            found = read_description(file.name)
+            description = read_description(file.name)
         except UsageError:
             return
-    assert found.dtype in LITTLE_ENDIAN
-    assert "/" not in found.tokenizer
+    assert description.dtype in LITTLE_ENDIAN
+    assert "/" not in description.tokenizer
 
 
 def test_json_that_nests_too_deep() -> None:

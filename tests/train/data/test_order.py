@@ -45,8 +45,8 @@ def test_any_step_by_itself_is_that_of_the_uninterrupted_run(
 @given(st.integers(0, 12), st.integers(0, 2**64 - 1))
 def test_the_network_permutes_its_whole_domain(bits: int, key: int) -> None:
     domain = np.arange(1 << bits, dtype=np.uint64)
-    found = feistel(domain, bits, np.full(len(domain), key, np.uint64))
-    assert sorted(found.tolist()) == domain.tolist()
+    permuted = feistel(domain, bits, np.full(len(domain), key, np.uint64))
+    assert sorted(permuted.tolist()) == domain.tolist()
 
 
 @pytest.mark.parametrize("name", [OrderName.SHUFFLED, OrderName.RANDOM])
@@ -66,8 +66,8 @@ def test_sequential() -> None:
 
 def test_random_comes_again_and_leaves_out() -> None:
     """With replacement 1/e of the windows are not seen in as many draws as there are windows."""
-    found = Order(OrderName.RANDOM, 10_000, 10_000, 3).windows_of(0)
-    unseen = 1 - len(np.unique(found)) / 10_000
+    windows = Order(OrderName.RANDOM, 10_000, 10_000, 3).windows_of(0)
+    unseen = 1 - len(np.unique(windows)) / 10_000
     assert abs(unseen - np.exp(-1)) < 0.01
 
 

@@ -74,7 +74,7 @@ def test_any_bytes_come_back(
     for path, document in zip(paths, documents, strict=True):
         path.write_bytes(document)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(texts, "CHUNK_BYTES", chunk)
+        patch.setattr(texts, "TEXT_CHUNK_BYTES", chunk)
         made = prepare(
             wanted(folder, *map(str, paths), validation=0.0, shard_tokens=shard)
         ).description
@@ -93,11 +93,11 @@ def test_inputs_are_files_folders_and_globs_each_once(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     pattern = str(tmp_path / "**" / "*.md")
-    made = prepare(
+    prepared = prepare(
         wanted(tmp_path, str(tmp_path / "b.txt"), str(tmp_path), pattern, validation=0.0)
     )
-    assert made.skipped == 2
-    assert made.description.splits["train"].documents == 3
+    assert prepared.skipped == 2
+    assert prepared.description.splits["train"].documents == 3
     ends = [98, 256, 97, 256, ord("/"), 256]
     assert [token for token in ids_in(tmp_path / "out") if token in ends] == ends
     for wrong in ("none.txt", str(tmp_path / "*.c")):
@@ -115,10 +115,10 @@ def test_a_named_file_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(TEXT))))
-    made = prepare(wanted(tmp_path, "-"))
+    prepared = prepare(wanted(tmp_path, "-"))
     ids = ids_in(tmp_path / "out", "train"), ids_in(tmp_path / "out", "validation")
     assert bytes(ids[0][:-1] + ids[1][:-1]) == TEXT
-    assert made.text_bytes == len(TEXT)
+    assert prepared.text_bytes == len(TEXT)
     assert not [name for name in os.listdir(tmp_path / "out") if name.startswith(".")]
 
 
@@ -257,8 +257,8 @@ def test_what_was_prepared_trains(tmp_path: Path) -> None:
 def test_byte_pairs_of_our_own(tmp_path: Path) -> None:
     """Any text comes back, and common words take fewer ids than bytes."""
     (tmp_path / "a").write_bytes(TEXT + "caf\u00e9 \u65e5\u672c\n".encode())
-    made = prepare(wanted(tmp_path, str(tmp_path / "a"), vocabulary_size=300, validation=0.0))
-    description = made.description
+    prepared = prepare(wanted(tmp_path, str(tmp_path / "a"), vocabulary_size=300, validation=0.0))
+    description = prepared.description
     assert (description.vocabulary_size, description.dtype) == (300, "uint16")
     assert read_description(str(tmp_path / "out" / NAME)) == description
     content = (tmp_path / "out" / "tokenizer.json").read_text()
@@ -283,8 +283,8 @@ def test_pieces_end_with_lines_and_change_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"good \xff\xfe bad \xe2\x82")
-    made = prepare(wanted(tmp_path, str(tmp_path / "a"), vocabulary_size=260, validation=0.0))
-    assert made.replaced == 3
+    prepared = prepare(wanted(tmp_path, str(tmp_path / "a"), vocabulary_size=260, validation=0.0))
+    assert prepared.replaced == 3
     tokens = ByteTokenizer()
     assert tokens.decode([104, 105, 256, 0xFF]) == "hi\ufffd"
 

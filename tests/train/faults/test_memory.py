@@ -187,21 +187,21 @@ def test_memory_of_the_host_ends_the_run_in_words() -> None:
     """PyTorch's RuntimeError is tried once and raised as it is; whoever runs it all explains it."""
     done = subprocess.run(warm(LIMITED), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    kind, is_told, text, tried, _ = found["bare"]
+    loaded = json.loads(done.stdout)
+    kind, is_told, text, tried, _ = loaded["bare"]
     assert (kind, is_told, tried) == ("RuntimeError", False, [400_000])
     assert HOST_ALLOCATOR in text
     for name, cause in (
         ("explained", "RuntimeError"), ("numpy", "MemoryError"), ("python", "MemoryError"),
     ):  # fmt: skip
-        kind, is_told, text, tried, why = found[name]
+        kind, is_told, text, tried, why = loaded[name]
         assert cause in why
         assert (kind, is_told) == ("MemoryShortageError", True)
         assert text.startswith("The host is out of memory: ")
         assert text.endswith("\nTake smaller batches.")
         assert len(tried) <= 1
-    assert found["as before"]
-    assert found["goes on"] == "updated"
+    assert loaded["as before"]
+    assert loaded["goes on"] == "updated"
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,14 @@ def test_a_kill_at_any_time_leaves_one_data_set_whole(tmp_path: Path) -> None:
     """At every call that changes the folder, and at twenty random times."""
     done = python("-m", "tests.train.faults.killing", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    loaded = json.loads(done.stdout)
     for before in ("old", "none"):
-        states = found[before]
+        states = loaded[before]
         assert set(states) == {before, "new"}
         assert all(then != before or now == before for now, then in pairwise(states))
-    assert len(found["random"]) == 20
-    assert {status for status, _ in found["random"]} <= {-signal.SIGKILL, 0}
-    assert {value for _, value in found["random"]} <= {"old", "new"}
+    assert len(loaded["random"]) == 20
+    assert {status for status, _ in loaded["random"]} <= {-signal.SIGKILL, 0}
+    assert {value for _, value in loaded["random"]} <= {"old", "new"}
 
 
 def test_shards_of_the_same_names_would_be_mixed(tmp_path: Path) -> None:

@@ -87,11 +87,11 @@ def assert_counted(config: TransformerConfig) -> None:
     """Every tensor has the shape that the closed forms list, and there is no other."""
     with torch.device("meta"):
         model = Transformer(config)
-    found = Counter(tuple(parameter.shape) for parameter in model.parameters())
+    counts = Counter(tuple(parameter.shape) for parameter in model.parameters())
     listed: Counter[tuple[int, ...]] = Counter()
     for weight in weights_of(config.model()):
         listed[weight.shape] += weight.count
-    assert found == listed
+    assert counts == listed
 
 
 @pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS.keys())

@@ -114,10 +114,12 @@ def test_logits_of_other_weights_would_be_found(tmp_path: Path) -> None:
 def test_out_and_in_again_is_the_same_to_the_bit(tmp_path: Path, config: TransformerConfig) -> None:
     model = model_of(config)
     write_weights(model, tmp_path)
-    found = read_config(tmp_path)
-    assert found == (config if config.positions == "learned" else replace(config, dropout=0.0))
+    trained_config = read_config(tmp_path)
+    assert trained_config == (
+        config if config.positions == "learned" else replace(config, dropout=0.0)
+    )
     with torch.device("meta"):
-        other = Transformer(found)
+        other = Transformer(trained_config)
     read_weights(other.to_empty(device="cpu"), tmp_path / "model.safetensors")
     assert_same(model, other)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]

@@ -34,7 +34,7 @@ def test_chunks_hold_no_whole_logits() -> None:
 
 
 def test_recomputed_blocks_keep_their_input_alone() -> None:
-    """Of four blocks three are not there when the fourth is computed again. Each keeps at least
+    """Of four blocks three are not there when the fourth is recomputed. Each keeps at least
     its norms' results, its query, attention's result and three of the feed-forward, twice as wide.
     """
     kept_bytes = B * S * 4 * (4 * CONFIG.width + 3 * CONFIG.ffn)

@@ -56,9 +56,9 @@ def trained_by(
     dtype: torch.dtype = torch.float32,
     **options: Any,
 ) -> list[torch.nn.Parameter]:
-    made = parameters(shapes, dtype)
-    train(made, make(list(made)), **options)
-    return made
+    counted_parameters = parameters(shapes, dtype)
+    train(counted_parameters, make(list(counted_parameters)), **options)
+    return counted_parameters
 
 
 def assert_equal_to_rounding(

@@ -95,7 +95,7 @@ def test_a_value_out_of_range_names_key_and_optimizer() -> None:
         UsageError, match=r"betas: expected .* in \[0, 1\), or none, got \(0.9, 1.0\)"
     ):
         OptimizerConfig(name="adamw", betas=(0.9, 1.0))
-    with pytest.raises(UsageError, match=r"'original' takes learning rates .* give adamw_lr"):
+    with pytest.raises(UsageError, match=r"'original' needs learning rates .* give adamw_lr"):
         OptimizerConfig(name="muon", adjust_lr_fn="original")
 
 
@@ -245,9 +245,12 @@ def test_torch_has_the_fused_kernels_that_are_listed() -> None:
 def test_every_implementation_takes_the_same_steps(name: str) -> None:
     ends = []
     for kind in implementations(OptimizerConfig(name=name), {"cpu"}):
-        made = parameters()
-        train(made, build(numbered(made), OptimizerConfig(name=name, implementation=kind)))
-        ends.append(made)
+        counted_parameters = parameters()
+        train(
+            counted_parameters,
+            build(numbered(counted_parameters), OptimizerConfig(name=name, implementation=kind)),
+        )
+        ends.append(counted_parameters)
     for other in ends[1:]:
         assert_equal_to_rounding(other, ends[0])
 

@@ -16,9 +16,9 @@ from torchtally.train.step import clip
 def with_gradients(
     dtype: torch.dtype, seed: int, without: frozenset[int] = frozenset()
 ) -> list[nn.Parameter]:
-    made = parameters(SHAPES, dtype)
-    set_gradients(made, seed, without=without)
-    return made
+    counted_parameters = parameters(SHAPES, dtype)
+    set_gradients(counted_parameters, seed, without=without)
+    return counted_parameters
 
 
 def gradients(trained: Sequence[nn.Parameter]) -> list[torch.Tensor | None]:

@@ -38,8 +38,8 @@ STEPS, ROWS = 3, 8
 def config_of(folder: Path, **changes: Any) -> TrainConfig:
     """A tiny decoder, clipped at every step, on one row of text for each of eight ranks."""
     recompute = changes.pop("recompute", "none")
-    found = language(folder, **{"steps": STEPS, "batch": ROWS, "clip_norm": 0.3, **changes})
-    return replace(found, model=replace(found.model, recompute=recompute))
+    task = language(folder, **{"steps": STEPS, "batch": ROWS, "clip_norm": 0.3, **changes})
+    return replace(task, model=replace(task.model, recompute=recompute))
 
 
 def unevenly_ignored(batch: TrainBatch, own: Ranks) -> TrainBatch:

@@ -124,13 +124,13 @@ def looked_at(config: TrainConfig) -> dict[str, Any]:
             kept = measure_activation_bytes(
                 lambda: trainer.loss(batch.inputs, batch.targets), trainer.model, batch.inputs[None]
             )
-            found = footprint(trainer.model, trainer.optimizer, activations_bytes=kept)
+            bytes_by_category = footprint(trainer.model, trainer.optimizer, activations_bytes=kept)
             with trainer.parallel.whole_weights():
                 ids = sample(trainer.model, torch.tensor([[1, 2]]), tokens=3, seed=1)
             norm = global_norm(parameter.detach() for parameter in trainer.model.parameters())
             loss = trainer.step(next(rows)).loss
         trainer.task.close()
-        return {"footprint": found, "ids": ids, "norm": norm.item(), "loss": loss}
+        return {"footprint": bytes_by_category, "ids": ids, "norm": norm.item(), "loss": loss}
 
 
 def test_looking_changes_no_step_and_counts_what_each_rank_holds(tmp_path: Path) -> None:

@@ -58,15 +58,15 @@ def peer_that_goes() -> bool:
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_all_ranks_know_the_same(size: int) -> None:
-    found = on_ranks(talk, size)
-    one = found[0]
+    by_rank = on_ranks(talk, size)
+    one = by_rank[0]
     assert one["gathered"] == [[rank + 0.1, math.inf] for rank in range(size)]
     assert one["on device"].tolist() == [[rank, 7] for rank in range(size)]
     assert one["most"] == (size - 1, 0, 2**52 + size - 1)
     assert one["told"] == TOLD
     assert one["done"] == 1
     assert one["saving"] == [[rank] for rank in range(size)]
-    for other in found[1:]:
+    for other in by_rank[1:]:
         assert torch.equal(other.pop("on device"), one["on device"])
         assert other == {key: value for key, value in one.items() if key != "on device"}
 

@@ -90,12 +90,12 @@ class Record:
             return native_log(translator, options, reason=reason, exc=exc)
 
         def reasons(entries: Any, frame: Any, *rest: Any, **options: Any) -> Any:
-            found = native_reasons(entries, frame, *rest, **options)
+            reasons = native_reasons(entries, frame, *rest, **options)
             if not options.get("skip_logging"):
                 # "0/0: L['x'].size()[0] == 8  # ...": graph, what no longer holds, where that is.
-                said = [first_line(each).partition("  #")[0].rstrip() for each in found]
+                said = [first_line(each).partition("  #")[0].rstrip() for each in reasons]
                 self.recompiles.append([frame.f_code.co_name, *said])
-            return found
+            return reasons
 
         owner.log_graph_break = log
         convert_frame.get_and_maybe_log_recompilation_reasons = reasons

@@ -24,7 +24,7 @@ from torchtally.trace import Phase, Trace
 from torchtally.views import by
 from torchtally.views.throughput import throughput
 from torchtally.views.tracks import tracks_of
-from torchtally.virtual.compiling.kernels import computed
+from torchtally.virtual.compiling.kernels import operators_of
 from torchtally.work import Kind
 
 WIDTH, TOKENS, BATCH = 512, 256, 4
@@ -168,10 +168,10 @@ def test_torchs_own_functions_end_no_graph() -> None:
     trace = traced(script, gpu="2xH100-SXM")
     (graphs,) = notes(trace).values()
     assert graphs == 2
-    found = throughput(account(trace, roofline=roofline("H100-SXM")))
-    assert found is not None
-    assert found.tokens is not None
-    assert found.tokens.size == 4 * 32
+    rates = throughput(account(trace, roofline=roofline("H100-SXM")))
+    assert rates is not None
+    assert rates.tokens is not None
+    assert rates.tokens.size == 4 * 32
 
 
 def test_graph_breaks_and_recompilations_are_told() -> None:
@@ -189,7 +189,7 @@ def test_graph_breaks_and_recompilations_are_told() -> None:
     place = f"{os.path.basename(__file__)}:"
     assert f"graph break at {place}" in text
     assert f"scaled ({place}" in text
-    assert "compiled again" in text
+    assert "recompiled" in text
 
 
 def test_a_graph_that_inductor_cannot_compile_runs_eagerly(
@@ -286,7 +286,7 @@ def test_the_comparison_sees_what_differs(table: str, what: str) -> None:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_mask_made_in_the_graph_is_counted_by_its_blocks(is_known: bool) -> None:
     """Documents of 128 of 1024 tokens, as blocks made from token ids: forward and backward. Where
-    the ids are not known every query is taken to attend to every key.
+    the ids are not known every query is assumed to attend to every key.
     """
     tokens, blocks = 1024, 8
 
@@ -336,8 +336,8 @@ def test_what_prepares_an_operand_does_not_compute_with_it() -> None:
     )
     buffer = SimpleNamespace(get_origins=lambda: [copied, attention])
     kernel = SimpleNamespace(get_nodes=lambda: [SimpleNamespace(node=buffer)])
-    assert list(computed(kernel, frozenset())) == [copied, attention]
-    assert list(computed(kernel, frozenset([attention]))) == [copied]
+    assert list(operators_of(kernel, frozenset())) == [copied, attention]
+    assert list(operators_of(kernel, frozenset([attention]))) == [copied]
 
 
 def test_a_call_of_a_library_is_known_by_its_operator() -> None:

@@ -17,9 +17,9 @@ KNOWN = (
 )
 """The end of a repository's name, and the module that answers for it."""
 UNKNOWN = (
-    "tally does not know the kernel {name!r} of the Hugging Face Hub, which is compiled for GPUs. "
-    "It knows flash-attn2 and flash-attn3. Use the plain PyTorch path, or wrap the kernel in a "
-    "torch.library.custom_op with a fake implementation and say what it costs by "
+    "tally does not know the kernel {name!r} of the Hugging Face Hub, which is compiled for "
+    "GPUs. It knows flash-attn2 and flash-attn3. Use the plain PyTorch path, or wrap the kernel "
+    "in a torch.library.custom_op with a fake implementation and declare its cost with "
     "torchtally.declare_cost."
 )
 

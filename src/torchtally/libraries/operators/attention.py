@@ -55,7 +55,7 @@ def with_last_stride_one(tensor: Tensor) -> Tensor:
     return tensor.contiguous() if tensor.stride(-1) != 1 else tensor
 
 
-def padded(tensor: Tensor) -> Tensor:
+def pad_heads(tensor: Tensor) -> Tensor:
     """A head dim that is a multiple of 8."""
     head = tensor.shape[-1]
     return F.pad(tensor, [0, 8 - head % 8]) if head % 8 else tensor
@@ -90,7 +90,7 @@ class FlashAttentionFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: FlashOptions) -> Any:
-        query, key, value = padded(query), padded(key), padded(value)
+        query, key, value = pad_heads(query), pad_heads(key), pad_heads(value)
         out, rows, state = forward(options, query, key, value)
         kept = (query, key, value, out, rows)
         ctx.save_for_backward(*kept, *(() if state is None else (state,)))
@@ -103,7 +103,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Any) -> Any:
         query, key, value, out, rows, *_ = ctx.saved_tensors
         grads = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
-        backward(ctx.options, padded(grad), (query, key, value, out, rows), grads)
+        backward(ctx.options, pad_heads(grad), (query, key, value, out, rows), grads)
         return *grads, None
 
 

@@ -10,7 +10,7 @@ takes besides is in `memory/workspace/flash_attention.py`.
 import torch
 from torch import Tensor
 
-from torchtally.libraries.operators.registry import defined
+from torchtally.libraries.operators.registry import define
 
 OPTIONS = "bool causal, int window_size_left, int window_size_right"
 OFFSETS = "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k"
@@ -32,7 +32,7 @@ def result_of(query: Tensor, value: Tensor) -> Tensor:
     return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
 
-@defined("flash_attn", f"forward({OPERANDS}, {OFFSETS}, {OPTIONS}) -> (Tensor, Tensor, Tensor)")
+@define("flash_attn", f"forward({OPERANDS}, {OFFSETS}, {OPTIONS}) -> (Tensor, Tensor, Tensor)")
 def forward_2(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor | None,
     cu_seqlens_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int, causal: bool,
@@ -43,7 +43,7 @@ def forward_2(
     return torch.empty_like(query), rows_of(query, max_seqlen_q), state
 
 
-@defined(
+@define(
     "flash_attn",
     f"backward(Tensor grad_out, {OPERANDS}, Tensor out, Tensor softmax_lse, {GRADS}, {OFFSETS}, "
     f"{OPTIONS}, bool deterministic) -> Tensor",
@@ -63,7 +63,7 @@ def backward_2(
     return query.new_empty(rows, dtype=torch.float32)
 
 
-@defined("flash_attn_3", f"forward({OPERANDS}, {OFFSETS}, {OPTIONS}) -> (Tensor, Tensor)")
+@define("flash_attn_3", f"forward({OPERANDS}, {OFFSETS}, {OPTIONS}) -> (Tensor, Tensor)")
 def forward_3(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor | None,
     cu_seqlens_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int, causal: bool,
@@ -76,7 +76,7 @@ def forward_3(
     return out, rows_of(query, max_seqlen_q)
 
 
-@defined(
+@define(
     "flash_attn_3",
     f"backward(Tensor grad_out, {OPERANDS}, Tensor out, Tensor softmax_lse, {GRADS}, {OFFSETS}, "
     f"{OPTIONS}, bool deterministic) -> ()",
@@ -89,7 +89,7 @@ def rounded(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-@defined(
+@define(
     "flash_attn",
     "with_cache(Tensor query, Tensor(a!) key, Tensor(b!) value, Tensor? new_key, "
     f"Tensor? new_value, {OPTIONS}) -> (Tensor, Tensor)",

@@ -6,10 +6,10 @@ M, K, N: (M, K) @ (N, K).
 import torch
 from torch import Tensor
 
-from torchtally.libraries.operators.registry import defined
+from torchtally.libraries.operators.registry import define
 
 
-@defined(
+@define(
     "transformer_engine", "quantize(Tensor x, bool rows, bool columns) -> (Tensor, Tensor, Tensor)"
 )
 def quantize(x: Tensor, rows: bool, columns: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -22,7 +22,7 @@ def quantize(x: Tensor, rows: bool, columns: bool) -> tuple[Tensor, Tensor, Tens
     return data, transposed, x.new_empty(1, dtype=torch.float32)
 
 
-@defined(
+@define(
     "transformer_engine",
     "gemm(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, ScalarType dtype) "
     "-> Tensor",

@@ -8,27 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtally.libraries.operators.registry import defined
+from torchtally.libraries.operators.registry import define
 
 
-@defined("flash_attn", "rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor")
+@define("flash_attn", "rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor")
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-@defined("flash_attn", "rotary_(Tensor(a!) x, Tensor cos, Tensor sin) -> Tensor(a!)")
+@define("flash_attn", "rotary_(Tensor(a!) x, Tensor cos, Tensor sin) -> Tensor(a!)")
 def rotary_in_place(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x
 
 
-@defined("flash_attn", "cross_entropy(Tensor logits, Tensor labels) -> (Tensor, Tensor)")
+@define("flash_attn", "cross_entropy(Tensor logits, Tensor labels) -> (Tensor, Tensor)")
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(loss, log-sum-exp) of each token, both in float32."""
     loss = logits.new_empty(logits.shape[:1], dtype=torch.float32)
     return loss, torch.empty_like(loss)
 
 
-@defined(
+@define(
     "flash_attn",
     "cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor lse, Tensor labels) -> Tensor",
 )
@@ -38,7 +38,7 @@ def cross_entropy_backward(
     return torch.empty_like(logits)
 
 
-@defined(
+@define(
     "flash_attn",
     "cross_entropy_backward_(Tensor(a!) logits, Tensor grad_loss, Tensor lse, Tensor labels) "
     "-> Tensor(a!)",

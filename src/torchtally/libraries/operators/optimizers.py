@@ -1,9 +1,9 @@
 """Optimizers by one kernel for many tensors (apex: csrc/multi_tensor_adam.cu, _sgd_kernel.cu)."""
 
-from torchtally.libraries.operators.registry import defined
+from torchtally.libraries.operators.registry import define
 
 
-@defined(
+@define(
     "apex",
     "multi_tensor_adam(Tensor[] grads, Tensor(a!)[] params, Tensor(b!)[] exp_avgs, "
     "Tensor(c!)[] exp_avg_sqs, bool adam_w_mode) -> ()",

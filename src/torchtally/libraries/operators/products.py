@@ -1,9 +1,9 @@
 """Products in float8 (deepseek-ai/DeepGEMM)."""
 
-from torchtally.libraries.operators.registry import defined
+from torchtally.libraries.operators.registry import define
 
 
-@defined(
+@define(
     "deep_gemm",
     "fp8_gemm_nt(Tensor a, Tensor a_scales, Tensor b, Tensor b_scales, Tensor(a!) d) -> ()",
 )

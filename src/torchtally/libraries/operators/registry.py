@@ -11,7 +11,7 @@ _libraries: dict[str, Library] = {}
 Shape = Callable[..., Any]
 
 
-def defined(namespace: str, schema: str) -> Callable[[Shape], Shape]:
+def define(namespace: str, schema: str) -> Callable[[Shape], Shape]:
     """Define an operator by its schema; the function below gives its results' shapes."""
     library = _libraries.get(namespace)
     if library is None:

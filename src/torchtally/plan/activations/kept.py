@@ -150,7 +150,7 @@ def embedding_activation_bytes(at: Setting) -> Quantity:
 
     Token ids are among it: 8 bytes each, which the script itself holds as its batch.
     """
-    return saved_bytes("embedding's activations", _embedding_saved(at), "token ids among it")
+    return saved_bytes("embedding's activations", _embedding_saved(at), "token ids included")
 
 
 def head_activation_bytes(at: Setting) -> Quantity:
@@ -260,7 +260,7 @@ def _results_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
     }
     for what in (name for name, is_there in unknown.items() if is_there):
         raise UsageError(
-            f"Recomputation by operators is not known with {what}: take --recompute full or none."
+            f"Selective recomputation is not modelled with {what}: use --recompute full or none."
         )
     yield _input(at)
     everything = layer_saved(at.without_recompute(), kind)

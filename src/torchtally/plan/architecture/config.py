@@ -67,8 +67,8 @@ def _model_type(config: Config) -> str:
     value = config.values.get("model_type")
     if value is None and isinstance(of_diffusers := config.values.get("_class_name"), str):
         raise UnknownFamilyError(
-            f"{config.place}: {excerpt(of_diffusers)} is a model of diffusers, and has no closed "
-            "form: where diffusers is installed and has the class, it is counted."
+            f"{config.place}: {excerpt(of_diffusers)} is a diffusers model without a closed "
+            "form: it is counted in its own class, where diffusers is installed and has it."
         )
     if value is None:
         raise config.wrong("model_type", "is missing; the meaning of the other keys depends on it")

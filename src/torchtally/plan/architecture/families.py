@@ -183,7 +183,9 @@ def _layers(config: Config, family: Family, width: int) -> list[Layer]:
     dense = None if fed <= sparse else _feed_forward(config, family, width)
     experts = family.experts(config) if family.experts and sparse else None
     if experts and experts.active > experts.experts:
-        raise config.wrong("experts", f"{experts.active} of {experts.experts} cannot be chosen")
+        raise config.wrong(
+            "experts", f"{experts.active} of {experts.experts} experts per token is impossible"
+        )
     layers = []
     for at, (attention, part) in enumerate(zip(attentions, parts, strict=True)):
         layer = Layer(

@@ -31,7 +31,9 @@ def _listed(config: Config, layers: int, *keys: str) -> tuple[bool, ...] | None:
         if listed is None:
             continue
         if len(listed) != layers:
-            raise config.wrong(key, f"names {len(listed)} layers where there are {layers}")
+            raise config.wrong(
+                key, f"expected {layers} entries, one per layer, found {len(listed)}"
+            )
         for name in listed:
             if name not in WORDS:
                 raise config.wrong(

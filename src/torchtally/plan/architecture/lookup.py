@@ -83,7 +83,7 @@ def _beside(path: Path) -> Model:
     config = _config_beside(path)
     if not config.is_file():
         raise UsageError(
-            f"{path}: holds {parts}, but not their arrangement: there is no {CONFIG} beside it. "
+            f"{path}: holds {parts}, but not the architecture: there is no {CONFIG} beside it. "
             f"Give one, or --parameters {checkpoint.parameters}. {BY_HAND}"
         )
     read = read_config(config)

@@ -128,7 +128,7 @@ def typed_layers(dense: int) -> Callable[[Config, int], frozenset[int]]:
             return frozenset(range(dense, layers))
         if len(listed) != layers:
             raise config.wrong(
-                "mlp_layer_types", f"names {len(listed)} layers where there are {layers}"
+                "mlp_layer_types", f"expected {layers} entries, one per layer, found {len(listed)}"
             )
         return frozenset(at for at, name in enumerate(listed) if name == "sparse")
 

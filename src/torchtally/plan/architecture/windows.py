@@ -115,7 +115,9 @@ def _layer_types(config: Config, layers: int) -> list[bool] | None:
     if listed is None:
         return None
     if len(listed) != layers:
-        raise config.wrong("layer_types", f"names {len(listed)} layers where there are {layers}")
+        raise config.wrong(
+            "layer_types", f"expected {layers} entries, one per layer, found {len(listed)}"
+        )
     for name in listed:
         if not isinstance(name, str) or name not in SLIDES:
             raise config.wrong(

@@ -24,7 +24,9 @@ def layout_words(document: Mapping[str, Any], name: str) -> tuple[list[str], int
     """(words of a layout, None: the batch is the script's). Raises UsageError for other files."""
     kind = str(document.get("distributed_type", ""))
     if FSDP not in document and PARALLEL not in document and not kind:
-        raise UsageError(f"{name}: no layout is in it: accelerate's has distributed_type, {FSDP}.")
+        raise UsageError(
+            f"{name}: no layout found: accelerate's files have distributed_type, {FSDP}."
+        )
     if kind == "DEEPSPEED":
         raise UsageError(f"{name}: it leaves the layout to DeepSpeed: give that file's path.")
     parallel = section(document, PARALLEL)
@@ -45,7 +47,8 @@ def _sharding(fsdp: Mapping[str, Any], sizes: Mapping[str, Any], name: str) -> s
         strategy = str(fsdp["fsdp_sharding_strategy"])
         if strategy not in STRATEGIES:
             raise UsageError(
-                f"{name}: fsdp_sharding_strategy {strategy!r} is none of {', '.join(STRATEGIES)}."
+                f"{name}: fsdp_sharding_strategy {strategy!r} is not one of "
+                f"{', '.join(STRATEGIES)}."
             )
         return STRATEGIES[strategy]
     value = fsdp.get("fsdp_reshard_after_forward", True)
@@ -67,7 +70,7 @@ def is_its(layout: Layout) -> bool:
     )
 
 
-def written(layout: Layout, workload: Workload) -> str:
+def config_text(layout: Layout, workload: Workload) -> str:
     """For `accelerate launch --config_file`; machines and precision are the user's."""
     is_sharded = layout.shard is not Sharding.NONE
     shards = layout.shards // layout.context if is_sharded else 1

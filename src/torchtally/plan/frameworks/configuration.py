@@ -28,11 +28,11 @@ class Framework(NamedTuple):
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan": Framework(
-        "torchtitan", torchtitan.is_its, torchtitan.written, torchtitan.flavor_of
+        "torchtitan", torchtitan.is_its, torchtitan.config_text, torchtitan.flavor_of
     ),
-    "megatron": Framework("Megatron-LM", megatron.is_its, megatron.written),
-    "deepspeed": Framework("DeepSpeed", deepspeed.is_its, deepspeed.written),
-    "accelerate": Framework("accelerate", accelerate.is_its, accelerate.written),
+    "megatron": Framework("Megatron-LM", megatron.is_its, megatron.config_text),
+    "deepspeed": Framework("DeepSpeed", deepspeed.is_its, deepspeed.config_text),
+    "accelerate": Framework("accelerate", accelerate.is_its, accelerate.config_text),
 }
 """By option of `tally plan`."""
 
@@ -67,8 +67,8 @@ def configuration(path: str, layers: int | None) -> Configuration:
     return _of("Megatron-LM", megatron.layout_words(text, name, layers))
 
 
-def _of(framework: str, found: tuple[list[str], int | None]) -> Configuration:
-    words, batch = found
+def _of(framework: str, layout: tuple[list[str], int | None]) -> Configuration:
+    words, batch = layout
     return Configuration(framework, ", ".join(words), batch)
 
 
@@ -78,7 +78,9 @@ def _text(path: str) -> str:
             return stream.read(1 << 20)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"{path}: cannot be read ({why}). Layouts are read of {READ}.") from error
+        raise UsageError(
+            f"{path}: cannot be read ({why}). Layouts are read from {READ}."
+        ) from error
 
 
 def _toml(text: str, name: str) -> Mapping[str, Any]:
@@ -110,5 +112,5 @@ def _yaml(text: str, name: str) -> Mapping[str, Any]:
 
 def _mapping(document: object, name: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
-        raise UsageError(f"{name}: no keys with values are in it. Layouts are read of {READ}.")
+        raise UsageError(f"{name}: no key with a value found. Layouts are read from {READ}.")
     return document

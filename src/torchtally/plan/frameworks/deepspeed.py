@@ -20,7 +20,7 @@ SHARDINGS = tuple(Sharding)
 def layout_words(document: Mapping[str, Any], name: str) -> tuple[list[str], int | None]:
     """(words of a layout, sequences of a step). Raises UsageError where it has none of the keys."""
     if not any(key in document for key in KEYS):
-        raise UsageError(f"{name}: no layout is in it: DeepSpeed's has {', '.join(KEYS)}.")
+        raise UsageError(f"{name}: no layout found: DeepSpeed's files have {', '.join(KEYS)}.")
     zero = section(document, "zero_optimization")
     stage = zero.get("stage", 0)
     if stage not in range(4):
@@ -42,7 +42,7 @@ def is_its(layout: Layout) -> bool:
     )
 
 
-def written(layout: Layout, workload: Workload) -> str:
+def config_text(layout: Layout, workload: Workload) -> str:
     """For `deepspeed --deepspeed_config`; other keys are the user's."""
     is_bf16 = workload.recipe.products == "bfloat16"
     document = {

@@ -44,12 +44,12 @@ def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], i
         "global-batch-size",
     )
     if not any(option in given for option in known):
-        raise UsageError(f"{name}: no argument of Megatron-LM's is in it (--{TENSOR} 8, ...).")
+        raise UsageError(f"{name}: no arguments of Megatron-LM found (--{TENSOR} 8, ...).")
     for option in known:
         if given.get(option, "").startswith("$"):
             raise UsageError(
-                f"{name}: --{option} is {given[option]}, which the shell knows alone: "
-                "write the number."
+                f"{name}: --{option} is {given[option]}, which only the shell can expand: write "
+                "the number."
             )
     stages = count(given, PIPELINE)
     words = degrees(tp=count(given, TENSOR), cp=count(given, CONTEXT), ep=count(given, EXPERT))
@@ -100,14 +100,14 @@ def _uneven(model: Model, chunks: int) -> str:
 def _chunks_of(layout: str) -> int:
     """In a layout as Megatron-LM reads it, in which "(t|)*3" is "t|t|t|"."""
     repeated = re.compile(r"\(([^()]*)\)\*(\d+)")
-    return repeated.sub(lambda found: found[1] * int(found[2]), layout).count("|") + 1
+    return repeated.sub(lambda group: group[1] * int(group[2]), layout).count("|") + 1
 
 
 def _sharding(given: dict[str, str], name: str) -> str:
     strategy = given.get("data-parallel-sharding-strategy")
     if strategy is not None and strategy not in SHARDINGS:
         raise UsageError(
-            f"{name}: --data-parallel-sharding-strategy {strategy!r} is none of "
+            f"{name}: --data-parallel-sharding-strategy {strategy!r} is not one of "
             f"{', '.join(SHARDINGS)}."
         )
     if strategy is not None:
@@ -124,7 +124,7 @@ def is_its(layout: Layout) -> bool:
     return is_known and is_recomputed and layout.shard_group is None
 
 
-def written(layout: Layout, workload: Workload) -> str:
+def config_text(layout: Layout, workload: Workload) -> str:
     """A line for each argument; the model's, the data's and the optimizer's are the user's."""
     options: dict[str, object] = {
         TENSOR: layout.tensor,

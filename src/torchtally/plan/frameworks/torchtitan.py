@@ -46,7 +46,7 @@ def flavor_of(model: Model) -> tuple[str, str]:
     if model.predicting:
         raise UsageError("torchtitan has no prediction modules: leave --mtp out.")
     if model.name not in FLAVORS:
-        raise UsageError(f"{model.name} is none of torchtitan's: {', '.join(FLAVORS)}.")
+        raise UsageError(f"{model.name} is not one of torchtitan's models: {', '.join(FLAVORS)}.")
     return FLAVORS[model.name]
 
 
@@ -108,7 +108,7 @@ def _spreads_experts(layout: Layout) -> bool:
     return is_known and layout.expert % first == 0 and is_shared
 
 
-def written(layout: Layout, workload: Workload) -> str:
+def config_text(layout: Layout, workload: Workload) -> str:
     """For `--job.config_file`; other sections are the user's."""
     lines = [
         f"# {workload.model.name} on {workload.cluster.count} {workload.cluster.chip.name}: "
@@ -176,8 +176,8 @@ def _recomputation(checkpoint: Mapping[str, Any]) -> str:
         if mode == values["mode"] and option == values.get("selective_ac_option", option):
             return str(recompute)
     raise UsageError(
-        f"activation_checkpoint: mode {mode!r} with selective_ac_option {option!r} is not among "
-        'those that plans know: none, selective with "op", full.'
+        f"activation_checkpoint: mode {mode!r} with selective_ac_option {option!r} is not "
+        'supported. These are: none, selective with "op", full.'
     )
 
 
@@ -190,7 +190,7 @@ def _stages(parallel: Mapping[str, Any], stages: int, layers: int | None) -> lis
     schedule = str(parallel.get("pipeline_parallel_schedule", "1F1B")).lower()
     if schedule not in known:
         raise UsageError(
-            f"pipeline_parallel_schedule {schedule!r} is not among those that plans know: "
+            f"pipeline_parallel_schedule {schedule!r} is not supported. These are: "
             f"{', '.join(SCHEDULES.values())}."
         )
     if known[schedule] is Schedule.INTERLEAVED and chunks == 1:

@@ -125,9 +125,9 @@ ALIASES = {
 def engine(name: str) -> Engine:
     """The engine of this name. Raises UsageError for any other."""
     word = name.lower()
-    if (found := ENGINES.get(ALIASES.get(word, word))) is None:
+    if (row := ENGINES.get(ALIASES.get(word, word))) is None:
         raise UsageError(f"Unknown engine {name!r}. {did_you_mean(word, (*ENGINES, *ALIASES))}")
-    return found
+    return row
 
 
 def at_best(engine: Engine) -> Engine:

@@ -159,8 +159,8 @@ def weight_format(name: str) -> WeightFormat:
     """The format of this name, in any case. Raises UsageError for any other."""
     lowered = {listed.lower(): listed for listed in WEIGHT_FORMATS}
     word = name.lower()
-    found = lowered.get(ALIASES.get(word, word))
-    if found is None:
+    listed_name = lowered.get(ALIASES.get(word, word))
+    if listed_name is None:
         near = did_you_mean(word, lowered)
-        raise UsageError(f"Unknown format of weights {name!r}. {near}")
-    return WEIGHT_FORMATS[found]
+        raise UsageError(f"Unknown weight format {name!r}. {near}")
+    return WEIGHT_FORMATS[listed_name]

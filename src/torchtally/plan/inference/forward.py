@@ -31,7 +31,7 @@ from torchtally.plan.inference.engines import Engine
 from torchtally.plan.inference.formats import WeightFormat
 from torchtally.plan.inference.placement import Placement
 from torchtally.plan.inference.weights import weight_bytes
-from torchtally.plan.kv_cache import Cache, entry_of, kept_tokens, state_bytes
+from torchtally.plan.kv_cache import Cache, entry_of, kept_tokens, recurrent_state_bytes
 from torchtally.plan.mixers.base import Recurrence
 from torchtally.plan.parallel.attention import kernel_of
 from torchtally.plan.parallel.communication import all_reduce, all_to_all, group
@@ -237,11 +237,13 @@ class Generator:
         if share.group is Group.EXPERTS and isinstance(block, Experts):
             met, each = self.placement.expert_rows(block, rows)
             batch = max(1, round(met))
-            found = self.product(
+            product_s = self.product(
                 share.name, batch, max(1, round(each)), N, K, size_bytes * met / stacked[0]
             )
             reached = self.engine.experts
-            return found if reached == 1 else grouped_s(found, reached).with_name(share.name)
+            return (
+                product_s if reached == 1 else grouped_s(product_s, reached).with_name(share.name)
+            )
         return self.product(share.name, 1, rows, N, K, size_bytes, self._dtype_of(share))
 
     def _dtype_of(self, weight: Weight) -> str:
@@ -316,7 +318,7 @@ class Generator:
                 recurrence, tokens.rows, tokens.new, tensor, self.chip, "bfloat16",
                 ACTIVATION_BYTES, self.bandwidth_bytes_per_s,
             )  # fmt: skip
-        state = state_bytes(replace(kind, count=1), tokens.sequences, self.cache, tensor)
+        state = recurrent_state_bytes(replace(kind, count=1), tokens.sequences, self.cache, tensor)
         return state_s(state, self.bandwidth_bytes_per_s, STATE_LAUNCHES)
 
     def _attention(self, kind: Layer, tokens: NewTokens) -> Quantity:
@@ -335,9 +337,9 @@ class Generator:
         shape = AttentionShape(b * heads, S, S, D, E, causal(S, window), is_backward=False)
         kernel = self._attention_kernel(kind)
         moved = ACTIVATION_BYTES * b * S * heads * (2 * D + 2 * E)
-        found = fused_kernel((shape,), "bfloat16", kernel, moved, self.chip)
-        seconds = found.seconds / self.engine.pace.products_of(self.chip)
-        note = f"({b}, {heads}, {S}, {D}), causal: {found.bound}-bound"
+        fused = fused_kernel((shape,), "bfloat16", kernel, moved, self.chip)
+        seconds = fused.seconds / self.engine.pace.products_of(self.chip)
+        note = f"({b}, {heads}, {S}, {D}), causal: {fused.bound}-bound"
         return Quantity("attention", seconds, Unit.SECONDS, source=ROOFLINE, note=note)
 
     def _cached_attention(self, kind: Layer, tokens: NewTokens) -> Quantity:

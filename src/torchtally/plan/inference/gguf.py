@@ -123,7 +123,7 @@ def packings(weight: Weight, model: Model, mixture: Quantization) -> Counter[Pac
     """How many of this weight's tensors lie in which format; one tensor of experts is a stack.
 
     Which layers a kind of layer is at is not known of a model of several kinds: then each kind is
-    taken to be spread evenly over the layers.
+    assumed to be spread evenly over the layers.
     """
     if len(weight.shape) < 2 or weight.group in (Group.NORMS, Group.ROUTER):
         return Counter({FLOAT32: weight.count})

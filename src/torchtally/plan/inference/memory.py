@@ -87,7 +87,9 @@ def buffers_of(generator: Generator, sequences: int, prompt: int) -> Quantity:
     model, tensor = generator.model, generator.placement.tensor
     inner = max(_inner_width(kind) for kind in model.kinds) // tensor
     tokens = max(sequences, min(prompt, TOKENS_AT_ONCE))
-    return buffer_bytes(tokens, model.width, inner, sequences, ceil(model.vocabulary / tensor))
+    return working_buffer_bytes(
+        tokens, model.width, inner, sequences, ceil(model.vocabulary / tensor)
+    )
 
 
 def _inner_width(kind: Layer) -> int:
@@ -102,7 +104,7 @@ def _inner_width(kind: Layer) -> int:
 
 
 @closed_form("buffers", Unit.BYTES, "", "estimated: one layer's activations and the logits")
-def buffer_bytes(
+def working_buffer_bytes(
     tokens: Tokens, width: Count, inner_width: Count, sequences: Count, vocabulary: Count,
     item_bytes: BytesEach = ACTIVATION_BYTES, logit_bytes: BytesEach = LOGIT_BYTES,
 ) -> str:  # fmt: skip

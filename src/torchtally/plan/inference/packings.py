@@ -49,7 +49,7 @@ class Packing:
 
 
 def plain(bits: int) -> Packing:
-    """Numbers one behind the other, without scales."""
+    """Numbers one after the other, without scales."""
     return Packing(bits=bits)
 
 

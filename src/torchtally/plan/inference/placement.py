@@ -51,7 +51,10 @@ class Placement:
                         f"--layout: tp {self.tensor} does not divide {heads} heads of {model.name}."
                     )
         if self.expert > 1 and not model.is_mixture:
-            raise UsageError(f"--layout: ep {self.expert}, and {model.name} has no experts.")
+            raise UsageError(
+                f"--layout: ep {self.expert} needs a mixture of experts, and {model.name} is not "
+                "one."
+            )
         if self.chips % self.expert:
             raise UsageError(f"--layout: ep {self.expert} does not divide {self.chips} chips.")
 

@@ -12,16 +12,12 @@ from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.closed_form import (
     BytePerS,
     Bytes,
-    Chips,
     Count,
     FlopPerS,
-    Number,
     ParameterCount,
     Seconds,
     TokenPerS,
     Tokens,
-    UsdPerHour,
-    Watts,
     closed_form,
 )
 from torchtally.plan.inference.draft import Draft, drafted_s
@@ -29,7 +25,9 @@ from torchtally.plan.inference.engines import at_best
 from torchtally.plan.inference.forward import Forward, Generator, NewTokens
 from torchtally.plan.inference.memory import TOKENS_AT_ONCE
 from torchtally.plan.inference.weights import weight_bytes
-from torchtally.plan.quantity import Quantity
+from torchtally.plan.parallel.delays import slow_s
+from torchtally.plan.quantity import Amount, Quantity
+from torchtally.plan.training import chip_hours
 from torchtally.timing.roofline.rates import achieved_flop_per_s
 from torchtally.units import Unit
 
@@ -113,17 +111,12 @@ class Serving:
 
     def slow(self, seconds: Quantity) -> Quantity:
         """What nine of ten published figures took at most, of so many seconds."""
-        return slow_s(self.generator.engine.slower, seconds)
+        return replace(slow_s(seconds, self.generator.engine.slower), note="")
 
 
 @closed_form("time of one prompt", Unit.SECONDS)
 def each_s(together_s: Seconds, prompts: Count) -> str:
     return "together_s / prompts"
-
-
-@closed_form("slow", Unit.SECONDS)
-def slow_s(slower: Number, typical_s: Seconds) -> str:
-    return "slower * typical_s"
 
 
 @closed_form("tokens/s", Unit.TOKEN_PER_S, "Yu et al. 2022, Orca, OSDI 22, section 3.1")
@@ -146,16 +139,14 @@ def prompt_tokens_per_s(replicas: Count, prompt: Tokens, prompt_s: Seconds) -> s
 # Money and energy ---------------------------------------------------------------------------------
 
 
-@closed_form("cost of a million tokens", Unit.USD)
-def million_tokens_usd(
-    chips: Chips, usd_per_hour: UsdPerHour, tokens_per_s: TokenPerS, million: Tokens = 10**6
-) -> str:
-    return "chips * usd_per_hour * million / tokens_per_s / 3600"
+@closed_form("time of the tokens", Unit.SECONDS)
+def tokens_s(tokens: Tokens, tokens_per_s: TokenPerS) -> str:
+    return "tokens / tokens_per_s"
 
 
-@closed_form("energy of a token", Unit.JOULES)
-def token_joules(chips: Chips, chip_watts: Watts, tokens_per_s: TokenPerS) -> str:
-    return "chips * chip_watts / tokens_per_s"
+def hours_of_tokens(chips: Amount, tokens: int, tokens_per_s: Amount) -> Quantity:
+    """Chip-hours that so many tokens take: what they cost is a training's formula."""
+    return chip_hours(chips, tokens_s(tokens, tokens_per_s))
 
 
 # Where decode turns compute-bound -----------------------------------------------------------------

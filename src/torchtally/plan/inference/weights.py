@@ -21,8 +21,8 @@ def packings(weight: Weight, model: Model, kept: WeightFormat) -> Counter[Packin
 
 def weight_bytes(weight: Weight, model: Model, kept: WeightFormat) -> int:
     """All tensors of this weight, with their scales."""
-    found = packings(weight, model, kept)
-    return sum(count * packing.bytes_of(weight.shape) for packing, count in found.items())
+    counts = packings(weight, model, kept)
+    return sum(count * packing.bytes_of(weight.shape) for packing, count in counts.items())
 
 
 def model_bytes(model: Model, kept: WeightFormat) -> Quantity:

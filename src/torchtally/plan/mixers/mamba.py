@@ -123,7 +123,7 @@ class Mamba(Recurrence):
 
 @closed_form(
     "Mamba's scan", Unit.FLOPS_PER_TOKEN, "Gu and Dao 2023, arXiv 2312.00752, algorithm 2",
-    "the product with C; the state itself is made element by element",
+    "the product with C; the state itself is updated element by element",
 )  # fmt: skip
 def _selective_scan_flops(inner: Count, kernel: Count, state_size: Count) -> str:
     return "2 * inner * kernel + 2 * inner * state_size"

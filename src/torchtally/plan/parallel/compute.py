@@ -3,7 +3,7 @@
 M, K, N: (M, K) @ (K, N).  b: micro-batch.  s: sequence.  S: tokens of one chip.
 
 Products and attention take as long as `timing.roofline` says of their real shapes, after they
-were split over chips; all the rest goes by bytes (`passes.py`). The host is taken to be ahead of
+were split over chips; all the rest goes by bytes (`passes.py`). The host is assumed to be ahead of
 the device, and what overlaps on one chip, nothing.
 """
 
@@ -219,7 +219,9 @@ def _sums(products: list[tuple[Quantity, ...]], again: Iterable[Quantity] = ()) 
         total_s("products", **forward),
         total_s("gradients of inputs", **inputs),
         total_s("gradients of weights", **gradients),
-        total_s("products again", **{f"product_{n}": product for n, product in enumerate(again)}),
+        total_s(
+            "recomputed products", **{f"product_{n}": product for n, product in enumerate(again)}
+        ),
         len(products),
     )
 
@@ -367,7 +369,7 @@ def _work(
         core,
         core_back,
         total_s("passes", forward=there, backward=back),
-        total_s("made again", products=products.again, passes=there),
+        total_s("recomputation", products=products.again, passes=there),
         products.matrices + sum(pair.forward_launches for pair in pairs),
         2 * products.matrices + sum(pair.backward_launches for pair in pairs),
     )

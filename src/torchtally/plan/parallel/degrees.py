@@ -248,7 +248,7 @@ DATA = Degree(
     # sharded parameters (PyTorch FSDP, arXiv 2304.11277, section 3.3). One layer's always shows.
     overlap=1.0,
     overlapped="gradients and gathered parameters",
-    overlap_note=" (one layer's always shows)",
+    overlap_note=" (one layer's is never hidden)",
 )
 DEGREES = (
     DATA,
@@ -282,7 +282,7 @@ DEGREES = (
         # the last gradients to come back have nothing to overlap with.
         overlap=1.0,
         overlapped="sends between stages",
-        overlap_note=" (fill and drain always show)",
+        overlap_note=" (fill and drain are never hidden)",
     ),
     Degree(
         name="context",

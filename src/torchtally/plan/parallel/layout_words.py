@@ -57,7 +57,7 @@ def parse_layout(text: str, chips: int, global_batch: int | None, base: Layout) 
     for word in _words(text):
         for name, value in _fields_of(word).items():
             if fields.setdefault(name, value) != value:
-                raise UsageError(f"--layout says {name.replace('_', ' ')} twice: {text!r}.")
+                raise UsageError(f"--layout gives {name.replace('_', ' ')} twice: {text!r}.")
     fields.setdefault("is_sequence_parallel", fields.get("tensor", 1) > 1)
     if fields.get("virtual_stages", 1) > 1:
         fields.setdefault("schedule", Schedule.INTERLEAVED)
@@ -85,8 +85,8 @@ def _fields_of(word: str) -> dict[str, Any]:
     if match := NUMBERED.fullmatch(word):
         name, number, times = match.groups()
         if name in FIELDS and (times is None or name in TIMES):
-            found = {FIELDS[name]: _positive(number)}
-            return found if times is None else found | {TIMES[name]: _positive(times)}
+            fields = {FIELDS[name]: _positive(number)}
+            return fields if times is None else fields | {TIMES[name]: _positive(times)}
     if match := GROUPED.fullmatch(word):
         return {"shard": Sharding.ZERO3, "shard_group": _positive(match[2])}
     if match := re.fullmatch(r"interleavedx(\d+)", word):

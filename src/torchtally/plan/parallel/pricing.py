@@ -424,7 +424,7 @@ def _waits_s(stage: StageTime, degree: Degree, micro_batches: Quantity) -> Quant
 @closed_form(
     "pipeline network",
     Unit.SECONDS,
-    note="forward and backward; filling and draining always show",
+    note="forward and backward; fill and drain are never hidden",
 )
 def _pipeline_network_s(
     hop_s: Seconds, stages: Count, hidden: Fraction, micro_batches: Count, virtual_stages: Count

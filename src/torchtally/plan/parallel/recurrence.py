@@ -24,7 +24,7 @@ from torchtally.units import Unit
 FORWARD_KERNELS, BACKWARD_KERNELS = 6, 12
 """Of mamba_ssm's and flash-linear-attention's chunked scans with their convolution."""
 BACKWARD_FLOPS, BACKWARD_BYTES = 3, 3
-"""To forward's: two products for each, and the forward scan made again, operands read with it."""
+"""To forward's: two products for each, and the forward scan repeated, operands read with it."""
 
 
 def scan_s(

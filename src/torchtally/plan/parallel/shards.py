@@ -98,7 +98,7 @@ def _layer_on_chip(kind: Layer, model: Model, split: WeightSplit) -> tuple[Weigh
 def rows_of(weight: Weight, kind: Layer, tokens: int, layout: Layout) -> int:
     """Rows that one chip multiplies by this weight, of so many tokens on it.
 
-    Expert-parallel chips bring each other their tokens; experts are taken to be chosen equally
+    Expert-parallel chips bring each other their tokens; experts are assumed to be chosen equally
     often.
     """
     block = kind.feed_forward

@@ -169,7 +169,7 @@ def expert_traffic(
 ) -> Traffic:
     """Of one layer and micro-batch, forward: tokens to their experts, and back.
 
-    Experts are taken to be chosen equally often. Chips of tensor parallelism send a part each.
+    Experts are assumed to be chosen equally often. Chips of tensor parallelism send a part each.
     Fused implementations send a token to each node once, and from there to its experts (DeepEP).
     """
     block = layer.feed_forward

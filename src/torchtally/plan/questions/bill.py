@@ -41,7 +41,7 @@ def unknown_costs(request: Request, chip: Chip) -> tuple[str, ...]:
     """What the bill leaves out, in words."""
     missing = []
     if price_of(request, chip) is None:
-        missing.append(f"cost: price of the {chip.name} unknown; give it: --price 2.49")
+        missing.append(f"cost: price of the {chip.name} unknown; give one with --price 2.49")
     if chip.tdp_watts is None:
         missing.append(f"energy: rated power of the {chip.name} unknown")
     return tuple(missing)

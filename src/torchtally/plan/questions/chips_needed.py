@@ -126,8 +126,8 @@ def what_to_rent(request: Request) -> Answer:
             *counted,
             SAME_MFU,
             ANY_NUMBER,
-            "Prices are medians of the offers known, dated in `tally gpus CHIP`; where one is "
-            "known, it is not the market. --gpus CHIP --price 2.49 sets yours.",
+            "Prices are medians of the known offers, dated in `tally gpus CHIP`; a single offer "
+            "is not the market. --gpus CHIP --price 2.49 sets yours.",
         ),
     )
 

@@ -15,7 +15,7 @@ MARKS = (
     ("Chinchilla 70B", 5.88e23, "6 * 70e9 * 1.4e12, arXiv 2203.15556"),
     ("Llama 3 405B", 3.8e25, "arXiv 2407.21783, section 3.2"),
     ("GPT-4", 2e25, "unpublished: an estimate"),
-    ("US order of 2023", 1e26, "had to be reported; revoked in 2025"),
+    ("US order of 2023", 1e26, "reporting threshold; revoked in 2025"),
 )
 """(what, FLOPs, where from): scale marks of whole trainings."""
 
@@ -48,8 +48,8 @@ def compute_budget(request: Request) -> Answer:
         ),
         tables=(_marks(int(flops.value)),),
         assumptions=(
-            "A rule of thumb for the cost of training alone: a model that serves many requests "
-            "should be smaller and trained longer.",
+            "A rule of thumb for training cost only: a model that serves many requests should "
+            "be smaller and trained longer.",
         ),
         unknown=() if request.cluster is None else unknown_costs(request, request.chip),
     )

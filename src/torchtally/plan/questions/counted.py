@@ -48,7 +48,7 @@ def counted_card(request: Request) -> Answer:
             *((subject.active,) if subject.active.value != subject.parameters.value else ()),
             sample,
             *((flops_of_token(step),) if step.tokens else ()),
-            saved_bytes(step),
+            saved_by_step_bytes(step),
             working_bytes(step),
             state.total,
             checkpoint_bytes(state),
@@ -98,7 +98,10 @@ def counted_fit(request: Request) -> Answer:
         tables=(_memory(parts, state), _parts(step)),
         assumptions=(
             *in_words(counted_of(request)),
-            "All gradients are counted beside all activations: of one micro-batch, an upper bound.",
+            (
+                "All gradients are counted on top of all activations of one micro-batch: an upper "
+                "bound."
+            ),
             "Time: kernels at their best rates, issued by Python; the optimizer's update as one "
             "fused kernel.",
             FULL_MEMORY,
@@ -121,8 +124,8 @@ def step_of(request: Request) -> CountedStep:
     assert counted.step is not None
     if request.cluster is not None and request.cluster.count > 1:
         raise UsageError(
-            f"{counted.name} was counted on one chip, and has no shape by which layouts of several "
-            f"are priced: give one, --gpus {request.chip.name}, or --tokens and --mfu."
+            f"{counted.name} was counted on one chip, and has no closed form to price layouts of "
+            f"several: give one, --gpus {request.chip.name}, or --tokens and --mfu."
         )
     return counted.step
 
@@ -162,7 +165,7 @@ def _flops_each(flops: Flops, tokens: Tokens) -> str:
     return "flops / tokens"
 
 
-def saved_bytes(step: CountedStep) -> Quantity:
+def saved_by_step_bytes(step: CountedStep) -> Quantity:
     return of(step.bytes_saved, Unit.BYTES).with_name("activations saved")
 
 

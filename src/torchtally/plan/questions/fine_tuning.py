@@ -90,7 +90,7 @@ class FineTuningMemory:
             ("gradients of adapters", self.adapters.gradients, ""),
             ("optimizer state", self.adapters.optimizer, ""),
             ("activations", self.activations, ""),
-            ("logits and loss", self.logits, "or one layer, recomputed"),
+            ("logits and loss", self.logits, "or one recomputed layer"),
             ("a matrix at work", self.at_work, "dequantised, or merged (DoRA): the largest"),
             ("context and buffers", self.outside, self.outside.note),
         )
@@ -193,7 +193,7 @@ def plan_of(request: Request) -> FineTuning:
     model = request.of_model
     if request.recipe.products == "float8_e4m3fn":
         raise UsageError(
-            f"--recipe {request.recipe.name}: adapters are counted in bf16, fp32 and amp alone."
+            f"--recipe {request.recipe.name}: adapters are counted in bf16, fp32 and amp only."
         )
     is_wide = request.recipe.weights == "float32"
     base = asked.base or weight_format("fp32" if is_wide else "bf16")
@@ -201,7 +201,8 @@ def plan_of(request: Request) -> FineTuning:
     if is_autocast and base.name != "fp32" and model.norm in ("layer", "unbiased"):
         raise UsageError(
             f"--recipe {request.recipe.name} with --weights {base.name}: layer norms are counted "
-            "beside weights in float32 alone.\nLeave --weights out, or give --recipe bf16."
+            "beside float32 weights only.\n"
+            "Leave --weights out, or give --recipe bf16."
         )
     has_experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
     if is_autocast and base.name == "fp32" and has_experts:
@@ -334,7 +335,7 @@ def other_ways(plan: FineTuning, batch: int, sequence: int, capacity: Quantity) 
             memory = memory_of(other, batch, sequence)
             rows.append((base, str(recompute), memory.total.value, claim_of(memory, capacity)))
     return Table(
-        title="The same in other ways",
+        title="Alternatives",
         columns=(
             Column("weight_format", "--weights", Unit.NAME),
             Column("recompute", "--recompute", Unit.WORD),
@@ -355,11 +356,11 @@ def in_words(plan: FineTuning, assumption: str) -> tuple[str, ...]:
         f"Adapters in float32 beside {beside} of every layer (--lora-targets), as PEFT keeps "
         f"them{f', dropout {adapter.dropout:g}' if adapter.dropout else ''}."
         + " Each output has a trained magnitude (--dora)." * adapter.has_magnitude
-        + " Those of experts are added to the weights in each pass." * bool(experts),
+        + " Adapters of experts are added to the weights in each pass." * bool(experts),
         f"Frozen weights: {plan.base.summary} (--weights).",
         "Activations: transformers' operators one by one, without torch.compile"
         + (
-            "; layers are recomputed (--recompute)."
+            "; full activation recomputation (--recompute)."
             if plan.request.recompute is Recompute.FULL
             else " (--recompute full keeps less)."
         ),

@@ -36,9 +36,9 @@ FULL_MEMORY = (
 )
 
 PREDICTION = (
-    "Predicted steps are typical ones: by constants learnt from published trainings, tried on "
-    "others (docs/trainings.md). Best: kernels at their best published rates. Slow: nine of ten "
-    "published trainings took no longer."
+    "Predicted steps are typical ones: by constants fitted to some published trainings and "
+    "tested on others (docs/trainings.md). Best: kernels at their best published rates. Slow: "
+    "nine in ten published trainings took no longer."
 )
 
 

@@ -18,8 +18,7 @@ from torchtally.plan.inference.memory import (
 from torchtally.plan.inference.serving import (
     Serving,
     compute_bound_sequences,
-    million_tokens_usd,
-    token_joules,
+    hours_of_tokens,
 )
 from torchtally.plan.kv_cache import CacheKind, kv_cache_bytes, wasted_bytes
 from torchtally.plan.quantity import Quantity, of, total
@@ -34,13 +33,14 @@ from torchtally.plan.questions.inference_request import (
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import shape_of
+from torchtally.plan.training import cost_usd, energy_joules
 from torchtally.table import Column, Table
 from torchtally.timing.roofline.rates import named_peak
 from torchtally.units import Unit, format_bytes
 
 PREDICTION = (
-    "Best: kernels at their best published rates. Slow: nine of ten published speeds that the "
-    "constants were learnt from took no longer (docs/inference.md)."
+    "Best: kernels at their best published rates. Slow: nine in ten published speeds that the "
+    "constants were fitted to took no longer (docs/inference.md)."
 )
 
 
@@ -149,7 +149,7 @@ def _remedy(served: Serving) -> str:
 def _at_most(request: Request, full: Serving) -> Iterator[Part]:
     yield f"; {full.sequences * full.generator.placement.replicas} sequences fit at once: "
     yield full.tokens_per_s
-    yield " of tokens written"
+    yield " generated"
     price = _price(request, full)
     if price is not None:
         yield ", "
@@ -162,7 +162,7 @@ def _price(request: Request, served: Serving) -> Quantity | None:
     price = price_of(request, request.chip)
     if price is None:
         return None
-    return million_tokens_usd(request.of_chips, price, served.tokens_per_s)
+    return cost_usd(hours_of_tokens(request.of_chips, 10**6, served.tokens_per_s), price)
 
 
 def _speeds(served: Serving) -> Iterator[Quantity]:
@@ -170,9 +170,9 @@ def _speeds(served: Serving) -> Iterator[Quantity]:
     yield served.token_s
     yield served.best.token_s.with_name("best time per token")
     yield served.slow(served.token_s).with_name("slow time per token")
-    yield _noted(served.tokens_per_s, "written, prompts read in between")
-    yield _noted(served.decode_tokens_per_s.with_name("decode tokens/s"), "prompts read elsewhere")
-    yield _noted(served.prompt_tokens_per_s.with_name("prefill tokens/s"), "nothing written")
+    yield _noted(served.tokens_per_s, "generated, with prompts in between")
+    yield _noted(served.decode_tokens_per_s.with_name("decode tokens/s"), "prefill elsewhere")
+    yield _noted(served.prompt_tokens_per_s.with_name("prefill tokens/s"), "prefill only")
 
 
 def _noted(quantity: Quantity, note: str) -> Quantity:
@@ -213,7 +213,7 @@ def _bill(request: Request, served: Serving) -> Iterator[Quantity]:
     speeds = {"input": served.prompt_tokens_per_s, "output": served.decode_tokens_per_s}
     if price is not None:
         for name, speed in speeds.items():
-            cost = million_tokens_usd(chips, price, speed)
+            cost = cost_usd(hours_of_tokens(chips, 10**6, speed), price)
             yield cost.with_name(f"cost of 1M {name} tokens")
     if chip.tdp_watts is not None:
         watts = Quantity(
@@ -221,7 +221,8 @@ def _bill(request: Request, served: Serving) -> Iterator[Quantity]:
             source=chip.source_of("tdp_watts"),
         )  # fmt: skip
         for name, speed in speeds.items():
-            energy = token_joules(chips, watts, speed).with_name(f"energy of an {name} token")
+            energy = energy_joules(hours_of_tokens(chips, 1, speed), watts)
+            energy = energy.with_name(f"energy of an {name} token")
             yield replace(energy, note="estimated: chips at rated power")
 
 
@@ -256,7 +257,7 @@ def _batches(request: Request, served: Serving, most: int) -> Table:
             Column("sequences", "sequences", Unit.COUNT),
             Column("token_s", "a token", Unit.SECONDS),
             Column("tokens_per_s_each", "each", Unit.TOKEN_PER_S),
-            Column("tokens_per_s", "written", Unit.TOKEN_PER_S),
+            Column("tokens_per_s", "generated", Unit.TOKEN_PER_S),
             *price,
             Column("memory_bytes", "memory", Unit.BYTES, rank=1),
             Column("bound", "mostly", Unit.WORD, rank=2),
@@ -264,7 +265,10 @@ def _batches(request: Request, served: Serving, most: int) -> Table:
         rows=tuple(rows),
         totals=(None,) * (6 + has_price),
         left_out=len(steps) - len(shown),
-        note="Written: by all chips, prompts read in between. 1M tokens: written, with prompts.",
+        note=(
+            "Generated: by all chips, with prompts in between. 1M tokens: generated, prompts "
+            "included."
+        ),
     )
 
 
@@ -310,7 +314,8 @@ def _time_table(served: Serving) -> Table:
         ),
         rows=rows,
         totals=(None, prompt.total.value, 1.0, token.total.value, 1.0),
-        note="Engine: what it takes besides kernels." + " Without guesses." * bool(served.draft),
+        note="Engine: its overhead besides kernels."
+        + " Without draft tokens." * bool(served.draft),
     )
 
 
@@ -322,7 +327,7 @@ def assumptions(request: Request, asked: InferenceRequest, served: Serving) -> I
     _, of_shape = shape_of(request)
     yield from of_shape
     yield (
-        f"Prompts of {served.prompt} tokens, {served.output} written for each (--prompt, "
+        f"Prompts of {served.prompt} tokens, {served.output} generated for each (--prompt, "
         "--generate, --context)."
     )
     yield _batch_in_words(served)
@@ -332,7 +337,7 @@ def assumptions(request: Request, asked: InferenceRequest, served: Serving) -> I
         yield f"Layout: {generator.placement.name} (--layout 'tp 4, dp 2')."
     yield from _engine_in_words(served)
     if any(isinstance(kind.feed_forward, Experts) for kind in generator.model.kinds):
-        yield "Tokens choose experts equally often."
+        yield "Balanced routing: every expert gets as many tokens."
     if served.draft is not None:
         yield _draft_in_words(served.draft)
 
@@ -373,12 +378,12 @@ def _draft_in_words(draft: Draft) -> str:
     who = "the prediction module" if draft.is_own else draft.generator.model.name
     tokens = "one token" if draft.guesses == 1 else f"{draft.guesses} tokens, each"
     return (
-        f"Speculative decoding: {who} guesses {tokens} "
+        f"Speculative decoding: {who} drafts {tokens} "
         f"accepted with {draft.acceptance:.0%} (--draft, --guesses, --acceptance)."
     )
 
 
-UNKNOWN = "queues, prefixes that prompts share, sequences put off where memory runs out"
+UNKNOWN = "queueing, shared prefixes, preemption when memory runs out"
 
 
 def left_out(request: Request) -> tuple[str, ...]:

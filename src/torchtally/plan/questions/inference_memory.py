@@ -75,7 +75,7 @@ def inference_memory(request: Request) -> Answer:
         ),
         unknown=(
             *left_out(request),
-            "time, and what a chip holds besides (--gpus H100-SXM counts them)",
+            "time, and other memory of a chip (--gpus H100-SXM counts them)",
         ),
     )  # fmt: skip
 
@@ -246,7 +246,7 @@ def _weights_table(model: Model, asked: WeightFormat) -> Table:
             for name in names
         ),
         totals=(None,) * 4,
-        note=f"Bits each: of {parameters:,} parameters, scales and what stays wide among them.",
+        note=f"Bits each: over {parameters:,} parameters, with scales and unquantised tensors.",
     )
 
 

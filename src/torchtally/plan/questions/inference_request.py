@@ -63,8 +63,8 @@ def lengths(request: Request, asked: InferenceRequest) -> tuple[int, int]:
     output = context - prompt
     if prompt < 1 or output < 1:
         raise UsageError(
-            f"--context {context} leaves no token for the prompt or for what is written: give at "
-            "least one more than --prompt or --generate."
+            f"--context {context} leaves no token for the prompt or the answer: give at least "
+            "one more than --prompt or --generate."
         )
     return prompt, output
 
@@ -95,7 +95,7 @@ def generator_of(request: Request, asked: InferenceRequest) -> Generator:
 
 
 def placement_of(request: Request, model: Model) -> Placement:
-    """As --layout says, or every node a replica, as far as its chips divide the heads."""
+    """As --layout gives, or every node a replica, as far as its chips divide the heads."""
     cluster = request.of_cluster
     if not request.layout:
         return usual_placement(model, cluster)

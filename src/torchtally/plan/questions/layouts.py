@@ -149,7 +149,7 @@ def config_of(request: Request, layout: Layout, workload: Workload) -> str:
         return ""
     framework = FRAMEWORKS[request.framework]
     if not framework.is_its(layout):
-        raise UsageError(f"{framework.name} does not have all of {layout_text(layout)}.")
+        raise UsageError(f"{framework.name} cannot express all of {layout_text(layout)}.")
     return framework.written(layout, workload)
 
 

@@ -320,7 +320,7 @@ def cards_of(given: Mapping[str, Quantity], per_token: Quantity, cache: Quantity
     )  # fmt: skip
     everything = memory_of_chips(chips, given["memory"])
     yield Card(
-        "What must be held from step to step?",
+        "What stays in memory from step to step?",
         (
             state.total,
             state.parameters,
@@ -331,7 +331,7 @@ def cards_of(given: Mapping[str, Quantity], per_token: Quantity, cache: Quantity
             checkpoint_bytes(state),
             largest_parameters(everything, each),
         ),
-        "Activations are not in it: they grow with the batch, and --gpus with --micro-batch "
+        "Activations are not included: they grow with the batch, and --gpus with --micro-batch "
         "counts them.",
     )
     yield Card(
@@ -343,7 +343,7 @@ def cards_of(given: Mapping[str, Quantity], per_token: Quantity, cache: Quantity
     yield Card(
         "Which MFU is that?",
         (mfu(given["speed"], per_token, chips, peak),),
-        "Of an observed speed of all chips together.",
+        "From an observed speed of all chips together.",
     )
     size = optimal_parameters(given["flops"])
     laws = (
@@ -353,7 +353,7 @@ def cards_of(given: Mapping[str, Quantity], per_token: Quantity, cache: Quantity
     yield Card(
         "Which model uses this compute best?",
         (size, optimal_tokens(size), *laws),
-        "Rules of thumb and fits to other people's data; losses in nats for a token of theirs.",
+        "Rules of thumb and fits to other people's data; losses in nats per token of that data.",
     )
     P = deep_linear_parameters(given["width"], given["depth"])
     kept = deep_linear_activation_bytes(

@@ -127,7 +127,7 @@ def comparison(step: Step, fastest: Step) -> Table:
         for name in dict.fromkeys((*step.parts.seconds, *fastest.parts.seconds))
     ]
     return Table(
-        title=f"Beside the fastest: {layout_in_short(fastest.layout)}",
+        title=f"Compared with the fastest: {layout_in_short(fastest.layout)}",
         columns=(
             Column("part", "part", Unit.NAME),
             Column("own_s", "yours", Unit.SECONDS),
@@ -145,7 +145,7 @@ def comparison(step: Step, fastest: Step) -> Table:
             fastest.seconds.value,
             step.seconds.value - fastest.seconds.value,
         ),
-        note="The fastest of those that fit; --search shows its memory.",
+        note="The fastest layout that fits; --search shows its memory.",
     )
 
 

@@ -142,7 +142,8 @@ def preference(request: Request) -> Answer:
         ),
         tables=(phase_table(step),),
         assumptions=step.assumptions,
-        unknown=("rewards, and what a reward model takes",) * (asked.method is Method.GRPO)
+        unknown=("rewards, and the memory and time of a reward model",)
+        * (asked.method is Method.GRPO)
         + ("the training's time: `tally run` predicts that of a script",) * (time is None),
     )
 
@@ -325,12 +326,12 @@ def _in_words(
     if not asked.has_reference:
         yield "No reference model (--reference)."
     elif learning.adapter is not None:
-        yield "Reference: the model itself with its adapters off."
+        yield "Reference: the model itself with its adapters disabled."
     else:
-        yield "Reference: a second model, its weights shared like the model's."
+        yield "Reference: a second model, its weights sharded like the model's."
     yield (
-        "Log-probabilities of answers alone, without keeping logits: TRL's fused head. The "
-        "memory counts the logits of a usual loss."
+        "Log-probabilities of answers alone, without keeping logits: TRL's fused head. Memory "
+        "counts the logits of an ordinary loss."
     )
     yield from learning.assumptions
 

@@ -248,7 +248,7 @@ def _parameters_alone(subject: Subject) -> tuple[str, ...]:
         return ()
     counted = subject.counted
     return (
-        f"Parameters as counted in {counted.library}' {counted.name}; its shape has no row. No "
+        f"Parameters as counted in {counted.library}' {counted.name}; it has no closed form. No "
         f"step is counted: {counted.why_not}.",
     )
 
@@ -260,7 +260,8 @@ def _counted_flops(counted: CountedModel) -> tuple[Quantity, tuple[str, ...]]:
     assert counted.step is not None
     if not counted.step.tokens:
         raise UsageError(
-            f"{counted.name} has no tokens of text: its FLOPs are of samples ({counted.step.sample}"
-            "). Ask without --tokens, or with --gpus of one chip for the time of a step."
+            f"{counted.name} is not a text model: its FLOPs are counted per sample "
+            f"({counted.step.sample}). Ask without --tokens, or with --gpus of one chip for the "
+            "time of a step."
         )
     return flops_of_token(counted.step), tuple(in_words(counted))

@@ -21,8 +21,8 @@ def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
         return subject.model, subject.model.notes
     if subject.counted is not None:
         raise UsageError(
-            f"This needs the shape of the model's layers, and {subject.name} has no row: "
-            "give --layers, --width, --heads and --vocabulary of a similar decoder, or ask without "
+            f"This needs the shape of the model's layers, which {subject.name} lacks: give "
+            "--layers, --width, --heads and --vocabulary of a similar decoder, or ask without "
             "(--tokens, --mfu)."
         )
     model = scale_to(int(subject.parameters.value), vocabulary=USUAL_VOCABULARY)

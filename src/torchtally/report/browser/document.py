@@ -286,8 +286,8 @@ def _memory(ledger: Ledger) -> Document:
     outputs: list[int] = []
     for storage in memory.storages:
         place = place_of.get(storage.born)
-        made = trace.ops[place].outputs if place is not None else ()
-        outputs.append(made.index(storage.number) if storage.number in made else -1)
+        results = trace.ops[place].outputs if place is not None else ()
+        outputs.append(results.index(storage.number) if storage.number in results else -1)
     return {
         "device": name_text(memory.device),
         "categories": list(map(title_of, BAR_ORDER)),

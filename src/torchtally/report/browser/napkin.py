@@ -1,4 +1,4 @@
-"""The napkin as a page: closed forms as data, computed again in the browser for other numbers.
+"""The napkin as a page: closed forms as data, recomputed in the browser for other numbers.
 
 A formula is sent as its syntax tree and as its text: the tree is evaluated, the text is shown.
 """
@@ -26,8 +26,8 @@ NAPKIN = App(
 )
 TITLE = "Napkin math"
 SENTENCES = (
-    "What does a training cost, in time, memory and money? Change any number, and everything that "
-    "follows from it is computed again.",
+    "What does training cost in time, memory and money? Change any number, and everything that "
+    "follows from it is recomputed.",
 )
 
 
@@ -56,7 +56,7 @@ def napkin_document(napkin: Napkin) -> dict[str, Any]:
                 "title": choice.title,
                 "chosen": choice.chosen,
                 "options": {
-                    name: {word: known(value) for word, value in values.items()}
+                    name: {word: number_or_none(value) for word, value in values.items()}
                     for name, values in choice.options.items()
                 },
             }
@@ -81,7 +81,7 @@ def input_document(row: Input) -> dict[str, Any]:
     }
 
 
-def known(value: float) -> float | None:
+def number_or_none(value: float) -> float | None:
     return None if isnan(value) else value
 
 

@@ -60,14 +60,14 @@ def browser_page(ledger: Ledger, sources: Mapping[str, str]) -> str:
     return shell(ledger.trace.script, sentences, data)
 
 
-def packed(text: str) -> str:
+def compress(text: str) -> str:
     """gzip, base64: letters and digits, whatever names are in it."""
     return base64.b64encode(gzip.compress(text.encode("utf-8"), 6, mtime=0)).decode("ascii")
 
 
 @cache
 def packed_script(app: App) -> str:
-    return packed(script_text(app))
+    return compress(script_text(app))
 
 
 @cache
@@ -96,7 +96,7 @@ def shell(title: str, sentences: Sequence[str], data: str, app: App = REPORT) ->
         "body",
         element("div", *(element("p", sentence) for sentence in sentences), id="page"),
         element("noscript", element("p", NO_SCRIPTS)),
-        element("script", Html(packed(data)), id="data", type="application/gzip"),
+        element("script", Html(compress(data)), id="data", type="application/gzip"),
         element("script", Html(packed_script(app)), id="app", type="application/gzip"),
         element("script", Html(_static(STARTER))),
     )

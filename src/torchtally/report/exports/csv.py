@@ -6,7 +6,7 @@ from torchtally.report.formats import render
 from torchtally.report.report import Look, table_report
 from torchtally.views.operator_calls import operator_calls
 
-SUMMARY = "a row for each operator call of the step, with all that is known of it"
+SUMMARY = "one row per operator call of the step, with everything known about it"
 SUFFIX = ".csv"
 
 

@@ -59,8 +59,8 @@ g:hover > rect { stroke: #1c2024; stroke-width: 1.5; }
 
 def export(ledger: Ledger, wanted: Wanted) -> Exported:
     """One picture. Raises UsageError for an unknown quantity, and for unknown times."""
-    found = stacks(ledger, wanted.quantity or "time")
-    return Exported({"": svg(found, ledger)}, (found.missing,) if found.missing else ())
+    totals = stacks(ledger, wanted.quantity or "time")
+    return Exported({"": svg(totals, ledger)}, (totals.missing,) if totals.missing else ())
 
 
 @dataclass(slots=True)
@@ -79,10 +79,10 @@ class FlameBox:
         return 1 + max((box.height for box in self.inner.values()), default=0)
 
 
-def tree(found: StackTotals) -> FlameBox:
+def tree(totals: StackTotals) -> FlameBox:
     """All stacks as one box, which is of the whole."""
     root = FlameBox(Level(LevelKind.MODULE, "all"))
-    for levels, amount in found.merged().items():
+    for levels, amount in totals.merged().items():
         box = root
         box.amount += amount
         for level in levels:
@@ -104,7 +104,7 @@ class PlacedBox:
     """From the bottom."""
 
 
-def placed(root: FlameBox, width: float) -> Iterator[PlacedBox]:
+def place_boxes(root: FlameBox, width: float) -> Iterator[PlacedBox]:
     """All boxes that are wide enough to be seen, each before those above it."""
     waiting = [PlacedBox(root, 0.0, width, 0)]
     while waiting:
@@ -118,36 +118,36 @@ def placed(root: FlameBox, width: float) -> Iterator[PlacedBox]:
                 waiting.append(PlacedBox(box, x, wide, here.row + 1))
 
 
-def svg(found: StackTotals, ledger: Ledger) -> str:
+def svg(totals: StackTotals, ledger: Ledger) -> str:
     """The picture as text."""
-    root = tree(found)
-    boxes = list(placed(root, WIDTH - 2 * MARGIN)) if root.amount else []
+    root = tree(totals)
+    boxes = list(place_boxes(root, WIDTH - 2 * MARGIN)) if root.amount else []
     bottom = HEADER + ROW * root.height
     height = bottom + ROW + MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" role="img">',
         f"<style>{STYLE}</style>",
-        *header(found, ledger),
-        *(drawn(each, found, bottom) for each in boxes),
-        label(MARGIN, bottom + ROW, note(found, root, boxes), "faint"),
+        *header(totals, ledger),
+        *(box_svg(each, totals, bottom) for each in boxes),
+        label(MARGIN, bottom + ROW, note(totals, root, boxes), "faint"),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def header(found: StackTotals, ledger: Ledger) -> Iterator[str]:
+def header(totals: StackTotals, ledger: Ledger) -> Iterator[str]:
     """What it is of, and what the colours are."""
-    title = f"{found.title}: {amount_text(found.total, found.unit)}"
-    yield f"<title>{escaped(title)}, {escaped(ledger.trace.script)}</title>"
+    title = f"{totals.title}: {amount_text(totals.total, totals.unit)}"
+    yield f"<title>{escape(title)}, {escape(ledger.trace.script)}</title>"
     yield label(MARGIN, 20, title, "title")
-    how = "" if found.unit is not Unit.SECONDS else "measured, " if ledger.is_measured else (
+    how = "" if totals.unit is not Unit.SECONDS else "measured, " if ledger.is_measured else (
         "predicted, "
     )  # fmt: skip
     rank = f"rank {ledger.trace.world.rank}, " if ledger.trace.world.size > 1 else ""
-    about = f"{how}{ledger.trace.script} on {rank}{ledger.trace.chip}, {found.period}"
+    about = f"{how}{ledger.trace.script} on {rank}{ledger.trace.chip}, {totals.period}"
     yield label(MARGIN, 38, cut(about, WIDTH - 2 * MARGIN), "faint")
-    phases = {level.phase for levels, _ in found.rows for level in levels if level.phase}
+    phases = {level.phase for levels, _ in totals.rows for level in levels if level.phase}
     kinds = [str(LevelKind.MODULE), str(LevelKind.LINE)]
     kinds += [str(phase) for phase in Phase if phase in phases] or [str(LevelKind.OPERATOR)]
     x = MARGIN
@@ -157,17 +157,17 @@ def header(found: StackTotals, ledger: Ledger) -> Iterator[str]:
         x += 30 + round(LETTER * len(kind))
 
 
-def drawn(each: PlacedBox, found: StackTotals, bottom: int) -> str:
+def box_svg(each: PlacedBox, totals: StackTotals, bottom: int) -> str:
     """A box with its tooltip, and its name as far as there is room."""
     level, amount = each.box.level, each.box.amount
-    share = format_fraction(amount / found.total)
+    share = format_fraction(amount / totals.total)
     several = f", {len(each.box.members)} {level.kind}s" if len(each.box.members) > 1 else ""
-    tip = f"{level.name}{several}\n{amount_text(amount, found.unit)}, {share} of all"
+    tip = f"{level.name}{several}\n{amount_text(amount, totals.unit)}, {share} of all"
     x, y = MARGIN + each.x, bottom - ROW * (each.row + 1)
     name = cut(short_name(level), each.width - 6)
-    text = f'<text class="name" x="{x + 3:.1f}" y="{y + 13}">{escaped(name)}</text>' if name else ""
+    text = f'<text class="name" x="{x + 3:.1f}" y="{y + 13}">{escape(name)}</text>' if name else ""
     return (
-        f'<g><title>{escaped(tip)}</title><rect class="{level.phase or level.kind}" x="{x:.2f}" '
+        f'<g><title>{escape(tip)}</title><rect class="{level.phase or level.kind}" x="{x:.2f}" '
         f'y="{y}" width="{each.width:.2f}" height="{ROW}" rx="1"/>{text}</g>'
     )
 
@@ -185,11 +185,11 @@ def short_name(level: Level) -> str:
     return level.name
 
 
-def note(found: StackTotals, root: FlameBox, boxes: list[PlacedBox]) -> str:
+def note(totals: StackTotals, root: FlameBox, boxes: list[PlacedBox]) -> str:
     """On what is not drawn."""
     left_out = count(root) - len(boxes)
     narrow = f"{left_out} boxes narrower than {LEAST_WIDTH} px are not drawn. " if left_out else ""
-    return f"{narrow}{found.missing}" if found.total else "Nothing of it in this period."
+    return f"{narrow}{totals.missing}" if totals.total else "Nothing of it in this period."
 
 
 def count(box: FlameBox) -> int:
@@ -209,9 +209,9 @@ def cut(name: str, width: float) -> str:
 
 
 def label(x: float, y: float, text: str, style: str) -> str:
-    return f'<text class="{style}" x="{x:.1f}" y="{y}">{escaped(text)}</text>'
+    return f'<text class="{style}" x="{x:.1f}" y="{y}">{escape(text)}</text>'
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """As XML has it: without the characters that it cannot have."""
     return html.escape("\n".join(map(printable, text.split("\n"))))

@@ -16,12 +16,12 @@ IS_OF_A_QUANTITY = True
 
 def export(ledger: Ledger, wanted: Wanted) -> Exported:
     """Each stack once. Raises UsageError for an unknown quantity, and for unknown times."""
-    found = stacks(ledger, wanted.quantity or "time")
+    totals = stacks(ledger, wanted.quantity or "time")
     lines = [
         f"{';'.join(map(folded_name, levels))} {amount}\n"
-        for levels, amount in found.merged().items()
+        for levels, amount in totals.merged().items()
     ]
-    return Exported({"": "".join(lines)}, (found.missing,) if found.missing else ())
+    return Exported({"": "".join(lines)}, (totals.missing,) if totals.missing else ())
 
 
 def folded_name(level: Level) -> str:

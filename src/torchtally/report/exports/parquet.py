@@ -34,7 +34,7 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
     )
     columns = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
     arrays = [
-        pyarrow.array([stored(cell) for cell in cells], type=own.type)
+        pyarrow.array([cell_value(cell) for cell in cells], type=own.type)
         for cells, own in zip(columns, schema, strict=True)
     ]
     stream = io.BytesIO()
@@ -50,5 +50,5 @@ def field(column: Column, pyarrow: Any) -> Any:
     return pyarrow.field(column.name, kind, metadata={"unit": str(column.unit)})
 
 
-def stored(cell: Cell) -> Cell:
+def cell_value(cell: Cell) -> Cell:
     return printable(cell) if isinstance(cell, str) else cell

@@ -30,8 +30,8 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
         return Exported({"": timeline_text(ledger, ranks)})
     ranks = tracks_of(ledger, is_folded=True)
     remark = (
-        f"{whole} operators are folded into {slice_count(ranks)} slices, one for all that follow "
-        "each other and are of one line. --step N has fewer."
+        f"{whole} operators are folded into {slice_count(ranks)} slices, one for each run of "
+        "operators from one line. --step N has fewer."
     )
     return Exported({"": timeline_text(ledger, ranks, remark)}, (remark,))
 
@@ -63,11 +63,11 @@ def events(ranks: Sequence[RankTracks]) -> Iterator[Event]:
     """Names first, then slices, memory and arrows of each rank."""
     arrows = 0
     for process, rank in enumerate(ranks):
-        yield named("process_name", process, name=rank.name)
-        yield named("process_sort_index", process, sort_index=process)
+        yield name_event("process_name", process, name=rank.name)
+        yield name_event("process_sort_index", process, sort_index=process)
         for thread, (track, kind, place) in enumerate(lanes(rank)):
-            yield named("thread_name", process, thread, name=track.name)
-            yield named("thread_sort_index", process, thread, sort_index=place)
+            yield name_event("thread_name", process, thread, name=track.name)
+            yield name_event("thread_sort_index", process, thread, sort_index=place)
             for slice in track.slices:
                 yield {
                     "ph": "X", "name": slice.name, "cat": kind,
@@ -101,7 +101,7 @@ def lanes(rank: RankTracks) -> Iterator[tuple[Track, str, int]]:
         yield track, "code", place_of[track.stream]
 
 
-def named(event: str, process: int, thread: int = 0, **args: str | int) -> Event:
+def name_event(event: str, process: int, thread: int = 0, **args: str | int) -> Event:
     return {"ph": "M", "name": event, "pid": process, "tid": thread, "args": args}
 
 

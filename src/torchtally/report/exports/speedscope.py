@@ -29,11 +29,11 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
         prefix = f"rank {rank.trace.world.rank}: " if ledger.others else ""
         for quantity in QUANTITIES:
             if quantity == "time" and not rank.is_timed:
-                missing["Times are unknown: there is no profile of time."] = None
+                missing["Times are unknown, so there is no profile of time."] = None
                 continue
-            found = stacks(rank, quantity)
-            profiles.append(profile(found, prefix, frames))
-            missing |= {found.missing: None} if found.missing else {}
+            totals = stacks(rank, quantity)
+            profiles.append(profile(totals, prefix, frames))
+            missing |= {totals.missing: None} if totals.missing else {}
     document = {
         "$schema": SCHEMA,
         "exporter": "torchtally",
@@ -45,18 +45,18 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
     return Exported({"": json.dumps(document)}, tuple(missing))
 
 
-def profile(found: StackTotals, prefix: str, frames: dict[Level, int]) -> dict[str, Any]:
+def profile(totals: StackTotals, prefix: str, frames: dict[Level, int]) -> dict[str, Any]:
     """A sampled profile; frames that are new are added to the table."""
     return {
         "type": "sampled",
-        "name": f"{prefix}{found.title} ({found.period})",
-        "unit": UNITS[found.unit],
+        "name": f"{prefix}{totals.title} ({totals.period})",
+        "unit": UNITS[totals.unit],
         "startValue": 0,
-        "endValue": found.total,
+        "endValue": totals.total,
         "samples": [
-            [frames.setdefault(level, len(frames)) for level in levels] for levels, _ in found.rows
+            [frames.setdefault(level, len(frames)) for level in levels] for levels, _ in totals.rows
         ],
-        "weights": [amount for _, amount in found.rows],
+        "weights": [amount for _, amount in totals.rows],
     }
 
 

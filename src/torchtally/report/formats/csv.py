@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterator
 
 from torchtally.progress import printable
-from torchtally.report.document import keyed, rows_of
+from torchtally.report.document import cells_by_name, rows_of
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 
@@ -28,7 +28,7 @@ def _csv(table: Table) -> str:
 
 
 def _lines(table: Table) -> Iterator[list[str | int | float]]:
-    yield list(keyed(table, table.totals))
+    yield list(cells_by_name(table, table.totals))
     for row in rows_of(table):
         yield [
             "" if cell is None else printable(cell) if isinstance(cell, str) else cell

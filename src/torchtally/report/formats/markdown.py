@@ -20,10 +20,10 @@ def render(report: Report, look: Look) -> str:
 
 
 def _lines(report: Report, look: Look) -> Iterator[str]:
-    yield f"# {_escaped(report.title)}"
+    yield f"# {_escape(report.title)}"
     for fact in report.facts:
         yield ""
-        yield _escaped(fact)
+        yield _escape(fact)
     for plot in report.plots:
         yield from ("", "```text", *plot_text(plot, is_ascii=look.is_ascii).splitlines(), "```")
     for _, table in report.tables:
@@ -31,7 +31,7 @@ def _lines(report: Report, look: Look) -> Iterator[str]:
         yield from _table(table)
     for remark in report.remarks:
         yield ""
-        yield _escaped(remark)
+        yield _escape(remark)
     if not report.tables and report.text is not None:
         yield from ("", "```text", *report.text(Look()).replace("`", "'").splitlines(), "```")
 
@@ -39,23 +39,23 @@ def _lines(report: Report, look: Look) -> Iterator[str]:
 def _table(table: Table) -> Iterator[str]:
     order = text_first(table)
     columns = [table.columns[place] for place in order]
-    yield f"## {_escaped(in_words(table.title))}"
+    yield f"## {_escape(in_words(table.title))}"
     yield ""
     yield _row(column.title for column in columns)
     yield _row(":---" if column.unit.is_text else "---:" for column in columns)
     for row in table.rows:
         cells = zip((row[place] for place in order), columns, strict=True)
-        yield _row(_escaped(cell_text(cell, column.unit)) for cell, column in cells)
+        yield _row(_escape(cell_text(cell, column.unit)) for cell, column in cells)
     if any(cell is not None for cell in table.totals):
         yield _row(f"**{text}**" if text else "" for text in totals_text(table, order))
     if text := remarks(table):
         yield ""
-        yield _escaped(text)
+        yield _escape(text)
 
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return printable(text[:LIMIT]).translate(SPECIAL)

@@ -51,7 +51,7 @@ def json_schema(name: str, *, is_closed: bool = False) -> Schema:
     UsageError for a name that is not in VERSIONS.
     """
     if name not in VERSIONS:
-        raise UsageError(f"There is no document {name!r}. {did_you_mean(name, VERSIONS)}")
+        raise UsageError(f"Unknown document {name!r}. {did_you_mean(name, VERSIONS)}")
     version, document = VERSIONS[name], documents()[name]
     body = _of_part(document.shape, is_closed)
     properties = {"schema": {"const": f"{name}/{version}"}, **body["properties"]}

@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Footer, Input
 
-from torchtally.ledger import Ledger, narrowed
+from torchtally.ledger import Ledger, narrow
 from torchtally.report.text import verdict
 from torchtally.report.viewer.memory_page import MemoryPage
 from torchtally.report.viewer.page import (
@@ -87,7 +87,7 @@ class PagesScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(n), f"show_page({n - 1})", f"page {n}", show=False) for n in range(1, 10)),
         Binding("tab", "turn(1)", "next page", show=False, priority=True),
-        Binding("shift+tab", "turn(-1)", "page before", show=False, priority=True),
+        Binding("shift+tab", "turn(-1)", "previous page", show=False, priority=True),
         Binding("slash", "search", "search"),
         Binding("escape", "back", "back"),
         Binding("q", "app.quit", "quit"),
@@ -96,7 +96,7 @@ class PagesScreen(Screen[None]):
     def __init__(self, heading: str, ledger: Ledger, pages: Sequence[PageMaker]) -> None:
         super().__init__()
         self.heading, self.ledger, self.pages = heading, ledger, pages
-        self.made: dict[int, ViewerPage] = {}
+        self.mounted: dict[int, ViewerPage] = {}
         self.current = -1
 
     def compose(self) -> ComposeResult:
@@ -111,16 +111,16 @@ class PagesScreen(Screen[None]):
 
     @property
     def page(self) -> ViewerPage:
-        return self.made[self.current]
+        return self.mounted[self.current]
 
     async def action_show_page(self, number: int) -> None:
         if number >= len(self.pages) or number == self.current:
             return
         if self.current >= 0:
             self.page.display = False
-        if number not in self.made:
-            self.made[number] = self.pages[number][1]()
-            await self.query_one(Container).mount(self.made[number])
+        if number not in self.mounted:
+            self.mounted[number] = self.pages[number][1]()
+            await self.query_one(Container).mount(self.mounted[number])
         self.current = number
         self.page.display = True
         self.page.main().focus()
@@ -159,7 +159,7 @@ class PagesScreen(Screen[None]):
 
     def on_viewer_page_opened(self, event: ViewerPage.Opened) -> None:
         """The operators of one row, by themselves."""
-        part = narrowed(self.ledger, event.entries)
+        part = narrow(self.ledger, event.entries)
         heading = f"{self.heading} > {event.title}" if self.is_part else event.title
         self.app.push_screen(PartScreen(heading, part, view_pages(part, DRILL_VIEWS)))
 

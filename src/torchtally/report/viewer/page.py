@@ -118,7 +118,7 @@ class SourcePage(ViewerPage):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "file(1)", "next file"),
-        Binding("F", "file(-1)", "file before", show=False),
+        Binding("F", "file(-1)", "previous file", show=False),
         Binding("h", "hottest", "hottest line"),
     ]
 

@@ -46,7 +46,7 @@ class Arrangement:
 Arrange = Callable[[Table, Arrangement], Sequence[int]]
 
 
-def arranged(table: Table, arrangement: Arrangement) -> list[int]:
+def arrange(table: Table, arrangement: Arrangement) -> list[int]:
     """The rows that match, by number, in the order asked for; rows without a value last."""
     rows = [row for row in range(len(table.rows)) if matches(table, row, arrangement.search)]
     return in_order(table, rows, arrangement)
@@ -95,7 +95,7 @@ class TableView(Widget, can_focus=True):
         *MOVES,
         Binding("enter", "choose", "open"),
         Binding("s", "sort(1)", "sort"),
-        Binding("S", "sort(-1)", "sort by the column before", show=False),
+        Binding("S", "sort(-1)", "sort by the previous column", show=False),
         Binding("r", "reverse", "reverse", show=False),
     ]
 
@@ -103,7 +103,7 @@ class TableView(Widget, can_focus=True):
         self,
         table: Table,
         *,
-        order_rows: Arrange = arranged,
+        order_rows: Arrange = arrange,
         mark_of: Callable[[int], str] | None = None,
         is_faint: Callable[[int], bool] = lambda row: False,
         bars: dict[str, str] = OF_BOUND,

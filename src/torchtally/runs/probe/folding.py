@@ -257,7 +257,7 @@ class Folding:
                 self._writes_outside |= number < self._first
 
     def describe(self, kind: CallKind, events: list[int], result: Any) -> Pass | None:
-        """What the call did; None where it cannot be done again without running it."""
+        """What the call did; None where it cannot be repeated without running it."""
         first = self._first
         numbers = [abs(event) - 1 - first for event in events]
         if numbers and min(numbers) < 0:

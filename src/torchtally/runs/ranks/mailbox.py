@@ -16,7 +16,7 @@ from torchtally.isolation.natives import OS, TIME
 
 POLL_S = 0.005
 SURE_S = 2.0
-"""How long all ranks wait for each other until that is taken to be for ever."""
+"""How long all ranks wait for each other until that is assumed to be for ever."""
 UNKNOWN, KNOWN = b"0", b"1"
 
 

@@ -75,7 +75,7 @@ def _decoded(path: Path, form: type[T]) -> T:
         raise UsageError(f"{path}: not a calibration: {error}\n{REMEDY}") from error
 
 
-REMEDY = "`tally bench` makes a new one."
+REMEDY = "`tally bench` measures a new one."
 MOST_BYTES = 32_000_000
 """Of a calibration: one of a thousand samples has half a megabyte."""
 

@@ -40,7 +40,7 @@ class Imported:
     bandwidth_bytes_per_s: float
 
 
-def imported(traces: Iterable[Trace]) -> Imported:
+def import_samples(traces: Iterable[Trace]) -> Imported:
     """The samples of measured traces of one chip: of each distinct call the median of its runs."""
     runs: dict[Call, list[float]] = defaultdict(list)
     for trace in traces:
@@ -49,10 +49,10 @@ def imported(traces: Iterable[Trace]) -> Imported:
     samples, peaks, bandwidth = [], dict[str, float](), 0.0
     for call, times in runs.items():
         seconds = median(times)
-        found = known_cost(call)
-        if found is None or seconds < SHORTEST_S or not is_sampled(call, found[0]):
+        kind_and_cost = known_cost(call)
+        if kind_and_cost is None or seconds < SHORTEST_S or not is_sampled(call, kind_and_cost[0]):
             continue
-        kind, cost = found
+        kind, cost = kind_and_cost
         samples.append(Sample(call, seconds))
         bandwidth = max(bandwidth, cost.bytes / seconds)
         if kind is Kind.PRODUCT and call.inputs:
@@ -90,7 +90,7 @@ def calibration_from(
 
     Raises UsageError where the traces have no sample.
     """
-    new = imported(traces)
+    new = import_samples(traces)
     if not new.samples:
         raise UsageError(
             "No operator of these traces has shapes and a kernel: nothing to learn from.\n"

@@ -11,7 +11,7 @@ from torchtally.timing.calibration.library import SHIPPED, files, folder, of_chi
 KINDS = ("auto", "cpu", "cuda")
 
 
-def stored(device: str, name: str) -> Calibration:
+def load_calibration(device: str, name: str) -> Calibration:
     """What was measured before: of a file, of a chip, or the last one of a device.
 
     Raises UsageError, naming the folders searched, where there is none.
@@ -21,13 +21,13 @@ def stored(device: str, name: str) -> Calibration:
     if name and name.strip().lower() not in KINDS:
         if (calibration := of_chip(chip(name))) is not None:
             return calibration
-        raise UsageError(f"There is no measurement of {name} yet.\n{_places((folder(), SHIPPED))}")
+        raise UsageError(f"No measurement of {name} yet.\n{_places((folder(), SHIPPED))}")
     kind = name.strip().lower() or device
     own = [read(path) for path in files(folder())]
     fitting = [calibration for calibration in own if kind in ("auto", calibration.kind)]
     if not fitting:
         what = "this machine" if kind == "auto" else f"a device of kind {kind} here"
-        raise UsageError(f"There is no measurement of {what} yet.\n{_places((folder(), SHIPPED))}")
+        raise UsageError(f"No measurement of {what} yet.\n{_places((folder(), SHIPPED))}")
     return max(fitting, key=lambda calibration: calibration.date)
 
 

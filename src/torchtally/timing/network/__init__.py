@@ -12,7 +12,12 @@ buffers     the device memory of a communicator
 """
 
 from torchtally.timing.network.buffers import buffer_bytes
-from torchtally.timing.network.collective import CollectiveKind, Transfer, collective, sent_bytes
+from torchtally.timing.network.collective import (
+    CollectiveKind,
+    Transfer,
+    collective,
+    least_sent_bytes,
+)
 from torchtally.timing.network.group import RankGroup
 from torchtally.timing.network.ways import Algorithm, Protocol
 
@@ -24,5 +29,5 @@ __all__ = [
     "Transfer",
     "buffer_bytes",
     "collective",
-    "sent_bytes",
+    "least_sent_bytes",
 ]

@@ -87,7 +87,7 @@ def collective(
     return Transfer(
         kind,
         payload_bytes,
-        sent_bytes(kind, payload_bytes, group.ranks),
+        least_sent_bytes(kind, payload_bytes, group.ranks),
         way.latency_s(payload_bytes),
         way.seconds(payload_bytes),
         way.bytes_per_s(payload_bytes),
@@ -97,7 +97,7 @@ def collective(
     )
 
 
-def sent_bytes(kind: CollectiveKind, payload_bytes: int, ranks: int) -> int:
+def least_sent_bytes(kind: CollectiveKind, payload_bytes: int, ranks: int) -> int:
     """What one rank has to send at least (nccl-tests, doc/PERFORMANCE.md)."""
     if kind in ("send", "broadcast", "reduce"):
         return payload_bytes if ranks > 1 else 0
@@ -139,6 +139,6 @@ def _fastest(
         names = sorted({way.algorithm for way in ways(kind, group, cluster)})
         raise UsageError(
             f"No {algorithm} for {kind} of {group.ranks} {cluster.chip.name} on {group.nodes} "
-            f"nodes. It has {', '.join(names)}."
+            f"nodes. Choose from: {', '.join(names)}."
         )
     return min(candidates, key=lambda way: way.seconds(payload_bytes))

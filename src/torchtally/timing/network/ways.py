@@ -178,14 +178,14 @@ def ways(kind: TunedKind, group: RankGroup, cluster: Cluster) -> tuple[Way, ...]
     where = wires(group, cluster)
     rings = ring(where)
     trees = tree(where, rings.channels)
-    found = [*_rings(kind, where, rings)]
+    choices = [*_rings(kind, where, rings)]
     if kind == "all_reduce":
-        found += [*_trees(where, trees), *_nvls_trees(where)]
+        choices += [*_trees(where, trees), *_nvls_trees(where)]
     if kind in ("all_reduce", "all_gather", "reduce_scatter"):
-        found += _nvls(kind, where)
+        choices += _nvls(kind, where)
     if kind in ("all_gather", "reduce_scatter") and group.ranks == group.nodes:
-        found.append(_pat(where, trees))
-    return tuple(found)
+        choices.append(_pat(where, trees))
+    return tuple(choices)
 
 
 def kernel_channels(where: Wires, rings: Graph) -> int:

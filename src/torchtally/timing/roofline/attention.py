@@ -160,7 +160,7 @@ def fused_kernel(
 ) -> Kernel:
     """One pass of a fused kernel, whose operands and results are so many bytes."""
     # A program of flex's backward has its queries to itself: it adds to no accumulator.
-    accumulated = 0 if kernel is Fused.FLEX else sum(map(accumulator_bytes, shapes))
+    accumulated = 0 if kernel is Fused.FLEX else sum(map(query_gradient_bytes, shapes))
     moved_bytes = operand_bytes + accumulated
     is_backward = any(shape.is_backward for shape in shapes)
     launches = fused_attention_launches(dtype, kernel, is_backward=is_backward)
@@ -248,7 +248,7 @@ def padded_head(size: int) -> int:
     return next((padded for padded in HEAD_DIMS if size <= padded), size)
 
 
-def accumulator_bytes(shape: AttentionShape) -> int:
+def query_gradient_bytes(shape: AttentionShape) -> int:
     """Gradients of the queries in float32: set to zero, added to, and read to be converted."""
     return ceil(3 * 4 * shape.heads * shape.S * shape.D) if shape.is_backward else 0
 

@@ -18,7 +18,7 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The kernels of one operator, run one behind the other on a device that has nothing else."""
+    """The kernels of one operator, run one after the other on a device that has nothing else."""
 
     seconds: float
     bound: Bound

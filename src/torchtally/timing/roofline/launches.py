@@ -196,7 +196,7 @@ def attention_launches(call: Call) -> int:
 def fused_attention_launches(dtype: str, kernel: str, *, is_backward: bool) -> int:
     """One. Backward of flash: rows of grad * out are added up first, and the gradient of the
     queries, which all blocks add to in float32, is converted last (flash_bwd_launch_template.h);
-    cuDNN's is taken to do the same. Memory-efficient: all in one, but in float32 grad * out, its
+    cuDNN's is assumed to do the same. Memory-efficient: all in one, but in float32 grad * out, its
     sum and a copy come first (attention_backward.cu). Flex: rows of grad * out are added up first.
     """
     if not is_backward:

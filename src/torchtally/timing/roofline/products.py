@@ -80,7 +80,7 @@ BATCHED_VECTOR_TILES: dict[int, tuple[Tile, ...]] = {
 """Of batched products without tensor cores, by the compute capability, in tenths: cuBLAS 12.1 has
 one tile there, whatever the shape. All 6,860 products of a sweep on two A100s and an L4 ran
 ampere_sgemm_128x128_nn; of 1,976 on a T4, 1,615 had 128 x 64 (sitar-lab/NeuSight, scripts/asplos/
-data/dataset/test/bmm.csv @6945927, column "Kernel Name"). 8.6 is taken to be as 8.0 and 8.9."""
+data/dataset/test/bmm.csv @6945927, column "Kernel Name"). 8.6 is assumed to be as 8.0 and 8.9."""
 
 SYNCHRONOUS_STEPS = 1
 """Steps over K that a tile without tensor cores takes besides before Ampere: its first numbers come
@@ -194,7 +194,7 @@ class Product:
 
 
 def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
-    """The products of one call, one behind the other."""
+    """The products of one call, one after the other."""
     compute_s, overhead_s = 0.0, with_bias_s(call, chip)
     products = products_of(call, cost)
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from torchtally.chips import Chip
 from torchtally.chips.capabilities import capability
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
+from torchtally.timing.roofline.strided import VECTOR_BYTES
 from torchtally.trace import Call, TensorSpec
 
 SOFTMAX = frozenset(
@@ -31,9 +32,6 @@ ON_CHIP_ROW_BYTES = 48 * 1024
 """A row of a softmax as long as this does not stay on chip: shared memory of a block without opting
 in to more (CUDA C++ Programming Guide, "Compute Capabilities"), which is what SoftMax.cu uses
 (sharedMemPerBlock) for the row and for its warps' sums."""
-
-ALIGNMENT_BYTES = 16
-"""Of the vectors that the kernels of blocks read and write."""
 
 EXTRA_READS = {
     "_softmax": 2,
@@ -113,17 +111,17 @@ def softmax_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     halves = 2 if "backward" in call.plain_name else 1
     if halves * row_elements <= WARP_ELEMENTS and halves * row_bytes <= WARP_BYTES:
         return traffic_bytes / bandwidth + traffic_bytes / (reduction.warp * multiprocessors)
-    if row_bytes % ALIGNMENT_BYTES == 0 and row_bytes < ON_CHIP_ROW_BYTES:
+    if row_bytes % VECTOR_BYTES == 0 and row_bytes < ON_CHIP_ROW_BYTES:
         return traffic_bytes / bandwidth + traffic_bytes / (reduction.block * multiprocessors)
     extra_bytes = EXTRA_READS[call.plain_name] * row.bytes
-    if row_bytes % ALIGNMENT_BYTES:
+    if row_bytes % VECTOR_BYTES:
         return (traffic_bytes + extra_bytes) / (UNALIGNED_SHARE * bandwidth)
     resident_bytes = row_bytes * min(row.elements // row_elements, BLOCKS * multiprocessors)
     return (traffic_bytes + cache_misses(resident_bytes, chip) * extra_bytes) / bandwidth
 
 
 def cache_misses(resident_bytes: int, chip: Chip) -> float:
-    """Of what is read again; an unknown cache is taken to be large enough."""
+    """Of what is read again; an unknown cache is assumed to be large enough."""
     if chip.l2_cache_bytes is None:
         return 0.0
     return min(1.0, resident_bytes / (SHARED_CACHE * chip.l2_cache_bytes))

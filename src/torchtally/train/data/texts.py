@@ -13,7 +13,7 @@ from torchtally.errors import UsageError
 from torchtally.train.data.token_file import OpenFile, read_beginning
 
 STDIN = "-"
-CHUNK_BYTES = 1 << 20
+TEXT_CHUNK_BYTES = 1 << 20
 """Read at a time: a document may be larger than memory."""
 LOOKED_AT_BYTES = 8192
 """Checked at the start of files in folders: a file with a zero byte there is not text."""
@@ -105,7 +105,7 @@ def chunks(span: TextSpan) -> Iterator[bytes]:
     with OpenFile(span.path) as file:
         at = span.begin
         while at < span.end:
-            chunk = file.read(at, min(CHUNK_BYTES, span.end - at))
+            chunk = file.read(at, min(TEXT_CHUNK_BYTES, span.end - at))
             if not chunk:
                 raise UsageError(
                     f"{span.path}: byte {at}: the file was truncated; it had {span.end} bytes."

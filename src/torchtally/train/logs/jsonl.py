@@ -5,7 +5,7 @@
     {"kind": "resumed", "step": 400, "config": ..., "versions": ...}
 
 The first line is the header of the run. A resumed run adds a line that invalidates the records of
-its step and later ones, which are done again. NaN and inf are strings, see `log.as_json`. A line is
+its step and later ones, which are repeated. NaN and inf are strings, see `log.as_json`. A line is
 one write: it survives the process, but not a power loss.
 """
 

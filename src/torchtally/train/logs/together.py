@@ -26,7 +26,7 @@ def logs(
     """FOLDER/log.jsonl and the logs named in `to`, opened, and closed at the end.
 
     wandb and trackio put the run into `project`, under the folder's name. `resumed_at` is the first
-    step to be done again: its records and later ones are invalidated. `replaces` drops an existing
+    step to be repeated: its records and later ones are invalidated. `replaces` drops an existing
     log of another run. `say` receives errors that do not end the training; None: stderr.
 
     Raises UsageError if a log cannot start: package not installed, no login, a folder with the log

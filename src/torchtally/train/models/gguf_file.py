@@ -1,7 +1,7 @@
 """Decoders as GGUF, the file format of llama.cpp and what is built on it, by the package `gguf`.
 
 Names of tensors are llama.cpp's for the names of transformers. What its graphs compute otherwise
-than transformers' models is in `_converted`, as in its `convert_hf_to_gguf.py`.
+than transformers' models is in `_convert`, as in its `convert_hf_to_gguf.py`.
 """
 
 import json
@@ -68,7 +68,7 @@ def write_gguf(
     _add_sizes(gguf, writer, config, kind)
     writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{type_name}", 0))
     has_tokenizer = _add_tokenizer(gguf, writer, config, tokenizer_json, end_of_text)
-    for name, value in _named(gguf, model, kind).items():
+    for name, value in _by_name(gguf, model, kind).items():
         is_matrix = value.dim() > 1 and name.split(".")[-2] not in WIDE
         quantum = gguf.GGMLQuantizationType[type_name if is_matrix else "F32"]
         numbers = value.detach().float().numpy()
@@ -128,7 +128,7 @@ def _add_sizes(gguf: Any, writer: Any, config: TransformerConfig, kind: str) -> 
             writer.add_final_logit_softcapping(config.logit_cap)
 
 
-def _named(gguf: Any, model: Transformer, kind: str) -> dict[str, Tensor]:
+def _by_name(gguf: Any, model: Transformer, kind: str) -> dict[str, Tensor]:
     """All tensors by llama.cpp's names."""
     config = model.config
     architecture = next(
@@ -144,14 +144,14 @@ def _named(gguf: Any, model: Transformer, kind: str) -> dict[str, Tensor]:
             continue
         name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
         assert name is not None, theirs
-        tensors[name] = _converted(theirs, value, config, kind)
+        tensors[name] = _convert(theirs, value, config, kind)
     tensors |= {name: torch.stack(values) for name, values in experts.items()}
     if config.rope_stretch is not None and config.rope_stretch.original_context > 1:
         tensors["rope_freqs.weight"] = _slowing(config, config.rope_stretch)
     return tensors
 
 
-def _converted(name: str, value: Tensor, config: TransformerConfig, kind: str) -> Tensor:
+def _convert(name: str, value: Tensor, config: TransformerConfig, kind: str) -> Tensor:
     """A tensor as llama.cpp's graph takes it."""
     if CONV1D.search(name):
         return value.T.contiguous()

@@ -21,7 +21,7 @@ from torchtally.plan.architecture.checkpoint import WHOLE, Checkpoint, read_chec
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface_config import CONFIG, config_document
 from torchtally.train.models.huggingface_names import NO_WEIGHTS, WeightMapping, weight_mappings
-from torchtally.train.models.quantised import quantization_config, stored
+from torchtally.train.models.quantised import quantization_config, tensors_of_rows
 from torchtally.train.models.transformer import Transformer
 
 GPT2_BASE = "transformer."
@@ -65,7 +65,7 @@ def stored_tensors(model: Transformer) -> dict[str, Tensor]:
     for entry in weight_mappings(model.config):
         weight = parameters[entry.ours].detach()
         rows = slice(*(entry.rows or (None,)))
-        tensors |= stored(weight.T if entry.is_transposed else weight, rows, entry.theirs)
+        tensors |= tensors_of_rows(weight.T if entry.is_transposed else weight, rows, entry.theirs)
     return tensors
 
 

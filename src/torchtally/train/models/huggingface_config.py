@@ -280,5 +280,5 @@ def _rotary(keys: Config) -> dict[str, Any]:
 
 
 def _unlike(keys: Config, key: str, value: Any, expected: Any) -> UsageError:
-    found = f"{excerpt(value)} is not supported: expected {expected}."
-    return UsageError(f"{keys.place}: {key}: {found}")
+    complaint = f"{excerpt(value)} is not supported: expected {expected}."
+    return UsageError(f"{keys.place}: {key}: {complaint}")

@@ -35,9 +35,7 @@ def quantise(model: nn.Module, name: str) -> None:
     """
     config: TransformerConfig = getattr(model, "config")  # noqa: B009 nn.Module has Any or Tensor
     if config.positions == "learned":
-        raise UsageError(
-            f"{name}: transformers' GPT-2 has no linear layers that it could quantise."
-        )
+        raise UsageError(f"{name}: transformers' GPT-2 has no linear layers to quantise.")
     if config.experts is not None:
         raise UsageError(f"{name}: experts cannot be quantised yet. Leave out --weights.")
     if name == "int4" and (config.width % GROUP or config.ffn % GROUP):
@@ -78,7 +76,7 @@ def quantization_config(name: str) -> dict[str, Any]:
     }
 
 
-def stored(weight: Tensor, rows: slice, name: str) -> dict[str, Tensor]:
+def tensors_of_rows(weight: Tensor, rows: slice, name: str) -> dict[str, Tensor]:
     """The tensors of some rows, under the names of a weight of this name; one that is not quantised
     as it is.
     """
@@ -86,11 +84,11 @@ def stored(weight: Tensor, rows: slice, name: str) -> dict[str, Tensor]:
     if values is None:
         return {name: weight[rows].contiguous()}
     scale: Tensor = getattr(weight, "scale")  # noqa: B009
-    found = {f"{name}_scale": scale.reshape(values.shape[0], -1)[rows].contiguous()}
+    tensors = {f"{name}_scale": scale.reshape(values.shape[0], -1)[rows].contiguous()}
     if values.dtype == torch.float8_e4m3fn:
-        return found | {name: values[rows].contiguous()}
+        return tensors | {name: values[rows].contiguous()}
     bits = 4 if getattr(weight, "target_dtype", None) == INT4 else 8
-    return found | {
+    return tensors | {
         f"{name}_packed": pack(values[rows], bits),
         f"{name}_shape": torch.tensor(values[rows].shape),
     }

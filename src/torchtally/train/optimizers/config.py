@@ -77,7 +77,7 @@ class OptimizerConfig:
                 )
         if self.adjust_lr_fn == "original" and self.adamw_lr is None:
             raise UsageError(
-                "The optimizer muon with adjust_lr_fn 'original' takes learning rates far above "
+                "The optimizer muon with adjust_lr_fn 'original' needs learning rates far above "
                 "AdamW's (0.02 beside 3e-4): give adamw_lr for the other parameters."
             )
 

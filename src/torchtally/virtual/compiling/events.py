@@ -11,8 +11,8 @@ from torchtally.virtual.stand_ins import StandIn, instead_of
 Note = Callable[[str], None]
 
 COMPILED = (
-    f"torch.compile: a graph compiled by the inductor of PyTorch {torch.__version__.split('+')[0]}"
-    " (other releases fuse otherwise)"
+    "torch.compile: a graph compiled by the inductor of PyTorch "
+    f"{torch.__version__.split('+')[0]} (other releases fuse differently)"
 )
 COMPILED_BACKWARD = (
     "torch.compile: compiled autograd compiles a whole backward pass; its kernels are charged to "
@@ -23,8 +23,8 @@ CAPTURED = (
     "not counted as allocated (by torch.cuda.max_memory_allocated neither)"
 )
 CHOSEN = (
-    'mode="max-autotune": the kernels of cuBLAS and cuDNN are taken to be faster than those that '
-    "inductor would write for products and convolutions"
+    'mode="max-autotune": the kernels of cuBLAS and cuDNN are assumed to be faster than those '
+    "that inductor would generate for products and convolutions"
 )
 
 
@@ -74,7 +74,7 @@ def recompilation(note: Note, compiler: Any) -> Any:
         reasons = native(entries, frame, *rest, **named)
         if reasons:
             why = first_line(reasons[0])
-            note(f"torch.compile: {place_of_frame((frame,))} compiled again: {why}")
+            note(f"torch.compile: {place_of_frame((frame,))} recompiled: {why}")
         return reasons
 
     return reasons_of

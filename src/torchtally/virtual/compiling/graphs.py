@@ -7,7 +7,7 @@ import torch
 
 from torchtally.virtual.compiling.events import COMPILED, COMPILED_BACKWARD
 from torchtally.virtual.compiling.host import HostPart
-from torchtally.virtual.compiling.kernels import LoweredGraph, lowered
+from torchtally.virtual.compiling.kernels import LoweredGraph, lower
 from torchtally.virtual.compiling.known import KnownPart
 from torchtally.virtual.compiling.wrapper import MARK, Program
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -81,7 +81,7 @@ class Lowering:
             self.compiler.writer().writeline(
                 f"{MARK}({', '.join((str(len(own.nodes)), *own.symbols))})"
             )
-            own.nodes.append(lowered(node, graph, own, self.mode, self.compiler))
+            own.nodes.append(lower(node, graph, own, self.mode, self.compiler))
 
         return enter
 

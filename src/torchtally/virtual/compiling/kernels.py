@@ -87,7 +87,7 @@ def kind_of(kernel: str) -> str:
     return next((kind for start, kind in KINDS.items() if kernel.startswith(start)), "other")
 
 
-def lowered(
+def lower(
     node: Any, graph: Any, own: LoweredGraph, mode: VirtualDispatch, private_compiler: Any
 ) -> LoweredNode:
     """A scheduler's node: the work of each operator that is in it."""
@@ -96,7 +96,7 @@ def lowered(
         return LoweredNode((origin_of(origin),) if origin is not None else ())
     shares: dict[Any, Share] = {}
     flex: FlexNode | None = None
-    for origin in computed(node, own.called):
+    for origin in operators_of(node, own.called):
         if node.is_template() and operator_name(origin.target) in FLEX:
             flex = FlexNode(origin)
             call: Call | None = flex.call(flex.counts_without_values())
@@ -142,7 +142,7 @@ def bytes_read_by(node: Any) -> dict[str, int]:
     that one of them asks for.
 
     Of several fused nodes inductor counts the whole of every buffer that they read: their number of
-    elements is taken to be 1e9 (`BaseSchedulerNode.get_read_write_buffer_accesses`,
+    elements is assumed to be 1e9 (`BaseSchedulerNode.get_read_write_buffer_accesses`,
     torch/_inductor/scheduler.py). Of a single one it counts the elements that it accesses.
     """
     reads: dict[str, int] = node.get_read_write_buffer_accesses(
@@ -164,7 +164,7 @@ def bytes_read_by(node: Any) -> dict[str, int]:
     return reads | {name: min(reads[name], count) for name, count in rows.items()}
 
 
-def computed(node: Any, called: frozenset[Any]) -> Iterator[Any]:
+def operators_of(node: Any, called: frozenset[Any]) -> Iterator[Any]:
     """The operators that the kernel computes, each once; not those that are called."""
     seen: set[Any] = set(called)
     for each in node.get_nodes():

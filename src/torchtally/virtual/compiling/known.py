@@ -59,13 +59,13 @@ class KnownPart:
             return frozenset([node] if node.op == "placeholder" else [])
         if node.op != "call_function" or not is_computable(node):
             return None
-        found: frozenset[Node] = frozenset()
+        sources: frozenset[Node] = frozenset()
         for each in node.all_input_nodes:
             of_input = self._sources[each]
             if of_input is None:
                 return None
-            found |= of_input
-        return found
+            sources |= of_input
+        return sources
 
     def attribute(self, node: Node) -> Any:
         return known_argument(getattr(self._module, str(node.target), None))
@@ -90,8 +90,8 @@ class KnownValues:
         return self._known[node]
 
     def all_of(self, nodes: Iterable[Any]) -> list[Any] | None:
-        found = [self.value(node) for node in nodes]
-        return None if any(each is None for each in found) else found
+        values = [self.value(node) for node in nodes]
+        return None if any(each is None for each in values) else values
 
     def _compute(self, node: Node) -> Any:
         if node.op == "get_attr":

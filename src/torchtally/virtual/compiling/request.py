@@ -38,8 +38,8 @@ EAGER = "eager"
 INDUCTOR = "inductor"
 
 NOTHING_COMPILED = (
-    "torch.compile: {}.compile() compiles nothing, on a GPU neither: Dynamo converts no frame of "
-    "torch.nn's own modules (torch.compile(module) does)"
+    "torch.compile: {}.compile() compiles nothing, not even on a GPU: Dynamo converts no frame "
+    "of torch.nn's own modules (torch.compile(module) does)"
 )
 
 

@@ -1,6 +1,6 @@
 """Collectives, at their operators: what each writes, and what its tensors hold afterwards.
 
-The other ranks are not there: each is taken to hold what this one holds. So a gather repeats the
+The other ranks are not there: each is assumed to hold what this one holds. So a gather repeats the
 rank's own tensor, a sum multiplies it by the size of the group, and averages and maxima keep it:
 losses, counts of tokens, sizes and objects that ranks tell each other come out as in a run whose
 ranks are alike. What only another rank could know (a message received) is unknown.
@@ -353,32 +353,32 @@ def run_functional(mode: VirtualDispatch, call: Invocation) -> Any:
     tick = mode.observer.clock
     result = mode.run(call)
     name = call.operator.name.partition(".")[2]
-    for own, made in zip(call.inputs, tensors_in(result), strict=False):
-        settle(name, call, own, made, Members(group.size(), group.rank()))
-        virtual = virtual_of(made)
+    for own, output in zip(call.inputs, tensors_in(result), strict=False):
+        settle(name, call, own, output, Members(group.size(), group.rank()))
+        virtual = virtual_of(output)
         if virtual is not None and isinstance(virtual.home, DeviceMemory):
             mode.groups.pending[virtual] = (communicator_stream(number), tick + 1)
     return result
 
 
-def settle(name: str, call: Invocation, own: Tensor, made: Tensor, members: Members) -> None:
+def settle(name: str, call: Invocation, own: Tensor, output: Tensor, members: Members) -> None:
     """What a new tensor holds."""
     if name.startswith("all_reduce"):
-        if made is not own:
-            assign(made, own)
-        reduce(made, reduction_of(call), members.size)
+        if output is not own:
+            assign(output, own)
+        reduce(output, reduction_of(call), members.size)
     elif name.startswith("all_gather"):
-        assign_parts(made, members.size, own)
+        assign_parts(output, members.size, own)
     elif name.startswith("broadcast"):
-        if made is not own:
-            assign(made, own)
+        if output is not own:
+            assign(output, own)
     elif name == "all_to_all_single":
-        assign_exchanged(made, own, members)
+        assign_exchanged(output, own, members)
     elif name.startswith("reduce_scatter"):
-        assign(made, part_of(own, members.size, members.rank))
-        reduce(made, reduction_of(call), members.size)
+        assign(output, part_of(own, members.size, members.rank))
+        reduce(output, reduction_of(call), members.size)
     else:
-        assign(made, None)
+        assign(output, None)
 
 
 def wait_tensor(mode: VirtualDispatch, call: Invocation) -> Tensor:

@@ -73,13 +73,13 @@ class Messages:
         return f"{name}-{self._counts[name, other, way]}"
 
 
-MOST_BYTES = 1 << 24
+MOST_VALUE_BYTES = 1 << 24
 """Larger messages are data."""
 
 
 def crosses(tensors: list[Tensor]) -> bool:
     """Whether the value of a message may be known: integers, and what is on the host."""
-    if len(tensors) != 1 or tensors[0].numel() * tensors[0].itemsize > MOST_BYTES:
+    if len(tensors) != 1 or tensors[0].numel() * tensors[0].itemsize > MOST_VALUE_BYTES:
         return False
     return not tensors[0].is_floating_point() or virtual_of(tensors[0]) is None
 

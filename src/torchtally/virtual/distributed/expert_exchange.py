@@ -3,7 +3,7 @@
 T: tokens of a rank.  K: experts of a token.  E: experts.  n: ranks; rank r has the experts from
 r * E/n on. A token goes to a rank once, even for two experts there.
 
-Where choices are assumed, which token meets which is unknown: its K experts are taken to be drawn
+Where choices are assumed, which token meets which is unknown: its K experts are assumed to be drawn
 without replacement, each as often as it is chosen. What others send is what this rank sends to
 them; with an imbalance declared, what it keeps for itself (`collectives.assign_exchanged`).
 """
@@ -56,7 +56,7 @@ def symmetric_polynomial(odds: Sequence[float], degree: int) -> float:
     return sums[degree]
 
 
-def known(tensor: Tensor) -> Tensor | None:
+def value_of(tensor: Tensor) -> Tensor | None:
     return values.real_of(tensor) if has_value(tensor) else None
 
 
@@ -72,7 +72,7 @@ def layout(mode: VirtualDispatch, call: Invocation) -> None:
         call.argument, ("topk_idx", "per_rank", "per_expert", "in_rank")
     )
     mode.notify(call, (), call.home)
-    chosen, assumption = known(topk_idx), assumption_of([virtual_of(topk_idx)])
+    chosen, assumption = value_of(topk_idx), assumption_of([virtual_of(topk_idx)])
     (T, K), E, n = topk_idx.shape, per_expert.numel(), per_rank.numel()
     if chosen is None:
         assumption = routing.BALANCED
@@ -102,7 +102,7 @@ def notify_dispatch(mode: VirtualDispatch, call: Invocation) -> None:
     call.settings = (("group", mode.groups.number(group)),)
     mode.notify(call, (), call.home)
     per_rank, per_expert = call.argument("per_rank"), call.argument("per_expert")
-    sent, counts = known(per_rank), known(per_expert)
+    sent, counts = value_of(per_rank), value_of(per_expert)
     assumption = assumption_of([virtual_of(per_rank)])
     rows = by_expert = None
     if sent is not None and counts is not None:
@@ -121,7 +121,7 @@ def exchange(mode: VirtualDispatch, call: Invocation) -> None:
     call.settings = (("group", mode.groups.number(group)),)
     mode.notify(call, (), call.home)
     by_expert = call.argument("received_by_expert") if call.operator.name == DISPATCH else None
-    counts = None if by_expert is None else known(by_expert)
+    counts = None if by_expert is None else value_of(by_expert)
     assumption = None if by_expert is None else assumption_of([virtual_of(by_expert)])
     for target in call.argument("targets"):
         if counts is None or target.is_floating_point():

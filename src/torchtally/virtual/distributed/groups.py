@@ -39,15 +39,17 @@ class BackendType(type):
 
     def __init__(cls, *args: Any) -> None:
         super().__init__(*args)
-        cls.made: list[Any] = []
+        cls.instances: list[Any] = []
 
     def __call__(cls, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
         backend = cls.groups.make_backend(rank, size)
-        cls.made.append(backend)  # also so that the Python object stays the one of this backend
+        cls.instances.append(
+            backend
+        )  # also so that the Python object stays the one of this backend
         return backend
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return any(backend is instance for backend in cls.made)
+        return any(backend is instance for backend in cls.instances)
 
 
 class NcclOptions:

@@ -1,7 +1,7 @@
 """States that ranks gather of each other: what the others would have sent, which is not there.
 
 An optimizer that is sharded (`ZeroRedundancyOptimizer`) sends each rank's state to the others: they
-are taken to have states of the same form for their parameters. Shards of a tensor are taken to
+are assumed to have states of the same form for their parameters. Shards of a tensor are taken to
 follow each other along the dimension in which this rank's is a part.
 """
 

@@ -1,7 +1,7 @@
 """Stores that ranks share, of which one rank is there: nobody waits.
 
-Each of the other ranks is taken to do what this one does: it has set its own key where this one has
-set its own, and added what this one has added.
+Each of the other ranks is assumed to do what this one does: it has set its own key where this one
+has set its own, and added what this one has added.
 """
 
 import re
@@ -23,7 +23,7 @@ class LocalStore(dist.Store):  # type: ignore[name-defined,misc]
 
     ranks = 1
     note: Callable[[str], None]
-    made: list["LocalStore"]
+    instances: list["LocalStore"]
     """C++ keeps its part of a store alone, and calls methods of the Python object."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -31,7 +31,7 @@ class LocalStore(dist.Store):  # type: ignore[name-defined,misc]
         self._values: dict[str, bytes] = {}
         self.host = str(kwargs.get("host_name", next(iter(args), "127.0.0.1")))
         self.port = int(kwargs.get("port", (*args, PORT, PORT)[1]) or PORT)
-        self.made.append(self)
+        self.instances.append(self)
 
     def set(self, key: str, value: str | bytes) -> None:
         self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
@@ -62,7 +62,7 @@ class LocalStore(dist.Store):  # type: ignore[name-defined,misc]
         return all(key in self._values or pattern(key) in own for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: Any = None) -> None:
-        """The keys of other ranks are taken to be there."""
+        """The keys of other ranks are assumed to be there."""
 
     def delete_key(self, key: str) -> bool:
         return self._values.pop(key, None) is not None
@@ -88,5 +88,5 @@ class LocalStore(dist.Store):  # type: ignore[name-defined,misc]
 def store_of(ranks: int, note: Callable[[str], None]) -> type[LocalStore]:
     """The store of a session."""
     return type(
-        "LocalStore", (LocalStore,), {"ranks": ranks, "note": staticmethod(note), "made": []}
+        "LocalStore", (LocalStore,), {"ranks": ranks, "note": staticmethod(note), "instances": []}
     )

@@ -42,8 +42,8 @@ GET = kernel("symm_mem.get", ("source", "target"), frozenset(["target"]))
 PUT = kernel("symm_mem.put", ("source", "target"), frozenset(["target"]))
 
 NOTE = (
-    "operators read or write memory of other ranks in kernels of their own: they are timed as if "
-    "it were this GPU's"
+    "operators read or write memory of other ranks in kernels of their own: they are timed as "
+    "if it were local memory"
 )
 COPIES = frozenset(["aten.copy_"])
 

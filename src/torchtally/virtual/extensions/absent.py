@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torchtally
 
 HOME = Path(torchtally.__file__).parent / "libraries"
-NOTE = "{name} is not installed: tally's own functions stand for it, of version {version} ({what})"
+NOTE = "{name} is not installed: tally's stand-in for version {version} is used ({what})"
 
 
 class Library(NamedTuple):
@@ -177,7 +177,7 @@ def imports_of(file: str) -> Sequence[tuple[int, int, bool]]:
 
 
 @contextmanager
-def answered(note: Callable[[str], None]) -> Iterator[None]:
+def with_stand_ins(note: Callable[[str], None]) -> Iterator[None]:
     """Within, libraries that are not installed have stand-ins."""
     finder = Absent(note)
     finders: list[Any] = sys.meta_path

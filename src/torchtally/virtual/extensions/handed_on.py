@@ -25,8 +25,8 @@ def constants_in(tree: ast.Module) -> dict[str, Any]:
         if keyword.arg == "triton_meta" and isinstance(keyword.value, ast.Dict):
             entries = dict(zip(map(text_of, keyword.value.keys), keyword.value.values, strict=True))
             if "constants" in entries:
-                found = ast.literal_eval(entries["constants"])
-                return {name: value for name, value in found.items() if isinstance(name, str)}
+                constants = ast.literal_eval(entries["constants"])
+                return {name: value for name, value in constants.items() if isinstance(name, str)}
     return {}
 
 

@@ -17,7 +17,7 @@ MATRIX = "FLASH_ATTENTION_COMPATIBILITY_MATRIX"
 
 HUB = "kernels"
 LOADERS = ("get_kernel", "has_kernel")
-LOADED = "kernels.{name} is answered by tally: what it loads is compiled for GPUs"
+LOADED = "kernels.{name} is provided by tally: the original is compiled for GPUs"
 
 
 def patches(note: Callable[[str], None]) -> list[tuple[str, Replacements]]:
@@ -57,9 +57,9 @@ class Entries:
 def of_transformers(module: ModuleType) -> list[StandIn]:
     """`attn_implementation="flash_attention_2"` finds the package; nothing else takes it."""
     matrix: dict[int, dict[str, Any]] = getattr(module, MATRIX, {})
-    found: list[StandIn] = []
+    stand_ins: list[StandIn] = []
     for version, package in VERSIONS.items():
         if version in matrix and is_absent(package):
-            found.append(StandIn(module, f"is_flash_attn_{version}_available", yes))
-            found += [StandIn(Entries(matrix[version]), check, yes) for check in CHECKS]
-    return found
+            stand_ins.append(StandIn(module, f"is_flash_attn_{version}_available", yes))
+            stand_ins += [StandIn(Entries(matrix[version]), check, yes) for check in CHECKS]
+    return stand_ins

@@ -58,7 +58,7 @@ class TritonKernels:
         def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             for hook in kernel.pre_run_hooks:
                 hook(*args, **kwargs)
-            arguments = bound(kernel, args, kwargs)
+            arguments = bind(kernel, args, kwargs)
             if callable(grid):
                 grid = grid(arguments)
             if not warmup and all(grid):
@@ -66,7 +66,7 @@ class TritonKernels:
                 launch(
                     mode,
                     f"{NAMESPACE}.{kernel.__name__}",
-                    {name: described(value) for name, value in arguments.items()},
+                    {name: described_tensor(value) for name, value in arguments.items()},
                     read=accesses.read,
                     written=accesses.written,
                     constants=[each.name for each in kernel.params if each.is_constexpr],
@@ -120,7 +120,7 @@ def has_contents(cell: Any) -> bool:
     return True
 
 
-def bound(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bind(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Every parameter with its value. Raises TypeError as Triton does; options of the compiler
     (`num_warps`) are no parameters.
     """
@@ -130,10 +130,10 @@ def bound(kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict
     return dict(arguments.arguments)
 
 
-def described(value: Any) -> Any:
+def described_tensor(value: Any) -> Any:
     """The tensor that a descriptor, or a pointer of another type, is of."""
     if isinstance(value, (tuple, list)):
-        return tuple(map(described, value))
+        return tuple(map(described_tensor, value))
     base = getattr(value, "base", None)
     is_wrapper = type(value).__module__.startswith("triton.") and base is not None
     return base if is_wrapper else value

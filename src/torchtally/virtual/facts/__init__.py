@@ -16,7 +16,7 @@ from torchtally.virtual.facts.tensors import (
     is_whole,
     keep_facts,
     readable,
-    settled,
+    settle,
     spread_of,
     substitute,
 )
@@ -38,7 +38,7 @@ __all__ = [
     "readable",
     "routing",
     "rule_of",
-    "settled",
+    "settle",
     "spread_of",
     "substitute",
 ]

@@ -117,7 +117,7 @@ def power(call: Invocation) -> Derived:
 
 
 @rule("round", "floor", "ceil", "trunc")
-def rounded(call: Invocation) -> Derived:
+def round_facts(call: Invocation) -> Derived:
     facts = bounds(call.args[0])
     if argument(call, "decimals"):
         return None

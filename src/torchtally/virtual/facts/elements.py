@@ -8,7 +8,7 @@ from torchtally.virtual.facts.facts import (
     Facts,
     constant,
 )
-from torchtally.virtual.facts.rules import Derived, argument, known, name_of, rule
+from torchtally.virtual.facts.rules import Derived, argument, known_facts, name_of, rule
 from torchtally.virtual.facts.spans import spans_of_triangle
 from torchtally.virtual.facts.tensors import (
     facts_of,
@@ -84,10 +84,10 @@ def pad(call: Invocation) -> Derived:
 
 @rule("where", needs_facts=False)
 def where(call: Invocation) -> Derived:
-    one, other = known(call.args[1]), known(call.args[2])
+    one, other = known_facts(call.args[1]), known_facts(call.args[2])
     if one is None and other is None:
         return None
-    condition = known(call.args[0])
+    condition = known_facts(call.args[0])
     if condition is not None and condition.is_constant:
         chosen = one if condition.lower else other
         return None if chosen is None else chosen.of_part
@@ -96,8 +96,8 @@ def where(call: Invocation) -> Derived:
 
 @rule("masked_fill", needs_facts=False)
 def masked_fill(call: Invocation) -> Derived:
-    mask, value = known(call.args[1]), known(call.args[2])
-    tensor = known(call.args[0])
+    mask, value = known_facts(call.args[1]), known_facts(call.args[2])
+    tensor = known_facts(call.args[0])
     if mask is not None and mask.is_constant:
         chosen = value if mask.lower else tensor
         return None if chosen is None else chosen.of_part
@@ -112,7 +112,9 @@ def overwrite(call: Invocation) -> Derived:
         return None
     target = facts_of(call.args[0])
     names = ("value", "src", "values", "source")
-    value = known(next(call.argument(name) for name in names if name in call.operator.arguments))
+    value = known_facts(
+        next(call.argument(name) for name in names if name in call.operator.arguments)
+    )
     joined = either(target, value)
     if name_of(call).startswith("scatter") and isinstance(joined, Facts):
         index = facts_of(call.argument("index"))

@@ -2,7 +2,7 @@
 
 Facts belong to a storage: what holds for all its elements holds for every view of it. They are
 derived operator by operator (`rules.py`), and an operator that writes something unknown drops
-them. Unknown floats are taken to be finite, as in a run that goes well.
+them. Unknown floats are assumed to be finite, as in a run that goes well.
 """
 
 import math

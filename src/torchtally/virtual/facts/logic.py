@@ -10,7 +10,7 @@ from torchtally.virtual.facts.facts import (
     constant,
 )
 from torchtally.virtual.facts.rules import Derived, argument, bounds, name_of, rule
-from torchtally.virtual.facts.spans import both, compared
+from torchtally.virtual.facts.spans import both, compare_spans
 from torchtally.virtual.invocation import Invocation
 
 
@@ -45,7 +45,7 @@ def compare(call: Invocation) -> Derived:
         return None  # NaN compares as nothing else does
     if call.args[0] is call.args[1]:
         return truth(name in ("eq", "le", "ge"))
-    if len(call.inputs) == 2 and (spans := compared(name, *call.inputs)) is not None:
+    if len(call.inputs) == 2 and (spans := compare_spans(name, *call.inputs)) is not None:
         return Facts(0, 1, spans=spans)
     if name in ("lt", "le", "gt", "ge") and (answer := above_mask(name, one, other)) is not None:
         return answer
@@ -79,7 +79,7 @@ MASKED = -1e9
 
 
 def above_mask(name: str, one: Facts, other: Facts) -> Facts | None:
-    """Unknown floats, which are taken to be finite, are taken to lie above what is masked."""
+    """Unknown floats, which are assumed to be finite, are assumed to lie above what is masked."""
     is_first = is_unknown(one) and other.upper <= MASKED
     if not (is_first or (is_unknown(other) and one.upper <= MASKED)):
         return None

@@ -19,7 +19,7 @@ from torchtally.virtual.facts.tensors import (
 from torchtally.virtual.invocation import Invocation
 
 
-def assumed(number: Number) -> Facts:
+def assume(number: Number) -> Facts:
     """A constant that follows from how elements are assumed to be spread."""
     return replace(constant(int(number)), is_assumed=True)
 
@@ -53,8 +53,8 @@ def any_or_all(call: Invocation) -> Derived:
     if facts.share is None or not 0 < facts.share < 1:
         return None
     if is_any:
-        return assumed(facts.share * n >= 1)
-    return assumed(False) if n > 1 else None
+        return assume(facts.share * n >= 1)
+    return assume(False) if n > 1 else None
 
 
 @rule("sum")

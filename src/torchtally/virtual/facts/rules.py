@@ -56,7 +56,7 @@ def name_of(call: Invocation) -> str:
     return call.operator.name.removeprefix("aten.").removesuffix("_")
 
 
-def known(arg: Any) -> Facts | None:
+def known_facts(arg: Any) -> Facts | None:
     """Facts of a tensor or a number."""
     if isinstance(arg, Tensor):
         return facts_of(arg)
@@ -64,7 +64,7 @@ def known(arg: Any) -> Facts | None:
 
 
 def bounds(arg: Any) -> Facts:
-    return facts_or_range(arg) if isinstance(arg, Tensor) else known(arg) or ANY
+    return facts_or_range(arg) if isinstance(arg, Tensor) else known_facts(arg) or ANY
 
 
 def rule_of(name: str) -> Rule | None:

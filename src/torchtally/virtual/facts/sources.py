@@ -8,7 +8,7 @@ from torchtally.virtual.facts.facts import (
     Facts,
     constant,
 )
-from torchtally.virtual.facts.rules import Derived, argument, bounds, known, name_of, rule
+from torchtally.virtual.facts.rules import Derived, argument, bounds, known_facts, name_of, rule
 from torchtally.virtual.facts.tensors import (
     facts_of,
 )
@@ -29,7 +29,7 @@ def ones(call: Invocation) -> Facts:
 def full(call: Invocation) -> Derived:
     for name in ("fill_value", "value", "s"):
         if name in call.operator.arguments:
-            return known(call.argument(name))
+            return known_facts(call.argument(name))
     return None
 
 

@@ -74,12 +74,12 @@ FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 Search = Callable[..., Tensor]
 
 
-def compared(name: str, one: Tensor, other: Tensor) -> Spans | None:
+def compare_spans(name: str, one: Tensor, other: Tensor) -> Spans | None:
     """Of keys' positions, one for each column, beside queries', one for each row, or reversed."""
     if name not in FLIPPED or one.dim() < 2 or other.dim() < 2:
         return None
     if is_column(one) and not is_column(other):
-        return compared(FLIPPED[name], other, one)
+        return compare_spans(FLIPPED[name], other, one)
     keys, queries = values.real_of(one), values.real_of(other)
     if keys is None or queries is None or keys.shape[-2] != 1 or not is_column(queries):
         return None
@@ -108,9 +108,9 @@ def is_column(tensor: Tensor) -> bool:
 def both(one: Tensor, other: Tensor) -> Spans | None:
     """Where both are one. A tensor of one element that is one changes nothing."""
     spans = [spans_of(tensor) for tensor in (one, other)]
-    for found, tensor in zip(reversed(spans), (one, other), strict=True):
-        if found is not None and tensor.numel() == 1 and is_one(tensor):
-            return found
+    for opposite, tensor in zip(reversed(spans), (one, other), strict=True):
+        if opposite is not None and tensor.numel() == 1 and is_one(tensor):
+            return opposite
     if spans[0] is None or spans[1] is None or spans[0].columns != spans[1].columns:
         return None
     return spans[0] & spans[1]

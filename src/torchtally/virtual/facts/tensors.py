@@ -94,7 +94,7 @@ def spread_of(sources: Iterable[VirtualStorage | None], default: str = EVEN) -> 
     return next(filter(None, assumptions), default)
 
 
-def settled(facts: Facts, sources: Sequence[VirtualStorage | None]) -> tuple[Facts, str | None]:
+def settle(facts: Facts, sources: Sequence[VirtualStorage | None]) -> tuple[Facts, str | None]:
     """Facts derived from the elements of `sources`, and the assumption that they rest on."""
     assumption = assumption_of(sources)
     if assumption is not None:

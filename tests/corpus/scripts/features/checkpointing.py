@@ -1,4 +1,4 @@
-"""Activations computed again in the backward pass."""
+"""Activations recomputed in the backward pass."""
 
 import torch
 from torch import nn
