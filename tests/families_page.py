@@ -76,6 +76,6 @@ def _feed_forward(kind: Layer) -> str:
         return "none"
     gate = "gated" if block.is_gated else "plain"
     if not isinstance(block, Experts):
-        return f"{gate} {block.activation}"
+        return f"{gate} {block.activation}{', receptance' if block.has_receptance else ''}"
     shared = ", shared" if block.shared_width else ""
     return f"experts of {gate} {block.activation}{shared}"

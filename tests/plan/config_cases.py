@@ -31,6 +31,7 @@ LLAMA4: Keys = MIXTRAL | HEAD | {"num_experts_per_tok": 1, "intermediate_size_ml
 
 HYBRID: Keys = BASE | {"num_hidden_layers": 2}
 MAMBA: Keys = {"vocab_size": 101, "hidden_size": 48, "state_size": 10, "num_hidden_layers": 2}
+RWKV: Keys = {"vocab_size": 101, "hidden_size": 48, "num_hidden_layers": 3, "context_length": 64}
 MAMBA_2: Keys = HYBRID | {
     "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_n_groups": 2, "mamba_d_state": 10,
     "mamba_chunk_size": 16,
@@ -162,5 +163,8 @@ CASES: dict[str, tuple[str, Keys]] = {
     "qwen3_next": ("qwen3_next", DELTA_MOE),
     "qwen3_5_text": ("qwen3_5_text", DELTA | HEAD),
     "qwen3_5_moe_text": ("qwen3_5_moe_text", DELTA_MOE),
+    "rwkv": ("rwkv", RWKV),
+    "rwkv, narrow and tied": ("rwkv", RWKV | {
+        "attention_hidden_size": 36, "intermediate_size": 56, "tie_word_embeddings": True}),
 }  # fmt: skip
 """Sizes are made up, and no two are equal where a mistake could hide."""

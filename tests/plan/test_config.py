@@ -77,6 +77,15 @@ def test_cohere_with_norms_of_heads_has_the_same_total(tmp_path: Path) -> None:
     assert count(weights_of(ours)) == sum(parameter.numel() for parameter in theirs.parameters())
 
 
+@pytest.mark.parametrize(("layers", "width"), [(12, 768), (32, 4096)])
+def test_rwkv_of_169m_and_7b(layers: int, width: int) -> None:
+    config = hf().RwkvConfig(num_hidden_layers=layers, hidden_size=width)
+    with torch.device("meta"):
+        theirs = hf().RwkvForCausalLM(config)
+    ours = from_values(config.to_dict(), name="rwkv", place="its class")
+    assert count(weights_of(ours)) == sum(parameter.numel() for parameter in theirs.parameters())
+
+
 def test_every_family_has_a_case() -> None:
     tried = {model_type for model_type, _ in CASES.values()}
     assert set(FAMILIES) - tried == {
@@ -310,7 +319,7 @@ def test_an_old_file_holds_the_text_parts_keys_as_its_own() -> None:
 
 # Defaults.
 
-OURS = {("bloom", "activation"), ("mpt", "activation")}
+OURS = {("bloom", "activation"), ("mpt", "activation"), ("rwkv", "activation")}
 """Not of a class: see the file."""
 
 

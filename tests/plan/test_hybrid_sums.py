@@ -8,10 +8,11 @@ import pytest
 from tests.plan.config_cases import CASES
 from torchtally.chips import chip
 from torchtally.cli import main
+from torchtally.plan.activations.feed_forward import feed_forward_saved
 from torchtally.plan.activations.kept import layer_saved
 from torchtally.plan.activations.setting import Implementation, setting_of
 from torchtally.plan.architecture.config import from_values
-from torchtally.plan.architecture.model import Model
+from torchtally.plan.architecture.model import FeedForward, Model
 from torchtally.plan.flops import recurrence_flops, token_flops
 from torchtally.plan.inference.forward import state_s
 from torchtally.plan.kv_cache import Cache, CacheKind, kv_cache_bytes, recurrent_state_bytes
@@ -48,6 +49,12 @@ MAMBA_2_7B = {
     "chunk_size": 256, "tie_word_embeddings": True,
 }  # fmt: skip
 """Of state-spaces/mamba2-2.7b: 2.7B parameters (arXiv 2405.21060, table 9)."""
+RWKV_169M = {
+    "model_type": "rwkv", "vocab_size": 50277, "hidden_size": 768, "num_hidden_layers": 12,
+    "attention_hidden_size": 768, "intermediate_size": 3072, "context_length": 1024,
+    "rescale_every": 6, "tie_word_embeddings": False,
+}  # fmt: skip
+"""Of RWKV/rwkv-4-169m-pile."""
 
 
 def read(values: dict[str, object]) -> Model:
@@ -92,6 +99,10 @@ def test_a_state_is_as_large_however_long_the_sequence() -> None:
     assert kv_cache_bytes(model, 9, 3).value == 3 * 2 * (960 * 4 + 136 * 3 * 2)
     assert kv_cache_bytes(model, 10**6, 3, dynamic).value == 3 * 2 * (960 * 4 + 136 * 4 * 2)
     assert recurrent_state_bytes(model.kinds[0], 3, paged, 2).value == 3 * (960 * 4 + 136 * 3 * 2)
+    # Sums, maximum, and the last token of both halves of a layer: no convolution.
+    rwkv = case("rwkv, narrow and tied")
+    for kind in CacheKind:
+        assert kv_cache_bytes(rwkv, 9, 3, Cache(kind)).value == 3 * 3 * (3 * 36 * 4 + 2 * 48 * 2)
     # Lightning attention's is in 16 bits, and has no convolution.
     minimax = next(kind for kind in case("minimax").kinds if kind.recurrence is not None)
     assert recurrent_state_bytes(minimax).value == 6 * 10 * 10 * 2
@@ -139,6 +150,26 @@ def test_parameters_are_the_published_ones() -> None:
     assert round(next_size.total.value / 1e9) == 80
     assert round(next_size.active.value / 1e9, 1) == 3.9  # 3.3 B without embedding and head
     assert round(mamba_size.total.value / 1e9, 1) == 2.7
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "billions"),
+    [(12, 768, 0.169), (24, 1024, 0.43), (24, 2048, 1.515), (32, 2560, 2.985), (32, 4096, 7.393),
+     (40, 5120, 14.149)],
+)  # fmt: skip
+def test_rwkv_has_the_papers_parameters_and_flops(layers: int, width: int, billions: float) -> None:
+    """Peng et al. 2023, arXiv 2305.13048: 2 V D + 13 D^2 L + D (11 L + 4) parameters, and twice
+    those of linear layers but for the embedding, V D + 13 D^2 L, for a token forward.
+    """
+    model = read(RWKV_169M | {
+        "hidden_size": width, "num_hidden_layers": layers, "attention_hidden_size": None,
+        "intermediate_size": None,
+    })  # fmt: skip
+    linear = 50277 * width + 13 * width**2 * layers
+    found = parameters(model).total.value
+    assert found == linear + 50277 * width + width * (11 * layers + 4)
+    assert round(found / 1e9, 3) == pytest.approx(billions, abs=1e-3)
+    assert token_flops(model, 1024).forward.value == 2 * linear
 
 
 def test_memory_of_qwen3_next_at_128k() -> None:
@@ -190,6 +221,12 @@ def test_inference_of_qwen3_next_in_one_line(tmp_path: Path) -> None:
     assert figures["KV cache of one token"] == token
 
 
+def test_inference_of_rwkv_in_one_line(tmp_path: Path) -> None:
+    figures = asked(tmp_path, RWKV_169M, "--inference", "--sequence", "131072")
+    assert figures["KV cache"] == 12 * (3 * 768 * 4 + 2 * 768 * 2)
+    assert figures["KV cache of one token"] == 0
+
+
 def mixer_bytes(name: str, tokens: int, chosen: str = "bf16", *, is_fused: bool = False) -> float:
     """What the recurrence of a case keeps of one sequence."""
     model = case(name)
@@ -236,3 +273,31 @@ def test_all_that_lightning_attention_and_a_convolution_keep() -> None:
     assert mixer_bytes("minimax", 32, is_fused=True) == fused
     each = 2 * (48 + 3 * 48 + 48 + 48)
     assert mixer_bytes("lfm2", 32) == 32 * each + 34 * 48 * 2
+
+
+def test_all_that_time_mixing_keeps() -> None:
+    name = "rwkv, narrow and tied"
+    # Input and the token before, three mixes; values, receptance, mean, output's input; the loop's
+    # eight numbers of a channel, and four more for each token but the last.
+    narrow = 2 * (2 * 48 + 3 * 48 + 4 * 36) + 4 * 8 * 36
+    assert mixer_bytes(name, 32) == 32 * narrow + 31 * 4 * 4 * 36 + 2 * (36 + 3 * 48)
+    wide = 4 * (2 * 48 + 3 * 48 + 5 * 36 + 8 * 36)
+    assert mixer_bytes(name, 32, "fp32") == 32 * wide + 31 * 4 * 3 * 36 + 4 * (36 + 3 * 48)
+    fused = 2 * (2 * 48 + 3 * 48 + 5 * 36)
+    assert mixer_bytes(name, 32, is_fused=True) == 32 * fused + 4 * 36 + 2 * 3 * 48
+
+
+def test_all_that_channel_mixing_keeps() -> None:
+    """A square is made in float32 under autocast, of a copy of what relu made."""
+    model = case("rwkv, narrow and tied")
+    block = model.kinds[0].feed_forward
+    assert isinstance(block, FeedForward)
+
+    def kept(chosen: str, given_bytes: int) -> float:
+        at = setting_of(model, 1, 32, recipe(chosen))
+        return sum(saved.bytes.value for saved in feed_forward_saved(at, block, given_bytes))
+
+    # Input and the token before, two mixes, receptance and result; relu's result and its square.
+    assert kept("bf16", 2) == 32 * 2 * (6 * 48 + 2 * 56) + 2 * 2 * 48
+    mixed = 4 * 2 * 48 + 2 * 4 * 48 + (2 + 4 + 2) * 56
+    assert kept("amp", 4) == 32 * mixed + 4 * 2 * 48

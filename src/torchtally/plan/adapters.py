@@ -29,7 +29,7 @@ from torchtally.plan.architecture.model import (
     Layer,
     Model,
 )
-from torchtally.plan.architecture.weights import ONCE, Weight, layer_weights
+from torchtally.plan.architecture.weights import ONCE, RECEPTANCE, Weight, layer_weights
 from torchtally.plan.flops import attention_flops, head_flops, layer_attention_flops, token_flops
 from torchtally.plan.quantity import Amount, Quantity, derive, of
 from torchtally.units import Unit
@@ -42,7 +42,8 @@ ALL = "all-linear"
 FLOAT32_BYTES = 4
 HALF_BYTES = 2
 MIXER_INPUTS = ("mixer in", *(f"mixer {rows}" for rows in (
-    "qkvz", "ba", "qkv", "q", "k", "v", "z", "a", "b", "decay down", "gate down")))  # fmt: skip
+    "qkvz", "ba", "qkv", "q", "k", "v", "r", "z", "a", "b", "decay down",
+    "gate down")))  # fmt: skip
 """What a recurrence's input is multiplied by."""
 INPUTS = ("q", "k", "v", "qkv", "q down", "kv down", *MIXER_INPUTS)
 """What attention's input, or a recurrence's, is multiplied by."""
@@ -60,6 +61,7 @@ PEFT_NAMES = {
     "dense_h_to_4h": "up", "down_proj": DOWN, "dense_4h_to_h": DOWN, "fc2": DOWN,
     "w1": "gate", "w3": "up", "w2": DOWN, "input_linear": "gate and up", "output_linear": DOWN,
     "q_a_proj": "q down", "q_b_proj": "q up", "kv_a_proj_with_mqa": "kv down", "kv_b_proj": "kv up",
+    "key": "up", "value": DOWN, "receptance": RECEPTANCE,
     "shared_expert_gate": "shared gate", "gate": "router",
     "experts.gate_up_proj": "experts in", "experts.down_proj": "experts out",
 }  # fmt: skip

@@ -138,7 +138,7 @@ def recurrent_state_bytes(
     kind: Layer, sequences: Amount = 1, cache: Cache = PLAIN, chips: int = 1
 ) -> Quantity:
     """Of recurrences: in float32 (lightning attention's in 16 bits), and the last inputs of the
-    convolution in 16 bits.
+    convolution, or of what mixes tokens, in 16 bits.
 
     Transformers keeps as many inputs as the convolution sees, engines one less.
     """
@@ -146,7 +146,7 @@ def recurrent_state_bytes(
     state = kind.recurrence.state
     kept = max(state.kernel - (cache.kind is CacheKind.PAGED), 0)
     return _state_bytes(
-        kind.count, state.numbers, state.channels * kept, sequences, chips,
+        kind.count, state.numbers, state.channels * kept + state.shifted, sequences, chips,
         4 if state.is_wide else 2,
     )  # fmt: skip
 
@@ -155,10 +155,10 @@ def recurrent_state_bytes(
     "state", Unit.BYTES, "transformers, LinearAttentionLayer; vLLM, MambaStateShapeCalculator"
 )  # fmt: skip
 def _state_bytes(
-    layers: Count, numbers: Count, convolved: Count, sequences: Count,
+    layers: Count, numbers: Count, inputs: Count, sequences: Count,
     chips: Count = 1, state_itemsize: BytesEach = 4, itemsize: BytesEach = 2,
 ) -> str:  # fmt: skip
-    return "layers * (numbers * state_itemsize + convolved * itemsize) * sequences / chips"
+    return "layers * (numbers * state_itemsize + inputs * itemsize) * sequences / chips"
 
 
 def _attention_bytes(

@@ -164,6 +164,11 @@ HYBRIDS = {
              mlp_layer_types=["dense", "sparse"]),
         sequence=128, is_exact=False,
     ),
+    "rwkv": Reference(
+        maker("RwkvForCausalLM", "RwkvConfig", vocab_size=VOCABULARY, hidden_size=144,
+             num_hidden_layers=3, attention_hidden_size=96, intermediate_size=424),
+        batch=8, sequence=12,  # a loop over tokens
+    ),
 }  # fmt: skip
 """Their recurrences in plain torch, as transformers runs them without kernels of their own."""
 OTHERS = {

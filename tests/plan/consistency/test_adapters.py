@@ -198,6 +198,9 @@ def test_names_of_hybrids_are_those_of_transformers() -> None:
     assert targets("lfm2", "in_proj", "out_proj") == {
         "mixer in", "mixer out", "attention output"
     }  # fmt: skip
+    assert targets("rwkv", "key", "value", "receptance") == {
+        "mixer k", "mixer v", "mixer r", "up", "down", "feed-forward receptance"
+    }  # fmt: skip
     with pytest.raises(UsageError, match="its first layer has experts, latent attention or a rec"):
         targets("bamba", "q_proj", "v_proj")
 

@@ -26,7 +26,7 @@ MIXES = [case for case, (_, keys) in CASES.items()
          and keys.get("num_local_experts") != 0]  # fmt: skip
 """Llama 4's router gives no list of experts."""
 ATTENDING = [case for case in CASES if not case.startswith((
-    "mamba", "falcon_mamba", "bamba", "granitemoehybrid", "jamba", "lfm2", "olmo_hybrid",
+    "mamba", "falcon_mamba", "bamba", "granitemoehybrid", "jamba", "lfm2", "olmo_hybrid", "rwkv",
     "qwen3_next", "qwen3_5"))]  # fmt: skip
 """Those with attention in the first layer, which a feed-forward follows."""
 DROPPING = [case for case in CASES if "mamba" not in case]

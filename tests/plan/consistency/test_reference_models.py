@@ -155,6 +155,23 @@ def test_kimi_linear_is_the_ledgers(recipe_name: str) -> None:
     assert error_of(per_token * reference.batch * reference.sequence, counted) < PROMISED
 
 
+@pytest.mark.parametrize("recipe_name", ["fp32", "bf16", "amp"])
+def test_rwkv_is_the_ledgers(recipe_name: str) -> None:
+    """To the scalars, with every token of its loop."""
+    reference, model, how = HYBRIDS["rwkv"], model_of("rwkv"), recipe(recipe_name)
+    traced = train(reference, how)
+    check_states(traced, model, how)
+    check_flops(traced, reference, model)
+    check_activations(traced, reference, model, closed(reference, model, how, Recompute.NONE))
+
+
+def test_rwkvs_layers_that_are_made_again_keep_their_inputs() -> None:
+    """Of the first one, in front of the embedding's norm."""
+    reference, model, how = HYBRIDS["rwkv"], model_of("rwkv"), recipe("bf16")
+    traced = train(reference, how, checkpointed=True)
+    check_activations(traced, reference, model, closed(reference, model, how, Recompute.FULL))
+
+
 FULLY = [
     *(("gpt2", "amp"), ("llama", "fp32"), ("mistral", "bf16"), ("gemma", "amp")),
     *(("mixtral", "amp"), ("deepseek-v3", "bf16")),

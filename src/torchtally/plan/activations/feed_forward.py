@@ -9,12 +9,13 @@ from torchtally.plan.activations.operators import (
     activated_bytes,
     activated_saved,
     products_saved,
+    shifted_saved,
 )
 from torchtally.plan.activations.saved import Region, Saved
 from torchtally.plan.activations.setting import FLOAT32_BYTES, INT64_BYTES, Setting
 from torchtally.plan.adapters import DOWN
 from torchtally.plan.architecture.model import Experts, FeedForward
-from torchtally.plan.architecture.weights import first_projections
+from torchtally.plan.architecture.weights import RECEPTANCE, first_projections
 
 INNER = Region.INNER
 ROUTED = f"{TOKENS} * active"
@@ -33,9 +34,15 @@ def feed_forward_saved(
     `has_inner`, nothing between its matrices has a gradient.
     """
     weights = first_projections(feed_forward)
-    yield from products_saved(
-        at, "input of feed-forward", STREAM, given_bytes, weights, is_kept_already=is_input_kept
-    )
+    if feed_forward.has_receptance:
+        mixed = (*weights, RECEPTANCE)
+        yield from shifted_saved(at, "input of feed-forward", given_bytes, mixed)
+        yield at.keep("receptance and result", f"2 * {STREAM}", at.inner_bytes, Region.WHOLE,
+                       "sigmoid, and their product")  # fmt: skip
+    else:
+        yield from products_saved(
+            at, "input of feed-forward", STREAM, given_bytes, weights, is_kept_already=is_input_kept
+        )
     if has_inner:
         yield from _inner_saved(at, feed_forward)
         return

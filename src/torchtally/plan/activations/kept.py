@@ -348,7 +348,8 @@ def _embedding_saved(at: Setting) -> Iterator[Saved]:
         yield at.keep("mask", "sequence * keys", BOOL_BYTES, whole, "attention, recomputed")
     # Of recomputed layers, transformers gives the first one's input a gradient, too.
     has_gradient = is_trained or at.is_recomputed
-    if at.model.has_embedding_norm and has_gradient:
+    is_made_again = at.is_recomputed and at.model.is_embedding_norm_recomputed
+    if at.model.has_embedding_norm and has_gradient and not is_made_again:
         yield from norm_saved(at, "embedding's norm", at.stream_bytes)
     if at.embedding_dropout and has_gradient:
         yield from dropout_saved(at, "embedding")

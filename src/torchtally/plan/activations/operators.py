@@ -20,8 +20,9 @@ COMPOSED = {"gelu_new": 4, "gelu_accurate": 4, "gelu_python_tanh": 4, "gelu_fast
 counted from transformers 5 (`activations.py`). All others are one operator, which keeps one."""
 COMPOSED_NORMS = ("rms", "centred")
 """Norms that transformers writes as several operators."""
-POWERED = frozenset({"gelu_new", "gelu_accurate", "gelu_python_tanh"})
-"""Those with a `torch.pow`, which autocast computes in float32, and so what follows it."""
+POWERED = frozenset({"gelu_new", "gelu_accurate", "gelu_python_tanh", "relu2"})
+"""Those with a `torch.pow` or a `torch.square`, which autocast computes in float32, and so what
+follows it."""
 KEEPS_OUTPUT = frozenset({"relu", "tanh", "sigmoid"})
 """Those whose backward reads the result, which the next operator keeps as well."""
 
@@ -102,6 +103,22 @@ def products_saved(
         f"{name}, cast", times + elements, at.operand_bytes, region, "its weights' gradients",
         **sizes,
     )  # fmt: skip
+
+
+def shifted_saved(
+    at: Setting, name: str, given_bytes: int, weights: Sequence[str]
+) -> Iterator[Saved]:
+    """What products keep that are each given a mix of a token with the one before: both for the
+    gradients of the mixes, and what is left for the earlier one for its own.
+    """
+    if not at.is_frozen:
+        yield at.keep(f"{name} and of the token before", f"2 * {STREAM}", given_bytes,
+                       why="gradients of its mixes")  # fmt: skip
+    if at.first is None or at.first.has_input(weights[0]):
+        yield at.keep(f"1 - mixes of {name}", "mixes * width", at.recipe.weight_bytes, Region.WHOLE,
+                       "gradient of the token before", mixes=len(weights))  # fmt: skip
+    for weight in weights:
+        yield from products_saved(at, f"{name}, mixed for {weight}", STREAM, given_bytes, (weight,))
 
 
 def _adapters_saved(
@@ -185,8 +202,9 @@ def activated_saved(
     wide = FLOAT32_BYTES if at.is_mixed_eagerly and name in POWERED else itemsize_bytes
     why = f"{name}'s backward"
     if wide != itemsize_bytes:
-        yield at.keep("half of what is activated", elements, itemsize_bytes, region, why, **sizes)
-        count -= 1
+        yield at.keep("what is activated, before its power", elements, itemsize_bytes, region, why,
+                       **sizes)  # fmt: skip
+        count = max(count - 1, 1)
     times = "" if count == 1 else f"{count} * "
     kept = at.keep("input of the activation", times + elements, wide, region, why, **sizes)
     yield kept.made_by(given) if count == 1 else kept

@@ -67,6 +67,7 @@ class Family:
     is_fused_qkv: bool = False
     is_gated: bool = True
     is_fused_gate: bool = False
+    has_receptance: bool = False
     is_rotary: bool = True
     is_partly_rotary: bool | Callable[[Config], bool] = False
     is_parallel: Says = False
@@ -95,6 +96,7 @@ class Family:
     embedding_width: str = ""
     """The key that says it."""
     has_embedding_norm: bool = False
+    is_embedding_norm_recomputed: bool = False
     has_final_norm: Callable[[Config], bool] | None = None
     latent: Callable[[Config], LatentAttention] | None = None
     has_gate: bool = False
@@ -124,6 +126,7 @@ def read_decoder(config: Config, family: Family, name: str) -> Model:
         positions=family.positions(config),
         embedding_width=_embedding_width(config, family, width),
         has_embedding_norm=family.has_embedding_norm,
+        is_embedding_norm_recomputed=family.is_embedding_norm_recomputed,
         has_head_bias=says(config, family.head_bias),
         has_capped_logits=bool(family.logit_cap) and config.is_set(family.logit_cap),
         has_final_norm=family.has_final_norm is None or family.has_final_norm(config),
@@ -263,6 +266,7 @@ def _feed_forward(config: Config, family: Family, width: int) -> FeedForward:
         activation=config.text(family.names.activation) if family.names.activation else "silu",
         has_bias=says(config, family.mlp_bias),
         is_fused=family.is_fused_gate,
+        has_receptance=family.has_receptance,
     )
 
 

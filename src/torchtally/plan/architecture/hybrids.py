@@ -13,6 +13,7 @@ from torchtally.plan.mixers.delta import GatedDelta
 from torchtally.plan.mixers.lightning import Lightning
 from torchtally.plan.mixers.mamba import Mamba
 from torchtally.plan.mixers.mamba2 import Mamba2
+from torchtally.plan.mixers.rwkv import TimeMixing
 
 ATTENDS, RECURS, BOTH = LayerParts(), LayerParts(False, True), LayerParts(True, True)
 UNFED = LayerParts(has_attention=False, has_recurrence=True, has_feed_forward=False)
@@ -49,6 +50,10 @@ def _parts(attends: tuple[bool, ...]) -> tuple[LayerParts, ...]:
 
 def _every_recurs(config: Config, layers: int) -> tuple[LayerParts, ...]:
     return (UNFED,) * layers
+
+
+def _every_recurs_and_is_fed(config: Config, layers: int) -> tuple[LayerParts, ...]:
+    return (RECURS,) * layers
 
 
 def _every_does_both(config: Config, layers: int) -> tuple[LayerParts, ...]:
@@ -215,6 +220,11 @@ def _short(config: Config) -> ShortConvolution:
     )  # fmt: skip
 
 
+def _time_mixing(config: Config) -> TimeMixing:
+    d = config.size("hidden_size")
+    return TimeMixing(width=d, inner=config.size_or_none("attention_hidden_size") or d)
+
+
 # All else -----------------------------------------------------------------------------------------
 
 
@@ -287,6 +297,10 @@ def _granite_inner(config: Config) -> int:
     return config.size("shared_intermediate_size")
 
 
+RWKV_NAMES = Names(
+    context=("context_length", "max_position_embeddings"), activation="activation",
+    attention_dropout="",
+)  # fmt: skip
 NO_CONTEXT = Names(context=("n_positions",))
 MAMBA = Family(
     names=NO_CONTEXT, recurrence=_mamba, parts=_every_recurs, norms=1, is_rotary=False
@@ -333,5 +347,10 @@ HYBRIDS = {
     ),
     "qwen3_5_text": replace(NEXT, recurrence=_qwen3_5),
     "qwen3_5_moe_text": replace(NEXT, recurrence=_qwen3_5, experts=_next_experts),
+    "rwkv": Family(
+        names=RWKV_NAMES, recurrence=_time_mixing, parts=_every_recurs_and_is_fed, norm="layer",
+        has_embedding_norm=True, is_embedding_norm_recomputed=True, is_rotary=False,
+        is_gated=False, has_wide_inner=True, has_receptance=True,
+    ),
 }  # fmt: skip
 """By model_type."""

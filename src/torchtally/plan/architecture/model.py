@@ -86,6 +86,9 @@ class FeedForward:
     has_bias: bool = False
     is_fused: bool = False
     """Gate and first projection are one matrix, as in Phi-3."""
+    has_receptance: bool = False
+    """It is given a mix of a token with the one before, and a square matrix of another mix makes
+    the sigmoid that multiplies its result: RWKV-4's (arXiv 2305.13048, section 3.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +192,8 @@ class Model:
     OPT-350M. None: they are of the model's width."""
     has_embedding_norm: bool = False
     """A norm right after the embedding, as in BLOOM."""
+    is_embedding_norm_recomputed: bool = False
+    """It is the first layer's, and made again with it: RWKV's."""
     has_head_bias: bool = False
     has_capped_logits: bool = False
     """They go through a tanh: Gemma 2's."""

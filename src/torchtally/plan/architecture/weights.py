@@ -68,6 +68,8 @@ class Weight:
 ONCE = Fraction(1)
 JOIN = "join"
 """Of a token's state and an embedding, one: where a module of multi-token prediction begins."""
+RECEPTANCE = "feed-forward receptance"
+"""Of RWKV-4's feed-forward."""
 OF_THE_VOCABULARY = ("embedding", "head")
 """The matrices with a row for each token of the vocabulary."""
 
@@ -181,6 +183,9 @@ def _feed_forward(feed_forward: FeedForward, d: int, count: int) -> Iterator[Wei
     yield Weight("down", group, (d, feed_forward.width), count, ONCE)
     if feed_forward.has_bias:
         yield Weight("down bias", group, (d,), count)
+    if feed_forward.has_receptance:
+        yield Weight(RECEPTANCE, group, (d, d), count, ONCE)
+        yield Weight("mixes of feed-forward", group, (1, 1, d), 2 * count)
 
 
 def first_projections(feed_forward: FeedForward) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ class State:
     """Of the recurrence."""
     is_wide: bool = True
     """It is kept in float32."""
+    shifted: int = 0
+    """Numbers of the last token, with which the next one is mixed."""
 
 
 class Recurrence(ABC):

@@ -317,6 +317,8 @@ def _block_streams(
         routed = passes.routing(size, is_masked=chosen > block.active)
         rows = chosen * whole * layout.expert_split // layout.tensor
         yield work.stream("routing", rows, routed)
+    elif block.has_receptance:
+        yield work.stream("mixes and receptance", whole, passes.receptance(how, size))
     moved = passes.activation(block.activation, block.is_gated, how, size)
     yield work.stream("activation", tokens * width // layout.inner_split, moved)
 

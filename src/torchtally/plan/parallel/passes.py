@@ -175,6 +175,19 @@ _COMPOSED = {
 backward, and kernels forward. All others are one."""
 
 
+def receptance(implementation: Implementation, itemsize: int) -> MemoryPasses:
+    """Of the input of RWKV's feed-forward: two mixes of a token with the one before, a sigmoid and
+    its product with the result.
+
+    Mixing is a padding, and for each two products, which broadcast, and their sum.
+    """
+    if implementation is Implementation.FUSED:
+        return MemoryPasses(6 * itemsize, 9 * itemsize, 2, 2)
+    return MemoryPasses(
+        21 * itemsize, 44 * itemsize, 9, 19, forward_places=4, backward_places=4
+    )  # fmt: skip
+
+
 def loss(implementation: Implementation, itemsize: int) -> MemoryPasses:
     """Of logits. In PyTorch they are cast to float32, whose log-softmax reads a long row three
     times and writes it once, as fast as a copy does (`roofline/rows.py`); backward it reads three
