@@ -78,11 +78,13 @@ def test_three_gathers_where_a_sum_is_two() -> None:
 
 def test_megatron_is_told_where_it_is() -> None:
     """5 layers on 2 stages are 3 and 2, the module the last of them."""
-    lines = megatron.written(Layout(pipeline=2), workload()).splitlines()
+    lines = megatron.config_text(Layout(pipeline=2), workload()).splitlines()
     assert "--mtp-num-layers 1" in lines
     assert "--pipeline-model-parallel-layout Et*3|t*1mL" in lines
     with pytest.raises(UsageError, match="give fewer stages"):
-        megatron.written(Layout(pipeline=4), replace(workload(), model=with_prediction(plain(), 2)))
+        megatron.config_text(
+            Layout(pipeline=4), replace(workload(), model=with_prediction(plain(), 2))
+        )
 
 
 def test_a_last_stage_sends_for_both_losses() -> None:

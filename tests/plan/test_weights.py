@@ -15,6 +15,7 @@ from torchtally.plan.architecture.model import (
     Model,
     SelfAttention,
 )
+from torchtally.plan.architecture.prediction import with_prediction
 from torchtally.plan.architecture.weights import Group, Weight, layer_weights, weights_of
 from torchtally.plan.mixers.convolution import ShortConvolution
 
@@ -148,6 +149,7 @@ def test_every_weight_is_there() -> None:
         MODEL, kinds=(LAYER, replace(LAYER, feed_forward=EXPERTS), RECURRENT), is_tied=False,
         norm="layer", positions=3, has_head_bias=True,
     )  # fmt: skip
+    everything = with_prediction(everything, 1)
     for weight in weights_of(everything):
         assert weight.elements > 0
         assert 0 <= weight.uses <= 1
