@@ -281,8 +281,8 @@ def test_a_script_that_asks_for_no_gpu_ends_as_it_ends(tmp_path: Path) -> None:
         ("raise OSError('CUDA_HOME environment variable is not set')", "CUDA_HOME is needed"),
         ("raise RuntimeError('0 active drivers ([]). There should only be one.')",
          "tally launches Triton kernels without compiling them"),
-        ("from apex import fused_dense", "fused_dense is none of the kernels that tally knows"),
-        ("import flash_attn.cute", "flash_attn.cute is none of the kernels that tally"),
+        ("from apex import fused_dense", "fused_dense is not one of the kernels that tally knows"),
+        ("import flash_attn.cute", "flash_attn.cute is not one of the kernels that tally"),
         ("raise ModuleNotFoundError(\"No module named 'triton'\")",
          'triton is not installed: pip install "torchtally[compile]"'),
         ("import torch; torch.cuda.jiterator._create_jit_fn('template <typename T> T f(T x) "

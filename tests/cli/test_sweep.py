@@ -152,7 +152,7 @@ WRONG = {
     "no such key": (["teacher.toml", "--grid", "lr=1"], "Did you mean optimizer.lr"),
     "a value that cannot be": (
         ["teacher.toml", "--grid", "optimizer.lr=0.1,-1"],
-        "with optimizer.lr=-1",
+        "optimizer.lr: expected a finite number, 0 or more, or none, got '-1'",
     ),
     "a folder of Parquet": (
         ["teacher.toml", "--grid", "seed=1", "--parquet", "none/r.parquet"],

@@ -72,7 +72,7 @@ def test_files_have_the_size_of_a_real_run(tmp_path: Path):
     report = " ".join(traced.stderr.split())
     assert "Written: 2 files, 4.02 MiB in a real run; in run.tally.files, and no file" in report
     assert "out/ckpt.pt 4.02 MiB (shapes only: the values are placeholders)" in report
-    assert "still where it was: old first -> second" in report
+    assert "the original is still in place: old first -> second" in report
     assert "what they write is real: true (once)" in report
 
 

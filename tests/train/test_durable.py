@@ -242,7 +242,7 @@ def test_a_full_disk_ends_it_and_costs_no_checkpoint(
 def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
     loader = torch.utils.data.DataLoader([1, 2])  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="data: a DataLoader has no state_dict"):
+    with pytest.raises(UsageError, match="data: a DataLoader has neither state_dict"):
         torchtally.durable(tmp_path, model=model, data=loader)
     with pytest.raises(UsageError, match="'random' cannot be the name"):
         torchtally.durable(tmp_path, model=model, objects={"random": model})

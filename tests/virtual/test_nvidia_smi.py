@@ -63,7 +63,7 @@ def test_a_child_with_an_environment_of_its_own():
 def test_a_question_without_an_answer_says_who_is_asked():
     done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("tally: nvidia-smi topo -m has no answer on the simulated GPU")
+    assert done.stderr.startswith("tally: nvidia-smi topo -m is not supported on the simulated GPU")
 
 
 def test_the_program_is_gone_afterwards():

@@ -84,8 +84,8 @@ def test_the_example_in_messages_is_one() -> None:
     ("text", "message"),
     [
         ("dp16, tpp8", "'tpp8' is unknown"),
-        ("tp 4, tp 8", "says tensor twice"),
-        ("zero-1 fsdp", "says shard twice"),
+        ("tp 4, tp 8", "gives tensor twice"),
+        ("zero-1 fsdp", "gives shard twice"),
         ("dp 0", "at least 1"),
         ("tp 8x2", "'tp8x2' is unknown"),
     ],
