@@ -350,9 +350,12 @@ Public measurements on {chips} chips, drawn at random before anything was predic
 again by `python -m benchmarks.published_models` (rows, sources and procedures are in
 `benchmarks/single_gpu/`; of the first sample a random half). *Ratio* is predicted over measured in
 the median, *error* is |ratio - 1|, *p90* its ninth decile, *worst* the ratio farthest from 1,
-*first pass* the median error when rows were first seen. Nothing is fitted to a whole model.
-Constants of kernels come from half of the float32 operators, from chips' published rates and from
-three models' profiles on an H100 ([benchmarks](../benchmarks/README.md)): chips without a row
+*first pass* the median error when rows were first seen. No constant is fitted to a whole model; two
+rules hold where they do because of some: GeForce's halved rate hides the writing of results
+(timm's forward passes on an RTX 3090 and 4090), and cuDNN's trials find kernels for few channels
+(timm's channels-last networks on an RTX 4090). Constants of kernels come from half of the float32
+operators, from published sweeps of a V100, an A100 and an RTX 2080 Ti, from chips' published rates
+and from three models' profiles on an H100 ([benchmarks](../benchmarks/README.md)): chips without a row
 there, and all rows drawn later, are unseen. Times are those of long runs, when a chip has come to
 its limit of power.
 

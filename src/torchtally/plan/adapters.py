@@ -9,7 +9,7 @@ needs a gradient at all.
 
 DoRA (Liu et al. 2024, arXiv 2402.09353) trains a magnitude m of each output besides: the result is
 m / |W + B A| times that of W + B A, the norm taken of each output's weights. PEFT computes
-B A for it in every forward pass, whatever the number of tokens.
+the product B A in every forward pass, whatever the number of tokens.
 
 Routed experts and their router are no modules of one matrix in transformers 5. PEFT adds B A, for
 each expert its own, to their weights in every forward pass, and keeps the sum: it is trained as

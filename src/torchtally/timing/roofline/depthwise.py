@@ -1,6 +1,6 @@
-"""Depthwise convolutions: every channel has a filter of its own, and no product is worth the name.
+"""Depthwise convolutions: every channel has a filter of its own, so nothing is a matrix product.
 
-k: filter positions.  B, C, Y: batch, channels and positions of the result.
+A tap is one filter position of one element of the result.
 
 cuDNN's kernels go by bytes. PyTorch's own (aten/src/ATen/native/cuda/DepthwiseConv2d.cu) run where
 `_select_conv_backend` finds cuDNN's slower, in float32 always and with large filters in any dtype:
@@ -24,7 +24,7 @@ TAPS_PER_CLOCK = 7.3
 in float32, 24 convolutions of (64, 384, 64, 64) take 141, 229, 320, 600, 978, 1454, 2371, 2698 and
 3090 ms with filters of 5, 7, 9, 13, 17, 21, 27, 29 and 31 squared (Ding et al., "UniRepLKNet",
 arXiv:2311.15599, table 1, and RepLKNet, arXiv:2203.06717, before it): 1.3 ps for each tap. Its 16
-load units could bring two numbers for 8 taps a clock. Other chips are taken to be the same."""
+load units could bring two numbers for 8 taps a clock. Other chips are assumed to do the same."""
 
 TAPS_PER_ELEMENT = 22
 """What an element of the result takes beside its taps, for finding its place: a fit to the same,
