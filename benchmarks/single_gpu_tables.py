@@ -356,8 +356,8 @@ rules hold where they do because of some: GeForce's halved rate hides the writin
 (timm's channels-last networks on an RTX 4090). Constants of kernels come from half of the float32
 operators, from published sweeps of a V100, an A100 and an RTX 2080 Ti, from chips' published rates
 and from three models' profiles on an H100 ([benchmarks](../benchmarks/README.md)): chips without a
-row there, and all rows drawn later, are unseen. Times are those of long runs, when a chip has come to
-its limit of power.
+row there, and all rows drawn later, are unseen. Times are those of long runs, when a chip has come
+to its limit of power.
 
 """
 
