@@ -71,6 +71,8 @@ class Training:
     cluster: Cluster
     sequence: int
     layout: Layout
+    recomputed: float
+    """Of the layers, the share that the layout's recomputation is of."""
     recipe: str
     step_s: float | None
     """None: it ran out of memory."""
@@ -187,6 +189,7 @@ def _training(source: Source, row: Mapping[str, str]) -> Training:
         return int(row.get(name) or default)
 
     tensor, chunks, sequence = number("tensor"), number("chunks"), number("sequence")
+    recompute, _, recomputed = row["recompute"].partition(":")
     layout = Layout(
         data=number("data"), shard=Sharding(row["shard"]),
         shard_group=number("shard_group", 0) or None, tensor=tensor,
@@ -196,13 +199,14 @@ def _training(source: Source, row: Mapping[str, str]) -> Training:
         context=number("context"), expert=number("expert"),
         expert_tensor=1 if min(tensor, number("expert")) > 1 else None,  # as in all its recipes
         micro_batch=number("micro_batch"), micro_batches=number("micro_batches"),
-        recompute=Recompute(row["recompute"]),
+        recompute=Recompute(recompute),
         kernel=source.kernel, implementation=source.implementation,
     )  # fmt: skip
     return Training(
         source, row.get("line", ""), source.model(row["model"], sequence),
         wired(cluster(f"{row['gpus']}x{row['chip']}"), row.get("gbit_per_gpu", "")), sequence,
-        layout, source.recipes[row["precision"]], _float(row.get("step_s")),
+        layout, float(recomputed or 1), source.recipes[row["precision"]],
+        _float(row.get("step_s")),
         _float(row.get("memory_gib")), row["half"], row.get("release", ""),
     )  # fmt: skip
 
@@ -241,9 +245,17 @@ figures jump, and recipes of 2026-08 say `cuda_graph_impl = "full_iteration"`, w
 guide of 0.4.2 has graphs of mixtures "restricted to the dense modules only"."""
 
 
+LARGEST_ASYNCHRONOUS = 160
+"""GPUs on which bigscience's trainings ran without CUDA_LAUNCH_BLOCKING=1: on 320 they always hung,
+on 160 they might ("dealing with JZ hanging on the large model"), and so it was set "for a time
+being" ("Hanging Issue"). On 80 it took 6.3 % of the speed, on 160 none."""
+
+
 def host_of(row: Training) -> Host:
     if row.model.is_mixture and row.release < GRAPHS_SINCE:
         return Host.EAGER
+    if row.source.name == "bigscience" and row.cluster.count > LARGEST_ASYNCHRONOUS:
+        return Host.BLOCKING
     return row.source.host
 
 
@@ -259,10 +271,13 @@ def _pricing(row: Training, pace: Pace) -> Pricing:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One training, published and predicted."""
+    """One training, published and predicted: seconds of a step."""
 
     row: Training
-    step: Step
+    predicted_s: float
+    best_s: float
+    """With everything at its best."""
+    slow_s: float
 
     @property
     def half(self) -> str:
@@ -271,19 +286,37 @@ class Outcome:
     @property
     def ratio(self) -> float:
         """Predicted over published seconds."""
-        return self.step.seconds.value / (self.row.step_s or 1.0)
+        return self.predicted_s / (self.row.step_s or 1.0)
 
     @property
     def best_ratio(self) -> float:
-        """The same with everything at its best."""
-        return self.step.best.value / (self.row.step_s or 1.0)
+        return self.best_s / (self.row.step_s or 1.0)
+
+
+def outcome(row: Training, pricings: dict[object, Pricing]) -> Outcome:
+    """A step adds up its layers: with some recomputed it lies between that of none and of all."""
+    all_of_them = predicted(row, pricings=pricings)
+    plain = replace(row, layout=replace(row.layout, recompute=Recompute.NONE))
+    none_of_them = all_of_them if row.recomputed == 1 else predicted(plain, pricings=pricings)
+    share = row.recomputed
+    return Outcome(
+        row,
+        *(
+            share * of_all.value + (1 - share) * of_none.value
+            for of_all, of_none in zip(
+                (all_of_them.seconds, all_of_them.best, all_of_them.slow),
+                (none_of_them.seconds, none_of_them.best, none_of_them.slow),
+                strict=True,
+            )
+        ),
+    )
 
 
 def outcomes(sources: Iterable[Source] = SOURCES, every: int = 1) -> list[Outcome]:
     """Of every so many of vTrain's rows, and of all others."""
     pricings: dict[object, Pricing] = {}
     return [
-        Outcome(row, predicted(row, pricings=pricings))
+        outcome(row, pricings)
         for source in sources
         for number, row in enumerate(trainings(source))
         if row.step_s and (source.name != "vtrain" or number % every == 0)
@@ -321,7 +354,7 @@ def sweeps(found: Iterable[Outcome], least: int = 4) -> list[list[Outcome]]:
 def rank_correlation(group: Sequence[Outcome]) -> float:
     """Spearman's, of published and predicted seconds."""
     published = ranks([outcome.row.step_s or 0.0 for outcome in group])
-    planned = ranks([outcome.step.seconds.value for outcome in group])
+    planned = ranks([outcome.predicted_s for outcome in group])
     return correlation(published, planned)
 
 
@@ -362,8 +395,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "line": outcome.row.line,
                     "half": outcome.row.half,
                     "published_s": outcome.row.step_s,
-                    "predicted_s": outcome.step.seconds.value,
-                    "best_s": outcome.step.best.value,
+                    "predicted_s": outcome.predicted_s,
+                    "best_s": outcome.best_s,
                 }
                 for outcome in found
             ]

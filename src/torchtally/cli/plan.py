@@ -206,8 +206,9 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--host",
-        choices=("eager", "compiled", "graphs"),
-        help="what issues kernels: Python (eager, default), torch.compile's code, CUDA graphs",
+        choices=("blocking", "eager", "compiled", "graphs"),
+        help="what issues kernels: Python (eager, default; blocking, with CUDA_LAUNCH_BLOCKING=1), "
+        "torch.compile's code, CUDA graphs",
     )
     group.add_argument(
         "--pace",

@@ -89,6 +89,14 @@ def test_cuda_graphs_need_no_host() -> None:
     assert step(replace(job, host=Host.GRAPHS), layout).parts["host"].value == 0
 
 
+def test_a_blocking_host_adds_to_its_device() -> None:
+    """CUDA_LAUNCH_BLOCKING=1: eight layers' launches and 37 more, 73 us each, beside kernels."""
+    layout = Layout(micro_batches=4, implementation=Implementation.FUSED)
+    job = workload(SMALL, "1xA100-SXM", pace=TYPICAL, host=Host.BLOCKING)
+    host_s = step(job, layout).parts["host"].value
+    assert host_s == pytest.approx(4 * (Pricing(job)._pieces(layout).launches + 37) * 73e-6)
+
+
 def test_layers_of_experts_wait_for_their_host() -> None:
     """It reads how many tokens each expert got, and launches then: its time adds up."""
     job = workload(mixture(), "8xH100-SXM", pace=TYPICAL)

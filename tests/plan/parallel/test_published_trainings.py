@@ -32,7 +32,8 @@ LIMITS = {
     "vtrain, A100, many nodes": (0.06, 0.10),
     "llm_foundry, H100": (0.03, 0.08),
     "llm_foundry, A100": (0.03, 0.08),
-    "bigscience, A100": (0.15, 0.15),
+    "bigscience, A100": (0.13, 0.13),
+    "fms_fsdp, A100": (0.03, 0.03),
     "megatron_bridge, Blackwell": (0.05, 0.08),
     "megatron_bridge, H100": (0.03, 0.08),
 }
@@ -58,10 +59,7 @@ def test_half_b_is_predicted_as_well_as_half_a_that_was_learnt_from(found: list[
 def test_a_published_step_lies_between_best_and_slow(found: list[Outcome]) -> None:
     """Of the dense ones eight of ten: nine of ten are below slow, and few above best."""
     dense = [outcome for outcome in found if not outcome.row.model.is_mixture]
-    within = [
-        outcome.step.best.value <= (outcome.row.step_s or 0) <= outcome.step.slow.value
-        for outcome in dense
-    ]
+    within = [outcome.best_s <= (outcome.row.step_s or 0) <= outcome.slow_s for outcome in dense]
     assert sum(within) / len(within) >= 0.8
 
 

@@ -19,12 +19,22 @@ from torchtally.timing.hosts import ESTIMATED_ISSUE
 class Host(StrEnum):
     """Who issues kernels."""
 
+    BLOCKING = "blocking"
+    """Python with CUDA_LAUNCH_BLOCKING=1: it waits for each kernel before it issues the next."""
     EAGER = "eager"
     """Python, module by module."""
     COMPILED = "compiled"
     """torch.compile's wrapper code."""
     GRAPHS = "graphs"
     """CUDA graphs, which are launched as a whole."""
+
+
+ISSUED_BY = {
+    Host.BLOCKING: "an eager host that waits for each",
+    Host.EAGER: "an eager host",
+    Host.COMPILED: "a compiled host",
+    Host.GRAPHS: "CUDA graphs",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +65,17 @@ class Pace:
         """What is assumed of kernels, hosts and the network."""
         if self == BEST:
             return "Kernels at their best published rates; hosts run ahead; chips are alike."
-        issued = "CUDA graphs" if host is Host.GRAPHS else f"an {host} host".replace("an c", "a c")
         return (
             f"Pace: {self.name}, products at {self.products_of(chip):.0%} and passes over memory "
             f"at {self.passes:.0%} of the best published rates, links at {self.links:.0%} and "
             f"{self.message_s * 1e6:.0f} us later, compute {self.contention:.1%} slower beside "
-            f"communication, the slowest chip's time, kernels issued by {issued} (--pace, --host)."
+            f"communication, the slowest chip's time, kernels issued by {ISSUED_BY[host]} (--pace, "
+            "--host)."
         )
 
     def launch_of(self, host: Host, implementation: Implementation) -> float:
-        return self.launch_s.get((host, implementation), 0.0)
+        issuing = Host.EAGER if host is Host.BLOCKING else host
+        return self.launch_s.get((issuing, implementation), 0.0)
 
 
 BEST = Pace(

@@ -32,7 +32,7 @@ from torchtally.plan.parallel.compute import layer_work
 from torchtally.plan.parallel.degrees import IN_LAYERS, Degree
 from torchtally.plan.parallel.delays import contention_s, host_s, slow_s, stragglers_s
 from torchtally.plan.parallel.layout import ZERO_BUBBLE, Layout, chunks_as_long, spread_over
-from torchtally.plan.parallel.pace import BEST, MIXTURES_SLOWER, ROUND_LAUNCHES, SLOWER
+from torchtally.plan.parallel.pace import BEST, MIXTURES_SLOWER, ROUND_LAUNCHES, SLOWER, Host
 from torchtally.plan.parallel.pipeline import bubble_s
 from torchtally.plan.parallel.stage import (
     EndsWork,
@@ -242,10 +242,12 @@ class Pricing:
         launch_s = w.pace.launch_of(w.host, layout.implementation)
         busy_s = sum(quantity.value for quantity in kernels.values())
         pieces = self._pieces(layout)
+        launches = pieces.launches / layout.pipeline + ROUND_LAUNCHES
         waited_for = pieces.launches_waited_for / layout.pipeline
-        launches = pieces.launches / layout.pipeline + ROUND_LAUNCHES - waited_for
+        if w.host is Host.BLOCKING:
+            waited_for = launches
         rounds = layout.micro_batches + (layout.pipeline - 1) / layout.virtual_stages
-        return host_s(launches, waited_for, rounds, launch_s, busy_s)
+        return host_s(launches - waited_for, waited_for, rounds, launch_s, busy_s)
 
     @once(*WORK, "is_accumulating")
     def _layer(self, layout: Layout, number: int) -> LayerWork:
