@@ -88,12 +88,15 @@ class Case:
     channels_last: bool = False
     built_on_device: bool = False
     """Where its parameters are made; else on the host, and then moved."""
+    compiled: str | None = None
+    """The mode of `torch.compile` for the model; None where it runs eagerly."""
     needs_gpu: bool = False
     """The host lacks a kernel for it, even scaled down."""
 
     def small(self) -> "Case":
-        """The same case with a model that trains in a moment on any machine."""
-        return replace(self, model=self.model.small(), batch=2, sequence=min(self.sequence, 32))
+        """The same case, eager, with a model that trains in a moment on any machine."""
+        sequence = min(self.sequence, 32)
+        return replace(self, model=self.model.small(), batch=2, sequence=sequence, compiled=None)
 
     def train(self, device: torch.device) -> "Training":
         """Model and optimizer, ready for the first step."""
@@ -104,6 +107,8 @@ class Case:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         model = model.to(device=device, dtype=dtype).train()
         optimizer = OPTIMIZERS[self.optimizer](model.parameters())
+        if self.compiled is not None:
+            model = torch.compile(model, mode=self.compiled)
         return Training(self, device, model, optimizer)
 
 
@@ -243,6 +248,19 @@ CASES: tuple[Case, ...] = (
     Case("lstm-fp32-clip", LSTMConfig(2, 1024, 1024), 32, 256, FP32, Optimizer.SGD, clip=True),
     Case("lstm-fp16", LSTMConfig(3, 1024, 1536), 64, 256, SCALED, FUSED, clip=True,
          needs_gpu=True),
+    Case("gpt2-bf16-compiled", GPT2, 8, 1024, AUTO, FUSED, compiled="default"),
+    Case("gpt2-one-row", GPT2, 1, 256, AUTO, FUSED),
+    Case("gpt2-one-row-compiled", GPT2, 1, 256, AUTO, FUSED, compiled="default"),
+    Case("gpt2-one-row-reduce-overhead", GPT2, 1, 256, AUTO, FUSED, compiled="reduce-overhead"),
+    Case(
+        "llama-1b-bf16-compiled", LLAMA_1B, 4, 2048, AUTO, FUSED, clip=True, built_on_device=True,
+        compiled="default",
+    ),
+    Case("vit-b-bf16-compiled", VIT_B, 64, 0, AUTO, FUSED, compiled="default"),
+    Case("bert-base-compiled", BERT_BASE, 16, 512, AUTO, FUSED, compiled="default"),
+    Case("t5-base-compiled", T5_BASE, 8, 512, AUTO, FUSED, compiled="default"),
+    Case("resnet50-channels-last-compiled", RESNET50, 128, 0, AUTO, Optimizer.SGD,
+         channels_last=True, compiled="default"),
 )  # fmt: skip
 
 

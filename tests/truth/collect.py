@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -154,8 +155,36 @@ Runner = Callable[[Case], Measurement]
 """Raises CaseError where nothing was measured."""
 
 
+COMMAND = ("-m", "tests.truth.measure")
+
+
+class Processes:
+    """Each case in a process of its own; the next one imports what it needs while a case runs."""
+
+    def __init__(self) -> None:
+        self.spare = self.start()
+
+    def start(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, *COMMAND, "--spare"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
+        )  # fmt: skip
+
+    def answer(self, arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> Json:
+        """What `python -m tests.truth.measure` prints. Raises CaseError when it prints nothing."""
+        process, self.spare = self.spare, self.start()
+        return answer_of(process, json.dumps(list(arguments)) + "\n", timeout_s)
+
+    def close(self) -> None:
+        self.spare.communicate()
+
+
 def in_process_of_its_own(
-    device: str, timeout_s: float = TIMEOUT_S, *, with_times: bool = False
+    device: str,
+    answer: Callable[[Sequence[str], float], Json],
+    timeout_s: float = TIMEOUT_S,
+    *,
+    with_times: bool = False,
 ) -> Runner:
     def run(case: Case) -> Measurement:
         small = ["--small"] if device == "cpu" else []
@@ -174,12 +203,16 @@ def in_process_of_its_own(
 
 def answer(arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> Json:
     """What `python -m tests.truth.measure` prints. Raises CaseError when it prints nothing."""
-    command = [sys.executable, "-m", "tests.truth.measure", *arguments]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-    )
+        [sys.executable, *COMMAND, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
+    )  # fmt: skip
+    return answer_of(process, None, timeout_s)
+
+
+def answer_of(process: "subprocess.Popen[str]", told: str | None, timeout_s: float) -> Json:
     try:
-        stdout, stderr = process.communicate(timeout=timeout_s)
+        stdout, stderr = process.communicate(told, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         raise CaseError(f"took longer than {timeout_s:g} s") from None
     finally:
@@ -240,8 +273,13 @@ def gib(number: int | None) -> str:
 
 
 def chosen(pattern: str) -> list[Case]:
-    """Cases whose name the pattern matches, or is part of."""
-    return [case for case in CASES if fnmatchcase(case.name, pattern) or pattern in case.name]
+    """Cases whose name one of the patterns matches, or is part of."""
+    patterns = pattern.split(",")
+    return [
+        case
+        for case in CASES
+        if any(fnmatchcase(case.name, part) or part in case.name for part in patterns)
+    ]
 
 
 def listed(cases: Sequence[Case]) -> str:
@@ -296,7 +334,7 @@ def parser() -> argparse.ArgumentParser:
         "--device", default="cuda", choices=("cuda", "cpu"), help="default: cuda"
     )
     argument_parser.add_argument(
-        "--only", default="*", metavar="PATTERN", help="part of a name, or with *, ?"
+        "--only", default="*", metavar="PATTERN,...", help="part of a name, or with *, ?"
     )
     argument_parser.add_argument(
         "--output", type=Path, metavar="FILE", help="default: named after the device"
@@ -362,8 +400,12 @@ def run_all(
                 complain(f"{case.name} is left out: the host lacks a kernel for it")
         left = [case for case in left if not case.needs_gpu]
     print(f"{corpus.device}, torch {corpus.about['torch']}: {len(left)} cases, to {path}")
-    run = in_process_of_its_own(device, with_times=with_times and corpus.kind != "stand-in")
-    failed = collect(corpus, left, run, path, lambda line: print(line, flush=True))
+    processes = Processes()
+    with closing(processes):
+        run = in_process_of_its_own(
+            device, processes.answer, with_times=with_times and corpus.kind != "stand-in"
+        )
+        failed = collect(corpus, left, run, path, lambda line: print(line, flush=True))
     print(f"{len(left) - len(failed)} measured in {time.perf_counter() - start:.0f} s: {path}")
     if failed:
         complain(f"{len(failed)} failed: {', '.join(failed)}")

@@ -6,6 +6,7 @@ and nothing of torchtally. The host has no such figures; there they are None.
     python -m tests.truth.measure gpt2-tiny --device cuda      one case, as JSON on stdout
     python -m tests.truth.measure gpt2-tiny --times            and then how long its steps take
     python -m tests.truth.measure --about --device cuda        the machine, as JSON on stdout
+    python -m tests.truth.measure --spare                      imports, then waits to be told what
 
 `tests.truth.collect` runs this once for every case, each in a process of its own: what one case
 leaves in the allocator is not in the figures of the next.
@@ -17,6 +18,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -272,7 +274,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda", help="cuda (the default) or cpu")
     parser.add_argument("--small", action="store_true", help="the case scaled down")
     parser.add_argument("--times", action="store_true", help="time more steps after those")
+    parser.add_argument(
+        "--spare", action="store_true", help="wait for the other arguments, a JSON list, on stdin"
+    )
     given = parser.parse_args(arguments)
+    if given.spare:
+        line = sys.stdin.readline()
+        if line:
+            main(json.loads(line))
+        return
     if given.about:
         print(json.dumps(about(given.device)))
         return

@@ -26,13 +26,13 @@ Clock = Callable[[], float]
 
 STEPS = 20
 FEWEST_STEPS = 3
-TIMED_S = 8.0
+TIMED_S = 4.0
 """For the steps timed singly and those in a stretch, together; slow steps are fewer."""
 
 WARM_UP_STEPS = 6
 WARM_UP_S = 1.0
 """At least so many, for at least so long: an idle GPU's clocks need a while to rise."""
-WARM_UP_LIMIT_S = 4.0
+WARM_UP_LIMIT_S = 2.0
 """When it ends although the steps have not settled."""
 SLOW_S = 20.0
 """When it ends after however many steps."""

@@ -78,5 +78,6 @@ def values_of(record: StepRecord) -> dict[str, LogValue]:
     """What is known of a step."""
     values = {n: getattr(record, meaning.field) for n, meaning in MEANINGS.items() if meaning.field}
     values[MFU] = None if record.mfu is None else 100 * record.mfu
-    values |= {memory_name(category): size for category, size in record.memory_bytes.items()}
+    memory = {**record.memory_bytes, "peak allocated": record.peak_bytes}
+    values |= {memory_name(category): size for category, size in memory.items()}
     return {name: value for name, value in values.items() if value is not None}
