@@ -9,6 +9,7 @@ import gc
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,17 +41,21 @@ WIDTH = 100
 """How far from the truth a prediction may be, as a fraction of it."""
 
 
+@contextmanager
+def as_in(release: str) -> Iterator[None]:
+    """With what that release of PyTorch decides on a GPU: workspaces, which attention runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "." in release:
+            patch.setattr(releases, "HERE", releases.release_of(releases.version_of(release)))
+        patch.setenv(UNIFIED, "0" if releases.HERE.has_lt_workspace else "1")
+        yield
+
+
 @cache
 def predict(case: Case, target: Chip, release: str = torch.__version__) -> Measurement:
-    """What `measure` sees of the case on the simulated chip, with the workspaces that cuBLASLt has
-    in that release of PyTorch.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        version = releases.version_of(release) if "." in release else releases.HERE.version
-        has_own = releases.release_of(version).has_lt_workspace
-        patch.setenv(UNIFIED, "0" if has_own else "1")
-        with virtual_gpu(target):
-            seen = measure(case, "cuda")
+    """What `measure` sees of the case on the simulated chip, by that release of PyTorch."""
+    with as_in(release), virtual_gpu(target):
+        seen = measure(case, "cuda")
     # Each step of the next case looks for garbage: not among what this one imported.
     gc.collect()
     gc.freeze()
@@ -195,7 +200,8 @@ def predict_step_s(entry: Entry, corpus: Corpus) -> float:
     """By the chip's roofline: the second step of a case, on batches made before."""
     case = case_measured(entry, corpus)
     prediction = roofline(corpus.device)
-    with recording(prediction.chip, script=case.name) as made:
+    release = str(corpus.about["torch"])
+    with as_in(release), recording(prediction.chip, script=case.name) as made:
         training = case.train(torch.device("cuda"))
         batches = [training.batch() for _ in range(case.accumulation)]
         for _ in range(2):

@@ -23,6 +23,7 @@ from torchtally.timing.roofline.launches import attention_launches, fused_attent
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, peak_of
+from torchtally.timing.roofline.strided import CLOCK_HZ
 from torchtally.timing.roofline.sustained import is_halved
 from torchtally.trace import Call
 from torchtally.work import Cost
@@ -41,6 +42,9 @@ FIRST_BLOCK_S = 3e-6
 """Besides, what a fused kernel takes for its first block, where nothing hides loads, products and
 sums behind each other: a fit to 9.1 and 10.2 us for 141 and 197 tokens on an H100 (profiles of BERT
 and ViT in AMD-AGI/TraceLens), where small products take 2.8 to 4.7 us."""
+
+SPECIAL_PER_CLOCK = 16
+"""Special functions of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 
 HEAD_DIMS = (32, 64, 96, 128, 160, 192, 256)
 """What flash kernels are compiled for; a head between two runs as the larger one."""
@@ -61,6 +65,10 @@ class Shares:
 
     forward: float
     backward: float
+    forward_specials: float = 0.0
+    """Special functions (an exponential and what else takes as long) for each score, while no
+    product is computed."""
+    backward_specials: float = 0.0
 
 
 AMPERE = Shares(0.73, 0.63)
@@ -72,9 +80,12 @@ Dao-AILab/flash-attention pull request 1791."""
 BLACKWELL = Shares(0.17, 0.15)
 """FlashAttention-2 on a B200, head dim 64: 380 and 334 of 2250 TFLOP/s at 16384 tokens,
 Dao-AILab/flash-attention issue 1589."""
-HOPPER_NATIVE = Shares(0.67, 0.56)
-"""Kernels written for Hopper, of which cuDNN's is one: FlashAttention-3's 659 and 554 of 989
-TFLOP/s, head dim 128 and 8192 tokens, Dao-AILab/flash-attention pull request 1791."""
+HOPPER_NATIVE = Shares(1.0, 1.0, forward_specials=1.0, backward_specials=4.0)
+"""Kernels written for Hopper, of which cuDNN's is one. FlashAttention-3's 659 and 554 of 989
+TFLOP/s, head dim 128 and 8192 tokens (Dao-AILab/flash-attention pull request 1791), are its
+products at the promised peak and 0.26 and 1.02 ps for each score, which do not shrink with the head
+dim: one and four exponentials of 3.9 T a second (arXiv:2407.08608, section 3.1, which gives that
+rate and names it the limit). Head dim 64 then comes to 497 TFLOP/s forward, as published there."""
 BLACKWELL_NATIVE = Shares(0.60, 0.53)
 """Kernels written for Blackwell: FlashAttention-4's 1535 and 1360 of 2500 to 2250 TFLOP/s, head dim
 128 and 8192 tokens, Dao-AILab/flash-attention pull request 2280, where the chip is not named."""
@@ -86,6 +97,10 @@ EFFICIENT_FLOAT32_PRODUCTS = 3
 FIRST_OF_FLASH = Shares(0.5, 0.5)
 """The first FlashAttention (2022): "FlashAttention-2 [...] around 2x speedup compared to
 FlashAttention", arXiv:2307.08691, abstract. Elsewhere than on an A100 an estimate."""
+
+EFFICIENT_ON_HOPPER = Shares(0.115, 0.095)
+"""The same on an H100 in half precision: 12 heads of 64, 8 x 1024 tokens, causal, take 146 and 429
+us (tests/truth/corpus)."""
 
 EFFICIENT_OF_FLASH = Shares(0.5, 0.5)
 """Memory-efficient attention is xformers' CUTLASS kernel, which FlashAttention-2 beats by about 2
@@ -152,23 +167,51 @@ def attention_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     kernel, shapes = fused_of(call), shapes_of(call)
     if kernel is None or not shapes:
         return unfused_kernel(call, cost, chip)
-    return fused_kernel(shapes, call.tensor("query").dtype, kernel, cost.bytes, chip)
+    drops = bool(call.literal("dropout_p", 0.0))
+    dtype = call.tensor("query").dtype
+    return fused_kernel(shapes, dtype, kernel, cost.bytes, chip, drops=drops)
 
 
 def fused_kernel(
-    shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, operand_bytes: int, chip: Chip
+    shapes: Sequence[AttentionShape],
+    dtype: str,
+    kernel: Fused,
+    operand_bytes: int,
+    chip: Chip,
+    *,
+    drops: bool = False,
 ) -> Kernel:
     """One pass of a fused kernel, whose operands and results are so many bytes."""
     # A program of flex's backward has its queries to itself: it adds to no accumulator.
     accumulated = 0 if kernel is Fused.FLEX else sum(map(query_gradient_bytes, shapes))
-    moved_bytes = operand_bytes + accumulated
     is_backward = any(shape.is_backward for shape in shapes)
     launches = fused_attention_launches(dtype, kernel, is_backward=is_backward)
+    bandwidth = bandwidth_bytes_per_s(chip)
+    around_s = around_bytes(shapes, kernel) / bandwidth
     return bound_kernel(
-        compute_s=fused_s(shapes, dtype, kernel, chip),
-        memory_s=moved_bytes / bandwidth_bytes_per_s(chip),
+        compute_s=fused_s(shapes, dtype, kernel, chip, drops=drops) + around_s,
+        memory_s=(operand_bytes + accumulated) / bandwidth + around_s,
         overhead_s=KERNEL_S * launches + FIRST_BLOCK_S,
     )
+
+
+DROPOUT_SPECIALS, DROPOUT_SPECIALS_BACKWARD = 4.0, 2.0
+"""What drawing a random number for each score takes in Hopper's native kernels, in exponentials: a
+fit to cuDNN's attention of 12 heads of 64 and 8 x 1024 tokens with and without dropout on an H100,
+105 beside 47 us forward, 186 beside 155 us backward (tests/truth/corpus). Of others not known."""
+
+AROUND_BACKWARD_BYTES = 2 * 2 + 4 + 4 + 2
+"""For each element of the queries, by kernels before and behind a backward pass of flash attention
+and cuDNN's: output and its gradient read for their product, the gradient of the queries in float32
+set to zero, read, and written in half precision (flash_bwd_preprocess_kernel.h; cuDNN's
+compute_dot_do_o_specialized and a conversion in profiles of an H100, tests/truth/corpus)."""
+
+
+def around_bytes(shapes: Sequence[AttentionShape], kernel: Fused) -> float:
+    if kernel not in (Fused.FLASH, Fused.FLASH_3, Fused.CUDNN):
+        return 0.0
+    elements = sum(shape.heads * shape.S * shape.D for shape in shapes if shape.is_backward)
+    return float(AROUND_BACKWARD_BYTES * elements)
 
 
 def fused_of(call: Call) -> Fused | None:
@@ -199,12 +242,16 @@ def shapes_of(call: Call) -> tuple[AttentionShape, ...]:
 
 def shares_of(kernel: Fused, dtype: str, chip: Chip) -> Shares:
     generation = chip.compute_capability[0] if chip.compute_capability else 0
+    if kernel is Fused.EFFICIENT and generation == 9 and dtype != "float32":
+        return EFFICIENT_ON_HOPPER
     gain = HALVED_GAIN if is_halved(dtype, chip) else 1
     of_flash = OF_FLASH.get(kernel, Shares(1.0, 1.0))
     shares = SHARES.get((Fused.FLASH if kernel in OF_FLASH else kernel, generation), ELSEWHERE)
     return Shares(
         min(1.0, gain * of_flash.forward * shares.forward),
         min(1.0, gain * of_flash.backward * shares.backward),
+        shares.forward_specials,
+        shares.backward_specials,
     )
 
 
@@ -217,18 +264,32 @@ def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
     return promised
 
 
-def fused_s(shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, chip: Chip) -> float:
+def fused_s(
+    shapes: Sequence[AttentionShape],
+    dtype: str,
+    kernel: Fused,
+    chip: Chip,
+    *,
+    drops: bool = False,
+) -> float:
     """Waves of whole blocks, each preceded by the time of one block of the inner loop."""
     shares = shares_of(kernel, dtype, chip)
-    share = shares.backward if any(shape.is_backward for shape in shapes) else shares.forward
+    is_backward = any(shape.is_backward for shape in shapes)
+    share = shares.backward if is_backward else shares.forward
     rate = share * attention_peak_flop_per_s(dtype, kernel, chip)
     size = EFFICIENT_BLOCK if kernel is Fused.EFFICIENT else BLOCK
     blocks = sum(blocks_of(shape, size) for shape in shapes)
     flops = sum(blocks_of(shape, size) * block_flops(shape, size) for shape in shapes)
     if chip.multiprocessors is None or not blocks:
         return float(flops) / rate
+    scores = sum(blocks_of(shape, size) * block_scores(shape, size) for shape in shapes)
+    specials = shares.backward_specials if is_backward else shares.forward_specials
+    if drops and specials:
+        specials += DROPOUT_SPECIALS_BACKWARD if is_backward else DROPOUT_SPECIALS
+    special_per_s = SPECIAL_PER_CLOCK * chip.multiprocessors * (chip.boost_clock_hz or CLOCK_HZ)
     waves = ceil(blocks / chip.multiprocessors)
-    return float(waves * chip.multiprocessors * flops / blocks) / rate
+    whole = waves * chip.multiprocessors / blocks
+    return float(whole * (flops / rate + scores * specials / special_per_s))
 
 
 def blocks_of(shape: AttentionShape, size: int) -> int:
@@ -237,11 +298,15 @@ def blocks_of(shape: AttentionShape, size: int) -> int:
 
 
 def block_flops(shape: AttentionShape, size: int) -> float:
-    """Of one of them: it meets as many blocks of the others as are not masked, and one more."""
-    inner = shape.S if shape.is_backward else shape.T
-    met = (ceil(inner / size) * shape.geometry.computed_share(size) + 1) * size
+    """Of one of them."""
     D, E = padded_head(shape.D), padded_head(shape.E)
-    return size * met * 2 * ((3 * D + 2 * E) if shape.is_backward else (D + E))
+    return block_scores(shape, size) * 2 * ((3 * D + 2 * E) if shape.is_backward else (D + E))
+
+
+def block_scores(shape: AttentionShape, size: int) -> float:
+    """It meets as many blocks of the others as are not masked, and one more."""
+    inner = shape.S if shape.is_backward else shape.T
+    return size * (ceil(inner / size) * shape.geometry.computed_share(size) + 1) * size
 
 
 def padded_head(size: int) -> int:

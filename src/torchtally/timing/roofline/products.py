@@ -50,6 +50,21 @@ later kernels show the same (nvjet_sm100_..._128x256_..., triton-lang/triton pul
 
 MATRIX_TILE_SHARES = dict.fromkeys(MATRIX_TILES, 1.0)
 
+HOPPER_TILES = (
+    (192, 192),
+    (320, 128),
+    (128, 320),
+    (192, 128),
+    (128, 192),
+    (160, 128),
+    (128, 160),
+)
+"""Besides, of cuBLAS's kernels for Hopper, by their names on an H100 (nvjet_sm90_tst_128x160_64x5_
+..., tests/truth/corpus, cuBLAS 13.0): products whose last wave would hold few tiles are cut
+otherwise."""
+
+HOPPER_TILE_SHARES = dict.fromkeys((*MATRIX_TILES, *HOPPER_TILES), 1.0)
+
 VECTOR_TILE_SHARES = {
     (128, 128): 1.0,
     (128, 64): 0.96,
@@ -138,7 +153,7 @@ ALIGNMENT_BYTES = 16
 2.2, which finds 128 bytes better still on an A100)."""
 
 UNALIGNED_SHARE = 0.5
-"""An estimate of the rate when a matrix's rows do not begin on such a boundary, before Hopper.
+"""An estimate of the rate when a matrix's rows do not begin on such a boundary, from before Hopper.
 
 NVIDIA's guide gives no number for cuBLAS 11 and later. Padding GPT-2's vocabulary from 50257 to
 50304 made nanoGPT's step "~25 %" faster in February 2023 (Karpathy); its product is 31 % of the
@@ -147,13 +162,13 @@ speedup" of the product ("Accelerating Large Language Models with Accelerated Tr
 pytorch.org/blog, April 2023). GeForce's halved rate does not suffer: its multipliers wait anyway.
 """
 
-UNALIGNED_SHARES_SINCE_HOPPER = {8: 0.5, 4: 0.235, 2: 0.082}
-"""The same on Hopper and later, by the bytes that all rows begin on: cuBLAS takes kernels of older
-chips there, which cannot use wgmma (cutlass_75_..._align1, _align2 in profiles). An H100 reaches
-51, 64, 67 and 71 TFLOP/s of 794 where rows are on 2 bytes, and 107 in (141, 512) @ (512, 30522),
-whose 141 rows fill 55 % of two tiles (profiles by PyTorch 2.6 in AMD-AGI/TraceLens). 8 bytes: an
-estimate, as before Hopper."""
-
+PIECES_PER_S = 6.0e9
+"""Loads of single pieces that a multiprocessor gets through where rows begin off 16 bytes, since
+Hopper: a fit. cuBLAS takes kernels of older chips there (cutlass_75_tensorop_bf16_s1688gemm_..._
+align1, cutlass_80_..._align2), whose loads are no longer than the boundary that all rows begin on.
+An H100 gets through 5.5 to 6.5 G a second in the products of GPT-2's 50257 and BERT's 30522 columns
+with tiles of 128 x 128 and 256 x 128, 85 to 147 and 238 to 257 TFLOP/s of 794 (tests/truth/corpus,
+PyTorch 2.11; GPT-2 XL's and those in float16 had no part in the fit)."""
 
 EPILOGUE_PASSES = 1.8
 """What writing a result takes with tensor cores before Hopper, over writing as many bytes alone: a
@@ -206,12 +221,17 @@ def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
 
 
 def epilogue_s(product: Product, chip: Chip) -> float:
-    """Seconds in which tensor cores wait for their results to be written, before Hopper."""
-    is_overlapped = (chip.compute_capability or (9, 0)) >= (9, 0) or is_halved(product.dtype, chip)
+    """Seconds in which tensor cores wait for their results to be written: by older kernels."""
+    is_overlapped = not takes_older_kernel(product, chip) or is_halved(product.dtype, chip)
     if is_overlapped or not uses_matrix_unit(product.dtype, chip):
         return 0.0
     result_bytes = product.batch * product.M * product.N * product.itemsize_bytes
     return EPILOGUE_PASSES * result_bytes / bandwidth_bytes_per_s(chip)
+
+
+def takes_older_kernel(product: Product, chip: Chip) -> bool:
+    """Hopper's own kernels take in rows that begin on 16 bytes, and no others."""
+    return (chip.compute_capability or (9, 0)) < (9, 0) or not is_aligned(product)
 
 
 def with_bias_s(call: Call, chip: Chip) -> float:
@@ -251,18 +271,17 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
 
 def alignment_share(product: Product, chip: Chip) -> float:
     """Of the rate that tensor cores reach when all rows begin on 16 bytes."""
-    found_bytes = product.row_alignment_bytes
-    if found_bytes >= ALIGNMENT_BYTES or is_halved(product.dtype, chip):
-        return 1.0
-    if (chip.compute_capability or (0, 0)) < (9, 0):
-        return UNALIGNED_SHARE
-    return UNALIGNED_SHARES_SINCE_HOPPER[max(2, found_bytes)]
+    return 1.0 if is_aligned(product) or is_halved(product.dtype, chip) else UNALIGNED_SHARE
+
+
+def is_aligned(product: Product) -> bool:
+    return product.row_alignment_bytes >= ALIGNMENT_BYTES
 
 
 def tile_shares(product: Product, chip: Chip) -> Mapping[Tile, float]:
     """Tiles that the library chooses from, and what each reaches of the best rate."""
     if uses_matrix_unit(product.dtype, chip):
-        return MATRIX_TILE_SHARES
+        return MATRIX_TILE_SHARES if takes_older_kernel(product, chip) else HOPPER_TILE_SHARES
     tiles = VECTOR_TILES
     if product.batch > 1 and chip.compute_capability is not None:
         major, minor = chip.compute_capability
@@ -308,10 +327,18 @@ def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) 
     if chip.boost_clock_hz is not None:
         taken_in_bytes = (m + n) * depth * product.itemsize_bytes / packed
         step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * chip.boost_clock_hz))
+    if is_fed_by_pieces(product, chip):
+        pieces = (m + n) * depth * product.itemsize_bytes / product.row_alignment_bytes
+        step_s = max(step_s, pieces / PIECES_PER_S)
     if product.piece_bytes < DEPTH_BYTES:
         pieces = max(m, n) * ceil(DEPTH_BYTES / product.piece_bytes)
         step_s = max(step_s, pieces * PIECE_S)
     return (waves * (steps + synchronous_steps(product, chip)) + stages) * step_s
+
+
+def is_fed_by_pieces(product: Product, chip: Chip) -> bool:
+    is_recent = (chip.compute_capability or (0, 0)) >= (9, 0)
+    return is_recent and uses_matrix_unit(product.dtype, chip) and not is_aligned(product)
 
 
 def synchronous_steps(product: Product, chip: Chip) -> int:

@@ -4,8 +4,8 @@ A softmax (aten/src/ATen/native/cuda/SoftMax.cu, PersistentSoftmax.cuh)
 
 - of rows of up to 2048 elements and 8 KiB gives each to a warp, which keeps it in registers;
 - of longer ones to a block, which keeps it in shared memory, where it fits and begins on 16 bytes;
-- of others to a block that reads it for the maximum, for the sum and for the result, and where rows
-  begin off 16 bytes element by element.
+- of others, as where rows begin off 16 bytes, to a block that reads it for the maximum, for the sum
+  and for the result: again from the cache, where it stays.
 
 A layer norm (layer_norm_kernel.cu) gives each row to a block of 128 threads, which reads it for its
 moments and again for the result. The second read finds it in a cache while all the rows that are
@@ -21,7 +21,13 @@ from torchtally.timing.roofline.strided import VECTOR_BYTES
 from torchtally.trace import Call, TensorSpec
 
 SOFTMAX = frozenset(
-    ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
+    (
+        "_softmax",
+        "_log_softmax",
+        "_safe_softmax",
+        "_softmax_backward_data",
+        "_log_softmax_backward_data",
+    )
 )
 LAYER_NORM = frozenset(("native_layer_norm", "_fused_rms_norm"))
 
@@ -36,6 +42,7 @@ in to more (CUDA C++ Programming Guide, "Compute Capabilities"), which is what S
 EXTRA_READS = {
     "_softmax": 2,
     "_log_softmax": 2,
+    "_safe_softmax": 2,
     "_softmax_backward_data": 1,
     "_log_softmax_backward_data": 1,
 }
@@ -57,14 +64,20 @@ class RowRates:
 
 BEFORE_AMPERE, SINCE_AMPERE = RowRates(35e9, 16e9), RowRates(170e9, 40e9)
 """A fit: rows of 768 to 10240 float32 on a V100 and on two A100s, half of those in
-sitar-lab/NeuSight (scripts/asplos/data/dataset/test/softmax.csv @6945927)."""
+sitar-lab/NeuSight (scripts/asplos/data/dataset/test/softmax.csv @6945927). Backward a block does
+not hold its bytes up: 134 M float32 in rows of 2048 take an H100 0.52 ms, as long as their bytes
+do (tests/truth/corpus)."""
 
-BLOCKS = 2
-"""Of 1024 threads, which a multiprocessor has at once."""
+LONG_ROW_S, LONG_ROW_BYTES_PER_S = 7.4e-6, 12.9e9
+"""What a block takes for a row that does not stay on chip, whatever the bandwidth: its threads wait
+for the maximum, for the sum and for the next row; and how fast it reads and writes meanwhile. A fit
+to log-softmax forward of 8192 rows of 50257 in bfloat16 and of 30522 in float16 on an H100, 0.71
+and 0.52 ms (tests/truth/corpus): 32000 columns, and all backward, come to 0.93 to 1.03 of the
+measured times, float32 to 0.88 and 0.97."""
 
-UNALIGNED_SHARE = 0.50
-"""The same of the kernel that reads element by element: 1.58 and 1.32 of an H100's 2.97 TB/s, four
-times over rows of 5185 and 3137 in bfloat16 (profiles in AMD-AGI/TraceLens and of timesformer)."""
+ROW_THREADS, ROW_VECTOR_BYTES = 1024, 16
+"""Of a block at most, each with so many bytes of a row at a time (SoftMaxForward_getBlockSize in
+SoftMax.cu, ILP)."""
 
 NORM_THREADS = 128
 """Of the block that has a row of a layer norm (layer_norm_kernel.cu, launch_vectorized_...)."""
@@ -112,12 +125,33 @@ def softmax_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     if halves * row_elements <= WARP_ELEMENTS and halves * row_bytes <= WARP_BYTES:
         return traffic_bytes / bandwidth + traffic_bytes / (reduction.warp * multiprocessors)
     if row_bytes % VECTOR_BYTES == 0 and row_bytes < ON_CHIP_ROW_BYTES:
-        return traffic_bytes / bandwidth + traffic_bytes / (reduction.block * multiprocessors)
+        waited_s = 0.0 if halves == 2 else traffic_bytes / (reduction.block * multiprocessors)
+        return traffic_bytes / bandwidth + waited_s
+    return long_rows_s(call, row, traffic_bytes, chip)
+
+
+def long_rows_s(call: Call, row: TensorSpec, traffic_bytes: int, chip: Chip) -> float:
+    """Each row is read again: from the cache, where those that are worked on stay there."""
+    count = row.elements // row.shape[-1]
+    row_bytes = row.shape[-1] * row.itemsize_bytes
+    threads = min(ROW_THREADS, max(32, row_bytes // ROW_VECTOR_BYTES))
+    version = chip.compute_capability or (8, 0)
+    together = max(1, capability(version).threads // threads) * (chip.multiprocessors or 1)
+    is_backward = "backward" in call.plain_name
+    resident_bytes = (2 if is_backward else 1) * row_bytes * min(count, together)
     extra_bytes = EXTRA_READS[call.plain_name] * row.bytes
-    if row_bytes % VECTOR_BYTES:
-        return (traffic_bytes + extra_bytes) / (UNALIGNED_SHARE * bandwidth)
-    resident_bytes = row_bytes * min(row.elements // row_elements, BLOCKS * multiprocessors)
-    return (traffic_bytes + cache_misses(resident_bytes, chip) * extra_bytes) / bandwidth
+    moved_bytes = traffic_bytes + rereads(resident_bytes, chip) * extra_bytes
+    block_s = LONG_ROW_S + traffic_bytes / count / LONG_ROW_BYTES_PER_S
+    return max(moved_bytes / bandwidth_bytes_per_s(chip), count / together * block_s)
+
+
+def rereads(resident_bytes: int, chip: Chip) -> float:
+    """Of a row, what comes from memory again. An H100 finds all of 26 MB in its 50 MB (8192 rows of
+    50257 in bfloat16, tests/truth/corpus), an A100 about half of 14 MB in its 40 (NeuSight).
+    """
+    if (chip.compute_capability or (0, 0)) < (9, 0):
+        return cache_misses(resident_bytes, chip)
+    return float(chip.l2_cache_bytes is not None and resident_bytes > chip.l2_cache_bytes)
 
 
 def cache_misses(resident_bytes: int, chip: Chip) -> float:

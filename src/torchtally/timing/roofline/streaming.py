@@ -25,7 +25,7 @@ from torchtally.timing.roofline.rates import (
     vector_peak_flop_per_s,
 )
 from torchtally.timing.roofline.rows import is_by_rows, rows_s
-from torchtally.timing.roofline.strided import places_s
+from torchtally.timing.roofline.strided import casts_s, places_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost, Kind
 
@@ -76,6 +76,24 @@ REDUCTION_S = 1.2e-6
 of 768 numbers take 3.1 to 3.2 us on an H100, small elementwise kernels 1.6 and copies 1.1 to 1.7
 (a profile of owlv2-large in AMD-AGI/TraceLens)."""
 
+COLUMN_SUM_S, COLUMN_SUM_ROW_S = 8e-6, 0.8e-9
+"""What a sum over all but the last dimension takes besides its bytes, and for each row: a thread
+adds up rows of its own columns, and blocks hand their sums on through memory (reduce_kernel<128,
+4> in Reduce.cuh). A fit to the sums for biases on an H100, 256 to 8192 rows of 768 to 4096 columns:
+6.7, 14.4, 17.9, 33.4 us (tests/truth/corpus; rows of 4800 and 6400, and 12608 and 16384 of them,
+had no part in it)."""
+
+SCAN_ROW_S = 183e-9
+"""Of one element in a sum that runs along a dimension other than the last: one thread goes through
+them, and reads the next when it has added the last (tensor_kernel_scan_outer_dim in ScanUtils.cuh).
+16384 rows of 8 int64 take an H100 3.0 ms (tests/truth/corpus, a mixture's places of tokens)."""
+
+SCAN_THREADS = 512
+"""Of a block there, of which each multiprocessor has one at least."""
+
+SCANS = frozenset(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_cummax_helper",
+                   "_cummin_helper", "_logcumsumexp"))  # fmt: skip
+
 RADIX_BITS = 8
 """Digits of cub's radix sort (Adinets & Merrill, "Onesweep", arXiv:2206.01784): one pass each."""
 
@@ -95,8 +113,38 @@ def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
     return bound_kernel(
         compute_s=arithmetic_s(call, kind, cost, chip),
         memory_s=memory_s(call, kind, traffic, chip),
-        overhead_s=overhead_s + (REDUCTION_S if kind is Kind.REDUCTION else 0.0),
+        overhead_s=overhead_s + waiting_s(call, kind, chip),
     )
+
+
+def waiting_s(call: Call, kind: Kind, chip: Chip) -> float:
+    """Seconds in which threads wait for each other's sums."""
+    if call.plain_name in SCANS:
+        return scan_s(call, chip)
+    if kind is not Kind.REDUCTION:
+        return 0.0
+    rows = column_sum_rows(call)
+    return REDUCTION_S if rows is None else COLUMN_SUM_S + rows * COLUMN_SUM_ROW_S
+
+
+def column_sum_rows(call: Call) -> int | None:
+    """How many rows a sum over all but the last dimension adds up; None for another reduction."""
+    source, total = call.inputs[:1], call.outputs[:1]
+    if call.plain_name != "sum" or not source or not total or len(source[0].shape) < 2:
+        return None
+    columns = source[0].shape[-1]
+    is_of_columns = total[0].elements == columns > 1 and source[0].stride[-1] == 1
+    return source[0].elements // columns if is_of_columns else None
+
+
+def scan_s(call: Call, chip: Chip) -> float:
+    """One after the other along any dimension but the last; beside each other along the last."""
+    shape, dim = call.inputs[0].shape, call.literal("dim", -1)
+    if not shape or not isinstance(dim, int) or dim % len(shape) == len(shape) - 1:
+        return 0.0
+    rows = shape[dim]
+    threads = (chip.multiprocessors or 1) * SCAN_THREADS
+    return rows * SCAN_ROW_S * max(1.0, call.inputs[0].elements / max(1, rows) / threads)
 
 
 def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
@@ -105,7 +153,7 @@ def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
     # By running statistics a batch norm is a pass over its elements, which waits for no sum.
     is_norm = kind is Kind.NORMALIZATION and not is_inference(call)
     bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
-    return traffic / bandwidth + places_s(call, kind, chip)
+    return max(traffic / bandwidth + places_s(call, kind, chip), casts_s(call, kind, chip))
 
 
 def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
@@ -117,8 +165,17 @@ def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
     return cost.bytes + extra_bytes(call)
 
 
+SAFE_SOFTMAX_PASSES, SAFE_SOFTMAX_MARKS = 3, 2
+"""Beside its softmax, `_safe_softmax` reads its input for infinities and marks them, reads the
+marks for rows that have nothing else, and copies the result where it is a row's: kernels of their
+own, and marks of one byte (aten/src/ATen/native/SoftMax.cpp)."""
+
+
 def extra_bytes(call: Call) -> int:
     name = call.plain_name
+    if name == "_safe_softmax":
+        spec = call.inputs[0]
+        return SAFE_SOFTMAX_PASSES * spec.bytes + SAFE_SOFTMAX_MARKS * spec.elements
     again = () if is_inference(call) else EXTRA_READS.get(name, ())
     extra_bytes = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
     if name in ("embedding_dense_backward", "embedding_backward"):

@@ -28,7 +28,21 @@ CLOCK_HZ = 1.98e9
 """Of the H100 that these rates were measured on; other chips find elements by their own clocks."""
 
 CAT_PLACES_PER_S = 1.1e9
-"""The same of `cat`: 115 and 127 G elements a second on an H100 (ViT and owlv2-large there)."""
+"""The same of `cat` where one that it reads is transposed: 115 and 127 G elements a second on an
+H100 (ViT and owlv2-large there)."""
+
+CAT_SLICES_PER_S = 5e9
+"""The same where innermost elements lie together: halves of rotated heads in bfloat16 and float32,
+6.3 and 16.8 M elements, take 19 and 45 us on an H100 (tests/truth/corpus)."""
+
+CASTS_PER_S = 5.0e9
+"""Elements that a multiprocessor reads and writes in a second where a kernel converts between data
+types as it goes: one by one (unrolled_elementwise_kernel with casts, CUDALoops.cuh,
+needs_dynamic_casting). bfloat16 to float32 takes an H100 1.27 ms for 412 M elements and 19 us for
+6.3 M, their sum 27 us (tests/truth/corpus). Copies from float32 to half precision have vectorised
+kernels of their own (Copy.cu, bfloat16_copy_kernel_cuda), which take 0.81 ms."""
+
+NARROWED = frozenset(("float16", "bfloat16"))
 
 GATHER_PLACES_PER_S = 1.4e9
 """The same of gathered rows off 16 bytes. 39 us for 5185 rows of 1024 in bfloat16 gave it (owlv2-
@@ -47,13 +61,30 @@ def places_s(call: Call, kind: Kind, chip: Chip) -> float:
     tensors = [spec for spec in (*call.inputs, *call.outputs) if spec.is_on_device]
     elements = max((spec.elements for spec in tensors), default=0)
     if call.plain_name in CATS:
-        return 0.0 if lie_alone(tensors) else finding_s(elements, CAT_PLACES_PER_S, chip)
+        return 0.0 if lie_alone(tensors) else finding_s(elements, cat_places_per_s(tensors), chip)
     if call.plain_name in GATHERS:
         is_by_vectors = all(row_bytes(spec) % VECTOR_BYTES == 0 for spec in call.outputs)
         return 0.0 if is_by_vectors else finding_s(elements_of(call), GATHER_PLACES_PER_S, chip)
     if kind not in (Kind.ELEMENTWISE, Kind.COPY) or call.plain_name.startswith("_foreach_"):
         return 0.0
     return 0.0 if lie_alike(tensors) else finding_s(elements, PLACES_PER_S, chip)
+
+
+def casts_s(call: Call, kind: Kind, chip: Chip) -> float:
+    """Least seconds of a kernel that converts between data types; 0 of one that does not."""
+    if kind not in (Kind.ELEMENTWISE, Kind.COPY) or call.plain_name.startswith("_foreach_"):
+        return 0.0
+    tensors = [spec for spec in (*call.inputs, *call.outputs) if spec.is_on_device and spec.shape]
+    if len({spec.dtype for spec in tensors if "float" in spec.dtype}) < 2:
+        return 0.0
+    if kind is Kind.COPY and call.outputs and call.outputs[0].dtype in NARROWED:
+        return 0.0
+    return finding_s(sum(spec.elements for spec in tensors), CASTS_PER_S, chip)
+
+
+def cat_places_per_s(tensors: Sequence[TensorSpec]) -> float:
+    has_slices = all(spec.shape and spec.stride[-1] == 1 for spec in tensors)
+    return CAT_SLICES_PER_S if has_slices else CAT_PLACES_PER_S
 
 
 def row_bytes(spec: TensorSpec) -> int:
