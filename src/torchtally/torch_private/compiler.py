@@ -45,6 +45,7 @@ from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.virtualized import V
 from torch.utils import _triton as triton_utilities
 
+from torchtally.torch_private import accesses
 from torchtally.torch_private.places import PrivateName
 
 FakeTensor, FunctionalTensor = fake_tensor.FakeTensor, functional_tensor.FunctionalTensor
@@ -54,6 +55,8 @@ ExternNode = scheduling.ExternKernelSchedulerNode
 
 TRACED = (FakeTensor, FunctionalTensor)
 """Classes of the tensors that the compiler traces a program with."""
+
+kernel_analysis = accesses.analysis
 
 MAKE_SUBCLASS = PrivateName(torch.Tensor, "_make_subclass")
 CONV_MEMORY_FORMAT = PrivateName(torch._C, "_conv_determine_backend_memory_format")

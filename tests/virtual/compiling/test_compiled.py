@@ -391,3 +391,16 @@ def test_a_lookup_fused_with_what_is_written_in_place_is_compiled() -> None:
     trace = traced(forward)
     assert any(call.fused is not None for call in trace.calls)
     assert not any("eagerly" in note.text for note in trace.notes)
+
+
+def test_a_tensor_of_more_than_a_billion_elements_is_read_whole() -> None:
+    """Where inductor's own count of fused nodes ends."""
+    rows, columns = 1 << 15, 1 << 15
+
+    def forward() -> None:
+        x = torch.empty(rows, columns, device="cuda", dtype=torch.bfloat16)
+        torch.compile(lambda x: (x.float().exp() * 2).sum(1) + x.float().amax(1))(x)
+
+    kernels = [call.fused for call in traced(forward).calls if call.fused is not None]
+    read = sum(part.bytes_read for kernel in kernels for part in kernel.parts)
+    assert 2 * rows * columns <= read < 1.001 * 2 * rows * columns

@@ -106,7 +106,7 @@ def lower(
         share.calls += [] if call is None else [call]
         share.nodes.append(origin)
     reads = bytes_read_by(node)
-    writes = node.get_read_write_buffer_accesses(include_reads=False, include_writes=True)
+    writes = bytes_of_buffers(node, include_reads=False, include_writes=True)
     inner = [each for each in node.get_nodes() if each.node is not None]
     for name, count in reads.items():
         reader = reader_of(name, inner, graph)
@@ -138,16 +138,8 @@ def lower(
 
 
 def bytes_read_by(node: Any) -> dict[str, int]:
-    """Of each buffer, by inductor's own count; but of a table that fused nodes look up in, the rows
-    that one of them asks for.
-
-    Of several fused nodes inductor counts the whole of every buffer that they read: their number of
-    elements is assumed to be 1e9 (`BaseSchedulerNode.get_read_write_buffer_accesses`,
-    torch/_inductor/scheduler.py). Of a single one it counts the elements that it accesses.
-    """
-    reads: dict[str, int] = node.get_read_write_buffer_accesses(
-        include_reads=True, include_writes=False
-    )
+    """Of each buffer; of a table that fused nodes look up, the rows that one of them asks for."""
+    reads = bytes_of_buffers(node, include_reads=True, include_writes=False)
     parts = node.get_nodes()
     if len(parts) < 2:
         return reads
@@ -162,6 +154,24 @@ def bytes_read_by(node: Any) -> dict[str, int]:
             if is_read and dependency.is_indirect():
                 rows[name] = max(rows.get(name, 0), accessed.get(name, 0))
     return reads | {name: min(reads[name], count) for name, count in rows.items()}
+
+
+def bytes_of_buffers(node: Any, **accesses: bool) -> dict[str, int]:
+    """By inductor's own count, but whole where that ends at 1e9 elements.
+
+    Of several fused nodes inductor counts the whole of every buffer that they read or write: their
+    number of elements is assumed to be 1e9 (`BaseSchedulerNode.get_read_write_buffer_accesses`,
+    torch/_inductor/scheduler.py), and logits of 64 x 1024 tokens have three times as many. Of a
+    single node it counts the elements that it accesses.
+    """
+    counts: dict[str, int] = node.get_read_write_buffer_accesses(**accesses)
+    parts = node.get_nodes()
+    if len(parts) > 1:
+        for part in parts:
+            for name, count in part.get_read_write_buffer_accesses(**accesses).items():
+                if name in counts:
+                    counts[name] = max(counts[name], count)
+    return counts
 
 
 def operators_of(node: Any, called: frozenset[Any]) -> Iterator[Any]:
@@ -193,12 +203,8 @@ def call_of(node: Any, mode: VirtualDispatch, values: Values = NO_VALUES) -> Cal
 
 
 def last_of(origins: Iterable[Any]) -> Any:
-    nodes = [node for node in origins if node.op == "call_function"]
-    return max(nodes, key=order_of, default=None)
-
-
-def order_of(node: Any) -> int:
-    return list(node.graph.nodes).index(node)
+    """Nodes of one graph compare by their places in it."""
+    return max((node for node in origins if node.op == "call_function"), default=None)
 
 
 def producer(name: str, graph: Any) -> Any:

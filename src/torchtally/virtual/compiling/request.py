@@ -172,6 +172,7 @@ class Compiling:
                     *events.stand_ins(self.mode.observer.note, compiler),
                     *optimizers.stand_ins(compiler),
                     *Trees(self.mode, compiler).stand_ins(),
+                    *(instead_of(name, each) for name, each in compiler.kernel_analysis()),
                     *self.converters(compiler),
                 ]
             )
