@@ -49,15 +49,16 @@ def backward(output_mask: tuple[bool, bool, bool]) -> Call:
 
 def test_forward_is_one_product_of_positions_by_channels() -> None:
     one = forward(64, 128)
-    expected = Product(1, 8 * 32 * 32, 128, 64 * 9, "float16", 2)
+    expected = Product(1, 8 * 32 * 32, 128, 64 * 9, "float16", 2, is_convolution=True)
     assert implicit_products(one, cost(one)) == (expected,)
 
 
 def test_backward_is_a_product_for_each_gradient() -> None:
     both = backward((True, True, False))
     of_input, of_filter = implicit_products(both, cost(both))
-    assert of_input == Product(1, 8 * 32 * 32, 64, 128 * 9, "float16", 2)
-    assert of_filter == Product(1, 128, 64 * 9, 8 * 32 * 32, "float16", 2)
+    positions = 8 * 32 * 32
+    assert of_input == Product(1, positions, 64, 128 * 9, "float16", 2, is_convolution=True)
+    assert of_filter == Product(1, 128, 64 * 9, positions, "float16", 2, is_convolution=True)
     alone = backward((False, True, False))
     assert implicit_products(alone, cost(alone)) == (of_filter,)
 

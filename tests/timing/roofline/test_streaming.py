@@ -112,3 +112,31 @@ def test_a_batch_norm_by_running_statistics_streams() -> None:
     copy_s = kernel_of(call("aten.clone", inputs, (64, 64, 56, 56)), ada).seconds
     assert seconds(training=False) == pytest.approx(copy_s, rel=0.05)
     assert seconds(training=True) > 1.5 * copy_s
+
+
+def column_sum(rows: int, columns: int, dtype: str = "bfloat16") -> Call:
+    total = spec(1, columns, dtype=dtype)
+    return call("aten.sum", [given("self", rows, columns, dtype=dtype)], total, dim=(0,))
+
+
+# tests/truth/corpus. The last four had no part in the fit.
+@pytest.mark.parametrize(
+    ("rows", "columns", "measured_s"),
+    [(256, 1024, 6.7e-6), (8192, 768, 17.9e-6), (8192, 3072, 33.4e-6), (8192, 6400, 52.2e-6),
+     (12608, 3072, 44.6e-6), (12608, 768, 24.0e-6), (16384, 6400, 86.2e-6)],
+)  # fmt: skip
+def test_sums_of_columns_on_an_h100(rows: int, columns: int, measured_s: float) -> None:
+    dtype = "float32" if rows == 256 else "bfloat16"
+    found = kernel_of(column_sum(rows, columns, dtype), chip("H100-SXM"))
+    assert found.seconds == pytest.approx(measured_s, rel=0.2, abs=4e-6)
+
+
+def test_a_scan_along_rows_takes_one_after_the_other() -> None:
+    def cumsum(dim: int) -> float:
+        inputs = [given("self", 16384, 8, dtype="int64")]
+        one = call("aten.cumsum", inputs, spec(16384, 8, dtype="int64"), dim=dim)
+        return kernel_of(one, chip("H100-SXM")).seconds
+
+    assert cumsum(0) == pytest.approx(2995e-6, rel=0.01)  # tests/truth/corpus
+    assert cumsum(-2) == cumsum(0)
+    assert cumsum(1) == cumsum(-1) < 10e-6

@@ -7,7 +7,13 @@ from tests.timing.roofline.chips import kernel_of, toy
 from tests.work.calls import call, given, spec
 from torchtally.chips import chip
 from torchtally.timing.roofline.limits import KERNEL_S
-from torchtally.timing.roofline.strided import CAT_PLACES_PER_S, GATHER_PLACES_PER_S, PLACES_PER_S
+from torchtally.timing.roofline.strided import (
+    CASTS_PER_S,
+    CAT_PLACES_PER_S,
+    CAT_SLICES_PER_S,
+    GATHER_PLACES_PER_S,
+    PLACES_PER_S,
+)
 from torchtally.trace import Call, TensorSpec
 
 MEGA = 2**20
@@ -64,8 +70,35 @@ def test_cat_of_slices_has_the_slow_kernel() -> None:
     whole = call("aten.cat", halves, spec(1024, 1024), dim=1)
     assert seconds(whole) == pytest.approx(2 * 4 * MEGA / 1e12 + KERNEL_S)
     slices = call("aten.cat", [strided(half, 1024, 1) for half in halves], spec(1024, 1024), dim=1)
-    found_s = MEGA / (10 * CAT_PLACES_PER_S)
+    found_s = MEGA / (10 * CAT_SLICES_PER_S)
     assert seconds(slices) == pytest.approx(2 * 4 * MEGA / 1e12 + found_s + KERNEL_S)
+    turned = call("aten.cat", [strided(half, 1, 1024) for half in halves], spec(1024, 1024), dim=1)
+    found_s = MEGA / (10 * CAT_PLACES_PER_S)
+    assert seconds(turned) == pytest.approx(2 * 4 * MEGA / 1e12 + found_s + KERNEL_S)
+
+
+def test_what_converts_goes_one_by_one_but_into_half_precision() -> None:
+    half = given("other", 1024, 1024, dtype="bfloat16")
+    mixed = call("aten.add", [given("self", 1024, 1024), half], spec(1024, 1024))
+    assert seconds(mixed) == pytest.approx(3 * MEGA / (10 * CASTS_PER_S) + KERNEL_S)
+    widened = call("aten._to_copy", [half], spec(1024, 1024))
+    assert seconds(widened) == pytest.approx(2 * MEGA / (10 * CASTS_PER_S) + KERNEL_S)
+    narrow = spec(1024, 1024, dtype="bfloat16")
+    narrowed = call("aten._to_copy", [given("self", 1024, 1024)], narrow)
+    assert seconds(narrowed) == pytest.approx(6 * MEGA / 1e12 + KERNEL_S)
+
+
+# tests/truth/corpus
+@pytest.mark.parametrize(
+    ("name", "shape", "measured_s"),
+    [("copy_", (8192, 50257), 1273e-6), ("copy_", (8192, 768), 19.0e-6),
+     ("add", (8192, 768), 27.3e-6)],
+)  # fmt: skip
+def test_conversions_on_an_h100(name: str, shape: tuple[int, ...], measured_s: float) -> None:
+    inputs = [given("src", *shape, dtype="bfloat16")]
+    inputs += [given("self", *shape)] * (name == "add")
+    one = call(f"aten.{name}", inputs, spec(*shape))
+    assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(measured_s, rel=0.15)
 
 
 # Profiles of owlv2-large on an H100: AMD-AGI/TraceLens

@@ -165,7 +165,10 @@ def with_depth(
     piece_bytes = DEPTH_BYTES
     if uses_tensor_cores(call, weight) and prod(weight.shape[2:]) > 1 and not is_tried(call):
         piece_bytes = min(DEPTH_BYTES, padded_channels(weight.shape[1]) * itemsize_bytes)
-    return Product(groups, rows, columns, K, dtype, itemsize_bytes, piece_bytes=piece_bytes)
+    return Product(
+        groups, rows, columns, K, dtype, itemsize_bytes, piece_bytes=piece_bytes,
+        is_convolution=True,
+    )  # fmt: skip
 
 
 def is_tried(call: Call) -> bool:

@@ -202,6 +202,8 @@ class Product:
     """The largest power of two that all rows of both operands and of the result begin on."""
     piece_bytes: int = DEPTH_BYTES
     """Of a row, what lies together: all of it, but in a convolution the channels of a position."""
+    is_convolution: bool = False
+    """cuDNN computes it, and not cuBLAS."""
 
     @property
     def flops(self) -> int:
@@ -281,7 +283,8 @@ def is_aligned(product: Product) -> bool:
 def tile_shares(product: Product, chip: Chip) -> Mapping[Tile, float]:
     """Tiles that the library chooses from, and what each reaches of the best rate."""
     if uses_matrix_unit(product.dtype, chip):
-        return MATRIX_TILE_SHARES if takes_older_kernel(product, chip) else HOPPER_TILE_SHARES
+        is_older = product.is_convolution or takes_older_kernel(product, chip)
+        return MATRIX_TILE_SHARES if is_older else HOPPER_TILE_SHARES
     tiles = VECTOR_TILES
     if product.batch > 1 and chip.compute_capability is not None:
         major, minor = chip.compute_capability

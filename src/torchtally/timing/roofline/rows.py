@@ -68,16 +68,16 @@ sitar-lab/NeuSight (scripts/asplos/data/dataset/test/softmax.csv @6945927). Back
 not hold its bytes up: 134 M float32 in rows of 2048 take an H100 0.52 ms, as long as their bytes
 do (tests/truth/corpus)."""
 
-LONG_ROW_S, LONG_ROW_BYTES_PER_S = 7.4e-6, 12.9e9
+LONG_ROW_S, LONG_ROW_BYTES_PER_S = 5.0e-6, 11.1e9
 """What a block takes for a row that does not stay on chip, whatever the bandwidth: its threads wait
 for the maximum, for the sum and for the next row; and how fast it reads and writes meanwhile. A fit
-to log-softmax forward of 8192 rows of 50257 in bfloat16 and of 30522 in float16 on an H100, 0.71
-and 0.52 ms (tests/truth/corpus): 32000 columns, and all backward, come to 0.93 to 1.03 of the
+to softmax forward on an H100, rows of 3137 and 5185 (profiles of timesformer and of owlv2-large in
+AMD-AGI/TraceLens, PyTorch 2.6), 30522 and 50257 in half precision (tests/truth/corpus, PyTorch
+2.11): 5.0, 6.9, 16.7 and 22.9 us. Rows of 32000, and all backward, come to 0.91 to 1.03 of the
 measured times, float32 to 0.88 and 0.97."""
 
-ROW_THREADS, ROW_VECTOR_BYTES = 1024, 16
-"""Of a block at most, each with so many bytes of a row at a time (SoftMaxForward_getBlockSize in
-SoftMax.cu, ILP)."""
+BLOCKS = 2
+"""Of 1024 threads, which a multiprocessor has at once (SoftMax.cu, SoftMaxForward_getBlockSize)."""
 
 NORM_THREADS = 128
 """Of the block that has a row of a layer norm (layer_norm_kernel.cu, launch_vectorized_...)."""
@@ -134,9 +134,7 @@ def long_rows_s(call: Call, row: TensorSpec, traffic_bytes: int, chip: Chip) -> 
     """Each row is read again: from the cache, where those that are worked on stay there."""
     count = row.elements // row.shape[-1]
     row_bytes = row.shape[-1] * row.itemsize_bytes
-    threads = min(ROW_THREADS, max(32, row_bytes // ROW_VECTOR_BYTES))
-    version = chip.compute_capability or (8, 0)
-    together = max(1, capability(version).threads // threads) * (chip.multiprocessors or 1)
+    together = BLOCKS * (chip.multiprocessors or 1)
     is_backward = "backward" in call.plain_name
     resident_bytes = (2 if is_backward else 1) * row_bytes * min(count, together)
     extra_bytes = EXTRA_READS[call.plain_name] * row.bytes
