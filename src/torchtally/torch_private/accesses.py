@@ -11,18 +11,20 @@ as to all the values that are computed from it.
 from types import CodeType, FunctionType
 from typing import Any
 
-import torch._higher_order_ops.triton_kernel_wrap as triton_kernel_wrap
+from torch._higher_order_ops import triton_kernel_wrap
 from torch._higher_order_ops.triton_kernel_wrap import Intermediate, Param
 
 from torchtally.torch_private.places import PrivateName
 
 WALK = "_find_arg_access_count"
-ANALYSIS = PrivateName(triton_kernel_wrap.analyze_kernel_access, "fn")
 
 
 def analysis() -> list[tuple[PrivateName, Any]]:
     """What to put in the place of PyTorch's analysis; nothing for a release without that count."""
-    native: FunctionType = ANALYSIS.owner.fn
+    analyze = getattr(triton_kernel_wrap, "analyze_kernel_access", None)
+    if analyze is None:  # torch 2.11
+        return []
+    native: FunctionType = analyze.fn
     walk = code_within(native.__code__, WALK)
     summing = code_within(walk_of.__code__, WALK)
     if walk is None or summing is None or walk.co_freevars != summing.co_freevars:
@@ -32,7 +34,7 @@ def analysis() -> list[tuple[PrivateName, Any]]:
     linear = FunctionType(
         code, native.__globals__, native.__name__, native.__defaults__, native.__closure__
     )
-    return [(ANALYSIS, linear)]
+    return [(PrivateName(analyze, "fn"), linear)]
 
 
 def code_within(code: CodeType, name: str) -> CodeType | None:

@@ -3,13 +3,8 @@
 from typing import Any
 
 import pytest
-from torch._higher_order_ops.triton_kernel_wrap import (
-    Intermediate,
-    Op,
-    Param,
-    analyze_kernel_access,
-    get_tma_stores,
-)
+from torch._higher_order_ops import triton_kernel_wrap
+from torch._higher_order_ops.triton_kernel_wrap import Intermediate, Op, Param
 
 from torchtally.torch_private import accesses
 
@@ -33,8 +28,8 @@ def op(name: str, result: int, *arguments: Any) -> Op:
 
 
 def answer(analysis: Any, functions: Any, tensors: frozenset[int] | None = None) -> Any:
-    analyze_kernel_access.reset()
-    get_tma_stores.reset()
+    triton_kernel_wrap.analyze_kernel_access.reset()
+    triton_kernel_wrap.get_tma_stores.reset()
     return analysis(functions, "kernel", 4, ("x", "y", "out", "n"), tensors)
 
 
@@ -53,7 +48,7 @@ def test_it_is_pytorchs_answer(linear: Any, in_place: bool, tensors: frozenset[i
     for times in (1, 2, 8):
         functions = doubled(times, in_place)
         assert answer(linear, functions, tensors) == answer(
-            analyze_kernel_access.fn, functions, tensors
+            triton_kernel_wrap.analyze_kernel_access.fn, functions, tensors
         )
 
 
