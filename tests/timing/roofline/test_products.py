@@ -1,5 +1,7 @@
 """Products: tiles, waves, splits of K, alignment, and published times of large ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.timing.roofline.chips import bmm, kernel_of, mm, toy
@@ -179,6 +181,19 @@ def test_rows_begin_on_the_largest_power_of_two_of_all() -> None:
     assert bytes_of(64, 1705, 512) == 2
     assert bytes_of(1, 8192, 8192) == 16
     assert bytes_of(8192, 8192, 1) == bytes_of(1, 64, 8) == 16
+
+
+def test_rows_that_are_summed_along_end_on_it_too() -> None:
+    """Gradients of 65,536 x 50,257 logits on an H100, whose rows are 50,304 apart (PyTorch 2.11)."""
+    tokens, vocabulary, width = 65536, 50257, 768
+    logits = given("self", tokens, vocabulary, dtype="bfloat16")
+    apart = replace(logits, stride=(50304, 1))
+    turned = replace(logits, shape=(vocabulary, tokens), stride=(1, 50304))
+    table, hidden = (given("mat2", rows, width, dtype="bfloat16") for rows in (vocabulary, tokens))
+    of_hidden = call("aten.mm", [apart, table], spec(tokens, width, dtype="bfloat16"))
+    of_table = call("aten.mm", [turned, hidden], spec(vocabulary, width, dtype="bfloat16"))
+    assert kernel_of(of_hidden, chip("H100-SXM")).seconds == pytest.approx(38.9e-3, rel=0.05)
+    assert products_of(of_table, cost(of_table))[0].row_alignment_bytes == 16
 
 
 def test_a_chip_without_multiprocessors_has_no_waves() -> None:
