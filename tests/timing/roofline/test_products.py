@@ -1,8 +1,7 @@
 """Products: tiles, waves, splits of K, alignment, and published times of large ones."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.timing.roofline.chips import bmm, kernel_of, mm, toy
 from tests.work.calls import call, cost, given, spec
@@ -184,7 +183,7 @@ def test_rows_begin_on_the_largest_power_of_two_of_all() -> None:
 
 
 def test_rows_that_are_summed_along_end_on_it_too() -> None:
-    """Gradients of 65,536 x 50,257 logits on an H100, whose rows are 50,304 apart (PyTorch 2.11)."""
+    """Gradients of 65,536 x 50,257 logits on an H100, rows 50,304 apart (PyTorch 2.11)."""
     tokens, vocabulary, width = 65536, 50257, 768
     logits = given("self", tokens, vocabulary, dtype="bfloat16")
     apart = replace(logits, stride=(50304, 1))
