@@ -880,3 +880,25 @@ def test_compiled_modules_are_told_from_others():
     compiled = torch.compile(original, backend="eager")
     assert private.is_compiled_module(compiled)
     assert private.compiled_from(compiled) is original
+
+
+def test_every_batch_of_a_data_loader_is_fetched_by_one_of_two_functions(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    fetched: list[str] = []
+    for owner, name in private.FETCHES:
+        native = getattr(owner, name)
+
+        def fetch(fetcher, indices, native=native):
+            fetched.append(type(fetcher.dataset).__name__)
+            return native(fetcher, indices)
+
+        monkeypatch.setattr(owner, name, fetch)
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([1, 2])
+
+    assert [x.tolist() for x in torch.utils.data.DataLoader([1, 2])] == [[1], [2]]
+    assert [x.tolist() for x in torch.utils.data.DataLoader(Stream())] == [[1], [2]]
+    assert fetched == ["list", "list", "Stream", "Stream", "Stream"]  # the last finds the end

@@ -109,6 +109,10 @@ def ledger_document(ledger: Ledger) -> Document:
         ],
         "notes": picks(trace.notes, "text", "count"),
         "effects": [effect_document(effect) for effect in trace.effects],
+        "loading": [
+            {**_place(loading.frame), **pick(loading, "workers", "batch_s")}
+            for loading in trace.loading
+        ],
         "facts": trace.facts,
     }
 

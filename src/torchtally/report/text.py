@@ -31,6 +31,7 @@ from torchtally.units import (
     roughly,
 )
 from torchtally.views.lines import short_path
+from torchtally.views.loading import SlowLoading
 from torchtally.views.model_summary import ModelSummary
 from torchtally.views.parameters import ModelParameters
 from torchtally.views.shortage import Shortage
@@ -248,8 +249,23 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     if generation is not None and not generation.is_trained_on:
         figures = tuple(generation_sentences(generation))
     yield from map(Text, wrap(" ".join(figure for figure in figures if figure), width))
+    if summary.loading is not None:
+        yield from _prose(_loading(summary.loading, summary.own_root), width, "yellow")
     for sentence in odd_size_sentences(summary.odd_sizes, step_time.step_s, summary.own_root):
         yield from _prose(sentence, width)
+
+
+def _loading(slow: SlowLoading, own_root: str) -> str:
+    """That the step does not have the time in which it waits for its batch."""
+    loading = slow.loading
+    frame = loading.frame
+    place = f" of {short_path(frame.file, own_root)}:{frame.line}" if frame is not None else ""
+    workers = {0: "without workers", 1: "with a worker"}
+    how = workers.get(loading.workers, f"with {loading.workers} workers")
+    return (
+        f"Data loading is not included, and takes longer: on this machine the DataLoader{place}, "
+        f"{how}, takes {format_seconds(loading.batch_s)} a batch. A run would wait for it."
+    )
 
 
 def _network(step_time: StepTime, world: World) -> str:

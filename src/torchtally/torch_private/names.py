@@ -17,6 +17,7 @@ import torch.jit._builtins as jit_builtins
 import torch.overrides
 import torch.utils._device
 import torch.utils._foreach_utils
+import torch.utils.data._utils.fetch
 from torch._C import DispatchKey, DispatchKeySet
 from torch._library.custom_ops import OPDEFS as _CUSTOM
 from torch._ops import HigherOrderOperator as HigherOrderOperator
@@ -40,6 +41,11 @@ GROUP_TENSORS = PrivateName(torch._C, "_group_tensors_by_device_and_dtype")
 GET_ACCELERATOR = PrivateName(torch._C, "_get_accelerator")
 DEVICE_CONSTRUCTORS = PrivateName(torch.utils._device, "_device_constructors")
 BUILTIN_TABLE = PrivateName(jit_builtins, "_builtin_table")
+FETCHES = (
+    PrivateName(torch.utils.data._utils.fetch._MapDatasetFetcher, "fetch"),
+    PrivateName(torch.utils.data._utils.fetch._IterableDatasetFetcher, "fetch"),
+)
+"""What makes a DataLoader's batch of its dataset, in the script's process or in a worker."""
 MAKE_WRAPPER = PrivateName(torch.Tensor, "_make_wrapper_subclass")
 
 

@@ -13,7 +13,7 @@ from torchtally.torch_private.releases import tested_versions
 MODULES = (
     "torch._library.custom_ops", "torch.distributed", "torch.jit._builtins", "torch.library",
     "torch.overrides", "torch.utils._device", "torch.utils._foreach_utils",
-    "torch.utils._python_dispatch", "torch.utils._pytree",
+    "torch.utils._python_dispatch", "torch.utils._pytree", "torch.utils.data._utils.fetch",
 )  # fmt: skip
 """Modules with some of the names; `import torch` has loaded most of them."""
 
@@ -61,6 +61,9 @@ NEEDS = {
         torch._C.PyTorchFileReader torch._C.PyTorchFileWriter torch._C.ScriptModule.save
         torch._C._autograd._ProfilerResult.save torch._C.import_ir_module
         torch._utils._rebuild_tensor""",
+    "measuring DataLoaders": """
+        torch.utils.data._utils.fetch._IterableDatasetFetcher.fetch
+        torch.utils.data._utils.fetch._MapDatasetFetcher.fetch""",
     "sparse tensors": "torch.Tensor._indices torch.Tensor._values",
     "flex_attention": """
         torch._higher_order_ops.flex_attention torch._higher_order_ops.flex_attention_backward""",

@@ -1,6 +1,7 @@
 """What happened, as facts: no formula, no torch. See ``trace.py`` for the whole."""
 
 from torchtally.trace.effect import Effect, EffectKind, FileId, StubFile
+from torchtally.trace.loading import BatchLoading
 from torchtally.trace.measured import LostTime, Measured, MeasuredKernel
 from torchtally.trace.op import (
     FORWARD_PHASES,
@@ -39,6 +40,7 @@ from torchtally.trace.trace import (
 __all__ = [
     "FORWARD_PHASES",
     "HOST",
+    "BatchLoading",
     "CacheEmptied",
     "Call",
     "Coalesced",

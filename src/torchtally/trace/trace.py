@@ -27,6 +27,7 @@ from torchtally.trace.file import (
     refuse_as_corrupted,
     write_body,
 )
+from torchtally.trace.loading import BatchLoading
 from torchtally.trace.measured import Measured
 from torchtally.trace.op import Call, Frame, Op, Site
 from torchtally.trace.ranks import Coalesced, ProcessGroup, StreamWait, World
@@ -171,6 +172,8 @@ class Trace(Browsable, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Free-form provenance: python, platform, date; `cwd`, the directory it was run in; `files`,
     the folder of an isolated run's files."""
     effects: tuple[Effect, ...] = ()
+    loading: tuple[BatchLoading, ...] = ()
+    """Of each DataLoader that the script iterated over, as far as it was measured."""
     world: World = World()
     groups: tuple[ProcessGroup, ...] = ()
     """Process groups of the traced rank."""

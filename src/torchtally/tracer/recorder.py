@@ -7,6 +7,7 @@ gradients, optimizer state.
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -45,6 +46,7 @@ from torchtally.tracer.captured import Captured, Placed
 from torchtally.tracer.compiled import CompiledRuns, call_of, numbers
 from torchtally.tracer.engine import ForwardOrigins, builds_graph_anew, is_nested
 from torchtally.tracer.listeners import Bookkeeper, Timekeeper
+from torchtally.tracer.loading import LoadingTimes
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT, PlaceholderReads
 from torchtally.tracer.saved_files import identify
@@ -79,6 +81,7 @@ class Recorder:
         self._calls = Calls()
         self._stacks = Stacks()
         self.modules = Modules(self._stacks, self._root_called)
+        self.loading = LoadingTimes(partial(own_frame, self._stacks))
         self.tokens = TokenCounter(self._calls.calls, placeholder_limit)
         self._sites: list[Site] = []
         self._site_numbers: dict[Any, int] = {}
@@ -581,6 +584,7 @@ class Recorder:
             notes=tuple(Note(text, count) for text, count in self._notes.items()),
             host_ops=self.host_operators,
             host_state=self.host_state,
+            loading=self.loading.facts(),
             world=world,
             groups=tuple(groups),
             stream_waits=tuple(self._stream_waits),

@@ -253,6 +253,8 @@ def recording(
 
 @contextmanager
 def watch(steps: Steps) -> Iterator[None]:
-    """Have the recorder see calls of modules, and optimizers constructed and stepped."""
-    with apply([*steps.recorder.modules.stand_ins(), *steps.stand_ins()]), steps.watch():
+    """Have the recorder see calls of modules, batches, and optimizers constructed and stepped."""
+    recorder = steps.recorder
+    replaced = [*recorder.modules.stand_ins(), *recorder.loading.stand_ins(), *steps.stand_ins()]
+    with apply(replaced), steps.watch():
         yield

@@ -47,5 +47,9 @@ def _rows(ledger: Ledger) -> Iterator[tuple[Cell, ...]]:
         yield kind, each.count, f"{each.op} {verb}{each.given}", *at(each.frame)
     for note in trace.notes:
         yield "difference", note.count, note.text, "", ""
+    for loading in trace.loading:
+        workers = {0: "without workers", 1: "with a worker"}
+        how = workers.get(loading.workers, f"with {loading.workers} workers")
+        yield "time not included", 1, f"DataLoader {how}", *at(loading.frame)
     for effect in trace.effects:
         yield str(effect.kind), effect.count, effect.name, *at(effect.frame)

@@ -26,6 +26,7 @@ from torchtally.views.generation import GenerationFigures, generation_figures
 from torchtally.views.lines import QUANTITIES as LINE_FIGURES
 from torchtally.views.lines import TEXTS as LINE_TEXTS
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, root_of
+from torchtally.views.loading import SlowLoading, slow_loading
 from torchtally.views.modules import MODULES, OUTSIDE, repeated_modules
 from torchtally.views.modules import QUANTITIES as MODULE_FIGURES
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
@@ -125,6 +126,8 @@ class Summary:
     """What the totals are of."""
     run: RunShares
     """What share of the run they are."""
+    loading: SlowLoading | None
+    """Where a DataLoader does not keep up with the step."""
     host_state: HostState | None
     unlike: str
     """How the steps differ, in words; "" where they do not."""
@@ -184,6 +187,7 @@ def summarise(ledger: Ledger) -> Summary:
         odd_sizes=odd_sizes(ledger),
         period=ledger.reported_period,
         run=run_shares(ledger),
+        loading=slow_loading(ledger),
         host_state=trace.host_state,
         unlike=unlike(ledger),
         run_steps=steps(ledger).top(TOP_STEPS) if ledger.course.experiments > 1 else None,

@@ -201,6 +201,7 @@ RUN = part(
     placeholders=listed(f"{PLACE} operator given use count"),
     notes=listed("text count"),
     effects=listed(f"kind name {PLACE} count bytes placeholder_bytes"),
+    loading=listed(f"{PLACE} workers batch_s"),
     facts=Mapped(item=Plain(like="text")),
     changes=sometimes(listed(
         "change what_ifs allocator_settings arguments? peak_reserved_bytes saved_bytes fits"
