@@ -61,6 +61,11 @@ class Recipe:
     def activation_bytes(self) -> int:
         return DTYPE_BYTES[self.activations]
 
+    @property
+    def is_in_8_bits(self) -> bool:
+        """Operands of products are cast to 8 bits for them."""
+        return DTYPE_BYTES.get(self.products) == 1
+
 
 DEEPSPEED = (
     "DeepSpeed, BF16_Optimizer and stage_1_and_2.py: gradients flattened before they are reduced, "

@@ -12,11 +12,12 @@ from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips import chip
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
-from torchtally.plan.parallel.compute import head_work, layer_work
+from torchtally.plan.parallel.compute import head_work, layer_streams, layer_work
 from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import activation, norm
 from torchtally.plan.parallel.pricing import step
+from torchtally.plan.parallel.shards import layer_on_chip
 from torchtally.plan.recipes import recipe
 from torchtally.timing.roofline import Roofline
 
@@ -68,6 +69,26 @@ def test_a_product_takes_as_long_as_the_roofline_says() -> None:
     assert gate.note == "(4096, 2048) @ (2048, 8192) in bfloat16: compute-bound"
     least_s = 2 * 4096 * 2048 * 8192 / H100.peak_flop_per_s("bfloat16")
     assert least_s < gate.value < 2 * least_s
+
+
+def test_products_in_8_bits_cast_what_no_norm_wrote_and_all_gradients() -> None:
+    """2 bytes read and 2 written for a number: attention's result and the inner one; backward those
+    of queries, keys and values, of attention, of gate and up, and of the block.
+    """
+    kernels = KernelTimes(H100, recipe("fp8"))
+    kind, layout = MODEL.kinds[0], Layout()
+    weights = layer_on_chip(kind, MODEL, layout)
+    streams = layer_streams(kind, MODEL, weights, 4096, layout, kernels)
+    named = {pair.forward.name: pair for pair in streams}
+    operands = 4096 * (2048 + 8192)
+    gradients = 4096 * (2048 + 2 * 512 + 2048 + 2 * 8192 + 2048)
+    for name, forward, backward in (("operands", operands, 0), ("gradients", 0, gradients)):
+        pair = named[f"quantised {name}"]
+        assert pair.forward.value == pytest.approx(4 * forward / kernels.bandwidth_bytes_per_s)
+        assert pair.backward.value == pytest.approx(4 * backward / kernels.bandwidth_bytes_per_s)
+    assert not any("quantised" in pair.forward.name for pair in layer_streams(
+        kind, MODEL, weights, 4096, layout, KernelTimes(H100, BF16)
+    ))  # fmt: skip
 
 
 def test_backward_is_two_products_of_the_forwards_size() -> None:

@@ -38,6 +38,13 @@ def test_tensor_parallelism_sends_two_all_reduces_forward(is_sequence_parallel: 
     assert traffic.sent.value == 4 * 3 * TOKENS_BYTES * 3 // 4
 
 
+def test_what_products_in_8_bits_are_given_is_gathered_in_them() -> None:
+    """The sum is scattered in 16 bits: three quarters of the bytes."""
+    layout = Layout(tensor=4, is_sequence_parallel=True, micro_batch=3)
+    traffic = tensor_traffic(KIND, MODEL, layout, 2048, recipe("fp8"), NET)
+    assert traffic.sent.value == 3 * 3 * TOKENS_BYTES * 3 // 4
+
+
 def test_fused_dispatch_sends_a_token_to_a_node_once() -> None:
     """Six tokens, each to two of experts on two nodes: both on one in half of all cases, so 1.5
     copies between the nodes where there were 2; all 2 go on within a node of 8.

@@ -282,6 +282,8 @@ def layer_streams(
         streams.append(work.stream("casts", casts, passes.operand_cast(size, stream)))
     if block is not None:
         streams += _block_streams(block, tokens, whole, layout, work)
+    if recipe.is_in_8_bits:
+        streams += _quantisations(kind, weights, tokens, layout, work)
     parameters = sum(weight.elements for weight in weights)
     if recipe.is_autocast:
         casts = recipe.weight_bytes + DTYPE_BYTES[recipe.products]
@@ -293,6 +295,29 @@ def layer_streams(
         added = MemoryPasses(0, reads * recipe.gradient_bytes, 0, len(weights))
         streams.append(work.stream("gradients added up", parameters, added))
     return streams
+
+
+def _quantisations(
+    kind: Layer, weights: tuple[Weight, ...], tokens: int, layout: Layout, work: KernelTimes
+) -> Iterator[PassTimes]:
+    """Operands and gradients cast to 8 bits by kernels of their own. A norm writes its result in
+    them at once, and weights are cast once a step. Routers stay in 16 bits. What goes to experts
+    is assumed to be cast as it is sorted and activated.
+    """
+    operands = gradients = 0
+    for weight in weights:
+        if weight.uses and weight.group not in (Group.ROUTER, Group.EXPERTS):
+            *stacked, N, K = weight.shape
+            rows = rows_of(weight, kind, tokens, layout) * (stacked[0] if stacked else 1)
+            gradients += rows * N
+            operands += rows * K * (weight.name in BEHIND_NO_NORM)
+    size = work.recipe.activation_bytes
+    yield work.stream("quantised operands", operands, passes.quantised_operand(size))
+    yield work.stream("quantised gradients", gradients, passes.quantised_gradient(size))
+
+
+BEHIND_NO_NORM = frozenset({"attention output", "down"})
+"""Products whose operand no norm wrote."""
 
 
 def _turned(attention: SelfAttention | LatentAttention | None) -> int:

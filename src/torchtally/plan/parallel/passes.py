@@ -82,6 +82,19 @@ def operand_cast(itemsize: int, stream: int) -> MemoryPasses:
     return MemoryPasses(itemsize + stream, itemsize + stream)
 
 
+def quantised_operand(itemsize: int) -> MemoryPasses:
+    """Of a product's operand in 8 bits, by a pass of its own: read once, and written as it is and
+    transposed, for this product and for that of the weight's gradient (Transformer Engine's cast
+    kernels; torchao's float8 linear layers). Their launch is the product's.
+    """
+    return MemoryPasses(itemsize + 2, 0, 0, 0)
+
+
+def quantised_gradient(itemsize: int) -> MemoryPasses:
+    """The same of the gradient of a product's result."""
+    return MemoryPasses(0, itemsize + 2, 0, 0)
+
+
 def repeated(itemsize: int) -> MemoryPasses:
     """Of keys and values, those of each group and those of each head together: a copy for each
     head, and the sum of their gradients.

@@ -92,14 +92,14 @@ def tensor_traffic(
     block, t, shared_by = layer.feed_forward, layout.tensor, layout.expert_split
     parts = {}
     if layer.is_predicting:
-        parts["join"] = _summing(_joined_bytes(plain), t, layout, cluster)
+        parts["join"] = _summing(_joined_bytes(plain), t, layout, cluster, recipe)
     if layer.has_mixer:
-        parts["attention"] = _summing(plain, t, layout, cluster)
+        parts["attention"] = _summing(plain, t, layout, cluster, recipe)
     if isinstance(block, Experts):
         routed = _gathered_rows_bytes(plain, block.active, shared_by, t)
-        parts["experts"] = _summing(routed, shared_by, layout, cluster)
+        parts["experts"] = _summing(routed, shared_by, layout, cluster, recipe)
     if isinstance(block, FeedForward) or (isinstance(block, Experts) and block.shared_width):
-        parts["feed_forward"] = _summing(plain, t, layout, cluster)
+        parts["feed_forward"] = _summing(plain, t, layout, cluster, recipe)
     return add_up("tensor parallelism", parts)
 
 
@@ -277,13 +277,21 @@ def gathered_itemsize_bytes(recipe: Recipe) -> int:
     return min(recipe.weight_bytes, DTYPE_BYTES[recipe.activations])
 
 
-def _summing(payload: Quantity, chips: int, layout: Layout, cluster: Cluster) -> Traffic:
-    """The partial sums of tensor parallelism among so many chips made whole, once."""
+def _summing(
+    payload: Quantity, chips: int, layout: Layout, cluster: Cluster, recipe: Recipe | None = None
+) -> Traffic:
+    """The partial sums of tensor parallelism among so many chips made whole, once. What a product
+    in 8 bits is given is gathered in them, behind a norm as before a gradient's products
+    (Transformer Engine's and torchao's layers); sums are not made in 8 bits.
+    """
     among = group(chips, 1, cluster)
     if not layout.is_sequence_parallel:
         return all_reduce(payload, among, cluster)
+    gathered = payload
+    if recipe is not None and recipe.is_in_8_bits:
+        gathered = _in_8_bits(payload, recipe.activation_bytes)
     parts = {
-        "gather": all_gather(payload, among, cluster),
+        "gather": all_gather(gathered, among, cluster),
         "scatter": reduce_scatter(payload, among, cluster),
     }
     return add_up("gather and scatter", parts)
@@ -311,6 +319,11 @@ def _joined_bytes(tokens: Bytes) -> str:
 @closed_form("rows", Unit.BYTES, "each chip of tensor parallelism routes its part of the tokens")
 def _gathered_rows_bytes(tokens: Bytes, active: Count, shared_by: Chips, tensor: Chips) -> str:
     return "tokens * active * shared_by / tensor"
+
+
+@closed_form("in 8 bits", Unit.BYTES)
+def _in_8_bits(payload: Bytes, itemsize: BytesEach) -> str:
+    return "payload / itemsize"
 
 
 @closed_form("share", Unit.BYTES)
