@@ -173,15 +173,13 @@ def with_depth(
 
 def is_tried(call: Call) -> bool:
     """cuDNN tries all its kernels for this convolution, and takes the fastest: it has some that are
-    made for few channels (first_layer_fwd_kernel and first_layer_wgrad_kernel in lists of kernels'
-    names, NVIDIA/PyProf pyprof/prof/tc.py @fd1b290 among them).
+    made for few channels (first_layer_fwd_kernel in NVIDIA's own lists of kernels' names).
 
     By `torch.backends.cudnn.benchmark`, as timm's tables have it: 1024 images in float16 take an
     RTX 4090 56, 91, 201 and 352 ms in ResNet-18, 34, 50 and VGG-16 with channels last, here 61,
     100, 208 and 364, where 71, 110, 219 and 373 counted the first layer piece by piece
     (huggingface/pytorch-image-models @aa4b585, results/benchmark-infer-amp-nhwc-pt240-cu124-
-    rtx4090.csv). Were it so in the forward pass alone, steps on an RTX 3090 and a V100 would be off
-    by 7.6 and 8.5 % in the median instead of 6.9 and 6.1 (benchmarks/single_gpu).
+    rtx4090.csv).
     """
     return call.literal("benchmark") is True
 
