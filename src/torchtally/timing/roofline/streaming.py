@@ -120,7 +120,7 @@ def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
 def waiting_s(call: Call, kind: Kind, chip: Chip) -> float:
     """Seconds in which threads wait for each other's sums."""
     if call.plain_name in SCANS:
-        return scan_s(call, chip)
+        return running_sums_s(call, chip)
     if kind is not Kind.REDUCTION:
         return 0.0
     rows = column_sum_rows(call)
@@ -137,7 +137,7 @@ def column_sum_rows(call: Call) -> int | None:
     return source[0].elements // columns if is_of_columns else None
 
 
-def scan_s(call: Call, chip: Chip) -> float:
+def running_sums_s(call: Call, chip: Chip) -> float:
     """One after the other along any dimension but the last; beside each other along the last."""
     shape, dim = call.inputs[0].shape, call.literal("dim", -1)
     if not shape or not isinstance(dim, int) or dim % len(shape) == len(shape) - 1:
