@@ -1,6 +1,7 @@
 """No option of `tally plan` is ignored: it changes the answer, or it is an error."""
 
 import argparse
+from functools import cache
 from typing import Any
 
 import pytest
@@ -138,6 +139,12 @@ def answered(parser: Parser, words: tuple[str, ...]) -> Answer:
     return plan._answer(args, plan.request(args))
 
 
+@cache
+def plainly_answered(parser: Parser, key: str) -> Answer:
+    """Without another option."""
+    return answered(parser, QUESTIONS[key])
+
+
 def with_option(option: str, value: str) -> tuple[str, ...]:
     return (option, value) if value else (option,)
 
@@ -145,7 +152,7 @@ def with_option(option: str, value: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("key", QUESTIONS)
 def test_every_option_changes_the_answer_or_is_an_error(key: str, parser: Parser) -> None:
     words = QUESTIONS[key]
-    plain = answered(parser, words)
+    plain = plainly_answered(parser, key)
     ignored = [
         option
         for option, values in VALUES.items()
@@ -170,7 +177,7 @@ def _counts(
 def test_what_an_answer_depends_on_is_not_refused(key: str, parser: Parser) -> None:
     """Options as if the question could not depend on them: those refused leave the answer alone."""
     words = QUESTIONS[key]
-    plain = answered(parser, words)
+    plain = plainly_answered(parser, key)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "refuse_unused", lambda *of_question: None)
         refused = []

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from torchtally.plan.closed_form import Bytes, BytesPerParameter, closed_form
+from torchtally.plan.quantity import without_working
 from torchtally.units import Unit
 
 
@@ -22,13 +23,14 @@ def largest(fits: Callable[[int], bool], most: int = 1 << 62) -> int:
 
     By doubling and then halving: about twice as many trials as the answer has bits.
     """
-    if most < 1 or not fits(1):
-        return 0
-    low = 1
-    while low < most and fits(min(2 * low, most)):
-        low = min(2 * low, most)
-    high = min(2 * low, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    with without_working():
+        if most < 1 or not fits(1):
+            return 0
+        low = 1
+        while low < most and fits(min(2 * low, most)):
+            low = min(2 * low, most)
+        high = min(2 * low, most + 1)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low

@@ -58,7 +58,7 @@ def closed_form(
         def evaluate(*args: Terms.args, **kwargs: Terms.kwargs) -> Quantity:
             text = formula(*args, **kwargs)
             amounts: dict[str, Any] = dict(zip(units, args, strict=False))
-            if kwargs or len(amounts) < len(units):
+            if len(amounts) < len(units):
                 amounts = defaults | amounts | kwargs
             terms = {word: of(amounts[word], units[word]) for word in words_of(text)}
             return derive(name, unit, text, source, note, **terms)

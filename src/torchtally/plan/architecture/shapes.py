@@ -5,6 +5,7 @@ L: layers.  d: width.  D: head dim.  f: feed-forward width.  V: vocabulary.
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.families import MOST_LAYERS
@@ -95,26 +96,24 @@ def scale_to(
     """
     _check_sizes({"parameters": parameters, "vocabulary": vocabulary})
     depth = _depth(parameters, vocabulary, is_tied)
-    candidates = [
-        _of_aspect(width, layers, vocabulary, is_tied, context)
-        for width in _widths(depth)
-        for layers in _depths(width)
-    ]
-    nearest = min(
-        candidates, key=lambda candidate: (abs(_count(candidate) - parameters), _count(candidate))
+    shapes = [(width, layers) for width in _widths(depth) for layers in _depths(width)]
+    candidates = [_of_aspect(*shape, vocabulary, is_tied, context) for shape in shapes]
+    nearest, count = min(
+        candidates, key=lambda candidate: (abs(candidate[1] - parameters), candidate[1])
     )
-    off = _count(nearest) / parameters - 1
-    if abs(off) > NEAR:
+    if abs(count / parameters - 1) > NEAR:
         raise UsageError(
             f"No usual shape has {parameters} parameters with a vocabulary of "
-            f"{vocabulary}: the nearest has {_count(nearest)}. Give --layers, --width and --heads."
+            f"{vocabulary}: the nearest has {count}. Give --layers, --width and --heads."
         )
     return nearest
 
 
+@lru_cache(maxsize=4096)
 def _of_aspect(
     width: int, layers: int, vocabulary: int, is_tied: bool, context: int | None
-) -> Model:
+) -> tuple[Model, int]:
+    """(a model, its parameters): searches for the largest one that fits try the same many times."""
     note = f"assumed shape: {layers} layers of width {width} (width / layers near {ASPECT})"
     model = by_hand(
         layers=layers,
@@ -128,7 +127,7 @@ def _of_aspect(
         name="assumed shape",
         source=f"a shape assumed for a parameter count: 12 * layers * width**2, {KAPLAN}",
     )
-    return replace(model, notes=(note,))
+    return replace(model, notes=(note,)), sum(weight.elements for weight in weights_of(model))
 
 
 def _depth(parameters: int, vocabulary: int, is_tied: bool) -> float:
@@ -177,10 +176,6 @@ def _usual_head_dim(width: int) -> int:
 
 def _round(number: float, step: int) -> int:
     return max(step, round(number / step) * step)
-
-
-def _count(model: Model) -> int:
-    return sum(weight.elements for weight in weights_of(model))
 
 
 def _check_sizes(sizes: dict[str, int | None]) -> None:

@@ -1,6 +1,6 @@
 """What one chip holds while a model generates: weights, caches, buffers; and how much fits."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from torchtally.memory.workspace import context_bytes
@@ -131,7 +131,7 @@ def capacity_of(generator: Generator) -> Quantity:
     if share == 1:
         return memory
     note = f"{share:.0%} of one {chip.name}"
-    return replace(usable_bytes(share, memory.with_name("memory")), note=note)
+    return usable_bytes(share, memory.with_name("memory")).with_note(note)
 
 
 @closed_form("usable memory", Unit.BYTES)

@@ -111,7 +111,7 @@ class Serving:
 
     def slow(self, seconds: Quantity) -> Quantity:
         """What nine of ten published figures took at most, of so many seconds."""
-        return replace(slow_s(seconds, self.generator.engine.slower), note="")
+        return slow_s(seconds, self.generator.engine.slower).with_note("")
 
 
 @closed_form("time of one prompt", Unit.SECONDS)

@@ -170,13 +170,9 @@ def _speeds(served: Serving) -> Iterator[Quantity]:
     yield served.token_s
     yield served.best.token_s.with_name("best time per token")
     yield served.slow(served.token_s).with_name("slow time per token")
-    yield _noted(served.tokens_per_s, "generated, with prompts in between")
-    yield _noted(served.decode_tokens_per_s.with_name("decode tokens/s"), "prefill elsewhere")
-    yield _noted(served.prompt_tokens_per_s.with_name("prefill tokens/s"), "prefill only")
-
-
-def _noted(quantity: Quantity, note: str) -> Quantity:
-    return replace(quantity, note=note)
+    yield served.tokens_per_s.with_note("generated, with prompts in between")
+    yield served.decode_tokens_per_s.with_name("decode tokens/s").with_note("prefill elsewhere")
+    yield served.prompt_tokens_per_s.with_name("prefill tokens/s").with_note("prefill only")
 
 
 def _memory_figures(served: Serving, memory: ServingMemory, most: int) -> Iterator[Quantity]:
@@ -190,7 +186,7 @@ def _memory_figures(served: Serving, memory: ServingMemory, most: int) -> Iterat
         yield wasted
     replicas = generator.placement.replicas
     fitting = of(most * replicas, Unit.COUNT).with_name("sequences that fit at once")
-    yield replace(fitting, note="as many as the engine takes" * (most == _slots(served)))
+    yield fitting.with_note("as many as the engine takes" * (most == _slots(served)))
     yield compute_bound_sequences(generator)
 
 
@@ -223,7 +219,7 @@ def _bill(request: Request, served: Serving) -> Iterator[Quantity]:
         for name, speed in speeds.items():
             energy = energy_joules(hours_of_tokens(chips, 1, speed), watts)
             energy = energy.with_name(f"energy of an {name} token")
-            yield replace(energy, note="estimated: chips at rated power")
+            yield energy.with_note("estimated: chips at rated power")
 
 
 # Tables -------------------------------------------------------------------------------------------
