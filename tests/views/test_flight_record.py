@@ -15,7 +15,7 @@ import torchtally
 from tests.cli.run_tally import tally_run
 from tests.virtual.distributed import programs
 from tests.virtual.distributed.replicas import REPLICAS
-from tests.warm import TALLY, warm, warm_children
+from tests.warm import TALLY, warm
 from torchtally.chips import chip
 from torchtally.timing.roofline import Roofline
 from torchtally.views.flight_record import VERSION, flight_record
@@ -73,8 +73,7 @@ def test_a_command_writes_them(tmp_path: Path) -> None:
         "import torch, torch.distributed as dist\ndist.init_process_group('nccl')\n"
         "dist.all_reduce(torch.ones(4, device='cuda'))\n"
     )
-    run = tally_run("--rank", "0,1", "--no-advice", "train.py", cwd=tmp_path, gpu="2xH100-SXM",
-                    setup=warm_children())  # fmt: skip
+    run = tally_run("--rank", "0,1", "--no-advice", "train.py", cwd=tmp_path, gpu="2xH100-SXM")
     assert run.code == 0, run.stderr
     prefix = str(tmp_path / "rank_")
     shown = warm(TALLY, "export", str(run.file), "--to", "flight-recorder", "-o", prefix)
