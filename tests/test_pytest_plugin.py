@@ -103,15 +103,15 @@ FAILED = {
 }
 
 
-def run(folder: Path, *options: str, python: str = "") -> "subprocess.CompletedProcess[str]":
-    """By a warm Python, unless another one is given."""
+def run(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """By a warm Python."""
     (folder / "test_it.py").write_text(TESTS)
     (folder / "pytest.ini").write_text(CONFIGURATION)
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TALLY_GPU": "T4"}
     environment.pop("PYTEST_ADDOPTS", None)
     environment.pop("PYTEST_XDIST_WORKER", None)
     return subprocess.run(
-        [python or str(commands() / "python"), "-m", "pytest", "-p", "torchtally.pytest_plugin",
+        [str(commands() / "python"), "-m", "pytest", "-p", "torchtally.pytest_plugin",
          "-p", "no:cacheprovider", "-rA", "--strict-markers", *options],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
@@ -139,7 +139,7 @@ def test_budgets(tmp_path: Path) -> None:
 def test_workers_of_xdist(tmp_path: Path) -> None:
     """Two processes with a simulated GPU each; what they found is summed up by a third."""
     names = "test_within or test_too_much_memory or test_by_the_fixture"
-    done = run(tmp_path, "-p", "xdist", "-n", "2", "-k", names, python=sys.executable)
+    done = run(tmp_path, "-p", "xdist", "-n", "2", "-k", names)
     assert outcomes(done) == {
         "test_within": "PASSED", "test_too_much_memory": "FAILED", "test_by_the_fixture": "PASSED",
     }  # fmt: skip

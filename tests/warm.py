@@ -18,11 +18,13 @@ SERVER = Path(__file__).with_name("warm_server.py")
 
 
 @cache
-def _server() -> tuple[str, "subprocess.Popen[str]"]:
-    """(its socket, its process): one for each process that runs tests, ended with it."""
-    place = str(Path(tempfile.mkdtemp(prefix="tally-warm-")) / "socket")
+def _server() -> tuple[Path, "subprocess.Popen[str]"]:
+    """(the folder with its socket, its process): one for each process that runs tests, ended with
+    it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tally-warm-"))
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER.read_text(), place],
+        [sys.executable, "-c", SERVER.read_text(), folder / "socket", folder / "python"],
         env={name: value for name, value in os.environ.items() if name not in INTERPRETERS},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -30,19 +32,19 @@ def _server() -> tuple[str, "subprocess.Popen[str]"]:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    return place, process
+    return folder, process
 
 
 def warm(program: str, *arguments: str) -> list[str]:
-    """A command like `python -c program arguments...`."""
-    place, _ = _server()
-    return [sys.executable, "-IS", str(CLIENT), place, program, *arguments]
+    """A command like `python -c program arguments...`, whose own Pythons are warm, too."""
+    folder = commands()
+    return [sys.executable, "-IS", str(CLIENT), str(folder / "socket"), program, *arguments]
 
 
 TALLY = "import sys; from torchtally.cli import main; sys.exit(main())"
 PYTHON = """\
 import os, runpy, sys
-sys.executable, way, *words = sys.argv[1:]
+way, *words = sys.argv[1:]
 if way == "-c":
     sys.argv = [way, *words[1:]]
     exec(compile(words[0], "<string>", "exec"), globals())
@@ -56,24 +58,23 @@ else:
     sys.path[0] = os.path.dirname(os.path.abspath(way))
     runpy.run_path(way, run_name="__main__")
 """
-"""Like `python -c CODE ...`, `python -m MODULE ...` and `python FILE ...`, after its own path."""
+"""Like `python -c CODE ...`, `python -m MODULE ...` and `python FILE ...`."""
 
 
 @cache
 def commands() -> Path:
-    """A folder for the PATH of a shell: a warm `tally` and `python`, whose children are warm."""
-    folder = Path(tempfile.mkdtemp(prefix="tally-commands-"))
-    python = folder / "python"
-    tally = warm(f"import sys; sys.executable = {str(python)!r}\n{TALLY}")
-    for command, words in ((folder / "tally", tally), (python, warm(PYTHON, str(python)))):
-        command.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-        command.chmod(0o755)
+    """A folder for the PATH of a shell: a warm `tally` and `python`; a cold one for options."""
+    folder, _ = _server()
+    client = shlex.join((sys.executable, "-IS", str(CLIENT), str(folder / "socket")))
+    tally, python = f"exec {client} {shlex.quote(TALLY)}", f"exec {client} {shlex.quote(PYTHON)}"
+    cases = (
+        '[ "$1" != -u ] || shift  # as xdist starts its workers, which buffer nothing themselves\n'
+        f'case $1 in -c | -m | [!-]*) {python} "$@" ;; *) exec {sys.executable} "$@" ;; esac'
+    )
+    for name, line in (("tally", f'{tally} "$@"'), ("python", cases)):
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
     return folder
-
-
-def warm_children() -> str:
-    """What a program begins with, so that the Pythons that it starts are warm, too."""
-    return f"import sys; sys.executable = {str(commands() / 'python')!r}\n"
 
 
 def cold(program: str, *arguments: str) -> list[str]:

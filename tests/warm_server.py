@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import multiprocessing.spawn
 import os
 import pkgutil
 import select
@@ -26,10 +27,13 @@ import torchtally
 
 COLD = {"sweep", "bench", "lightning_callback", "durable_callback"}
 """Rooms and modules that few of these tests need: lightning alone takes 6 s of CPU time."""
+PYTHON = sys.argv.pop(2)
+"""What starts programs here: the forks' own interpreter, so that what they start is warm, too."""
 LARGEST = 64
 """Descriptors have smaller numbers, as the client says, too."""
 
-for _module in ("torch.optim", "torch.utils.checkpoint", "torch.utils.data"):
+for _module in ("torch.optim", "torch.distributed.optim", "torch.distributed.pipelining",
+                "torch.utils.checkpoint", "torch.utils.data"):  # fmt: skip
     importlib.import_module(_module)
 for _info in pkgutil.walk_packages(torchtally.__path__, "torchtally."):
     if not COLD & set(_info.name.split(".")) and not _info.name.endswith("__main__"):
@@ -114,6 +118,9 @@ def program(listener):
         os.environ.clear()
         os.environ.update(asked["environment"])
         sys.argv[1:] = asked["arguments"]
+        sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
+        sys.executable = PYTHON
+        multiprocessing.spawn.set_executable(PYTHON)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return asked["program"]
 

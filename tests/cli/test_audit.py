@@ -19,7 +19,7 @@ from msgspec import structs
 
 from tests.cli.run_tally import TIMEOUT_S, environment
 from tests.memory.test_comparison import GIB, compared, measurement, out_of_memory
-from tests.warm import commands, warm, warm_children
+from tests.warm import commands, warm
 from torchtally.chips import chip
 from torchtally.cli import INTERRUPTED, main
 from torchtally.report.audit import audit_document as document
@@ -232,7 +232,7 @@ def test_ctrl_c_ends_the_run_too(tmp_path: Path) -> None:
         "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(100)\n"
     )
     process = subprocess.Popen(
-        warm(warm_children() + STAND_IN, "audit", "--writes", "real", "train.py"),
+        warm(STAND_IN, "audit", "--writes", "real", "train.py"),
         cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     pid = tmp_path / "pid"

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.run_tally import END, TALLY, TIMEOUT_S, environment
 from tests.profiles.kineto_files import linear_step
 from tests.report.test_text import realistic
-from tests.warm import warm, warm_children
+from tests.warm import warm
 from torchtally.cli import COMMANDS, main
 
 FAMILIES = {
@@ -101,7 +101,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tally(*arguments: str, variable: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        warm(warm_children() + TALLY + END, *arguments), capture_output=True, text=True,
+        warm(TALLY + END, *arguments), capture_output=True, text=True,
         timeout=TIMEOUT_S,
         env=environment() | {"TALLY_GPU": variable, "CUDA_VISIBLE_DEVICES": ""}, check=False,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run_tally import END, TALLY, TIMEOUT_S, environment
-from tests.warm import cold, warm, warm_children
+from tests.warm import cold, warm
 
 SCRIPT = """\
 import sys
@@ -62,7 +62,7 @@ def diff(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     temporary = cwd.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     return subprocess.run(
-        warm(warm_children() + TALLY + END, "diff", *words), cwd=cwd, capture_output=True,
+        warm(TALLY + END, "diff", *words), cwd=cwd, capture_output=True,
         text=True, timeout=TIMEOUT_S, env=environment() | {"TMPDIR": str(temporary)},
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from tests.cli.run_tally import environment
 from tests.profiles.kineto_files import linear_step
 from tests.profiles.nsys_files import linear_step as nsight_step
 from tests.truth.snapshots import FILE as SNAPSHOT
-from tests.warm import TALLY, warm, warm_children
+from tests.warm import TALLY, warm
 
 SCRIPT = """\
 import torch
@@ -25,7 +25,7 @@ weight.grad.mul_(0.5)
 
 
 def tally(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = warm(warm_children() + TALLY, *arguments)
+    command = warm(TALLY, *arguments)
     return subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, check=False,
         env=environment() | variables,

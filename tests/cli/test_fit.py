@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.run_tally import END, TALLY, TIMEOUT_S, environment
-from tests.warm import cold, warm, warm_children
+from tests.warm import cold, warm
 from torchtally.cli import main
 from torchtally.cli.fit import FitParser
 from torchtally.errors import UsageError
@@ -62,8 +62,7 @@ def script(tmp_path: Path) -> Path:
 
 def command(*arguments: str, python: Callable[..., list[str]] = warm) -> list[str]:
     """A warm one has a warm server."""
-    setup = warm_children() if python is warm else ""
-    return python(setup + TALLY + END, "fit", *arguments)
+    return python(TALLY + END, "fit", *arguments)
 
 
 def tally_fit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

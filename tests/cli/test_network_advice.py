@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from tests.cli.run_tally import tally_run
-from tests.warm import warm_children
 
 SCRIPT = """\
 import torch
@@ -26,9 +25,7 @@ for _ in range(3):
 def test_smaller_buckets_are_tried_and_what_they_save_is_shown(tmp_path: Path) -> None:
     """All gradients in one bucket hide behind nothing."""
     (tmp_path / "train.py").write_text(SCRIPT.format(rows=512))
-    run = tally_run(
-        "--json", "report.json", "train.py", cwd=tmp_path, gpu="8xH100-SXM", setup=warm_children()
-    )
+    run = tally_run("--json", "report.json", "train.py", cwd=tmp_path, gpu="8xH100-SXM")
     assert run.code == 0, run.stderr
     assert "Changes that the collectives suggest, each tried in its own run" in run.stderr
     report = json.loads((tmp_path / "report.json").read_text())
@@ -37,7 +34,7 @@ def test_smaller_buckets_are_tried_and_what_they_save_is_shown(tmp_path: Path) -
     assert 0 < change["saved_s"] < report["time"]["step_s"]
     again = tally_run(
         "--json", "again.json", "--what-if", change["what_if"], "train.py",
-        cwd=tmp_path, gpu="8xH100-SXM", setup=warm_children(),
+        cwd=tmp_path, gpu="8xH100-SXM",
     )  # fmt: skip
     assert again.code == 0, again.stderr
     changed = json.loads((tmp_path / "again.json").read_text())

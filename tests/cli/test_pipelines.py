@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.run_tally import Run, tally_run
 from tests.views.test_tracks import check as check_tracks
-from tests.warm import warm, warm_children
+from tests.warm import warm
 from torchtally.ledger import account
 from torchtally.timing.targets import roofline
 from torchtally.trace.peers import load_peers
@@ -80,10 +80,7 @@ def run_of(
     text: str, tmp_path: Path, *options: str, gpus: int = 2, arguments: tuple[str, ...] = ()
 ) -> Run:
     (tmp_path / "train.py").write_text(text)
-    return tally_run(
-        *options, "train.py", *arguments, cwd=tmp_path, gpu=f"{gpus}xH100-SXM",
-        setup=warm_children(),
-    )  # fmt: skip
+    return tally_run(*options, "train.py", *arguments, cwd=tmp_path, gpu=f"{gpus}xH100-SXM")
 
 
 def rows_by_rank(run: Run, cwd: Path) -> list[dict[str, Any]]:

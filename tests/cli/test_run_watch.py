@@ -1,7 +1,4 @@
-"""`tally run --watch`: on a terminal, with a script that prints, and where there is none.
-
-A terminal is given to a fresh Python alone: each of the first two imports torch.
-"""
+"""`tally run --watch`: on a terminal, with a script that prints, and where there is none."""
 
 import os
 from pathlib import Path
@@ -10,7 +7,7 @@ import pytest
 
 from tests.cli.run_tally import tally_run
 from tests.cli.test_view import in_terminal
-from tests.warm import TALLY
+from tests.warm import TALLY, warm
 
 SCRIPT = """\
 import time, torch
@@ -38,7 +35,7 @@ def words(*options: str) -> tuple[str, ...]:
 
 
 def test_on_a_terminal_it_draws_then_reports_then_shows_the_run(script: Path) -> None:
-    code, drawn = in_terminal(TALLY, b"q", arguments=words("--watch"))
+    code, drawn = in_terminal(TALLY, b"q", arguments=words("--watch"), python=warm)
     text = drawn.decode()
     assert code == 0, text
     live, _, rest = text.partition("fits H100-SXM")
@@ -51,7 +48,7 @@ def test_on_a_terminal_it_draws_then_reports_then_shows_the_run(script: Path) ->
 
 def test_the_output_of_the_script_is_its_own(script: Path) -> None:
     redirect = f"import os; os.dup2(os.open('out.txt', {os.O_WRONLY | os.O_CREAT}), 1)\n"
-    code, drawn = in_terminal(redirect + TALLY, arguments=words("--watch"))
+    code, drawn = in_terminal(redirect + TALLY, arguments=words("--watch"), python=warm)
     assert code == 0, drawn
     assert (script / "out.txt").read_text() == "".join(f"script says {n}\n" for n in range(3))
     assert b"of kernels predicted" in drawn
@@ -77,7 +74,9 @@ def test_quiet_and_watch_exclude_each_other(script: Path) -> None:
 def test_a_question_of_the_script_stays_on_the_screen(script: Path) -> None:
     """`input` writes past `sys.stdout`; nothing is drawn over it while it waits."""
     (script / "train.py").write_text(f"{SCRIPT}print('I am', input('name? '))\n")
-    code, drawn = in_terminal(TALLY, b"Ada\n", b"q", arguments=words("--watch"), marker=b"name? ")
+    code, drawn = in_terminal(
+        TALLY, b"Ada\n", b"q", arguments=words("--watch"), marker=b"name? ", python=warm
+    )
     assert code == 0, drawn
     asked = drawn[drawn.rindex(b"name? ") :]
     assert b"I am Ada" in asked

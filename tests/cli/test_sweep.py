@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.run_tally import END, TALLY
 from tests.sweep.sweeps import TEACHER
-from tests.warm import cold, warm, warm_children
+from tests.warm import cold, warm
 from torchtally.cli import main
 from torchtally.sweep import make
 from torchtally.sweep.conduct import StopSignals
@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
 
 def tally(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        warm(warm_children() + TALLY + END, "sweep", *arguments),
+        warm(TALLY + END, "sweep", *arguments),
         cwd=cwd,
         env=environment(),
         capture_output=True,

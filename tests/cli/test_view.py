@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.cli.run_tally import TIMEOUT_S, environment
 from tests.report.test_text import realistic
-from tests.warm import TALLY, warm
+from tests.warm import TALLY, cold, warm
 from torchtally.cli import main
 
 
@@ -29,15 +29,16 @@ def in_terminal(
     *keys: bytes,
     arguments: Sequence[str] = ("view", "run.tally"),
     marker: bytes = b"search",
+    python: Callable[..., list[str]] = cold,
 ) -> tuple[int, bytes]:
     """(exit code, all that was drawn) of a process on a terminal of its own; `keys` are pressed
     once the marker is drawn (that of a page's foot), each when the one before was answered.
     """
+    words = python(program, *arguments)
     process, terminal = pty.fork()
     if not process:
         os.environ["TERM"] = "xterm-256color"
-        words = [sys.executable, "-c", program, *arguments]
-        os.execv(sys.executable, words)
+        os.execv(words[0], words)
     drawn, waiting = b"", [*keys]
     until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:

@@ -15,6 +15,7 @@ from torch import nn
 import torchtally
 from tests.cli.run_tally import environment, tally_run
 from tests.isolation.snapshot import snapshot
+from tests.warm import TALLY, warm
 from torchtally.runs.function import run
 from torchtally.trace import EffectKind, Trace
 from torchtally.virtual.aliases import function_of
@@ -250,8 +251,7 @@ def test_fit_changes_no_file(tmp_path: Path):
     (tmp_path / "ckpt.pt").write_bytes(b"weights of last week")
     before = snapshot(tmp_path)
     subprocess.run(
-        [sys.executable, "-m", "torchtally", "fit", "train.py", "--vary", "{}", "--to", "4",
-         "--gpu", "T4", "--quiet", "1"],
+        warm(TALLY, "fit", "train.py", "--vary", "{}", "--to", "4", "--gpu", "T4", "--quiet", "1"),
         cwd=tmp_path, env=environment(), check=True, capture_output=True,
     )  # fmt: skip
     assert snapshot(tmp_path) == before

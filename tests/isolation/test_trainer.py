@@ -55,7 +55,7 @@ def test_a_library_that_was_loaded_before_saves_shapes(tmp_path: Path) -> None:
         "torchtally.run(save, gpu='H100-SXM')\n"
     )
     done = subprocess.run(
-        warm(PYTHON, "python", "whole.py"), cwd=tmp_path, capture_output=True, text=True,
+        warm(PYTHON, "whole.py"), cwd=tmp_path, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -4,13 +4,13 @@ python -m tests.pictures            or: make pictures
 """
 
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from tests.pictures.recording import recording
 from tests.pictures.screens import screens
 from tests.report.browser import CHROMIUM, MISSING
+from tests.warm import TALLY, warm
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "docs" / "pictures"
@@ -20,10 +20,7 @@ RECORDED = "tally run examples/train_gpt.py --gpu H100-SXM"
 def page_of_example(folder: Path) -> Path:
     """The interactive page of the example that README shows."""
     command = "run examples/train_gpt.py --gpu H100-SXM --quiet --html page.html"
-    subprocess.run(
-        [sys.executable, "-m", "torchtally", *command.split()], cwd=folder, check=True,
-        capture_output=True,
-    )  # fmt: skip
+    subprocess.run(warm(TALLY, *command.split()), cwd=folder, check=True, capture_output=True)
     return folder / "page.html"
 
 

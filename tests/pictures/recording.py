@@ -11,7 +11,6 @@ import pty
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
+from tests.warm import TALLY, warm
 from torchtally.progress import CLEAR_LINE
 
 COLUMNS, ROWS = 80, 28
@@ -43,7 +43,7 @@ class Frame:
 
 def recording(command: str, folder: Path) -> str:
     """The SVG of a command of `tally`, run in a folder."""
-    words = [sys.executable, "-m", "torchtally", *shlex.split(command)[1:]]
+    words = warm(TALLY, *shlex.split(command)[1:])
     progress = [Text(ELAPSED.sub("", line)) for line in progress_lines(words, folder)]
     report = list(AnsiDecoder().decode("\n".join(terminal_lines(words, folder))))
     return svg(list(frames(command, progress, report)), main=report_frame(command, progress))

@@ -23,7 +23,7 @@ from tests.sweep.sweeps import definition, result
 from tests.timing.calibration.machines import H100 as MEASURED
 from tests.truth.snapshots import FILE as SNAPSHOT
 from tests.views.stopwatch import DATASHEET, NOBODY_KNOWS, stopwatch
-from tests.warm import warm, warm_children
+from tests.warm import warm
 from torchtally.chips import chip
 from torchtally.cli import main
 from torchtally.gates.budget import Budget, BudgetFile
@@ -137,10 +137,10 @@ def documents(folder: Path) -> Texts:
         os.chdir(here)
 
 
-def tally(*words: str, setup: str = "") -> str:
+def tally(*words: str) -> str:
     """What a command prints as a process of its own, whatever its exit code."""
     done = subprocess.run(
-        warm(setup + TALLY + END, *words), capture_output=True, text=True, env=environment(),
+        warm(TALLY + END, *words), capture_output=True, text=True, env=environment(),
         timeout=300, check=False,
     )  # fmt: skip
     assert done.stdout.startswith("{"), (words, done.stderr)
@@ -159,12 +159,12 @@ def here(*words: str) -> str:
 def of_runs() -> Texts:
     for name, words in RUNS.items():
         gpu = () if "--gpu" in words else ("--gpu", "H100-SXM")
-        yield name, tally("run", *CALM, *gpu, "--json", "-", *words, setup=warm_children())
+        yield name, tally("run", *CALM, *gpu, "--json", "-", *words)
     yield "summary", tally("summary", "net.py:Net", "--input", "2x4", "--json")
     yield "fit", tally("fit", "train.py", "--vary", "{}", "--gpu", "H100-SXM", "--to", "4",
-                       "--json", "-", setup=warm_children())  # fmt: skip
+                       "--json", "-")  # fmt: skip
     yield "fit, two chips", tally("fit", "train.py", "--vary", "{}", "--gpu", "T4", "--gpu", "A100",
-                                  "--to", "4", "--json", "-", setup=warm_children())  # fmt: skip
+                                  "--to", "4", "--json", "-")  # fmt: skip
 
 
 def of_views() -> Texts:
@@ -198,8 +198,7 @@ def of_real_runs() -> Texts:
     ledger = account(trace, roofline=DATASHEET)
     for name in VIEWS:
         yield f"explain --by {name}", shown(view_report(by(ledger, name), ledger))
-    yield "explain --script", tally("explain", "trace.json.gz", "--script", "real.py", "--json",
-                                    setup=warm_children())  # fmt: skip
+    yield "explain --script", tally("explain", "trace.json.gz", "--script", "real.py", "--json")
     yield "explain snapshot", tally("explain", "snapshot.pickle", "-o", "held.tally", "--json")
     yield (
         "explain snapshot --against",

@@ -14,6 +14,9 @@ PRELOADED = [
     "numpy.random",
     "torch._dynamo",  # what DDP and FSDP2 import when they are used first
     "torch.distributed.fsdp",
+    "torch.distributed.optim",  # half a second each
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
     "torchtally.train.loop",
     "tests.train.training",
 ]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from tests.truth.compiled import corpus
 from tests.truth.compiled.__main__ import predicted
 from tests.truth.compiled.cases import Block, Checkpointed, FlexBlock
 from tests.truth.compiled.compare import differences
+from tests.warm import commands
 from torchtally.ledger import Ledger, account
 from torchtally.timing.targets import roofline
 from torchtally.trace import Phase, Trace
@@ -249,8 +251,9 @@ def test_torch_compiles_for_the_host_afterwards() -> None:
 
 
 @pytest.mark.parametrize("name", ["graph break"])
-def test_a_case_is_as_on_the_cuda_build(name: str) -> None:
+def test_a_case_is_as_on_the_cuda_build(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, launches, memory at each, breaks; all cases: `python -m tests.truth.compiled`."""
+    monkeypatch.setattr(sys, "executable", str(commands() / "python"))
     try:
         recorded = corpus.read(torch.__version__)
     except FileNotFoundError:

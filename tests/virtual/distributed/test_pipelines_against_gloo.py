@@ -10,7 +10,6 @@ from tests.train.ranks.processes import on_ranks
 from tests.virtual.distributed.live_storages import LiveStorages, peak_of
 from tests.virtual.distributed.pipelines import PIPELINES
 from tests.virtual.distributed.test_against_gloo import Counting, Measured, counts_of
-from tests.warm import warm_children
 from torchtally.trace.peers import load_peers
 
 SCRIPT = """\
@@ -44,7 +43,7 @@ def test_stages_send_and_hold_what_real_ones_do(tmp_path: Path) -> None:
     """Four of them: a first, a last, and two between. Two do as well."""
     size = 4
     (tmp_path / "train.py").write_text(SCRIPT.format(root=str(ROOT)))
-    run = tally_run("train.py", cwd=tmp_path, gpu=f"{size}xH100-SXM", setup=warm_children())
+    run = tally_run("train.py", cwd=tmp_path, gpu=f"{size}xH100-SXM")
     assert run.code == 0, run.stderr
     traces = [run.trace, *load_peers(run.trace, str(run.file))]
     assert len(traces) == size
