@@ -8,7 +8,7 @@
     python -m tests.truth.collect --list                   the cases, and nothing is run
     python -m tests.truth.collect --device cpu             proves the collector without a GPU
 
-Needs torch and this repository, nothing installed; under ten minutes on one GPU. Each case runs in
+Needs torch and this repository, nothing installed; some ten minutes on one GPU. Each case runs in
 a process of its own: three steps whose memory is measured, and then more that are timed, singly, in
 a row and under the profiler. What ran out of memory has no times, nor has a stand-in any. The file
 is whole after every case, so an interrupted run keeps what it has. On the host the cases are scaled

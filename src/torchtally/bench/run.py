@@ -1,4 +1,4 @@
-"""`tally bench`: everything that is measured of one device, in about a minute."""
+"""`tally bench`: everything that is measured of one device, in one to three minutes."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -50,7 +50,7 @@ class Effort:
 
 
 def effort(device: torch.device, *, is_quick: bool) -> Effort:
-    """What fits in a minute: a GPU does in a millisecond what a CPU does in a second."""
+    """What fits in minutes: a GPU does in a millisecond what a CPU does in a second."""
     if device.type == "cuda":
         dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float32, torch.float16)
         effort = Effort(dtypes, 3e12, 1e8, 2**28, 2**28)

@@ -18,10 +18,10 @@ SHARDED_NOTE = """\
   is left out.
 """
 REPLICATED_NOTE = "  Communication between ranks is left out.\n"
-NO_TIME_NOTE = "  Time unknown: `tally bench` measures this machine in a minute.\n"
+NO_TIME_NOTE = "  Time unknown: `tally bench` measures this machine in minutes.\n"
 LEAST_TIME_NOTE = """\
   A step takes at least the time of its products at the best rate, measured just
-  now; `tally bench` measures the rest in a minute.
+  now; `tally bench` measures the rest in minutes.
 """
 AT_LEAST = "step, at least"
 

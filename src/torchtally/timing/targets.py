@@ -46,7 +46,7 @@ def _measured_host() -> Calibration:
     if calibration is None:
         raise UsageError(
             "This CPU has no calibration yet, and no data sheet gives a CPU's speed.\n"
-            "Run `tally bench --device cpu` first; it takes about a minute."
+            "Run `tally bench --device cpu` first; it takes a minute or two."
         )
     return calibration
 

@@ -85,7 +85,9 @@ HOPPER_NATIVE = Shares(1.0, 1.0, forward_specials=1.0, backward_specials=4.0)
 TFLOP/s, head dim 128 and 8192 tokens (Dao-AILab/flash-attention pull request 1791), are its
 products at the promised peak and 0.26 and 1.02 ps for each score, which do not shrink with the head
 dim: one and four exponentials of 3.9 T a second (arXiv:2407.08608, section 3.1, which gives that
-rate and names it the limit). Head dim 64 then comes to 497 TFLOP/s forward, as published there."""
+rate and names it the limit). Head dim 64 then comes to 497 TFLOP/s forward, as published there. Not
+in it: with dropout cuDNN's takes 105 instead of 47 us, and backward 186 instead of 155, for GPT-2's
+heads and 8 x 1024 tokens (tests/truth/corpus); a trace does not tell that numbers are dropped."""
 BLACKWELL_NATIVE = Shares(0.60, 0.53)
 """Kernels written for Blackwell: FlashAttention-4's 1535 and 1360 of 2500 to 2250 TFLOP/s, head dim
 128 and 8192 tokens, Dao-AILab/flash-attention pull request 2280, where the chip is not named."""
@@ -167,19 +169,11 @@ def attention_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     kernel, shapes = fused_of(call), shapes_of(call)
     if kernel is None or not shapes:
         return unfused_kernel(call, cost, chip)
-    drops = bool(call.literal("dropout_p", 0.0))
-    dtype = call.tensor("query").dtype
-    return fused_kernel(shapes, dtype, kernel, cost.bytes, chip, drops=drops)
+    return fused_kernel(shapes, call.tensor("query").dtype, kernel, cost.bytes, chip)
 
 
 def fused_kernel(
-    shapes: Sequence[AttentionShape],
-    dtype: str,
-    kernel: Fused,
-    operand_bytes: int,
-    chip: Chip,
-    *,
-    drops: bool = False,
+    shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, operand_bytes: int, chip: Chip
 ) -> Kernel:
     """One pass of a fused kernel, whose operands and results are so many bytes."""
     # A program of flex's backward has its queries to itself: it adds to no accumulator.
@@ -189,16 +183,11 @@ def fused_kernel(
     bandwidth = bandwidth_bytes_per_s(chip)
     around_s = around_bytes(shapes, kernel) / bandwidth
     return bound_kernel(
-        compute_s=fused_s(shapes, dtype, kernel, chip, drops=drops) + around_s,
+        compute_s=fused_s(shapes, dtype, kernel, chip) + around_s,
         memory_s=(operand_bytes + accumulated) / bandwidth + around_s,
         overhead_s=KERNEL_S * launches + FIRST_BLOCK_S,
     )
 
-
-DROPOUT_SPECIALS, DROPOUT_SPECIALS_BACKWARD = 4.0, 2.0
-"""What drawing a random number for each score takes in Hopper's native kernels, in exponentials: a
-fit to cuDNN's attention of 12 heads of 64 and 8 x 1024 tokens with and without dropout on an H100,
-105 beside 47 us forward, 186 beside 155 us backward (tests/truth/corpus). Of others not known."""
 
 AROUND_BACKWARD_BYTES = 2 * 2 + 4 + 4 + 2
 """For each element of the queries, by kernels before and behind a backward pass of flash attention
@@ -264,14 +253,7 @@ def attention_peak_flop_per_s(dtype: str, kernel: Fused, chip: Chip) -> float:
     return promised
 
 
-def fused_s(
-    shapes: Sequence[AttentionShape],
-    dtype: str,
-    kernel: Fused,
-    chip: Chip,
-    *,
-    drops: bool = False,
-) -> float:
+def fused_s(shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, chip: Chip) -> float:
     """Waves of whole blocks, each preceded by the time of one block of the inner loop."""
     shares = shares_of(kernel, dtype, chip)
     is_backward = any(shape.is_backward for shape in shapes)
@@ -284,8 +266,6 @@ def fused_s(
         return float(flops) / rate
     scores = sum(blocks_of(shape, size) * block_scores(shape, size) for shape in shapes)
     specials = shares.backward_specials if is_backward else shares.forward_specials
-    if drops and specials:
-        specials += DROPOUT_SPECIALS_BACKWARD if is_backward else DROPOUT_SPECIALS
     special_per_s = SPECIAL_PER_CLOCK * chip.multiprocessors * (chip.boost_clock_hz or CLOCK_HZ)
     waves = ceil(blocks / chip.multiprocessors)
     whole = waves * chip.multiprocessors / blocks
