@@ -173,12 +173,12 @@ def test_its_file_reads_back() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is not a sweep of format version 1"),
-        ("[]", "is not a sweep of format version 1"),
-        ("{}", "is not a sweep of format version 1"),
-        ('{"format": "torchtally sweep"}', "is not a sweep of format version 1"),
-        ('{"format": "torchtally sweep", "format_version": 2}', "Invalid enum value 2"),
-        ("[" * 100_000, "is not a sweep of format version 1"),
+        ("", "is not a sweep of format version 2"),
+        ("[]", "is not a sweep of format version 2"),
+        ("{}", "is not a sweep of format version 2"),
+        ('{"format": "torchtally sweep"}', "is not a sweep of format version 2"),
+        ('{"format": "torchtally sweep", "format_version": 1}', "Invalid enum value 1"),
+        ("[" * 100_000, "is not a sweep of format version 2"),
     ],
 )
 def test_a_file_that_is_no_sweep(text: str, said: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.sweep.sweeps import definition
 from torchtally.errors import UsageError
 from torchtally.sweep.folder import open_folder
+from torchtally.sweep.results import RunEnding, Status, read_ending
 
 TWO = ("optimizer.lr=0.01,0.1",)
 HOLDS = """
@@ -28,13 +29,13 @@ with open_folder(Path(sys.argv[1]), definition(*sys.argv[2:]), resumes=False):
 def test_a_sweep_is_kept_and_resumed(tmp_path: Path) -> None:
     with open_folder(tmp_path / "out", definition(*TWO), resumes=False) as folder:
         point = folder.definition.points[0]
-        assert folder.result(point) is None
+        assert read_ending(folder.result(point)).status is Status.WAITING
         folder.begin(point)
-        folder.note(point, {"status": "ended"})
+        folder.note(point, RunEnding(status=Status.ENDED))
     for wanted in (definition(*TWO), None):
         with open_folder(tmp_path / "out", wanted, resumes=True) as folder:
             assert folder.definition == definition(*TWO)
-            assert folder.result(point) == {"status": "ended"}
+            assert read_ending(folder.result(point)).status is Status.ENDED
 
 
 def test_a_new_one_may_be_asked_to_resume(tmp_path: Path) -> None:
@@ -134,14 +135,13 @@ def test_a_full_disk_is_said_and_leaves_the_old_definition(
     assert not list(tmp_path.glob(".tally-*"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"status":', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"status":', '{"status": "odd"}', "[" * 100_000])
 def test_a_damaged_result_is_none(tmp_path: Path, text: str) -> None:
     with open_folder(tmp_path, definition(*TWO), resumes=False) as folder:
         point = folder.definition.points[0]
-        folder.note(point, {})
+        folder.begin(point)
         (folder.run(point) / "result.json").write_text(text)
-        assert not isinstance(folder.result(point), list)
-        assert folder.result(point) is None
+        assert read_ending(folder.result(point)).status is Status.WAITING
 
 
 def test_checkpoints_are_let_go_but_not_through_a_link(tmp_path: Path) -> None:

@@ -2,21 +2,19 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from torchtally.checkpoints.newest import differences
-from torchtally.checkpoints.plain import as_json, from_json
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml, read_text
 from torchtally.train.config import WHAT, TrainConfig
-from torchtally.train.keys import KeyValues, changed_config, flag, typed_value, value_text
+from torchtally.train.keys import KeyValues, changed_config, flag, read_changes, value_text
 
-FORMAT: Literal["torchtally sweep"] = "torchtally sweep"
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
 LONGEST_NAME = 100
 """Characters of a run's folder; file systems end at 255 bytes."""
 MOST_DEFINITION_BYTES = 64_000_000
@@ -27,32 +25,33 @@ ALONE = "run"
 """The name of the run if nothing varies."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPoint:
+class SweepPoint(msgspec.Struct, frozen=True, dict=True):
     """One run."""
 
     name: str
     """The unique name of its folder."""
-    values: KeyValues
+    flags: tuple[str, ...]
+    """The values as command-line flags of `tally train`."""
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The values as command-line flags of `tally train`."""
-        return tuple(flag(key, value) for key, value in self.values)
+    @cached_property
+    def values(self) -> KeyValues:
+        return read_changes(self.flags)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class Definition(
+    msgspec.Struct, frozen=True, kw_only=True, dict=True, tag_field="format", tag="torchtally sweep"
+):
     """What a sweep trains. A folder accepts only one definition."""
 
+    format_version: Literal[2] = VERSION
     config: str
     """The path of the TOML file, for messages."""
     toml: str
     """The whole text: later edits affect no run."""
-    points: tuple[SweepPoint, ...]
     keeps_checkpoints: bool
+    points: tuple[SweepPoint, ...]
 
-    @property
+    @cached_property
     def varying_keys(self) -> tuple[str, ...]:
         """Keys with more than one value."""
         return varying_keys([point.values for point in self.points])
@@ -63,40 +62,18 @@ class Definition:
 
     def as_text(self) -> str:
         """As JSON text."""
-        runs = tuple(_Run(point.name, as_json(dict(point.values))) for point in self.points)
-        document = _Document(FORMAT, VERSION, self.config, self.toml, self.keeps_checkpoints, runs)
-        return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
-
-
-class _Run(msgspec.Struct):
-    name: str
-    values: dict[str, Any]
-
-
-class _Document(msgspec.Struct):
-    """The file of a sweep."""
-
-    format: Literal["torchtally sweep"]
-    format_version: Literal[1]
-    config: str
-    toml: str
-    keeps_checkpoints: bool
-    runs: tuple[_Run, ...]
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
 
 
 def define(
     config: str, toml: str, points: Sequence[KeyValues], *, keeps_checkpoints: bool
 ) -> Definition:
     """The sweep, with every run's config validated. Raises UsageError for the first invalid one."""
-    names = _names(points)
     for values in points:
         changed_config(toml, config, values)
-    return Definition(
-        config=config,
-        toml=toml,
-        points=tuple(SweepPoint(*pair) for pair in zip(names, points, strict=True)),
-        keeps_checkpoints=keeps_checkpoints,
-    )
+    pairs = zip(_names(points), points, strict=True)
+    runs = tuple(SweepPoint(name, tuple(flag(*one) for one in values)) for name, values in pairs)
+    return Definition(config=config, toml=toml, points=runs, keeps_checkpoints=keeps_checkpoints)
 
 
 def load_definition(path: Path) -> Definition:
@@ -107,21 +84,15 @@ def load_definition(path: Path) -> Definition:
 def read_definition(text: str, place: str) -> Definition:
     """A sweep written by `as_text`. Raises UsageError for anything else."""
     try:
-        document = msgspec.json.decode(text, type=_Document)
-    except (ValueError, RecursionError) as error:
+        definition = msgspec.json.decode(text, type=Definition)
+        for point in definition.points:
+            assert point.values is not None  # read now, to be refused here
+    except (ValueError, RecursionError, UsageError) as error:
         raise UsageError(
             f"{place}: is not a sweep of format version {VERSION}, or damaged ({error}). Move it "
             "away, use another --out, or the torchtally that wrote it."
         ) from error
-    points = tuple(
-        SweepPoint(run.name, tuple((key, typed_value(key, from_json(value)))
-                                   for key, value in run.values.items()))
-        for run in document.runs
-    )  # fmt: skip
-    return Definition(
-        config=document.config, toml=document.toml, points=points,
-        keeps_checkpoints=document.keeps_checkpoints,
-    )  # fmt: skip
+    return definition
 
 
 # Names ------------------------------------------------------------------------------------------

@@ -10,25 +10,25 @@
 Files are replaced atomically.
 """
 
-import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from torchtally.atomic import write_atomically
 from torchtally.checkpoints.disk import Directory
+from torchtally.checkpoints.folder import FOLDER as CHECKPOINTS
 from torchtally.errors import UsageError
 from torchtally.sweep.definition import Definition, SweepPoint, difference, load_definition
+from torchtally.train.logs.jsonl import NAME as LOG
 
 DEFINITION = "sweep.json"
 CONFIG = "config.toml"
 OUTPUT = "output.txt"
 RESULT = "result.json"
 RESULTS = "results.json"
-CHECKPOINTS = "checkpoints"
-LOG = "log.jsonl"
 
 
 class SweepFolder:
@@ -51,23 +51,20 @@ class SweepFolder:
         """Whether the run was ever started."""
         return (self.run(point) / LOG).exists()
 
-    def result(self, point: SweepPoint) -> Mapping[str, Any] | None:
-        """How the run ended; None if it has not, or the file is damaged."""
-        try:
-            result = json.loads((self.run(point) / RESULT).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return None
-        return result if isinstance(result, dict) else None
+    def result(self, point: SweepPoint) -> Path:
+        """How the run ended; missing until it has."""
+        return self.run(point) / RESULT
 
-    def note(self, point: SweepPoint, result: Mapping[str, Any]) -> None:
+    def note(self, point: SweepPoint, ending: msgspec.Struct) -> None:
         """Store how the run ended."""
         self.run(point).mkdir(exist_ok=True)
-        _write(self.run(point) / RESULT, _json(result))
+        text = msgspec.json.format(msgspec.json.encode(ending), indent=1).decode()
+        _write(self.result(point), f"{text}\n")
 
     def begin(self, point: SweepPoint) -> None:
         """Prepare to start the run, possibly again."""
         self.run(point).mkdir(exist_ok=True)
-        (self.run(point) / RESULT).unlink(missing_ok=True)
+        self.result(point).unlink(missing_ok=True)
 
     def remove_checkpoints(self, point: SweepPoint) -> None:
         """Remove the checkpoints of a finished run, unless the folder is a symbolic link."""
@@ -130,10 +127,6 @@ def _check(
         )
     if definition is not None and (text := difference(kept, definition)):
         raise UsageError(f"{path}: holds another sweep. Use another --out.\n{text}")
-
-
-def _json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _write(path: Path, text: str) -> None:

@@ -75,7 +75,7 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
             exited, folder.output(point), is_stopping=bool(signals.number),
             is_worse=rule is not None and exited.name in rule.worse,
         )  # fmt: skip
-        folder.note(point, run_ending.as_json())
+        folder.note(point, run_ending)
         if run_ending.status.is_final and not folder.definition.keeps_checkpoints:
             folder.remove_checkpoints(point)
         progress.ended(result_of(folder, point))

@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -53,10 +53,10 @@ class Status(StrEnum):
         return self in (Status.FAILED, Status.OUT_OF_MEMORY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnding:
+class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
     """How a run's process ended, as stored in its folder."""
 
+    format_version: Literal[1] = 1
     status: Status
     exit_code: int | None = None
     wall_s: float | None = None
@@ -70,9 +70,6 @@ class RunEnding:
         lines = [line for line in self.message.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith(ERROR)]
         return (errors or lines or ["no output"])[-1].removeprefix(ERROR).strip()
-
-    def as_json(self) -> dict[str, Any]:
-        return {"format_version": 1, **asdict(self)}
 
 
 def ending(exited: Exit, output: Path, *, is_stopping: bool, is_worse: bool = False) -> RunEnding:
@@ -106,11 +103,11 @@ def _status(exited: Exit, output_text: str, is_stopping: bool) -> Status:
     return Status.OUT_OF_MEMORY if OUT_OF_MEMORY.search(output_text) else Status.FAILED
 
 
-def read_ending(result: Mapping[str, Any] | None) -> RunEnding:
+def read_ending(path: Path) -> RunEnding:
     """The stored ending of a run; WAITING if there is none or it is damaged."""
     try:
-        return msgspec.convert(result, RunEnding)
-    except msgspec.ValidationError:
+        return msgspec.json.decode(path.read_bytes(), type=RunEnding)
+    except (OSError, ValueError, RecursionError):
         return RunEnding(status=Status.WAITING)
 
 

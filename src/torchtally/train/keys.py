@@ -81,11 +81,6 @@ def read_value(key: str, text: str) -> Any:
     return checked(key, hint, value, strict=False)
 
 
-def typed_value(key: str, value: Any) -> Any:
-    """A value read from JSON, converted to its field's type. Raises UsageError."""
-    return checked(key, hint_of(key), value, strict=False)
-
-
 def value_text(value: Any) -> str:
     """A value as text that `read_value` accepts: 0.01, 1e-05, true, none, [0.9, 0.95]."""
     if value is None:

@@ -17,15 +17,10 @@ from torch import Tensor
 from torchtally.errors import UsageError, needed_package
 from torchtally.train.models.config import RopeStretch, TransformerConfig
 from torchtally.train.models.huggingface import stored_tensors
-from torchtally.train.models.huggingface_names import kind_of
+from torchtally.train.models.huggingface_kinds import Kind, kind_of
 from torchtally.train.models.rotary import stretch_rates
 from torchtally.train.models.transformer import Transformer
 
-ARCHITECTURES = {
-    "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
-    "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3", "gpt2": "gpt2",
-}  # fmt: skip
-"""llama.cpp's, by transformers' model_type."""
 GEMMA = {"global_every": 6, "local_rope_theta": 10_000.0, "query_scalar": None}
 """What llama.cpp has fixed in Gemma 3's graph; query_scalar also as the head dim."""
 TYPES = {
@@ -64,7 +59,7 @@ def write_gguf(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.unfinished")
-    writer = gguf.GGUFWriter(unfinished, ARCHITECTURES[kind])
+    writer = gguf.GGUFWriter(unfinished, kind.gguf)
     _add_sizes(gguf, writer, config, kind)
     writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{type_name}", 0))
     has_tokenizer = _add_tokenizer(gguf, writer, config, tokenizer_json, end_of_text)
@@ -81,12 +76,12 @@ def write_gguf(
     return has_tokenizer
 
 
-def _check(config: TransformerConfig, kind: str, weights: str | None) -> None:
-    if kind in ("mistral", "mixtral") and config.window is not None:
+def _check(config: TransformerConfig, kind: Kind, weights: str | None) -> None:
+    if kind.name in ("mistral", "mixtral") and config.window is not None:
         raise UsageError(
-            f"model.window: llama.cpp's {kind} attends to all previous tokens. Use --to hf."
+            f"model.window: llama.cpp's {kind.name} attends to all previous tokens. Use --to hf."
         )
-    for name, wanted in GEMMA.items() if kind == "gemma3_text" else ():
+    for name, wanted in GEMMA.items() if kind.name == "gemma3_text" else ():
         value = getattr(config, name)
         if value != wanted and (name, value) != ("query_scalar", config.head_size):
             raise UsageError(
@@ -98,7 +93,7 @@ def _check(config: TransformerConfig, kind: str, weights: str | None) -> None:
         raise UsageError(f"{weights}: width and ffn must be multiples of {GROUP}, its groups.")
 
 
-def _add_sizes(gguf: Any, writer: Any, config: TransformerConfig, kind: str) -> None:
+def _add_sizes(gguf: Any, writer: Any, config: TransformerConfig, kind: Kind) -> None:
     writer.add_context_length(config.context)
     writer.add_embedding_length(config.width)
     writer.add_block_count(config.layers)
@@ -122,18 +117,16 @@ def _add_sizes(gguf: Any, writer: Any, config: TransformerConfig, kind: str) -> 
         writer.add_expert_count(config.experts)
         writer.add_expert_used_count(config.active_experts)
         writer.add_expert_feed_forward_length(config.ffn)
-    if kind == "gemma3_text":
+    if kind.name == "gemma3_text":
         writer.add_sliding_window(config.window or config.context)
         if config.logit_cap is not None:
             writer.add_final_logit_softcapping(config.logit_cap)
 
 
-def _by_name(gguf: Any, model: Transformer, kind: str) -> dict[str, Tensor]:
+def _by_name(gguf: Any, model: Transformer, kind: Kind) -> dict[str, Tensor]:
     """All tensors by llama.cpp's names."""
     config = model.config
-    architecture = next(
-        key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind]
-    )
+    architecture = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == kind.gguf)
     names = gguf.get_tensor_name_map(architecture, config.layers)
     tensors: dict[str, Tensor] = {}
     experts: dict[str, list[Tensor]] = {}
@@ -151,13 +144,13 @@ def _by_name(gguf: Any, model: Transformer, kind: str) -> dict[str, Tensor]:
     return tensors
 
 
-def _convert(name: str, value: Tensor, config: TransformerConfig, kind: str) -> Tensor:
+def _convert(name: str, value: Tensor, config: TransformerConfig, kind: Kind) -> Tensor:
     """A tensor as llama.cpp's graph takes it."""
     if CONV1D.search(name):
         return value.T.contiguous()
     if config.norm == "rms_plus_one" and name.endswith("norm.weight"):
         return value + 1
-    if ARCHITECTURES[kind] == "llama" and (match := re.search(r"\.([qk])_proj\.", name)):
+    if kind.gguf == "llama" and (match := re.search(r"\.([qk])_proj\.", name)):
         # It rotates neighbours, (2 i, 2 i + 1), where we rotate halves, (i, i + D / 2).
         heads = config.heads if match[1] == "q" else config.kv_heads
         pairs: Tensor = value.unflatten(0, (heads, 2, -1))

@@ -13,8 +13,8 @@ from torchtally.errors import UsageError
 from torchtally.plan.architecture.config import FAMILIES, model_of
 from torchtally.plan.architecture.config_keys import Config, excerpt, load
 from torchtally.plan.architecture.model import FeedForward, Model, SelfAttention
-from torchtally.train.models.config import Activation, TransformerConfig
-from torchtally.train.models.huggingface_names import ANY, KINDS, kind_of
+from torchtally.train.models.config import NAMES, Activation, TransformerConfig
+from torchtally.train.models.huggingface_kinds import KINDS, kind_of
 
 CONFIG = "config.json"
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -23,27 +23,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """Of GPT-2, by transformers' names; the last two are the same function."""
-SILU = {"attention_dropout": 0.0, "hidden_act": "silu"}
-ALWAYS: Mapping[str, Mapping[str, Any]] = {
-    "gpt2": {
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "add_cross_attention": False,
-    },
-    "qwen3": SILU | {"attention_bias": False},
-    "qwen3_moe": SILU | {"attention_bias": False},
-    "gemma3_text": {
-        "attention_dropout": 0.0,
-        "attention_bias": False,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "attn_logit_softcapping": None,
-        "use_bidirectional_attention": False,
-    },
-}
-"""Required values of keys, where present: our decoder implements nothing else."""
-EPSILON = {"gpt2": ("layer_norm_epsilon", 1e-5)}
-"""(key, default of transformers); all others use `LLAMA_EPSILON`."""
-LLAMA_EPSILON = ("rms_norm_eps", 1e-6)
 STRETCH = {
     "factor": "factor",
     "original_max_position_embeddings": "original_context",
@@ -51,14 +30,6 @@ STRETCH = {
     "high_freq_factor": "high_factor",
 }
 """Keys of stretched rotary positions, and our names."""
-LLAMA_THETA = 10_000.0
-THETA = {"mixtral": 1e6, "gemma3_text": 1e6}
-"""transformers' defaults."""
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM", "mixtral": "MixtralForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
-}  # fmt: skip
 
 
 def config_document(config: TransformerConfig, dtype: str) -> dict[str, Any]:
@@ -68,16 +39,20 @@ def config_document(config: TransformerConfig, dtype: str) -> dict[str, Any]:
     Raises UsageError if transformers has no such model.
     """
     kind = kind_of(config)
-    document = _gpt2(config) if kind == "gpt2" else _llama(config, kind)
-    return {
-        "model_type": kind,
+    document = {
+        "model_type": kind.name,
+        "architectures": [kind.class_name],
         "dtype": dtype,
-        "vocab_size": config.vocabulary,
-        "tie_word_embeddings": config.is_tied,
         "bos_token_id": None,
         "eos_token_id": None,
-        **document,
+        **{key: getattr(config, ours) for key, ours in kind.keys.items()},
+        **kind.always,
     }
+    if config.positions == "rope":
+        document["rope_parameters"] = _rope(config)
+    else:
+        document["activation_function"] = NAMES[config.activation]
+    return document | (_gemma_document(config) if kind.name == "gemma3_text" else {})
 
 
 def read_config(path: Path | str) -> TransformerConfig:
@@ -87,32 +62,31 @@ def read_config(path: Path | str) -> TransformerConfig:
     """
     path = Path(path)
     keys = load(path / CONFIG if path.is_dir() else path)
-    kind, values = keys.values.get("model_type"), keys.values
-    if not isinstance(kind, str) or kind not in KINDS:
-        supported = ", ".join(KINDS)
-        raise UsageError(
-            f"{keys.place}: model_type: {excerpt(kind)} is not supported. Supported: {supported}."
-        )
-    for key, value in ALWAYS.get(kind, SILU).items():
+    name, values = keys.values.get("model_type"), keys.values
+    if not isinstance(name, str) or name not in KINDS:
+        raise _unlike(keys, "model_type", name, f"one of {', '.join(KINDS)}")
+    kind = KINDS[name]
+    for key, value in kind.always.items():
         if values.get(key, value) != value:
             raise _unlike(keys, key, values[key], value)
     model = model_of(keys, name=Path(keys.place).parent.name)
     attention = model.kinds[0].attention
     assert isinstance(attention, SelfAttention)
     is_usual = attention.head_dim * attention.heads == model.width
+    epsilon = next(key for key, ours in kind.keys.items() if ours == "norm_eps")
     sizes = {
         "layers": model.layers, "width": model.width, "heads": attention.heads,
         "kv_heads": attention.kv_heads, "head_dim": None if is_usual else attention.head_dim,
         "vocabulary": model.vocabulary, "context": model.context, "is_tied": model.is_tied,
-        "norm_eps": values.get(*EPSILON.get(kind, LLAMA_EPSILON)), "has_bias": attention.has_bias,
-        **{name: value for name, value in KINDS[kind].items() if value is not ANY},
-        **_feed_forward(keys, model, attention),
+        "norm_eps": values.get(epsilon, kind.epsilon),
+        "has_bias": "has_bias" in kind.free and attention.has_bias,
+        **kind.fixed, **_feed_forward(keys, model, attention),
     }  # fmt: skip
-    if kind == "gpt2":
+    if model.positions:
         sizes["dropout"] = _dropout(keys, model)
     else:
-        sizes |= {"window": attention.window, **_rotary(keys)}
-    if kind == "gemma3_text":
+        sizes |= {"window": attention.window, **_rotary(keys, kind.theta)}
+    if name == "gemma3_text":
         sizes |= _gemma(keys, model)
     return read_as(TransformerConfig, sizes, keys.place)
 
@@ -124,65 +98,13 @@ def config_beside(weights: Path | str) -> TransformerConfig | None:
     return read_config(folder) if (folder / CONFIG).exists() else None
 
 
-def _gpt2(config: TransformerConfig) -> dict[str, Any]:
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "n_positions": config.context,
-        "n_embd": config.width,
-        "n_layer": config.layers,
-        "n_head": config.heads,
-        "n_inner": config.ffn,
-        "activation_function": "gelu" if config.activation == "gelu" else "gelu_pytorch_tanh",
-        "layer_norm_epsilon": config.norm_eps,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout),
-    }
-
-
-def _llama(config: TransformerConfig, kind: str) -> dict[str, Any]:
-    document = {
-        "architectures": [ARCHITECTURES[kind]],
-        "hidden_size": config.width,
-        "intermediate_size": config.ffn,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_size,
-        "hidden_act": "silu",
-        "max_position_embeddings": config.context,
-        "rms_norm_eps": config.norm_eps,
-        # The first is how transformers 4 spells it, the second transformers 5.
-        "rope_theta": config.rope_theta,
-        "rope_parameters": _rope(config),
-    }
-    experts = {"num_experts_per_tok": config.active_experts}
-    window = {"sliding_window": config.window}
-    match kind:
-        case "mistral":
-            return document | window
-        case "mixtral":
-            return document | window | experts | {"num_local_experts": config.experts}
-        case "qwen3_moe":
-            return document | experts | {
-                "num_experts": config.experts, "moe_intermediate_size": config.ffn,
-                "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
-            }  # fmt: skip
-        case "gemma3_text":
-            return document | _gemma_document(config)
-        case "llama":
-            return document | {"attention_bias": config.has_bias, "mlp_bias": config.has_bias}
-    return document
-
-
 def _gemma_document(config: TransformerConfig) -> dict[str, Any]:
     theta = config.local_rope_theta or config.rope_theta
     names = ("full_attention", "sliding_attention")
     local = {"rope_type": "default", "rope_theta": theta}
     return {
-        "hidden_activation": "gelu_pytorch_tanh",
         "layer_types": [names[config.is_local(layer)] for layer in range(config.layers)],
-        "sliding_window": config.window,
         "query_pre_attn_scalar": config.query_scalar or config.head_size,
-        "final_logit_softcapping": config.logit_cap,
         "rope_local_base_freq": theta,
         "rope_parameters": dict(zip(names, (_rope(config), local), strict=True)),
         "pad_token_id": None,
@@ -200,11 +122,12 @@ def _gemma(keys: Config, model: Model) -> dict[str, Any]:
             raise _unlike(keys, "layer_types", "this order", f"full_attention every {every} layers")
     values = keys.values
     local = (values.get("rope_parameters") or {}).get("sliding_attention") or {}
-    theta = values.get("rope_local_base_freq", LLAMA_THETA)
+    if (cap := values.get("attn_logit_softcapping")) is not None:
+        raise _unlike(keys, "attn_logit_softcapping", cap, None)
     return {
         "window": next(filter(None, windows), None),
         "global_every": every,
-        "local_rope_theta": local.get("rope_theta", theta),
+        "local_rope_theta": local.get("rope_theta", values.get("rope_local_base_freq", 10_000.0)),
         "query_scalar": keys.size_or_none("query_pre_attn_scalar") or 256,
         "logit_cap": values.get("final_logit_softcapping"),
     }
@@ -253,7 +176,7 @@ def _rope(config: TransformerConfig) -> dict[str, Any]:
     return table | {"rope_type": "llama3", **values}
 
 
-def _rotary(keys: Config) -> dict[str, Any]:
+def _rotary(keys: Config, usual_theta: float) -> dict[str, Any]:
     """Rotary positions: transformers 5 has them in `rope_parameters`, transformers 4 in
     `rope_theta` and `rope_scaling`.
     """
@@ -265,7 +188,7 @@ def _rotary(keys: Config) -> dict[str, Any]:
     table = table.get("full_attention", table)
     if (share := table.get("partial_rotary_factor", 1.0)) != 1.0:
         raise _unlike(keys, "partial_rotary_factor", share, 1.0)
-    theta = values.get("rope_theta") or THETA.get(str(values.get("model_type")), LLAMA_THETA)
+    theta = values.get("rope_theta") or usual_theta
     stretch: dict[str, Any] | None = None
     match table.get("rope_type", table.get("type", "default")):
         case "default":
