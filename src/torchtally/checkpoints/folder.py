@@ -3,17 +3,16 @@
     step-00000500/        whole: it gets this name once everything in it is durable
     .new-500-<random>/    being written, or left over from a crash
     .old-500-<random>/    being removed
-    .was-500-<random>/    being replaced by another checkpoint of the same step
     damaged-00000500-<random>/   refused on resume, and kept for inspection
 
-The next training here removes the hidden ones, except a `.was-` whose replacement never arrived: it
-gets its name back.
+The next training here removes the hidden ones. No step is saved twice: a run continues after its
+newest checkpoint.
 """
 
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from torchtally.checkpoints.disk import Directory, is_there, sync_way_to
@@ -25,7 +24,6 @@ from torchtally.errors import CheckpointError, UsageError
 FOLDER = "checkpoints"
 NAMED = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,17})")
 UNFINISHED = re.compile(r"\.(new|old)-[0-9]+-[0-9a-f]{16}")
-REPLACED = re.compile(r"\.was-([0-9]{1,18})-[0-9a-f]{16}")
 
 
 class Checkpoints:
@@ -45,7 +43,6 @@ class Checkpoints:
                     f"{self.path}: another run is training there. Give this one its own "
                     "folder: --log.folder runs/other."
                 )
-            self._put_back(folder)
             yield
 
     def steps(self) -> list[int]:
@@ -95,8 +92,7 @@ class Checkpoints:
     def commit(self, new: str, manifest: Manifest) -> Path:
         """Write the manifest and rename the directory, whose files are already durable.
 
-        An existing checkpoint of the same step is removed afterwards; on failure it keeps its
-        name.
+        A checkpoint of the same step stays, and is an error.
         """
         name = name_of(manifest.step)
         content = manifest.to_bytes()
@@ -104,10 +100,7 @@ class Checkpoints:
             with folder.inner(new) as inner:
                 inner.write(MANIFEST, [content], len(content))
                 inner.sync()
-            if name in folder.names():
-                self._replace(folder, new, manifest.step)
-            else:
-                folder.rename(new, name)
+            folder.rename(new, name)
         return self.path / name
 
     def discard(self, new: str) -> None:
@@ -134,7 +127,6 @@ class Checkpoints:
         if not is_there(self.path):
             return
         with self._open() as folder:
-            self._put_back(folder)
             for name in folder.names():
                 if UNFINISHED.fullmatch(name):
                     folder.remove(name)
@@ -151,28 +143,6 @@ class Checkpoints:
         hidden = _hidden("old", step)
         folder.rename(name_of(step), hidden)
         folder.remove(hidden)
-
-    def _replace(self, folder: Directory, new: str, step: int) -> None:
-        name, was = name_of(step), _hidden("was", step)
-        try:
-            folder.rename(name, was)
-            folder.rename(new, name)
-        except CheckpointError:
-            with suppress(CheckpointError):  # report the first failure
-                if name not in folder.names():
-                    folder.rename(was, name)
-            raise
-        folder.remove(was)
-
-    def _put_back(self, folder: Directory) -> None:
-        """Restore a checkpoint whose replacement never arrived."""
-        for name in folder.names():
-            if replaced := REPLACED.fullmatch(name):
-                own = name_of(int(replaced[1]))
-                if own in folder.names():
-                    folder.remove(name)
-                else:
-                    folder.rename(name, own)
 
     def _open(self) -> Directory:
         return Directory.open(self.path, follows_links=self._follows_links)

@@ -184,11 +184,6 @@ def _tile(spans: Sequence[tuple[int, int]], whole: int) -> bool:
     return end == whole
 
 
-def as_plain_json(value: Any) -> Any:
-    """The value after a round trip through JSON: tuples become lists, keys become text."""
-    return msgspec.json.decode(msgspec.json.encode(value))
-
-
 @contextmanager
 def explain_damaged_state(manifest: Manifest) -> Iterator[None]:
     """Turn missing or malformed plain data into a CheckpointError."""

@@ -25,7 +25,7 @@ def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest |
     steps = ranks.run_on_first(checkpoints.steps, "look for checkpoints")
     refused: list[str] = []
     for step in steps:
-        manifest = _manifest_if_whole(checkpoints, step, ranks)
+        manifest = manifest_if_whole(checkpoints, step, ranks)
         if isinstance(manifest, Manifest):
             return manifest
         refused.append(manifest)
@@ -43,7 +43,7 @@ def newest_whole(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Manifest |
     return None
 
 
-def _manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Manifest | str:
+def manifest_if_whole(checkpoints: Checkpoints, step: int, ranks: Ranks) -> Manifest | str:
     """The manifest, or the first error on any rank."""
     wrong: str | None = None
     manifest: Manifest | None = None

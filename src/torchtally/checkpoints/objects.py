@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtally.checkpoints.folder import Checkpoints
-from torchtally.checkpoints.manifest import Manifest, as_plain_json, explain_damaged_state
+from torchtally.checkpoints.manifest import Manifest, explain_damaged_state
 from torchtally.checkpoints.newest import Change, differences
 from torchtally.checkpoints.packing import pack, unpack
 from torchtally.checkpoints.plain import Say, as_json
@@ -52,13 +52,13 @@ class Objects:
     ) -> None:
         """`about` is kept beside the state, `fingerprints` are of the data."""
         self.ranks = ranks
-        self._about, self.fingerprints = about or {}, as_plain_json(as_json(fingerprints or {}))
+        self._about, self.fingerprints = about or {}, as_json(fingerprints or {})
         self._objects, self._values = objects, values
-        self.config = as_plain_json(as_json(config))
+        self.config = as_json(config)
         self._plain: Any = None
         # A scheduler changes the optimizer's later: compared are those that the script gave.
-        self._hyperparameters = as_plain_json(
-            as_json({name: _hyperparameters(one.param_groups) for name, one in self._optimizers()})
+        self._hyperparameters = as_json(
+            {name: _hyperparameters(one.param_groups) for name, one in self._optimizers()}
         )
 
     def parameters(self) -> Iterator[Tensor]:
@@ -86,9 +86,7 @@ class Objects:
     def described(self) -> dict[str, Any]:
         """The manifest's plain data, of the state that `tensors` has taken."""
         state = {**self._about, **self._plain, "hyperparameters": self._hyperparameters}
-        return {
-            "config": self.config, "state": as_plain_json(state), "fingerprints": self.fingerprints,
-        }  # fmt: skip
+        return {"config": self.config, "state": state, "fingerprints": self.fingerprints}
 
     def changes(self, manifest: Manifest) -> list[Change]:
         """Of the config, the data's fingerprints, and the hyperparameters that the script gave,
@@ -242,7 +240,7 @@ def _with_changes(
             f"there are groups of {here} here. Resume with the saved model and config."
         )
     before = manifest.state["hyperparameters"].get(name, {})
-    here_now = as_plain_json(as_json(_hyperparameters(own)))
+    here_now = as_json(_hyperparameters(own))
     groups = [
         {**loaded, **{key: group[key] for key, _, _ in differences(before[at], here_now[at])
                       if key in group}}

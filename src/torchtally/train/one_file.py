@@ -34,7 +34,7 @@ from torchtally.train.models import (
 from torchtally.train.models import config as config_module
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.optimizers.build import IMPLEMENTATIONS, TORCHS, implementation
-from torchtally.train.optimizers.schedules import ScheduleConfig
+from torchtally.train.optimizers.schedules import Schedule
 from torchtally.train.tasks import prepare_data
 
 MODULES = (config_module, order, linear, norms, rotary, attention, feed_forward, loss, transformer)
@@ -226,14 +226,13 @@ def _loop_values(config: TrainConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _decay_text(schedule: ScheduleConfig) -> str:
-    if schedule.shape == "constant":
+def _decay_text(schedule: Schedule) -> str:
+    if schedule.decay == "constant":
         return "    return 1.0"
-    assert schedule.steps is not None
     start, steps, floor = schedule.decay_start, schedule.steps, schedule.floor or 0.0
     return (
         f"    passed = min(max((step - {start}) / {steps - start}, 0.0), 1.0)\n"
-        f"    return {floor} + {1 - floor} * ({REMAINING[schedule.decay_form]})"
+        f"    return {floor} + {1 - floor} * ({REMAINING[schedule.decay]})"
     )
 
 

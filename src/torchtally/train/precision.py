@@ -7,7 +7,7 @@ Use: `model = mode.prepare(model, device)`, build the optimizer, `optimizer = mo
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,53 +18,60 @@ from torchtally.errors import UsageError, check_choice, needed_package
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.train.wide_update import Keeping, WideUpdate
 
+FP8 = "float8_e4m3fn"
 FP8_MULTIPLE = 16
 """torch._scaled_mm takes matrices whose sides are multiples of it."""
+SINCE = {"tf32": BFLOAT16_SINCE, "bfloat16": BFLOAT16_SINCE, FP8: FLOAT8_SINCE}
+"""The lowest compute capability of CUDA devices that multiply in this format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """A row of the table: everything that a training loop has to do for this precision."""
+    """A row of the table. What a training loop has to do for it follows from its recipe."""
 
     name: str
     effect: str
     """Its effect on memory and speed compared with fp32, in one sentence."""
     recipe: Recipe
     """The same precision in `torchtally.plan`, whose figures plan it."""
-    least_capability: tuple[int, int] | None = None
-    """The lowest compute capability of a CUDA device that has it; None: every device."""
-    needs_cuda: bool = False
     instead: str = ""
     """The precision to use where the device lacks this one."""
-    float32_products: Literal["high", "highest"] = "highest"
-    """`torch.set_float32_matmul_precision`; "high" is TF32."""
-    autocast_dtype: torch.dtype | None = None
-    keeping: Keeping | None = None
-    """How updates of bfloat16 weights are kept."""
-    is_scaled: bool = False
-    """Loss scaling: small gradients would underflow to 0 in float16."""
-    is_fp8: bool = False
-    """Linear layers multiply in float8, by torchao."""
-    is_shardable: bool = False
-    """Goes with FSDP2: weights and optimizer state are plain float32 shards. The others keep
-    bfloat16 weights and update them in float32, scale losses, or replace layers."""
 
     @property
     def weight_dtype(self) -> torch.dtype:
         dtype: torch.dtype = getattr(torch, self.recipe.weights)
         return dtype
 
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        return getattr(torch, self.recipe.activations) if self.recipe.is_autocast else None
+
+    @property
+    def keeping(self) -> Keeping | None:
+        """How updates of bfloat16 weights are kept."""
+        if self.recipe.weights == "float32":
+            return None
+        return "stochastic" if self.recipe.master is None else "master"
+
+    @property
+    def is_shardable(self) -> bool:
+        """Goes with FSDP2: weights and optimizer state are plain float32 shards. The others keep
+        bfloat16 weights and update them in float32, scale losses, or replace layers.
+        """
+        return self.recipe.weights == "float32" and self.recipe.products not in ("float16", FP8)
+
     def check(self, device: torch.device | str) -> None:
         """Raises UsageError where this device lacks it, or where torchao is missing."""
         if lack := self.lack(torch.device(device)):
             raise UsageError(f"precision {self.name} {lack}. Use {self.instead}.")
-        if self.is_fp8:
+        if self.recipe.products == FP8:
             _torchao_float8()
 
     def lack(self, device: torch.device) -> str:
         """What the device lacks, as the end of a sentence; "" where it lacks nothing."""
-        least = self.least_capability
-        if least is None or (device.type != "cuda" and not self.needs_cuda):
+        least = SINCE.get(self.recipe.products)
+        is_everywhere = self.recipe.products == "bfloat16"  # but on older GPUs
+        if least is None or (device.type != "cuda" and is_everywhere):
             return ""
         if device.type != "cuda":
             generation = row_of(least).generation
@@ -90,9 +97,10 @@ class Precision:
         where the device lacks this precision: none is substituted silently.
         """
         self.check(device)
-        torch.set_float32_matmul_precision(self.float32_products)
+        products = self.recipe.products
+        torch.set_float32_matmul_precision("high" if products == "tf32" else "highest")
         model = model.to(device=device if moves else None, dtype=self.weight_dtype)
-        return convert_to_fp8(model) if self.is_fp8 else model
+        return convert_to_fp8(model) if products == FP8 else model
 
     def autocast(self, device: torch.device | str) -> AbstractContextManager[object]:
         """The context of each forward pass and its loss; the backward pass runs outside of it."""
@@ -111,7 +119,8 @@ class Precision:
 
     def scaler(self, device: torch.device | str) -> torch.amp.GradScaler | None:
         """The loss scaler, which also searches for the scale; None without loss scaling."""
-        return torch.amp.GradScaler(torch.device(device).type) if self.is_scaled else None
+        is_scaled = self.recipe.products == "float16"  # small gradients would underflow to 0
+        return torch.amp.GradScaler(torch.device(device).type) if is_scaled else None
 
 
 def precision(name: str) -> Precision:
@@ -122,76 +131,45 @@ def precision(name: str) -> Precision:
 
 _LISTED = (
     Precision(
-        name="fp32",
+        name="fp32", recipe=RECIPES["fp32"],
         effect="Everything in float32: the most exact and the slowest.",
-        recipe=RECIPES["fp32"],
-        is_shardable=True,
     ),
     Precision(
-        name="tf32",
+        name="tf32", recipe=RECIPES["tf32"], instead="fp32",
         effect="Memory as fp32; matrix products round their operands to 10 bits of mantissa, at up "
         "to 8 times the speed of float32 on an A100 or H100.",
-        recipe=RECIPES["tf32"],
-        least_capability=BFLOAT16_SINCE,
-        needs_cuda=True,
-        instead="fp32",
-        float32_products="high",
-        is_shardable=True,
     ),
     Precision(
-        name="bf16",
+        name="bf16", recipe=RECIPES["amp"], instead="fp16",
         effect="Parameters, gradients and optimizer state as fp32, most activations halved, plus "
         "a bfloat16 copy of each matrix; products at up to 16 times the speed of float32.",
-        recipe=RECIPES["amp"],
-        autocast_dtype=torch.bfloat16,
-        least_capability=BFLOAT16_SINCE,
-        instead="fp16",
-        is_shardable=True,
     ),
     Precision(
-        name="fp16",
+        name="fp16", recipe=RECIPES["amp-fp16"],
         effect="Memory and speed as bf16, for chips without bfloat16; steps are lost while the "
         "loss scale is searched.",
-        recipe=RECIPES["amp-fp16"],
-        autocast_dtype=torch.float16,
-        is_scaled=True,
     ),
     Precision(
-        name="bf16-master",
+        name="bf16-master", recipe=RECIPES["mixed"], instead="fp16",
         effect="16 bytes per parameter with AdamW as in fp32, 2 of them gradients; half of the "
         "activations, no copies of weights, products at the speed of bf16.",
-        recipe=RECIPES["mixed"],
-        keeping="master",
-        least_capability=BFLOAT16_SINCE,
-        instead="fp16",
     ),
     Precision(
-        name="pure-bf16",
+        name="pure-bf16", recipe=RECIPES["bf16"], instead="fp16",
         effect="Half of fp32's memory, 8 bytes per parameter with AdamW; the speed of bf16 with "
         "half the bytes in the update, whose stochastic rounding adds noise.",
-        recipe=RECIPES["bf16"],
-        keeping="stochastic",
-        least_capability=BFLOAT16_SINCE,
-        instead="fp16",
     ),
     Precision(
-        name="fp8",
-        effect="Memory as bf16 without the copies of linear layers' matrices; their products at up "
-        "to twice the speed of bf16, which pays for widths of thousands, compiled.",
+        name="fp8", instead="bf16",
         recipe=replace(
-            RECIPES["amp"],
-            name="amp-fp8",
+            RECIPES["amp"], name="amp-fp8", products=FP8,
             summary="torch.autocast: float32 weights, linear layers' products in float8",
-            products="float8_e4m3fn",
             source="torchao.float8, tensorwise dynamic scaling",
         ),
-        autocast_dtype=torch.bfloat16,
-        is_fp8=True,
-        least_capability=FLOAT8_SINCE,
-        needs_cuda=True,
-        instead="bf16",
+        effect="Memory as bf16 without the copies of linear layers' matrices; their products at up "
+        "to twice the speed of bf16, which pays for widths of thousands, compiled.",
     ),
-)
+)  # fmt: skip
 PRECISIONS: Mapping[str, Precision] = {listed.name: listed for listed in _LISTED}
 
 

@@ -278,11 +278,7 @@ class Language(Decoder):
 
     @contextmanager
     def batches(self, steps: range, device: torch.device) -> Iterator[Iterable[TrainBatch]]:
-        ranks = self._ranks
-        with batches(
-            self._train, self._order, device=device, rank=ranks.rank, ranks=ranks.size,
-            first_step=steps.start, end_step=steps.stop,
-        ) as ring:  # fmt: skip
+        with batches(self._train, self._order, steps, self._part, device=device) as ring:
             yield (
                 TrainBatch(batch.step, *self._rows(batch.tokens), batch.wait_s) for batch in ring
             )

@@ -16,6 +16,8 @@ import torch
 from torchtally.checkpoints.checked import read_as
 from torchtally.checkpoints.folder import FOLDER, Checkpoints
 from torchtally.checkpoints.manifest import Manifest, explain_damaged_state
+from torchtally.checkpoints.newest import manifest_if_whole
+from torchtally.checkpoints.ranks import ALONE
 from torchtally.checkpoints.storage import read, torch_dtype
 from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.data.description import description_in
@@ -182,14 +184,10 @@ def _whole(checkpoints: Checkpoints, step: int | None) -> Manifest:
             f"There are: {there}."
         )
     for candidate in steps if step is None else [step]:
-        try:
-            manifest = checkpoints.manifest(candidate)
-            checkpoints.check(manifest)
-        except CheckpointError as error:
-            failure = error
-        else:
+        manifest = manifest_if_whole(checkpoints, candidate, ALONE)
+        if isinstance(manifest, Manifest):
             return manifest
-    raise failure
+    raise CheckpointError(manifest)
 
 
 def _architecture(manifest: Manifest, place: str) -> TransformerConfig:

@@ -281,7 +281,7 @@ def _heard(answer: Connection) -> str:
 
 def killed_at_every_call(way: str, run: Path) -> Report:
     """SIGKILL before each call of a save that another one was before, as often as it has calls."""
-    report, began_s, step = Report(), time.monotonic(), 0
+    report, began_s, step = Report(), time.monotonic(), _first_step(way, run) - 1
     for number in count():
         if not step:
             step = 1

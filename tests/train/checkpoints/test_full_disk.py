@@ -13,7 +13,7 @@ import pytest
 from tests.train.checkpoints.injection import TAKING_SPACE, Faults, failing
 from tests.train.checkpoints.killing import answer_of
 from tests.train.checkpoints.mounts import MS_REMOUNT, has_own_mounts, mount
-from tests.train.checkpoints.saving import check_all_whole, check_contents, names, save, whole
+from tests.train.checkpoints.saving import check_all_whole, check_contents, names, save
 from torchtally.checkpoints.folder import NAMED, UNFINISHED, Checkpoints
 from torchtally.errors import CheckpointError
 
@@ -33,9 +33,12 @@ def saved_with(
 
 
 def goes_on(run: Path, step: int) -> None:
-    """What is left is removed by the next training, and it can save."""
+    """What is left is removed by the next training, and it can save: this step, or the one after
+    where it has its name.
+    """
     assert all(NAMED.fullmatch(name) or UNFINISHED.fullmatch(name) for name in names(run))
     Checkpoints(run).clean()
+    step += step in Checkpoints(run).steps()
     save(run, step)
     check_contents(run, step)
     assert all(map(NAMED.fullmatch, names(run)))
@@ -48,8 +51,8 @@ def goes_on(run: Path, step: int) -> None:
 def test_each_call_fails_once(in_memory: Path, error: int, every: int) -> None:
     save(in_memory, 1)
     save(in_memory, 2)
-    for step in count(3):
-        at_call = every * (step - 3)
+    for step in count(3, 2):
+        at_call = every * (step - 3) // 2
         faults, said = saved_with(in_memory, step, error, at_call=at_call)
         if not faults.failed:
             assert said == ""
@@ -61,22 +64,27 @@ def test_each_call_fails_once(in_memory: Path, error: int, every: int) -> None:
         assert os.strerror(error) in said, faults
         if faults.failed == ["write"] and error in FULL:
             assert re.search(r", for [\d.]+ (B|KiB)\. Free some space and resume\.$", said)
-        whole(in_memory, step - 1)
+        assert {step - 2, step - 1} & {*check_all_whole(in_memory)}
         goes_on(in_memory, step)
 
 
 def test_there_is_no_space_any_more_from_some_call_on(in_memory: Path) -> None:
     save(in_memory, 1)
     save(in_memory, 2)
-    for step in count(3):
+    for step in count(3, 2):
         faults, said = saved_with(
-            in_memory, step, errno.ENOSPC, at_call=step - 3, names=TAKING_SPACE, ever_after=True
+            in_memory,
+            step,
+            errno.ENOSPC,
+            at_call=(step - 3) // 2,
+            names=TAKING_SPACE,
+            ever_after=True,
         )
         if not faults.failed:
-            assert step > 15
+            assert step > 27
             return
         assert "No space left on device" in said
-        whole(in_memory, step - 1)
+        assert {step - 2, step - 1} & {*check_all_whole(in_memory)}
         goes_on(in_memory, step)
 
 

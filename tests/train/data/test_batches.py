@@ -14,7 +14,7 @@ from tests.train.data.files import write_raw
 from torchtally.errors import UsageError
 from torchtally.train.data.batches import batch_at, batches
 from torchtally.train.data.files import open_tokens, token_files
-from torchtally.train.data.order import Order, OrderName
+from torchtally.train.data.order import Order, OrderName, rows_of_rank
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData
 
@@ -31,17 +31,17 @@ def data(tmp_path: Path) -> TokenData:
         yield found
 
 
-def fed(data: TokenData, steps: int, **options: int) -> list[torch.Tensor]:
+def fed(data: TokenData, steps: range, part: slice = slice(None)) -> list[torch.Tensor]:
     order = Order(OrderName.SHUFFLED, data.windows, batch=12, seed=4)
-    with batches(data, order, end_step=steps, **options) as ring:
+    with batches(data, order, steps, part) as ring:
         return [batch.tokens for batch in ring]
 
 
 @pytest.mark.parametrize("step", [0, 1, 7, 8, 9, 19])
 def test_resuming_at_a_step_goes_on_as_if_nothing_had_been(data: TokenData, step: int) -> None:
     """The end of the first epoch is within step 8."""
-    uninterrupted = fed(data, 20)
-    resumed = fed(data, 20, first_step=step)
+    uninterrupted = fed(data, range(20))
+    resumed = fed(data, range(step, 20))
     assert torch.equal(torch.stack(resumed), torch.stack(uninterrupted[step:]))
     order = Order(OrderName.SHUFFLED, data.windows, batch=12, seed=4)
     assert torch.equal(batch_at(data, order, step), uninterrupted[step])
@@ -49,14 +49,16 @@ def test_resuming_at_a_step_goes_on_as_if_nothing_had_been(data: TokenData, step
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_any_number_of_ranks_makes_the_same_global_batches(data: TokenData, ranks: int) -> None:
-    parts = [torch.stack(fed(data, 9, rank=rank, ranks=ranks)) for rank in range(ranks)]
-    assert torch.equal(torch.cat(parts, dim=1), torch.stack(fed(data, 9)))
+    parts = [
+        torch.stack(fed(data, range(9), rows_of_rank(12, rank, ranks))) for rank in range(ranks)
+    ]
+    assert torch.equal(torch.cat(parts, dim=1), torch.stack(fed(data, range(9))))
 
 
 def test_an_epoch_has_every_target_once(data: TokenData) -> None:
     """100 windows in 25 steps of four; the first token of each file is nobody's target."""
     order = Order(OrderName.SHUFFLED, data.windows, batch=4, seed=0)
-    with batches(data, order, end_step=25) as ring:
+    with batches(data, order, range(25)) as ring:
         targets = torch.cat([batch.tokens[:, 1:].reshape(-1) for batch in ring])
     expected = [*range(1, 241), *range(1001, 1161)]
     assert sorted(targets.tolist()) == expected
@@ -65,7 +67,7 @@ def test_an_epoch_has_every_target_once(data: TokenData) -> None:
 def test_many_steps_are_those_of_the_order(data: TokenData) -> None:
     """Across several blocks of the order and chunks of the ring."""
     order = Order(OrderName.RANDOM, data.windows, batch=5000, seed=4)
-    with batches(data, order, end_step=11, ranks=2, rank=1) as ring:
+    with batches(data, order, range(11), slice(2500, 5000)) as ring:
         for batch in ring:
             assert torch.equal(batch.tokens, batch_at(data, order, batch.step, slice(2500, 5000)))
 
@@ -173,7 +175,7 @@ def test_everything_is_checked_before_the_first_step(tmp_path: Path) -> None:
 def test_a_batch_stays_what_it_was(data: TokenData) -> None:
     """Whoever keeps batches, for whatever reason, keeps their tokens."""
     order = Order(OrderName.SHUFFLED, data.windows, batch=12, seed=4)
-    with batches(data, order, end_step=40, depth=1) as ring:
+    with batches(data, order, range(40), depth=1) as ring:
         kept = list(ring)
     for batch in kept:
         assert torch.equal(batch.tokens, batch_at(data, order, batch.step))

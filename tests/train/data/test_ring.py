@@ -1,6 +1,5 @@
 """Batches made ahead: the right ones, in order, bounded, and a thread that always ends."""
 
-import gc
 import signal
 import subprocess
 import threading
@@ -37,7 +36,7 @@ def no_thread_is_left() -> None:
 @pytest.mark.parametrize("chunk_steps", [1, 4])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_every_step_once_in_order(depth: int, chunk_steps: int) -> None:
-    with Ring(number, rows=2, width=4, first_step=5, end_step=18, depth=depth,
+    with Ring(number, range(5, 18), rows=2, width=4, depth=depth,
               chunk_steps=chunk_steps) as ring:  # fmt: skip
         kept = list(ring)
         assert next(ring, None) is None
@@ -46,7 +45,6 @@ def test_every_step_once_in_order(depth: int, chunk_steps: int) -> None:
         [number] for number in range(5, 18)
     ]
     assert all(batch.tokens.shape == (2, 4) and batch.tokens.dtype == torch.int64 for batch in kept)
-    assert ring.waited_s == pytest.approx(sum(batch.wait_s for batch in kept))
 
 
 def test_no_more_is_made_than_asked_for() -> None:
@@ -56,7 +54,7 @@ def test_no_more_is_made_than_asked_for() -> None:
     def fill(step: int, out: np.ndarray) -> None:
         made.append(step)
 
-    with Ring(fill, rows=1, width=2, depth=3, chunk_steps=2) as ring:
+    with Ring(fill, range(1000), rows=1, width=2, depth=3, chunk_steps=2) as ring:
         time.sleep(0.1)
         assert made == [0, 2, 4]
         next(ring)
@@ -69,11 +67,10 @@ def test_waiting_is_told() -> None:
     def slow(step: int, out: np.ndarray) -> None:
         time.sleep(0.05)
 
-    with Ring(slow, rows=1, width=2) as ring:
+    with Ring(slow, range(1000), rows=1, width=2) as ring:
         assert next(ring).wait_s > 0.03
         time.sleep(0.2)
         assert next(ring).wait_s < 0.03
-        assert 0.03 < ring.waited_s < 0.5
 
 
 def test_what_the_thread_raises_is_raised_here_with_its_traceback() -> None:
@@ -81,7 +78,7 @@ def test_what_the_thread_raises_is_raised_here_with_its_traceback() -> None:
         if step == 3:
             raise OSError(5, "Input/output error", "train.bin")
 
-    with Ring(failing, rows=1, width=2) as ring:
+    with Ring(failing, range(1000), rows=1, width=2) as ring:
         assert [batch.step for batch in islice(ring, 3)] == [0, 1, 2]
         with pytest.raises(OSError, match=r"train\.bin") as raised:
             next(ring)
@@ -92,7 +89,7 @@ def test_what_the_thread_raises_is_raised_here_with_its_traceback() -> None:
 
 
 def test_leaving_the_block_ends_the_thread_whatever_happens() -> None:
-    ring = Ring(number, rows=1, width=2)
+    ring = Ring(number, range(1000), rows=1, width=2)
     with pytest.raises(KeyboardInterrupt), ring:
         raise KeyboardInterrupt
     assert data_threads() == 0
@@ -100,18 +97,9 @@ def test_leaving_the_block_ends_the_thread_whatever_happens() -> None:
     assert next(ring, None) is None
 
 
-def test_a_ring_that_nobody_closes_is_collected_with_its_thread() -> None:
-    """The fixture waits for the thread's end."""
-    ring = Ring(number, rows=1, width=2)
-    next(ring)
-    assert data_threads() == 1
-    del ring
-    gc.collect()
-
-
 def test_a_hundred_rings_leave_no_thread() -> None:
     for _ in range(100):
-        with Ring(number, rows=1, width=2) as ring:
+        with Ring(number, range(1000), rows=1, width=2) as ring:
             next(ring)
     assert data_threads() == 0
 
@@ -121,7 +109,7 @@ def test_ctrl_c_while_waiting() -> None:
     program = (
         "import time, torchtally.train.data.ring as r\n"
         "r.JOIN_S = 0.1\n"
-        "with r.Ring(lambda *_: time.sleep(600), rows=1, width=2) as ring:\n"
+        "with r.Ring(lambda *_: time.sleep(600), range(9), rows=1, width=2) as ring:\n"
         "    print('waiting', flush=True); next(ring)"
     )
     own = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -141,7 +129,7 @@ from torchtally.train.data.ring import Ring
 def number(step, out):
     out[:] = np.arange(step, step + len(out))[:, None, None]
 with torchtally.virtual_gpu("H100-SXM"):
-    with Ring(number, rows=2, width=4, device="cuda", end_step=11, depth=2, chunk_steps=3) as ring:
+    with Ring(number, range(11), rows=2, width=4, device="cuda", depth=2, chunk_steps=3) as ring:
         kept = list(ring)
     assert {batch.tokens.device.type for batch in kept} == {"cuda"}
     assert [batch.tokens.unique().tolist() for batch in kept] == [[n] for n in range(11)]

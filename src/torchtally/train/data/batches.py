@@ -1,12 +1,14 @@
 """Batches of a training: data, order and ring combined."""
 
+import sys
+
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from torchtally.errors import UsageError
-from torchtally.train.data.order import Mixture, Order, rows_of_rank
+from torchtally.train.data.order import Mixture, Order
 from torchtally.train.data.ring import DEPTH, Fill, Ring
 from torchtally.train.data.token_data import TokenData
 
@@ -14,32 +16,24 @@ BLOCK_POSITIONS = 1 << 14
 """Positions of the order computed at a time, since a NumPy call costs more than its work."""
 CHUNK_TOKENS = 1 << 18
 """Read at a time where a batch is smaller: 2 MiB of int64."""
+EVERY_STEP = range(sys.maxsize)
 
 
 def batches(
     data: TokenData,
     order: Order | Mixture,
+    steps: range = EVERY_STEP,
+    part: slice = slice(None),
     *,
     device: torch.device | str = "cpu",
-    rank: int = 0,
-    ranks: int = 1,
-    first_step: int = 0,
-    end_step: int | None = None,
     depth: int = DEPTH,
 ) -> Ring:
-    """Prefetches this rank's part of each step's global batch. `data` must outlive the ring."""
-    part = rows_of_rank(order.batch, rank, ranks)
-    rows = part.stop - part.start
+    """Prefetches a rank's rows of each step's global batch. `data` must outlive the ring."""
+    rows = len(range(order.batch)[part])
     return Ring(
-        fill_from(data, order, part),
-        rows=rows,
-        width=data.width,
-        device=device,
-        first_step=first_step,
-        end_step=end_step,
-        depth=depth,
-        chunk_steps=max(CHUNK_TOKENS // (rows * data.width), 1),
-    )
+        fill_from(data, order, part), steps, rows=rows, width=data.width, device=device,
+        depth=depth, chunk_steps=max(CHUNK_TOKENS // (rows * data.width), 1),
+    )  # fmt: skip
 
 
 def batch_at(

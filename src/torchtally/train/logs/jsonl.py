@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from torchtally.checkpoints.disk import lock_handle
 from torchtally.checkpoints.plain import as_json, from_json
 from torchtally.errors import UsageError
@@ -138,7 +140,7 @@ def read_log(path: str | Path) -> LogContents:
     run = _check_header(path, lines[0] if lines else b"")
     records: list[tuple[int, Mapping[str, LogValue]]] = []
     for number, line in enumerate(lines[1:], 2):
-        record = _object(line)
+        record = parse_record(line)
         step = None if record is None else record.pop("step", None)
         if record is None or not isinstance(step, int):
             raise UsageError(f"{path}:{number}: not a record of a log. Is the file damaged?")
@@ -165,7 +167,7 @@ def _open_log(path: Path) -> int:
 
 def _check_header(path: Path, line: bytes) -> dict[str, Any]:
     """The header of a run. Raises UsageError for anything else, or a newer schema."""
-    header = _object(line)
+    header = parse_record(line)
     if header is None or header.get("kind") != "run":
         raise UsageError(f"{path}:1: not the log of a training run.")
     schema = header.get("schema_version")
@@ -177,9 +179,10 @@ def _check_header(path: Path, line: bytes) -> dict[str, Any]:
     return header
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """A line of a log; None for anything else."""
     try:
-        value = json.loads(line)
+        record: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return record

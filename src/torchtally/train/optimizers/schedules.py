@@ -5,7 +5,7 @@ computes the factor at n: there is no state to save.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import cos, pi, sqrt
 from typing import Literal
 
@@ -42,52 +42,52 @@ class LearningRateConfig:
     decay_shape: DecayShape | None = None
     """wsd only; default "linear"."""
 
-    def schedule(self, steps: int) -> "ScheduleConfig":
-        """The schedule of a run of this many steps."""
-        values = asdict(self)
-        if self.shape == "constant":
-            return ScheduleConfig(**values)
-        # `--steps 100` tries a config out: its warm-up may be as long as that.
-        values["warmup_steps"] = min(self.warmup_steps, max(steps - 1, 0))
-        return ScheduleConfig(**values, steps=steps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleConfig(LearningRateConfig):
-    """That of a run. Raises UsageError for invalid values, and for keys that the shape lacks."""
-
-    steps: Size | None = None
-    """Of the whole run, including the warm-up."""
-
     def __post_init__(self) -> None:
         check_fields(self)
-        _check(self)
+        foreign = ["floor"] if self.shape == "constant" else []
+        foreign += ["decay_steps", "decay_shape"] if self.shape != "wsd" else []
+        for key in foreign:
+            if getattr(self, key) is not None:
+                raise UsageError(f"The schedule {self.shape} has no {key}. Remove it.")
+
+    def schedule(self, steps: int) -> "Schedule":
+        """The schedule of a run of this many steps. Raises UsageError for a longer decay."""
+        # `--steps 100` tries a config out: its warm-up may be as long as that.
+        is_constant = self.shape == "constant"
+        warmup = self.warmup_steps if is_constant else min(self.warmup_steps, max(steps - 1, 0))
+        if self.decay_steps is not None and self.decay_steps > steps - warmup:
+            raise UsageError(
+                f"schedule decay_steps: expected 1 to {steps - warmup} ({steps} steps less "
+                f"{warmup} of warm-up), got {self.decay_steps}."
+            )
+        if self.shape == "wsd":
+            decay = self.decay_steps or min(max(steps // 10, 1), steps - warmup)
+            return Schedule(warmup, steps - decay, steps, self.decay_shape or "linear", self.floor)
+        return Schedule(warmup, warmup, steps, self.shape, self.floor)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """That of a run."""
+
+    warmup_steps: int
+    decay_start: int
+    """The last step at the full rate."""
+    steps: int
+    """Of the whole run, including the warm-up."""
+    decay: str
+    """A shape."""
+    floor: float | None
 
     def factor(self, step: int) -> float:
         """The factor of the full learning rate at this step."""
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
-        if self.shape == "constant":
+        if self.decay == "constant":
             return 1.0
-        assert self.steps is not None
-        start = self.decay_start
-        passed = min(max((step - start) / (self.steps - start), 0.0), 1.0)
+        passed = (step - self.decay_start) / (self.steps - self.decay_start)
         floor = self.floor or 0.0
-        return floor + (1 - floor) * _remaining(self.decay_form, passed)
-
-    @property
-    def decay_start(self) -> int:
-        """The last step at the full rate."""
-        if self.shape != "wsd":
-            return self.warmup_steps
-        assert self.steps is not None
-        after_warmup = self.steps - self.warmup_steps
-        return self.steps - (self.decay_steps or min(max(self.steps // 10, 1), after_warmup))
-
-    @property
-    def decay_form(self) -> str:
-        """Of the decay: a key of `_remaining`."""
-        return self.shape if self.shape != "wsd" else self.decay_shape or "linear"
+        return floor + (1 - floor) * _remaining(self.decay, min(max(passed, 0.0), 1.0))
 
 
 def learning_rates(optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
@@ -110,24 +110,3 @@ def _remaining(shape: str, passed: float) -> float:
     if shape == "sqrt":
         return 1 - sqrt(passed)
     return 1 - passed
-
-
-def _check(schedule: ScheduleConfig) -> None:
-    shape, steps, warmup = schedule.shape, schedule.steps, schedule.warmup_steps
-    if shape != "constant" and steps is None:
-        raise UsageError(f"The schedule {shape} needs steps, the length of the run.")
-    foreign = ["floor"] if shape == "constant" else []
-    foreign += ["decay_steps", "decay_shape"] if shape != "wsd" else []
-    for key in foreign:
-        if getattr(schedule, key) is not None:
-            raise UsageError(f"The schedule {shape} has no {key}. Remove it.")
-    if steps is not None and warmup >= steps:
-        raise UsageError(
-            f"schedule warmup_steps: expected fewer than the run's {steps} steps, got {warmup}."
-        )
-    decay = schedule.decay_steps
-    if decay is not None and steps is not None and decay > steps - warmup:
-        raise UsageError(
-            f"schedule decay_steps: expected 1 to {steps - warmup} ({steps} steps less {warmup} of "
-            f"warm-up), got {decay}."
-        )
