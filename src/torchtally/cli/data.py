@@ -1,7 +1,6 @@
 """`tally data`: text into token files, and the contents of token files."""
 
 import argparse
-from dataclasses import asdict
 from typing import Any
 
 from torchtally.cli.arguments import Subparsers, fraction, positive_count
@@ -179,6 +178,6 @@ def show(args: argparse.Namespace) -> int:
 
     layout = None if args.layout is None else Format(args.layout)
     files = token_files(args.files, dtype=args.dtype, format=layout)
-    facts = [asdict(examine(file, args.vocabulary_size, is_whole=args.all)) for file in files]
+    facts = [examine(file, args.vocabulary_size, is_whole=args.all) for file in files]
     write_report(token_files_report(facts), args)
     return 0

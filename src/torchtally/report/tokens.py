@@ -9,7 +9,7 @@ from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes, format_count, format_fraction
 
 Facts = Mapping[str, Any]
-"""Of a file of tokens, by the names of `train.data.check.TokenFileFacts`."""
+"""Of a file of tokens, as `train.data.check.examine` gives them."""
 
 COLUMNS = (
     Column("tokens", "tokens", Unit.TOKENS),

@@ -4,9 +4,11 @@ Use: `model = mode.prepare(model, device)`, build the optimizer, `optimizer = mo
 `scaler = mode.scaler(device)`, and run every forward pass within `mode.autocast(device)`.
 """
 
+import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -129,48 +131,14 @@ def precision(name: str) -> Precision:
     return PRECISIONS[name]
 
 
-_LISTED = (
-    Precision(
-        name="fp32", recipe=RECIPES["fp32"],
-        effect="Everything in float32: the most exact and the slowest.",
-    ),
-    Precision(
-        name="tf32", recipe=RECIPES["tf32"], instead="fp32",
-        effect="Memory as fp32; matrix products round their operands to 10 bits of mantissa, at up "
-        "to 8 times the speed of float32 on an A100 or H100.",
-    ),
-    Precision(
-        name="bf16", recipe=RECIPES["amp"], instead="fp16",
-        effect="Parameters, gradients and optimizer state as fp32, most activations halved, plus "
-        "a bfloat16 copy of each matrix; products at up to 16 times the speed of float32.",
-    ),
-    Precision(
-        name="fp16", recipe=RECIPES["amp-fp16"],
-        effect="Memory and speed as bf16, for chips without bfloat16; steps are lost while the "
-        "loss scale is searched.",
-    ),
-    Precision(
-        name="bf16-master", recipe=RECIPES["mixed"], instead="fp16",
-        effect="16 bytes per parameter with AdamW as in fp32, 2 of them gradients; half of the "
-        "activations, no copies of weights, products at the speed of bf16.",
-    ),
-    Precision(
-        name="pure-bf16", recipe=RECIPES["bf16"], instead="fp16",
-        effect="Half of fp32's memory, 8 bytes per parameter with AdamW; the speed of bf16 with "
-        "half the bytes in the update, whose stochastic rounding adds noise.",
-    ),
-    Precision(
-        name="fp8", instead="bf16",
-        recipe=replace(
-            RECIPES["amp"], name="amp-fp8", products=FP8,
-            summary="torch.autocast: float32 weights, linear layers' products in float8",
-            source="torchao.float8, tensorwise dynamic scaling",
-        ),
-        effect="Memory as bf16 without the copies of linear layers' matrices; their products at up "
-        "to twice the speed of bf16, which pays for widths of thousands, compiled.",
-    ),
-)  # fmt: skip
-PRECISIONS: Mapping[str, Precision] = {listed.name: listed for listed in _LISTED}
+def _read() -> dict[str, Precision]:
+    rows = tomllib.loads(Path(__file__).with_name("precisions.toml").read_text(encoding="utf-8"))
+    for row in rows.values():
+        row["recipe"] = replace(RECIPES[row["recipe"]], **row.pop("unlike_recipe", {}))
+    return {name: Precision(name=name, **row) for name, row in rows.items()}
+
+
+PRECISIONS: Mapping[str, Precision] = _read()
 
 
 def is_fp8_shaped(module: nn.Module) -> bool:

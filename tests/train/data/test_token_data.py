@@ -179,7 +179,7 @@ def test_ids_of_the_vocabulary_pass(tmp_path: Path) -> None:
     files = [raw(tmp_path / "a", [0, 9]), raw(tmp_path / "b", [5])]
     assert check_tokens(files, vocabulary_size=10, seed=0) == 3
     facts = examine(files[0])
-    assert (facts.least_token, facts.greatest_token) == (0, 9)
+    assert (facts["least_token"], facts["greatest_token"]) == (0, 9)
 
 
 def test_a_sample_is_one_percent_and_both_ends(

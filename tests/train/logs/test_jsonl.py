@@ -44,7 +44,7 @@ def test_first_line_says_what_the_run_is(tmp_path: Path) -> None:
     assert first["config"] == {"seed": 1, "to": "wandb", "at": "a"}
     assert first["mfu_convention"] == "x"
     assert set(first["versions"]) >= {"torchtally", "torch", "python", "numpy", "cuda"}
-    assert first["units"][LOSS] == MEANINGS[LOSS].unit
+    assert first["units"][LOSS] == MEANINGS[LOSS]["unit"]
 
 
 def test_a_record_is_a_line_in_the_order_given_and_there_at_once(tmp_path: Path) -> None:

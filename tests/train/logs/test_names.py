@@ -24,7 +24,7 @@ def test_names_are_those_of_transformers_trainer() -> None:
 
 def test_every_name_has_a_meaning_and_a_unit() -> None:
     assert {meaning for meaning in names.MEANINGS if "*" not in meaning} == CONSTANTS
-    assert all(meaning.text and meaning.unit for meaning in names.MEANINGS.values())
+    assert all(row["meaning"] and row["unit"] for row in names.MEANINGS.values())
 
 
 def test_a_step_is_logged_under_known_names_mfu_in_percent() -> None:

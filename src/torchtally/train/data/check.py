@@ -6,7 +6,7 @@ vocabulary is a device-side assert on a GPU that does not name the file.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -107,28 +107,12 @@ def _is_below(ids: Ids, vocabulary_size: int) -> bool:
     return len(ids) > 0 and bool(ids.max() < vocabulary_size and ids.min() >= 0)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFileFacts:
-    """What a file of tokens holds."""
-
-    path: str
-    format: str
-    dtype: str
-    tokens: int
-    token_bytes: int
-    """Of all tokens."""
-    offset_bytes: int
-    documents: int | None
-    """None where the format does not count them."""
-    tokens_looked_at: int
-    least_token: int
-    greatest_token: int
-
-
 def examine(
     file: TokenFile, vocabulary_size: int | None = None, *, is_whole: bool = False
-) -> TokenFileFacts:
-    """What a file holds. Raises UsageError for an id outside of the vocabulary."""
+) -> dict[str, Any]:
+    """What a file holds, by the names that reports have. Raises UsageError for an id outside of the
+    vocabulary.
+    """
     if vocabulary_size is not None:
         check_tokens([file], vocabulary_size=vocabulary_size, seed=0, is_whole=is_whole)
     ranges = [
@@ -136,15 +120,15 @@ def examine(
         for _, ids in _read(file, _places(file, (0, 0), is_whole=is_whole))
     ]
     tokens, least, greatest = zip(*ranges, strict=True)
-    return TokenFileFacts(
-        path=file.path,
-        format=file.format.value,
-        dtype=file.dtype,
-        tokens=file.tokens,
-        token_bytes=file.tokens * file.token_bytes,
-        offset_bytes=file.offset_bytes,
-        documents=file.documents,
-        tokens_looked_at=sum(tokens),
-        least_token=min(least),
-        greatest_token=max(greatest),
-    )
+    return {
+        "path": file.path,
+        "format": file.format.value,
+        "dtype": file.dtype,
+        "tokens": file.tokens,
+        "token_bytes": file.tokens * file.token_bytes,
+        "offset_bytes": file.offset_bytes,
+        "documents": file.documents,
+        "tokens_looked_at": sum(tokens),
+        "least_token": min(least),
+        "greatest_token": max(greatest),
+    }

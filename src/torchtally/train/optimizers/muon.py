@@ -1,7 +1,6 @@
 """Muon: orthogonalised momentum for hidden matrices, AdamW for all other parameters."""
 
 from math import sqrt
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -67,6 +66,9 @@ class Muon(OwnOptimizer):
     def add_param_group(self, param_group: ParameterGroup) -> None:
         super().add_param_group(param_group)
         added = self.param_groups[-1]
+        # By it torch puts step counters that are loaded on the device, where fused kernels read
+        # them, or leaves them on the host (torch/optim/optimizer.py, load_state_dict).
+        added["fused"] = all(param.device.type in FUSED_ON for param in added["params"])
         wrong = [tuple(param.shape) for param in added["params"] if param.ndim != 2]
         if added["orthogonalise"] and wrong:
             raise UsageError(
@@ -74,14 +76,6 @@ class Muon(OwnOptimizer):
                 f"matrices; the first has shape {wrong[0]}. Put them in a group with "
                 "orthogonalise=False, or use torchtally.train.optimizers.build."
             )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Fused kernels read step counters on the device, others' on the host."""
-        super().__setstate__(state)
-        for parameter, kept in self.state.items():
-            if "step" in kept:
-                counter = torch.as_tensor(kept["step"], dtype=torch.float32)
-                kept["step"] = counter.to(_counter_device(parameter))
 
     def _step(self) -> None:
         for group in self.param_groups:
@@ -114,7 +108,8 @@ class Muon(OwnOptimizer):
             return
         for θ in trained:
             if "step" not in self.state[θ]:
-                self.state[θ]["step"] = torch.zeros((), device=_counter_device(θ))
+                counter_device = θ.device if group["fused"] else "cpu"
+                self.state[θ]["step"] = torch.zeros((), device=counter_device)
         β1, β2 = group["betas"]
         adamw(
             [local_part(θ) for θ in trained],
@@ -123,18 +118,10 @@ class Muon(OwnOptimizer):
             [local_part(self._moment(θ, "exp_avg_sq")) for θ in trained],
             [],
             [self.state[θ]["step"] for θ in trained],
-            fused=all(_is_fused(θ) for θ in trained),
+            fused=group["fused"],
             amsgrad=False, beta1=β1, beta2=β2, lr=group["lr"], weight_decay=group["weight_decay"],
             eps=group["eps"], maximize=False,
         )  # fmt: skip
-
-
-def _is_fused(parameter: Tensor) -> bool:
-    return parameter.device.type in FUSED_ON
-
-
-def _counter_device(parameter: Tensor) -> torch.device:
-    return parameter.device if _is_fused(parameter) else torch.device("cpu")
 
 
 def adjustment(kind: LearningRateAdjustment | None, shape: torch.Size) -> float:
