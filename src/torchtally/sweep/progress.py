@@ -8,9 +8,9 @@ from pathlib import Path
 
 from torchtally.checkpoints.plain import from_json
 from torchtally.progress import StatusLine, TextStream
-from torchtally.sweep.folder import LOG
 from torchtally.sweep.results import RunResult, Status
 from torchtally.train.logs import names
+from torchtally.train.logs.jsonl import NAME as LOG
 from torchtally.units import format_loss, format_seconds
 
 STANDING_S = 60.0

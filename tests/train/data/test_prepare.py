@@ -302,7 +302,7 @@ def test_tokenizers_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     for tokens, complaint in (
         (str(tmp_path / "bad.json"), "not a tokenizer.json"),
-        (str(tmp_path / "none.json"), "cannot be opened"),
+        (str(tmp_path / "none.json"), "cannot be read as a tokenizer.json"),
     ):
         with pytest.raises(UsageError, match=complaint):
             prepare(wanted(tmp_path, str(tmp_path / "a"), tokenizer=tokens))

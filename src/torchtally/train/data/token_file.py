@@ -81,26 +81,20 @@ def tokens_of(ids: Ids) -> Ids:
     return np.where(ids < 0, ~ids, ids)
 
 
-def open_file(path: str) -> int:
-    """A read-only file descriptor of a regular file. Raises UsageError."""
-    try:
-        # Without O_NONBLOCK, opening a FIFO would wait for a writer; its type is checked next.
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path}: cannot be opened ({reason}).") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise UsageError(f"{path}: not a regular file. Name the token files one by one.")
-    return handle
-
-
 class OpenFile(Closing):
     """A regular file, open for reading. Every error is a UsageError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.handle = open_file(path)
+        try:
+            # Without O_NONBLOCK, opening a FIFO would wait for a writer; its type is checked next.
+            self.handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"{path}: cannot be opened ({reason}).") from error
+        if not stat.S_ISREG(os.fstat(self.handle).st_mode):
+            self.close()
+            raise UsageError(f"{path}: not a regular file. Name the token files one by one.")
 
     @property
     def size_bytes(self) -> int:

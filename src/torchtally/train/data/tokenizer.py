@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from torchtally.errors import UsageError, needed_package
+from torchtally.reading import read_text
 from torchtally.train.data.description import BYTE_TOKENIZER, Description
 from torchtally.train.data.token_data import Ids
-from torchtally.train.data.token_file import open_file
 
 END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Usual names of the end-of-document token, most common first."""
 LEAST_VOCABULARY = 257
 """Every byte and the end-of-document token."""
+MOST_BYTES = 256 << 20
+"""Of a tokenizer.json; those of a quarter million tokens are 30 MB."""
 PIECE_CHARS = 1 << 18
 BATCH = 8
 """Pieces encoded at once, by the threads of `tokenizers`."""
@@ -127,11 +129,7 @@ def byte_tokenizer_text() -> str:
 
 def tokenizer_text(path: str) -> str:
     """The text of a tokenizer.json. Raises UsageError where it cannot be read."""
-    with os.fdopen(open_file(path), "rb") as file:
-        try:
-            return file.read().decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: cannot be read as a tokenizer.json ({error}).") from error
+    return read_text(path, "a tokenizer.json", MOST_BYTES)
 
 
 def train_byte_pairs(documents: Iterable[Iterable[bytes]], vocabulary_size: int) -> str:

@@ -18,7 +18,6 @@ from torch import Tensor
 from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.checkpoint import WHOLE, Checkpoint, read_checkpoint
-from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface_config import CONFIG, config_document
 from torchtally.train.models.huggingface_names import NO_WEIGHTS, WeightMapping, weight_mappings
 from torchtally.train.models.quantised import quantization_config, tensors_of_rows
@@ -93,7 +92,12 @@ def read_weights(model: Transformer, path: Path | str) -> None:
                 f"{path}: {part.name}: {part.dtype} is not a trainable floating-point dtype."
             )
     named_entries = _by_checkpoint_name(weight_mappings(model.config), shapes)
-    _check(checkpoint.place, named_entries, shapes, parameters, model.config)
+    expected = {
+        name: tuple(_theirs(parameters[entry.ours], entry).shape)
+        for name, entry in named_entries.items()
+    }
+    tied_head = {HEAD: tuple(model.head_weight.shape)} if model.config.is_tied else {}
+    _check(checkpoint.place, expected, shapes, tied_head)
     for name, tensor in _tensors(checkpoint, named_entries):
         entry = named_entries[name]
         _theirs(parameters[entry.ours], entry).copy_(tensor)
@@ -118,38 +122,27 @@ def _by_checkpoint_name(
 
 def _check(
     place: str,
-    expected: Mapping[str, WeightMapping],
-    found_shapes: Mapping[str, tuple[int, ...]],
-    parameters: Mapping[str, Tensor],
-    config: TransformerConfig,
+    expected: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, tuple[int, ...]],
+    tied_head: Mapping[str, tuple[int, ...]],
 ) -> None:
-    allowed = {*expected, HEAD} if config.is_tied else set(expected)
-    shapes = {
-        name: tuple(_theirs(parameters[entry.ours], entry).shape)
-        for name, entry in expected.items()
-    }
-    shapes.setdefault(HEAD, (config.vocabulary, config.width))
-    wrong = [
-        name for name in sorted({*allowed} & {*found_shapes}) if found_shapes[name] != shapes[name]
-    ]
-    complaints = [
-        _list_text("missing", sorted({*expected} - {*found_shapes})),
-        _list_text("not of this model", sorted({*found_shapes} - allowed)),
-        _list_text(
-            "of another shape",
-            [f"{name} {found_shapes[name]} for {shapes[name]}" for name in wrong],
-        ),
-    ]
-    if any(complaints):
+    allowed = {**tied_head, **expected}
+    wrong = {
+        "missing": expected.keys() - found.keys(),
+        "not of this model": found.keys() - allowed.keys(),
+        "of another shape": {
+            f"{name} {found[name]} for {allowed[name]}"
+            for name in found.keys() & allowed.keys() if found[name] != allowed[name]
+        },
+    }  # fmt: skip
+    if complaints := [_list_text(what, sorted(names)) for what, names in wrong.items() if names]:
         raise UsageError(
-            f"{place}: {'; '.join(filter(None, complaints))}. Is it of another "
-            "model? Build the model from the config.json beside it."
+            f"{place}: {'; '.join(complaints)}. Is it of another model? Build the model from the "
+            "config.json beside it."
         )
 
 
 def _list_text(what: str, names: list[str]) -> str:
-    if not names:
-        return ""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{what}: {', '.join(names[:NAMED])}{more}"
 
