@@ -85,8 +85,7 @@ def read_definition(text: str, place: str) -> Definition:
     """A sweep written by `as_text`. Raises UsageError for anything else."""
     try:
         definition = msgspec.json.decode(text, type=Definition)
-        for point in definition.points:
-            assert point.values is not None  # read now, to be refused here
+        varying_keys([point.values for point in definition.points])  # read now, to be refused here
     except (ValueError, RecursionError, UsageError) as error:
         raise UsageError(
             f"{place}: is not a sweep of format version {VERSION}, or damaged ({error}). Move it "
