@@ -34,7 +34,7 @@ from torchtally.train.models import (
 from torchtally.train.models import config as config_module
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.optimizers.build import IMPLEMENTATIONS, TORCHS, implementation
-from torchtally.train.optimizers.schedules import Schedule
+from torchtally.train.optimizers.schedules import RateSchedule
 from torchtally.train.tasks import prepare_data
 
 MODULES = (config_module, order, linear, norms, rotary, attention, feed_forward, loss, transformer)
@@ -226,7 +226,7 @@ def _loop_values(config: TrainConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _decay_text(schedule: Schedule) -> str:
+def _decay_text(schedule: RateSchedule) -> str:
     if schedule.decay == "constant":
         return "    return 1.0"
     start, steps, floor = schedule.decay_start, schedule.steps, schedule.floor or 0.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torchtally.errors import UsageError
 from torchtally.train.optimizers.schedules import (
     LearningRateConfig,
-    Schedule,
+    RateSchedule,
     learning_rates,
     set_learning_rate,
 )
@@ -22,7 +22,7 @@ DECAYS = ("linear", "cosine", "sqrt")
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> Schedule:
+def schedules(draw: st.DrawFn) -> RateSchedule:
     shape = draw(st.sampled_from(("constant", "linear", "cosine", "wsd")))
     steps = draw(st.integers(1, 500))
     warmup = draw(st.integers(0, steps - 1))
@@ -36,13 +36,13 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 
 @given(schedules(), st.integers(0, 1000))
-def test_factors_are_shares_of_the_full_rate(schedule: Schedule, step: int) -> None:
+def test_factors_are_shares_of_the_full_rate(schedule: RateSchedule, step: int) -> None:
     assert 0 <= schedule.factor(step) <= 1
     assert step >= schedule.steps or schedule.factor(step) > 0
 
 
 @given(schedules())
-def test_warm_up_rises_to_the_full_rate(schedule: Schedule) -> None:
+def test_warm_up_rises_to_the_full_rate(schedule: RateSchedule) -> None:
     factors = [schedule.factor(step) for step in range(schedule.warmup_steps + 1)]
     assert all(one < other for one, other in itertools.pairwise(factors))
     assert factors[0] > 0
@@ -50,7 +50,7 @@ def test_warm_up_rises_to_the_full_rate(schedule: Schedule) -> None:
 
 
 @given(schedules())
-def test_it_never_rises_afterwards_and_ends_at_the_floor(schedule: Schedule) -> None:
+def test_it_never_rises_afterwards_and_ends_at_the_floor(schedule: RateSchedule) -> None:
     after = [schedule.factor(step) for step in range(schedule.warmup_steps, schedule.steps + 3)]
     assert all(one >= other for one, other in itertools.pairwise(after))
     end = 1.0 if schedule.decay == "constant" else schedule.floor or 0.0
@@ -58,7 +58,7 @@ def test_it_never_rises_afterwards_and_ends_at_the_floor(schedule: Schedule) -> 
 
 
 @given(schedules())
-def test_it_is_continuous(schedule: Schedule) -> None:
+def test_it_is_continuous(schedule: RateSchedule) -> None:
     """No step is longer than the steepest slope of its part allows."""
     decay = schedule.steps - schedule.decay_start
     steepest = {"cosine": pi / 2 / decay, "sqrt": sqrt(1 / decay), "linear": 1 / decay}

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchtally.errors import UsageError, needed_package
 from torchtally.train.models.config import RopeStretch, TransformerConfig
 from torchtally.train.models.huggingface import stored_tensors
-from torchtally.train.models.huggingface_kinds import Kind, kind_of
+from torchtally.train.models.huggingface_kinds import DecoderKind, kind_of
 from torchtally.train.models.rotary import stretch_rates
 from torchtally.train.models.transformer import Transformer
 
@@ -76,7 +76,7 @@ def write_gguf(
     return has_tokenizer
 
 
-def _check(config: TransformerConfig, kind: Kind, weights: str | None) -> None:
+def _check(config: TransformerConfig, kind: DecoderKind, weights: str | None) -> None:
     if kind.name in ("mistral", "mixtral") and config.window is not None:
         raise UsageError(
             f"model.window: llama.cpp's {kind.name} attends to all previous tokens. Use --to hf."
@@ -93,7 +93,7 @@ def _check(config: TransformerConfig, kind: Kind, weights: str | None) -> None:
         raise UsageError(f"{weights}: width and ffn must be multiples of {GROUP}, its groups.")
 
 
-def _add_sizes(gguf: Any, writer: Any, config: TransformerConfig, kind: Kind) -> None:
+def _add_sizes(gguf: Any, writer: Any, config: TransformerConfig, kind: DecoderKind) -> None:
     writer.add_context_length(config.context)
     writer.add_embedding_length(config.width)
     writer.add_block_count(config.layers)
@@ -123,7 +123,7 @@ def _add_sizes(gguf: Any, writer: Any, config: TransformerConfig, kind: Kind) ->
             writer.add_final_logit_softcapping(config.logit_cap)
 
 
-def _by_name(gguf: Any, model: Transformer, kind: Kind) -> dict[str, Tensor]:
+def _by_name(gguf: Any, model: Transformer, kind: DecoderKind) -> dict[str, Tensor]:
     """All tensors by llama.cpp's names."""
     config = model.config
     architecture = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == kind.gguf)
@@ -144,7 +144,7 @@ def _by_name(gguf: Any, model: Transformer, kind: Kind) -> dict[str, Tensor]:
     return tensors
 
 
-def _convert(name: str, value: Tensor, config: TransformerConfig, kind: Kind) -> Tensor:
+def _convert(name: str, value: Tensor, config: TransformerConfig, kind: DecoderKind) -> Tensor:
     """A tensor as llama.cpp's graph takes it."""
     if CONV1D.search(name):
         return value.T.contiguous()

@@ -19,7 +19,7 @@ OF_ALL = frozenset({
 """Fields that are free in every row."""
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
+class DecoderKind(msgspec.Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
     """One row; the table says what its fields are."""
 
     name: str
@@ -50,7 +50,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, rename={"class_name": "cla
         ]
 
 
-def _read() -> dict[str, Kind]:
+def _read() -> dict[str, DecoderKind]:
     rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     parts = rows.pop("parts")
     return {
@@ -58,7 +58,7 @@ def _read() -> dict[str, Kind]:
             row | {"name": name} | {
                 table: _joined(table, [*(parts[part] for part in row.get("like", ())), row])
                 for table in ("fixed", "keys", "always", "modules")
-            }, Kind,
+            }, DecoderKind,
         )
         for name, row in rows.items()
     }  # fmt: skip
@@ -72,7 +72,7 @@ KINDS = _read()
 """By model_type."""
 
 
-def kind_of(config: TransformerConfig) -> Kind:
+def kind_of(config: TransformerConfig) -> DecoderKind:
     """The first kind that a config is of.
 
     Raises UsageError for a combination that no class of transformers has.

@@ -50,7 +50,7 @@ class LearningRateConfig:
             if getattr(self, key) is not None:
                 raise UsageError(f"The schedule {self.shape} has no {key}. Remove it.")
 
-    def schedule(self, steps: int) -> "Schedule":
+    def schedule(self, steps: int) -> "RateSchedule":
         """The schedule of a run of this many steps. Raises UsageError for a longer decay."""
         # `--steps 100` tries a config out: its warm-up may be as long as that.
         is_constant = self.shape == "constant"
@@ -62,12 +62,14 @@ class LearningRateConfig:
             )
         if self.shape == "wsd":
             decay = self.decay_steps or min(max(steps // 10, 1), steps - warmup)
-            return Schedule(warmup, steps - decay, steps, self.decay_shape or "linear", self.floor)
-        return Schedule(warmup, warmup, steps, self.shape, self.floor)
+            return RateSchedule(
+                warmup, steps - decay, steps, self.decay_shape or "linear", self.floor
+            )
+        return RateSchedule(warmup, warmup, steps, self.shape, self.floor)
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """That of a run."""
 
     warmup_steps: int
