@@ -155,7 +155,7 @@ def request(folder: Path, *arguments: str, steps: int = 2) -> MeasureRequest:
     )
 
 
-def test_a_process_of_its_own_stops_after_the_steps(tmp_path: Path) -> None:
+def test_a_process_of_its_own_stops_after_the_steps(warm_python: None, tmp_path: Path) -> None:
     with Measurements() as runs:
         measurement = runs.measure(request(tmp_path, "9"))
     assert (measurement.ending, measurement.exit_code, measurement.failure) == ("steps", 0, "")
@@ -166,6 +166,7 @@ def test_a_process_of_its_own_stops_after_the_steps(tmp_path: Path) -> None:
 
 
 def test_a_script_that_fails_says_so_with_its_last_lines(tmp_path: Path) -> None:
+    """What it printed stands before its traceback: an interpreter's start says so."""
     with Measurements() as runs:
         measurement = runs.measure(request(tmp_path, "1", "fail"))
     assert measurement.failure == "ValueError: no more data"
@@ -173,7 +174,7 @@ def test_a_script_that_fails_says_so_with_its_last_lines(tmp_path: Path) -> None
     assert measurement.output.startswith("step 0\nTraceback")
 
 
-def test_a_process_that_dies_without_an_answer(tmp_path: Path) -> None:
+def test_a_process_that_dies_without_an_answer(warm_python: None, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     with Measurements() as runs:

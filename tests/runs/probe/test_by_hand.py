@@ -22,7 +22,7 @@ for step in range(100):
 """
 
 
-def test_it_ends_after_two_updates(tmp_path: Path) -> None:
+def test_it_ends_after_two_updates(warm_python: None, tmp_path: Path) -> None:
     """The weight is of a MiB, and what a step takes beside it is a few; a GiB would come third."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -57,7 +57,7 @@ Probe = Callable[..., ProbeResult]
 
 
 @pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
+def children(warm_python: None) -> Iterator[Children]:
     """One server for all tests here: each probe is forked from it."""
     with Children("test", preload=PRELOAD) as children:
         yield children

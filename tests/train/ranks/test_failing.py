@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.train.ranks.processes import RankDied, on_ranks
+from tests.warm import commands
 from torchtally.errors import UsageError
 from torchtally.train.failing import fail_together
 
@@ -30,7 +30,7 @@ def mistaken(error_file: str) -> None:
 def torchrun(how: str) -> tuple[int, str]:
     """Exit code and output of two ranks. Whatever happens, no process is left."""
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+        *(str(commands() / "python"), "-m", "torch.distributed.run", "--nproc-per-node", "2"),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(SCRIPT), how),
     ]
     process = subprocess.Popen(
