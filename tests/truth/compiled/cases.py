@@ -269,6 +269,29 @@ def blocks(model: nn.Module, compiler: Compiler, *lengths: int) -> Step:
     return training(model, compiler(model), loss_of)
 
 
+def backward_too(compiler: Compiler) -> Step:
+    """The function that calls `backward` is compiled, and by compiled autograd so is that."""
+    model = nn.Sequential(Block(), Block()).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def there_and_back(x: Tensor) -> None:
+        with bfloat16():
+            loss = model(x).pow(2).mean()
+        loss.backward()
+
+    run = compiler(there_and_back)
+
+    def step() -> Iterator[str]:
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            run(torch.zeros(8, 512, 512, device="cuda"))
+        yield "backward"
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        yield "optimizer"
+
+    return step
+
+
 A100 = "A100-SXM-40GB"
 CASES = {
     "gpt2": Case(gpt2, A100),
@@ -288,6 +311,7 @@ CASES = {
     "depthwise": Case(depthwise),
     "flex_attention": Case(lambda c: blocks(FlexBlock(1024), c, 1024)),
     "graph break": Case(lambda c: blocks(nn.Sequential(Printing(), Printing()), c, 512)),
+    "compiled autograd": Case(backward_too),
     "checkpointing": Case(lambda c: blocks(Checkpointed(), c, 512)),
     "blocks, reduce-overhead": Case(
         lambda c: blocks(nn.Sequential(Block(), Block()), c, 512),
