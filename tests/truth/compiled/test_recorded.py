@@ -21,6 +21,8 @@ from tests.truth.compiled.compare import (
 )  # fmt: skip
 
 RELEASES = ("2.13.0", "2.11.0")
+PARTS = ["forward", "backward", "optimizer"]
+"""Of a step; a function that is compiled with its backward pass is one part."""
 Facts = dict[str, Any]
 
 read = cache(corpus.read)
@@ -62,7 +64,7 @@ def test_memory_at_each_launch_agrees_with_the_marks(release: str, name: str) ->
     total = 0
     for step in range(CASES[name].steps):
         parts = [mark for mark in marks if mark[0] == step]
-        assert [part[1] for part in parts] == ["forward", "backward", "optimizer"]
+        assert [part[1] for part in parts] in (PARTS, PARTS[1:])
         counts = [part[6] for part in parts]
         assert counts == sorted(counts)
         taken = launches[total : total + counts[-1]]
