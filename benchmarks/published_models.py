@@ -354,10 +354,32 @@ class Prediction:
 
 
 @contextmanager
-def software_of(row: Row) -> Iterator[None]:
-    """PyTorch 1.12 and cuDNN 8.3, which trained timm's models: no scaled_dot_product_attention, and
-    every filter's operands brought into channels last (`roofline/conversions.py`).
+def cublas_12() -> Iterator[None]:
+    """Hopper's products by the tiles that cuBLAS 12.4's kernels have in their names (sm90_xmma_gemm_
+    ..._tilesize128x128 in profiles of PyTorch 2.6, `benchmarks/real_traces.py`).
     """
+    from torchtally.timing.roofline import products
+
+    products.product_s.cache_clear()
+    try:
+        with patch.object(products, "HOPPER_TILE_SHARES", products.MATRIX_TILE_SHARES):
+            yield
+    finally:
+        products.product_s.cache_clear()
+
+
+@contextmanager
+def software_of(row: Row) -> Iterator[None]:
+    """What the rows were measured with, where it matters.
+
+    PyTorch 1.12 and cuDNN 8.3, which trained timm's models: no scaled_dot_product_attention, and
+    every filter's operands brought into channels last (`roofline/conversions.py`). Lambda's Hopper
+    ran cuBLAS 12 of 2023, whose kernels for it had the tiles of other chips.
+    """
+    if row.source == "lambda" and row.chip.startswith(("H100", "H200", "GH200")):
+        with cublas_12():
+            yield
+        return
     if row.source != "timm" or row.run != "step":
         yield
         return

@@ -283,8 +283,9 @@ def is_aligned(product: Product) -> bool:
 def tile_shares(product: Product, chip: Chip) -> Mapping[Tile, float]:
     """Tiles that the library chooses from, and what each reaches of the best rate."""
     if uses_matrix_unit(product.dtype, chip):
-        is_older = product.is_convolution or takes_older_kernel(product, chip)
-        return MATRIX_TILE_SHARES if is_older else HOPPER_TILE_SHARES
+        is_recent = (chip.compute_capability or (0, 0)) >= (9, 0) and is_aligned(product)
+        has_more = is_recent and not product.is_convolution
+        return HOPPER_TILE_SHARES if has_more else MATRIX_TILE_SHARES
     tiles = VECTOR_TILES
     if product.batch > 1 and chip.compute_capability is not None:
         major, minor = chip.compute_capability
