@@ -8,8 +8,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 CLIENT = Path(__file__).with_name("warm_client.py")
 INTERPRETERS = ("PYTHONUNBUFFERED", "PYTHONSAFEPATH")
@@ -75,6 +78,14 @@ def commands() -> Path:
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")
         (folder / name).chmod(0o755)
     return folder
+
+
+@contextmanager
+def warm_python() -> Iterator[None]:
+    """What is started here by `sys.executable` is forked from a Python with torch loaded."""
+    python = str(commands() / "python")
+    with mock.patch.object(sys, "executable", python):
+        yield
 
 
 def cold(program: str, *arguments: str) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import torchtally
+from tests.warm import warm_python
 from torchtally.memory import Category, replay
 from torchtally.runs.measure.meter import Meter
 from torchtally.runs.measurements import Measurements
@@ -155,8 +156,8 @@ def request(folder: Path, *arguments: str, steps: int = 2) -> MeasureRequest:
     )
 
 
-def test_a_process_of_its_own_stops_after_the_steps(warm_python: None, tmp_path: Path) -> None:
-    with Measurements() as runs:
+def test_a_process_of_its_own_stops_after_the_steps(tmp_path: Path) -> None:
+    with warm_python(), Measurements() as runs:
         measurement = runs.measure(request(tmp_path, "9"))
     assert (measurement.ending, measurement.exit_code, measurement.failure) == ("steps", 0, "")
     assert len(measurement.steps) == 2
@@ -174,10 +175,10 @@ def test_a_script_that_fails_says_so_with_its_last_lines(tmp_path: Path) -> None
     assert measurement.output.startswith("step 0\nTraceback")
 
 
-def test_a_process_that_dies_without_an_answer(warm_python: None, tmp_path: Path) -> None:
+def test_a_process_that_dies_without_an_answer(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    with Measurements() as runs:
+    with warm_python(), Measurements() as runs:
         measurement = runs.measure(
             MeasureRequest(script=str(script), arguments=(), is_module=False, steps=1, gpu=GPU)
         )

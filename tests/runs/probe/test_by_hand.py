@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from tests.cli.run_tally import TIMEOUT_S, environment
+from tests.warm import warm_python
 from torchtally.runs.children import Children
 from torchtally.runs.probes import PRELOAD
 from torchtally.runs.protocol import ProbeRequest, ProbeResult
@@ -22,14 +23,14 @@ for step in range(100):
 """
 
 
-def test_it_ends_after_two_updates(warm_python: None, tmp_path: Path) -> None:
+def test_it_ends_after_two_updates(tmp_path: Path) -> None:
     """The weight is of a MiB, and what a step takes beside it is a few; a GiB would come third."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     request = ProbeRequest(
         script=str(script), arguments=(), is_module=False, gpu="H100-SXM", steps=2
     )
-    with Children("test", preload=PRELOAD) as children:
+    with warm_python(), Children("test", preload=PRELOAD) as children:
         children.start("", request, environment=environment())
         deadline_s = time.monotonic() + TIMEOUT_S
         while not (ended := children.collect_ended(1.0)):

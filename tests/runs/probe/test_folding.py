@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run_tally import TIMEOUT_S, environment
+from tests.warm import warm_python
 from torchtally.runs.children import Children
 from torchtally.runs.probes import PRELOAD
 from torchtally.runs.protocol import ProbeRequest, ProbeResult
@@ -57,9 +58,9 @@ Probe = Callable[..., ProbeResult]
 
 
 @pytest.fixture(scope="module")
-def children(warm_python: None) -> Iterator[Children]:
+def children() -> Iterator[Children]:
     """One server for all tests here: each probe is forked from it."""
-    with Children("test", preload=PRELOAD) as children:
+    with warm_python(), Children("test", preload=PRELOAD) as children:
         yield children
 
 
