@@ -355,8 +355,8 @@ class Prediction:
 
 @contextmanager
 def cublas_12() -> Iterator[None]:
-    """Hopper's products by the tiles that cuBLAS 12.4's kernels have in their names (sm90_xmma_gemm_
-    ..._tilesize128x128 in profiles of PyTorch 2.6, `benchmarks/real_traces.py`).
+    """Hopper's products by the tiles that cuBLAS 12.4's kernels have in their names
+    (sm90_xmma_gemm_..._tilesize128x128 in profiles of PyTorch 2.6, `benchmarks/real_traces.py`).
     """
     from torchtally.timing.roofline import products
 
