@@ -61,5 +61,11 @@ def test_a_slow_host_is_told_where_it_matters() -> None:
 
 def test_the_view_marks_its_own_host() -> None:
     table = by(ledger(8, Roofline(chip("H100-SXM"))), "host")
-    assert [str(name).endswith("*") for name in table.column("host")] == [False, True, False, False, False]
+    assert [str(name).endswith("*") for name in table.column("host")] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert table.column("relative")[1] == 1
