@@ -162,7 +162,7 @@ class Processes:
     """Each case in a process of its own; the next one imports what it needs while a case runs."""
 
     def __init__(self) -> None:
-        self.spare = self.start()
+        self.spare: subprocess.Popen[str] | None = None
 
     def start(self) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -172,11 +172,13 @@ class Processes:
 
     def answer(self, arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> Json:
         """What `python -m tests.truth.measure` prints. Raises CaseError when it prints nothing."""
-        process, self.spare = self.spare, self.start()
+        process = self.spare or self.start()
+        self.spare = self.start()
         return answer_of(process, json.dumps(list(arguments)) + "\n", timeout_s)
 
     def close(self) -> None:
-        self.spare.communicate()
+        if self.spare is not None:
+            self.spare.communicate()
 
 
 def in_process_of_its_own(

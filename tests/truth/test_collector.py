@@ -271,7 +271,7 @@ def test_a_process_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failure_is_in_the_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(collect, "in_process_of_its_own", lambda device, **options: failing)
+    monkeypatch.setattr(collect, "in_process_of_its_own", lambda device, answer, **options: failing)
     path = tmp_path / "it.json"
     assert collect.run_all(begun(), SMALL[:1], path, "cuda") == 0
     assert collect.run_all(begun(), SMALL, path, "cuda") == 1
@@ -423,4 +423,9 @@ def test_predictions_agree_with_what_was_measured() -> None:
     page = f"{opening()}\n{page}\n{kernels_section()}"
     shown = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     if predicted_with(shown) == predicted_with(page):  # other versions may allocate otherwise
-        assert page == shown, "bring the page up to date: make docs"
+        # Steps are predicted for some cases alone: test_times.py.
+        assert without_steps(page) == without_steps(shown), "bring the page up to date: make docs"
+
+
+def without_steps(page: str) -> str:
+    return re.sub(r"### Step times\n.*?(?=\n## )", "", page, flags=re.DOTALL)
