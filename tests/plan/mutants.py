@@ -17,7 +17,6 @@ from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
-from types import CodeType
 
 import torchtally.plan
 from torchtally.plan import quantity
@@ -66,14 +65,18 @@ def _cases(test: Callable[..., None]) -> Iterator[HandSum]:
             yield partial(test, **given)
 
 
+Function = Callable[..., int | float]
+COMPILED: Callable[[str, tuple[str, ...]], Function] = quantity._function
+
+
 class Compiling:
-    """Stands in for `quantity._compile`: notes every formula, and changes one of them."""
+    """Stands in for `quantity._function`: notes every formula, and changes one of them."""
 
     def __init__(self, changed: Formula | None = None, into: str = "") -> None:
         self.formulas: set[Formula] = set()
         self._changed, self._into = changed, into
 
-    def __call__(self, formula: str) -> CodeType:
+    def __call__(self, formula: str, words: tuple[str, ...]) -> Function:
         caller = sys._getframe(2)
         path, line = caller.f_code.co_filename, caller.f_lineno
         if caller.f_code.co_name == "evaluate" and Path(path).name == "closed_form.py":
@@ -81,22 +84,22 @@ class Compiling:
             path, line = declared.co_filename, declared.co_firstlineno
         place = Path(path)
         if place.name == "quantity.py" or PLAN not in place.parents:
-            return compile(formula, "<formula>", "eval")
+            return COMPILED(formula, words)
         key = (str(place.relative_to(PLAN)), line, formula)
         self.formulas.add(key)
-        return compile(self._into if key == self._changed else formula, "<formula>", "eval")
+        return COMPILED(self._into if key == self._changed else formula, words)
 
 
 def notices(sums: list[HandSum], compiling: Compiling) -> bool:
     """One of these sums fails. Whatever a wrong formula makes it raise is a failure."""
-    plain, quantity._compile = quantity._compile, compiling  # type: ignore[assignment]
+    quantity._function = compiling  # type: ignore[assignment]
     try:
         for hand_sum in sums:
             hand_sum()
     except Exception:
         return True
     finally:
-        quantity._compile = plain
+        quantity._function = COMPILED  # type: ignore[assignment]
     return False
 
 

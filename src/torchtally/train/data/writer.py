@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedRandom
 from pathlib import Path
 
-from torchtally.atomic import sync_directory, write_atomically
+from torchtally.atomic import sync_directory
 from torchtally.checkpoints.disk import lock_handle
 from torchtally.errors import UsageError
 from torchtally.train.data.description import BYTE_TOKENIZER, Description, TokenShard
@@ -25,8 +25,8 @@ MAGICS = {dtype: (magic, version) for magic, (version, dtype) in LLM_C_DTYPES.it
 SHARD = re.compile(r"(train|validation)(-b)?-\d{5,}\.bin")
 SERIES = ("", "-b")
 TOKENIZERS = ("tokenizer.json", "tokenizer-b.json")
-SPOOLED = ".tally-data-stdin"
-"""Standard input."""
+UNFINISHED, SPOOLED = ".tally-data-new", ".tally-data-stdin"
+"""A file before its rename, and standard input."""
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -71,9 +71,12 @@ class Folder:
 
     def place(self, name: str, content: bytes) -> None:
         """Write a whole file, or replace one; the names before it are durable by then."""
+        with self.create(UNFINISHED) as file:
+            file.write(content)
+            settle(file)
         sync_directory(self._handle)
-        write_atomically(self._at(name), content)
-        self._created.append(name)
+        os.replace(self._at(UNFINISHED), self._at(name))
+        self._created[-1] = name
 
     def place_tokenizer(self, content: str, before: Description | None) -> str:
         """Write it, unless the old data set has the same; its name."""
@@ -126,8 +129,9 @@ def folder_to_write(path: str) -> Iterator[Folder]:
     try:
         if not lock_handle(handle):
             raise UsageError(f"{path}: another `tally data prepare` is writing there.")
-        with suppress(FileNotFoundError):  # of a process that was killed
-            os.unlink(os.path.join(path, SPOOLED))
+        for name in (UNFINISHED, SPOOLED):  # of a process that was killed
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, name))
         yield folder
     except OSError as error:
         state = (
