@@ -5,7 +5,8 @@ tokens mean does not change how long a step takes. The speed is that of the medi
 first ones, in which kernels are compiled. The file is whole after every row.
 
     python -m benchmarks.training_speed [--only WORD,...] [--output FILE]
-    python -m benchmarks.training_speed --predict FILE     the same commands in `tally run`
+
+`benchmarks/training_speed.json` has what an H100 took.
 """
 
 import argparse
@@ -25,7 +26,6 @@ from typing import Any
 import numpy as np
 
 REPOSITORY = Path(__file__).parents[1]
-FOLDER = REPOSITORY / "benchmarks" / "training_speed"
 SKIPPED_STEPS = 3
 """The first compiles; the next two settle the allocator and the clocks."""
 TIMEOUT_S = 240
