@@ -1,6 +1,6 @@
 """Data loaders, their workers and pinned memory; processes that are not part of the simulation."""
 
-import multiprocessing.spawn
+import multiprocessing
 import os
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset, random_split
 
 import torchtally
-from tests.warm import commands
 
 
 class Squares(Dataset[tuple[Tensor, int]]):
@@ -46,9 +45,7 @@ def test_pinned_batches_say_so():
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_are_not_part_of_the_simulation(method: str, monkeypatch: pytest.MonkeyPatch):
-    python = os.fsencode(commands() / "python")
-    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", python)
+def test_workers_are_not_part_of_the_simulation(method: str):
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"no {method} here")
     with torchtally.virtual_gpu("H100-SXM"):
