@@ -231,6 +231,11 @@ def epilogue_s(product: Product, chip: Chip) -> float:
     return EPILOGUE_PASSES * result_bytes / bandwidth_bytes_per_s(chip)
 
 
+def is_since_hopper(chip: Chip) -> bool:
+    """An NVIDIA chip of Hopper's generation or a later one."""
+    return (chip.compute_capability or (0, 0)) >= (9, 0)
+
+
 def takes_older_kernel(product: Product, chip: Chip) -> bool:
     """Hopper's own kernels take in rows that begin on 16 bytes, and no others."""
     return (chip.compute_capability or (9, 0)) < (9, 0) or not is_aligned(product)
@@ -239,7 +244,7 @@ def takes_older_kernel(product: Product, chip: Chip) -> bool:
 def with_bias_s(call: Call, chip: Chip) -> float:
     """Seconds that a linear layer takes besides its product, for its bias."""
     is_linear = call.plain_name == "addmm" and len(call.inputs[0].shape) == 1
-    return BIAS_S if is_linear and (chip.compute_capability or (0, 0)) >= (9, 0) else 0.0
+    return BIAS_S if is_linear and is_since_hopper(chip) else 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -283,8 +288,7 @@ def is_aligned(product: Product) -> bool:
 def tile_shares(product: Product, chip: Chip) -> Mapping[Tile, float]:
     """Tiles that the library chooses from, and what each reaches of the best rate."""
     if uses_matrix_unit(product.dtype, chip):
-        is_recent = (chip.compute_capability or (0, 0)) >= (9, 0) and is_aligned(product)
-        has_more = is_recent and not product.is_convolution
+        has_more = is_since_hopper(chip) and is_aligned(product) and not product.is_convolution
         return HOPPER_TILE_SHARES if has_more else MATRIX_TILE_SHARES
     tiles = VECTOR_TILES
     if product.batch > 1 and chip.compute_capability is not None:
@@ -341,8 +345,8 @@ def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) 
 
 
 def is_fed_by_pieces(product: Product, chip: Chip) -> bool:
-    is_recent = (chip.compute_capability or (0, 0)) >= (9, 0)
-    return is_recent and uses_matrix_unit(product.dtype, chip) and not is_aligned(product)
+    on_matrix_unit = uses_matrix_unit(product.dtype, chip)
+    return is_since_hopper(chip) and on_matrix_unit and not is_aligned(product)
 
 
 def synchronous_steps(product: Product, chip: Chip) -> int:
