@@ -120,7 +120,8 @@ def ssd(row: "Row") -> Step:
 
     def heads_of(maps: Sequence[Any], heads: Any, values: int) -> Any:
         parts = [
-            head(found).view(row.batch, values, -1) for head, found in zip(heads, maps, strict=True)
+            head(offsets).view(row.batch, values, -1)
+            for head, offsets in zip(heads, maps, strict=True)
         ]
         return torch.cat(parts, 2).contiguous().float()
 
@@ -132,17 +133,17 @@ def ssd(row: "Row") -> Step:
         maps = backbone(images)
         for block in blocks:
             maps.append(block(maps[-1]))
-        found, scores = heads_of(maps, places, 4), heads_of(maps, classes, SSD_CLASSES)
-        return ssd_loss(found, scores, boxes.view(row.batch, count, 4), wanted, anchors)
+        offsets, scores = heads_of(maps, places, 4), heads_of(maps, classes, SSD_CLASSES)
+        return ssd_loss(offsets, scores, boxes.view(row.batch, count, 4), wanted, anchors)
 
-    def ssd_loss(found: Any, scores: Any, boxes: Any, wanted: Any, anchors: Any) -> Any:
+    def ssd_loss(offsets: Any, scores: Any, boxes: Any, wanted: Any, anchors: Any) -> Any:
         """Of boxes that hold an object, and of three times as many of the others, the worst."""
         boxes = boxes.transpose(1, 2).contiguous()
         mask = wanted > 0
         centres = 10 * (boxes[:, :2] - anchors[:, :2]) / anchors[:, 2:]
         sizes = 5 * (boxes[:, 2:] / anchors[:, 2:]).log()
         target = torch.cat((centres, sizes), dim=1).contiguous()
-        off = functional.smooth_l1_loss(found, target, reduction="none").sum(dim=1)
+        off = functional.smooth_l1_loss(offsets, target, reduction="none").sum(dim=1)
         off = (mask.float() * off).sum(dim=1)
         loss = functional.cross_entropy(scores, wanted, reduction="none")
         others = loss.clone()

@@ -41,22 +41,22 @@ def error(ratios: Iterable[float]) -> float:
 
 def ninth_decile(errors: Iterable[float]) -> float:
     """Between the two nearest errors, as `statistics.quantiles` has it of a whole population."""
-    found = sorted(errors)
-    return found[0] if len(found) == 1 else quantiles(found, n=10, method="inclusive")[-1]
+    ordered = sorted(errors)
+    return ordered[0] if len(ordered) == 1 else quantiles(ordered, n=10, method="inclusive")[-1]
 
 
-def cells(name: str, found: Sequence[Compared]) -> tuple[str, ...]:
+def cells(name: str, errors: Sequence[Compared]) -> tuple[str, ...]:
     """A line of the table, for all these rows."""
     halves = []
     for half in "AB":
-        ratios = [row.ratio for row in found if row.half == half]
+        ratios = [row.ratio for row in errors if row.half == half]
         halves += [
             str(len(ratios)),
             *((f"{signed(ratios):+.1%}", f"{error(ratios):.1%}") if ratios else ("", "")),
         ]
-    last = ninth_decile(abs(row.ratio - 1) for row in found)
-    best = signed(row.best_ratio for row in found)
-    return (name, str(len(found)), f"{best:+.1%}", *halves, f"{last:.1%}")
+    last = ninth_decile(abs(row.ratio - 1) for row in errors)
+    best = signed(row.best_ratio for row in errors)
+    return (name, str(len(errors)), f"{best:+.1%}", *halves, f"{last:.1%}")
 
 
 def markdown(lines: Iterable[tuple[str, ...]]) -> str:

@@ -80,9 +80,9 @@ def learn(rows: Sequence[Speed], who: Engine, names: Sequence[str]) -> tuple[Con
         for name in names:
             for value in GRIDS[name]:
                 tried = constants | {name: value}
-                found = log_error(rows, sustained(at_best(who), **tried))
-                if found < least - 1e-4:
-                    least, constants = found, tried
+                error = log_error(rows, sustained(at_best(who), **tried))
+                if error < least - 1e-4:
+                    least, constants = error, tried
         if constants == before:
             return constants, least
 
@@ -95,24 +95,24 @@ def slower(rows: Sequence[Speed], who: Engine) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser(__doc__).parse_args(argv)
-    found = []
+    lines = []
     for table in TABLES:
         if table.name in LEARNT:
             rows = [row for row in speeds([table]) if row.half == "A"]
             who = engine(table.engine)
             constants, error = learn(rows, who, LEARNT[table.name])
             late = slower(rows, sustained(at_best(who), **constants))
-            found.append((who.name, constants, error, late))
+            lines.append((who.name, constants, error, late))
     show(
         "Learnt on half A",
         ("engine", "constants", "error", "nine of ten within"),
         [
             (name, ", ".join(f"{key} {value:g}" for key, value in constants.items()),
              f"{error:.3f}", f"{late:.2f}")
-            for name, constants, error, late in found
+            for name, constants, error, late in lines
         ],
     )  # fmt: skip
-    write(args.json, {name: constants for name, constants, _, _ in found})
+    write(args.json, {name: constants for name, constants, _, _ in lines})
     return 0
 
 

@@ -46,7 +46,7 @@ def shares() -> list[tuple[float, float, float, float]]:
     groups: dict[str, list[Training]] = {}
     for row in half_a(is_one_node=False):
         groups.setdefault(row.group, []).append(row)
-    found = []
+    per_row = []
     for passes in GRID:
         best = {}
         for chip in ("A100", "H100"):
@@ -65,18 +65,18 @@ def shares() -> list[tuple[float, float, float, float]]:
                 for share in GRID
             )
         error = best["A100"][0] + best["H100"][0]
-        found.append((passes, best["A100"][1], best["H100"][1], error))
-    return sorted(found, key=lambda row: row[-1])
+        per_row.append((passes, best["A100"][1], best["H100"][1], error))
+    return sorted(per_row, key=lambda row: row[-1])
 
 
 def turns() -> list[tuple[float, int]]:
     """(mean |log ratio|, `delays.TURNS`), the best first."""
     rows = list(half_a(is_one_node=True))
-    found = []
+    per_turn = []
     for tried in TURNS_TRIED:
         with patch.object(delays, "TURNS", tried):
-            found.append((log_error(rows, TYPICAL), tried))
-    return sorted(found)
+            per_turn.append((log_error(rows, TYPICAL), tried))
+    return sorted(per_turn)
 
 
 def host() -> tuple[float, float, int]:
@@ -108,18 +108,18 @@ def line_through(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser(__doc__).parse_args(argv)
-    found, (layer_s, round_s, count) = shares(), host()
+    learnt, (layer_s, round_s, count) = shares(), host()
     show(
         "Shares, learnt on half A",
         ("passes", "products A100", "products H100", "mean |log ratio|, summed"),
-        [(f"{p:.0%}", f"{a:.0%}", f"{h:.0%}", f"{error:.4f}") for p, a, h, error in found],
+        [(f"{p:.0%}", f"{a:.0%}", f"{h:.0%}", f"{error:.4f}") for p, a, h, error in learnt],
     )
     print(
         f"host, {count} rows: {layer_s * 1e3:.2f} ms a layer, {round_s * 1e3:.2f} ms a micro-batch"
     )
     tried = turns()
     print("turns: " + ", ".join(f"{power} {error:.4f}" for error, power in tried))
-    write(args.json, {"shares": found, "layer_s": layer_s, "round_s": round_s, "turns": tried})
+    write(args.json, {"shares": learnt, "layer_s": layer_s, "round_s": round_s, "turns": tried})
     return 0
 
 

@@ -185,13 +185,13 @@ def torchtally(model: PeerModel) -> Ask:
     tensors = model.tensors()
 
     def ask() -> Said:
-        found = summary(module, *tensors, gpu=GPU, precision="as-is")
+        total = summary(module, *tensors, gpu=GPU, precision="as-is")
         products = sum(
             entry.cost.flops
-            for entry in found.ledger.reported
+            for entry in total.ledger.reported
             if entry.kind.is_matmul and entry.op.phase.value == "forward"
         )
-        return Said(products, "forward", found.parameters, found.peak_bytes)
+        return Said(products, "forward", total.parameters, total.peak_bytes)
 
     return ask
 
@@ -321,8 +321,8 @@ def kitsune(model: PeerModel) -> Ask:
     batch, *shape = next(iter(model.inputs.values()))
 
     def ask() -> Said:
-        found = predict_memory(module, shape, batch, dtype=model.dtype, optimizer="adamw")
-        return Said(None, "", found.model_profile.total_params, found.total_bytes)
+        prediction = predict_memory(module, shape, batch, dtype=model.dtype, optimizer="adamw")
+        return Said(None, "", prediction.model_profile.total_params, prediction.total_bytes)
 
     return ask
 

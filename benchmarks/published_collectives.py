@@ -173,13 +173,13 @@ def median_error(measured: Iterable[Measured]) -> float:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser(__doc__).parse_args(argv)
-    found, by_source = list(rows()), dict[str, list[Measured]]()
-    for row in found:
+    measured, by_source = list(rows()), dict[str, list[Measured]]()
+    for row in measured:
         by_source.setdefault(row.source, []).append(row)
     for source, those in by_source.items():
         show(source, ("", "ranks", "MiB", "measured", "predicted", "ratio", "way"),
              [_cells(row) for row in those])  # fmt: skip
-    summary = [_summary(source, those) for source, those in [*by_source.items(), ("all", found)]]
+    summary = [_summary(source, those) for source, those in [*by_source.items(), ("all", measured)]]
     show("median errors of times", ("source", "rows", "all", ">= 64 MiB", "<= 1 MiB"), summary)
     entries = [
         {
@@ -187,9 +187,9 @@ def main(argv: list[str] | None = None) -> int:
             "payload_bytes": row.payload_bytes, "measured_gb_per_s": row.bus_gb_per_s,
             "predicted_gb_per_s": row.transfer.bus_bytes_per_s / 1e9, "way": row.transfer.way,
         }
-        for row in found
+        for row in measured
     ]  # fmt: skip
-    write(args.json, {"rows": entries, "median_error": median_error(found)})
+    write(args.json, {"rows": entries, "median_error": median_error(measured)})
     return 0
 
 

@@ -77,11 +77,11 @@ def pairs() -> list[Pair]:
         ]  # fmt: skip
 
 
-def write_pairs(found: Iterable[Pair]) -> None:
+def write_pairs(pairs_predicted: Iterable[Pair]) -> None:
     with FILE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Pair)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(map(asdict, found))
+        writer.writerows(map(asdict, pairs_predicted))
 
 
 # What each source ran -----------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def milliseconds(pair: Pair, *, is_compiled: bool) -> str:
 
     import torchtally
 
-    found: list[float] = []
+    times_ms: list[float] = []
 
     def run() -> None:
         step = SOURCES[pair.source](pair, is_compiled=is_compiled)
@@ -258,11 +258,11 @@ def milliseconds(pair: Pair, *, is_compiled: bool) -> str:
             step()
             after.record()
             torch.cuda.synchronize()
-        found.append(before.elapsed_time(after))
+        times_ms.append(before.elapsed_time(after))
 
     with patch.dict(torch.backends.__dict__):
         torchtally.run(run, gpu=pair.chip, memory_is_limited=False)
-    return f"{found[0]:.5g}"
+    return f"{times_ms[0]:.5g}"
 
 
 def predict(pair: Pair) -> Pair:
@@ -274,9 +274,9 @@ def predict(pair: Pair) -> Pair:
     return pair if pair.first_gain else replace(pair, first_gain=f"{pair.predicted_gain:.3f}")
 
 
-def predicted(found: Iterable[Pair], only: str, *, is_missing_alone: bool) -> list[Pair]:
+def predicted(rows: Iterable[Pair], only: str, *, is_missing_alone: bool) -> list[Pair]:
     done = []
-    for pair in found:
+    for pair in rows:
         is_named = only in f"{pair.source} {pair.chip} {pair.model} {pair.mode}"
         if is_named and not (is_missing_alone and pair.predicted_compiled_ms):
             pair = predict(pair)
@@ -301,8 +301,8 @@ CELLS = (
 
 def table() -> str:
     """For docs/compile.md: every pair that was run, and the median of all."""
-    found = [pair for pair in pairs() if pair.predicted_compiled_ms]
-    return markdown(CELLS, map(cells, found)) + f"\n{summary(found)}"
+    predicted_pairs = [pair for pair in pairs() if pair.predicted_compiled_ms]
+    return markdown(CELLS, map(cells, predicted_pairs)) + f"\n{summary(predicted_pairs)}"
 
 
 def cells(pair: Pair) -> tuple[str, ...]:
@@ -322,8 +322,8 @@ def cells(pair: Pair) -> tuple[str, ...]:
     )
 
 
-def summary(found: Iterable[Pair]) -> str:
-    errors = [abs(pair.error) for pair in found]
+def summary(rows: Iterable[Pair]) -> str:
+    errors = [abs(pair.error) for pair in rows]
     return f"The error of the gain is {100 * median(errors):.1f} % in the median of {len(errors)}."
 
 

@@ -173,18 +173,18 @@ def outcomes(tables: Iterable[Table] = TABLES) -> list[Outcome]:
     ]
 
 
-def by_group(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+def by_group(outcomes_known: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     groups: dict[str, list[Outcome]] = {}
-    for outcome in found:
+    for outcome in outcomes_known:
         groups.setdefault(outcome.speed.group, []).append(outcome)
     return groups
 
 
 def table() -> str:
     """For docs/inference.md: every group of rows, each half apart."""
-    found = outcomes()
-    lines = [cells(name, group) for name, group in sorted(by_group(found).items())]
-    lines.append(cells("**all**", found))
+    outcomes_known = outcomes()
+    lines = [cells(name, group) for name, group in sorted(by_group(outcomes_known).items())]
+    lines.append(cells("**all**", outcomes_known))
     return markdown(lines)
 
 
@@ -215,9 +215,9 @@ def sources() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser(__doc__).parse_args(argv)
-    found = outcomes()
-    rows = [cells(name, group) for name, group in sorted(by_group(found).items())]
-    show("Predicted over published time per token", COLUMNS, [*rows, cells("all", found)])
+    outcomes_known = outcomes()
+    rows = [cells(name, group) for name, group in sorted(by_group(outcomes_known).items())]
+    show("Predicted over published time per token", COLUMNS, [*rows, cells("all", outcomes_known)])
     write(
         args.json,
         {
@@ -231,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "predicted_tokens_per_s": outcome.typical_per_s,
                     "best_tokens_per_s": outcome.best_per_s,
                 }
-                for outcome in found
+                for outcome in outcomes_known
             ]
         },
     )

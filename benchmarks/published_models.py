@@ -82,11 +82,11 @@ def rows(name: str) -> list[Row]:
         ]
 
 
-def write_rows(name: str, found: Iterable[Row]) -> None:
+def write_rows(name: str, rows_predicted: Iterable[Row]) -> None:
     with (FOLDER / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(map(asdict, found))
+        writer.writerows(map(asdict, rows_predicted))
 
 
 # What each source ran -----------------------------------------------------------------------------
@@ -182,10 +182,10 @@ def timm(row: Row) -> Step:
     def train() -> None:
         optimizer.zero_grad()
         with torch.autocast("cuda", dtype=torch.float16):
-            found = run(images)
-            found = found[0] if isinstance(found, tuple) else found
+            output = run(images)
+            output = output[0] if isinstance(output, tuple) else output
             classes = torch.empty((row.batch,), device="cuda", dtype=torch.long).random_(1000)
-            torch.nn.functional.cross_entropy(found, classes).backward()
+            torch.nn.functional.cross_entropy(output, classes).backward()
         optimizer.step()
 
     return train
@@ -206,10 +206,10 @@ def gpumemnet(row: Row) -> Step:
         size = model.default_cfg.get("input_size", (3, 224, 224))
         images = torch.empty((row.batch, *size), dtype=torch.uint8).to("cuda", non_blocking=True)
         classes = torch.zeros(row.batch, dtype=torch.long, device="cuda")
-        found = model(images.float())
-        found = found[0] if isinstance(found, tuple) else found
+        output = model(images.float())
+        output = output[0] if isinstance(output, tuple) else output
         optimizer.zero_grad()
-        loss_of(found, classes).backward()
+        loss_of(output, classes).backward()
         optimizer.step()
         torch.cuda.synchronize()
 
@@ -408,7 +408,7 @@ def predict(row: Row, keep: Path | None = None) -> Prediction:
     from torchtally.timing.roofline import Roofline
     from torchtally.views.ranges import memory_range
 
-    found: list[float] = []
+    seconds: list[float] = []
 
     def run() -> None:
         step = WORKLOADS[row.source](row)
@@ -418,15 +418,15 @@ def predict(row: Row, keep: Path | None = None) -> Prediction:
             step()
             after.record()
             torch.cuda.synchronize()
-        found.append(before.elapsed_time(after))
-        found.append(torch.cuda.max_memory_allocated())
+        seconds.append(before.elapsed_time(after))
+        seconds.append(torch.cuda.max_memory_allocated())
 
     with software_of(row):
         trace = torchtally.run(run, gpu=row.chip, memory_is_limited=False)
     if keep is not None:
         trace.save(keep)
     taken = memory_range(account(trace, roofline=Roofline(trace_chip(row.chip))))
-    ms, allocated = found
+    ms, allocated = seconds
     return Prediction(ms, int(allocated), taken.low_bytes, taken.high_bytes, taken.claim)
 
 
@@ -437,7 +437,7 @@ def trace_chip(name: str) -> Any:
 
 
 def predicted(
-    found: Sequence[Row],
+    known: Sequence[Row],
     only: str = "",
     keep: Path | None = None,
     *,
@@ -446,7 +446,7 @@ def predicted(
     """Every row whose chip, source or model is named, predicted again; one line for each."""
     predictions: dict[tuple[object, ...], Prediction] = {}
     done = []
-    for number, row in enumerate(found):
+    for number, row in enumerate(known):
         named = f"{row.source} {row.chip} {row.model} {row.run} {row.options} {row.quantity}"
         if only not in named or (is_missing_alone and row.predicted):
             done.append(row)

@@ -323,26 +323,26 @@ def outcomes(sources: Iterable[Source] = SOURCES, every: int = 1) -> list[Outcom
     ]
 
 
-def by_group(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+def by_group(outcomes_known: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     groups: dict[str, list[Outcome]] = {}
-    for outcome in found:
+    for outcome in outcomes_known:
         groups.setdefault(outcome.row.group, []).append(outcome)
     return groups
 
 
-def by_source(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+def by_source(outcomes_known: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     """On all chips, mixtures apart."""
     sources: dict[str, list[Outcome]] = {}
-    for outcome in found:
+    for outcome in outcomes_known:
         kind = " mixtures" if outcome.row.model.is_mixture else ""
         sources.setdefault(f"{outcome.row.source.name}{kind}", []).append(outcome)
     return sources
 
 
-def sweeps(found: Iterable[Outcome], least: int = 4) -> list[list[Outcome]]:
+def sweeps(outcomes_known: Iterable[Outcome], least: int = 4) -> list[list[Outcome]]:
     """Several layouts of one training: the same model, chips, batch and sequence."""
     groups: dict[tuple[str, int, str, int, int, str], list[Outcome]] = {}
-    for outcome in found:
+    for outcome in outcomes_known:
         row = outcome.row
         heads = row.model.kinds[0].attention.heads
         key = (row.group, row.cluster.count, f"{row.model.name}, {heads}", row.layout.global_batch,
@@ -368,21 +368,23 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 def table() -> str:
     """For docs/trainings.md: every group of rows, each half apart."""
-    found = outcomes()
-    groups = {f"**{name}**": group for name, group in by_source(found).items()} | by_group(found)
+    outcomes_known = outcomes()
+    groups = {f"**{name}**": group for name, group in by_source(outcomes_known).items()} | by_group(
+        outcomes_known
+    )
     lines = [cells(name, groups[name]) for name in sorted(groups, key=lambda name: name.strip("*"))]
     return markdown(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser(__doc__).parse_args(argv)
-    found = outcomes()
+    outcomes_known = outcomes()
     show(
         "Predicted over published step times",
         COLUMNS,
-        [cells(name, group) for name, group in by_group(found).items()],
+        [cells(name, group) for name, group in by_group(outcomes_known).items()],
     )
-    ordered = sweeps(found)
+    ordered = sweeps(outcomes_known)
     correlations = [rank_correlation(group) for group in ordered if group]
     print(f"{len(ordered)} trainings in several layouts: rank correlation, median "
           f"{median(correlations):.2f}")  # fmt: skip
@@ -398,7 +400,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "predicted_s": outcome.predicted_s,
                     "best_s": outcome.best_s,
                 }
-                for outcome in found
+                for outcome in outcomes_known
             ]
         },
     )

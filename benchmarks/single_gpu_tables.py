@@ -89,17 +89,17 @@ CLASSES = {
 
 def operators() -> dict[tuple[str, str], list[Ratio]]:
     """By (class, chip)."""
-    found: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
+    ratios: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
     with (FOLDER / "operators.csv").open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            made = operator_call(line["operator"], [*map(int, line["shape"].split("x"))])
-            predicted_s = datasheet_kernel(made, *cost_of(made), chip(line["chip"])).seconds
+            priced = operator_call(line["operator"], [*map(int, line["shape"].split("x"))])
+            predicted_s = datasheet_kernel(priced, *cost_of(priced), chip(line["chip"])).seconds
             measured = float(line["measured_ms"])
             key = CLASSES.get(line["operator"], "elementwise"), line["chip"]
             label = f"{line['operator']} {line['shape']}"
             now, first = 1e3 * predicted_s / measured, float(line["first_ms"]) / measured
-            found[key].append(Ratio(label, now, first))
-    return found
+            ratios[key].append(Ratio(label, now, first))
+    return ratios
 
 
 # Whole models -------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def is_counted(row: Row) -> bool:
 
 def times(kind: str) -> dict[tuple[str, str], list[Ratio]]:
     """By (source's rows, chip): "forward", "step" or "compiled"."""
-    found: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
+    ratios: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
     for name in FILES:
         for row in rows(name):
             if row.quantity != "ms" or row.ratio is None:
@@ -133,8 +133,8 @@ def times(kind: str) -> dict[tuple[str, str], list[Ratio]]:
                 later = ", drawn later" if row.source == "timm" and name != FILES[0] else ""
                 label = f"{row.model} {row.batch} x {row.size} {row.options}".strip()
                 key = SOURCES[row.source] + later, row.chip
-                found[key].append(Ratio(label, row.ratio, row.first_ratio))
-    return found
+                ratios[key].append(Ratio(label, row.ratio, row.first_ratio))
+    return ratios
 
 
 def fake_tensor_mib() -> dict[tuple[str, int], float]:
@@ -164,28 +164,28 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def time_cells(name: str, on: str, found: Sequence[Ratio]) -> tuple[str, ...]:
-    errors = [error(row.now) for row in found]
-    firsts = [error(row.first) for row in found if row.first is not None]
+def time_cells(name: str, on: str, ratios: Sequence[Ratio]) -> tuple[str, ...]:
+    errors = [error(row.now) for row in ratios]
+    firsts = [error(row.first) for row in ratios if row.first is not None]
     return (
-        name, on, str(len(found)), f"{median(row.now for row in found):.2f}",
+        name, on, str(len(ratios)), f"{median(row.now for row in ratios):.2f}",
         percent(median(errors)), percent(ninth_decile(errors)),
-        f"{max(found, key=lambda row: error(row.now)).now:.2f}",
+        f"{max(ratios, key=lambda row: error(row.now)).now:.2f}",
         percent(median(firsts)) if firsts else "",
     )  # fmt: skip
 
 
-def time_lines(found: dict[tuple[str, str], list[Ratio]]) -> list[tuple[str, ...]]:
-    return [time_cells(name, on, ratios) for (name, on), ratios in sorted(found.items())]
+def time_lines(cells: dict[tuple[str, str], list[Ratio]]) -> list[tuple[str, ...]]:
+    return [time_cells(name, on, ratios) for (name, on), ratios in sorted(cells.items())]
 
 
 def by_chip(kinds: Sequence[str]) -> dict[tuple[str, str], list[Ratio]]:
     """All whole models of a chip, whatever their source."""
-    found: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
+    grouped: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
     for kind in kinds:
         for (_, on), ratios in times(kind).items():
-            found[kind, on] += ratios
-    return found
+            grouped[kind, on] += ratios
+    return grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +231,18 @@ def memory() -> Memory:
 
 
 def memory_lines() -> list[tuple[str, ...]]:
-    found = memory()
-    errors = [error(row.now) for row in found.allocated]
-    firsts = [error(row.first) for row in found.allocated if row.first is not None]
-    verdicts = found.right + found.close + len(found.wrong)
+    ratios = memory()
+    errors = [error(row.now) for row in ratios.allocated]
+    firsts = [error(row.first) for row in ratios.allocated if row.first is not None]
+    verdicts = ratios.right + ratios.close + len(ratios.wrong)
     return [
         ("peak allocated, fine-tuning (litgpt, A100 40 GB)", str(len(errors)),
          f"median error {percent(median(errors))}, worst {percent(max(errors))}; first pass "
          f"{percent(median(firsts))}"),
         ("nvidia-smi (timm on A100 40 GB: GPUMemNet; BERT on V100: transformers)",
-         str(found.ranges), f"{found.in_range} within the stated range"),
+         str(ratios.ranges), f"{ratios.in_range} within the stated range"),
         ("fits or not (timm on RTX 3090, litgpt)", str(verdicts),
-         f"{found.right} right, {found.close} close, {len(found.wrong)} wrong"),
+         f"{ratios.right} right, {ratios.close} close, {len(ratios.wrong)} wrong"),
     ]  # fmt: skip
 
 
@@ -252,12 +252,12 @@ MEDIAN_LIMIT, NINTH_LIMIT, OPERATOR_LIMIT = 0.07, 0.20, 0.10
 
 def below_parity() -> list[str]:
     """Chips and classes beyond the limits."""
-    found = []
+    misses = []
     for (kind, on), ratios in sorted(by_chip(("forward", "step")).items()):
         errors = [error(row.now) for row in ratios]
         if median(errors) > MEDIAN_LIMIT or ninth_decile(errors) > NINTH_LIMIT:
             worst = max(ratios, key=lambda row: error(row.now))
-            found.append(
+            misses.append(
                 f"{kind}, {on}: {percent(median(errors))} and "
                 f"{percent(ninth_decile(errors))}; worst "
                 f"{worst.label}, {worst.now:.2f}"
@@ -265,10 +265,10 @@ def below_parity() -> list[str]:
     for (name, on), ratios in sorted(operators().items()):
         middle = median(error(row.now) for row in ratios)
         if middle > OPERATOR_LIMIT:
-            found.append(f"{name}, {on}: {percent(middle)}")
+            misses.append(f"{name}, {on}: {percent(middle)}")
     left = memory()
-    found += [f"nvidia-smi outside of the range: {name}" for name in left.outside]
-    return found + [f"wrong verdict: {name}" for name in left.wrong]
+    misses += [f"nvidia-smi outside of the range: {name}" for name in left.outside]
+    return misses + [f"wrong verdict: {name}" for name in left.wrong]
 
 
 def beside_others() -> list[tuple[str, ...]]:
@@ -317,13 +317,13 @@ def fake_tensor_line() -> str:
 
 def cluster_lines() -> list[tuple[str, ...]]:
     """Of docs/trainings.md: whole sources, typical pace."""
-    found = []
+    lines = []
     for line in TRAININGS.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| **"):
             name = cells[0].strip("*").replace("_", "-")
-            found.append((name, cells[1], *cells[4:6], *cells[7:10]))
-    return found
+            lines.append((name, cells[1], *cells[4:6], *cells[7:10]))
+    return lines
 
 
 SECTIONS: tuple[tuple[str, Callable[[], str]], ...] = (

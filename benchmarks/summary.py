@@ -111,12 +111,12 @@ class Meta:
         gc.collect()
         subject = self.subject
         with Stopwatch() as watch:
-            found = torchtally.summary(
+            total = torchtally.summary(
                 subject.model, *subject.tensors, gpu="H100-SXM", precision="as-is",
                 named_inputs=subject.named(),
             )  # fmt: skip
-            found.table()
-        self.flops["summary"] = found.ledger.total.flops_matmul
+            total.table()
+        self.flops["summary"] = total.ledger.total.flops_matmul
         return watch.spent
 
 

@@ -98,12 +98,12 @@ class Measured:
 
 def write_tokens(path: Path, tokens: int = TOKENS) -> None:
     """Bytes of Python's standard library, each a token of 16 bits."""
-    found = bytearray()
+    content = bytearray()
     for source in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-        found += source.read_bytes()
-        if len(found) >= tokens:
+        content += source.read_bytes()
+        if len(content) >= tokens:
             break
-    np.frombuffer(bytes(found[:tokens]), np.uint8).astype(np.uint16).tofile(path)
+    np.frombuffer(bytes(content[:tokens]), np.uint8).astype(np.uint16).tofile(path)
 
 
 def measure(row: Row, tokens: Path, folder: Path) -> Measured:

@@ -44,7 +44,7 @@ def copy(size: int, bytes_per_s: float, *, is_to_device: bool, is_pinned: bool) 
 
 def gpu(*samples: Sample, device: str = H100) -> Calibration:
     """An H100 whose best products reached half of the promise."""
-    found = samples or (
+    kernels = samples or (
         product(1024, 1024, 1024, 494.7e12),
         product(1024, 1024, 1024, 33.5e12, "float32"),
         product(1024, 512, 1024, 100e12),
@@ -64,7 +64,7 @@ def gpu(*samples: Sample, device: str = H100) -> Calibration:
         bandwidth_bytes_per_s=3.015e12,
         first_touch_s_per_byte=0.0,
         issue=Issue(1e-5, 8e-6, 5e-6, 1e-6, 2e-6),
-        samples=found,
+        samples=kernels,
         conditions={"clocks.sm": "1980 MHz"},
     )
 

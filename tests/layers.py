@@ -108,32 +108,32 @@ MEANINGLESS = frozenset({"utils", "util", "helpers", "helper", "common", "misc"}
 
 def breaches(package: Path) -> list[str]:
     """What in this tree breaks the table: "src/.../views/lines.py:7: views imports torch"."""
-    found = []
+    breaches_met = []
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package)
         layer = Path(place.parts[0]).stem
         if layer not in UNDER_THEIR_OWN_NAMES:
-            found += [
+            breaches_met += [
                 f"{place}: says nothing" for part in place.parts if Path(part).stem in MEANINGLESS
             ]
         if layer not in LAYERS and layer not in LAZY:
-            found.append(f"{place}: is in no layer")
+            breaches_met.append(f"{place}: is in no layer")
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for line, module, is_lazy in imports(tree, package.name, layer):
             reason = breach(layer, module, is_lazy, package.name)
             if reason:
-                found.append(f"{place}:{line}: {reason}")
+                breaches_met.append(f"{place}:{line}: {reason}")
         if layer == "cli":
-            found += [f"{place}:{line}: cli {what}" for line, what in not_of_a_command(tree)]
+            breaches_met += [f"{place}:{line}: cli {what}" for line, what in not_of_a_command(tree)]
         if layer in UNFORMATTED:
-            found += [f"{place}:{line}: {layer} {what}" for line, what in formatting(tree)]
+            breaches_met += [f"{place}:{line}: {layer} {what}" for line, what in formatting(tree)]
         if layer in TORCH and layer != "torch_private":
-            found += [
+            breaches_met += [
                 f"{place}:{line}: {name} is private to torch"
                 for line, name in private_names(tree, package.name)
             ]
-    return found
+    return breaches_met
 
 
 def breach(layer: str, module: str, is_lazy: bool, package: str) -> str:
@@ -246,34 +246,34 @@ def private_names(tree: ast.Module, package: str) -> list[tuple[int, str]]:
     (`torch.ops.aten._softmax`): the dispatcher's schemas and every trace have them.
     """
     foreign, operators, own = names_bound(tree, package)
-    found: list[tuple[int, str]] = []
+    private: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, name.name) for name in node.names if is_private(name.name)]
+            private += [(node.lineno, name.name) for name in node.names if is_private(name.name)]
         elif isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{name.name}" for name in node.names]
-            found += [(node.lineno, name) for name in names if is_private(name)]
+            private += [(node.lineno, name) for name in names if is_private(name)]
         elif isinstance(node, ast.Attribute) and is_hidden(node.attr):
             chain = ast.unparse(node)
             root = chain.partition(".")[0]
             is_operator = chain.startswith("torch.ops.") or root in operators
             if root not in foreign and not is_operator and node.attr not in own:
-                found.append((node.lineno, chain))
+                private.append((node.lineno, chain))
         elif isinstance(node, ast.Constant) and is_private(node.value):
-            found.append((node.lineno, node.value))
+            private.append((node.lineno, node.value))
         elif (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in LOOK_UPS
         ):
-            found += [
+            private += [
                 (node.lineno, argument.value)
                 for argument in node.args[1:2]
                 if isinstance(argument, ast.Constant)
                 and is_hidden(argument.value)
                 and argument.value not in own
             ]
-    return found
+    return private
 
 
 LOOK_UPS = frozenset({"StandIn", "getattr", "setattr", "hasattr", "delattr"})

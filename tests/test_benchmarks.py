@@ -25,9 +25,9 @@ def figures(tmp_path: Path, benchmark: str, *arguments: str, python: str = "") -
                "--json", str(file), *arguments]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(file.read_text())
-    assert set(found["machine"]) == {"python", "torch", "platform", "cores", "date"}
-    return found
+    document: dict[str, Any] = json.loads(file.read_text())
+    assert set(document["machine"]) == {"python", "torch", "platform", "cores", "date"}
+    return document
 
 
 def test_llama_70b(tmp_path: Path) -> None:

@@ -58,11 +58,11 @@ def loss_of(model: nn.Module, ids: Tensor) -> Tensor:
 
 def phases(ledger: Ledger, *kinds: Kind) -> tuple[int, int, int]:
     """FLOPs of these kinds: forward, backward, recompute."""
-    found = dict.fromkeys(Phase, 0)
+    sums = dict.fromkeys(Phase, 0)
     for entry in ledger.entries:
         if entry.kind in kinds:
-            found[entry.op.phase] += entry.cost.flops
-    return found[Phase.FORWARD], found[Phase.BACKWARD], found[Phase.RECOMPUTE]
+            sums[entry.op.phase] += entry.cost.flops
+    return sums[Phase.FORWARD], sums[Phase.BACKWARD], sums[Phase.RECOMPUTE]
 
 
 def products_and_attention(ledger: Ledger) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

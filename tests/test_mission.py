@@ -357,15 +357,15 @@ def losses(device: str, lr: float) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     teacher = torch.arange(D, dtype=torch.float32).to(device)
     generator = torch.Generator().manual_seed(1)
-    found = []
+    values = []
     for _ in range(10):
         x = torch.randn(B, D, generator=generator).to(device)
         loss = F.mse_loss(model(x), x @ teacher)
-        found.append(loss.item())
+        values.append(loss.item())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return found
+    return values
 
 
 def test_the_train_loop_learns_as_on_the_host():

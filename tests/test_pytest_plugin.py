@@ -60,9 +60,9 @@ def test_of_nothing(tally):
 
 
 def test_checked(tally):
-    found = tally.summary(nn.Linear(8, 8, bias=False), "4x8", optimizer=None, gpu="H100-SXM")
-    tally.check(found, "forward <= 512", "peak < 1GiB")
-    tally.check(found, "forward < 512")
+    model = tally.summary(nn.Linear(8, 8, bias=False), "4x8", optimizer=None, gpu="H100-SXM")
+    tally.check(model, "forward <= 512", "peak < 1GiB")
+    tally.check(model, "forward < 512")
 
 
 @pytest.mark.memory_budget("24")
@@ -118,15 +118,15 @@ def run(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
 
 
 def outcomes(done: "subprocess.CompletedProcess[str]") -> dict[str, str]:
-    found = re.findall(r"^(PASSED|FAILED|ERROR) (?:\S+::)?(\w+)", done.stdout, re.M)
-    return {name: outcome for outcome, name in found}
+    pairs_printed = re.findall(r"^(PASSED|FAILED|ERROR) (?:\S+::)?(\w+)", done.stdout, re.M)
+    return {name: outcome for outcome, name in pairs_printed}
 
 
 def test_budgets(tmp_path: Path) -> None:
     done = run(tmp_path, "--junitxml=report.xml")
-    found = outcomes(done)
-    assert {name for name, outcome in found.items() if outcome == "PASSED"} == set(PASSED)
-    assert {name for name, outcome in found.items() if outcome != "PASSED"} == set(FAILED)
+    results = outcomes(done)
+    assert {name for name, outcome in results.items() if outcome == "PASSED"} == set(PASSED)
+    assert {name for name, outcome in results.items() if outcome != "PASSED"} == set(FAILED)
     for message in FAILED.values():
         assert message in done.stdout, (message, done.stdout)
     assert "weight = nn.Parameter(" in done.stdout  # the line that holds the memory
@@ -137,7 +137,7 @@ def test_budgets(tmp_path: Path) -> None:
 
 
 def test_workers_of_xdist(tmp_path: Path) -> None:
-    """Two processes with a simulated GPU each; what they found is summed up by a third."""
+    """Two processes with a simulated GPU each; what they model is summed up by a third."""
     names = "test_within or test_too_much_memory or test_by_the_fixture"
     done = run(tmp_path, "-p", "xdist", "-n", "2", "-k", names)
     assert outcomes(done) == {

@@ -24,9 +24,9 @@ WORST_OPERATORS = {("batched products", "L4"): 0.21}
 
 
 def test_operators_are_within_ten_percent_in_the_median() -> None:
-    found = {key: median(error(row.now) for row in ratios) for key, ratios in operators().items()}
-    assert len(found) == 20
-    beyond = {key: middle for key, middle in found.items() if middle > OPERATOR_LIMIT}
+    medians = {key: median(error(row.now) for row in ratios) for key, ratios in operators().items()}
+    assert len(medians) == 20
+    beyond = {key: middle for key, middle in medians.items() if middle > OPERATOR_LIMIT}
     assert set(beyond) == set(WORST_OPERATORS)
     assert all(middle <= WORST_OPERATORS[key] for key, middle in beyond.items())
 
@@ -40,31 +40,31 @@ def test_memory_is_right_outside_of_what_is_called_close() -> None:
 
 @pytest.mark.parametrize("basis", ["fitted", "data sheet"])
 def test_the_errors_that_a_report_states_are_those_of_the_rows(basis: str) -> None:
-    found: list[Ratio] = []
+    all_ratios: list[Ratio] = []
     for kind in ("forward", "step"):
         for (_, on), ratios in times(kind).items():
             if chip(on).is_measured == (basis == "fitted"):
-                found += ratios
-    errors = [error(row.now) for row in found]
+                all_ratios += ratios
+    errors = [error(row.now) for row in all_ratios]
     assert ERRORS[basis].median == pytest.approx(median(errors), abs=0.0006)
     assert ERRORS[basis].ninth == pytest.approx(ninth_decile(errors), abs=0.0006)
 
 
 def test_compiling_gains_what_others_measured() -> None:
     """Of every pair the direction, and in the median within ten percent."""
-    found = [pair for pair in pairs() if pair.predicted_compiled_ms]
-    assert len(found) >= 12
-    assert all((pair.predicted_gain > 1) == (pair.gain > 1) for pair in found)
-    assert median(abs(pair.error) for pair in found) < 0.10
+    measured = [pair for pair in pairs() if pair.predicted_compiled_ms]
+    assert len(measured) >= 12
+    assert all((pair.predicted_gain > 1) == (pair.gain > 1) for pair in measured)
+    assert median(abs(pair.error) for pair in measured) < 0.10
 
 
 def row_of(**wanted: object) -> Row:
-    (found,) = (
+    (match,) = (
         row
         for row in rows(FILES[0])
         if all(getattr(row, name) == value for name, value in wanted.items())
     )
-    return found
+    return match
 
 
 def test_a_row_is_predicted_as_the_file_says() -> None:

@@ -188,16 +188,16 @@ def codes_met(function) -> set[object]:
     """Code of every frame above a call of `function`'s argument."""
     import sys
 
-    found: set[object] = set()
+    codes: set[object] = set()
 
     def look() -> None:
         frame = sys._getframe()
         while frame is not None:
-            found.add(frame.f_code)
+            codes.add(frame.f_code)
             frame = frame.f_back  # type: ignore[assignment]
 
     function(look)
-    return found
+    return codes
 
 
 def test_the_engines_code_is_above_every_hook():
@@ -602,7 +602,7 @@ def test_names_of_a_cuda_build():
 
 def test_the_device_that_the_engine_expects_of_a_gradient():
     """A Python function's gradients: of a real leaf, of one on meta, and of neither's shape."""
-    found: list[str | None] = []
+    devices: list[str | None] = []
 
     class Both(torch.autograd.Function):
         @staticmethod
@@ -613,13 +613,13 @@ def test_the_device_that_the_engine_expects_of_a_gradient():
         def backward(ctx, grad):
             for shape in ((2,), (3,), (4,)):
                 device = private.device_of_gradient(torch.Size(shape))
-                found.append(device and device.type)
+                devices.append(device and device.type)
             return grad, torch.zeros(3, device="meta")
 
     host = torch.ones(2, requires_grad=True)
     meta = torch.ones(3, device="meta", requires_grad=True)
     Both.apply(host, meta).sum().backward()
-    assert found == ["cpu", "meta", None]
+    assert devices == ["cpu", "meta", None]
     assert private.device_of_gradient(torch.Size((2,))) is None
 
 
@@ -658,9 +658,9 @@ def test_custom_operators_have_functions_by_device():
     def on_host(x: Tensor) -> Tensor:
         return x.clone()
 
-    found = private.function_of_custom_operator("tally_tests::everywhere", "cuda")
-    assert found is not None
-    assert found(torch.ones(2)).tolist() == [1, 1]
+    function = private.function_of_custom_operator("tally_tests::everywhere", "cuda")
+    assert function is not None
+    assert function(torch.ones(2)).tolist() == [1, 1]
     assert private.function_of_custom_operator("tally_tests::on_host", "cuda") is None
     assert private.function_of_custom_operator("aten::mm.default", "cuda") is None
 

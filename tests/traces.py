@@ -51,6 +51,6 @@ def names(trace: Trace, phase: Phase | None = None) -> list[str]:
     return [op.call.name for op in ops(trace, phase=phase)]
 
 
-def sources(found: list[FullOp]) -> list[str]:
+def sources(operators: list[FullOp]) -> list[str]:
     """The source lines operators belong to."""
-    return [op.site.line.text if op.site.line else "" for op in found]
+    return [op.site.line.text if op.site.line else "" for op in operators]

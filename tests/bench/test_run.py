@@ -13,42 +13,46 @@ from torchtally.work import Kind, cost_of
 @pytest.fixture(scope="module")
 def measured():
     stages = []
-    found = bench_of_small_operators(lambda name, done: stages.append((name, done)))
-    return found, stages
+    calibration = bench_of_small_operators(lambda name, done: stages.append((name, done)))
+    return calibration, stages
 
 
 def test_every_operator_took_its_time(measured):
-    found, _ = measured
-    assert len(found.samples) > 100
-    assert all(0 < sample.seconds < 1 for sample in found.samples)
-    kinds = {cost_of(sample.call)[0] for sample in found.samples}
+    calibration, _ = measured
+    assert len(calibration.samples) > 100
+    assert all(0 < sample.seconds < 1 for sample in calibration.samples)
+    kinds = {cost_of(sample.call)[0] for sample in calibration.samples}
     assert {Kind.PRODUCT, Kind.ATTENTION, Kind.ELEMENTWISE, Kind.NORMALIZATION} <= kinds
     assert Kind.UNCOUNTED not in kinds
 
 
 def test_the_machine_is_named(measured):
-    found, _ = measured
-    assert found.device
-    assert found.kind == "cpu"
-    assert found.threads == torch.get_num_threads()
-    assert found.torch_version == torch.__version__
-    assert found.conditions["cpu_capability"]
+    calibration, _ = measured
+    assert calibration.device
+    assert calibration.kind == "cpu"
+    assert calibration.threads == torch.get_num_threads()
+    assert calibration.torch_version == torch.__version__
+    assert calibration.conditions["cpu_capability"]
 
 
 def test_rates_are_a_machines(measured):
-    found, _ = measured
-    assert 1e8 < found.peak_flop_per_s["float32"] < 1e14
-    assert 1e8 < found.bandwidth_bytes_per_s < 1e13
-    for seconds in (found.issue.forward_s, found.issue.backward_s, found.issue.optimizer_s):
+    calibration, _ = measured
+    assert 1e8 < calibration.peak_flop_per_s["float32"] < 1e14
+    assert 1e8 < calibration.bandwidth_bytes_per_s < 1e13
+    for seconds in (
+        calibration.issue.forward_s,
+        calibration.issue.backward_s,
+        calibration.issue.optimizer_s,
+    ):
         assert 0 <= seconds < 1e-2
-    assert found.issue.launch_s == 0
+    assert calibration.issue.launch_s == 0
 
 
 def test_the_best_rate_is_one_of_the_measured(measured):
-    found, _ = measured
-    rates = [cost_of(sample.call)[1].flops / sample.seconds for sample in found.samples
+    calibration, _ = measured
+    rates = [cost_of(sample.call)[1].flops / sample.seconds for sample in calibration.samples
              if cost_of(sample.call)[0].is_matmul]  # fmt: skip
-    assert found.peak_flop_per_s["float32"] == max(rates)
+    assert calibration.peak_flop_per_s["float32"] == max(rates)
 
 
 def test_progress_only_grows(measured):

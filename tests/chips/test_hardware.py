@@ -98,32 +98,32 @@ def faults(one: Chip) -> list[str]:
             expected["float4_e2m1fn_x2", "float8_e4m3fn"] = 4  # fp8 sums are halved, fp4's are not
         if one.compute_capability == (10, 3):
             expected["float4_e2m1fn_x2", "float8_e4m3fn"] = 3  # Blackwell Ultra
-    found = [
+    mistakes = [
         f"{dtype} is {actual:.2f} x {other}, not {times} x"
         for (dtype, other), times in expected.items()
         if (actual := ratio(one, dtype, other)) is not None and abs(actual / times - 1) > 0.03
     ]
     for dtype, rate in clocked(one).items():
         if dtype in one.peaks and abs(one.peak_flop_per_s(dtype) / rate - 1) > 0.015:
-            found.append(f"{dtype} is not {rate:.4g}: multiprocessors x work a cycle x clock")
+            mistakes.append(f"{dtype} is not {rate:.4g}: multiprocessors x work a cycle x clock")
     for dtype, peak in one.peaks.items():
         if not 1e12 <= peak.flop_per_s <= 2e16:
-            found.append(f"{dtype}: {peak.flop_per_s:g} FLOP/s is out of this world")
+            mistakes.append(f"{dtype}: {peak.flop_per_s:g} FLOP/s is out of this world")
         # Below a third of its promise a measurement is of something else: a T4 has 37 % at 70 W.
         if not 0.35 <= (peak.achieved_flop_per_s or peak.flop_per_s) / peak.flop_per_s <= 1:
-            found.append(f"{dtype}: measured faster than it is, or far too slow")
+            mistakes.append(f"{dtype}: measured faster than it is, or far too slow")
     reached = one.achieved_bandwidth_bytes_per_s
     if reached is not None and not 0.6 <= reached / one.memory_bandwidth_bytes_per_s <= 1:
-        found.append("memory was measured faster than it is, or far too slow")
+        mistakes.append("memory was measured faster than it is, or far too slow")
     if not 2e11 <= one.memory_bandwidth_bytes_per_s <= 1e13:
-        found.append("memory bandwidth")
+        mistakes.append("memory bandwidth")
     if not 0.85 <= one.memory_bytes / (one.memory_label_bytes or one.memory_bytes) <= 1.1:
-        found.append("memory is not what the label says")
+        mistakes.append("memory is not what the label says")
     if one.memory_label_bytes and one.memory_bytes > one.memory_label_bytes / 1e9 * 2**30:
-        found.append("the driver sees more than the label says, even in GiB")
+        mistakes.append("the driver sees more than the label says, even in GiB")
     if one.total_memory_bytes > one.memory_bytes:
-        found.append("a program is told more than there is")
-    return found
+        mistakes.append("a program is told more than there is")
+    return mistakes
 
 
 @ALL

@@ -40,10 +40,10 @@ def tally(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A made-up CPU that does a product of 1024 cubed in 20 ms, and a script."""
-    made = tmp_path_factory.mktemp("cpu")
-    write(HOST, made / "calibrations" / "mine.json")
-    (made / "train.py").write_text(SCRIPT)
-    return made
+    project = tmp_path_factory.mktemp("cpu")
+    write(HOST, project / "calibrations" / "mine.json")
+    (project / "train.py").write_text(SCRIPT)
+    return project
 
 
 def test_a_step_on_a_cpu_takes_what_its_operators_took(folder: Path) -> None:

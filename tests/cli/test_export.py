@@ -75,10 +75,10 @@ def test_transformers_computes_the_same(
             torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-5, atol=1e-5)
         greedy = ("--prompt", PROMPT, "--tokens", "8", "--temperature", "0")
         for place in (trained.log.folder, str(tmp_path)):
-            found = sampled(capsys, place, *greedy)
+            tokens = sampled(capsys, place, *greedy)
             generated = theirs.generate(ids, max_new_tokens=8, do_sample=False, eos_token_id=None)
-            assert found["token_ids"] == generated[0].tolist()
-            assert found["text"].startswith(PROMPT)
+            assert tokens["token_ids"] == generated[0].tolist()
+            assert tokens["text"].startswith(PROMPT)
 
 
 def test_weights_of_fewer_bits(
@@ -139,12 +139,12 @@ def test_lm_eval_opens_the_export(trained: TrainConfig, tmp_path: Path) -> None:
     assert tally("export", trained.log.folder, "--to", "hf", "-o", str(tmp_path)) == 0
     judge = models.HFLM(pretrained=str(tmp_path), device="cpu", batch_size=1)
     request = instance("loglikelihood", {}, ("line ", "7: é"), 0)
-    ((found, _),) = judge.loglikelihood([request], disable_tqdm=True)
+    ((answer, _),) = judge.loglikelihood([request], disable_tqdm=True)
     ids = torch.tensor([[*"line 7: é".encode()]])
     with torch.no_grad():
         logits = load_trained(trained.log.folder).model(ids)
     shares = torch.log_softmax(logits, dim=-1)[0, 3:-1].gather(1, ids[0, 4:, None])
-    assert found == pytest.approx(float(shares.sum()), abs=1e-3)
+    assert answer == pytest.approx(float(shares.sum()), abs=1e-3)
 
 
 def test_a_training_goes_on_from_the_export_alone(trained: TrainConfig, tmp_path: Path) -> None:

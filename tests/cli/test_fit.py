@@ -80,14 +80,14 @@ def test_the_largest_that_fits(tmp_path: Path) -> None:
     assert "77 does not fit." in " ".join(lines)
     assert all(len(line) <= 80 for line in lines)
     assert "tally: --batch 76: fits" in done.stderr
-    found: dict[str, Any] = json.loads((tmp_path / "fit.json").read_text())
-    (chip,) = found["chips"]
+    document: dict[str, Any] = json.loads((tmp_path / "fit.json").read_text())
+    (chip,) = document["chips"]
     assert (chip["largest"], chip["too_large"]) == (76, 77)
     by_value = {record["value"]: record for record in chip["tried"]}
     assert by_value[76]["fits"]
     assert not by_value[77]["fits"]
     assert by_value[76]["peak_reserved_bytes"] == (76 << 30) + (2 << 20)
-    assert len(found["runs"]) == 4, "two to guess by, two to see"
+    assert len(document["runs"]) == 4, "two to guess by, two to see"
     assert sorted(os.listdir(tmp_path)) == ["fit.json", "train.py"]
 
 
@@ -212,14 +212,14 @@ def test_help_is_80_columns_wide() -> None:
 
 def processes_of(folder: Path) -> list[str]:
     """Command lines of processes that work in a folder."""
-    found = []
+    processes = []
     for each in Path("/proc").iterdir():
         try:
             if each.name.isdigit() and os.readlink(each / "cwd") == str(folder):
-                found.append((each / "cmdline").read_text().replace("\0", " "))
+                processes.append((each / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
-    return found
+    return processes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -325,8 +325,8 @@ def _parser() -> FitParser:
     from torchtally.cli import parser
 
     actions: Any = parser(["fit"])._subparsers
-    made: FitParser = actions._group_actions[0].choices["fit"]
-    return made
+    fit: FitParser = actions._group_actions[0].choices["fit"]
+    return fit
 
 
 SHARDED = """\

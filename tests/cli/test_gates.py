@@ -67,9 +67,9 @@ def test_a_budget_is_written_and_kept(tmp_path: Path) -> None:
     assert tally_run(*OPTIONS, *budget, "--update", "train.py", cwd=tmp_path).code == 0
     assert tally_run(*OPTIONS, *budget, "train.py", cwd=tmp_path).code == 0
     file = tmp_path / "budgets.toml"
-    (found,) = BudgetFile.load(str(file)).budgets
-    assert (found.run, found.gpu) == ("train.py", "H100-SXM")
-    assert found.figures["flops"] >= 3 * 2 * 1024**3
+    (kept,) = BudgetFile.load(str(file)).budgets
+    assert (kept.run, kept.gpu) == ("train.py", "H100-SXM")
+    assert kept.figures["flops"] >= 3 * 2 * 1024**3
     text = file.read_text()
     file.write_text("\n".join(
         "flops = 1" if line.startswith("flops") else line for line in text.splitlines()

@@ -98,8 +98,8 @@ def out(capsys: Capture, *arguments: str) -> str:
 
 
 def document(capsys: Capture, *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(out(capsys, *arguments, "--json"))
-    return found
+    answer: dict[str, Any] = json.loads(out(capsys, *arguments, "--json"))
+    return answer
 
 
 # What is asked -------------------------------------------------------------------------------
@@ -270,8 +270,8 @@ def test_the_working_can_be_done_again(key: str, capsys: Capture) -> None:
         if step["formula"]:
             assert all(term < place for term in step["terms"].values())
             numbers = {word: steps[term]["value"] for word, term in step["terms"].items()}
-            found = eval(step["formula"], {"__builtins__": {}, **FUNCTIONS}, numbers)
-            assert math.isclose(found, step["value"], rel_tol=1e-9, abs_tol=0.5), step
+            value = eval(step["formula"], {"__builtins__": {}, **FUNCTIONS}, numbers)
+            assert math.isclose(value, step["value"], rel_tol=1e-9, abs_tol=0.5), step
 
 
 @pytest.mark.parametrize("key", QUESTIONS)
@@ -318,8 +318,10 @@ def plan_options() -> dict[str, Any]:
 
     top = argparse.ArgumentParser()
     plan.add_parser(top.add_subparsers())
-    found = top._subparsers._group_actions[0].choices["plan"]  # type: ignore[union-attr, index]
-    return {action.option_strings[0]: action.choices for action in found._actions if action.choices}
+    parser = top._subparsers._group_actions[0].choices["plan"]  # type: ignore[union-attr, index]
+    return {
+        action.option_strings[0]: action.choices for action in parser._actions if action.choices
+    }
 
 
 # What is wrong -------------------------------------------------------------------------------

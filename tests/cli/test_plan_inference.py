@@ -18,8 +18,8 @@ def out(capsys: Capture, *words: str) -> str:
 
 
 def document(capsys: Capture, *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(out(capsys, *words, "--json"))
-    return found
+    answer: dict[str, Any] = json.loads(out(capsys, *words, "--json"))
+    return answer
 
 
 def figures(capsys: Capture, *words: str) -> dict[str, float]:

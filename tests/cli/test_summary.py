@@ -46,8 +46,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     assert main(["summary", *words, "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
+    answer: dict[str, object] = json.loads(capsys.readouterr().out)
+    return answer
 
 
 def test_a_class_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:

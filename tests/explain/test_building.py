@@ -20,8 +20,8 @@ FLOPS = 2 * 4096**3
 US = 1e-6
 
 
-def trace_of(tmp_path: Path, made: TraceMaker, gpu: str | None = None, **more: Any) -> Trace:
-    return explain(str(made.write(tmp_path / "trace.json.gz", **more)), gpu)
+def trace_of(tmp_path: Path, recorder: TraceMaker, gpu: str | None = None, **more: Any) -> Trace:
+    return explain(str(recorder.write(tmp_path / "trace.json.gz", **more)), gpu)
 
 
 def ledger_of(trace: Trace) -> Ledger:
@@ -291,9 +291,9 @@ def test_the_profilers_own_trace_of_a_cpu_training_has_the_flops_of_a_simulated_
     with record(path, wait=1, warmup=1, active=2) as step_done:
         train("cpu", step_done, 4)
     real = ledger_of(explain(str(path)))
-    with recording(HOST, script="train", dispatch="cpu") as made:
+    with recording(HOST, script="train", dispatch="cpu") as recorder:
         train("cuda", lambda: None, 4)
-        simulated = account(made.trace(Ending("exit")))
+        simulated = account(recorder.trace(Ending("exit")))
 
     def costs(ledger: Ledger) -> dict[str, tuple[int, int, int]]:
         return {

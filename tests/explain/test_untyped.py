@@ -19,8 +19,8 @@ US = 1e-6
 BF16 = "c10::BFloat16"
 
 
-def ledger_of(tmp_path: Path, made: ExportMaker, gpu: str | None = None) -> Ledger:
-    trace = explain(str(made.write(tmp_path / "report.sqlite")), gpu)
+def ledger_of(tmp_path: Path, recorder: ExportMaker, gpu: str | None = None) -> Ledger:
+    trace = explain(str(recorder.write(tmp_path / "report.sqlite")), gpu)
     ledger = account(trace, roofline=known_roofline(trace.chip))
     ledger.check()
     return ledger

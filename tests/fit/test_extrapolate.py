@@ -74,9 +74,9 @@ def softmax(rows: int) -> Call:
 def test_scratch_memory_follows_from_shapes_and_the_chip() -> None:
     """Event 1 is the first beyond no storages: the call. 1,024 rows are 256 MiB."""
     runs = Allocations((1,), (), calls=(softmax(16),)), Allocations((1,), (), calls=(softmax(32),))
-    found = Growth(1, runs[0], 2, runs[1], {})
-    assert found.at(64).calls == (softmax(1024),)
-    assert found.peaks_at(64, None, CHIP).peak_allocated_bytes == 256 * MIB
+    line = Growth(1, runs[0], 2, runs[1], {})
+    assert line.at(64).calls == (softmax(1024),)
+    assert line.peaks_at(64, None, CHIP).peak_allocated_bytes == 256 * MIB
 
 
 def test_cublas_workspaces_are_the_chips_own() -> None:

@@ -52,24 +52,24 @@ def test_an_affine_need_takes_two_rounds() -> None:
 
 def test_a_square_need_is_found_soon() -> None:
     search = Search(Values(multiple=64), 10**9)
-    found, rounds = play(search, 31_622, lambda value: value * value)
-    assert found == Bracket(largest=31_616, too_large=31_680)
+    largest, rounds = play(search, 31_622, lambda value: value * value)
+    assert largest == Bracket(largest=31_616, too_large=31_680)
     assert rounds <= 8
 
 
 def test_the_smallest_does_not_fit() -> None:
-    found, _ = play(Search(Values(low=3), 100), 2, lambda value: 50 * value)
-    assert found == Bracket(largest=None, too_large=3)
+    largest, _ = play(Search(Values(low=3), 100), 2, lambda value: 50 * value)
+    assert largest == Bracket(largest=None, too_large=3)
 
 
 def test_everything_fits() -> None:
-    found, _ = play(Search(Values(high=1000), 100), 1000, lambda value: 1)
-    assert found == Bracket(largest=1000, too_large=None)
+    largest, _ = play(Search(Values(high=1000), 100), 1000, lambda value: 1)
+    assert largest == Bracket(largest=1000, too_large=None)
 
 
 def test_a_single_value() -> None:
-    found, rounds = play(Search(Values(low=8, high=8), 100), 8, lambda value: 1)
-    assert (found, rounds) == (Bracket(largest=8, too_large=None), 1)
+    largest, rounds = play(Search(Values(low=8, high=8), 100), 8, lambda value: 1)
+    assert (largest, rounds) == (Bracket(largest=8, too_large=None), 1)
 
 
 def test_no_value() -> None:
@@ -82,15 +82,15 @@ def test_no_value() -> None:
 def test_odd_values_fail() -> None:
     """Neither fits nor does not: the answer is among the even ones."""
     search = Search(Values(), 1500)
-    found, _ = play(search, 51, lambda value: 1000 + 10 * value, lambda value: value % 2 == 1)
-    assert found == Bracket(largest=50, too_large=52)
+    largest, _ = play(search, 51, lambda value: 1000 + 10 * value, lambda value: value % 2 == 1)
+    assert largest == Bracket(largest=50, too_large=52)
     assert 51 in search.failed
 
 
 def test_a_script_that_always_fails() -> None:
     search = Search(Values(), 1500)
-    found, _ = play(search, 51, lambda value: 1, lambda value: True)
-    assert found == Bracket(largest=None, too_large=None, gave_up=True)
+    largest, _ = play(search, 51, lambda value: 1, lambda value: True)
+    assert largest == Bracket(largest=None, too_large=None, gave_up=True)
     assert len(search.failed) <= FAILURES + 1
 
 
@@ -130,7 +130,7 @@ def test_any_step_is_found_exactly(
         return
     unit = 10**6
     capacity_bytes = int(fixed + unit * (bias * limit) ** power)
-    found, rounds = play(
+    largest, rounds = play(
         Search(values, capacity_bytes),
         limit,
         lambda value: int(fixed + unit * value**power) + 1,
@@ -138,6 +138,6 @@ def test_any_step_is_found_exactly(
     )
     below = limit // multiple * multiple
     above = max(below + multiple, values.first)
-    assert found.largest == (min(below, values.last) if below >= values.first else None)
-    assert found.too_large == (above if above <= values.last else None)
+    assert largest.largest == (min(below, values.last) if below >= values.first else None)
+    assert largest.too_large == (above if above <= values.last else None)
     assert rounds <= 12 + 2 * math.log2(values.last / values.multiple + 2)

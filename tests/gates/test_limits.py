@@ -97,15 +97,15 @@ def test_any_text_is_a_limit_or_an_error_of_ours(text: str) -> None:
     ],
 )
 def test_whether_it_holds(text: str, holds: bool) -> None:
-    (found,) = check(ledger(), parse_limits([text]))
-    assert found.is_decided
-    assert found.holds is holds
+    (verdict,) = check(ledger(), parse_limits([text]))
+    assert verdict.is_decided
+    assert verdict.holds is holds
 
 
 def test_what_does_not_hold_shows_its_lines() -> None:
-    found = check(ledger(), parse_limits(["flops < 1K", "peak < 1KiB", "step < 1us"]))
-    assert [finding.holds for finding in found] == [True, False, False]
-    text = findings_text(found)
+    verdicts = check(ledger(), parse_limits(["flops < 1K", "peak < 1KiB", "step < 1us"]))
+    assert [finding.holds for finding in verdicts] == [True, False, False]
+    text = findings_text(verdicts)
     assert "flops < 1K: holds, 48 FLOPs" in text
     assert "peak < 1KiB: DOES NOT HOLD, peak is 1.50 KiB in step 1, forward of" in text
     assert "x @ w" in text
@@ -113,9 +113,9 @@ def test_what_does_not_hold_shows_its_lines() -> None:
 
 
 def test_an_unknown_quantity_is_undecided_and_does_not_hold() -> None:
-    (found,) = check(ledger(is_timed=False), parse_limits(["step < 1h"]))
-    assert (found.is_decided, found.holds) == (False, False)
-    assert "cannot be decided, step is unknown (No time: " in sentence(found)
+    (verdict,) = check(ledger(is_timed=False), parse_limits(["step < 1h"]))
+    assert (verdict.is_decided, verdict.holds) == (False, False)
+    assert "cannot be decided, step is unknown (No time: " in sentence(verdict)
 
 
 def test_what_is_not_counted_leaves_an_upper_limit_undecided() -> None:
@@ -155,8 +155,8 @@ def test_every_gauge_can_be_read() -> None:
 
 
 def test_a_document_has_plain_units_and_null_for_the_unknown() -> None:
-    found = check(ledger(is_timed=False), parse_limits(["peak < 1KiB", "step < 1h"]))
-    peak, step = findings_document(found)
+    verdicts = check(ledger(is_timed=False), parse_limits(["peak < 1KiB", "step < 1h"]))
+    peak, step = findings_document(verdicts)
     assert (peak["quantity"], peak["amount"], peak["value"], peak["holds"]) == (
         "peak", 1024, 1536, False,
     )  # fmt: skip

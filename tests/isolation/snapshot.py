@@ -9,17 +9,17 @@ Snapshot = dict[str, tuple[object, ...]]
 
 def snapshot(root: Path, *, without: tuple[str, ...] = ()) -> Snapshot:
     """Content, inode, mode and time of modification of files; inode and mode of directories."""
-    found: Snapshot = {}
+    state: Snapshot = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
         if name.startswith(without):
             continue
         status = path.lstat()
         if path.is_symlink():
-            found[name] = ("link", os.readlink(path), status.st_ino)
+            state[name] = ("link", os.readlink(path), status.st_ino)
         elif path.is_dir():
-            found[name] = ("directory", status.st_ino, status.st_mode)
+            state[name] = ("directory", status.st_ino, status.st_mode)
         else:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            found[name] = (digest, status.st_ino, status.st_mode, status.st_mtime_ns)
-    return found
+            state[name] = (digest, status.st_ino, status.st_mode, status.st_mtime_ns)
+    return state

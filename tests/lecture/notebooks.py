@@ -22,20 +22,20 @@ PICTURE = re.compile(r"(?<=\]\()pictures/(?P<name>\w+\.svg)(?=\))")
 def notebook(page: Path) -> Any:
     """The page's text and blocks in order, a cell for each command; unexecuted, with its output."""
     document = page.read_text(encoding="utf-8")
-    made, place = [], 0
+    cells, place = [], 0
     for block in BLOCK.finditer(document):
-        made += text_cells(document[place : block.start()])
+        cells += text_cells(document[place : block.start()])
         if block["language"] == "text":
-            made[-1].outputs = [printed(block["text"])]
+            cells[-1].outputs = [printed(block["text"])]
         else:
-            made += code_cells(block)
+            cells += code_cells(block)
         place = block.end()
-    made += text_cells(document[place:])
-    for number, cell in enumerate(made):
+    cells += text_cells(document[place:])
+    for number, cell in enumerate(cells):
         cell.id = f"cell-{number}"  # else random
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return cell_of.new_notebook(
-        cells=made, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
+        cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
     )
 
 

@@ -84,15 +84,15 @@ def test_entries_are_those_of_the_whole_run(ledger: Ledger) -> None:
 def test_a_run_without_a_step_is_accounted_whole() -> None:
     builder = TraceBuilder()
     builder.run(mm_call(2, 3, 4), (builder.allocate(1), 0))
-    found = account(builder.build())
-    assert "no training step" in found.period
-    assert found.total.flops == MM_FLOPS
+    whole = account(builder.build())
+    assert "no training step" in whole.period
+    assert whole.total.flops == MM_FLOPS
 
 
 def test_an_empty_run_costs_nothing() -> None:
-    found = account(TraceBuilder().build())
-    assert found.total == Total()
-    found.check()
+    empty = account(TraceBuilder().build())
+    assert empty.total == Total()
+    empty.check()
 
 
 def test_groups(ledger: Ledger) -> None:
@@ -126,8 +126,8 @@ def test_a_view_is_free() -> None:
     base = builder.allocate(64)
     view = Call("aten.t", "default", (spec(4, 4, argument="self"),), (spec(4, 4),))
     builder.run(view, (base,), outputs=(base,))
-    found = account(builder.build())
-    assert (found.coverage.free, found.coverage.counted, found.total.bytes) == (1, 0, 0)
+    accounted = account(builder.build())
+    assert (accounted.coverage.free, accounted.coverage.counted, accounted.total.bytes) == (1, 0, 0)
 
 
 def test_the_convention_reaches_the_total() -> None:

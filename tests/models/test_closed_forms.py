@@ -33,10 +33,10 @@ def on_meta(kind: str, config: str, **sizes: object) -> nn.Module:
         return maker(kind, config, **sizes)()
 
 
-def forward_of_products(found: ModelSummary) -> int:
+def forward_of_products(model: ModelSummary) -> int:
     return sum(
         entry.cost.flops
-        for entry in found.ledger.reported
+        for entry in model.ledger.reported
         if entry.kind.is_matmul and entry.op.phase.value == "forward"
     )
 

@@ -82,8 +82,8 @@ def test_the_peak_is_that_of_a_training_loop() -> None:
     assert model_summary.flops_forward == ledger.total.flops_forward
 
 
-def state_bytes(found: ModelSummary) -> int:
-    trace = found.ledger.trace
+def state_bytes(model: ModelSummary) -> int:
+    trace = model.ledger.trace
     return sum(
         storage.requested_bytes
         for storage in trace.storages
@@ -165,9 +165,9 @@ def test_the_caller_keeps_everything() -> None:
     assert not torch.cuda.is_available() or weight.device.type == "cpu"
 
 
-def figures(found: ModelSummary) -> tuple[object, ...]:
-    step_ns = round((found.step_s or 0) * 1e9)
-    return found.parameters, found.ledger.total.flops, found.peak_bytes, step_ns
+def figures(model: ModelSummary) -> tuple[object, ...]:
+    step_ns = round((model.step_s or 0) * 1e9)
+    return model.parameters, model.ledger.total.flops, model.peak_bytes, step_ns
 
 
 def test_a_model_on_meta_and_on_a_virtual_gpu_costs_the_same() -> None:

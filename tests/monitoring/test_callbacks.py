@@ -26,10 +26,10 @@ def one_thread() -> None:
 
 def trace(folder: Path) -> Path:
     """Of one product, whose storages take 512 bytes each."""
-    made, file = TraceBuilder(), folder / "run.tally"
-    made.run(mm_call(2, 3, 4), (made.allocate(24), made.allocate(48)))
-    made.end_step()
-    made.build(script="train.py").save(str(file))
+    builder, file = TraceBuilder(), folder / "run.tally"
+    builder.run(mm_call(2, 3, 4), (builder.allocate(24), builder.allocate(48)))
+    builder.end_step()
+    builder.build(script="train.py").save(str(file))
     return file
 
 
@@ -328,6 +328,6 @@ def test_trackio_gets_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (file,) = (tmp_path / "trackio").glob("test*.db")
     with sqlite3.connect(file) as database:
         rows = database.execute("SELECT step, metrics FROM metrics").fetchall()
-    found = {step: set(json.loads(metrics)) for step, metrics in rows}
-    assert found[2] >= BOTH
-    assert found[4] >= BOTH
+    metrics_at = {step: set(json.loads(metrics)) for step, metrics in rows}
+    assert metrics_at[2] >= BOTH
+    assert metrics_at[4] >= BOTH

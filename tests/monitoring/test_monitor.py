@@ -34,20 +34,20 @@ def test_a_model_is_predicted_as_its_summary(micro_batches: int) -> None:
     optimizer = grouped(model.parameters(), model)
     with torchtally.monitor(model, optimizer, gpu=GPU, micro_batches=micro_batches) as monitor:
         train(monitor, model, optimizer, 2, micro_batches)
-    found = monitor.prediction
-    assert found is not None
+    prediction = monitor.prediction
+    assert prediction is not None
     ids = torch.stack([row["input_ids"] for row in rows(4)])
     summary = torchtally.summary(
         model, gpu=GPU, precision="as-is", named_inputs={"input_ids": ids, "labels": ids},
         optimizer=lambda copies: grouped(copies, model),
     )  # fmt: skip
-    assert found.step.chip == GPU
+    assert prediction.step.chip == GPU
     if micro_batches == 1:
-        assert found.step.step_s == pytest.approx(summary.step_s)
-        assert found.step.peak_bytes == summary.peak_bytes
+        assert prediction.step.step_s == pytest.approx(summary.step_s)
+        assert prediction.step.peak_bytes == summary.peak_bytes
     else:
-        assert found.step.step_s > summary.step_s
-    assert found.time_error == 0.069
+        assert prediction.step.step_s > summary.step_s
+    assert prediction.time_error == 0.069
 
 
 def grouped(parameters: Any, model: Any) -> torch.optim.Optimizer:

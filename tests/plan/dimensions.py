@@ -42,10 +42,10 @@ def check_units(quantity: Quantity) -> None:
     """Raise MixedUnitsError where the formula of any step does not give its unit."""
     for step in quantity.working():
         if not step.is_given:
-            found = dimensions_of(step)
-            if found is not None and found != DIMENSIONS.get(step.unit, {}):
+            units = dimensions_of(step)
+            if units is not None and units != DIMENSIONS.get(step.unit, {}):
                 raise MixedUnitsError(
-                    f"{step.name} = {step.formula} is in {found}, not {step.unit}"
+                    f"{step.name} = {step.formula} is in {units}, not {step.unit}"
                 )
 
 

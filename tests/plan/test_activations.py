@@ -298,8 +298,8 @@ def test_more_chips_keep_no_more(
     alone = activations(model, batch, sequence, how, **options).total.value
     parallel = {"tensor": 2, "is_sequence_parallel": True}
     for more in ({"tensor": 2}, parallel, {"context": 2}):
-        found = activations(model, batch, sequence, how, **options, **more).total.value
-        assert found <= alone + 64 * (model.layers + 3)
+        total = activations(model, batch, sequence, how, **options, **more).total.value
+        assert total <= alone + 64 * (model.layers + 3)
 
 
 @given(model=MODELS, batch=SMALL, sequence=SMALL, how=RECIPE)

@@ -68,9 +68,9 @@ def test_adapters_beside_a_recurrence() -> None:
     model = replace(plain, kinds=(kind,))
     adapter = adapter_of(model, 1, ["in_proj"])
     assert sum(weight.elements for weight in adapter_weights(model, adapter)) == 2 * 16
-    found, layer = adapted_flops(model, adapter, 3), 48 + 16 + 96
-    same(found.forward, 2 * 2 * layer + 80 + 2 * 24 + 2 * 32)
-    same(found.backward, 2 * (2 * layer - 48) + 80 + 2 * 24 + 4 * 32 - 2 * 4)
+    flops, layer = adapted_flops(model, adapter, 3), 48 + 16 + 96
+    same(flops.forward, 2 * 2 * layer + 80 + 2 * 24 + 2 * 32)
+    same(flops.backward, 2 * (2 * layer - 48) + 80 + 2 * 24 + 4 * 32 - 2 * 4)
 
 
 def test_the_first_layer_keeps_less() -> None:

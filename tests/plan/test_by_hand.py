@@ -74,9 +74,9 @@ WEIGHTS = weights_of(MODEL)
 PEAK = 989.4e12
 
 
-def same(found: Quantity, expected: float) -> None:
-    check_units(found)
-    assert found.value == pytest.approx(expected, rel=1e-12)
+def same(quantity: Quantity, expected: float) -> None:
+    check_units(quantity)
+    assert quantity.value == pytest.approx(expected, rel=1e-12)
 
 
 def test_training() -> None:
@@ -501,13 +501,16 @@ def test_communication_of_parameters() -> None:
     """Four layers of a stage and the head: 5 units. Overlap of 0: everything shows."""
     layout = Layout(data=4, pipeline=2, micro_batches=3, shard=Sharding.ZERO1)
     prices = pricing.Pricing(replace(BIG, overlap=overlap.overlap_of(data=0.0)))
-    found = prices._updates(layout)
-    same(found.units, 8 / 2 + 1)
+    updates_of_layout = prices._updates(layout)
+    same(updates_of_layout.units, 8 / 2 + 1)
     matrices = 4 * (4 * 1024 * 1024 + 3 * 4096 * 1024 + 2 * 1024)
     stage_parameters = matrices + 32000 * 1024 + 1024
     unit = -(-stage_parameters // 5)
-    same(found.gradients.sent, 5 * round(unit * 2 * 3 / 4))
-    sent, fetched = found.gradients.seconds.value, found.gathered.seconds.value
+    same(updates_of_layout.gradients.sent, 5 * round(unit * 2 * 3 / 4))
+    sent, fetched = (
+        updates_of_layout.gradients.seconds.value,
+        updates_of_layout.gathered.seconds.value,
+    )
     for shard, expected in (
         (Sharding.ZERO1, sent + fetched),
         (Sharding.ZERO2, 3 * sent + fetched),
@@ -515,7 +518,7 @@ def test_communication_of_parameters() -> None:
     ):
         time = prices._stage(layout)
         shared = replace(layout, shard=shard)
-        same(updates.data_wait(shared, time, found, prices.workload.overlap), expected)
+        same(updates.data_wait(shared, time, updates_of_layout, prices.workload.overlap), expected)
 
 
 ASKED = Request(

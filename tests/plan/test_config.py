@@ -44,10 +44,10 @@ def shapes_of(tensors: Any) -> Shapes:
 
 
 def our_shapes(model: Model) -> Shapes:
-    found: Shapes = Counter()
+    shapes: Shapes = Counter()
     for weight in weights_of(model):
-        found[tuple(sorted(weight.shape))] += weight.count
-    return found
+        shapes[tuple(sorted(weight.shape))] += weight.count
+    return shapes
 
 
 def count(weights: tuple[Weight, ...]) -> int:

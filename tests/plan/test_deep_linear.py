@@ -47,14 +47,14 @@ def test_a_step_is_six_flops_for_a_parameter_and_row_but_for_the_batchs_gradient
 ) -> None:
     P = width * width * layers + width
     first = width * width if layers else width
-    found = deep_linear_flops(width, layers, batch)
-    assert found.forward.value == 2 * batch * P
-    assert found.total.value == 6 * batch * P - 2 * batch * first
+    flops = deep_linear_flops(width, layers, batch)
+    assert flops.forward.value == 2 * batch * P
+    assert flops.total.value == 6 * batch * P - 2 * batch * first
 
 
 def test_without_layers_it_is_one_product_each_way() -> None:
-    found = deep_linear_flops(16, 0, 4)
-    assert (found.forward.value, found.backward.value) == (2 * 4 * 16, 2 * 4 * 16)
+    flops = deep_linear_flops(16, 0, 4)
+    assert (flops.forward.value, flops.backward.value) == (2 * 4 * 16, 2 * 4 * 16)
 
 
 @given(width=SIZE, layers=LAYERS, batch=SIZE, how=RECIPE)

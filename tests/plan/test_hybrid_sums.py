@@ -166,9 +166,9 @@ def test_rwkv_has_the_papers_parameters_and_flops(layers: int, width: int, billi
         "intermediate_size": None,
     })  # fmt: skip
     linear = 50277 * width + 13 * width**2 * layers
-    found = parameters(model).total.value
-    assert found == linear + 50277 * width + width * (11 * layers + 4)
-    assert round(found / 1e9, 3) == pytest.approx(billions, abs=1e-3)
+    count = parameters(model).total.value
+    assert count == linear + 50277 * width + width * (11 * layers + 4)
+    assert round(count / 1e9, 3) == pytest.approx(billions, abs=1e-3)
     assert token_flops(model, 1024).forward.value == 2 * linear
 
 

@@ -229,17 +229,17 @@ def test_looking_up_imports_neither_torch_nor_numpy() -> None:
 
 def test_gpt_2_by_hand() -> None:
     """12 d^2 and 13 d a layer, embeddings, and a last norm."""
-    made = by_hand(
+    by_hand_model = by_hand(
         layers=12, width=768, heads=12, vocabulary=50257, is_tied=True, norm="layer",
         has_bias=True, positions=1024,
     )  # fmt: skip
-    assert count(made) == count(known_model("gpt2")) == 124_439_808
-    assert made.source == "sizes given by hand"
+    assert count(by_hand_model) == count(known_model("gpt2")) == 124_439_808
+    assert by_hand_model.source == "sizes given by hand"
 
 
 def test_what_is_not_given_follows_from_what_is() -> None:
-    made = by_hand(layers=2, width=96, heads=6, vocabulary=10, is_tied=False)
-    attention, inner = made.kinds[0].attention, made.kinds[0].feed_forward
+    by_hand_model = by_hand(layers=2, width=96, heads=6, vocabulary=10, is_tied=False)
+    attention, inner = by_hand_model.kinds[0].attention, by_hand_model.kinds[0].feed_forward
     assert isinstance(attention, SelfAttention)
     assert (attention.kv_heads, attention.head_dim, inner.width) == (6, 16, 384)
 

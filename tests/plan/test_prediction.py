@@ -51,8 +51,8 @@ def built(
 def logits_of(predicting: Any, at: int, state: torch.Tensor) -> torch.Tensor:
     """Of one module, for this state of every token."""
     ids, positions = torch.zeros(BATCH, TOKENS, dtype=torch.long), torch.arange(TOKENS)[None]
-    made = predicting.forward_layer(at, state, positions, None, input_ids=ids, use_cache=False)
-    logits: torch.Tensor = predicting.shared_head(made)
+    output = predicting.forward_layer(at, state, positions, None, input_ids=ids, use_cache=False)
+    logits: torch.Tensor = predicting.shared_head(output)
     return logits
 
 

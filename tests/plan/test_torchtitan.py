@@ -53,11 +53,11 @@ def test_stages_and_shards() -> None:
 def test_groups_that_share_and_replicas() -> None:
     """Context parallelism shards, too: torchtitan multiplies both degrees."""
     layout = Layout(data=8, context=2, shard=Sharding.ZERO2, shard_group=8, micro_batches=4)
-    found = config(layout)["parallelism"]
-    assert found["data_parallel_replicate_degree"] == 2
-    assert found["data_parallel_shard_degree"] == 4
-    assert found["context_parallel_degree"] == 2
-    assert found["fsdp_reshard_after_forward"] == "never"
+    settings = config(layout)["parallelism"]
+    assert settings["data_parallel_replicate_degree"] == 2
+    assert settings["data_parallel_shard_degree"] == 4
+    assert settings["context_parallel_degree"] == 2
+    assert settings["fsdp_reshard_after_forward"] == "never"
     plain = config(Layout(data=16, micro_batches=4))
     assert plain["parallelism"]["data_parallel_replicate_degree"] == 16
     assert plain["parallelism"]["data_parallel_shard_degree"] == 1

@@ -108,26 +108,26 @@ def test_a_gate_is_one_more_matrix_fused_or_not() -> None:
 
 def test_a_mixture() -> None:
     """Eight experts of 3 * 20 * 40, a router of 8 x 40, something shared, and its gate."""
-    found = of_layer(
+    layer = of_layer(
         replace(EXPERTS, shared_width=30, has_shared_gate=True, has_bias=True, has_router_bias=True)
     )
-    assert found["experts in"].shape == (8, 40, 40)
-    assert found["experts out"].shape == (8, 40, 20)
-    assert found["experts in bias"].shape == (8, 40)
-    assert found["router"].shape == (8, 40)
-    assert found["router bias"].shape == (8,)
-    assert found["gate"].shape == (30, 40)
-    assert found["shared gate"].shape == (1, 40)
-    assert "gate bias" not in found
+    assert layer["experts in"].shape == (8, 40, 40)
+    assert layer["experts out"].shape == (8, 40, 20)
+    assert layer["experts in bias"].shape == (8, 40)
+    assert layer["router"].shape == (8, 40)
+    assert layer["router bias"].shape == (8,)
+    assert layer["gate"].shape == (30, 40)
+    assert layer["shared gate"].shape == (1, 40)
+    assert "gate bias" not in layer
     assert "gate bias" in of_layer(replace(EXPERTS, shared_width=30, has_shared_bias=True))
 
 
 def test_a_token_meets_its_experts_and_all_the_rest() -> None:
-    found = of_layer(EXPERTS)
-    assert found["experts in"].uses == Fraction(1, 4)
-    assert found["experts in"].active_elements == 2 * 2 * 40 * 40
-    assert found["router"].uses == 1
-    assert found["norms"].uses == 0
+    layer = of_layer(EXPERTS)
+    assert layer["experts in"].uses == Fraction(1, 4)
+    assert layer["experts in"].active_elements == 2 * 2 * 40 * 40
+    assert layer["router"].uses == 1
+    assert layer["norms"].uses == 0
 
 
 def test_a_tied_embedding_is_met_as_the_head() -> None:

@@ -117,30 +117,32 @@ def linear_step(maker: TraceMaker | None = None) -> TraceMaker:
     (launches at 120 and 150), update 300..400 (launch at 320).
     Device: 30..230, 240..440, 440..640, 700..710: busy 610 of 680.
     """
-    made = maker or TraceMaker()
+    maker_used = maker or TraceMaker()
     matrix = [4096, 4096]
-    made.annotation("ProfilerStep#3", 0, 1000)
-    made.python("train.py(3): main", 0, 1000)
-    made.python("nn.Module: Linear_0", 5, 70)
-    made.python("model.py(40): forward", 6, 60)
-    made.operator(
+    maker_used.annotation("ProfilerStep#3", 0, 1000)
+    maker_used.python("train.py(3): main", 0, 1000)
+    maker_used.python("nn.Module: Linear_0", 5, 70)
+    maker_used.python("model.py(40): forward", 6, 60)
+    maker_used.operator(
         "aten::linear", 8, 55, [matrix, matrix, []], [BF16, BF16, ""], **{"Sequence number": -1}
     )
-    made.operator(
+    maker_used.operator(
         "aten::mm", 10, 50, [matrix, matrix], [BF16, BF16],
         **{"Sequence number": 5, "Fwd thread id": 0},
     )  # fmt: skip
-    made.kernel("sm90_xmma_gemm_bf16bf16", 20, 30, 200)
+    maker_used.kernel("sm90_xmma_gemm_bf16bf16", 20, 30, 200)
     engine = {"Sequence number": 5, "Fwd thread id": 1}
-    made.operator("autograd::engine::evaluate_function: MmBackward0", 100, 100, thread=2, **engine)
-    made.operator("MmBackward0", 101, 98, [matrix], [BF16], thread=2, **engine)
-    made.operator("aten::mm", 110, 30, [matrix, matrix], [BF16, BF16], thread=2)
-    made.kernel("sm90_xmma_gemm_bf16bf16", 120, 240, 200, thread=2)
-    made.operator("aten::mm", 145, 30, [matrix, matrix], [BF16, BF16], thread=2)
-    made.kernel("sm90_xmma_gemm_bf16bf16", 150, 440, 200, thread=2)
-    made.annotation("Optimizer.step#SGD.step", 290, 150)
-    made.operator("aten::mul_", 300, 100, [matrix, []], [BF16, "double"], ["", "0.5"])
-    made.kernel("vectorized_elementwise_kernel<4, MulFunctor>", 320, 700, 10)
-    made.memory(11, 2048, 1 << 20, 101_000 + 2048, 2 << 20)
-    made.memory(350, -2048, 1 << 20, 101_000, 2 << 20)
-    return made
+    maker_used.operator(
+        "autograd::engine::evaluate_function: MmBackward0", 100, 100, thread=2, **engine
+    )
+    maker_used.operator("MmBackward0", 101, 98, [matrix], [BF16], thread=2, **engine)
+    maker_used.operator("aten::mm", 110, 30, [matrix, matrix], [BF16, BF16], thread=2)
+    maker_used.kernel("sm90_xmma_gemm_bf16bf16", 120, 240, 200, thread=2)
+    maker_used.operator("aten::mm", 145, 30, [matrix, matrix], [BF16, BF16], thread=2)
+    maker_used.kernel("sm90_xmma_gemm_bf16bf16", 150, 440, 200, thread=2)
+    maker_used.annotation("Optimizer.step#SGD.step", 290, 150)
+    maker_used.operator("aten::mul_", 300, 100, [matrix, []], [BF16, "double"], ["", "0.5"])
+    maker_used.kernel("vectorized_elementwise_kernel<4, MulFunctor>", 320, 700, 10)
+    maker_used.memory(11, 2048, 1 << 20, 101_000 + 2048, 2 << 20)
+    maker_used.memory(350, -2048, 1 << 20, 101_000, 2 << 20)
+    return maker_used

@@ -134,27 +134,27 @@ def linear_step(maker: ExportMaker | None = None) -> ExportMaker:
 
     Device, microseconds: 30..230, 240..440, 440..640, 700..710: busy 610 of 680.
     """
-    made = maker or ExportMaker()
-    made.range("step 3", 0, 1000)
-    made.range(f"aten::linear, op_id = 6, sizes = [{SQUARE}, {SQUARE}, []]", 8, 55)
-    made.range(
+    maker_used = maker or ExportMaker()
+    maker_used.range("step 3", 0, 1000)
+    maker_used.range(f"aten::linear, op_id = 6, sizes = [{SQUARE}, {SQUARE}, []]", 8, 55)
+    maker_used.range(
         f"aten::mm, seq = 5, op_id = 7, sizes = [{SQUARE}, {SQUARE}], input_op_ids = [(6,0)]",
         10, 50, by_number=True,
     )  # fmt: skip
-    made.kernel(GEMM, 20, 30, 200)
-    made.range(
+    maker_used.kernel(GEMM, 20, 30, 200)
+    maker_used.range(
         "autograd::engine::evaluate_function: MmBackward0, seq = 5, op_id = 8", 100, 100, thread=2
     )
-    made.range(f"MmBackward0, seq = 5, op_id = 9, sizes = [{SQUARE}]", 101, 98, thread=2)
+    maker_used.range(f"MmBackward0, seq = 5, op_id = 9, sizes = [{SQUARE}]", 101, 98, thread=2)
     for at, start in ((110, 240), (145, 440)):
         sizes = f"[{SQUARE}, {SQUARE}]"
-        made.range(f"aten::mm, op_id = {at}, sizes = {sizes}", at, 30, thread=2)
-        made.kernel(GEMM, at + 5, start, 200, thread=2)
-    made.range("Optimizer.step#SGD.step, op_id = 20", 290, 150)
-    made.range(f"aten::mul_, op_id = 21, sizes = [{SQUARE}, []]", 300, 100)
-    made.kernel(
+        maker_used.range(f"aten::mm, op_id = {at}, sizes = {sizes}", at, 30, thread=2)
+        maker_used.kernel(GEMM, at + 5, start, 200, thread=2)
+    maker_used.range("Optimizer.step#SGD.step, op_id = 20", 290, 150)
+    maker_used.range(f"aten::mul_, op_id = 21, sizes = [{SQUARE}, []]", 300, 100)
+    maker_used.kernel(
         "void at::native::vectorized_elementwise_kernel<4, at::native::BUnaryFunctor"
         "<c10::BFloat16, c10::BFloat16, c10::BFloat16, MulFunctor<float>>>(int)",
         320, 700, 10,
     )  # fmt: skip
-    return made
+    return maker_used

@@ -14,8 +14,8 @@ from torchtally.profiles import Profile, read_kineto
 from torchtally.profiles import stream as streams
 
 
-def profile(tmp_path: Path, made: TraceMaker, **more: Any) -> Profile:
-    return read_kineto(str(made.write(tmp_path / "trace.json", **more)))
+def profile(tmp_path: Path, content: TraceMaker, **more: Any) -> Profile:
+    return read_kineto(str(content.write(tmp_path / "trace.json", **more)))
 
 
 def test_a_kernel_belongs_to_the_innermost_operator_around_its_launch(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from torchtally.profiles import Profile, is_nsys, read_nsys
 from torchtally.profiles.profile import ANY_ARGUMENT, ANY_TENSOR
 
 
-def profile(tmp_path: Path, made: ExportMaker) -> Profile:
-    return read_nsys(str(made.write(tmp_path / "report.sqlite")))
+def profile(tmp_path: Path, content: ExportMaker) -> Profile:
+    return read_nsys(str(content.write(tmp_path / "report.sqlite")))
 
 
 def test_a_kernel_belongs_to_the_innermost_range_around_its_launch(tmp_path: Path) -> None:

@@ -183,14 +183,14 @@ class Simulation:
     @property
     def operators(self) -> list["Operator"]:
         """Every operator, the host's among the device's."""
-        made = {storage.born for storage in self.trace.storages if storage.requested_bytes}
+        births = {storage.born for storage in self.trace.storages if storage.requested_bytes}
         host = [
             (clock, 0, Operator(name, is_device=False, makes_storage=False))
             for clock, name in self.host.operators
             if name.startswith("aten.")  # not the profiler's own annotations
         ]
         device = [
-            (op.clock, 1, Operator(op.call.name, is_device=True, makes_storage=op.clock in made))
+            (op.clock, 1, Operator(op.call.name, is_device=True, makes_storage=op.clock in births))
             for op in ops(self.trace)[self.first :]
             if is_counted(op)
         ]
@@ -220,12 +220,12 @@ def is_counted(op: FullOp) -> bool:
 def simulated(program: Program) -> Simulation:
     """The steps on the virtual GPU, composed as the CPU composes them."""
     host = HostLog()
-    with recording("H100-SXM", script="steps", dispatch="cpu") as made:
+    with recording("H100-SXM", script="steps", dispatch="cpu") as recorder:
         steps = program("cuda")
-        with no_collections(), host.watching(made.gpu.mode, made.recorder):
-            first = made.recorder.clock
+        with no_collections(), host.watching(recorder.gpu.mode, recorder.recorder):
+            first = recorder.recorder.clock
             steps()
-            trace = made.trace(Ending("exit"))
+            trace = recorder.trace(Ending("exit"))
             host = HostLog(
                 [*host.operators], [(size, born, [*died]) for size, born, died in host.storages]
             )

@@ -338,8 +338,10 @@ def perturbed(simulation: Simulation, number: int, **change: int | None) -> Simu
 
 def test_one_byte_more_is_seen() -> None:
     simulation, run = both(PERTURBED)
-    made = [storage for storage in simulation.trace.storages if storage.born >= simulation.first]
-    for storage in made[::9]:
+    storages = [
+        storage for storage in simulation.trace.storages if storage.born >= simulation.first
+    ]
+    for storage in storages[::9]:
         other = perturbed(
             simulation, storage.number, requested_bytes=storage.requested_bytes + 1
         ).course

@@ -118,15 +118,15 @@ class Page:
     @property
     def complaints(self) -> list[str]:
         """Errors and warnings of the console, exceptions, refused and failed requests."""
-        found = []
+        complaints = []
         for method, params in self.pipe.events_of(self.session):
             if method == "Runtime.exceptionThrown":
-                found.append(str(params["exceptionDetails"]))
+                complaints.append(str(params["exceptionDetails"]))
             elif method == "Runtime.consoleAPICalled" and params["type"] != "log":
-                found.append(str(params["args"]))
+                complaints.append(str(params["args"]))
             elif method == "Log.entryAdded":
-                found.append(str(params["entry"]))
-        return found
+                complaints.append(str(params["entry"]))
+        return complaints
 
     @property
     def requests(self) -> list[str]:

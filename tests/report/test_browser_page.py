@@ -614,15 +614,15 @@ def test_thirty_hostile_names_add_no_element(opened: Any) -> None:
     def kinds(texts: Sequence[str]) -> set[str]:
         sources = dict.fromkeys(texts, "\n".join(texts))
         page = opened(browser_page(account(named(texts), roofline=H100), sources))
-        found: set[str] = set()
+        elements: set[str] = set()
         for number in range(1, 10):
             page.press(str(number))
             page.evaluate("document.querySelectorAll('.line.hot, tr.opens, .fold').forEach("
                           "(node) => node.click())")  # fmt: skip
             page.settle()
-            found |= kinds_of(page)
+            elements |= kinds_of(page)
         assert page.evaluate("document.querySelector('main').innerText.length") > 100
-        return found
+        return elements
 
     assert len(CORPUS) >= 30
     assert kinds(CORPUS) <= kinds([f"{HARMLESS}{number}" * 20 for number in range(len(CORPUS))])

@@ -121,17 +121,17 @@ def loading(nodes: Nodes) -> list[str]:
 
 def injected(document: str, harmless: str) -> list[str]:
     """What a document has that the same one with harmless names has not, or no page may have."""
-    found, expected = Nodes(document), Nodes(harmless)
-    extra = Counter(found.tags)
+    actual, expected = Nodes(document), Nodes(harmless)
+    extra = Counter(actual.tags)
     extra.subtract(Counter(expected.tags))
     names = {name for name, _ in expected.attributes} | {"title"}
     return [
         *(f"{count} x {tag}" for tag, count in extra.items() if count),
-        *(["order"] if found.tags != expected.tags else []),
-        *(name for name, _ in found.attributes if name not in names),
-        *(name for name, _ in found.attributes if name.startswith("on")),
-        *loading(found),
-        *found.others,
+        *(["order"] if actual.tags != expected.tags else []),
+        *(name for name, _ in actual.attributes if name not in names),
+        *(name for name, _ in actual.attributes if name.startswith("on")),
+        *loading(actual),
+        *actual.others,
     ]
 
 

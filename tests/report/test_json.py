@@ -161,16 +161,16 @@ def test_utilisation_and_throughput_have_their_keys() -> None:
         "peak_share": pytest.approx(2 * F / 2e-3 / 67e12),
     }
     assert [record["unit"] for record in document["utilisation"]] == ["flops", "flops", "bytes"]
-    found = document["throughput"]
-    assert found["sample_batch"] == {
+    throughput = document["throughput"]
+    assert throughput["sample_batch"] == {
         "per_step": 512,
         "operator": "aten.mm",
         "file": "train.py",
         "line": 41,
     }
-    assert found["samples_per_s"] == pytest.approx(512 / 2e-3)
-    assert found["steps_per_s"] == pytest.approx(500)
-    assert (found["token_batch"], found["tokens_per_s"]) == (None, None)
+    assert throughput["samples_per_s"] == pytest.approx(512 / 2e-3)
+    assert throughput["steps_per_s"] == pytest.approx(500)
+    assert (throughput["token_batch"], throughput["tokens_per_s"]) == (None, None)
 
 
 def test_what_is_not_known_is_null() -> None:

@@ -29,12 +29,12 @@ def figures_of(of: Napkin) -> dict[str, float]:
 
 def test_the_lectures_figures() -> None:
     """70B on 15T tokens, 1,024 H100 at half of their peak; and D = 4, L = 2, B = 2 by hand."""
-    found = figures_of(napkin())
-    assert found["How long does it train, at what cost?: training time"] / 86400 == pytest.approx(
+    figures = figures_of(napkin())
+    assert figures["How long does it train, at what cost?: training time"] / 86400 == pytest.approx(
         143.94, abs=0.01
     )
-    assert found["The deep linear model of the lecture: training"] == 496
-    assert found["The deep linear model of the lecture: training step"] == 432 - 2 * 2 * 4 * 4
+    assert figures["The deep linear model of the lecture: training"] == 496
+    assert figures["The deep linear model of the lecture: training step"] == 432 - 2 * 2 * 4 * 4
 
 
 def test_a_tree_says_what_its_formula_says() -> None:

@@ -65,7 +65,7 @@ def faults(document: dict[str, Any]) -> list[str]:
 def test_everything_that_commands_print_keeps_to_its_schema(
     samples: dict[str, dict[str, Any]],
 ) -> None:
-    wrong = {name: found for name, sample in samples.items() if (found := faults(sample))}
+    wrong = {name: mistakes for name, sample in samples.items() if (mistakes := faults(sample))}
     assert wrong == {}
     assert {sample["schema"].partition("/")[0] for sample in samples.values()} == set(VERSIONS)
 
@@ -141,16 +141,16 @@ SOURCES = [path for path in SOURCE.rglob("*.py") if "Column(" in path.read_text(
 
 
 def test_every_column_of_the_package_is_in_the_vocabulary() -> None:
-    found = {path.name: strangers(path.read_text(encoding="utf-8")) for path in SOURCES}
-    assert len(found) > 30
-    assert {name: names for name, names in found.items() if names} == {}, (
+    unknown = {path.name: strangers(path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert len(unknown) > 30
+    assert {name: names for name, names in unknown.items() if names} == {}, (
         "report/schemas/vocabulary.toml has one name, unit and meaning for each quantity: use its "
         "name for what is in it, and add a line for what is not"
     )
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "names"),
     [
         ('Column("speed", "speed", Unit.BYTES)', ["speed (bytes)"]),
         ('Column("flops", "FLOPs", Unit.BYTES)', ["flops (bytes)"]),
@@ -159,14 +159,14 @@ def test_every_column_of_the_package_is_in_the_vocabulary() -> None:
         ('Column("fits", "fits", Unit.WORD)', []),
     ],
 )
-def test_a_column_outside_of_the_vocabulary_is_found(source: str, found: list[str]) -> None:
-    assert strangers(source) == found
+def test_a_column_outside_of_the_vocabulary_is_found(source: str, names: list[str]) -> None:
+    assert strangers(source) == names
 
 
 def test_every_column_that_was_printed_has_the_unit_of_the_vocabulary(
     samples: dict[str, dict[str, Any]],
 ) -> None:
-    found = {
+    pairs = {
         (column["name"], column["unit"])
         for sample in samples.values()
         for table in tables_in(sample)
@@ -175,7 +175,7 @@ def test_every_column_that_was_printed_has_the_unit_of_the_vocabulary(
     words = vocabulary()
     assert {
         (name, unit)
-        for name, unit in found
+        for name, unit in pairs
         if not name.startswith(FREE) and (name not in words or not agrees(Unit(unit), words[name]))
     } == set()
 

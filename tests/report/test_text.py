@@ -152,9 +152,9 @@ def test_the_page_fits_fifty_lines() -> None:
 def test_what_does_not_fit_is_said_first() -> None:
     builder = TraceBuilder()
     builder.allocate(100 << 30)
-    found = judge(account(builder.build()))
-    assert found.fits is False
-    assert verdict(found).startswith("does not fit H100-SXM: peak 100.00 GiB of ")
+    answer = judge(account(builder.build()))
+    assert answer.fits is False
+    assert verdict(answer).startswith("does not fit H100-SXM: peak 100.00 GiB of ")
 
 
 def test_what_does_not_fit_is_laid_at_the_lines_that_hold_it() -> None:
@@ -172,9 +172,9 @@ def test_a_run_without_the_gpu_is_told_so() -> None:
 
 
 def test_a_chip_that_no_table_knows_gets_no_verdict() -> None:
-    found = judge(account(structs.replace(realistic(), chip="Z9000")))
-    assert found.fits is None
-    assert verdict(found).endswith("on Z9000, whose memory is unknown")
+    answer = judge(account(structs.replace(realistic(), chip="Z9000")))
+    assert answer.fits is None
+    assert verdict(answer).endswith("on Z9000, whose memory is unknown")
 
 
 def test_interrupted_and_early_ends_are_named() -> None:

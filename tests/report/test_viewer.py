@@ -162,10 +162,10 @@ def test_a_module_holds_what_is_inside_it() -> None:
 
 
 def test_search_keeps_matching_rows_and_escape_brings_all_back() -> None:
-    found, kept, all_again = screens(
+    matches, kept, all_again = screens(
         model(), "8", "slash", *"timeline", "enter", "escape", size=(160, 50)
     )[-3:]
-    assert cursor_row("\n".join(found)).split()[1] == "timeline"
+    assert cursor_row("\n".join(matches)).split()[1] == "timeline"
     assert any("row 1 of 1" in line for line in kept)
     assert any(f"of {len(VIEWS)}" in line for line in all_again)
 

@@ -76,14 +76,14 @@ def conducted(
     executor: Made, signals: StopSignals, passing: Callable[[], None] = lambda: None
 ) -> list[str]:
     clock = Clock()
-    found: list[str] = []
+    lines: list[str] = []
     conduct(
         map(job, "abcd"), executor, signals,
-        started=lambda job: None, ended=lambda exit: found.append(f"{exit.name}{exit.code}"),
-        stopping=lambda count: found.append(f"stopping {count}"),
+        started=lambda job: None, ended=lambda exit: lines.append(f"{exit.name}{exit.code}"),
+        stopping=lambda count: lines.append(f"stopping {count}"),
         passing=passing, clock=clock, sleep=clock.sleep,
     )  # fmt: skip
-    return found
+    return lines
 
 
 def test_what_waits_is_started_as_room_is_free() -> None:

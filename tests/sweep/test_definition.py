@@ -117,12 +117,12 @@ def test_arguments_of_a_class_of_ones_own() -> None:
 
 
 def test_names_say_what_varies() -> None:
-    found = definition("optimizer.lr=0.01,1e-5", "steps=10", "optimizer.weight_decay=none,0.9")
-    assert [point.name for point in found.points] == [
+    sweep = definition("optimizer.lr=0.01,1e-5", "steps=10", "optimizer.weight_decay=none,0.9")
+    assert [point.name for point in sweep.points] == [
         "lr=0.01,weight_decay=none", "lr=0.01,weight_decay=0.9", "lr=1e-05,weight_decay=none",
         "lr=1e-05,weight_decay=0.9",
     ]  # fmt: skip
-    assert found.varying_keys == ("optimizer.lr", "optimizer.weight_decay")
+    assert sweep.varying_keys == ("optimizer.lr", "optimizer.weight_decay")
     assert [point.name for point in definition("steps=10").points] == ["run"]
 
 
@@ -164,10 +164,10 @@ def test_a_config_that_cannot_be_is_refused_before_anything_runs() -> None:
 
 
 def test_its_file_reads_back() -> None:
-    found = definition("optimizer.lr=0.01,1e-5", "clip_norm=none,inf", 'log.to=[],["wandb"]')
-    again = read_definition(found.as_text(), "it")
-    assert again == found
-    assert difference(again, found) == ""
+    sweep = definition("optimizer.lr=0.01,1e-5", "clip_norm=none,inf", 'log.to=[],["wandb"]')
+    again = read_definition(sweep.as_text(), "it")
+    assert again == sweep
+    assert difference(again, sweep) == ""
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ def test_a_run_at_its_last_step_ends_by_itself(
     losses = dict(zip([point.name for point in of_sweep.points],
                       (*OTHERS, falling(9.0, 9.0), falling(9.0, 9.0)), strict=True))  # fmt: skip
 
-    def found(folder: SweepFolder, point: SweepPoint) -> RunResult:
+    def result_of_point(folder: SweepFolder, point: SweepPoint) -> RunResult:
         return result(point, losses[point.name])
 
-    monkeypatch.setattr(make, "result_of", found)
+    monkeypatch.setattr(make, "result_of", result_of_point)
     moments = iter((0.0, 10.0, 10.0))
     rule = MedianRule(SweepFolder(tmp_path, of_sweep), clock=lambda: next(moments))
     last, other = (point.name for point in of_sweep.points[3:])

@@ -49,9 +49,9 @@ def until(claim: Callable[[], bool]) -> None:
 
 
 def ended(processes: Processes, count: int = 1) -> list[Exit]:
-    found: list[Exit] = []
-    until(lambda: found.extend(processes.collect_ended()) or len(found) >= count)  # type: ignore[func-returns-value]
-    return found
+    exits: list[Exit] = []
+    until(lambda: exits.extend(processes.collect_ended()) or len(exits) >= count)  # type: ignore[func-returns-value]
+    return exits
 
 
 def is_alive(process: int) -> bool:
@@ -69,8 +69,8 @@ def test_a_run_says_all_into_its_file_and_its_code_comes_back(tmp_path: Path, st
         assert processes.has_room
         processes.start(job(tmp_path, program))
         assert not processes.has_room
-        (found,) = ended(processes)
-        assert (found.name, found.code) == ("it", 4)
+        (exit_,) = ended(processes)
+        assert (exit_.name, exit_.code) == ("it", 4)
         assert processes.has_room
     assert (tmp_path / "it").read_text() == f"before\n{tmp_path} mine\n"
 

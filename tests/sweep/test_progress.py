@@ -98,8 +98,8 @@ def test_nobody_listening_is_no_error() -> None:
 
 def config(device: str = "cpu") -> TrainConfig:
     text = TEACHER.replace('device = "cpu"', f'device = "{device}"')
-    found = definition("seed=1", toml=text)
-    return found.train_config(found.points[0])
+    sweep = definition("seed=1", toml=text)
+    return sweep.train_config(sweep.points[0])
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_a_cpu_is_shared_out(
     expected: list[int],
 ) -> None:
     monkeypatch.setattr(devices, "_cores", lambda: 8)
-    found = share(config(), workers=workers, threads=threads, runs=5, environment=environment)
-    assert [int(environment["OMP_NUM_THREADS"]) for environment in found] == expected
-    assert not any("CUDA_VISIBLE_DEVICES" in environment for environment in found)
+    shares = share(config(), workers=workers, threads=threads, runs=5, environment=environment)
+    assert [int(environment["OMP_NUM_THREADS"]) for environment in shares] == expected
+    assert not any("CUDA_VISIBLE_DEVICES" in environment for environment in shares)
 
 
 @pytest.mark.parametrize(
@@ -148,5 +148,5 @@ def test_gpus_are_shared_out(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    found = share(config(device), workers=workers, threads=None, runs=9, environment=environment)
-    assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in found] == expected
+    shares = share(config(device), workers=workers, threads=None, runs=9, environment=environment)
+    assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in shares] == expected

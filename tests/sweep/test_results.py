@@ -57,35 +57,35 @@ UP = ((1, 1.0), (5, 0.5), (10, 3.0))
 )
 def test_what_an_exit_means(tmp_path: Path, code: int, said: str, status: Status) -> None:
     (tmp_path / "output").write_text(said)
-    found = ending(Exit("it", code, 1.0), tmp_path / "output", is_stopping=False)
-    assert found.status is status
-    (tmp_path / "result.json").write_bytes(msgspec.json.encode(found))
-    assert read_ending(tmp_path / "result.json") == found
-    assert found.message.startswith("" if status in (Status.ENDED, Status.STOPPED) else said)
+    outcome = ending(Exit("it", code, 1.0), tmp_path / "output", is_stopping=False)
+    assert outcome.status is status
+    (tmp_path / "result.json").write_bytes(msgspec.json.encode(outcome))
+    assert read_ending(tmp_path / "result.json") == outcome
+    assert outcome.message.startswith("" if status in (Status.ENDED, Status.STOPPED) else said)
 
 
 def test_killed_says_so(tmp_path: Path) -> None:
-    found = ending(Exit("it", -9, 1.0), tmp_path / "none", is_stopping=False)
-    assert "Killed by signal 9" in found.gist
-    assert "memory" in found.gist
+    outcome = ending(Exit("it", -9, 1.0), tmp_path / "none", is_stopping=False)
+    assert "Killed by signal 9" in outcome.gist
+    assert "memory" in outcome.gist
 
 
 def test_while_stopping_whatever_ends_badly_was_stopped(tmp_path: Path) -> None:
     (tmp_path / "output").write_text("KeyboardInterrupt")
     for code, status in ((1, Status.STOPPED), (0, Status.ENDED), (4, Status.DIVERGED)):
-        found = ending(Exit("it", code, 1.0), tmp_path / "output", is_stopping=True)
-        assert found.status is status
+        outcome = ending(Exit("it", code, 1.0), tmp_path / "output", is_stopping=True)
+        assert outcome.status is status
 
 
 def test_the_gist_is_the_error_not_what_stands_below_it(tmp_path: Path) -> None:
     (tmp_path / "output").write_text(
         "tally: a note\n  1/9\rtally: error: the error.\nMore of it.\n"
     )
-    found = ending(Exit("it", 2, 1.0), tmp_path / "output", is_stopping=False)
-    assert found.gist == "the error."
+    outcome = ending(Exit("it", 2, 1.0), tmp_path / "output", is_stopping=False)
+    assert outcome.gist == "the error."
     (tmp_path / "output").write_text("Traceback:\n  File\nKeyError: 'x'\n")
-    found = ending(Exit("it", 1, 1.0), tmp_path / "output", is_stopping=False)
-    assert found.gist == "KeyError: 'x'"
+    outcome = ending(Exit("it", 1, 1.0), tmp_path / "output", is_stopping=False)
+    assert outcome.gist == "KeyError: 'x'"
     assert ending(Exit("it", 1, 1.0), tmp_path / "no", is_stopping=False).gist
 
 
@@ -106,11 +106,11 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
         ]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder.run(first) / "log.jsonl").write_text(text + '{"step": 3, "tra')
-        found = result_of(folder, first)
-        assert found.training[0] == (1, 3.0)
-        assert (found.validation, found.steps) == (((2, 2.5),), 2)
-        assert found.best_loss == 3.0
-        assert found.status is Status.STOPPED  # it has begun, and nobody knows of its end
+        read_back = result_of(folder, first)
+        assert read_back.training[0] == (1, 3.0)
+        assert (read_back.validation, read_back.steps) == (((2, 2.5),), 2)
+        assert read_back.best_loss == 3.0
+        assert read_back.status is Status.STOPPED  # it has begun, and nobody knows of its end
         assert result_of(folder, second).status is Status.WAITING
         (folder.run(first) / "log.jsonl").write_text("odd")
         assert result_of(folder, first).status is Status.WAITING
@@ -182,9 +182,9 @@ def test_the_table() -> None:
 def test_the_table_fits(keys: int, width: int) -> None:
     grids = ["optimizer.lr=0.0003148,0.01", "batch=4,8", "seed=1,2", "steps=100,200",
              "on_spike=note,stop", "optimizer.weight_decay=0,0.1"][:keys]  # fmt: skip
-    found = definition(*grids)
-    results = [result(point, DOWN, validation=DOWN) for point in found.points]
-    lines = table_text(results_table(found, results, {}), width=width).splitlines()
+    sweep = definition(*grids)
+    results = [result(point, DOWN, validation=DOWN) for point in sweep.points]
+    lines = table_text(results_table(sweep, results, {}), width=width).splitlines()
     assert max(map(len, lines)) <= width
     assert "validation" in lines[1]
     assert "status" in lines[1]
@@ -204,13 +204,13 @@ def test_two_values_are_drawn_over_the_steps() -> None:
 
 
 def test_many_values_of_a_number_are_drawn_over_it() -> None:
-    found = definition("optimizer.lr=1e-4,1e-3,1e-2,1e-1")
+    sweep = definition("optimizer.lr=1e-4,1e-3,1e-2,1e-1")
     results = [
         *(result(point, ((1, 9.0), (10, loss)))
-          for point, loss in zip(found.points, (4.0, 1.0, 2.0), strict=False)),
-        result(found.points[3], DOWN, Status.DIVERGED),
+          for point, loss in zip(sweep.points, (4.0, 1.0, 2.0), strict=False)),
+        result(sweep.points[3], DOWN, Status.DIVERGED),
     ]  # fmt: skip
-    drawn = chart(found, results)
+    drawn = chart(sweep, results)
     assert drawn is not None
     lines = chart_text(drawn, width=40, rows=5).splitlines()
     assert lines == [
@@ -237,8 +237,8 @@ def test_many_values_of_a_number_are_drawn_over_it() -> None:
 def test_any_losses_can_be_drawn(losses: list[list[float]]) -> None:
     for of in (FOUR, definition("optimizer.lr=1e-4,1e-3,1e-2,0")):
         results = [
-            result(point, tuple(enumerate(found, 1)))
-            for point, found in zip(of.points, losses, strict=True)
+            result(point, tuple(enumerate(loss, 1)))
+            for point, loss in zip(of.points, losses, strict=True)
         ]
         drawn = chart(of, results)
         if drawn is not None:
@@ -271,10 +271,10 @@ def test_results_as_plain_data() -> None:
 
 def test_parquet_reads_back(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    found = definition("optimizer.lr=none,0.1", 'log.to=[],["wandb"]', "steps=10")
-    results = [result(point, ((1, nan), (2, 2.0))) for point in found.points[:3]]
-    results.append(result(found.points[3], status=Status.WAITING))
-    write_parquet(tmp_path / "r.parquet", found, results)
+    sweep = definition("optimizer.lr=none,0.1", 'log.to=[],["wandb"]', "steps=10")
+    results = [result(point, ((1, nan), (2, 2.0))) for point in sweep.points[:3]]
+    results.append(result(sweep.points[3], status=Status.WAITING))
+    write_parquet(tmp_path / "r.parquet", sweep, results)
     table = parquet.read_table(tmp_path / "r.parquet")
     assert {
         str(column.type) for column in table.schema if column.name == "config.optimizer.lr"
@@ -289,7 +289,7 @@ def test_parquet_reads_back(tmp_path: Path) -> None:
         )
         assert (row["status"], row["final_loss"]) == (each.status.value, each.final_loss)
     about = json.loads(table.schema.metadata[b"torchtally.sweep"])
-    assert about["toml"] == found.toml
+    assert about["toml"] == sweep.toml
     steps = parquet.read_table(steps_file(tmp_path / "r.parquet")).to_pylist()
     assert steps_file(tmp_path / "r.parquet").name == "r-steps.parquet"
     assert len(steps) == 6

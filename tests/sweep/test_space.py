@@ -79,8 +79,8 @@ def test_draws_are_as_they_have_always_been() -> None:
 
 def test_draws_are_even() -> None:
     rates = random_choice("optimizer.lr=log:1e-4..1")
-    found = [dict(point)["optimizer.lr"] for point in points([], [rates], 4000, 1)]
-    decades = Counter(int(-log10(each)) for each in found if each < 1)
+    rates_drawn = [dict(point)["optimizer.lr"] for point in points([], [rates], 4000, 1)]
+    decades = Counter(int(-log10(each)) for each in rates_drawn if each < 1)
     assert all(850 < decades[number] < 1100 for number in range(4))
     whole = [
         dict(point) for point in points([grid("seed=1")], [random_choice("batch=1..4")], 4000, 1)

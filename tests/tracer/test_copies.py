@@ -71,8 +71,8 @@ def test_non_blocking_is_in_the_call():
         device.copy_(host, True)
         device.copy_(host)
 
-    found = [op.call.literal("non_blocking", False) for op in copies(traced(script))]
-    assert found == [True, False, True, True, False]
+    flags = [op.call.literal("non_blocking", False) for op in copies(traced(script))]
+    assert flags == [True, False, True, True, False]
 
 
 def test_an_asynchronous_copy_to_the_host_makes_pinned_memory():

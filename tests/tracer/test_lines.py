@@ -19,10 +19,10 @@ B, D, K = 16, 32, 8
 
 def line(ledger: Ledger, text: str) -> Total:
     """The total of the one source line that contains a text."""
-    (found,) = [
+    (of_line,) = [
         total for key, total in ledger.by_line().items() if key is not None and text in key.text
     ]
-    return found
+    return of_line
 
 
 def weights(*shape: int) -> Tensor:
@@ -91,9 +91,9 @@ def test_a_line_that_calls_twice_sums_both():
         x.sum().backward()
 
     ledger = accounted(script)
-    found = line(ledger, "x = x @ w")
-    assert found.flops_forward == 2 * 2 * B * D * D
-    assert found.flops_backward == 3 * 2 * B * D * D  # both weights, and the input of the second
+    total = line(ledger, "x = x @ w")
+    assert total.flops_forward == 2 * 2 * B * D * D
+    assert total.flops_backward == 3 * 2 * B * D * D  # both weights, and the input of the second
 
 
 def test_library_lines_are_there_but_own_ones_count():
@@ -288,8 +288,8 @@ def test_per_sample_gradients():
         def loss(w: Tensor, x: Tensor) -> Tensor:
             return (w @ x) ** 2
 
-        found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(w, x)
-        assert found.shape == (B, D)
+        gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(w, x)
+        assert gradients.shape == (B, D)
 
     assert accounted(script).total.flops > 0
 

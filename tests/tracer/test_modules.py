@@ -9,8 +9,8 @@ from torchtally.trace import Phase, Trace
 
 def products(trace: Trace, phase: Phase = Phase.FORWARD) -> list[tuple[str, str]]:
     """(module, class) of every product."""
-    found = [op for op in ops(trace, phase=phase) if op.call.name in ("aten.mm", "aten.addmm")]
-    return [(op.site.module, op.site.module_class) for op in found]
+    matches = [op for op in ops(trace, phase=phase) if op.call.name in ("aten.mm", "aten.addmm")]
+    return [(op.site.module, op.site.module_class) for op in matches]
 
 
 def data() -> Tensor:
@@ -27,8 +27,8 @@ class Pair(nn.Module):
         self.first, self.second = first, second
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.second(self.first(x))
-        return found
+        output: Tensor = self.second(self.first(x))
+        return output
 
 
 def test_the_root_has_no_name_but_a_class():
@@ -95,8 +95,8 @@ def test_a_module_that_no_tree_knows_is_named_below_its_caller():
             self.layers = [linear().cuda()]
 
         def forward(self, x: Tensor) -> Tensor:
-            found: Tensor = self.layers[0](x)
-            return found
+            output: Tensor = self.layers[0](x)
+            return output
 
     def script() -> None:
         Pair(Hidden(), linear()).cuda()(data())
@@ -148,8 +148,8 @@ def test_a_module_list_and_a_dict():
         def forward(self, x: Tensor) -> Tensor:
             for block in self.blocks:
                 x = block(x)
-            found: Tensor = self.heads["a"](x)
-            return found
+            output: Tensor = self.heads["a"](x)
+            return output
 
     def script() -> None:
         Model().cuda()(data())
@@ -165,7 +165,7 @@ def test_torchs_own_transformer_is_named_throughout():
         x = torch.ones(1, 3, 8, device="cuda")
         model(x, x)
 
-    found = {op.site.module for op in ops(traced(script))}
-    assert "encoder.layers.0.self_attn" in found
-    assert "decoder.layers.0.multihead_attn" in found
-    assert "decoder.layers.0.linear1" in found
+    names = {op.site.module for op in ops(traced(script))}
+    assert "encoder.layers.0.self_attn" in names
+    assert "decoder.layers.0.multihead_attn" in names
+    assert "decoder.layers.0.linear1" in names

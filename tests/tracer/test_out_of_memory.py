@@ -31,11 +31,11 @@ def empty(gib: float) -> torch.Tensor:
 
 def failed(function: Callable[[], object], gpu: str = GPU) -> Trace:
     """The trace of a function that torch.OutOfMemoryError ends, as `tally run` writes it."""
-    with recording(gpu, script="failed") as made:
+    with recording(gpu, script="failed") as recorder:
         with pytest.raises(torch.OutOfMemoryError) as refusal:
             function()
         message = f"torch.OutOfMemoryError: {refusal.value}"
-        return made.trace(Ending("exception", message))
+        return recorder.trace(Ending("exception", message))
 
 
 # As PyTorch raises it --------------------------------------------------------------------------
@@ -103,13 +103,13 @@ def attempt(batch: int) -> None:
     del x, y
 
 
-def halving(found: list[int]) -> None:
+def halving(batches: list[int]) -> None:
     """Tries batches of 32, 16, 8 ... GiB, as Accelerate's find_executable_batch_size does."""
     batch = 32
-    while not found:
+    while not batches:
         try:
             attempt(batch)
-            found.append(batch)
+            batches.append(batch)
         except RuntimeError as error:
             if " out of memory." not in str(error):
                 raise
@@ -118,9 +118,9 @@ def halving(found: list[int]) -> None:
 
 def test_a_script_that_halves_its_batch_goes_on() -> None:
     """32 GiB are too much at once, 16 twice; of 8 there are two: 16 GiB."""
-    found: list[int] = []
-    trace = traced(lambda: halving(found), GPU)
-    assert found == [8]
+    batches: list[int] = []
+    trace = traced(lambda: halving(batches), GPU)
+    assert batches == [8]
     assert [refusal.requested_bytes for refusal in trace.refusals] == [32 * GIB, 16 * GIB]
     assert [refusal.allocated_bytes for refusal in trace.refusals] == [0, 16 * GIB]
     assert [trace.sites[refusal.site].line.text for refusal in trace.refusals] == [
@@ -201,10 +201,10 @@ def held(trace: Trace) -> dict[str, int]:
     assert trace.final_refusal is not None
     table = holders(ledger, trace.final_refusal.tick)
     assert table.total("bytes") == trace.final_refusal.allocated_bytes
-    found: dict[str, int] = {}
+    bytes_by_category: dict[str, int] = {}
     for category, size in zip(table.column("category"), table.column("bytes"), strict=True):
-        found[str(category)] = found.get(str(category), 0) + int(str(size))
-    return found
+        bytes_by_category[str(category)] = bytes_by_category.get(str(category), 0) + int(str(size))
+    return bytes_by_category
 
 
 def test_what_the_forward_pass_kept_is_called_activations() -> None:
@@ -216,13 +216,15 @@ def test_what_the_forward_pass_kept_is_called_activations() -> None:
     site = trace.sites[refusal.site]
     assert site.line is not None
     assert site.line.text == "x = x.sin()"
-    found = held(trace)
-    assert found["inputs"] == 5 * GIB
-    assert found["activations"] == 10 * GIB  # no backward pass has read it: it would have
-    assert found["parameters"] == GIB
-    assert found["workspaces"] == 8519680
-    assert sum(found.values()) == refusal.allocated_bytes
-    assert found.keys() == {"inputs", "activations", "parameters", "workspaces"}
+    bytes_by_category = held(trace)
+    assert bytes_by_category["inputs"] == 5 * GIB
+    assert (
+        bytes_by_category["activations"] == 10 * GIB
+    )  # no backward pass has read it: it would have
+    assert bytes_by_category["parameters"] == GIB
+    assert bytes_by_category["workspaces"] == 8519680
+    assert sum(bytes_by_category.values()) == refusal.allocated_bytes
+    assert bytes_by_category.keys() == {"inputs", "activations", "parameters", "workspaces"}
 
 
 def test_a_refusal_in_the_backward_pass_belongs_to_the_forward_line() -> None:
@@ -242,11 +244,11 @@ def test_a_refusal_in_the_backward_pass_belongs_to_the_forward_line() -> None:
     assert site.line.text == "x = x.sin()"
     assert site.module == ""
     assert site.module_class == "Net"
-    found = held(trace)
-    assert found["inputs"] == came_in
-    assert found["activations"] == 2 * came_in + 512  # and the loss
-    assert found["temporaries"] == 4 * came_in + 512  # and its gradient
-    assert found["gradients"] == 512 * MIB
+    bytes_by_category = held(trace)
+    assert bytes_by_category["inputs"] == came_in
+    assert bytes_by_category["activations"] == 2 * came_in + 512  # and the loss
+    assert bytes_by_category["temporaries"] == 4 * came_in + 512  # and its gradient
+    assert bytes_by_category["gradients"] == 512 * MIB
     shortage = shortage_of(account(trace))
     assert shortage is not None
     assert shortage.moment.startswith("step 1, ")
@@ -284,7 +286,7 @@ def test_the_categories_at_a_refusal_are_those_of_the_same_run_with_more_memory(
     short = failed(lambda: train(160 * KIB))
     whole = traced(lambda: train(160 * KIB), "H200")
     tick = short.refusals[-1].tick
-    found, expected = (
+    actual, expected = (
         {
             category: sum(storage.bytes for storage, its in account(trace).memory.alive_at(tick - 1)
                           if its is category)
@@ -292,7 +294,7 @@ def test_the_categories_at_a_refusal_are_those_of_the_same_run_with_more_memory(
         }
         for trace in (short, whole)
     )  # fmt: skip
-    assert found == expected
+    assert actual == expected
 
 
 # A real process --------------------------------------------------------------------------------
@@ -354,17 +356,17 @@ def test_an_uncaught_refusal_is_reported(process: Callable[..., tuple[Run, Any]]
     assert run.trace.final_refusal is not None
     memory = document["memory"]
     assert (memory["fits"], memory["refused_requests"]) == (False, 1)
-    found = memory["out_of_memory"]
+    refusal = memory["out_of_memory"]
     held_bytes = 56 * GIB + 4 * MIB + 32 * MIB  # the parameters; cuBLAS's workspace
-    assert (found["requested_bytes"], found["allocated_bytes"]) == (28 * GIB, held_bytes)
-    assert (found["line"], found["source"]) == (10, "return x.sin()")
-    assert Path(found["file"]).name == "train.py"
+    assert (refusal["requested_bytes"], refusal["allocated_bytes"]) == (28 * GIB, held_bytes)
+    assert (refusal["line"], refusal["source"]) == (10, "return x.sin()")
+    assert Path(refusal["file"]).name == "train.py"
     assert (
-        found["reserved_bytes"] + found["free_bytes"] + memory["context_bytes"]
+        refusal["reserved_bytes"] + refusal["free_bytes"] + memory["context_bytes"]
         == (memory["capacity_bytes"])
     )
-    assert sum(holder["bytes"] for holder in found["holders"]) == held_bytes
-    assert {holder["category"] for holder in found["holders"]} == {
+    assert sum(holder["bytes"] for holder in refusal["holders"]) == held_bytes
+    assert {holder["category"] for holder in refusal["holders"]} == {
         *("inputs", "activations", "parameters"),
         "workspaces",
     }

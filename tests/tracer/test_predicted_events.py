@@ -42,7 +42,7 @@ class Predicting:
 def timed_steps() -> list[float]:
     """Milliseconds of three steps of one, two and three operators."""
     x = torch.zeros(2, device="cuda")
-    found = []
+    times = []
     for step in range(1, 4):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -50,15 +50,15 @@ def timed_steps() -> list[float]:
             x + 1
         end.record()
         torch.cuda.synchronize()
-        found.append(start.elapsed_time(end))
-        assert start.elapsed_time(end) == found[-1]
-    return found
+        times.append(start.elapsed_time(end))
+        assert start.elapsed_time(end) == times[-1]
+    return times
 
 
 def test_events_show_what_is_predicted():
-    predicting, found = Predicting(), []
-    whole = run(lambda: found.extend(timed_steps()), gpu="H100-SXM", prediction=predicting)
-    assert found == pytest.approx([1.0, 2.0, 3.0])
+    predicting, times = Predicting(), []
+    whole = run(lambda: times.extend(timed_steps()), gpu="H100-SXM", prediction=predicting)
+    assert times == pytest.approx([1.0, 2.0, 3.0])
     assert [operators for operators, _ in predicting.told] == [2, 2, 4, 4, 7, 7]
     assert predicting.told[-1] == (len(whole.ops), whole.waits)
     assert whole.waits == (2, 4, 7)

@@ -17,7 +17,7 @@ EXPECTED = [
 def test_each_line_of_the_script_is_told_by_what_follows_from_its_value():
     """`reading.py` says beside each line that reads what the value is for."""
     trace = traced(reading.script)
-    found = {
+    uses = {
         placeholder.frame.line: str(placeholder.use)
         for placeholder in trace.placeholders
         if placeholder.frame
@@ -25,15 +25,15 @@ def test_each_line_of_the_script_is_told_by_what_follows_from_its_value():
     expected = {
         number: word for number, word in enumerate(EXPECTED, 1) if word in {str(use) for use in Use}
     }
-    assert found == expected
+    assert uses == expected
 
 
 def test_without_source_a_value_is_a_number():
     namespace: dict[str, object] = {}
     code = "import torch\ndef f():\n    if torch.randn(4096, device='cuda').sum() > 0: pass\n"
     exec(compile(code, "/gone/script.py", "exec"), namespace)
-    (found,) = traced(namespace["f"]).placeholders  # type: ignore[arg-type]
-    assert found.use is Use.NUMBER
+    (placeholder,) = traced(namespace["f"]).placeholders  # type: ignore[arg-type]
+    assert placeholder.use is Use.NUMBER
 
 
 def endless() -> None:
@@ -91,7 +91,7 @@ def test_choices_that_are_assumed_do_not_end_a_loop():
             if token == 7:
                 break
 
-    (found,) = traced(generate, placeholder_limit=5).placeholders
-    assert (found.use, found.given, found.count) == (
+    (placeholder,) = traced(generate, placeholder_limit=5).placeholders
+    assert (placeholder.use, placeholder.given, placeholder.count) == (
         Use.BRANCH, "assumed: balanced routing", 20,
     )  # fmt: skip

@@ -110,18 +110,18 @@ def test_without_checkpoints_nothing_is_recomputed():
 @pytest.mark.parametrize("name", REGIONS)
 def test_recomputed_products_stand_on_their_own_lines(name: str):
     region, again = REGIONS[name]
-    found = sources(ops(traced(training(region, blocks=1)), "aten.mm", Phase.RECOMPUTE))
+    places = sources(ops(traced(training(region, blocks=1)), "aten.mm", Phase.RECOMPUTE))
     lines = ["hidden = self.first(x).relu()", "return self.second(hidden)"]
-    assert found == lines[:again] * 2
+    assert places == lines[:again] * 2
 
 
 @pytest.mark.parametrize("name", REGIONS)
 def test_backward_of_the_recomputed_stands_there_too(name: str):
     """The graph that backward walks is the second forward's."""
     trace = traced(training(REGIONS[name][0], blocks=1))
-    found = ops(trace, "aten.mm", Phase.BACKWARD)
-    assert len(found) == 2 * 4
-    assert set(sources(found)) == {"hidden = self.first(x).relu()", "return self.second(hidden)"}
+    products = ops(trace, "aten.mm", Phase.BACKWARD)
+    assert len(products) == 2 * 4
+    assert set(sources(products)) == {"hidden = self.first(x).relu()", "return self.second(hidden)"}
 
 
 def saved(region: Region) -> int:

@@ -230,8 +230,8 @@ def test_a_tied_weight_is_one_storage():
             self.head.weight = self.embed.weight
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.head(self.embed(ids))
-            return found
+            output: torch.Tensor = self.head(self.embed(ids))
+            return output
 
     def script() -> None:
         model = Tied().cuda()

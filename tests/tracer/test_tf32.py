@@ -21,10 +21,10 @@ def settings_put_back() -> Iterator[None]:
 
 def allowed(script: Callable[[], object]) -> dict[str, list[bool]]:
     """By operator, for each time it ran."""
-    found: dict[str, list[bool]] = {}
+    flags: dict[str, list[bool]] = {}
     for op in ops(traced(script)):
-        found.setdefault(op.call.name, []).append(op.call.literal("allow_tf32", False) is True)
-    return found
+        flags.setdefault(op.call.name, []).append(op.call.literal("allow_tf32", False) is True)
+    return flags
 
 
 def product() -> None:
@@ -82,8 +82,8 @@ def test_every_product_of_matrices_and_no_other_operator():
         torch.addbmm(x, b, b), x.mv(x[0]), x * x, x.sum()
 
     torch.set_float32_matmul_precision("high")
-    found = allowed(script)
-    assert {name for name, times in found.items() if all(times)} == {
+    flags = allowed(script)
+    assert {name for name, times in flags.items() if all(times)} == {
         "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.addbmm"
     }  # fmt: skip
 

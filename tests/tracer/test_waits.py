@@ -52,8 +52,8 @@ AT_ONCE: dict[str, Script] = {
 @pytest.mark.parametrize("name", AT_ONCE)
 @pytest.mark.parametrize("size", [8, BIG], ids=["with a value", "without"])
 def test_the_host_waits_for_what_was_issued_before(name: str, size: int):
-    ran, found = waits(AT_ONCE[name], size)
-    assert found == (len(ran),)
+    ran, waited = waits(AT_ONCE[name], size)
+    assert waited == (len(ran),)
 
 
 AFTER: dict[str, tuple[Script, str]] = {
@@ -78,8 +78,8 @@ AFTER: dict[str, tuple[Script, str]] = {
 @pytest.mark.parametrize("name", AFTER)
 def test_the_host_waits_for_the_operator_itself(name: str):
     script, operator = AFTER[name]
-    ran, found = waits(script)
-    assert found == (ran.index(operator) + 1,)
+    ran, waited = waits(script)
+    assert waited == (ran.index(operator) + 1,)
 
 
 NEVER: dict[str, Script] = {
@@ -108,14 +108,14 @@ def test_the_host_goes_on(name: str):
 
 
 def test_a_mask_as_index_waits_for_its_count():
-    ran, found = waits(lambda x: x[x > 0])
+    ran, waited = waits(lambda x: x[x > 0])
     assert ran == ["aten.gt", "aten.nonzero", "aten.unbind", "aten.index"]
-    assert found == (2,)
+    assert waited == (2,)
 
 
 def test_two_waits_with_nothing_between_are_one():
-    _, found = waits(lambda x: [x.tolist(), torch.cuda.synchronize(), x.add_(1), x.tolist()])
-    assert found == (0, 1)
+    _, waited = waits(lambda x: [x.tolist(), torch.cuda.synchronize(), x.add_(1), x.tolist()])
+    assert waited == (0, 1)
 
 
 def test_memory_given_back_to_the_driver():

@@ -62,9 +62,9 @@ def train(*, by_hand: str = "", validates: bool = False, **options: object) -> N
 
 
 def run(*what_ifs: str, script: Callable[..., None] = train, **how: Any) -> Trace:
-    with recording("H100-SXM", script="train", what_ifs=what_ifs) as made:
+    with recording("H100-SXM", script="train", what_ifs=what_ifs) as recorder:
         script(**how)
-        return made.trace(Ending("exit"))
+        return recorder.trace(Ending("exit"))
 
 
 def facts(trace: Trace) -> tuple[int, int, list[tuple[Phase, str]]]:
@@ -237,9 +237,9 @@ def test_torch_is_untouched_afterwards() -> None:
 
 
 def test_a_change_that_met_nothing_says_so() -> None:
-    with recording("H100-SXM", script="", what_ifs=("checkpoint=Nothing",)) as made:
+    with recording("H100-SXM", script="", what_ifs=("checkpoint=Nothing",)) as recorder:
         nn.Linear(2, 2, device="cuda")(torch.ones(2, 2, device="cuda"))
-        trace = made.trace(Ending("exit"))
+        trace = recorder.trace(Ending("exit"))
     assert any("checkpoint=Nothing changed nothing" in note.text for note in trace.notes)
 
 

@@ -43,10 +43,10 @@ def sharded(**options: Any) -> None:
 
 
 def run(script: Any, *what_ifs: str, **options: Any) -> Trace:
-    with recording("H100-SXM", script="train", what_ifs=what_ifs, world=World(8, 8, 0)) as made:
+    with recording("H100-SXM", script="train", what_ifs=what_ifs, world=World(8, 8, 0)) as recorder:
         dist.init_process_group("nccl")
         script(**options)
-        return made.trace(Ending("exit"))
+        return recorder.trace(Ending("exit"))
 
 
 def peak_bytes(trace: Trace) -> int:
@@ -95,7 +95,7 @@ def test_what_the_script_gives_is_replaced() -> None:
 
 
 def test_without_ranks_it_changes_nothing_and_says_so() -> None:
-    with recording("H100-SXM", script="", what_ifs=("bucket_cap_mb=1",)) as made:
+    with recording("H100-SXM", script="", what_ifs=("bucket_cap_mb=1",)) as recorder:
         step(model())
-        trace = made.trace(Ending("exit"))
+        trace = recorder.trace(Ending("exit"))
     assert any("bucket_cap_mb=1 changed nothing" in note.text for note in trace.notes)

@@ -74,8 +74,8 @@ def nano(
         y = torch.stack([torch.from_numpy(train_data[i + 1 : i + 1 + BLOCK].astype(np.int64)) for i in ix])  # fmt: skip # noqa: E501
         return x, y
 
-    def get_lr(it: int) -> float:
-        return 1e-3 * (it + 1) / 4 if it < 4 else 1e-4 + 9e-4 * 0.5 * (1 + math.cos(it / 20))
+    def get_lr(keys: int) -> float:
+        return 1e-3 * (keys + 1) / 4 if keys < 4 else 1e-4 + 9e-4 * 0.5 * (1 + math.cos(keys / 20))
 
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), fused=True)

@@ -121,7 +121,7 @@ def test_changed_code_is_another_training(tmp_path: Path, monkeypatch: pytest.Mo
     train(config)
     (tmp_path / "changing.py").write_text(code + "# and more\n")
     with monkeypatch.context() as patch:  # it is the module's file that counts, as is
-        patch.setattr("inspect.getsourcefile", lambda found: str(tmp_path / "changing.py"))
+        patch.setattr("inspect.getsourcefile", lambda edit: str(tmp_path / "changing.py"))
         with pytest.raises(UsageError, match=r"fingerprints\.code\.sha256: saved"):
             train(config, resumes=True)
 

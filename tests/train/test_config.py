@@ -116,10 +116,10 @@ KEYS = st.sampled_from([field.name for field in fields(TrainConfig)])
 
 @given(st.dictionaries(KEYS, JSON, max_size=5))
 def test_whatever_is_given_is_a_config_or_a_complaint(values: dict[str, Any]) -> None:
-    found: TrainConfig | None = None
+    config: TrainConfig | None = None
     with suppress(UsageError):
-        found = config_of({**PLAIN, **values}, "x")
-    assert found is None or (found.steps >= 1 and found.batch >= found.rows >= 1)
+        config = config_of({**PLAIN, **values}, "x")
+    assert config is None or (config.steps >= 1 and config.batch >= config.rows >= 1)
 
 
 def _without_none(values: Any) -> Any:

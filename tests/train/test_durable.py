@@ -64,9 +64,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     return nano(tmp_path_factory.mktemp("whole"), STEPS)
 
 
-def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
-    assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
+def assert_equal(actual: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert actual.keys() == wanted.keys()
+    assert [name for name in wanted if not torch.equal(actual[name], wanted[name])] == []
 
 
 def test_killed_in_some_steps_nanogpt_ends_the_same(

@@ -70,11 +70,11 @@ def trainer_in(folder: Path, step: int = -1, what: Any = interrupt, **changes: A
     return trainer, callback
 
 
-def assert_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert found.keys() == wanted.keys()
+def assert_equal(actual: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert actual.keys() == wanted.keys()
     for name, value in wanted.items():
-        is_equal = torch.equal(found[name], value) if isinstance(value, Tensor) else None
-        assert is_equal or found[name] == value, name
+        is_equal = torch.equal(actual[name], value) if isinstance(value, Tensor) else None
+        assert is_equal or actual[name] == value, name
 
 
 @pytest.fixture(scope="module")

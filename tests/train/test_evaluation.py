@@ -197,12 +197,15 @@ def test_seconds_are_the_clocks() -> None:
 
 def test_an_evaluation_takes_no_more_rows_at_once_than_a_training_step(tmp_path: Path) -> None:
     """Or it would run out of memory where the training does not; its loss is the same."""
-    found = {}
+    rows_at_once = {}
     for micro_batch in (2, None):
         trainer = trainer_of(language(tmp_path, batch=5, micro_batch=micro_batch))
         passes = list(trainer.task.validation(trainer.device))
-        found[micro_batch] = ([len(inputs) for inputs, _ in passes], trainer.evaluate(passes))
-    assert found[2][0] == [2, 2, 1] * 2
-    assert found[None][0] == [5] * 2
-    assert found[2][1].tokens == found[None][1].tokens
-    assert found[2][1].loss_nats == pytest.approx(found[None][1].loss_nats, rel=1e-6)
+        rows_at_once[micro_batch] = (
+            [len(inputs) for inputs, _ in passes],
+            trainer.evaluate(passes),
+        )
+    assert rows_at_once[2][0] == [2, 2, 1] * 2
+    assert rows_at_once[None][0] == [5] * 2
+    assert rows_at_once[2][1].tokens == rows_at_once[None][1].tokens
+    assert rows_at_once[2][1].loss_nats == pytest.approx(rows_at_once[None][1].loss_nats, rel=1e-6)

@@ -161,9 +161,9 @@ def test_killed(tmp_path: Path) -> None:
     draw = random.Random(0)
     for _ in range(KILLS):
         assert killed(tmp_path, draw.randrange(1, STEPS)) in (-signal.SIGKILL, 0)
-    whole, found = fit(tmp_path / "whole"), fit(tmp_path)
-    del whole["losses"], found["losses"]
-    assert found == whole
+    whole, resumed = fit(tmp_path / "whole"), fit(tmp_path)
+    del whole["losses"], resumed["losses"]
+    assert resumed == whole
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -144,15 +144,15 @@ def test_the_plan_is_what_a_trace_of_the_training_holds(key: str, tmp_path: Path
     """Parameters, gradients and optimizer state to the byte; model FLOPs to the last one."""
     changes, name = PLANS[key]
     config = language(tmp_path, compile=False, **changes)
-    plan, made = states_of(config, recipe(name)), traced(config)
-    assert bytes_of(made, Role.PARAMETER) == plan.parameters.value
-    assert bytes_of(made, Role.GRADIENT) == plan.gradients.value
+    plan, recorded = states_of(config, recipe(name)), traced(config)
+    assert bytes_of(recorded, Role.PARAMETER) == plan.parameters.value
+    assert bytes_of(recorded, Role.GRADIENT) == plan.gradients.value
     counters = 4 * len(list(trainer_parameters(config)))
-    assert bytes_of(made, Role.OPTIMIZER_STATE) in (
+    assert bytes_of(recorded, Role.OPTIMIZER_STATE) in (
         plan.optimizer.value,
         plan.optimizer.value + counters,  # fused optimizers count steps on the device
     )
-    ledger = account(made)
+    ledger = account(recorded)
     assert model_flops(ledger.reported, ledger.convention) == step_flops(config)
 
 
@@ -163,10 +163,10 @@ def trainer_parameters(config: TrainConfig) -> Any:
 def test_the_plan_is_what_the_training_holds(tmp_path: Path) -> None:
     config = language(tmp_path)
     _, witness = run(config)
-    found, plan = witness.records[-1].memory_bytes, states_of(config, recipe("fp32"))
-    assert found["parameters"] == plan.parameters.value
-    assert found["gradients"] == plan.gradients.value
-    assert found["optimizer state"] == plan.optimizer.value
+    held, plan = witness.records[-1].memory_bytes, states_of(config, recipe("fp32"))
+    assert held["parameters"] == plan.parameters.value
+    assert held["gradients"] == plan.gradients.value
+    assert held["optimizer state"] == plan.optimizer.value
 
 
 def test_a_wrong_plan_is_seen(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_steps_that_are_no_numbers_can_be_skipped(tmp_path: Path) -> None:
     loss, calls = trainer.stepper.loss, iter(range(100))
 
     def broken(model: Any, inputs: Any, targets: Any) -> torch.Tensor:
-        found: torch.Tensor = loss(model, inputs, targets)
-        return found * (math.nan if next(calls) == 2 else 1.0)
+        loss_now: torch.Tensor = loss(model, inputs, targets)
+        return loss_now * (math.nan if next(calls) == 2 else 1.0)
 
     trainer.stepper.loss, trainer.stepper.guard.on_nonfinite = broken, "skip"
     _, witness = run(config, trainer)

@@ -185,8 +185,8 @@ def test_the_comparison_can_fail(tmp_path: Path) -> None:
 
 def drawn() -> list[float]:
     """From each generator, the normals that come in pairs, too."""
-    found = [random.random(), random.gauss(0, 1), *np.random.normal(size=3)]
-    return [*found, float(torch.randn(())), random.gauss(0, 1), float(np.random.normal())]
+    draws = [random.random(), random.gauss(0, 1), *np.random.normal(size=3)]
+    return [*draws, float(torch.randn(())), random.gauss(0, 1), float(np.random.normal())]
 
 
 def test_random_states_go_on_as_they_were() -> None:
@@ -210,12 +210,12 @@ def test_damaged_random_states_are_refused() -> None:
 
 
 def test_seeding_seeds_every_generator() -> None:
-    found = []
+    draws = []
     for seed in (1, 1, 2):
         seed_all(seed)
-        found.append(drawn())
-    assert found[0] == found[1]
-    assert all(a != b for a, b in zip(found[1], found[2], strict=True))
+        draws.append(drawn())
+    assert draws[0] == draws[1]
+    assert all(a != b for a, b in zip(draws[1], draws[2], strict=True))
 
 
 # What is refused ---------------------------------------------------------------------------------

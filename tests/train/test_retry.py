@@ -71,13 +71,13 @@ def test_a_lower_micro_batch_is_as_if_it_had_been_so_from_the_start(
     """Bit for bit, dropout too: the random numbers are set back."""
     lowered, small = hungry(8, fits, where=where), hungry(size, fits, where=where)
     torch.manual_seed(5)
-    found = [lowered(EIGHT, step=step) for step in range(3)]
+    losses = [lowered(EIGHT, step=step) for step in range(3)]
     torch.manual_seed(5)
     expected = [small(EIGHT, step=step) for step in range(3)]
-    assert found[0] == replace(expected[0], lowered_from=8)
-    assert found[1:] == expected[1:]  # and it stays low: nothing is tried again
+    assert losses[0] == replace(expected[0], lowered_from=8)
+    assert losses[1:] == expected[1:]  # and it stays low: nothing is tried again
     assert are_equal(everything(lowered), everything(small))
-    assert (found[0].micro_batch, found[0].micro_batches) == (size, 8 // size)
+    assert (losses[0].micro_batch, losses[0].micro_batches) == (size, 8 // size)
     assert lowered.micro_batch == size
 
 

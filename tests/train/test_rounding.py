@@ -180,10 +180,10 @@ def test_chunks_change_nothing_and_resuming_is_going_on(name: str, config: Optim
     resumed.load_state_dict(other.state_dict())
     going_on.load_state_dict(by_tensors.state_dict())
     train(resumed, going_on, range(3, 6))
-    for expected, found in zip(model.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(expected, found)
+    for expected, actual in zip(model.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(expected, actual)
         for key, value in optimizer.state[expected].items():
-            again = going_on.state[found][key]
+            again = going_on.state[actual][key]
             assert torch.equal(value, again), key
             assert value.dtype == again.dtype, key
 

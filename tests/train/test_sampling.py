@@ -51,8 +51,8 @@ def test_the_window_slides_when_the_context_is_full() -> None:
         return native(ids)
 
     model.hidden = hidden  # type: ignore[method-assign]
-    found = sample(model, prompt(1, 2, 3, 4, 5), tokens=3, seed=0).tolist()[0]
-    assert seen == [found[1:5], found[2:6], found[3:7]]
+    sampled = sample(model, prompt(1, 2, 3, 4, 5), tokens=3, seed=0).tolist()[0]
+    assert seen == [sampled[1:5], sampled[2:6], sampled[3:7]]
 
 
 def test_greedy_is_the_models_own_argmax() -> None:
@@ -67,7 +67,7 @@ def test_greedy_is_the_models_own_argmax() -> None:
 def test_ids_are_distributed_as_softmax_says(temperature: float, top_k: int | None) -> None:
     """Pearson's chi-squared of 20000 draws; 30 is far out in its tail for 7 degrees of freedom."""
     model, draws = decoder().eval(), 20_000
-    found = sample(
+    draws_made = sample(
         model, prompt(1, 2).expand(draws, 2), tokens=1, temperature=temperature, top_k=top_k,
         seed=4,
     )[:, -1]  # fmt: skip
@@ -76,7 +76,7 @@ def test_ids_are_distributed_as_softmax_says(temperature: float, top_k: int | No
     if top_k is not None and top_k < V:
         logits[logits.argsort()[:-top_k]] = -torch.inf
     expected = draws * torch.softmax(logits / temperature, -1)
-    counts = torch.bincount(found, minlength=V)
+    counts = torch.bincount(draws_made, minlength=V)
     assert counts[expected == 0].sum() == 0
     kept = expected > 0
     assert float(((counts - expected)[kept] ** 2 / expected[kept]).sum()) < 30
@@ -107,8 +107,8 @@ def test_a_seed_is_a_text_and_another_seed_another() -> None:
 def test_training_is_undisturbed() -> None:
     model = decoder(dropout=0.5)
     state = torch.get_rng_state()
-    found = [sample(model, prompt(1), tokens=5, seed=1).tolist() for _ in range(2)]
-    assert found[0] == found[1]  # without dropout
+    samples = [sample(model, prompt(1), tokens=5, seed=1).tolist() for _ in range(2)]
+    assert samples[0] == samples[1]  # without dropout
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.is_grad_enabled()

@@ -204,10 +204,10 @@ def test_sigusr1_saves_and_goes_on(
         process.join(TIME_LIMIT_S)
         assert process.exitcode == 0
     assert list(read_log(config.log.folder).series("train/loss")) == whole
-    found = Checkpoints(config.log.folder).steps()
+    steps = Checkpoints(config.log.folder).steps()
     asked = {"step 2": 2, "evaluation": 3, "saving": 3}[place]
-    assert found[0] == STEPS
-    assert found[-1] == asked
+    assert steps[0] == STEPS
+    assert steps[-1] == asked
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

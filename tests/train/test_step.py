@@ -56,8 +56,8 @@ def test_one_micro_batch_is_the_plain_step_bit_for_bit() -> None:
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         assert (result.loss, result.grad_norm) == (loss.item(), norm.item())
-    for expected, found in zip(model.parameters(), mine.model.parameters(), strict=True):
-        assert torch.equal(expected, found)
+    for expected, actual in zip(model.parameters(), mine.model.parameters(), strict=True):
+        assert torch.equal(expected, actual)
 
 
 @pytest.mark.parametrize(("micro_batch", "micro_batches"), [(1, 6), (2, 3), (4, 2), (5, 2), (9, 1)])
@@ -71,10 +71,10 @@ def test_micro_batches_add_up_to_the_batch(
         for row in range(ROWS):
             targets[row, : 3 * row + 1] = -100
     whole, parts = stepper(), stepper(micro_batch)
-    expected, found = (train_step((inputs, targets), step=0) for train_step in (whole, parts))
-    assert found.loss == pytest.approx(expected.loss, rel=1e-6)
-    assert found.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
-    assert found.micro_batches == micro_batches
+    expected, actual = (train_step((inputs, targets), step=0) for train_step in (whole, parts))
+    assert actual.loss == pytest.approx(expected.loss, rel=1e-6)
+    assert actual.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
+    assert actual.micro_batches == micro_batches
     for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-7)
 

@@ -441,11 +441,11 @@ def test_a_changed_key_changes_the_bits_or_is_refused(
     folder, end = bases[base]
     text = next(iter(folder.parent.glob("bases_text*")))
     try:
-        found = after_another_step(of_base(base, folder, text, **with_key(base, key, value)))
+        bits = after_another_step(of_base(base, folder, text, **with_key(base, key, value)))
     except (CheckpointError, UsageError):
         return
-    assert found.keys() != end.keys() or any(
-        found[name].shape != end[name].shape or not torch.equal(found[name], end[name])
+    assert bits.keys() != end.keys() or any(
+        bits[name].shape != end[name].shape or not torch.equal(bits[name], end[name])
         for name in end
     ), f"{key} is printed as changed, and changes nothing"
 
@@ -456,8 +456,8 @@ def test_an_unchanged_config_changes_no_bit(
     """Else the test above would show nothing."""
     for name, (folder, end) in bases.items():
         text = next(iter(folder.parent.glob("bases_text*")))
-        found = after_another_step(of_base(name, folder, text))
-        assert all(torch.equal(found[key], end[key]) for key in end), name
+        bits = after_another_step(of_base(name, folder, text))
+        assert all(torch.equal(bits[key], end[key]) for key in end), name
 
 
 # The data of a config ----------------------------------------------------------------------------

@@ -67,10 +67,10 @@ class Entry:
         return asdict(self) | {"measurement": self.measurement and self.measurement.to_json()}
 
     @staticmethod
-    def from_json(found: Json) -> "Entry":
+    def from_json(document: Json) -> "Entry":
         """Raises TypeError or KeyError for what is no entry."""
-        known = found["measurement"]
-        return Entry(**(found | {"measurement": known and Measurement.from_json(known)}))
+        known = document["measurement"]
+        return Entry(**(document | {"measurement": known and Measurement.from_json(known)}))
 
 
 @dataclass
@@ -197,8 +197,12 @@ def in_process_of_its_own(
             return Measurement.from_json(answer([*arguments, "--times"], timeout_s))
         except CaseError as problem:
             # A process that its timing killed is no reason to have no memory figures either.
-            found = Measurement.from_json(answer(arguments, timeout_s))
-            return found if found.out_of_memory else replace(found, times_error=str(problem))
+            measurement = Measurement.from_json(answer(arguments, timeout_s))
+            return (
+                measurement
+                if measurement.out_of_memory
+                else replace(measurement, times_error=str(problem))
+            )
 
     return run
 

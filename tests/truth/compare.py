@@ -159,8 +159,8 @@ Ratio = Callable[[Row], float | None]
 
 def errors(rows: Iterable[Row], ratio: Ratio) -> list[tuple[float, str]]:
     """How far each prediction is from the truth, and of which case; the worst first."""
-    known = [(found, row.name) for row in rows if (found := ratio(row)) is not None]
-    return sorted(((error(found), name) for found, name in known), reverse=True)
+    known = [(miss, row.name) for row in rows if (miss := ratio(row)) is not None]
+    return sorted(((error(miss), name) for miss, name in known), reverse=True)
 
 
 def allocated(row: Row) -> float | None:
@@ -173,26 +173,26 @@ def reserved(row: Row) -> float | None:
 
 def below_parity(rows: Sequence[Row]) -> list[str]:
     """Every limit that does not hold, in words; empty when all do."""
-    found = []
+    misses = []
     known = [far for far, _ in errors(rows, allocated)]
     if known and not median(known) <= MEDIAN_ALLOCATED_LIMIT:
         middle, highest = map(percent, (median(known), MEDIAN_ALLOCATED_LIMIT))
-        found.append(f"peak allocated is {middle} off in the median, limit {highest}")
+        misses.append(f"peak allocated is {middle} off in the median, limit {highest}")
     for what, ratio, limit in (
         ("allocated", allocated, ALLOCATED_LIMIT),
         ("reserved", reserved, RESERVED_LIMIT),
     ):
-        found += [
+        misses += [
             f"{name}: peak {what} is {percent(far)} off, limit {percent(limit)}"
             for far, name in errors(rows, ratio)
             if not far <= limit
         ]
     for row in rows:
         if row.is_said_to_fit and not row.fitted:
-            found.append(f"{row.name}: said to fit, and ran out in {row.measured.stopped_in}")
+            misses.append(f"{row.name}: said to fit, and ran out in {row.measured.stopped_in}")
         if row.fitted and not row.is_said_to_fit:
-            found.append(f"{row.name}: said not to fit, and did")
-    return found
+            misses.append(f"{row.name}: said not to fit, and did")
+    return misses
 
 
 class PredictedStep(NamedTuple):
@@ -213,12 +213,12 @@ def predict_step(entry: Entry, corpus: Corpus) -> PredictedStep:
     case = case_measured(entry, corpus)
     prediction = roofline(corpus.device)
     release = str(corpus.about["torch"])
-    with as_in(release), recording(prediction.chip, script=case.name) as made:
+    with as_in(release), recording(prediction.chip, script=case.name) as recorder:
         training = case.train(torch.device("cuda"))
         batches = [training.batch() for _ in range(case.accumulation)]
         for _ in range(2):
             training.step(lambda phase: None, batches)
-        ledger = account(made.trace(Ending("exit")), roofline=prediction)
+        ledger = account(recorder.trace(Ending("exit")), roofline=prediction)
     beside = ledger.timed(replace(prediction, host=VIRTUAL))
     return PredictedStep(ledger.total.seconds, beside.total.seconds, ledger.total.kernel_s)
 
@@ -246,8 +246,8 @@ class StepTime:
     @property
     def virtual_ratio(self) -> float | None:
         """The same beside the CPU of a virtual machine."""
-        found = self.predicted
-        return None if found is None else found.virtual_s / self.times.stretch_step_s
+        predicted = self.predicted
+        return None if predicted is None else predicted.virtual_s / self.times.stretch_step_s
 
     @property
     def kernel_s(self) -> float | None:
@@ -259,8 +259,8 @@ class StepTime:
 
     @property
     def kernel_ratio(self) -> float | None:
-        measured_s, found = self.kernel_s, self.predicted
-        return None if measured_s is None or found is None else found.kernel_s / measured_s
+        measured_s, predicted = self.kernel_s, self.predicted
+        return None if measured_s is None or predicted is None else predicted.kernel_s / measured_s
 
 
 def step_times(corpus: Corpus, predicted_step: StepPredictor | None = None) -> list[StepTime]:
@@ -323,8 +323,8 @@ def accuracy_markdown(compared: Compared, predicted_step: StepPredictor | None =
     ordered = sorted(compared, key=lambda pair: (pair[0].kind, pair[0].device, pair[0].date))
     for corpus, rows in ordered:
         parts.append(section(corpus, rows))
-        if found := step_times(corpus, predicted_step):
-            parts.append(times_section(found))
+        if steps_timed := step_times(corpus, predicted_step):
+            parts.append(times_section(steps_timed))
     return "\n".join(parts)
 
 
@@ -336,8 +336,8 @@ def kernels_section(page: Path = REAL_TRACES) -> str:
     """The kernels of a real H100, as `benchmarks.real_traces` found them in public traces, which
     are not kept here.
     """
-    _, _, found = page.read_text().partition(KERNELS)
-    table = found.partition("\n## ")[0].strip()
+    _, _, below = page.read_text().partition(KERNELS)
+    table = below.partition("\n## ")[0].strip()
     told = f"From [real traces](real_traces.md), by `python -m benchmarks.real_traces`. {table}"
     return f"{KERNELS}\n\n{told}\n"
 
@@ -406,21 +406,21 @@ LEARNT_FROM = frozenset(
 """Cases whose kernels, or whose host, gave a constant of `timing/`; others had no part in any."""
 
 
-def times_section(found: Sequence[StepTime]) -> str:
-    unseen = [step for step in found if step.name not in LEARNT_FROM]
+def times_section(steps_timed: Sequence[StepTime]) -> str:
+    unseen = [step for step in steps_timed if step.name not in LEARNT_FROM]
     said = [
         f"- {what}: {percent(median(far))} off in the median of {len(far)}, "
         f"{percent(max(far))} at worst"
         for what, far in (
-            ("steps", far_off(step.ratio for step in found)),
-            ("steps beside the slower CPU", far_off(step.virtual_ratio for step in found)),
-            ("kernels", far_off(step.kernel_ratio for step in found)),
+            ("steps", far_off(step.ratio for step in steps_timed)),
+            ("steps beside the slower CPU", far_off(step.virtual_ratio for step in steps_timed)),
+            ("kernels", far_off(step.kernel_ratio for step in steps_timed)),
             ("kernels that gave no constant", far_off(step.kernel_ratio for step in unseen)),
         )
         if far
     ]
     lines = [*said, ""] if said else []
-    return "\n".join([STEP_TIMES, *lines, table(*steps_table(found))])
+    return "\n".join([STEP_TIMES, *lines, table(*steps_table(steps_timed))])
 
 
 def far_off(ratios: Iterable[float | None]) -> list[float]:
@@ -434,10 +434,10 @@ Grid = tuple[list[str], list[list[str]]]
 def summary(rows: Sequence[Row]) -> Grid:
     lines = []
     for what, ratio in (("peak allocated", allocated), ("peak reserved", reserved)):
-        found = errors(rows, ratio)
-        far = percent(found[0][0]) if found else "none"
-        middle = percent(median(value for value, _ in found)) if found else "none"
-        lines.append([what, str(len(found)), middle, far, found[0][1] if found else ""])
+        ratios = errors(rows, ratio)
+        far = percent(ratios[0][0]) if ratios else "none"
+        middle = percent(median(value for value, _ in ratios)) if ratios else "none"
+        lines.append([what, str(len(ratios)), middle, far, ratios[0][1] if ratios else ""])
     right = sum(row.fitted is row.is_said_to_fit for row in rows)
     lines.append(["fits or not", str(len(rows)), f"{right} right", "", ""])
     return ["", "cases", "median error", "worst error", "worst case"], lines
@@ -460,7 +460,7 @@ def peaks(rows: Sequence[Row]) -> Grid:
     return heads, list(lines())
 
 
-def steps_table(found: Sequence[StepTime]) -> Grid:
+def steps_table(steps_timed: Sequence[StepTime]) -> Grid:
     def line(step: StepTime) -> list[str]:
         clock_hz = None if step.times.gauge is None else step.times.gauge.sm_clock_hz
         kernel_s = step.kernel_s
@@ -476,7 +476,7 @@ def steps_table(found: Sequence[StepTime]) -> Grid:
         ]
 
     heads = ["case", "single", "in a row", "ratio", "slow CPU", "kernels", "ratio", "SM clock"]
-    return heads, [line(step) for step in found]
+    return heads, [line(step) for step in steps_timed]
 
 
 PHASES = ("build", "forward", "backward", "optimizer", "zero_grad")

@@ -98,19 +98,19 @@ class Measurement:
         return asdict(plain) | {"times": self.times and self.times.to_json()}
 
     @staticmethod
-    def from_json(found: Json) -> "Measurement":
+    def from_json(document: Json) -> "Measurement":
         """Raises TypeError, ValueError or KeyError for what is no measurement.
 
         One from before times were recorded has none.
         """
         steps = tuple(
             Step(**{**step, "marks": tuple(Mark(**mark) for mark in step["marks"])})
-            for step in found["steps"]
+            for step in document["steps"]
         )
-        build = None if found["build"] is None else Mark(**found["build"])
-        known = found.get("times")
+        build = None if document["build"] is None else Mark(**document["build"])
+        known = document.get("times")
         times = known and Times.from_json(known)
-        return Measurement(**{**found, "build": build, "steps": steps, "times": times})
+        return Measurement(**{**document, "build": build, "steps": steps, "times": times})
 
 
 def most(them: Any) -> int | None:
@@ -229,7 +229,7 @@ def phase_after(marks: Sequence[Mark], case: Case) -> str:
 def about(device: torch.device | str) -> Json:
     """The machine and the software. What nobody can say is None."""
     device = torch.device(device)
-    found: Json = {
+    facts: Json = {
         "device": platform.processor() or platform.machine(),
         "capability": None,
         "total_memory_bytes": None,
@@ -247,14 +247,14 @@ def about(device: torch.device | str) -> Json:
     }  # fmt: skip
     if device.type == "cuda":
         known = torch.cuda.get_device_properties(device)
-        found |= {
+        facts |= {
             "device": known.name,
             "capability": [known.major, known.minor],
             "total_memory_bytes": known.total_memory,
             "driver": driver(),
             "cudnn": torch.backends.cudnn.version(),
         }
-    return found
+    return facts
 
 
 def driver() -> str | None:

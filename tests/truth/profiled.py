@@ -49,8 +49,8 @@ class OperatorTime:
         return [self.name, self.shapes, self.dtypes, self.calls, self.self_s, kernels]
 
     @staticmethod
-    def from_json(found: list[Any]) -> "OperatorTime":
-        name, shapes, dtypes, calls, self_s, kernels = found
+    def from_json(document: list[Any]) -> "OperatorTime":
+        name, shapes, dtypes, calls, self_s, kernels = document
         return OperatorTime(
             name,
             tuple(map(tuple, shapes)),
@@ -144,7 +144,7 @@ def operator_times(events: Iterable[Event], steps: int, *, is_gpu: bool) -> list
     """For one step, of the events of so many; the longest first."""
     known = [event for event in events if not event.is_user_annotation()]
     sums = on_the_device(known) if is_gpu else on_the_host(known)
-    rows = [found.row(of, steps) for of, found in sums.items()]
+    rows = [time.row(of, steps) for of, time in sums.items()]
     return sorted(rows, key=lambda row: -row.self_s)
 
 
@@ -158,14 +158,14 @@ def on_the_device(events: list[Event]) -> dict[Signature, Sum]:
             launched[number if number in operators else 0].append(event)
     sums: dict[Signature, Sum] = defaultdict(Sum)
     for number, kernels in launched.items():
-        found = sums[signature(operators.get(number))]
+        time = sums[signature(operators.get(number))]
         # Kernels without an operator are no call of any.
-        found.calls += number in operators
+        time.calls += number in operators
         for kernel in kernels:
             name = short(kernel.name())
-            found.launches[name] += 1
-            found.kernel_ns[name] += kernel.duration_ns()
-            found.self_ns += kernel.duration_ns()
+            time.launches[name] += 1
+            time.kernel_ns[name] += kernel.duration_ns()
+            time.self_ns += kernel.duration_ns()
     return sums
 
 
@@ -182,9 +182,9 @@ def on_the_host(events: list[Event]) -> dict[Signature, Sum]:
     sums: dict[Signature, Sum] = defaultdict(Sum)
     for event, self_ns in self_times(event for event in events if is_operator(event)):
         if event.name().startswith("aten::"):  # the rest is autograd's book-keeping
-            found = sums[signature(event)]
-            found.calls += 1
-            found.self_ns += self_ns
+            time = sums[signature(event)]
+            time.calls += 1
+            time.self_ns += self_ns
     return sums
 
 

@@ -63,8 +63,8 @@ def portable(value: Any) -> Any:
 
 
 def place_of(path: str) -> str:
-    _, found, rest = path.partition("/site-packages/")
-    return f"/env/lib/python3/site-packages/{rest}" if found else f"/home/{Path(path).name}"
+    _, separator, rest = path.partition("/site-packages/")
+    return f"/env/lib/python3/site-packages/{rest}" if separator else f"/home/{Path(path).name}"
 
 
 if __name__ == "__main__":

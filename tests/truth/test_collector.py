@@ -353,8 +353,8 @@ def test_a_wrong_number_is_found(
 def test_a_median_beyond_its_limit_is_found(tmp_path: Path) -> None:
     corpus = collected(tmp_path / "it.json")
     corpus.entries[:2] = [scaled(entry, allocated=1.02) for entry in corpus.entries[:2]]
-    [found] = below_parity(compare(corpus))
-    assert found == "peak allocated is 1.96 % off in the median, limit 1 %"
+    [miss] = below_parity(compare(corpus))
+    assert miss == "peak allocated is 1.96 % off in the median, limit 1 %"
 
 
 def test_a_false_verdict_is_found(tmp_path: Path) -> None:
@@ -417,8 +417,8 @@ def test_predictions_agree_with_what_was_measured() -> None:
     if not committed:
         pytest.skip("no corpus has been collected yet")
     rows = {name: compare(corpus) for name, corpus in committed.items()}
-    found = {name: below_parity(row) for name, row in rows.items()}
-    assert not any(found.values()), found
+    misses = {name: below_parity(row) for name, row in rows.items()}
+    assert not any(misses.values()), misses
     page = accuracy_markdown([(committed[name], rows[name]) for name in committed])
     page = f"{opening()}\n{page}\n{kernels_section()}"
     shown = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")

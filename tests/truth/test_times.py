@@ -371,10 +371,10 @@ def test_rows_agree_with_the_profilers_own_table() -> None:
     training = TINY.train(torch.device("cpu"))
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         training.step(lambda phase: None)
-    found = profiler.profiler.kineto_results.events()
+    events = profiler.profiler.kineto_results.events()
     calls: dict[str | None, float] = {}
     self_s: dict[str | None, float] = {}
-    for row in operator_times(found, 1, is_gpu=False):
+    for row in operator_times(events, 1, is_gpu=False):
         calls[row.name] = calls.get(row.name, 0) + row.calls
         self_s[row.name] = self_s.get(row.name, 0) + row.self_s
     averages = {
@@ -456,15 +456,15 @@ def test_answers_that_come_too_late_do_not_count(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_corpus_of_before_has_no_times() -> None:
-    found = [
+    timed = [
         entry for corpus in corpora().values() for entry in corpus.entries if entry.measurement
     ]
     old = [
         entry.measurement
-        for entry in found
+        for entry in timed
         if entry.measurement and entry.measurement.times is None
     ]
-    assert old or not found
+    assert old or not timed
     for measurement in old[:1]:
         plain = measurement.to_json()
         del plain["times"], plain["times_error"]
@@ -519,10 +519,10 @@ def test_the_page_has_step_times_of_real_gpus_alone(kind: str, times: Times | No
 def test_a_predicted_step_stands_beside_the_measured_one() -> None:
     """Predicted 0.5 s, measured 0.4 s in a row: 1.25."""
     corpus = corpus_of("gpu", TIMES)
-    [found] = step_times(corpus, predicted)
-    assert found == StepTime("gpt2-tiny", TIMES, PREDICTED)
-    assert found.ratio == 1.25
-    assert found.virtual_ratio == pytest.approx(1.1)
+    [time] = step_times(corpus, predicted)
+    assert time == StepTime("gpt2-tiny", TIMES, PREDICTED)
+    assert time.ratio == 1.25
+    assert time.virtual_ratio == pytest.approx(1.1)
     page = accuracy_markdown([(corpus, compare(corpus))], predicted)
     assert "- steps: 25 % off in the median of 1, 25 % at worst" in page
     [line] = [line for line in page.splitlines() if "MHz" in line]
@@ -596,10 +596,10 @@ def test_a_real_h100s_steps(name: str, kernels: float, step: float) -> None:
     """The step beside the machine's own kind of CPU."""
     committed = corpora()[REAL]
     [entry] = [entry for entry in committed.entries if entry.name == name]
-    [found] = step_times(replace(committed, entries=[entry]), predict_step)
-    assert found.kernel_ratio == pytest.approx(1, abs=kernels)
-    assert found.virtual_ratio == pytest.approx(1, abs=step)
-    [line] = steps_table([found])[1]
+    [time] = step_times(replace(committed, entries=[entry]), predict_step)
+    assert time.kernel_ratio == pytest.approx(1, abs=kernels)
+    assert time.virtual_ratio == pytest.approx(1, abs=step)
+    [line] = steps_table([time])[1]
     shown = (REAL_TRACES.parent / "accuracy.md").read_text()
     shown = shown.partition("### Step times")[2].partition("\n## ")[0]
     [row] = [row for row in shown.splitlines() if row.startswith(f"| {name} ")]

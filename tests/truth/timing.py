@@ -86,15 +86,15 @@ class Times:
         }
 
     @staticmethod
-    def from_json(found: dict[str, Any]) -> "Times":
+    def from_json(document: dict[str, Any]) -> "Times":
         """Raises TypeError, ValueError or KeyError for what is none."""
-        gauge, operators = found["gauge"], found["operators"]
+        gauge, operators = document["gauge"], document["operators"]
         rest = {
-            "step_s": tuple(found["step_s"]),
+            "step_s": tuple(document["step_s"]),
             "gauge": gauge and Gauge(**gauge),
             "operators": operators and tuple(map(OperatorTime.from_json, operators)),
         }
-        return Times(**{**found, **rest})
+        return Times(**{**document, **rest})
 
 
 class Watch:
@@ -159,9 +159,9 @@ class Watch:
                     self.run()
                 self.wait()
         assert profiler.profiler is not None
-        found = profiler.profiler.kineto_results
-        assert found is not None
-        rows = tuple(operator_times(found.events(), steps, is_gpu=self.is_gpu))
+        results = profiler.profiler.kineto_results
+        assert results is not None
+        rows = tuple(operator_times(results.events(), steps, is_gpu=self.is_gpu))
         if not rows:
             raise RuntimeError("the profiler saw no kernels")
         return rows
@@ -295,9 +295,9 @@ class GaugeReader:
 
     def read(self) -> None:
         while self.name is not None and not self.stopped.is_set():
-            found = asked(self.name)
-            if found is None:
+            reading = asked(self.name)
+            if reading is None:
                 return
             if not self.stopped.is_set():
-                self.samples.append(found)
+                self.samples.append(reading)
             self.stopped.wait(PAUSE_S)

@@ -34,10 +34,10 @@ class Stopwatch(Roofline):
     def kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
         if kind is Kind.UNCOUNTED:
             return Kernel(0.0, Bound.OVERHEAD)
-        found = self.kernels.get(call.name, Kernel(MS, Bound.COMPUTE))
-        if found.seconds < 0:
+        kernel = self.kernels.get(call.name, Kernel(MS, Bound.COMPUTE))
+        if kernel.seconds < 0:
             raise UsageError(f"nobody knows how long {call.name} takes")
-        return found
+        return kernel
 
 
 NOBODY_KNOWS = Kernel(-1.0, Bound.COMPUTE)

@@ -38,13 +38,13 @@ def trace(dtype: str = "bfloat16", gpu: str = "H100-SXM", held_bytes: int = 0) -
     return builder.build()
 
 
-def timed(found: Trace) -> Ledger:
-    return account(found, roofline=Roofline(chip(found.chip)))
+def timed(ledger: Trace) -> Ledger:
+    return account(ledger, roofline=Roofline(chip(ledger.chip)))
 
 
-def compared(found: Trace, *names: str, **options: object) -> Table:
+def compared(table: Trace, *names: str, **options: object) -> Table:
     others = [Roofline(chip(name)) for name in names]
-    return comparison(timed(found), others, **options)  # type: ignore[arg-type]
+    return comparison(timed(table), others, **options)  # type: ignore[arg-type]
 
 
 def rows(table: Table) -> dict[object, dict[str, object]]:
@@ -61,18 +61,18 @@ def test_the_traced_chip_comes_first_and_is_marked() -> None:
 
 def test_a_row_is_what_a_ledger_of_that_chip_says() -> None:
     """By the other road: the whole trace accounted for that chip."""
-    found = rows(compared(trace(), "A100-SXM"))["A100-SXM"]
+    row = rows(compared(trace(), "A100-SXM"))["A100-SXM"]
     ledger = account(trace(), roofline=Roofline(chip("A100-SXM")))
-    assert found["step_s"] == ledger.total.seconds
-    assert found["bound"] == "compute" == dominant_bound(ledger)
-    assert found["mfu"] == pytest.approx(3 * F / ledger.total.seconds / 312e12)
+    assert row["step_s"] == ledger.total.seconds
+    assert row["bound"] == "compute" == dominant_bound(ledger)
+    assert row["mfu"] == pytest.approx(3 * F / ledger.total.seconds / 312e12)
     traced_s = account(trace(), roofline=Roofline(chip("H100-SXM"))).total.seconds
-    assert found["relative"] == pytest.approx(ledger.total.seconds / traced_s)
+    assert row["relative"] == pytest.approx(ledger.total.seconds / traced_s)
     # 1000 steps at a price for 3600 seconds
     price = chip("A100-SXM").price
     assert price is not None
     usd = ledger.total.seconds * 1000 / 3600 * price.usd_per_hour
-    assert found["cost_usd"] == pytest.approx(usd)
+    assert row["cost_usd"] == pytest.approx(usd)
 
 
 def test_a_chip_given_twice_or_traced_is_there_once() -> None:
@@ -82,9 +82,9 @@ def test_a_chip_given_twice_or_traced_is_there_once() -> None:
 
 def test_a_dtype_without_a_peak_has_no_mfu_and_says_why() -> None:
     table = compared(trace(), "T4")
-    found = rows(table)["T4"]
-    assert found["mfu"] is None
-    assert str(found["missing"]).startswith("no MFU: no peak for bfloat16")
+    row = rows(table)["T4"]
+    assert row["mfu"] is None
+    assert str(row["missing"]).startswith("no MFU: no peak for bfloat16")
     assert "T4: no MFU: no peak for bfloat16" in in_words(table.note)
     assert rows(table)["H100-SXM"]["mfu"] is not None
 
@@ -92,37 +92,37 @@ def test_a_dtype_without_a_peak_has_no_mfu_and_says_why() -> None:
 def test_a_chip_that_lacks_what_the_time_takes_has_no_time() -> None:
     bare = replace(chip("A100-SXM"), name="Bare", peaks={})
     table = comparison(timed(trace()), [Roofline(bare)])
-    found = rows(table)["Bare"]
+    row = rows(table)["Bare"]
     numbers = ("step_s", "relative", "mfu", "cost_usd", "energy_joules")
-    assert [found[number] for number in numbers] == [None] * 5
-    assert found["bound"] == ""
+    assert [row[number] for number in numbers] == [None] * 5
+    assert row["bound"] == ""
     assert "no time for aten.mm x 4: Bare has no peak" in in_words(table.note)
 
 
 def test_a_traced_chip_in_no_table_leaves_the_others_their_rows() -> None:
     ledger = account(structs.replace(trace(), chip="Unheard-Of"))
-    found = rows(comparison(ledger, [Roofline(chip("A100-SXM"))]))
-    assert found["Unheard-Of"]["step_s"] is None
-    assert "Unheard-Of is not in the chip table" in str(found["Unheard-Of"]["missing"])
-    assert found["A100-SXM"]["step_s"] is not None
-    assert found["A100-SXM"]["relative"] is None
+    by_chip = rows(comparison(ledger, [Roofline(chip("A100-SXM"))]))
+    assert by_chip["Unheard-Of"]["step_s"] is None
+    assert "Unheard-Of is not in the chip table" in str(by_chip["Unheard-Of"]["missing"])
+    assert by_chip["A100-SXM"]["step_s"] is not None
+    assert by_chip["A100-SXM"]["relative"] is None
 
 
 def test_the_length_is_that_which_was_asked_for() -> None:
     table = compared(trace(), "A100-SXM", until=Until(7200.0, Extent.SECONDS))
     price = chip("A100-SXM").price
     assert price is not None
-    found = rows(table)["A100-SXM"]
-    assert found["seconds"] == 7200
-    assert found["cost_usd"] == pytest.approx(2 * price.usd_per_hour)
-    assert found["steps"] == int(7200 // found["step_s"])  # type: ignore[operator]
+    row = rows(table)["A100-SXM"]
+    assert row["seconds"] == 7200
+    assert row["cost_usd"] == pytest.approx(2 * price.usd_per_hour)
+    assert row["steps"] == int(7200 // row["step_s"])  # type: ignore[operator]
     assert in_words(table.title).endswith("of 2 h")
 
 
 def test_the_users_prices() -> None:
     table = compared(trace(), "RTX-4090", own_prices={"RTX-4090": 0.5})
-    found = rows(table)["RTX-4090"]
-    assert (found["usd_per_hour"], found["price_as_of"]) == (0.5, "yours")
+    row = rows(table)["RTX-4090"]
+    assert (row["usd_per_hour"], row["price_as_of"]) == (0.5, "yours")
     assert "yours (RTX-4090)" in in_words(table.note)
     assert rows(table)["H100-SXM"]["price_as_of"] != "yours"
 
@@ -146,8 +146,8 @@ def room_bytes(on: Chip) -> int:
 
 def test_who_holds_what_the_run_held() -> None:
     """60 GiB: more than an RTX 4090 has, less than the others."""
-    found = rows(compared(trace(held_bytes=60 * GIB), "RTX-4090", "H200-SXM"))
-    assert {name: row["fits"] for name, row in found.items()} == {
+    of_chip = rows(compared(trace(held_bytes=60 * GIB), "RTX-4090", "H200-SXM"))
+    assert {name: row["fits"] for name, row in of_chip.items()} == {
         "H100-SXM": "yes", "RTX-4090": "no", "H200-SXM": "yes"
     }  # fmt: skip
 
@@ -182,23 +182,23 @@ def test_a_run_that_ended_out_of_memory_tells_nothing_of_a_larger_chip() -> None
 # Laws ------------------------------------------------------------------------------------------
 
 
-@given(found=traces())
+@given(recorded=traces())
 @settings(deadline=None, max_examples=25)
-def test_timing_anew_is_accounting_anew(found: Trace) -> None:
+def test_timing_anew_is_accounting_anew(recorded: Trace) -> None:
     """Leaving memory out changes no time, and the traced chip's row is its ledger's."""
-    ledger = timed(found)
+    ledger = timed(recorded)
     for name in ("H100-SXM", "RTX-4090"):
         roofline = Roofline(chip(name))
-        anew, whole = ledger.timed(roofline), account(found, roofline=roofline)
+        anew, whole = ledger.timed(roofline), account(recorded, roofline=roofline)
         assert anew.times.slots == whole.times.slots
         assert anew.total.seconds == whole.total.seconds
         assert anew.untimed == whole.untimed
 
 
-@given(found=traces())
+@given(recorded=traces())
 @settings(deadline=None, max_examples=25)
-def test_any_trace_can_be_compared(found: Trace) -> None:
-    table = compared(found, "A100-SXM", "T4")
+def test_any_trace_can_be_compared(recorded: Trace) -> None:
+    table = compared(recorded, "A100-SXM", "T4")
     assert all(len(row) == len(table.columns) == len(table.totals) for row in table.rows)
     assert max(map(len, table_text(table, width=80).splitlines())) <= 80
 

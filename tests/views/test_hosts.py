@@ -26,15 +26,15 @@ def ledger(size: int, roofline: Roofline) -> Ledger:
 
 
 def test_a_step_of_short_kernels_takes_what_its_host_takes_to_issue_them() -> None:
-    found = {time.host: time for time in host_times(ledger(8, Roofline(chip("H100-SXM"))))}
-    assert [time.is_own for time in found.values()] == [False, True, False, False, False]
-    assert found[USUAL.name].issue_s == pytest.approx(4 * 10 * US)
-    assert found[USUAL.name].step_s == pytest.approx(40 * US)
-    assert found[GRACE.name].step_s == pytest.approx(2.7 * 40 * US)
-    assert found[CLOUD.name].step_s == pytest.approx(31 / 9.8 * 40 * US)
-    kernels = found[NO_HOST.name]
+    times = {time.host: time for time in host_times(ledger(8, Roofline(chip("H100-SXM"))))}
+    assert [time.is_own for time in times.values()] == [False, True, False, False, False]
+    assert times[USUAL.name].issue_s == pytest.approx(4 * 10 * US)
+    assert times[USUAL.name].step_s == pytest.approx(40 * US)
+    assert times[GRACE.name].step_s == pytest.approx(2.7 * 40 * US)
+    assert times[CLOUD.name].step_s == pytest.approx(31 / 9.8 * 40 * US)
+    kernels = times[NO_HOST.name]
     assert (kernels.issue_s, kernels.idle_share) == (0, 0)
-    assert found[USUAL.name].idle_share == pytest.approx(1 - kernels.step_s / (40 * US))
+    assert times[USUAL.name].idle_share == pytest.approx(1 - kernels.step_s / (40 * US))
 
 
 def test_a_chip_on_one_board_with_grace_has_it_for_a_host() -> None:

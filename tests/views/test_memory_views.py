@@ -96,10 +96,10 @@ def timeline_laws_broken(ledger: Ledger, table: Table) -> list[str]:
 
 def sums_broken(table: Table, expected_bytes: int) -> list[str]:
     """Bytes sum to what is expected, shares to one, in the rows and in the totals."""
-    found = sum(table.column("bytes")), table.total("bytes")
+    sums = sum(table.column("bytes")), table.total("bytes")
     share = sum(table.column("bytes_share"))
     return [
-        *(f"bytes are {number}" for number in found if number != expected_bytes),
+        *(f"bytes are {number}" for number in sums if number != expected_bytes),
         *([f"shares are {share}"] if share != pytest.approx(1 if expected_bytes else 0) else []),
     ]
 
@@ -146,11 +146,11 @@ def test_every_memory_view_adds_up(trace: Trace) -> None:
 @given(trace=traces())
 @settings(deadline=None)
 def test_every_tick_is_in_one_stretch(trace: Trace) -> None:
-    found = stretches(account(trace))
-    assert [tick for first, end in found for tick in range(first, end)] == [
+    parts = stretches(account(trace))
+    assert [tick for first, end in parts for tick in range(first, end)] == [
         *range(max(trace.end, 1))
     ]
-    assert all(first < end for first, end in found)
+    assert all(first < end for first, end in parts)
 
 
 def with_cell(table: Table, row: int, name: str, cell: object) -> Table:
@@ -315,19 +315,19 @@ def test_every_storage_at_the_peak_says_what_it_is() -> None:
     assert workspace == len(builder.storages) - 2
     table = by(account(builder.build()), "peak-storage")
     assert table.column("bytes")[0] == 8 * KIB
-    found = rows(table, "category", "bytes", "since", "tensor", "line", "owner")
+    printed = rows(table, "category", "bytes", "since", "tensor", "line", "owner")
     assert {
         ("workspaces", 8 * KIB, "step 4", "", "train.py:20", "cuBLAS workspace"),
         ("parameters", KIB, "step 1", "float32[16, 16]", "train.py:1", "h.1.w"),
         ("optimizer state", KIB, "step 1", "float32[16, 16]", "train.py:11", "train.py:11"),
         ("activations", KIB, "step 4", "float32[16, 16]", "train.py:20", "train.py:20"),
-    } <= found
+    } <= printed
     ages = rows(table, "owner", "tick", "age_ticks")
     assert ("h.0.w", 0, ledger_peak_tick(builder)) in ages
 
 
-def ledger_peak_tick(made: TraceBuilder) -> int:
-    return account(made.build()).memory.peak_tick
+def ledger_peak_tick(builder: TraceBuilder) -> int:
+    return account(builder.build()).memory.peak_tick
 
 
 # Activations -----------------------------------------------------------------------------------

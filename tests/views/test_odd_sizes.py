@@ -15,9 +15,9 @@ from torchtally.work import cost_of
 A100 = "A100-SXM"
 
 
-def spare(made: TraceBuilder, call: Call) -> tuple[int, ...]:
+def spare(recorder: TraceBuilder, call: Call) -> tuple[int, ...]:
     """A storage for each operand."""
-    return tuple(made.run(factory_call(4)) for _ in call.inputs)
+    return tuple(recorder.run(factory_call(4)) for _ in call.inputs)
 
 
 def ledger_of(*calls: Call, on: str = A100) -> Ledger:

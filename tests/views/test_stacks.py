@@ -29,9 +29,9 @@ def totals(ledger: Ledger) -> dict[str, int]:
 @given(traces())
 def test_every_quantity_sums_to_the_ledgers_total(trace: Trace) -> None:
     ledger = account(trace, roofline=H100)
-    found = {name: stacks(ledger, name) for name in QUANTITIES}
-    assert {name: each.total for name, each in found.items()} == totals(ledger)
-    for each in found.values():
+    by_quantity = {name: stacks(ledger, name) for name in QUANTITIES}
+    assert {name: each.total for name, each in by_quantity.items()} == totals(ledger)
+    for each in by_quantity.values():
         assert sum(each.merged().values()) == each.total
         assert all(amount > 0 for _, amount in each.rows)
 
@@ -48,20 +48,20 @@ def test_a_stack_is_modules_then_the_line_then_the_operator() -> None:
     builder.run(mm_call(2, 3, 4), [-1, -1], site=up, phase=Phase.BACKWARD)
     builder.run(mm_call(2, 3, 4), [-1, -1], site=up, phase=Phase.BACKWARD)
     builder.run(unknown_call())
-    found = stacks(account(builder.build()), "flops")
-    assert [(names(levels), amount) for levels, amount in found.rows] == [
+    paths = stacks(account(builder.build()), "flops")
+    assert [(names(levels), amount) for levels, amount in paths.rows] == [
         (["GPT", "h", "h.0", "h.0.up: Linear", "train.py:7  line_7()", "aten.mm (forward)"], 48),
         (["GPT", "h", "h.0", "h.0.up: Linear", "train.py:7  line_7()", "aten.mm (backward)"], 96),
     ]
-    assert found.missing == "1 operators without a rule are in no stack."
+    assert paths.missing == "1 operators without a rule are in no stack."
 
 
 def test_memory_at_the_peak_is_what_holds_it() -> None:
     builder = TraceBuilder()
     builder.run(factory_call(128), role=Role.PARAMETER, name="h.0.weight")
     builder.run(factory_call(128), site=site(frame(line=3)))
-    found = stacks(account(builder.build()), "memory")
-    assert [(names(levels), amount) for levels, amount in found.rows] == [
+    paths = stacks(account(builder.build()), "memory")
+    assert [(names(levels), amount) for levels, amount in paths.rows] == [
         (["h", "h.0", "(no line)", "parameters: h.0.weight"], 512),
         (["(outside any module)", "train.py:3  line_3()", "activations: aten.empty"], 512),
     ]

@@ -151,9 +151,9 @@ def test_a_batch_out_of_a_resident_data_set_is_as_large_as_its_product() -> None
     builder.end_step()
     builder.run(mm_call(16, 8, 4), (rows, weight), site=site(frame(line=3)))
     builder.end_step()
-    found = samples_of(account(builder.build()))
-    assert found is not None
-    assert (found.size, found.op) == (16, "aten.mm")
+    samples = samples_of(account(builder.build()))
+    assert samples is not None
+    assert (samples.size, samples.op) == (16, "aten.mm")
 
 
 def test_single_ids_are_tokens_and_the_product_tells_samples() -> None:

@@ -71,9 +71,9 @@ def model() -> Trace:
 
 @pytest.fixture
 def ledger() -> Ledger:
-    found = account(model(), roofline=MIXED)
-    found.check()
-    return found
+    timed = account(model(), roofline=MIXED)
+    timed.check()
+    return timed
 
 
 def rows(table: Table, *names: str) -> list[tuple[object, ...]]:
@@ -154,8 +154,8 @@ def test_a_line_waits_for_what_most_of_its_time_goes_into() -> None:
             builder.run(PRODUCT, (number, number))
         builder.run(RELU, (number,))
         builder.end_step()
-        found = dominant_bounds(account(builder.build(), roofline=roofline), line_of)
-        assert found == {None: bound}
+        bounds = dominant_bounds(account(builder.build(), roofline=roofline), line_of)
+        assert bounds == {None: bound}
 
 
 def test_what_takes_no_time_waits_for_nothing() -> None:
@@ -166,19 +166,19 @@ def test_what_takes_no_time_waits_for_nothing() -> None:
 
 
 def test_an_operator_whose_time_nobody_knows_is_remarked() -> None:
-    found = account(model(), roofline=stopwatch(relu=NOBODY_KNOWS))
-    assert ("aten.relu", "no time") in rows(by(found, "op"), "operator", "remark")
+    timed = account(model(), roofline=stopwatch(relu=NOBODY_KNOWS))
+    assert ("aten.relu", "no time") in rows(by(timed, "op"), "operator", "remark")
 
 
 def test_idle_time_is_apart_from_the_kernels() -> None:
     """The host takes 4 ms to issue each operator of 1 ms: three quarters of the time are idle."""
     slow = structs.replace(AT_ONCE, forward_s=4 * MS, backward_s=4 * MS)
-    found = account(model(), roofline=stopwatch(host=slow))
-    found.check()
-    assert ms(by(found, "line"), "line", "seconds", "kernel_s", "bound")[0] == (
+    timed = account(model(), roofline=stopwatch(host=slow))
+    timed.check()
+    assert ms(by(timed, "line"), "line", "seconds", "kernel_s", "bound")[0] == (
         "train.py:4", 12, 3, "overhead"
     )  # fmt: skip
-    time = step_time(found)
+    time = step_time(timed)
     assert time is not None
     assert time.idle_share == pytest.approx(0.75)
     assert time.overhead_share == pytest.approx(1)
@@ -257,11 +257,11 @@ def time_laws_broken(ledger: Ledger, table: Table) -> list[str]:
     total = ledger.total
     broken = []
     for name, whole in (("seconds", total.seconds), ("kernel_s", total.kernel_s)):
-        found = [key for key in table.column(name) if isinstance(key, float)]
-        if len(found) != len(table.rows):
+        times = [key for key in table.column(name) if isinstance(key, float)]
+        if len(times) != len(table.rows):
             broken.append(f"{name} are missing")
-        if sum(found) != pytest.approx(whole, rel=1e-9, abs=1e-12):
-            broken.append(f"{name} sum to {sum(found)}, not to {whole}")
+        if sum(times) != pytest.approx(whole, rel=1e-9, abs=1e-12):
+            broken.append(f"{name} sum to {sum(times)}, not to {whole}")
         if table.rows and table.total(name) != pytest.approx(whole):
             broken.append(f"the total of {name} is {table.total(name)}")
     seconds = list(table.column("seconds"))

@@ -78,10 +78,10 @@ def test_mfu_counts_what_the_model_asks_for_and_hfu_what_is_done() -> None:
 
 
 def test_mbu_is_bytes_over_time_over_bandwidth() -> None:
-    found = figures(account(products(), roofline=stopwatch()))["mbu"]
-    assert found.amount == 5 * 3 * 2 * M**2
-    assert found.peak_per_s == H100.memory_bandwidth_bytes_per_s
-    assert found.fraction == pytest.approx(15 * 2 * M**2 / 5e-3 / 3.35e12, rel=1e-3)
+    figure = figures(account(products(), roofline=stopwatch()))["mbu"]
+    assert figure.amount == 5 * 3 * 2 * M**2
+    assert figure.peak_per_s == H100.memory_bandwidth_bytes_per_s
+    assert figure.fraction == pytest.approx(15 * 2 * M**2 / 5e-3 / 3.35e12, rel=1e-3)
 
 
 @pytest.mark.parametrize(

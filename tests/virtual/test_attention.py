@@ -35,8 +35,8 @@ def attend(
     kv_heads = heads if kv_heads is None else kv_heads
 
     def tensor(*shape: int) -> torch.Tensor:
-        made = torch.zeros(shape, dtype=dtype, device="cuda")
-        return made.requires_grad_(trains)
+        query = torch.zeros(shape, dtype=dtype, device="cuda")
+        return query.requires_grad_(trains)
 
     if mask is not None:
         options["attn_mask"] = torch.ones(queries, keys, dtype=mask, device="cuda")
@@ -57,9 +57,9 @@ KERNELS = {
 
 def backend(trace: Trace) -> str:
     """The one kernel that ran in the forward pass; two products of queries are the math one."""
-    found = [KERNELS[name] for name in names(trace, Phase.FORWARD) if name in KERNELS]
-    assert len(found) <= 1
-    return found[0] if found else MATH
+    kernels = [KERNELS[name] for name in names(trace, Phase.FORWARD) if name in KERNELS]
+    assert len(kernels) <= 1
+    return kernels[0] if kernels else MATH
 
 
 def backend_of(chip: str, call: Callable[[], object] | None = None, **asked: Any) -> str:
@@ -289,13 +289,13 @@ def test_what_is_saved_for_backward_by_hand():
 
     ledger = accounted(step, "A100-SXM")
     mib = 1024**2
-    made = {
+    saved_bytes = {
         op.call.name: op.bytes_saved
         for op in ledger.entries
         if op.op.phase is Phase.FORWARD and op.bytes_saved >= mib
     }
-    assert made["aten.mul"] == mib
-    flash = made["aten._scaled_dot_product_flash_attention"]
+    assert saved_bytes["aten.mul"] == mib
+    flash = saved_bytes["aten._scaled_dot_product_flash_attention"]
     assert mib + 8 * 1024 * 4 <= flash < mib + 8 * 1024 * 4 + 2048
 
 

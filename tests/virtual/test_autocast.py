@@ -142,22 +142,22 @@ PROMOTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("dtype", HALVES)
 def test_products_come_out_in_the_regions_dtype(dtype: torch.dtype):
     with torchtally.virtual_gpu("H100-SXM"), torch.autocast("cuda", dtype=dtype):
-        found = {name: call().dtype for name, call in LOWER.items()}
-    assert found == dict.fromkeys(LOWER, dtype)
+        dtypes = {name: call().dtype for name, call in LOWER.items()}
+    assert dtypes == dict.fromkeys(LOWER, dtype)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_sensitive_operators_come_out_in_float32(dtype: torch.dtype):
     with torchtally.virtual_gpu("H100-SXM"), torch.autocast("cuda", dtype=dtype):
-        found = {name: call().dtype for name, call in FP32.items()}
+        dtypes = {name: call().dtype for name, call in FP32.items()}
     uncast = {} if "aten::rms_norm" in private.autocast_operators() else {"rms_norm": torch.float16}
-    assert found == dict.fromkeys(FP32, torch.float32) | uncast
+    assert dtypes == dict.fromkeys(FP32, torch.float32) | uncast
 
 
 def test_the_rest_keeps_the_dtype_it_is_given():
     with torchtally.virtual_gpu("H100-SXM"), torch.autocast("cuda", dtype=torch.bfloat16):
-        found = {name: call().dtype for name, call in KEEPS.items()}
-    assert found == dict.fromkeys(KEEPS, torch.float16)
+        dtypes = {name: call().dtype for name, call in KEEPS.items()}
+    assert dtypes == dict.fromkeys(KEEPS, torch.float16)
 
 
 @pytest.mark.parametrize("name", PROMOTED)
@@ -367,12 +367,12 @@ def test_backward_products_run_in_the_dtype_of_the_forward():
 
 def casts_of(function: Callable[[], object], shape: tuple[int, ...] = (4, 4)) -> int:
     """Casts of a tensor of that shape to bfloat16 in the forward pass."""
-    found = ops(traced(function), "aten._to_copy", Phase.FORWARD)
+    casts = ops(traced(function), "aten._to_copy", Phase.FORWARD)
     return sum(
         op.call.outputs[0].dtype == "bfloat16"
         and op.call.inputs[0].dtype == "float32"
         and op.call.outputs[0].shape == shape
-        for op in found
+        for op in casts
     )
 
 
@@ -456,12 +456,12 @@ def test_the_cached_copy_carries_the_gradient_of_all_its_uses():
 def test_a_weight_changed_between_regions_is_cast_anew():
     with torchtally.virtual_gpu("H100-SXM"):
         w, x = weight(), torch.ones(1, 4, device="cuda")
-        found = []
+        dtypes = []
         for _ in range(2):
             with torch.autocast("cuda", dtype=torch.bfloat16), torch.no_grad():
-                found.append(F.linear(x, w)[0, 0].item())
+                dtypes.append(F.linear(x, w)[0, 0].item())
                 w.mul_(2)
-        assert found == [4, 8]
+        assert dtypes == [4, 8]
 
 
 def test_a_training_step_under_autocast_casts_what_cuda_casts():
@@ -545,18 +545,18 @@ def test_autocast_that_is_enabled_by_hand_casts_too():
 
 
 def test_a_thread_of_the_script_casts_in_its_regions_alone():
-    found: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
     def multiply() -> None:
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            found.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
+            dtypes.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
             with torch.autocast("cuda", enabled=False):
-                found.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
-            found.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
-        found.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
+                dtypes.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
+            dtypes.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
+        dtypes.append(torch.mm(float32(4, 4), float32(4, 4)).dtype)
 
     with torchtally.virtual_gpu("H100-SXM"):
         thread = threading.Thread(target=multiply)
         thread.start()
         thread.join()
-    assert found == [torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
+    assert dtypes == [torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]

@@ -465,9 +465,9 @@ def test_settings_are_in_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     with torchtally.virtual_gpu("H100-SXM"):
         kept = make(3 * MIB)
         snapshot = torch.cuda.memory._snapshot()
-        found = snapshot["allocator_settings"]
-        assert found["PYTORCH_CUDA_ALLOC_CONF"] == text
-        assert (found["expandable_segments"], found["max_split_size"]) == (True, 40 * MIB)
+        settings = snapshot["allocator_settings"]
+        assert settings["PYTORCH_CUDA_ALLOC_CONF"] == text
+        assert (settings["expandable_segments"], settings["max_split_size"]) == (True, 40 * MIB)
         assert [segment["is_expandable"] for segment in snapshot["segments"]] == [True]
         assert kept.numel() == 3 * MIB
         assert books_broken() == []

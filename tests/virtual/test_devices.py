@@ -39,19 +39,19 @@ def is_on_host(tensor: Tensor) -> bool:
 def test_tensors_parameters_and_views_are_on_cuda():
     x = torch.zeros(4, 4, device="cuda")
     model = nn.Linear(4, 4, device="cuda")
-    found = [
+    tensors = [
         x, x.t(), x[0], x[1, 2], x.view(16), x[::2, 1:], x.detach(), x.expand(2, 4, 4), x + 1,
         x.to(torch.bfloat16), x.grad_fn or x, model.weight, model.bias, model.weight.data,
         model(x), nn.Parameter(x), x.diagonal(), x.unsqueeze(0), x.as_strided((2,), (3,)),
         *x.split(2), *x.unbind(), torch.empty_like(x), x.new_zeros(3),
     ]  # fmt: skip
-    assert all(map(is_on_cuda, found))
+    assert all(map(is_on_cuda, tensors))
 
 
 def test_host_tensors_stay_on_the_host():
     model = nn.Linear(4, 4)
-    found = [torch.zeros(2), torch.tensor([1, 2]), model.weight, model(torch.zeros(1, 4))]
-    assert all(map(is_on_host, found))
+    tensors = [torch.zeros(2), torch.tensor([1, 2]), model.weight, model(torch.zeros(1, 4))]
+    assert all(map(is_on_host, tensors))
 
 
 def test_a_big_float_tensor_made_on_the_host_says_that_it_is_there():
@@ -117,11 +117,11 @@ def test_inside_every_kind_of_hook():
 
     def note(name: str):
         def hook(*args):
-            found = [a for a in args if isinstance(a, Tensor)]
+            tensors = [a for a in args if isinstance(a, Tensor)]
             for arg in args:
                 if isinstance(arg, tuple):
-                    found += [item for item in arg if isinstance(item, Tensor)]
-            seen[name] = bool(found) and all(map(is_on_cuda, found))
+                    tensors += [item for item in arg if isinstance(item, Tensor)]
+            seen[name] = bool(tensors) and all(map(is_on_cuda, tensors))
 
         return hook
 
@@ -165,16 +165,16 @@ def test_inside_a_custom_functions_forward_and_backward():
 
 
 def test_in_threads_of_the_users():
-    found: list[object] = []
+    devices: list[object] = []
 
     def work() -> None:
         x = torch.ones(2, device="cuda")
-        found.extend([is_on_cuda(x), torch.cuda.is_available(), (x + x).tolist()])
+        devices.extend([is_on_cuda(x), torch.cuda.is_available(), (x + x).tolist()])
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [True, True, [2, 2]]
+    assert devices == [True, True, [2, 2]]
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: is_on_cuda(torch.zeros(2, device="cuda"))).result()
 

@@ -47,12 +47,12 @@ DEVICES = ["cuda", "cuda:0", 0, torch.device("cuda"), torch.device("cuda", 0)]
 def test_every_factory_makes_it_on_the_device_it_is_given(name: str):
     make, size = FACTORIES[name]
     for device in DEVICES:
-        made = make(device)
-        assert made.device == torch.device("cuda", 0)
-        assert made.untyped_storage().nbytes() == size
+        tensor = make(device)
+        assert tensor.device == torch.device("cuda", 0)
+        assert tensor.untyped_storage().nbytes() == size
     host = make("cpu")
     assert host.device.type == "cpu"
-    assert (made.shape, made.stride(), made.dtype) == (host.shape, host.stride(), host.dtype)
+    assert (tensor.shape, tensor.stride(), tensor.dtype) == (host.shape, host.stride(), host.dtype)
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -95,10 +95,10 @@ def test_values_given_are_kept():
 
 
 def test_dtype_and_requires_grad_are_heeded():
-    made = torch.tensor([1, 2], dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    assert made.dtype is torch.bfloat16
-    assert made.requires_grad
-    assert made.is_leaf
+    tensor = torch.tensor([1, 2], dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    assert tensor.dtype is torch.bfloat16
+    assert tensor.requires_grad
+    assert tensor.is_leaf
     assert torch.tensor([1.0, 2.0], device="cuda").dtype is torch.float32
     assert torch.tensor([1, 2], device="cuda").dtype is torch.int64
     assert torch.as_tensor([1, 2], dtype=torch.float16, device="cuda").dtype is torch.float16
@@ -125,13 +125,13 @@ def test_tensor_of_a_list_of_device_tensors():
 
 def test_the_new_family_follows_its_tensor():
     x = torch.zeros(2, dtype=torch.float16, device="cuda")
-    made = [
+    tensors = [
         x.new_zeros(3), x.new_ones(3), x.new_empty(3), x.new_full((3,), 2.0),
         x.new_empty_strided((3,), (1,)), x.new_tensor([1, 2, 3]), x.new(3), x.new([1, 2, 3]),
         torch.zeros_like(x), torch.ones_like(x), torch.rand_like(x), torch.randn_like(x),
         torch.full_like(x, 3), torch.empty_like(x),
     ]  # fmt: skip
-    assert all(t.is_cuda and t.dtype is torch.float16 for t in made)
+    assert all(t.is_cuda and t.dtype is torch.float16 for t in tensors)
     assert x.new_tensor([1, 2, 3]).tolist() == [1, 2, 3]
     assert x.new([1, 2, 3]).tolist() == [1, 2, 3]
     assert not x.new_zeros(3, device="cpu").is_cuda
@@ -159,12 +159,12 @@ def test_legacy_type_names():
 
 
 def test_legacy_constructors():
-    made = torch.cuda.FloatTensor(2, 3)
-    assert made.is_cuda
-    assert made.shape == (2, 3)
+    tensor = torch.cuda.FloatTensor(2, 3)
+    assert tensor.is_cuda
+    assert tensor.shape == (2, 3)
     assert torch.cuda.LongTensor([1, 2]).tolist() == [1, 2]
-    assert isinstance(made, torch.cuda.FloatTensor)
-    assert not isinstance(made, torch.cuda.LongTensor)
+    assert isinstance(tensor, torch.cuda.FloatTensor)
+    assert not isinstance(tensor, torch.cuda.LongTensor)
     assert not isinstance(torch.zeros(2), torch.cuda.FloatTensor)
 
 
@@ -215,8 +215,8 @@ def test_host_random_numbers_do_not_depend_on_the_devices():
 
 def test_manual_seed_seeds_the_device_too():
     def draw() -> list[float]:
-        found: list[float] = torch.rand(3, device="cuda").tolist()
-        return found
+        drawn: list[float] = torch.rand(3, device="cuda").tolist()
+        return drawn
 
     torch.manual_seed(1)
     first = draw()

@@ -230,8 +230,8 @@ def test_facts_claim_no_more_than_is_known(name: str):
     def script() -> None:
         assert not UNDECIDED[name]("cuda").all()
 
-    (found,) = traced(script).placeholders
-    assert found.given == "False"
+    (placeholder,) = traced(script).placeholders
+    assert placeholder.given == "False"
 
 
 def test_a_tensor_equals_itself():
@@ -344,8 +344,8 @@ def test_the_assumption_goes_with_all_that_follows_from_a_choice():
         buffer.zero_()
         buffer.cpu()
 
-    (found,) = traced(script).placeholders
-    assert (found.op, found.given, found.count) == (
+    (placeholder,) = traced(script).placeholders
+    assert (placeholder.op, placeholder.given, placeholder.count) == (
         "aten._to_copy", "assumed: balanced routing", 1,
     )  # fmt: skip
 
@@ -380,8 +380,8 @@ def test_one_hot_of_many_ids_is_as_wide_as_their_bounds():
         assert F.one_hot(ids("cuda")).shape == (N, 100)
         assert F.one_hot(ids("cpu", below=50).to("cuda")).shape == (N, 50)
 
-    (found,) = traced(script).placeholders
-    assert found.given == "assumed: evenly drawn"
+    (placeholder,) = traced(script).placeholders
+    assert placeholder.given == "assumed: evenly drawn"
 
 
 def test_a_mask_of_known_share_selects_that_share():
@@ -414,7 +414,7 @@ def test_an_unknown_number_within_bounds_reads_as_one_of_them():
         assert (unknown("cuda").clamp(2, 3))[0].item() == 2
         assert torch.rand(N, device="cuda")[0].item() == 1
 
-    assert [found.given for found in placeholders(script)] == [
+    assert [placeholder.given for placeholder in placeholders(script)] == [
         "50", "50 in every element", "2.0", "1.0",
     ]  # fmt: skip
 

@@ -265,14 +265,14 @@ def test_plain_products_give_what_attention_by_hand_gives() -> None:
         leaves = [t.to(device).detach().requires_grad_() for t in (*host, host_bias)]
         out = attention(*leaves)
         (out * torch.arange(4.0, device=device)).sum().backward()
-        found = [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
-        return [tensor.flatten().tolist() for tensor in found]
+        actual = [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+        return [tensor.flatten().tolist() for tensor in actual]
 
     expected = results(by_hand, "cpu")
     with torchtally.virtual_gpu("H100-SXM"):
-        found = results(by_flex, "cuda")
-    assert len(found) == len(expected) == 5
-    for one, other in zip(found, expected, strict=True):
+        actual = results(by_flex, "cuda")
+    assert len(actual) == len(expected) == 5
+    for one, other in zip(actual, expected, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
 
 

@@ -197,8 +197,8 @@ def test_no_workspace_without_gradients_after_one_with() -> None:
         with torch.inference_mode():
             there(sequences())
 
-    found = [len(op.call.outputs) for op in ops(traced(run, HOST), FORWARD)]
-    assert found == [4, 3, 3]
+    counts = [len(op.call.outputs) for op in ops(traced(run, HOST), FORWARD)]
+    assert counts == [4, 3, 3]
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
@@ -241,17 +241,17 @@ def test_gradients_are_the_hosts() -> None:
         parameter.grad.tolist() for parameter in network.parameters() if parameter.grad is not None
     ]
     network.zero_grad()
-    found: list[Any] = []
+    gradients: list[Any] = []
 
     def run() -> None:
         there = network.to("cuda")
         there(x.to("cuda"))[0].square().sum().backward()
-        found.extend(
+        gradients.extend(
             parameter.grad.tolist()
             for parameter in there.parameters()
             if parameter.grad is not None
         )
 
     assert not traced(run, HOST).placeholders
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(gradients, expected, strict=True):
         assert torch.allclose(torch.tensor(ours), torch.tensor(theirs), atol=1e-6)

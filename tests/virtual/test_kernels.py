@@ -160,9 +160,9 @@ def test_batch_norm_without_affine_is_native():
 
 def test_one_hot_is_zeros_and_a_scatter():
     def call() -> None:
-        found = F.one_hot(torch.tensor([0, 2], device="cuda"), num_classes=3)
-        assert found.tolist() == [[1, 0, 0], [0, 0, 1]]
-        assert found.dtype is torch.int64
+        encoded = F.one_hot(torch.tensor([0, 2], device="cuda"), num_classes=3)
+        assert encoded.tolist() == [[1, 0, 0], [0, 0, 1]]
+        assert encoded.dtype is torch.int64
         assert F.one_hot(torch.tensor([1], device="cuda")).tolist() == [[0, 1]]
 
     assert "aten.scatter_" in ran(call)
@@ -232,9 +232,9 @@ def test_packed_sequences(kind: type[nn.RNNBase]):
         assert packed.batch_sizes.tolist() == [3, 2, 2, 1, 1, 1]
         out, _ = model(packed)
         assert out.data.shape == expected.data.shape
-        padded, found = pad_packed_sequence(out, batch_first=True)
+        padded, unpacked = pad_packed_sequence(out, batch_first=True)
         assert padded.shape == (3, 6, 7)
-        assert found.tolist() == [6, 3, 1]
+        assert unpacked.tolist() == [6, 3, 1]
         padded.sum().backward()
 
 
@@ -252,9 +252,9 @@ def test_unsorted_sequences_pack_too():
 
 def test_sequences_are_padded_on_the_device():
     with torchtally.virtual_gpu("H100-SXM"):
-        found = pad_sequence([on_gpu(2), on_gpu(4)], batch_first=True)
-        assert found.is_cuda
-        assert found.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+        padded = pad_sequence([on_gpu(2), on_gpu(4)], batch_first=True)
+        assert padded.is_cuda
+        assert padded.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
 
 
 def test_an_initial_state_is_taken():
@@ -278,9 +278,9 @@ def test_cells():
         assert gru(on_gpu(2, 5)).shape == (2, 7)
         assert nn.RNNCell(5, 7, device="cuda")(on_gpu(2, 5)).shape == (2, 7)
 
-    found = ran(step)
-    assert found.count("aten._thnn_fused_lstm_cell") == 2
-    assert "aten._thnn_fused_lstm_cell_backward_impl" in found
+    met = ran(step)
+    assert met.count("aten._thnn_fused_lstm_cell") == 2
+    assert "aten._thnn_fused_lstm_cell_backward_impl" in met
 
 
 # Optimizers.
@@ -303,22 +303,22 @@ def optimizing(train: Callable[[], None]) -> list[str]:
 
 
 def test_adamw_takes_the_foreach_path_by_default():
-    found = set(optimizing(stepping(lambda p: torch.optim.AdamW(p))))
-    assert {"aten._foreach_lerp_", "aten._foreach_addcmul_", "aten._foreach_addcdiv_"} <= found
-    assert not [name for name in found if name.startswith("aten.addcdiv")]
+    met = set(optimizing(stepping(lambda p: torch.optim.AdamW(p))))
+    assert {"aten._foreach_lerp_", "aten._foreach_addcmul_", "aten._foreach_addcdiv_"} <= met
+    assert not [name for name in met if name.startswith("aten.addcdiv")]
 
 
 def test_sgd_takes_the_foreach_path_by_default():
-    found = set(optimizing(stepping(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))))
-    assert "aten._foreach_add_" in found
-    assert "aten._foreach_mul_" in found
-    assert "aten.add_" not in found
+    met = set(optimizing(stepping(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))))
+    assert "aten._foreach_add_" in met
+    assert "aten._foreach_mul_" in met
+    assert "aten.add_" not in met
 
 
 def test_foreach_may_be_turned_off():
-    found = set(optimizing(stepping(lambda p: torch.optim.AdamW(p, foreach=False))))
-    assert "aten.addcdiv_" in found
-    assert not [name for name in found if "foreach" in name]
+    met = set(optimizing(stepping(lambda p: torch.optim.AdamW(p, foreach=False))))
+    assert "aten.addcdiv_" in met
+    assert not [name for name in met if "foreach" in name]
 
 
 @pytest.mark.parametrize(
@@ -363,8 +363,8 @@ def test_every_optimizer_steps_to_the_hosts_parameters(make: type[torch.optim.Op
             optimizer.zero_grad()
             model(x).square().sum().backward()
             optimizer.step()
-        found: list[list[float]] = model.weight.tolist()
-        return found
+        weights: list[list[float]] = model.weight.tolist()
+        return weights
 
     expected = train("cpu")
     with torchtally.virtual_gpu("H100-SXM"):
@@ -381,8 +381,8 @@ def test_a_fused_step_is_the_hosts_step():
             optimizer.zero_grad()
             model(torch.tensor([[1.0, 2.0, 3.0]]).to(device)).square().sum().backward()
             optimizer.step()
-        found: list[list[float]] = model.weight.tolist()
-        return found
+        weights: list[list[float]] = model.weight.tolist()
+        return weights
 
     expected = train("cpu")
     with torchtally.virtual_gpu("H100-SXM"):
@@ -537,9 +537,9 @@ def test_clipping_takes_the_foreach_path():
         model(on_gpu(2, 4)).sum().backward()
         clip_grad_norm_(model.parameters(), 1.0)
 
-    found = names(traced(train), Phase.OPTIMIZER)
-    assert "aten._foreach_norm" in found
-    assert "aten._foreach_mul_" in found
+    met = names(traced(train), Phase.OPTIMIZER)
+    assert "aten._foreach_norm" in met
+    assert "aten._foreach_mul_" in met
 
 
 def test_a_product_with_four_bit_weights_has_a_column_for_each_row_of_them() -> None:

@@ -69,8 +69,8 @@ def test_shuffling_follows_the_hosts_seed():
     def order() -> list[float]:
         torch.manual_seed(3)
         loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=8, shuffle=True)
-        found: list[float] = next(iter(loader))[0].tolist()
-        return found
+        batch: list[float] = next(iter(loader))[0].tolist()
+        return batch
 
     expected = order()
     with torchtally.virtual_gpu("H100-SXM"):

@@ -44,8 +44,10 @@ MASKED_ROWS = [
 def test_requests_are_those_of_pytorchs_cuda_build(row: dict[str, Any]):
     """Keys of 300: a bool mask of all heads becomes 8 x 100 x 300, then a copy of 8 x 100 x 304."""
     query, key, _value, mask = map(tuple, row["shapes"])
-    found = requested_by(lambda: torch.ones(mask, dtype=torch.bool, device="cuda"), query, key[2])
-    assert found == [size for size in row["sequence"] if size > 0]
+    requests = requested_by(
+        lambda: torch.ones(mask, dtype=torch.bool, device="cuda"), query, key[2]
+    )
+    assert requests == [size for size in row["sequence"] if size > 0]
 
 
 def bias_bytes(bias: Any, shape: tuple[int, ...], keys: int) -> list[int]:

@@ -67,10 +67,10 @@ def test_a_question_without_an_answer_says_who_is_asked():
 
 
 def test_the_program_is_gone_afterwards():
-    before, found = os.environ["PATH"], shutil.which("nvidia-smi")
+    before, smi = os.environ["PATH"], shutil.which("nvidia-smi")
     with torchtally.virtual_gpu("H100-SXM"):
         program = shutil.which("nvidia-smi")
     assert program is not None
     assert not os.path.exists(program)
     assert os.environ["PATH"] == before
-    assert shutil.which("nvidia-smi") == found
+    assert shutil.which("nvidia-smi") == smi

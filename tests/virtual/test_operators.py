@@ -38,8 +38,8 @@ def least_squares(device: str, a: tuple[int, ...], b: tuple[int, ...]) -> Any:
 def attention(device: str, **options: object) -> Tensor:
     module = nn.MultiheadAttention(16, 2, batch_first=True).to(device)
     x = real(device, 2, 5, 16)
-    found: Tensor = module(x, x, x, **options)[0]
-    return found
+    output: Tensor = module(x, x, x, **options)[0]
+    return output
 
 
 def evaluated_encoder(device: str) -> Tensor:
@@ -47,16 +47,16 @@ def evaluated_encoder(device: str) -> Tensor:
     model = nn.TransformerEncoder(layer, 2).to(device).eval()
     padding = torch.zeros(2, 5, dtype=torch.bool, device=device)
     with torch.no_grad():
-        found: Tensor = model(real(device, 2, 5, 16), src_key_padding_mask=padding)
-        return found
+        output: Tensor = model(real(device, 2, 5, 16), src_key_padding_mask=padding)
+        return output
 
 
 def transformer(device: str) -> Tensor:
     model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True).to(device)
     x = real(device, 2, 5, 16)
     mask = nn.Transformer.generate_square_subsequent_mask(5, device=torch.device(device))
-    found: Tensor = model(x, x, tgt_mask=mask)
-    return found
+    output: Tensor = model(x, x, tgt_mask=mask)
+    return output
 
 
 def averaged(device: str) -> Tensor:
@@ -64,13 +64,13 @@ def averaged(device: str) -> Tensor:
     average = torch.optim.swa_utils.AveragedModel(model)
     average.update_parameters(model)
     average.update_parameters(model)
-    found: Tensor = average(real(device, 2, 4))
-    return found
+    output: Tensor = average(real(device, 2, 4))
+    return output
 
 
 def normed(device: str, norm) -> Tensor:
-    found: Tensor = norm(nn.Linear(4, 4)).to(device)(real(device, 2, 4))
-    return found
+    output: Tensor = norm(nn.Linear(4, 4)).to(device)(real(device, 2, 4))
+    return output
 
 
 CALLS = {
@@ -363,24 +363,24 @@ CALLS = {
 def described(call, device: str) -> tuple[object, ...]:
     """Shape, strides and dtype of a result, whose backward pass runs too."""
     torch.manual_seed(0)
-    found: Tensor = call(device)
-    if found.requires_grad:
-        found.sum().backward()
-    assert found.device.type == device
-    return tuple(found.shape), found.stride(), found.dtype
+    output: Tensor = call(device)
+    if output.requires_grad:
+        output.sum().backward()
+    assert output.device.type == device
+    return tuple(output.shape), output.stride(), output.dtype
 
 
 @pytest.fixture(scope="module")
 def on_device() -> dict[str, object]:
     """What every call gives on the simulated GPU, or the exception it raises."""
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     with torchtally.virtual_gpu("H100-SXM"):
         for name, call in CALLS.items():
             try:
-                found[name] = described(call, "cuda")
+                results[name] = described(call, "cuda")
             except Exception as error:  # shown where it is compared
-                found[name] = error
-    return found
+                results[name] = error
+    return results
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -454,16 +454,16 @@ def dtypes_by_scalars(device: str) -> list[torch.dtype]:
 def dtypes_by_default(device: str) -> list[torch.dtype]:
     """The same calls under several default dtypes, which are no argument."""
     whole = torch.arange(3, device=device)
-    found = []
+    dtypes = []
     before = torch.get_default_dtype()
     try:
         for default in (torch.float32, torch.bfloat16, torch.float64):
             torch.set_default_dtype(default)
             results = (torch.ones(2, device=device), whole / 2, whole.sqrt(), whole.sum() / 3)
-            found += [result.dtype for result in results]
+            dtypes += [result.dtype for result in results]
     finally:
         torch.set_default_dtype(before)
-    return found
+    return dtypes
 
 
 def forms_of_lists(device: str) -> list[tuple[Any, ...]]:

@@ -117,8 +117,8 @@ with torchtally.virtual_gpu("H100-SXM"):
     torch.optim.SGD(model.parameters(), lr=0.1).step()
 print(changes(before, snapshot()))
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 # The checker itself is able to fail.
@@ -184,7 +184,7 @@ def a_default_device() -> Iterator[None]:
 def test_the_checker_sees_what_is_left_behind(leave, name: str):
     before = snapshot()
     with leave():
-        assert any(found.startswith(name) for found in changes(before, snapshot()))
+        assert any(change.startswith(name) for change in changes(before, snapshot()))
     assert changes(before, snapshot()) == []
 
 
@@ -241,12 +241,12 @@ def test_sessions_follow_one_another_with_memory_of_their_own():
 
 def test_a_thread_that_outlives_the_session_does_no_harm():
     started, finish = threading.Event(), threading.Event()
-    found: list[object] = []
+    errors: list[object] = []
 
     def work() -> None:
         started.set()
         finish.wait(60)
-        found.append((torch.zeros(2) + 1).tolist())
+        errors.append((torch.zeros(2) + 1).tolist())
 
     with torchtally.virtual_gpu("H100-SXM"):
         thread = threading.Thread(target=work)
@@ -254,7 +254,7 @@ def test_a_thread_that_outlives_the_session_does_no_harm():
         started.wait(60)
     finish.set()
     thread.join()
-    assert found == [[1, 1]]
+    assert errors == [[1, 1]]
     assert torch.zeros(2).sum().item() == 0
 
 

@@ -69,9 +69,9 @@ def test_a_rank_gets_the_tokens_of_its_experts() -> None:
 
     def run(*what_ifs: str) -> Trace:
         world = World(size=4, rank=0, gpus_per_node=4)
-        with recording("H100-SXM", script="", what_ifs=what_ifs, world=world) as made:
+        with recording("H100-SXM", script="", what_ifs=what_ifs, world=world) as recorder:
             experts()
-        return made.trace(Ending("exit"))
+        return recorder.trace(Ending("exit"))
 
     assert received_rows(run()) == 2**16
     uneven = run("imbalance=2")

@@ -127,7 +127,7 @@ def test_a_real_runs_cuda_checkpoint_loads(tmp_path: Path):
 def test_resuming_with_an_optimizer(tmp_path: Path):
     """Model and optimizer after a save and a load go on as if nothing had been."""
 
-    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    def new_pair() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = nn.Linear(3, 1).cuda()
         return model, torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -141,7 +141,7 @@ def test_resuming_with_an_optimizer(tmp_path: Path):
 
     path = tmp_path / "checkpoint.pt"
     with torchtally.virtual_gpu("H100-SXM"):
-        model, optimizer = made()
+        model, optimizer = new_pair()
         losses = [step(model, optimizer) for _ in range(2)]
         torch.save(
             {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 2,
@@ -151,7 +151,7 @@ def test_resuming_with_an_optimizer(tmp_path: Path):
         expected = [step(model, optimizer) for _ in range(2)]
         assert losses[0] != losses[1]
 
-        model, optimizer = made()
+        model, optimizer = new_pair()
         checkpoint = torch.load(path, map_location="cuda")
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
@@ -215,9 +215,9 @@ def test_loading_it_in_another_process_says_what_is_missing(tmp_path: Path):
     """`weights_only` there names our function, which says whose file this is."""
     save_some(tmp_path / "w.pt")
     code = f"import torch; torch.load({str(tmp_path / 'w.pt')!r})"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert found.returncode != 0
-    assert "torchtally" in found.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "torchtally" in done.stderr
 
 
 def test_a_file_of_one_session_loads_in_the_next(tmp_path: Path):

@@ -207,17 +207,17 @@ SAME_AS_ON_THE_HOST: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-def numbers(found: object) -> object:
+def numbers(values: object) -> object:
     """Nested lists of a result's numbers."""
-    if isinstance(found, Tensor):
-        assert found.dim() == 0 or found.numel() >= 0
-        return found.resolve_conj().tolist()
-    assert isinstance(found, (tuple, list))
-    return [numbers(item) for item in found]
+    if isinstance(values, Tensor):
+        assert values.dim() == 0 or values.numel() >= 0
+        return values.resolve_conj().tolist()
+    assert isinstance(values, (tuple, list))
+    return [numbers(item) for item in values]
 
 
-def flat(found: object) -> list[object]:
-    return [n for item in found for n in flat(item)] if isinstance(found, list) else [found]
+def flat(values: object) -> list[object]:
+    return [n for item in values for n in flat(item)] if isinstance(values, list) else [values]
 
 
 @pytest.mark.parametrize("name", SAME_AS_ON_THE_HOST)
@@ -228,9 +228,9 @@ def test_small_tensors_give_the_hosts_numbers(name: str):
     expected = numbers(call(torch.tensor(data)))
 
     def on_device() -> None:
-        found = numbers(call(torch.tensor(data, device="cuda")))
-        assert np.shape(flat(found)) == np.shape(flat(expected))
-        assert flat(found) == pytest.approx(flat(expected), rel=1e-5, abs=1e-6, nan_ok=True)
+        actual = numbers(call(torch.tensor(data, device="cuda")))
+        assert np.shape(flat(actual)) == np.shape(flat(expected))
+        assert flat(actual) == pytest.approx(flat(expected), rel=1e-5, abs=1e-6, nan_ok=True)
 
     trace = traced(on_device)
     assert trace.placeholders == ()
@@ -315,17 +315,17 @@ def test_reading_an_unknown_value_is_declared_with_its_line():
         lines["format"] = here() + 1
         assert f"{x.mean():.1f}" == "1.0"
 
-    found = {p.frame.line: p for p in placeholders(script) if p.frame}
-    assert sorted(found) == sorted(lines.values())
-    assert {p.op for p in found.values()} == {
+    by_line = {p.frame.line: p for p in placeholders(script) if p.frame}
+    assert sorted(by_line) == sorted(lines.values())
+    assert {p.op for p in by_line.values()} == {
         "aten._local_scalar_dense", "aten.tolist", "aten.numpy", "aten.equal",
         "aten.allclose",
     }  # fmt: skip
-    assert all(p.count == 1 for p in found.values())
-    assert found[lines["item"]].frame.file == __file__
-    assert found[lines["item"]].given == "1.0"
-    assert found[lines["bool"]].given == "False"
-    assert found[lines["close"]].given == "True"
+    assert all(p.count == 1 for p in by_line.values())
+    assert by_line[lines["item"]].frame.file == __file__
+    assert by_line[lines["item"]].given == "1.0"
+    assert by_line[lines["bool"]].given == "False"
+    assert by_line[lines["close"]].given == "True"
 
 
 def test_a_placeholder_read_often_is_counted():
@@ -334,8 +334,8 @@ def test_a_placeholder_read_often_is_counted():
         for _ in range(5):
             x.sum().item()
 
-    (found,) = placeholders(script)
-    assert found.count == 5
+    (placeholder,) = placeholders(script)
+    assert placeholder.count == 5
 
 
 def test_known_values_need_no_placeholder():
@@ -374,8 +374,8 @@ def test_running_statistics_are_lost_in_training_and_kept_in_evaluation(channels
         norm.train()(images)
         assert norm.running_mean.abs().max().item() == 1
 
-    (found,) = placeholders(script)
-    assert found.given == "1.0"
+    (placeholder,) = placeholders(script)
+    assert placeholder.given == "1.0"
 
 
 def test_unknown_floats_pass_checks_for_nan_and_infinity():
@@ -409,8 +409,8 @@ def test_a_host_copy_of_an_unknown_value_keeps_to_the_policy():
         buffer.copy_(unknown().sum()[None])
         assert buffer.tolist() == [0]
 
-    (found,) = placeholders(script)
-    assert "old contents" in found.given
+    (placeholder,) = placeholders(script)
+    assert "old contents" in placeholder.given
 
 
 # Shapes made of values.
@@ -598,4 +598,6 @@ def test_gradients_of_host_leaves_are_real_where_the_leaves_are():
             assert leaf.grad.device.type == "cpu"
             assert is_real(leaf.grad) is is_real(leaf)
 
-    assert {found.given for found in placeholders(script)} <= {"a gradient of zeros on the host"}
+    assert {placeholder.given for placeholder in placeholders(script)} <= {
+        "a gradient of zeros on the host"
+    }

@@ -116,28 +116,28 @@ KEYS = ("AutocastPrivateUse1", "AutogradMeta", "AutogradCUDA", "Meta", "CPU", "A
 
 def attributes(owner: Any) -> dict[str, Any]:
     """Attributes of an object, or the entries of a dict; what Python itself notes left out."""
-    found = dict(owner) if isinstance(owner, dict) else dict(vars(owner))
+    attributes_now = dict(owner) if isinstance(owner, dict) else dict(vars(owner))
     return {
         name: value
-        for name, value in found.items()
+        for name, value in attributes_now.items()
         if name not in ("__warningregistry__", "__annotations__", "__annotations_cache__")
     }
 
 
 def snapshot() -> dict[str, Any]:
     """By a name for the report: values that are compared by identity, or by equality of text."""
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for owner, place in (OWNERS | GUARDED).items():
         for name, value in attributes(place).items():
-            found[f"{owner}: {name}"] = value
+            state[f"{owner}: {name}"] = value
     for name in OPERATORS:
-        found[f"dispatch of {name}"] = torch._C._dispatch_dump(name)
+        state[f"dispatch of {name}"] = torch._C._dispatch_dump(name)
     for key in KEYS:
         names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
-        found[f"kernels on {key}"] = "\n".join(sorted(names))
+        state[f"kernels on {key}"] = "\n".join(sorted(names))
     for device in ("cpu", "cuda", "privateuseone"):
-        found[f"autocast on {device}"] = torch.is_autocast_enabled(device)
-    found |= {
+        state[f"autocast on {device}"] = torch.is_autocast_enabled(device)
+    state |= {
         "autocast fallback": torch._C._dispatch_has_backend_fallback(
             torch._C.DispatchKey.AutocastPrivateUse1
         ),
@@ -158,7 +158,7 @@ def snapshot() -> dict[str, Any]:
         "SIGTERM": signal.getsignal(signal.SIGTERM),
         "SIGINT": signal.getsignal(signal.SIGINT),
     }
-    return found
+    return state
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -120,12 +120,12 @@ def call_of(
         is_kept, kept = literal(value)
         if is_kept and not tensors:
             literals.append((argument.name, kept))
-    made = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+    outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
     return Call(
         name=f"{func.namespace}.{func._schema.name.split('::')[1]}",
         overload=func._overloadname,
         inputs=tuple(inputs),
-        outputs=tuple(spec_of(tensor, "", numbers, False) for tensor in made),
+        outputs=tuple(spec_of(tensor, "", numbers, False) for tensor in outputs),
         literals=tuple(literals),
         is_mutating=any(tensor.is_written for tensor in inputs),
     )

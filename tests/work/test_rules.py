@@ -68,12 +68,12 @@ def operators() -> dict[str, list[torch._ops.OpOverload]]:
     """Every ATen operator this torch has, with its overloads."""
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
     packets = {re.split(r"::|\.", name)[1] for name in names}
-    found = {}
+    met = {}
     for name in sorted(packets):
         packet = getattr(torch.ops.aten, name, None)
         if packet is not None:
-            found[name] = [getattr(packet, overload) for overload in packet.overloads()]
-    return found
+            met[name] = [getattr(packet, overload) for overload in packet.overloads()]
+    return met
 
 
 def pointwise_operators() -> list[str]:

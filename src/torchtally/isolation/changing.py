@@ -41,7 +41,7 @@ class Changing:
             OS.rmdir(path, dir_fd=dir_fd)
             return
         with self.files.inside, naming(path):
-            logical, place = self.files.found(path, dir_fd, follows_last=False)
+            logical, place = self.files.look_up(path, dir_fd, follows_last=False)
             if self.files.overlay.is_real(logical):
                 OS.rmdir(logical)
                 return
@@ -56,7 +56,7 @@ class Changing:
             OS.unlink(path, dir_fd=dir_fd)
             return
         with self.files.inside, naming(path):
-            logical, place = self.files.found(path, dir_fd, follows_last=False)
+            logical, place = self.files.look_up(path, dir_fd, follows_last=False)
             if self.files.overlay.is_real(logical):
                 OS.unlink(logical)
                 return
@@ -71,7 +71,7 @@ class Changing:
             OS.replace(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
             return
         with self.files.inside, naming(src, dst):
-            source, place = self.files.found(src, src_dir_fd, follows_last=False)
+            source, place = self.files.look_up(src, src_dir_fd, follows_last=False)
             target = self.files.logical(dst, dst_dir_fd, follows_last=False)
             if source == target:
                 return
@@ -102,7 +102,7 @@ class Changing:
                     follow_symlinks=follow_symlinks)  # fmt: skip
             return
         with self.files.inside, naming(src, dst):
-            logical, place = self.files.found(src, src_dir_fd, follows_last=False)
+            logical, place = self.files.look_up(src, src_dir_fd, follows_last=False)
             if place.is_directory:
                 raise error_of(errno.EPERM, src)
             new = self._new(dst, dst_dir_fd)
@@ -147,7 +147,7 @@ class Changing:
                     return native(self._changeable(path), *args, **options)
                 directory = options.pop("dir_fd", None)
                 follows = options.get("follow_symlinks", True) and native not in LINK_FUNCTIONS
-                logical, place = self.files.found(path, directory, follows_last=follows)
+                logical, place = self.files.look_up(path, directory, follows_last=follows)
                 if place.is_directory and not self.files.overlay.is_real(logical):
                     return None
                 return native(self.files.overlay.target(logical), *args, **options)

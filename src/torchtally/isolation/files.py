@@ -108,7 +108,7 @@ class Files:
         """The logical path of an open file or directory."""
         return self.overlay.logical(real_path_of(descriptor))
 
-    def found(
+    def look_up(
         self, path: Any, directory: int | None = None, *, follows_last: bool = True
     ) -> tuple[str, RealFile]:
         """Raises FileNotFoundError where the script sees nothing."""

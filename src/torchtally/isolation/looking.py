@@ -23,7 +23,7 @@ class Looking:
         if self.files.is_off or self.files.overlay.is_clean or isinstance(path, int):
             return OS.stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
         with self.files.inside, naming(path):
-            return self.files.found(path, dir_fd, follows_last=follow_symlinks)[1].stat
+            return self.files.look_up(path, dir_fd, follows_last=follow_symlinks)[1].stat
 
     def lstat(self, path: Any, *, dir_fd: int | None = None) -> Any:
         return self.stat(path, dir_fd=dir_fd, follow_symlinks=False)
@@ -39,7 +39,7 @@ class Looking:
                 directory = options.pop("dir_fd", None)
                 follows = options.get("follow_symlinks", True)
                 try:
-                    place = self.files.found(path, directory, follows_last=follows)[1]
+                    place = self.files.look_up(path, directory, follows_last=follows)[1]
                 except FileNotFoundError:
                     if native is OS.access:
                         return False
@@ -52,7 +52,7 @@ class Looking:
         if self.files.is_off or self.files.overlay.is_clean:
             return OS.readlink(path, dir_fd=dir_fd)
         with self.files.inside, naming(path):
-            place = self.files.found(path, dir_fd, follows_last=False)[1]
+            place = self.files.look_up(path, dir_fd, follows_last=False)[1]
             text = OS.readlink(place.path)
             return os.fsencode(text) if isinstance(path, bytes) else text
 
@@ -66,7 +66,7 @@ class Looking:
     def _directory(self, path: Any) -> str:
         if isinstance(path, int):
             return self.files.path_of(path)
-        logical, place = self.files.found("." if path is None else path)
+        logical, place = self.files.look_up("." if path is None else path)
         if not place.is_directory:
             raise error_of(errno.ENOTDIR, path)
         OS.scandir(place.path).close()  # raises where it may not be read
@@ -104,7 +104,7 @@ class Looking:
             OS.chdir(path)
             return
         with self.files.inside, naming(path):
-            OS.chdir(self.files.found(path)[1].path)
+            OS.chdir(self.files.look_up(path)[1].path)
 
     def getcwd(self) -> str:
         directory: str = OS.getcwd()

@@ -50,12 +50,12 @@ def walk_of(ops: Any, num_args: Any, tensor_arg_indices: Any, POINTER_ONLY_OPS: 
         def sources(value: Any) -> list[Any]:
             if not isinstance(value, Intermediate) or value.fake():
                 return []
-            found: list[Any] = []
+            walks: list[Any] = []
             for op in ops[value]:
                 if skip_loads and op.name == "tt.load":
                     continue
-                found += op.args[:1] if op.name in POINTER_ONLY_OPS else op.args
-            return found
+                walks += op.args[:1] if op.name in POINTER_ONLY_OPS else op.args
+            return walks
 
         later_first: list[Any] = []
         seen = set()

@@ -53,8 +53,8 @@ class LoadingTimes:
         """The latest of each, by its id, which is the same in forked workers."""
 
     def facts(self) -> tuple[BatchLoading, ...]:
-        found = (times.loading(frame) for (frame, _), times in self._times.items())
-        return tuple(loading for loading in found if loading.batches)
+        facts = (times.loading(frame) for (frame, _), times in self._times.items())
+        return tuple(loading for loading in facts if loading.batches)
 
     def stand_ins(self) -> list[StandIn]:
         native_iter = DataLoader.__iter__

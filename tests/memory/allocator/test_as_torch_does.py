@@ -75,19 +75,19 @@ class Player:
 
     def stats(self) -> list[int]:
         nested = self.allocator.statistics.as_nested_dict(self.allocator.settings.max_split_bytes)
-        found = []
+        stats = []
         for name in STATS[1:]:
             value: Any = nested
             for part in name.split("."):
                 value = value[part]
-            found.append(value)
-        return found
+            stats.append(value)
+        return stats
 
     def snapshot(self) -> list[Any]:
-        found = []
+        segments_seen = []
         for blocks in self.allocator.segments():
             head = blocks[0]
-            found.append(
+            segments_seen.append(
                 {
                     "place": self.place(head.address),
                     "size": sum(block.size for block in blocks),
@@ -101,7 +101,7 @@ class Player:
                     ],
                 }
             )  # fmt: skip
-        return found
+        return segments_seen
 
 
 def state(block: Block) -> str:

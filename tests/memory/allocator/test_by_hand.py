@@ -52,10 +52,10 @@ def sizes(model: CachingAllocator) -> list[list[int]]:
 )
 def test_what_a_request_takes_of_an_empty_device(requested: int, block: int, segment: int) -> None:
     model = allocator()
-    found = model.allocate(requested)
+    taken = model.allocate(requested)
     assert model.reserved_bytes == segment
     assert model.rounded_bytes(requested) == -(-requested // 512) * 512
-    assert found.size == expected_block(requested, block, segment)
+    assert taken.size == expected_block(requested, block, segment)
 
 
 def expected_block(requested: int, block: int, segment: int) -> int:
@@ -110,8 +110,8 @@ def test_the_smallest_block_that_holds_it_is_taken_and_of_equals_the_lowest() ->
     places = [block.address for block in kept]
     for block in kept:
         model.free(block)
-    found = [model.allocate(11 * MIB + 1).address for _ in range(4)]
-    assert found == [places[1], places[3], places[2], places[0]]
+    addresses = [model.allocate(11 * MIB + 1).address for _ in range(4)]
+    assert addresses == [places[1], places[3], places[2], places[0]]
     assert model.reserved_bytes == (30 + 12 + 14 + 12) * MIB
 
 

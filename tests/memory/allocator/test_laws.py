@@ -167,10 +167,10 @@ def sums_broken(player: Player) -> Iterator[str]:
             if is_small is None or segment[0].pool.is_small is is_small
         ]
         counted = recount(mine)
-        found = {quantity: nested[quantity][name]["current"] for quantity in counted}
+        sums = {quantity: nested[quantity][name]["current"] for quantity in counted}
         for quantity, value in counted.items():
-            if found[quantity] != value:
-                yield f"{name}: {quantity} is {found[quantity]}, not {value}"
+            if sums[quantity] != value:
+                yield f"{name}: {quantity} is {sums[quantity]}, not {value}"
         for quantity, record in ((key, nested[key][name]) for key in counted):
             if (
                 record["peak"] < record["current"]
@@ -178,8 +178,8 @@ def sums_broken(player: Player) -> Iterator[str]:
             ):
                 yield f"{name}: {quantity} does not add up: {record}"
         if not (
-            found["allocated_bytes"] <= found["active_bytes"] <= found["reserved_bytes"]
-            and found["requested_bytes"] <= found["active_bytes"]
+            sums["allocated_bytes"] <= sums["active_bytes"] <= sums["reserved_bytes"]
+            and sums["requested_bytes"] <= sums["active_bytes"]
         ):
             yield f"{name}: more is used than there is"
     if allocator.reserved_bytes != nested["reserved_bytes"]["all"]["current"]:

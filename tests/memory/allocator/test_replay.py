@@ -216,8 +216,8 @@ def test_segments_pile_up_where_sizes_grow_and_do_not_where_they_expand() -> Non
 
 
 def test_a_cache_emptied_in_the_run_is_emptied_in_the_replay() -> None:
-    made = growing()
-    trace = made.build()
+    replayed = growing()
+    trace = replayed.build()
     emptied = (CacheEmptied("cuda:0", 1), CacheEmptied("cuda:0", 2))
     trace = replace(trace, emptied=emptied)
     assert replay(trace).peak_reserved_bytes == 24 * MIB

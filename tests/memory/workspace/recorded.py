@@ -37,7 +37,7 @@ class Row:
 
 def rows(*ops: str) -> list[Row]:
     """All rows of these operators."""
-    found = [
+    recorded = [
         Row(
             row["op"],
             tuple(map(tuple, row["shapes"])),
@@ -49,8 +49,8 @@ def rows(*ops: str) -> list[Row]:
         for row in RECORDED["rows"]
         if row["op"] in ops
     ]
-    assert {row.op for row in found} == set(ops), "an operator that was not recorded"
-    return found
+    assert {row.op for row in recorded} == set(ops), "an operator that was not recorded"
+    return recorded
 
 
 def call(
@@ -67,9 +67,9 @@ def sizes(of: Call) -> list[int]:
     return [workspace.bytes for workspace in scratch(of, H100)]
 
 
-def missing(row: Row, found: list[int]) -> list[int]:
+def missing(row: Row, predicted: list[int]) -> list[int]:
     """Sizes of the rule that the call did not allocate.
 
     A row is a whole call of a user's: what other operators within it took is in it, too.
     """
-    return sorted((Counter(found) - Counter(row.temporaries_bytes)).elements())
+    return sorted((Counter(predicted) - Counter(row.temporaries_bytes)).elements())

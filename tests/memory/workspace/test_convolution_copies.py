@@ -20,15 +20,15 @@ def scratch_bytes(
 ) -> tuple[list[int], list[int]]:
     """Of the convolution, and of its gradients."""
 
-    def made(*shape: int, layout: torch.memory_format) -> torch.Tensor:
+    def empty(*shape: int, layout: torch.memory_format) -> torch.Tensor:
         tensor = torch.empty(*shape, dtype=torch.bfloat16, device="cuda")
         return tensor.to(memory_format=layout)
 
     def script() -> None:
-        x = made(64, 512, 7, 7, layout=of_x)
-        weight = made(2048, 512, 1, 1, layout=of_weight)
+        x = empty(64, 512, 7, 7, layout=of_x)
+        weight = empty(2048, 512, 1, 1, layout=of_weight)
         torch.ops.aten.convolution(x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-        gradient = made(64, 2048, 7, 7, layout=of_gradient)
+        gradient = empty(64, 2048, 7, 7, layout=of_gradient)
         torch.ops.aten.convolution_backward(
             gradient, x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
         )

@@ -83,11 +83,12 @@ def test_every_kind_has_its_source() -> None:
 
 
 def test_the_context_is_less_than_a_gib_everywhere() -> None:
-    found = [
+    capabilities = [
         chip.compute_capability for chip in known_chips() if chip.compute_capability is not None
     ]
     assert all(
-        400 * MIB <= context_bytes(compute_capability) <= 700 * MIB for compute_capability in found
+        400 * MIB <= context_bytes(compute_capability) <= 700 * MIB
+        for compute_capability in capabilities
     )
 
 
@@ -142,7 +143,7 @@ def no_product() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "found"),
+    ("script", "expected"),
     [
         (product, {BLAS: 1}),
         (product_and_backward, {BLAS: 2}),  # autograd's thread has a handle of its own
@@ -152,8 +153,8 @@ def no_product() -> None:
         (no_product, {}),
     ],
 )
-def test_one_for_each_thread_and_stream(script, found) -> None:  # type: ignore[no-untyped-def]
-    assert kept(traced(script)) == found
+def test_one_for_each_thread_and_stream(script, expected) -> None:  # type: ignore[no-untyped-def]
+    assert kept(traced(script)) == expected
 
 
 def test_the_environment_is_read_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,13 +60,13 @@ def test_the_record_holds_both_ways() -> None:
 def test_another_chip_would_be_noticed() -> None:
     """A GPU with two multiprocessors less needs other buffers than the record's."""
     smaller = replace(H100, multiprocessors=130)
-    found = [
+    noticed = [
         row
         for row in ROWS
         if sorted(workspace.bytes for workspace in scratch(reduction(row), smaller))
         != sorted(row.temporaries_bytes)
     ]
-    assert len(found) > 50
+    assert len(noticed) > 50
 
 
 def test_the_rows_of_a_matrix_by_hand() -> None:

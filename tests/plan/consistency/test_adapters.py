@@ -156,10 +156,10 @@ def test_hybrids_are_the_ledgers(name: str) -> None:
     published = per_token.total.value + 3 * fallback_flops(model)
     assert published * tokens + per_token.each_pass.value == pytest.approx(counted, rel=0.01)
     kernel = usual_kernel(model, how, reference.sequence, Implementation.EAGER)
-    found = activations(
+    sums = activations(
         model, reference.batch, reference.sequence, how, kernel=kernel, adapter=adapter
     )
-    kept = found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
+    kept = sums.embedding.value + sum(layer.value for layer in sums.layers) + sums.head.value
     assert kept == pytest.approx(traced.kept_bytes, rel=0.02)
 
 

@@ -213,7 +213,7 @@ def test_dropouts_are_where_their_keys_say(case: str, monkeypatch: pytest.Monkey
     if case == "mpt":
         keys = {"attn_config": {"attn_pdrop": 1}, "resid_pdrop": 0.75, "emb_pdrop": 0.75}
     theirs, ours = both(case, **keys)
-    found: dict[str, set[float]] = {"embedding": set(), "stream": set(), "attention": set()}
+    dropouts: dict[str, set[float]] = {"embedding": set(), "stream": set(), "attention": set()}
     is_inside = False
 
     def entered(*_: Any) -> None:
@@ -225,20 +225,20 @@ def test_dropouts_are_where_their_keys_say(case: str, monkeypatch: pytest.Monkey
     ) -> Tensor:
         is_scores = tensor.dim() == 4 or tensor.shape[-1] == TOKENS
         place = "attention" if is_scores else "stream" if is_inside else "embedding"
-        found[place].add(float(p) if training else 0.0)
+        dropouts[place].add(float(p) if training else 0.0)
         return tensor
 
     attend = F.scaled_dot_product_attention
 
     def attended(*tensors: Tensor, dropout_p: float = 0.0, **options: Any) -> Tensor:
-        found["attention"].add(dropout_p)
+        dropouts["attention"].add(dropout_p)
         return attend(*tensors, dropout_p=0.0, **options)
 
     monkeypatch.setattr(F, "dropout", dropped)
     monkeypatch.setattr(F, "scaled_dot_product_attention", attended)
     first(theirs, named("Layer", "Block")).register_forward_pre_hook(entered)
     run(theirs)
-    assert ours.embedding_dropout == max(found["embedding"], default=0.0)
+    assert ours.embedding_dropout == max(dropouts["embedding"], default=0.0)
     # Falcon's layers in sequence drop part of the stream with attention's probability.
-    assert ours.dropout == max(found["stream"] - {ATTENTION}, default=0.0)
-    assert ours.attention_dropout == max(found["attention"], default=0.0)
+    assert ours.dropout == max(dropouts["stream"] - {ATTENTION}, default=0.0)
+    assert ours.attention_dropout == max(dropouts["attention"], default=0.0)

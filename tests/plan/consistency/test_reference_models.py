@@ -55,8 +55,8 @@ def closed(
     )
 
 
-def error_of(found: float, traced: float) -> float:
-    return abs(found - traced) / traced
+def error_of(computed: float, traced: float) -> float:
+    return abs(computed - traced) / traced
 
 
 def check_states(traced: Traced, model: Model, recipe: Recipe) -> None:
@@ -86,21 +86,19 @@ def is_told_causal(reference: Reference, model: Model, recipe: Recipe) -> bool:
     return kernel is AttentionKernel.FLASH and not is_masked
 
 
-def kept(found: Activations) -> int:
+def kept(sums: Activations) -> int:
     """All at the end of the forward pass."""
-    return int(
-        found.embedding.value + sum(layer.value for layer in found.layers) + found.head.value
-    )
+    return int(sums.embedding.value + sum(layer.value for layer in sums.layers) + sums.head.value)
 
 
 def check_activations(
-    traced: Traced, reference: Reference, model: Model, found: Activations
+    traced: Traced, reference: Reference, model: Model, sums: Activations
 ) -> None:
     """At the first tick of the backward pass, and at the fullest moment."""
     ids_bytes = 8 * reference.batch * reference.sequence
     pairs = (
-        (kept(found), traced.kept_bytes),
-        (found.total.value, traced.most_kept_bytes + ids_bytes),
+        (kept(sums), traced.kept_bytes),
+        (sums.total.value, traced.most_kept_bytes + ids_bytes),
     )
     for closed_bytes, traced_bytes in pairs:
         assert error_of(closed_bytes, traced_bytes) < PROMISED
@@ -194,11 +192,11 @@ def test_layers_that_keep_every_other_product(name: str, recipe_name: str) -> No
     """
     reference, model, how = REFERENCES[name], model_of(name), recipe(recipe_name)
     traced = train(reference, how, by_operators=True)
-    found = closed(reference, model, how, Recompute.OPERATORS)
+    sums = closed(reference, model, how, Recompute.OPERATORS)
     tokens = reference.batch * reference.sequence
     unread = model.layers * tokens * model.width * how.activation_bytes * (name == "llama")
-    assert abs(kept(found) - unread - traced.kept_bytes) <= SCALAR_BYTES * model.layers
-    assert error_of(found.total.value - unread, traced.most_kept_bytes) < 3 * PROMISED
+    assert abs(kept(sums) - unread - traced.kept_bytes) <= SCALAR_BYTES * model.layers
+    assert error_of(sums.total.value - unread, traced.most_kept_bytes) < 3 * PROMISED
     works = works_of(traced.ledger.reported)
     again = sum(work.executed_flops(Convention.FULL) for work in works
                 if work.phase is Phase.RECOMPUTE)  # fmt: skip
@@ -253,12 +251,12 @@ def test_hardware_flops_of_llama_with_checkpoints(use_reentrant: bool) -> None:
     works = works_of(traced.ledger.reported)
     again = [work for work in works if work.phase is Phase.RECOMPUTE]
     repeated = sum(work.executed_flops(Convention.FULL) for work in again)
-    found = needed_flops(works, Convention.FULL) + repeated
+    flops = needed_flops(works, Convention.FULL) + repeated
     per_token = token_flops(model, reference.sequence, recompute=Recompute.FULL)
     tokens = reference.batch * reference.sequence
     inner = model.kinds[0].feed_forward
     left_out = 0 if use_reentrant else 2 * tokens * model.layers * inner.width * model.width
-    assert found == per_token.hardware.value * tokens - left_out
+    assert flops == per_token.hardware.value * tokens - left_out
 
 
 # The comparison can fail --------------------------------------------------------------------------
@@ -320,6 +318,6 @@ def test_one_term_too_much_or_too_little_is_seen(llama: Traced, mistake: str) ->
 
 def test_scores_that_are_not_kept_are_seen(llama: Traced) -> None:
     reference, model = REFERENCES["llama"], model_of("llama")
-    found = closed(reference, model, recipe("bf16"), Recompute.NONE, AttentionKernel.MATH)
+    sums = closed(reference, model, recipe("bf16"), Recompute.NONE, AttentionKernel.MATH)
     with pytest.raises(AssertionError):
-        check_activations(llama, reference, model, found)
+        check_activations(llama, reference, model, sums)

@@ -73,12 +73,12 @@ def run(name: str, recipe_name: str, gpu: str) -> Ledger:
 
 
 def plan(name: str, recipe_name: str, gpu: str, model: Model | None = None) -> Step:
-    found, how = model or MODELS[name].model, recipe(recipe_name)
+    shape, how = model or MODELS[name].model, recipe(recipe_name)
     workload = Workload(
-        model=found, cluster=cluster(f"1x{gpu}"), sequence=SEQUENCE, recipe=how,
+        model=shape, cluster=cluster(f"1x{gpu}"), sequence=SEQUENCE, recipe=how,
         optimizer=optimizer("adamw"), pace=BEST,
     )  # fmt: skip
-    kernel = usual_kernel(found, how, SEQUENCE, Implementation.EAGER)
+    kernel = usual_kernel(shape, how, SEQUENCE, Implementation.EAGER)
     return step(workload, Layout(micro_batch=2, kernel=kernel))
 
 

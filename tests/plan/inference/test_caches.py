@@ -45,8 +45,8 @@ def held_bytes(network: Any, empty: Any, tokens: int, sequences: int = 2) -> int
     ids = torch.randint(3, 90, (sequences, tokens))
     with torch.no_grad():
         network(input_ids=ids[:, :-1], past_key_values=empty, use_cache=True)
-        found = network(input_ids=ids[:, -1:], past_key_values=empty, use_cache=True)
-    tensors = [(layer.keys, layer.values) for layer in found.past_key_values.layers]
+        output = network(input_ids=ids[:, -1:], past_key_values=empty, use_cache=True)
+    tensors = [(layer.keys, layer.values) for layer in output.past_key_values.layers]
     return sum(tensor.numel() * tensor.element_size() for pair in tensors for tensor in pair)
 
 

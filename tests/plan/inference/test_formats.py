@@ -25,8 +25,8 @@ XiongjieDai/GPU-Benchmarks-on-LLM-Inference, README.md @aa72e0e."""
 
 @pytest.mark.parametrize("name", LLAMA_8B)
 def test_bits_of_a_mixture_are_those_of_its_file(name: str) -> None:
-    found = bits_each(known_model("llama-3.1-8b"), weight_format(name))
-    assert float(found) == pytest.approx(LLAMA_8B[name], abs=1e-4)
+    bits = bits_each(known_model("llama-3.1-8b"), weight_format(name))
+    assert float(bits) == pytest.approx(LLAMA_8B[name], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", LLAMA_70B)

@@ -69,8 +69,8 @@ def test_chips_share_the_time_of_a_token_but_not_its_messages() -> None:
 
 
 def test_parts_are_the_whole() -> None:
-    found = LLAMA.forward(NewTokens(8, 1, 4096))
-    assert sum(part.value for _, part in found.parts) == pytest.approx(found.total.value)
+    total = LLAMA.forward(NewTokens(8, 1, 4096))
+    assert sum(part.value for _, part in total.parts) == pytest.approx(total.total.value)
 
 
 def test_a_mixture_reads_the_experts_that_tokens_choose() -> None:
@@ -92,8 +92,8 @@ def test_a_window_bounds_the_time_of_a_long_context() -> None:
 
 def test_an_eager_host_is_waited_for() -> None:
     eager = generator("llama-3-8b", "H100-SXM", who="eager")
-    found = eager.forward(NewTokens(1, 1, 512))
-    assert found.overhead.value > found.total.value / 4
+    total = eager.forward(NewTokens(1, 1, 512))
+    assert total.overhead.value > total.total.value / 4
 
 
 # Memory ---------------------------------------------------------------------------------------

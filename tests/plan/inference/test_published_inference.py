@@ -10,7 +10,7 @@ from torchtally.plan.inference.engines import at_best, engine
 
 
 @pytest.fixture(scope="module")
-def found() -> list[published_inference.Outcome]:
+def predictions() -> list[published_inference.Outcome]:
     """All but TensorRT-LLM's, which alone take longer than all others."""
     tables = [each for each in published_inference.TABLES if each.name != "tensorrt_llm"]
     return published_inference.outcomes(tables)
@@ -23,13 +23,13 @@ def test_there_are_rows_of_six_tables() -> None:
     assert 2 * sum(row.half == "B" for row in rows) > len(rows)
 
 
-def test_rows_that_nothing_was_learnt_from(found: list[published_inference.Outcome]) -> None:
-    errors = [abs(outcome.ratio - 1) for outcome in found if outcome.speed.half == "B"]
+def test_rows_that_nothing_was_learnt_from(predictions: list[published_inference.Outcome]) -> None:
+    errors = [abs(outcome.ratio - 1) for outcome in predictions if outcome.speed.half == "B"]
     assert median(errors) < 0.15
 
 
-def test_nothing_is_slower_at_its_best(found: list[published_inference.Outcome]) -> None:
-    assert all(outcome.best_per_s >= outcome.typical_per_s for outcome in found)
+def test_nothing_is_slower_at_its_best(predictions: list[published_inference.Outcome]) -> None:
+    assert all(outcome.best_per_s >= outcome.typical_per_s for outcome in predictions)
 
 
 def test_learning_tells_constants_apart() -> None:

@@ -29,9 +29,9 @@ LATENT = replace(
 PAGED, DYNAMIC, STATIC, EXPANDED = CacheKind
 
 
-def same(found: Quantity, expected: float) -> None:
-    check_units(found)
-    assert found.value == pytest.approx(expected, rel=1e-12)
+def same(quantity: Quantity, expected: float) -> None:
+    check_units(quantity)
+    assert quantity.value == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_kv_cache() -> None:

@@ -75,7 +75,7 @@ def workload(model: Model | None = None, chips: str = "8xH100-SXM", **fields: An
     return Workload(**(given | fields))
 
 
-def faster(found: Cluster, times: float) -> Cluster:
+def faster(nodes: Cluster, times: float) -> Cluster:
     """The same chips with links so many times as fast."""
 
     def scaled(link: Link | None) -> Link | None:
@@ -84,6 +84,6 @@ def faster(found: Cluster, times: float) -> Cluster:
         speed = link.bytes_per_s_per_direction * times
         return replace(link, bytes_per_s_per_direction=speed)
 
-    chip = found.chip
+    chip = nodes.chip
     node = None if chip.node is None else replace(chip.node, network=scaled(chip.node.network))
-    return replace(found, chip=replace(chip, link=scaled(chip.link), node=node))
+    return replace(nodes, chip=replace(chip, link=scaled(chip.link), node=node))

@@ -47,9 +47,9 @@ ZERO_TABLE_1 = {
 """ZeRO, arXiv 1910.02054, table 1: parameters, chips, GB with states, gradients, weights shared."""
 
 
-def held_bytes(found: ChipStates) -> float:
+def held_bytes(states: ChipStates) -> float:
     """Without what is gathered while a layer is at work, which the paper leaves out."""
-    return float(found.total.value - found.gathered.value)
+    return float(states.total.value - states.gathered.value)
 
 
 @pytest.mark.parametrize("parameters", ZERO_TABLE_1)
@@ -61,16 +61,16 @@ def test_zero_table_1(parameters: int, chips: int) -> None:
         strict=True,
     ):
         layout = Layout(data=chips, shard=shard)
-        found = chip_states(bare(parameters), layout, MIXED, ADAMW, stage=0)
+        states = chip_states(bare(parameters), layout, MIXED, ADAMW, stage=0)
         # Some are rounded and some cut off: to the last printed digit.
         digit = 0.01 if published < 2 else 0.1 if published % 1 else 1
-        assert held_bytes(found) / 1e9 == pytest.approx(published, abs=digit)
+        assert held_bytes(states) / 1e9 == pytest.approx(published, abs=digit)
 
 
 def test_nothing_shared_is_16_bytes_a_parameter() -> None:
-    found = chip_states(bare(10**9), Layout(data=64), MIXED, ADAMW, stage=0)
-    assert found.total.value == 16 * 10**9
-    assert found.gathered.value == 0
+    states = chip_states(bare(10**9), Layout(data=64), MIXED, ADAMW, stage=0)
+    assert states.total.value == 16 * 10**9
+    assert states.gathered.value == 0
 
 
 def test_groups_that_share_are_counted_by_their_size() -> None:
@@ -133,8 +133,8 @@ def test_activations_of_every_micro_batch_in_flight_are_kept() -> None:
 
 
 def test_gpipe_keeps_all_of_them() -> None:
-    it = {"pipeline": 4, "micro_batches": 16}
-    gpipe, plain = memory(Layout(schedule=Schedule.GPIPE, **it)), memory(Layout(**it))
+    degrees = {"pipeline": 4, "micro_batches": 16}
+    gpipe, plain = memory(Layout(schedule=Schedule.GPIPE, **degrees)), memory(Layout(**degrees))
     assert gpipe.total.value > plain.total.value
 
 
@@ -148,10 +148,12 @@ shards = st.sampled_from(list(Sharding))
 
 
 @given(shards, shards, st.sampled_from([2, 8, 64]), st.sampled_from(list(OPTIMIZERS.values())))
-def test_sharing_more_never_holds_more(a: Sharding, b: Sharding, data: int, it: object) -> None:
+def test_sharing_more_never_holds_more(
+    a: Sharding, b: Sharding, data: int, degrees: object
+) -> None:
     few, many = sorted((a, b), key=lambda shard: shard.stage)
     held = [
-        held_bytes(chip_states(llama(), Layout(data=data, shard=shard), MIXED, it, stage=0))  # type: ignore[arg-type]
+        held_bytes(chip_states(llama(), Layout(data=data, shard=shard), MIXED, degrees, stage=0))  # type: ignore[arg-type]
         for shard in (few, many)
     ]
     assert held[1] <= held[0]
@@ -165,15 +167,15 @@ def test_sharing_more_never_holds_more(a: Sharding, b: Sharding, data: int, it: 
 )
 def test_splitting_layers_never_holds_more(a: int, b: int, pipeline: int, model: object) -> None:
     few, many = sorted((a, b))
-    found = [
+    memories = [
         memory(
             Layout(tensor=degree, is_sequence_parallel=True, pipeline=pipeline, micro_batches=8),
             model,
         )
         for degree in (few, many)
     ]
-    assert found[1].states.total.value <= found[0].states.total.value
-    assert found[1].activations.value <= found[0].activations.value
+    assert memories[1].states.total.value <= memories[0].states.total.value
+    assert memories[1].activations.value <= memories[0].activations.value
 
 
 def test_experts_over_tensor_parallelism_are_shared_by_those_who_have_them() -> None:

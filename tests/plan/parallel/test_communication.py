@@ -52,17 +52,17 @@ def test_one_chip_is_sent_its_payload_once() -> None:
 def test_seconds_are_those_of_the_network_model_and_name_the_way(kind: str) -> None:
     for size in (1000, 10**6, 10**9):
         for ranks in (RankGroup(8), RankGroup(64, 8), RankGroup(16, 16)):
-            found = COLLECTIVES[kind](size, ranks, NODES)
+            seconds = COLLECTIVES[kind](size, ranks, NODES)
             expected = collective(kind, size, ranks, NODES)  # type: ignore[arg-type]
-            assert found.seconds.value == pytest.approx(expected.seconds, rel=1e-12)
-            assert found.sent.value == expected.sent_bytes
-            assert found.seconds.note == expected.way.removeprefix("pairwise").strip()
+            assert seconds.seconds.value == pytest.approx(expected.seconds, rel=1e-12)
+            assert seconds.sent.value == expected.sent_bytes
+            assert seconds.seconds.note == expected.way.removeprefix("pairwise").strip()
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 def test_one_rank_sends_nothing(kind: str) -> None:
-    found = COLLECTIVES[kind](GB, RankGroup(1), NODES)
-    assert found.sent.value == found.seconds.value == 0
+    seconds = COLLECTIVES[kind](GB, RankGroup(1), NODES)
+    assert seconds.sent.value == seconds.seconds.value == 0
 
 
 def test_groups_stand_as_close_as_their_strides_allow() -> None:

@@ -14,13 +14,13 @@ GOOD = Layout(data=4, tensor=2, is_sequence_parallel=True)
 
 
 def reasons(layout: Layout, model: object = None, **given: object) -> str:
-    found = invalidities(
+    reasons_given = invalidities(
         layout,
         model or llama(kv_heads=4),  # type: ignore[arg-type]
         cluster("8xH100-SXM"),
         **({"sequence": 2048} | given),  # type: ignore[arg-type]
     )
-    return "; ".join(found)
+    return "; ".join(reasons_given)
 
 
 def test_degrees_multiply() -> None:

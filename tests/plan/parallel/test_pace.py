@@ -103,8 +103,8 @@ def test_layers_of_experts_wait_for_their_host() -> None:
     layout = Layout(data=8, expert=8, implementation=Implementation.FUSED)
     launches = Pricing(job)._pieces(layout).launches_waited_for
     assert launches == Pricing(job)._pieces(layout).launches
-    found = step(job, layout).parts["host"].value
-    assert found >= launches * 73e-6
+    host_s = step(job, layout).parts["host"].value
+    assert host_s >= launches * 73e-6
 
 
 def test_recomputation_launches_the_forward_pass_again() -> None:

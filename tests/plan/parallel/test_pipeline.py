@@ -134,8 +134,8 @@ def test_more_micro_batches_never_make_a_larger_bubble(
 def test_no_more_is_in_flight_than_there_is(
     schedule: Schedule, p: int, m: int, chunks: int
 ) -> None:
-    found = in_flight(schedule, p, m, virtual_stages=chunks).value
-    assert 0 < found <= m
+    held = in_flight(schedule, p, m, virtual_stages=chunks).value
+    assert 0 < held <= m
 
 
 @given(schedules, st.integers(1, 500))

@@ -27,8 +27,8 @@ def test_their_layouts_fit_the_chips_that_they_ran_on(rows: list[dict[str, objec
 
 def test_recomputation_costs_what_was_published() -> None:
     """Korthikanti et al. 2022, table 5: selective recomputation gains 29 to 32 %."""
-    found = {record["name"]: record for record in map(compared, MEGATRON)}
+    by_name = {record["name"]: record for record in map(compared, MEGATRON)}
     for name, gain in {"22B": 0.290, "175B": 0.318, "530B": 0.297, "1T": 0.321}.items():
-        whole, partly = found[f"{name}, full"], found[f"{name}, selective, SP"]
+        whole, partly = by_name[f"{name}, full"], by_name[f"{name}, selective, SP"]
         predicted = whole["predicted_s"] / partly["predicted_s"] - 1
         assert predicted == pytest.approx(gain, abs=0.065), name

@@ -22,7 +22,7 @@ BIGSCIENCE = next(source for source in SOURCES if source.name == "bigscience")
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Outcome]:
+def predictions() -> list[Outcome]:
     """Of vTrain's rows every third, of all others each."""
     return outcomes(every=3)
 
@@ -40,31 +40,33 @@ LIMITS = {
 """Of each group the median with its sign and the median error."""
 
 
-def test_typical_steps_are_as_long_as_published_ones(found: list[Outcome]) -> None:
-    groups = by_group(found)
+def test_typical_steps_are_as_long_as_published_ones(predictions: list[Outcome]) -> None:
+    groups = by_group(predictions)
     for name, (most_signed, most_error) in LIMITS.items():
         ratios = [outcome.ratio for outcome in groups[name]]
         assert abs(signed(ratios)) <= most_signed, name
         assert error(ratios) <= most_error, name
 
 
-def test_half_b_is_predicted_as_well_as_half_a_that_was_learnt_from(found: list[Outcome]) -> None:
-    rows = [outcome for outcome in found if outcome.row.source.name == "llm_foundry"]
+def test_half_b_is_predicted_as_well_as_half_a_that_was_learnt_from(
+    predictions: list[Outcome],
+) -> None:
+    rows = [outcome for outcome in predictions if outcome.row.source.name == "llm_foundry"]
     halves = [
         error([outcome.ratio for outcome in rows if outcome.row.half == half]) for half in "AB"
     ]
     assert halves[1] <= 1.5 * halves[0]
 
 
-def test_a_published_step_lies_between_best_and_slow(found: list[Outcome]) -> None:
+def test_a_published_step_lies_between_best_and_slow(predictions: list[Outcome]) -> None:
     """Of the dense ones eight of ten: nine of ten are below slow, and few above best."""
-    dense = [outcome for outcome in found if not outcome.row.model.is_mixture]
+    dense = [outcome for outcome in predictions if not outcome.row.model.is_mixture]
     within = [outcome.best_s <= (outcome.row.step_s or 0) <= outcome.slow_s for outcome in dense]
     assert sum(within) / len(within) >= 0.8
 
 
-def test_layouts_are_ordered_as_they_were_measured(found: list[Outcome]) -> None:
-    rows = [outcome for outcome in found if outcome.row.source.name == "vtrain"]
+def test_layouts_are_ordered_as_they_were_measured(predictions: list[Outcome]) -> None:
+    rows = [outcome for outcome in predictions if outcome.row.source.name == "vtrain"]
     ordered = sweeps(rows, least=4)
     assert len(ordered) >= 10
     assert median(rank_correlation(group) for group in ordered) >= 0.9
@@ -93,10 +95,10 @@ def test_no_published_run_out_of_memory_fits_for_sure() -> None:
         assert predicted(row).memory.total.value > SURE_SHARE * capacity, row.line
 
 
-def test_a_training_twice_as_long_would_be_noticed(found: list[Outcome]) -> None:
+def test_a_training_twice_as_long_would_be_noticed(predictions: list[Outcome]) -> None:
     """The check itself can fail."""
     rows = [
         replace(outcome, row=replace(outcome.row, step_s=2 * (outcome.row.step_s or 0)))
-        for outcome in by_group(found)["llm_foundry, A100"]
+        for outcome in by_group(predictions)["llm_foundry, A100"]
     ]
     assert error([outcome.ratio for outcome in rows]) > 0.4

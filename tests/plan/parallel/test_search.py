@@ -116,26 +116,26 @@ def test_fastest_first_and_all_of_it_fits(ranking: Ranking) -> None:
 
 def test_what_does_not_fit_says_how_much_is_missing() -> None:
     job = workload(known_model("Llama 3.1 405B"), "8xH100-SXM", sequence=8192)
-    found = search(job, 8)
-    assert found.steps == ()
-    assert found.fitting == 0 < found.tried
-    assert found.smallest is not None
+    ranked = search(job, 8)
+    assert ranked.steps == ()
+    assert ranked.fitting == 0 < ranked.tried
+    assert ranked.smallest is not None
     capacity = job.cluster.chip.total_memory_bytes
-    assert found.missing_bytes == found.smallest.memory.total.value - capacity > 0
+    assert ranked.missing_bytes == ranked.smallest.memory.total.value - capacity > 0
 
 
 def test_a_batch_that_no_layout_can_have() -> None:
-    found = search(workload(llama(heads=7, width=896), "8xH100-SXM"), 3)
-    assert found.invalid > 0
+    ranked = search(workload(llama(heads=7, width=896), "8xH100-SXM"), 3)
+    assert ranked.invalid > 0
 
 
 def test_choices_are_kept_to() -> None:
     only = Choices(shards=(Sharding.ZERO1,), schedules=(Schedule.ZB_H1,), most_micro_batch=1)
-    found = search(SMALL, 32, choices=only, keep=100)
-    assert {step.layout.shard for step in found.steps if step.layout.replicas > 1} == {
+    ranked = search(SMALL, 32, choices=only, keep=100)
+    assert {step.layout.shard for step in ranked.steps if step.layout.replicas > 1} == {
         Sharding.ZERO1
     }
-    assert {step.layout.micro_batch for step in found.steps} == {1}
+    assert {step.layout.micro_batch for step in ranked.steps} == {1}
 
 
 def test_progress_is_told(told: list[int], ranking: Ranking) -> None:
@@ -152,7 +152,7 @@ def test_a_large_search_takes_seconds() -> None:
     """Issue 5: 70B on 1024 chips in under 5 s; here twice that, for a machine that is busy."""
     job = workload(known_model("Llama 3 70B"), "1024xH100-SXM", sequence=8192)
     start_s = time.process_time()
-    found: Ranking = search(job, 2048)
+    ranked: Ranking = search(job, 2048)
     assert time.process_time() - start_s < 10
-    assert found.tried > 10_000
-    assert found.steps[0].layout.chips == cluster("1024xH100-SXM").count
+    assert ranked.tried > 10_000
+    assert ranked.steps[0].layout.chips == cluster("1024xH100-SXM").count

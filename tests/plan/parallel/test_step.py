@@ -64,8 +64,8 @@ WORKLOADS = st.sampled_from(
 
 
 @given(WORKLOADS, layouts())
-def test_parts_sum_to_the_step_and_every_unit_is_right(it: Workload, layout: Layout) -> None:
-    priced_step = step(it, layout)
+def test_parts_sum_to_the_step_and_every_unit_is_right(degrees: Workload, layout: Layout) -> None:
+    priced_step = step(degrees, layout)
     assert math.fsum(priced_step.parts[word].value for word in PARTS) == pytest.approx(
         priced_step.seconds.value, rel=1e-12
     )
@@ -83,8 +83,8 @@ def test_parts_sum_to_the_step_and_every_unit_is_right(it: Workload, layout: Lay
 
 
 @given(WORKLOADS, layouts())
-def test_what_a_search_adds_up_is_the_step(it: Workload, layout: Layout) -> None:
-    pricing = Pricing(it)
+def test_what_a_search_adds_up_is_the_step(degrees: Workload, layout: Layout) -> None:
+    pricing = Pricing(degrees)
     priced_step = pricing.step(layout)
     assert pricing.step_s(layout) == pytest.approx(priced_step.seconds.value, rel=1e-12)
     beside, held = pricing.beside_bytes(layout), pricing.states_bytes(layout)
@@ -145,9 +145,9 @@ def test_tokens_and_mfu_by_hand() -> None:
 def test_the_bubble_is_that_of_the_layers() -> None:
     job = workload(chips="4xH100-SXM")
     layout = Layout(pipeline=4, micro_batches=16)
-    found = step(job, layout).parts
-    per_micro_batch = (found["compute"].value - 16 * Pricing(job)._stage(layout).ends.value) / 16
-    assert found["bubble"].value == pytest.approx(3 * per_micro_batch)
+    parts = step(job, layout).parts
+    per_micro_batch = (parts["compute"].value - 16 * Pricing(job)._stage(layout).ends.value) / 16
+    assert parts["bubble"].value == pytest.approx(3 * per_micro_batch)
 
 
 def test_full_recomputation_does_the_layers_forward_again() -> None:

@@ -117,8 +117,8 @@ def test_keys_and_values_go_round() -> None:
 
 def test_their_gradients_go_one_hop_further_home() -> None:
     block = 512 * 2 * 2 * 128 * 2
-    found = context_traffic_backward(KIND, MODEL, Layout(context=4), 2048, MIXED, NET)
-    assert found.sent.value == 3 * block + 4 * block
+    traffic = context_traffic_backward(KIND, MODEL, Layout(context=4), 2048, MIXED, NET)
+    assert traffic.sent.value == 3 * block + 4 * block
     assert context_traffic_backward(KIND, MODEL, Layout(), 2048, MIXED, NET).sent.value == 0
 
 

@@ -181,10 +181,10 @@ def implied() -> tuple[Implied, ...]:
             computed=lambda N=N, D=D, number=number: mfu_of_training(
                 training_flops(N, D), number, A100
             ),
-            implied=found,
+            implied=published,
             unit=PERCENT,
         )
-        for what, N, D, number, found in (
+        for what, N, D, number, published in (
             ("7B", 6.7e9, 1.0e12, 82_432, "43.4"),
             ("13B", 13.0e9, 1.0e12, 135_168, "51.4"),
             ("33B", 32.5e9, 1.4e12, 530_432, "45.8"),
@@ -199,10 +199,10 @@ def implied() -> tuple[Implied, ...]:
             computed=lambda N=billions * 1e9, number=number: mfu_of_training(
                 training_flops(N, 2.0e12), number, A100
             ),
-            implied=found,
+            implied=published,
             unit=PERCENT,
         )
-        for billions, number, found in (
+        for billions, number, published in (
             (7, 184_320, "40.6"),
             (13, 368_640, "37.7"),
             (70, 1_720_320, "43.5"),
@@ -218,9 +218,9 @@ def implied() -> tuple[Implied, ...]:
                 float(CARD_HOURS[size]) * 1e6,
                 H100,
             ),
-            implied=found,
+            implied=published,
             unit=PERCENT,
         )
-        for size, found in (("8B", "13.9"), ("70B", "25.5"), ("405B", "34.6"))
+        for size, published in (("8B", "13.9"), ("70B", "25.5"), ("405B", "34.6"))
     )
     return (*ones, *twos, *threes)

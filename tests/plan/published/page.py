@@ -54,11 +54,11 @@ def page(rows: Sequence[Row] = ROWS, implied: Sequence[Implied] = IMPLIED) -> st
     others = [row for row in rows if not row.is_reproduced]
     parts = [
         INTRODUCTION.format(counts=filled(counts(rows)), tight=TIGHT),
-        *(section(source, found, "##") for source, found in by_source(reproduced)),
+        *(section(source, of_source, "##") for source, of_source in by_source(reproduced)),
         NOT_REPRODUCED,
-        *(section(source, found, "###") for source, found in by_source(others)),
+        *(section(source, of_source, "###") for source, of_source in by_source(others)),
         HOURS,
-        *(implied_section(source, found) for source, found in implied_by_source(implied)),
+        *(implied_section(source, of_source) for source, of_source in implied_by_source(implied)),
     ]
     return "\n".join(parts)
 
@@ -75,17 +75,17 @@ def counts(rows: Sequence[Row]) -> str:
 
 
 def by_source(rows: Iterable[Row]) -> list[tuple[Source, list[Row]]]:
-    found: dict[Source, list[Row]] = {}
+    grouped: dict[Source, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.source, []).append(row)
-    return list(found.items())
+        grouped.setdefault(row.source, []).append(row)
+    return list(grouped.items())
 
 
 def implied_by_source(rows: Iterable[Implied]) -> list[tuple[Source, list[Implied]]]:
-    found: dict[Source, list[Implied]] = {}
+    grouped: dict[Source, list[Implied]] = {}
     for row in rows:
-        found.setdefault(row.source, []).append(row)
-    return list(found.items())
+        grouped.setdefault(row.source, []).append(row)
+    return list(grouped.items())
 
 
 def section(source: Source, rows: Sequence[Row], level: str) -> str:

@@ -108,7 +108,7 @@ def _work() -> tuple[Row, ...]:
             what=f"PaLM {size}, a token{words}",
             published=published,
             unit=TFLOPS_PER_TOKEN,
-            computed=lambda it=(size, recompute): flops_of(*it).hardware,
+            computed=lambda model=(size, recompute): flops_of(*model).hardware,
         )
         for size, recompute, words, published in (
             ("8B", Recompute.NONE, "", "0.0550"),

@@ -192,7 +192,7 @@ def _pythia() -> tuple[Row, ...]:
             why=why,
         )
 
-    found = []
+    pythia = []
     for size, layers, width, tensor, chips, printed in (
         ("6.9B", 32, 4096, 2, 128, ("6.40", "25.60", "0.60", "34.00")),
         ("12B", 36, 5120, 4, 256, ("5.52", "44.19", "0.52", "23.91")),
@@ -201,13 +201,13 @@ def _pythia() -> tuple[Row, ...]:
         _, _, state = shared(layers, width, chips)
         kept = kept_bytes(layers, width, 32, 8, tensor)
         apart = 1 / tensor - 1
-        found += [
+        pythia += [
             row(f"{size}, weights", printed[0], weights, None, ""),
             row(f"{size}, gradients", printed[1], gradients, apart, BY_TENSOR),
             row(f"{size}, optimizer", printed[2], state, None, ""),
             row(f"{size}, activations", printed[3], kept, None, ""),
         ]
-    return tuple(found)
+    return tuple(pythia)
 
 
 def _both(master: Quantity, moments: Quantity) -> Quantity:

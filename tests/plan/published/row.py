@@ -113,12 +113,12 @@ def mistakes(row: Row) -> list[str]:
 
 
 def _mistakes(row: Row) -> Iterator[str]:
-    found = row.computed()
+    value = row.computed()
     if not (row.source.title and row.source.citation and row.source.about and row.what):
         yield "it does not say where it comes from, or what it is"
-    if found.unit is not row.unit.unit:
-        yield f"it is computed in {found.unit} and published in {row.unit.unit}"
-    if found.is_given:
+    if value.unit is not row.unit.unit:
+        yield f"it is computed in {value.unit} and published in {row.unit.unit}"
+    if value.is_given:
         yield "it is not computed: it has no formula"
     if (row.tolerance > 0 or not row.is_reproduced) is not bool(row.why):
         yield "a difference is explained, and only a difference"

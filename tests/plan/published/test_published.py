@@ -106,10 +106,10 @@ def test_the_page_is_the_one_that_is_made() -> None:
 
 def test_the_page_has_every_row_once() -> None:
     lines = page().splitlines()
-    found = [
+    printed = [
         line for line in lines if line.startswith("| ") and not line.startswith(("| what ", "| :-"))
     ]
-    assert len(found) == len(ROWS) + len(IMPLIED)
+    assert len(printed) == len(ROWS) + len(IMPLIED)
 
 
 def test_the_page_says_what_is_secondary() -> None:

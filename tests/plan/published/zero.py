@@ -66,7 +66,7 @@ def rows() -> tuple[Row, ...]:
             what=f"{size}, N {chips}, {shared}",
             published=gigabytes,
             unit=GB,
-            computed=lambda it=(parameters, chips, shared): held(*it),
+            computed=lambda options=(parameters, chips, shared): held(*options),
             tolerance=CUT_OFF.get(gigabytes, 0.0),
             why=TRUNCATED if gigabytes in CUT_OFF else "",
         )

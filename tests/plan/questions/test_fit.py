@@ -15,10 +15,10 @@ def named(chips: str, layout: Layout) -> dict[object, object]:
 
 
 def test_the_time_of_a_step_names_collectives_and_their_ways() -> None:
-    found = named("8xH100-SXM", Layout(data=2, tensor=2, pipeline=2, micro_batches=4))
-    assert str(found["tensor parallel"]).startswith("all-reduce ring")
-    assert found["pipeline"] == "send"
-    assert found["compute"] == found["bubble"] == ""
+    seconds_named = named("8xH100-SXM", Layout(data=2, tensor=2, pipeline=2, micro_batches=4))
+    assert str(seconds_named["tensor parallel"]).startswith("all-reduce ring")
+    assert seconds_named["pipeline"] == "send"
+    assert seconds_named["compute"] == seconds_named["bubble"] == ""
     shared = named("8xH100-SXM", Layout(data=8, shard=Sharding.ZERO3))
     assert "reduce-scatter ring" in str(shared["data parallel"])
     assert "all-gather ring" in str(shared["data parallel"])

@@ -32,31 +32,31 @@ Json = dict[str, Any]
 def document_of(ledger: Ledger) -> Json:
     content = export(ledger, "perfetto").parts[""]
     assert isinstance(content, str)
-    found: Json = json.loads(content)
-    return found
+    document: Json = json.loads(content)
+    return document
 
 
 def slices_of(document: Json) -> dict[tuple[int, int], list[Json]]:
     """By (pid, tid), as written."""
-    found: dict[tuple[int, int], list[Json]] = defaultdict(list)
+    slices: dict[tuple[int, int], list[Json]] = defaultdict(list)
     for event in document["traceEvents"]:
         if event["ph"] == "X":
-            found[event["pid"], event["tid"]].append(event)
-    return found
+            slices[event["pid"], event["tid"]].append(event)
+    return slices
 
 
 def misplaced(slices: list[Json]) -> list[Json]:
     """Those that begin within another and end behind it."""
-    found, around = [], []
+    outside, around = [], []
     for each in slices:
         start = round(each["ts"] * 1000)
         end = start + round(each["dur"] * 1000)
         while around and around[-1] <= start:
             around.pop()
         if around and end > around[-1]:
-            found.append(each)
+            outside.append(each)
         around.append(end)
-    return found
+    return outside
 
 
 @given(traces())

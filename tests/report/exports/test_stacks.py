@@ -43,8 +43,8 @@ def text_of(ledger: Ledger, name: str, quantity: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def document(ledger: Ledger) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text_of(ledger, "speedscope"))
-    return found
+    profile: dict[str, Any] = json.loads(text_of(ledger, "speedscope"))
+    return profile
 
 
 def test_a_profile_for_each_quantity(document: dict[str, Any], ledger: Ledger) -> None:

@@ -129,9 +129,9 @@ def test_a_script_that_ends_the_history_ends_ours() -> None:
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
 
-    found, whole = measured(ending), measured(script)
-    assert (found.lines, found.held[Held.REST]) == ((), found.peak_allocated_bytes)
-    assert found.peak_allocated_bytes == whole.peak_allocated_bytes
+    short, whole = measured(ending), measured(script)
+    assert (short.lines, short.held[Held.REST]) == ((), short.peak_allocated_bytes)
+    assert short.peak_allocated_bytes == whole.peak_allocated_bytes
     assert whole.lines
 
 

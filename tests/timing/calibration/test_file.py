@@ -82,9 +82,9 @@ def test_without_a_calibration_a_cpu_is_not_known(library):
 
 def test_a_measured_cpu_is_a_chip(library):
     keep(HOST)
-    found = target("cpu")
-    assert (found.vendor, found.device_name) == ("CPU", "Some CPU @ 1.00GHz")
-    assert found.peak_flop_per_s("float32") == 2e11
+    cpu = target("cpu")
+    assert (cpu.vendor, cpu.device_name) == ("CPU", "Some CPU @ 1.00GHz")
+    assert cpu.peak_flop_per_s("float32") == 2e11
     assert roofline("CPU").is_host
 
 

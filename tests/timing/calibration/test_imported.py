@@ -34,9 +34,11 @@ def test_a_call_that_was_measured_is_predicted_as_measured_and_far_ones_as_befor
     trace: Trace,
 ) -> None:
     target = chip("H100-SXM")
-    made = calibration_from([trace], target, date="2026-11-23", issue=ESTIMATED_ISSUE, before=None)
-    plain, better = Roofline(target), Roofline(target, made)
-    (product,) = (sample.call for sample in made.samples if sample.call.name == "aten.mm")
+    calibration = calibration_from(
+        [trace], target, date="2026-11-23", issue=ESTIMATED_ISSUE, before=None
+    )
+    plain, better = Roofline(target), Roofline(target, calibration)
+    (product,) = (sample.call for sample in calibration.samples if sample.call.name == "aten.mm")
     assert better.kernel(product, *cost_of(product)).seconds == pytest.approx(200e-6)
     small = explained_product(256)
     assert better.kernel(small, *cost_of(small)).seconds == pytest.approx(

@@ -21,9 +21,9 @@ GIB = 1 << 30
 
 
 def of(source: str) -> list[Measured]:
-    found = [row for row in ROWS if row.source == source]
-    assert found
-    return found
+    of_source = [row for row in ROWS if row.source == source]
+    assert of_source
+    return of_source
 
 
 @pytest.mark.parametrize("row", of(STAS), ids=str)

@@ -57,8 +57,8 @@ def test_an_operator_nobody_measured_is_like_those_of_its_kind():
 
 @given(st.integers(1, 10**8))
 def test_a_correction_lies_between_those_that_were_measured(n):
-    found, _ = factor(Corrections(SLOWER, by_bytes), add_call(n))
-    assert 2 - 1e-9 <= found <= 8 + 1e-9
+    correction, _ = factor(Corrections(SLOWER, by_bytes), add_call(n))
+    assert 2 - 1e-9 <= correction <= 8 + 1e-9
 
 
 @given(st.tuples(*[st.integers(1, 4096)] * 3))
@@ -67,8 +67,8 @@ def test_so_it_does_in_many_dimensions(sides):
     samples = [Sample(mm_call(m, k, n), 1e-9 * (m + 1) * k * n) for m, k, n in shapes]
     corrections = Corrections(samples, by_bytes)
     measured = [factor(corrections, sample.call)[0] for sample in samples]
-    found, _ = factor(corrections, mm_call(*sides))
-    assert min(measured) * (1 - 1e-9) <= found <= max(measured) * (1 + 1e-9)
+    correction, _ = factor(corrections, mm_call(*sides))
+    assert min(measured) * (1 - 1e-9) <= correction <= max(measured) * (1 + 1e-9)
 
 
 def test_a_cpu_runs_at_its_measured_rates():

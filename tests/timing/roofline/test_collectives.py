@@ -35,7 +35,7 @@ def test_without_a_number_of_ranks_a_full_node_is_taken() -> None:
 
 
 def test_every_operator_is_a_collective() -> None:
-    communication = [name for name, found in RULES.items() if found.kind is Kind.COMMUNICATION]
+    communication = [name for name, rule in RULES.items() if rule.kind is Kind.COMMUNICATION]
     assert len(communication) > 30
     kinds = {name: kind_of(name) for name in communication}
     assert {name for name, kind in kinds.items() if kind is None} == {

@@ -40,8 +40,8 @@ def test_three_channels_are_written_as_eight() -> None:
 
 
 def test_channels_last_are_padded_where_they_are_odd() -> None:
-    found = [needs_conversion(spec) for spec in (last(16), last(28), last(3), first(16))]
-    assert found == [False, False, True, True]
+    padded = [needs_conversion(spec) for spec in (last(16), last(28), last(3), first(16))]
+    assert padded == [False, False, True, True]
 
 
 def test_one_position_or_one_channel_lies_the_same_in_both_layouts() -> None:

@@ -106,7 +106,7 @@ def test_channels_in_pieces_take_the_time_to_find_them() -> None:
 
 def test_what_cudnn_tries_has_a_kernel_for_few_channels() -> None:
     """`torch.backends.cudnn.benchmark`: at the rate of whole steps."""
-    usual, tried = (forward(3, 64, **found) for found in ({}, {"benchmark": True}))
+    usual, tried = (forward(3, 64, **options) for options in ({}, {"benchmark": True}))
     slow, fast = (
         product_s(implicit_products(one, cost(one))[0], A100)[0] for one in (usual, tried)
     )

@@ -127,8 +127,8 @@ def column_sum(rows: int, columns: int, dtype: str = "bfloat16") -> Call:
 )  # fmt: skip
 def test_sums_of_columns_on_an_h100(rows: int, columns: int, measured_s: float) -> None:
     dtype = "float32" if rows == 256 else "bfloat16"
-    found = kernel_of(column_sum(rows, columns, dtype), chip("H100-SXM"))
-    assert found.seconds == pytest.approx(measured_s, rel=0.2, abs=4e-6)
+    kernel = kernel_of(column_sum(rows, columns, dtype), chip("H100-SXM"))
+    assert kernel.seconds == pytest.approx(measured_s, rel=0.2, abs=4e-6)
 
 
 def test_a_scan_along_rows_takes_one_after_the_other() -> None:

@@ -58,12 +58,12 @@ class Recorder:
         if not path.is_dir():
             content = path.read_bytes()
             return {number: Node(False, content, content)}
-        found: dict[int, Node] = {}
+        nodes: dict[int, Node] = {}
         entries: dict[str, int] = {}
         for file in sorted(path.iterdir()):
-            found |= self._existing(file)
+            nodes |= self._existing(file)
             entries[file.name] = self._nodes[file.stat().st_ino]
-        return {**found, number: Node(True, dict(entries), dict(entries))}
+        return {**nodes, number: Node(True, dict(entries), dict(entries))}
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -67,10 +67,10 @@ def _newest(run: Path) -> int | None:
         steps = check_all_whole(run)
     except (CheckpointError, AssertionError) as error:
         raise Corrupt(str(error)) from error
-    found, said = taken(run)
-    assert found == (steps[0] if steps else None)
+    states, said = taken(run)
+    assert states == (steps[0] if steps else None)
     assert said == []
-    return found
+    return states
 
 
 # One file, overwritten in place; and a whole folder, when the former one is deleted ---------------
@@ -213,10 +213,10 @@ class Report:
 
 def phase(run: Path) -> str:
     """How far a save had come, by what is there."""
-    found = names(run)
-    hidden = [name for name in found if not NAMED.fullmatch(name)]
+    present = names(run)
+    hidden = [name for name in present if not NAMED.fullmatch(name)]
     if not hidden:
-        return "renamed" if len(found) > KEEP_LAST else "nothing begun"
+        return "renamed" if len(present) > KEEP_LAST else "nothing begun"
     if hidden[0].startswith(".old"):
         return "removing the oldest"
     files = sorted(path.name for path in (Checkpoints(run).path / hidden[0]).iterdir())

@@ -36,15 +36,15 @@ def full(name: str, step: int) -> Tensor:
 
 def tensors_on(rank: int, size: int, step: int) -> dict[str, Tensor]:
     mesh = init_device_mesh("cpu", (size,))
-    found: dict[str, Tensor] = {
+    tensors: dict[str, Tensor] = {
         name: distribute_tensor(
             full(name, step), mesh, [Replicate() if axis is None else Shard(axis)]
         )
         for name, (_, axis) in SHAPES.items()
     }
-    found["model/plain"] = torch.arange(6.0) + step
-    found[f"random/{rank:05}/torch"] = torch.full((5,), rank + 10 * step)
-    return found
+    tensors["model/plain"] = torch.arange(6.0) + step
+    tensors[f"random/{rank:05}/torch"] = torch.full((5,), rank + 10 * step)
+    return tensors
 
 
 def _write(run: Path, step: int, own: Ranks) -> None:
@@ -62,13 +62,13 @@ def save_on_ranks(run: Path, step: int) -> None:
 def read_on_ranks(run: Path, step: int) -> int:
     """How many tensors were read, each of them as it was saved."""
     with join_ranks("cpu") as own:
-        checkpoints, found = Checkpoints(run), whole(run, step)
+        checkpoints, contents = Checkpoints(run), whole(run, step)
         targets = {
             name: torch.zeros_like(tensor)
             for name, tensor in tensors_on(own.rank, own.size, step).items()
-            if name in found.tensors
+            if name in contents.tensors
         }
-        read(targets, checkpoints, found, own)
+        read(targets, checkpoints, contents, own)
         for name, target in targets.items():
             value = target.full_tensor() if isinstance(target, DTensor) else target
             expected = tensors_on(own.rank, own.size, step)[name]

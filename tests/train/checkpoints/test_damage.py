@@ -47,14 +47,14 @@ def tiny(in_memory: Path) -> Path:
     return Checkpoints(in_memory).path / "step-00000002"
 
 
-def damage_of(path: Path, content: bytes, found: Manifest) -> str:
+def damage_of(path: Path, content: bytes, reason: Manifest) -> str:
     """What is said of a checkpoint of which this file has this content; it is put back."""
     former = path.read_bytes()
     path.write_bytes(content)
     checkpoints = Checkpoints(path.parent.parent.parent)
     try:
         with pytest.raises(CheckpointError) as refused:
-            checkpoints.manifest(2) if path.name == FILES[0] else checkpoints.check(found)
+            checkpoints.manifest(2) if path.name == FILES[0] else checkpoints.check(reason)
     finally:
         path.write_bytes(former)
     said = str(refused.value)

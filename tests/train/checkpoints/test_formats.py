@@ -68,9 +68,9 @@ def test_safetensors_reads_them(saved: tuple[Path, dict[str, Tensor]]) -> None:
     with safe_open(path, framework="pt") as opened:
         assert {f"model/{value}" for value in opened.keys()} == tensors.keys()  # noqa: SIM118
         for name, tensor in tensors.items():
-            found = opened.get_tensor(name.removeprefix("model/"))
-            assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
-            assert bits(found) == bits(tensor)
+            read_back = opened.get_tensor(name.removeprefix("model/"))
+            assert (read_back.dtype, read_back.shape) == (tensor.dtype, tensor.shape)
+            assert bits(read_back) == bits(tensor)
 
 
 def test_the_planner_reads_their_headers(saved: tuple[Path, dict[str, Tensor]]) -> None:

@@ -123,7 +123,7 @@ def _on_small_disks(folder: Path) -> list[Any] | None:
     if not (has_own_mounts() and mount(folder, "size=4m")):
         return None
     save(folder, 1)
-    found: list[Any] = []
+    outcomes: list[Any] = []
     used_kib = sum(
         -(-path.stat().st_size // 4096) * 4 for path in folder.rglob("*") if path.is_file()
     )
@@ -132,14 +132,14 @@ def _on_small_disks(folder: Path) -> list[Any] | None:
         try:
             save(folder, 2)
         except CheckpointError as error:
-            found.append((size_kib, str(error)))
+            outcomes.append((size_kib, str(error)))
             assert check_all_whole(folder) == [1]
             assert names(folder) == ["step-00000001"]
         else:
-            found.append((size_kib, ""))
+            outcomes.append((size_kib, ""))
             assert check_all_whole(folder) == [2, 1]
-            return found
-    return found
+            return outcomes
+    return outcomes
 
 
 def test_small_disks_of_every_size(tmp_path: Path) -> None:
@@ -159,17 +159,17 @@ def _with_limits(folder: Path) -> list[str]:
     """What saves say where files may have so many bytes; SIGXFSZ is ignored by Python."""
     save(folder, 1)
     largest = max(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    found = []
+    outcomes = []
     for limit in (0, 1, 100, largest // 2, largest - 100, largest + 100):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         try:
             save(folder, 2)
         except CheckpointError as error:
-            found.append(str(error))
+            outcomes.append(str(error))
             assert check_all_whole(folder) == [1]
             assert names(folder) == ["step-00000001"]
     assert check_all_whole(folder) == [2, 1]
-    return found
+    return outcomes
 
 
 def test_files_that_may_not_grow(tmp_path: Path) -> None:

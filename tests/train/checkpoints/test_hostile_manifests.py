@@ -32,8 +32,8 @@ def sealed(body: bytes) -> bytes:
 
 
 def document_of(own: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((own / "manifest.json").read_bytes().partition(b"\n")[2])
-    return found
+    document: dict[str, Any] = json.loads((own / "manifest.json").read_bytes().partition(b"\n")[2])
+    return document
 
 
 @pytest.fixture(scope="module")
@@ -215,12 +215,12 @@ VALUES = st.recursive(
 
 def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value)
-    found = []
+    places = []
     for key, item in items:
-        found.append((*before, key))
+        places.append((*before, key))
         if isinstance(item, dict | list):
-            found += paths(item, (*before, key))
-    return found
+            places += paths(item, (*before, key))
+    return places
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

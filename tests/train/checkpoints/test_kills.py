@@ -42,13 +42,13 @@ def test_a_kill_before_each_call_of_a_save(in_memory: Path) -> None:
 
 @pytest.mark.parametrize("way", ["overwriting", "deleting first"])
 def test_the_same_kills_find_what_does_not_endure(tmp_path: Path, way: str) -> None:
-    found = 0
+    losses = 0
     for seed in range(20):
         report = killed_at_random(way, tmp_path, 10, seed)
-        found += report.corrupt + report.lost
-        if found:
+        losses += report.corrupt + report.lost
+        if losses:
             break
-    assert found
+    assert losses
 
 
 def test_the_same_calls_find_what_is_deleted_first(tmp_path: Path) -> None:

@@ -40,32 +40,32 @@ ALLOWED = {
 
 def offences(source: str) -> set[str]:
     """What could run code out of a file's content."""
-    found: set[str] = set()
+    met: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
-                found |= {alias.name.split(".")[0] for alias in names} & FORBIDDEN_MODULES
+                met |= {alias.name.split(".")[0] for alias in names} & FORBIDDEN_MODULES
             case ast.ImportFrom(module=str(module)):
-                found |= {module.split(".")[0]} & FORBIDDEN_MODULES
+                met |= {module.split(".")[0]} & FORBIDDEN_MODULES
             case ast.Call(func=ast.Name(id=name)):
-                found |= {name} & FORBIDDEN_CALLS
+                met |= {name} & FORBIDDEN_CALLS
             case ast.Attribute(value=ast.Name(id="torch"), attr="load" | "save" as name):
-                found.add(f"torch.{name}")
+                met.add(f"torch.{name}")
             case ast.keyword(arg="allow_pickle", value=ast.Constant(value=True)):
-                found.add("allow_pickle")
-    return found
+                met.add("allow_pickle")
+    return met
 
 
 def test_no_module_of_training_runs_what_it_reads() -> None:
     root = Path(torchtally.train.__file__).parent
     files = sorted(root.rglob("*.py"))
     assert len(files) > 60
-    found = {
+    met = {
         (path.relative_to(root).as_posix(), offence)
         for path in files
         for offence in offences(path.read_text())
     }
-    assert found == found & ALLOWED
+    assert met == met & ALLOWED
 
 
 @pytest.mark.parametrize(

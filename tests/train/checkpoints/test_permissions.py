@@ -44,13 +44,13 @@ def _by_nobody(run: Path) -> dict[str, str]:
         "manifest": lambda: Checkpoints(run).manifest(1),
         "lock": lambda: Checkpoints(run).lock().__enter__(),
     }
-    found = {}
+    outcomes = {}
     for name, use in uses.items():
         try:
             use()
         except CheckpointError as error:
-            found[name] = str(error)
-    return found
+            outcomes[name] = str(error)
+    return outcomes
 
 
 def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:

@@ -83,12 +83,12 @@ def steps_checked(run: Path, check: Callable[[Path, int], Any]) -> list[int]:
 
 def needed(story: Story) -> list[int]:
     """Numbers of the calls that flush something."""
-    disk, found = Disk(story.before), []
+    disk, flushes = Disk(story.before), []
     for number, call in enumerate(story.calls):
         if call.name == "fsync" and not disk.is_flushed(call.node):
-            found.append(number)
+            flushes.append(number)
         disk.play(call)
-    return found
+    return flushes
 
 
 def test_a_whole_checkpoint_is_left_after_any_call(story: Story, tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_no_flush_can_be_left_out(story: Story, tmp_path: Path) -> None:
     assert len(flushes) > 12
     for number in flushes:
         calls = [None if at == number else call for at, call in enumerate(story.calls)]
-        found = next(failures(story, calls, tmp_path / "disk", first=number), None)
-        assert found, (number, story.calls[number])
+        failure = next(failures(story, calls, tmp_path / "disk", first=number), None)
+        assert failure, (number, story.calls[number])
 
 
 def test_the_model_is_of_this_machine(story: Story, tmp_path: Path) -> None:

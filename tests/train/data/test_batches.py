@@ -26,9 +26,9 @@ def data(tmp_path: Path) -> TokenData:
         write_raw(tmp_path / "a", list(range(241))),
         write_raw(tmp_path / "b", list(range(1000, 1161))),
     ]
-    with TokenData([token_file(path, dtype="uint16") for path in paths], sequence=4) as found:
-        assert found.windows == 100
-        yield found
+    with TokenData([token_file(path, dtype="uint16") for path in paths], sequence=4) as tokens:
+        assert tokens.windows == 100
+        yield tokens
 
 
 def fed(data: TokenData, steps: range, part: slice = slice(None)) -> list[torch.Tensor]:
@@ -127,13 +127,13 @@ def test_a_folder_of_shards(tmp_path: Path) -> None:
     for name in names:
         write_raw(tmp_path / name, [1, 2])
 
-    def found(split: str | None) -> list[str]:
+    def files_of(split: str | None) -> list[str]:
         files = token_files([str(tmp_path)], split=split, dtype="uint16")
         return [Path(file.path).name for file in files]
 
-    assert found("train") == ["web_train_000001.bin", "web_train_000002.bin"]
-    assert found("validation") == ["web_val_000000.bin"]
-    assert found(None) == sorted(names[:3])
+    assert files_of("train") == ["web_train_000001.bin", "web_train_000002.bin"]
+    assert files_of("validation") == ["web_val_000000.bin"]
+    assert files_of(None) == sorted(names[:3])
 
 
 def test_ids_below_zero_are_masked_targets(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ IDS = [1, 2, 300, 50256, 0, 7, 65535]
 def ids_of(file: TokenFile) -> list[int]:
     """By the map, and by reads of one window: the same."""
     with OpenFile(file.path) as opened:
-        found: list[int] = map_tokens(file, opened).tolist()
+        ids: list[int] = map_tokens(file, opened).tolist()
     for read in Read:
         out = np.empty((1, file.tokens), np.int64)
         with TokenData([file], sequence=file.tokens - 1, read=read) as data:
             data.read(np.array([0]), out)
-        assert out[0].tolist() == found
-    return found
+        assert out[0].tolist() == ids
+    return ids
 
 
 def write(path: Path, content: bytes) -> str:

@@ -25,8 +25,8 @@ def test_an_epoch_has_every_window_once(windows: int, batch: int, seed: int, epo
     order = Order(OrderName.SHUFFLED, windows, batch, seed)
     begin, end = epoch * windows, (epoch + 1) * windows
     first = begin // batch
-    found = order.windows_of(first, -(-end // batch) - first).reshape(-1)
-    of_epoch = found[begin - first * batch :][:windows]
+    drawn = order.windows_of(first, -(-end // batch) - first).reshape(-1)
+    of_epoch = drawn[begin - first * batch :][:windows]
     assert sorted(of_epoch.tolist()) == list(range(windows))
 
 
@@ -101,16 +101,16 @@ def test_all_permutations_of_few_windows_are_equally_likely() -> None:
 
 def test_neighbours_are_no_closer_than_by_chance() -> None:
     """The mean distance of two random points of a line of length N is N / 3."""
-    found = Order(OrderName.SHUFFLED, 2**20 + 1, 50_000, 8).windows_of(0)[0]
-    assert abs(np.abs(np.diff(found)).mean() / 2**20 - 1 / 3) < 0.005
-    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.02
+    windows = Order(OrderName.SHUFFLED, 2**20 + 1, 50_000, 8).windows_of(0)[0]
+    assert abs(np.abs(np.diff(windows)).mean() / 2**20 - 1 / 3) < 0.005
+    assert abs(np.corrcoef(windows[1:], windows[:-1])[0, 1]) < 0.02
 
 
 def test_a_trillion_windows_take_no_memory() -> None:
     order = Order(OrderName.SHUFFLED, 10**12, 512, 1)
-    found = order.windows_of(10**9)[0]
-    assert len(set(found.tolist())) == 512
-    assert found.max() > 9 * 10**11
+    windows = order.windows_of(10**9)[0]
+    assert len(set(windows.tolist())) == 512
+    assert windows.max() > 9 * 10**11
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -162,12 +162,12 @@ def test_sources_are_mixed_by_weights() -> None:
     """
     mixed = mixture(1.0, 3.0)
     assert mixed.rows() == (1024, 3072)
-    found = mixed.windows_of(0, 512).reshape(-1)
-    first = found[found < 50]
+    windows = mixed.windows_of(0, 512).reshape(-1)
+    first = windows[windows < 50]
     assert len(first) == 1024
     assert sorted(np.bincount(first)) == [20] * 26 + [21] * 24
     assert sorted(first[:50]) == list(range(50))
-    assert sorted(found[found >= 50][:700]) == list(range(50, 750))
+    assert sorted(windows[windows >= 50][:700]) == list(range(50, 750))
 
 
 @given(st.integers(0, 10**7), st.integers(1, 9))

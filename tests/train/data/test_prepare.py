@@ -75,12 +75,12 @@ def test_any_bytes_come_back(
         path.write_bytes(document)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(texts, "TEXT_CHUNK_BYTES", chunk)
-        made = prepare(
+        description = prepare(
             wanted(folder, *map(str, paths), validation=0.0, shard_tokens=shard)
         ).description
     ids = ids_in(folder / "out")
     assert ids == [value for document in documents for value in [*document, 256]]
-    assert [shard.tokens for shard in made.splits["train"].shards][:-1] == [shard] * (
+    assert [shard.tokens for shard in description.splits["train"].shards][:-1] == [shard] * (
         -(-len(ids) // shard) - 1
     )
 

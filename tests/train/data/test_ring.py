@@ -49,18 +49,18 @@ def test_every_step_once_in_order(depth: int, chunk_steps: int) -> None:
 
 def test_no_more_is_made_than_asked_for() -> None:
     """Three chunks of two ahead, and one that batches are taken from."""
-    made: list[int] = []
+    items: list[int] = []
 
     def fill(step: int, out: np.ndarray) -> None:
-        made.append(step)
+        items.append(step)
 
     with Ring(fill, range(1000), rows=1, width=2, depth=3, chunk_steps=2) as ring:
         time.sleep(0.1)
-        assert made == [0, 2, 4]
+        assert items == [0, 2, 4]
         next(ring)
         next(ring)
         time.sleep(0.1)
-        assert made == [0, 2, 4, 6]
+        assert items == [0, 2, 4, 6]
 
 
 def test_waiting_is_told() -> None:

@@ -112,13 +112,13 @@ class Trial:
         if self.has_old:
             self.prepare(self.old)
         status = how(lambda: self.prepare(self.new))
-        found = self.found()
+        reached = self.data_set()
         self.prepare(self.new)  # it goes on from whatever was left, and nothing is left over
-        assert self.found() == "new"
+        assert self.data_set() == "new"
         assert set(os.listdir(self.out)) == files_of(self.out)
-        return status, found
+        return status, reached
 
-    def found(self) -> str:
+    def data_set(self) -> str:
         text = text_in(self.out)
         try:
             is_taken = bool(token_files([str(self.out)]))
@@ -132,13 +132,13 @@ class Trial:
 
 def at_every_call(trial: Trial) -> list[str]:
     """What is there after a kill at each of the calls, in their order."""
-    found: list[str] = []
+    reached: list[str] = []
     while True:
-        status, now = trial.kill(partial(killed_at_call, len(found)))
+        status, now = trial.kill(partial(killed_at_call, len(reached)))
         if status == 0:
-            return found
+            return reached
         assert status == -signal.SIGKILL
-        found.append(now)
+        reached.append(now)
 
 
 def at_random_times(trial: Trial) -> list[tuple[int, str]]:

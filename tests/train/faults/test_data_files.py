@@ -145,13 +145,13 @@ def test_ids_are_held_to_the_vocabulary_as_by_hand(
     file = token_file(write_raw(path, ids, dtype), dtype=dtype, format=Format.RAW)
     bad = [at for at, token in enumerate(ids) if not 0 <= token < vocabulary_size]
     out = np.empty((len(ids) - 1, 2), np.int64)
-    with TokenData([file], sequence=1, stride=1, vocabulary_size=vocabulary_size) as found:
+    with TokenData([file], sequence=1, stride=1, vocabulary_size=vocabulary_size) as tokens:
         if not bad:
-            found.read(np.arange(len(ids) - 1), out)
+            tokens.read(np.arange(len(ids) - 1), out)
             return
         place = rf"byte {file.byte_of(bad[0])}: token {bad[0]} is {ids[bad[0]]}, "
         with pytest.raises(UsageError, match=place):
-            found.read(np.arange(len(ids) - 1), out)
+            tokens.read(np.arange(len(ids) - 1), out)
 
 
 def test_a_disk_that_fails() -> None:

@@ -126,11 +126,11 @@ def micro_batches_of_steps(memory_bytes: int) -> list[int]:
 
 def test_a_whole_training_is_lowered_until_it_fits() -> None:
     """Less memory, fewer rows, the same two steps; at the floor the error says which."""
-    found = [micro_batches_of_steps(number * MIB) for number in (4000, 200, 130)]
-    assert found[0] == [8, 8]
-    assert found[1] < found[0]
-    assert found[2] < found[1]
-    assert found[2][0] >= 1
+    counts = [micro_batches_of_steps(number * MIB) for number in (4000, 200, 130)]
+    assert counts[0] == [8, 8]
+    assert counts[1] < counts[0]
+    assert counts[2] < counts[1]
+    assert counts[2][0] >= 1
     with pytest.raises(MemoryShortageError, match=r"with 1 of 8 rows of \(256,\)") as caught:
         micro_batches_of_steps(40 * MIB)
     assert isinstance(caught.value, TallyError)
@@ -170,16 +170,16 @@ def explained(work):
         work()
 
 weights = [v.clone() for v in it.model.parameters()]
-found = {
+answers = {
     "bare": attempt(lambda: it(huge, step=1)),
     "explained": attempt(lambda: explained(lambda: it(huge, step=1))),
     "numpy": attempt(lambda: explained(lambda: np.ones(10**9))),
     "python": attempt(lambda: explained(lambda: bytearray(10**10))),
 }
-found["as before"] = all(map(torch.equal, weights, it.model.parameters()))
+answers["as before"] = all(map(torch.equal, weights, it.model.parameters()))
 it.micro_batch = ROWS
-found["goes on"] = it(tokens(), step=2).outcome
-print(json.dumps(found))
+answers["goes on"] = it(tokens(), step=2).outcome
+print(json.dumps(answers))
 """
 
 

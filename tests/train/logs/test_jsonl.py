@@ -58,8 +58,8 @@ def test_a_record_is_a_line_in_the_order_given_and_there_at_once(tmp_path: Path)
 @given(st.floats())
 def test_any_float_comes_back(value: float) -> None:
     text = json.dumps(as_json(value), allow_nan=False)
-    found = from_json(json.loads(text))
-    assert found == value or (math.isnan(found) and math.isnan(value))
+    read_back = from_json(json.loads(text))
+    assert read_back == value or (math.isnan(read_back) and math.isnan(value))
 
 
 def test_nan_is_json_and_read_back(tmp_path: Path) -> None:

@@ -42,15 +42,15 @@ def service(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def calls(service: str, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    found: Calls = []
+    met: Calls = []
 
     def init(**options: object) -> Run:
         print("chatter")
-        found.append(("init", options))
-        return Run(found)
+        met.append(("init", options))
+        return Run(met)
 
     monkeypatch.setitem(sys.modules, service, SimpleNamespace(init=init))  # type: ignore[arg-type]
-    return found
+    return met
 
 
 def test_a_run_is_begun_written_and_finished(
@@ -144,8 +144,8 @@ def test_everything_is_closed_when_the_training_raises(calls: Calls, service: st
 
 
 def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
-    found = EventAccumulator(str(folder / "tensorboard")).Reload()
-    return [(scalar.step, scalar.value) for scalar in found.Scalars(name)]
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    return [(scalar.step, scalar.value) for scalar in events.Scalars(name)]
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
         log.write(0, {LOSS: 2.0, "sample": "text"})
         log.write(1, {LOSS: 1.5})
     assert scalars(tmp_path, LOSS) == [(0, 2.0), (1, 1.5)]
-    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert set(found.Tags()["tensors"]) == {"run/text_summary", "sample/text_summary"}
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert set(events.Tags()["tensors"]) == {"run/text_summary", "sample/text_summary"}
 
 
 def test_tensorboard_hides_the_steps_that_are_done_again(tmp_path: Path) -> None:

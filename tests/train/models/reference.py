@@ -65,12 +65,12 @@ def attention(model: Transformer, state: dict[str, Tensor], name: str, x: Tensor
 def seen(model: Transformer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Token by token: a softmax over those that it may see."""
     window = model.config.window or len(q)
-    found = []
+    lines = []
     for at in range(len(q)):
         first = max(0, at - window + 1)
         scores = k[first : at + 1] @ q[at] / math.sqrt(q.shape[-1])
-        found.append(torch.softmax(scores, dim=0) @ v[first : at + 1])
-    return torch.stack(found)
+        lines.append(torch.softmax(scores, dim=0) @ v[first : at + 1])
+    return torch.stack(lines)
 
 
 def turned(model: Transformer, x: Tensor) -> Tensor:

@@ -76,9 +76,9 @@ def test_llama_cpp_computes_the_same(kind: str, tmp_path: Path) -> None:
     if answer["choices"][0]["logprobs"] is None:
         pytest.skip("the first token is no text")
     (token,) = answer["choices"][0]["logprobs"]["content"]
-    found = {each["id"]: each["logprob"] for each in token["top_logprobs"]}
-    assert [*found] == expected.topk(4).indices.tolist()
-    for at, logprob in found.items():
+    logprobs = {each["id"]: each["logprob"] for each in token["top_logprobs"]}
+    assert [*logprobs] == expected.topk(4).indices.tolist()
+    for at, logprob in logprobs.items():
         assert logprob == pytest.approx(float(expected[at]), abs=0.02)  # its KV cache is float16
 
 
@@ -88,8 +88,8 @@ def test_bytes_of_quantised_weights(tmp_path: Path) -> None:
     write_gguf(model, file, weights="int8")
     matrices = sum(value.numel() for value in model.parameters() if value.dim() > 1)
     vectors = sum(value.numel() for value in model.parameters() if value.dim() == 1)
-    found = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(file).tensors)
-    assert found == matrices // 32 * 34 + 4 * vectors
+    size = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(file).tensors)
+    assert size == matrices // 32 * 34 + 4 * vectors
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,9 @@ def test_gpt2_as_the_hub_has_it(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
 
     def bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-        found["lm_head.weight"] = found["wte.weight"].clone()
-        return found | {"h.0.attn.bias": torch.ones(1, 1, 24, 24).tril()}
+        named = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+        named["lm_head.weight"] = named["wte.weight"].clone()
+        return named | {"h.0.attn.bias": torch.ones(1, 1, 24, 24).tril()}
 
     save_file(bare(load_file(file)), file)
     other = Transformer(GPT2)

@@ -26,10 +26,10 @@ def test_it_is_torchs(width: int, shape: list[int], eps: float, seed: int) -> No
     norm = RMSNorm(width, eps).double()
     torch.nn.init.normal_(norm.weight)
     x = torch.randn(*shape, width, dtype=torch.float64, requires_grad=True)
-    found, expected = norm(x), F.rms_norm(x, (width,), norm.weight, eps)
+    actual, expected = norm(x), F.rms_norm(x, (width,), norm.weight, eps)
     g = torch.randn_like(x)
     pairs = zip(
-        (found, *torch.autograd.grad(found, (x, norm.weight), g)),
+        (actual, *torch.autograd.grad(actual, (x, norm.weight), g)),
         (expected, *torch.autograd.grad(expected, (x, norm.weight), g)),
         strict=True,
     )

@@ -141,27 +141,27 @@ def test_the_loss_is_the_cross_entropy_of_the_logits(
 
 def gradients_of(model: Transformer) -> dict[str, Tensor]:
     """And none are left."""
-    found = {
+    gradients = {
         name: parameter.grad
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
     }
-    assert len(found) == len(list(model.parameters()))
+    assert len(gradients) == len(list(model.parameters()))
     model.zero_grad(set_to_none=True)
-    return found
+    return gradients
 
 
 @pytest.mark.parametrize("recompute", ["full", "selective"])
 @pytest.mark.parametrize("config", [replace(LLAMA, dropout=0.2), KINDS["window"]])
 def test_recomputing_changes_no_gradient(config: TransformerConfig, recompute: str) -> None:
-    ids, found = ids_of(config), []
+    ids, gradients = ids_of(config), []
     for option in ("none", recompute):
         model = model_of(config, recompute=option)
         torch.manual_seed(3)
         model.loss(ids, ids).backward()
-        found.append(gradients_of(model))
-    for name, tensor in found[0].items():
-        assert torch.equal(tensor, found[1][name])
+        gradients.append(gradients_of(model))
+    for name, tensor in gradients[0].items():
+        assert torch.equal(tensor, gradients[1][name])
 
 
 def test_dropout_is_for_training_alone() -> None:
@@ -250,13 +250,13 @@ for chunk, extra in ((None, dict(kv_heads=1)), (5, dict(
     model = Transformer(TransformerConfig(
         layers=1, width=16, heads=2, ffn=32, vocabulary=20, context=8, **extra))
     ids = torch.randint(20, (2, 8))
-    found = []
+    results = []
     for loss_of in (model.loss, torch.compile(model.loss, fullgraph=True, backend="aot_eager")):
         loss = loss_of(ids, ids, chunk_tokens=chunk)
         loss.backward()
-        found.append([loss.detach()] + [p.grad for p in model.parameters()])
+        results.append([loss.detach()] + [p.grad for p in model.parameters()])
         model.zero_grad()
-    for a, b in zip(*found, strict=True):
+    for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 """
 

@@ -172,13 +172,13 @@ def test_muons_groups() -> None:
     model = Small()
     config = OptimizerConfig(name="muon", adjust_lr_fn="original", lr=0.02, adamw_lr=0.003)
     optimizer = build(model, config)
-    found = {
+    groups = {
         (param_group["orthogonalise"], param_group["lr"], param_group["weight_decay"]): names(
             param_group
         )
         for param_group in optimizer.param_groups
     }
-    assert found == {
+    assert groups == {
         (True, 0.02, 0.1): {"up.weight", "down.weight"},
         (False, 0.003, 0.1): {"wte.weight", "lm_head.weight"},
         (False, 0.003, 0.0): {"norm.weight", "norm.bias", "up.bias", "down.bias"},
@@ -386,18 +386,18 @@ def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     size = ["--layers", "0", "--vocabulary", "10"]
     assert benchmark([*size, "--repeat", "1", "--json", str(file)]) == 0
     assert "0.8M float32 parameters" in capsys.readouterr().out
-    found = {
+    by_name = {
         optimizer["name"]: optimizer for optimizer in json.loads(file.read_text())["optimizers"]
     }
-    assert set(found) == set(DEFAULTS) - {"muon"}
-    assert set(found["adamw"]["ratio"]) == {"fused", "for-loop", "foreach"}
+    assert set(by_name) == set(DEFAULTS) - {"muon"}
+    assert set(by_name["adamw"]["ratio"]) == {"fused", "for-loop", "foreach"}
     assert all(
         s > 0
-        for optimizer in found.values()
+        for optimizer in by_name.values()
         for times in optimizer["step_s"].values()
         for s in times
     )
-    assert all(optimizer["ratio"].get("for-loop", 1.0) == 1.0 for optimizer in found.values())
+    assert all(optimizer["ratio"].get("for-loop", 1.0) == 1.0 for optimizer in by_name.values())
 
 
 def test_classes_by_name() -> None:

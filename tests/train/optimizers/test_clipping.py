@@ -73,10 +73,10 @@ def test_gradients_of_two_dtypes() -> None:
 
 
 def of(*gradients: Sequence[float]) -> list[nn.Parameter]:
-    made = [nn.Parameter(torch.zeros(len(gradient))) for gradient in gradients]
-    for parameter, gradient in zip(made, gradients, strict=True):
+    leaves = [nn.Parameter(torch.zeros(len(gradient))) for gradient in gradients]
+    for parameter, gradient in zip(leaves, gradients, strict=True):
         parameter.grad = torch.tensor(gradient)
-    return made
+    return leaves
 
 
 def test_by_hand() -> None:

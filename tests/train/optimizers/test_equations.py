@@ -185,12 +185,12 @@ def test_newton_schulz_brings_singular_values_near_one(rows: int, columns: int, 
     left = torch.linalg.qr(torch.randn(rows, rank, generator=generator))[0]
     right = torch.linalg.qr(torch.randn(columns, rank, generator=generator))[0]
     values = torch.linspace(0.2, 1.0, rank)
-    found = newton_schulz(left @ torch.diag(values) @ right.T).float()
-    inner = left.T @ found @ right
+    orthogonal = newton_schulz(left @ torch.diag(values) @ right.T).float()
+    inner = left.T @ orthogonal @ right
     assert inner.diagonal().min() > 0.6
     assert inner.diagonal().max() < 1.3
     assert (inner - torch.diag(inner.diagonal())).abs().max() < 0.1
-    assert torch.allclose(left @ inner @ right.T, found, atol=0.1)
+    assert torch.allclose(left @ inner @ right.T, orthogonal, atol=0.1)
 
 
 def test_muon_beside_adamw() -> None:

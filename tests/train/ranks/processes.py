@@ -121,7 +121,7 @@ def _failure(error: BaseException) -> bytes:
 
 
 def _answers(ranks: list[tuple[BaseProcess, Connection]], deadline_s: float) -> list[Any]:
-    found: dict[int, Any] = {}
+    answers: dict[int, Any] = {}
     waiting = {answer: rank for rank, (_, answer) in enumerate(ranks)}
     while waiting:
         ready = wait(list(waiting), timeout=max(deadline_s - time.monotonic(), 0))
@@ -130,8 +130,8 @@ def _answers(ranks: list[tuple[BaseProcess, Connection]], deadline_s: float) -> 
         for answer in ready:
             assert isinstance(answer, Connection)
             rank = waiting.pop(answer)
-            found[rank] = _received(rank, *ranks[rank])
-    return [found[rank] for rank in range(len(ranks))]
+            answers[rank] = _received(rank, *ranks[rank])
+    return [answers[rank] for rank in range(len(ranks))]
 
 
 def _received(rank: int, process: BaseProcess, answer: Connection) -> Any:

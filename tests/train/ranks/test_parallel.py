@@ -56,7 +56,7 @@ def unevenly_ignored(batch: TrainBatch, own: Ranks) -> TrainBatch:
     return replace(batch, targets=targets)
 
 
-def numbers(found: Trained) -> list[tuple[Any, ...]]:
+def numbers(history: Trained) -> list[tuple[Any, ...]]:
     """What all ranks must agree on, to the bit."""
     return [
         (
@@ -66,7 +66,7 @@ def numbers(found: Trained) -> list[tuple[Any, ...]]:
             step_result.is_spike,
             step_result.loss_scale,
         )
-        for step_result in found.results
+        for step_result in history.results
     ]
 
 
@@ -97,14 +97,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Trained:
-    (found,) = on_ranks(trained_on_ranks, 1, [config_of(folder)])[0]
-    return found
+    (history,) = on_ranks(trained_on_ranks, 1, [config_of(folder)])[0]
+    return history
 
 
 @pytest.fixture(scope="module")
 def alone_ignoring(folder: Path) -> Trained:
-    (found,) = on_ranks(trained_on_ranks, 1, [config_of(folder)], unevenly_ignored)[0]
-    return found
+    (history,) = on_ranks(trained_on_ranks, 1, [config_of(folder)], unevenly_ignored)[0]
+    return history
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -112,15 +112,15 @@ def test_any_number_of_ranks_trains_alike(size: int, folder: Path, alone: Traine
     configs = [config_of(folder, **kind) for kind in KINDS.values()]
     every = on_ranks(trained_on_ranks, size, configs)
     for at, kind in enumerate(KINDS):
-        found = [rank[at] for rank in every]
+        histories = [rank[at] for rank in every]
         for step in range(STEPS):
-            assert torch.equal(global_rows(found, step), alone.inputs[step])
-        for other in found[1:]:
-            assert numbers(other) == numbers(found[0]), kind
-            assert other.validation_loss == found[0].validation_loss
-        assert are_alike(found[0], alone, loss=1e-6, weight=1e-4), kind
+            assert torch.equal(global_rows(histories, step), alone.inputs[step])
+        for other in histories[1:]:
+            assert numbers(other) == numbers(histories[0]), kind
+            assert other.validation_loss == histories[0].validation_loss
+        assert are_alike(histories[0], alone, loss=1e-6, weight=1e-4), kind
         assert all(
-            result.micro_batches == ROWS // size for result in found[0].results
+            result.micro_batches == ROWS // size for result in histories[0].results
         ) or at not in (3, 4)
 
 
@@ -129,8 +129,8 @@ def test_the_mean_is_over_the_targets_of_all_ranks(
 ) -> None:
     assert not are_alike(alone_ignoring, alone, loss=1e-6, weight=1e-4)  # the check can fail
     configs = [config_of(folder, **KINDS[name]) for name in ("ddp", "fsdp", "ddp, micro-batches")]
-    for found in on_ranks(trained_on_ranks, 4, configs, unevenly_ignored)[0]:
-        assert are_alike(found, alone_ignoring, loss=1e-6, weight=1e-4)
+    for history in on_ranks(trained_on_ranks, 4, configs, unevenly_ignored)[0]:
+        assert are_alike(history, alone_ignoring, loss=1e-6, weight=1e-4)
 
 
 def test_bfloat16_on_ranks_is_bfloat16_alone(folder: Path) -> None:
@@ -189,10 +189,10 @@ def test_every_optimizer_steps_shards_as_it_steps_the_whole(tmp_path: Path) -> N
     ]
     whole = on_ranks(trained_on_ranks, 1, configs)[0]
     shards = on_ranks(trained_on_ranks, 3, configs)[0]
-    for options, found, expected in zip(OPTIMIZERS, shards, whole, strict=True):
+    for options, actual, expected in zip(OPTIMIZERS, shards, whole, strict=True):
         # Muon multiplies in bfloat16.
         weight = 1e-3 if options["name"] == "muon" else 1e-5
-        assert are_alike(found, expected, loss=1e-3, weight=weight), options
+        assert are_alike(actual, expected, loss=1e-3, weight=weight), options
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad"])
@@ -226,6 +226,6 @@ def test_the_linear_teacher_has_ranks_too(tmp_path: Path) -> None:
     reference = on_ranks(trained_on_ranks, 1, configs[:1])[0][0]
     every = on_ranks(trained_on_ranks, 4, configs)
     for at in range(2):
-        found = [rank[at] for rank in every]
-        assert torch.equal(global_rows(found, 3), reference.inputs[3])
-        assert are_alike(found[0], reference, loss=1e-4, weight=1e-4)
+        histories = [rank[at] for rank in every]
+        assert torch.equal(global_rows(histories, 3), reference.inputs[3])
+        assert are_alike(histories[0], reference, loss=1e-4, weight=1e-4)

@@ -53,9 +53,13 @@ def test_a_step_that_one_rank_cannot_take_no_rank_takes(tmp_path: Path) -> None:
     configs = [teacher(tmp_path, batch=8, steps=3, on_nonfinite="skip", **kind) for kind in KINDS]
     every = on_ranks(trained_on_ranks, 4, configs, poisoned)
     for at in range(len(KINDS)):
-        for found in (rank[at] for rank in every):
-            assert [step_result.is_skipped for step_result in found.results] == [False, True, False]
-            for name, weight in found.weights.items():
+        for history in (rank[at] for rank in every):
+            assert [step_result.is_skipped for step_result in history.results] == [
+                False,
+                True,
+                False,
+            ]
+            for name, weight in history.weights.items():
                 assert weight.isfinite().all()
                 assert torch.equal(weight, every[0][at].weights[name])
 
@@ -101,9 +105,9 @@ def test_out_of_memory_is_raised_at_once(tmp_path: Path) -> None:
 def test_each_rank_drops_out_its_own(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     config = replace(config, model=replace(config.model, dropout=0.5))
-    found = [on_rank[0] for on_rank in on_ranks(trained_on_ranks, 2, [config])]
-    assert found[0].random_number != found[1].random_number
-    assert found[0].results == found[1].results
+    histories = [on_rank[0] for on_rank in on_ranks(trained_on_ranks, 2, [config])]
+    assert histories[0].random_number != histories[1].random_number
+    assert histories[0].results == histories[1].results
 
 
 def test_a_batch_that_ranks_cannot_share_out_is_refused(tmp_path: Path) -> None:
@@ -139,10 +143,10 @@ def test_looking_changes_no_step_and_counts_what_each_rank_holds(tmp_path: Path)
         on_ranks(looked_at, size, config_of(tmp_path, **options)) for size, options in kinds
     )
     expected = alone[0]
-    for found in (*replicas, *shards):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-        assert found["norm"] == pytest.approx(expected["norm"], rel=1e-6)
-        assert torch.equal(found["ids"], expected["ids"])
+    for history in (*replicas, *shards):
+        assert history["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        assert history["norm"] == pytest.approx(expected["norm"], rel=1e-6)
+        assert torch.equal(history["ids"], expected["ids"])
     whole: Footprint = expected["footprint"]
     assert replicas[0]["footprint"].parameters_bytes == whole.parameters_bytes
     held = [shard["footprint"] for shard in shards]
@@ -165,8 +169,8 @@ def test_sampling_leaves_weights_as_they_were() -> None:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_validation_rows_are_shared_out_once(rows: int, size: int) -> None:
     parts = [share_rows(rows, Ranks(rank, size)) for rank in range(size)]
-    found = [row for part in parts if part is not None for row in range(rows)[part]]
-    assert found == list(range(rows))
+    rows_taken = [row for part in parts if part is not None for row in range(rows)[part]]
+    assert rows_taken == list(range(rows))
 
 
 def test_a_rank_takes_the_gpu_of_its_number(

@@ -19,7 +19,7 @@ TOLD = {"steps": [10, 20], "text": "ä", "none": None, "nested": {"x": 0.1}}
 
 def talk() -> dict[str, Any]:
     with join_ranks("cpu") as own:
-        found = {
+        answers = {
             "gathered": own.gather((own.rank + 0.1, math.inf)),
             "on device": own.gather_on_device(torch.tensor([own.rank, 7])),
             "most": own.max(own.rank, -own.rank, 2**52 + own.rank),
@@ -29,7 +29,7 @@ def talk() -> dict[str, Any]:
             "saving": replace(own, group=own.saving_group).gather([own.rank]),
         }
         own.wait()
-        return found
+        return answers
 
 
 def work_that_fails() -> str:

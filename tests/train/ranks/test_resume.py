@@ -116,8 +116,8 @@ def test_another_number_of_ranks_goes_on(
     after = on_ranks(run, then[0], config_of(tmp_path, then[1]))
     losses = before[0].losses + after[0].losses
     assert [step for step, _ in losses] == list(range(1, STEPS + 1))
-    for (_, found), (_, expected) in zip(losses, whole, strict=True):
-        assert found == pytest.approx(expected, rel=ROUNDING)
+    for (_, loss), (_, expected) in zip(losses, whole, strict=True):
+        assert loss == pytest.approx(expected, rel=ROUNDING)
     assert all(on_rank.losses == after[0].losses for on_rank in after)
     assert any(f"saved by {first[0]} ranks" in note for note in after[0].notes)
 

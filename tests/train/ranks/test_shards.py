@@ -34,10 +34,10 @@ def shards_of(given: list[Tensor]) -> list[Tensor]:
 
 
 def with_gradients(weights: list[Tensor], gradients: list[Tensor]) -> list[nn.Parameter]:
-    found = [nn.Parameter(weight) for weight in weights]
-    for parameter, gradient in zip(found, gradients, strict=True):
+    parameters = [nn.Parameter(weight) for weight in weights]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-    return found
+    return parameters
 
 
 def in_shards() -> dict[str, list[Tensor]]:
@@ -62,20 +62,20 @@ def test_norms_and_clipping_of_shards_are_those_of_the_whole() -> None:
     every = on_ranks(in_shards, 3)
     parameters = with_gradients(tensors(1), tensors(2))
     norms = [torch.nn.utils.clip_grad_norm_(parameters, 0.5), global_norm(tensors(0))]
-    for found in every:
-        assert bool(found["are shards"][0].all())
-        torch.testing.assert_close(found["norm"], norms)
-        for parameter, scaled in zip(parameters, found["scaled"], strict=True):
+    for answers in every:
+        assert bool(answers["are shards"][0].all())
+        torch.testing.assert_close(answers["norm"], norms)
+        for parameter, scaled in zip(parameters, answers["scaled"], strict=True):
             torch.testing.assert_close(scaled, parameter.grad)
 
 
 def test_parts_make_up_the_whole() -> None:
     every = on_ranks(in_shards, 3)
     for at, tensor in enumerate(tensors(0)):
-        assert torch.equal(torch.cat([found["held"][at] for found in every]), tensor)
-        for found in every:
-            assert torch.equal(found["parts"][at], found["held"][at])
-            assert torch.equal(found["whole"][at], tensor)
+        assert torch.equal(torch.cat([answers["held"][at] for answers in every]), tensor)
+        for answers in every:
+            assert torch.equal(answers["parts"][at], answers["held"][at])
+            assert torch.equal(answers["whole"][at], tensor)
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ print(json.dumps({
 
 def versions(python: str) -> dict[str, Any]:
     done = subprocess.run([python, "-c", VERSIONS], capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def recorded(python: str, name: str) -> dict[str, Any]:
@@ -139,12 +139,12 @@ def compare(names: Sequence[str]) -> int:
             print(error, flush=True)
             failed += 1
             continue
-        found = list(differences(known[name], facts))
+        mistakes = list(differences(known[name], facts))
         missed = list(failures(known[name], facts))
         failed += bool(missed)
-        said = "equal" if not found else f"{len(found)} differences, {len(missed)} too large"
+        said = "equal" if not mistakes else f"{len(mistakes)} differences, {len(missed)} too large"
         print(f"{name}: {said}", flush=True)
-        for difference in (missed or found)[:SHOWN]:
+        for difference in (missed or mistakes)[:SHOWN]:
             print(f"  {difference}")
     return failed
 

@@ -44,11 +44,13 @@ def failures(real: Facts, predicted: Facts) -> Iterator[Difference]:
     """
     yield from exact(real, predicted)
     for mark in last_marks(real, predicted):
-        what, warm, cold, found = mark
+        what, warm, cold, recorded = mark
         tolerance = RESERVED_TOLERANCE if "reserved" in what else PEAK_TOLERANCE
         least, most = (warm, warm) if cold is None else (min(warm, cold), max(warm, cold))
-        if not least * (1 - tolerance) <= found <= most * (1 + tolerance):
-            yield Difference(what, warm if cold is None else f"{warm} (warm), {cold} (cold)", found)
+        if not least * (1 - tolerance) <= recorded <= most * (1 + tolerance):
+            yield Difference(
+                what, warm if cold is None else f"{warm} (warm), {cold} (cold)", recorded
+            )
 
 
 def exact(real: Facts, predicted: Facts) -> Iterator[Difference]:

@@ -70,7 +70,7 @@ def build(python: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as work:
         major, minor = facts["cuda"].split(".")[:2]
         written = Path(work) / "driver.o"
-        made = Path(work) / "others.c"
+        source = Path(work) / "others.c"
         linked = Path(work) / LIBRARY
         flags = ["-std=gnu11", "-O1", "-fPIC", "-fvisibility=default", "-w"]
         versions = [f"-DCUDA_MAJOR={major}", f"-DCUDA_MINOR={minor}"]
@@ -83,12 +83,19 @@ def build(python: str) -> Path:
         wanted -= names(DEFINED, "--defined-only", str(written))
         wanted = {name for name in wanted if not name.startswith("cuFile")}
         bodies = "\n".join(function(name) for name in sorted(wanted))
-        made.write_text(
+        source.write_text(
             "extern void standin_missing(const char *, int *);\n"
             f"static char standin_handle;\n{bodies}\n"
         )
         # The name of the driver's library: whoever asks for that later is given this one.
-        shared = ["-shared", f"-Wl,-soname,{LIBRARY}", str(written), str(made), "-ldl", "-lpthread"]
+        shared = [
+            "-shared",
+            f"-Wl,-soname,{LIBRARY}",
+            str(written),
+            str(source),
+            "-ldl",
+            "-lpthread",
+        ]
         subprocess.run([*gcc, *shared, "-o", str(linked)], check=True)
         # The loader sees that these are one file, hence one library.
         for name in OTHER_NAMES:

@@ -30,10 +30,10 @@ FREE = "inactive"  # the requested size of such a block is whatever was there be
 def place(address: int) -> list[int]:
     """Which of the driver's ranges an address lies in, by the order of their making, and where."""
     which, offset = ctypes.c_uint64(), ctypes.c_uint64()
-    found = ctypes.CDLL(None).standin_locate(
+    status = ctypes.CDLL(None).standin_locate(
         ctypes.c_uint64(address), ctypes.byref(which), ctypes.byref(offset)
     )
-    assert found, hex(address)
+    assert status, hex(address)
     return [which.value, offset.value]
 
 

@@ -570,20 +570,20 @@ def optimising() -> None:
     op("clip_grad_norm_", clip, *lists)
 
     def unscale(*x: torch.Tensor) -> None:
-        scale, found = torch.ones(1, device="cuda"), torch.zeros(1, device="cuda")
-        torch._amp_foreach_non_finite_check_and_unscale_(list(x), found, scale)
+        scale, inf = torch.ones(1, device="cuda"), torch.zeros(1, device="cuda")
+        torch._amp_foreach_non_finite_check_and_unscale_(list(x), inf, scale)
 
     op("_amp_foreach_non_finite_check_and_unscale_ and two scalars", unscale, *lists, grad=False)
     for how in ({"fused": True}, {"foreach": True}, {"foreach": False}):
         for kind in (torch.optim.AdamW, torch.optim.SGD):
-            made: dict[str, Any] = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+            options: dict[str, Any] = {"momentum": 0.9} if kind is torch.optim.SGD else {}
 
             for specs in lists:
                 parameters = [make(spec, True) for spec in specs]
-                optimizer = kind(parameters, lr=0.1, **how, **made)
+                optimizer = kind(parameters, lr=0.1, **how, **options)
                 for one in parameters:
                     one.grad = torch.empty_like(one)
-                literals = ", ".join(f"{key}={value}" for key, value in {**how, **made}.items())
+                literals = ", ".join(f"{key}={value}" for key, value in {**how, **options}.items())
                 try:
                     _, first = traced(optimizer.step, parameters)
                     _, second = traced(optimizer.step, parameters)

@@ -209,11 +209,11 @@ EXPANDABLE = "expandable_segments:True"
 
 def cases() -> list[Case]:
     """All of them."""
-    made: list[Case] = []
+    cases_listed: list[Case] = []
     whole = 85_029_027_840
 
     def case(settings: str, name: str, events: list[Event], capacity: int = whole) -> None:
-        made.append(Case(f"{name} {settings or 'default'}", settings, capacity, events))
+        cases_listed.append(Case(f"{name} {settings or 'default'}", settings, capacity, events))
 
     shaped: dict[str, Callable[[], list[Event]]] = {
         "edges": edges,
@@ -269,4 +269,4 @@ def cases() -> list[Case]:
     option = "per_process_memory_fraction:0.5"
     case(option, "crowded-16", crowded(16, 200, GIB), 2 * GIB)
     case(f"{option},{GC}", "wandering-15", full, 2 * GIB)
-    return made
+    return cases_listed

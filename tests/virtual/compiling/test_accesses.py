@@ -35,10 +35,10 @@ def answer(analysis: Any, functions: Any, tensors: frozenset[int] | None = None)
 
 @pytest.fixture
 def linear() -> Any:
-    found = accesses.analysis()
-    if not found:
+    analysis = accesses.analysis()
+    if not analysis:
         pytest.skip("this release walks no value twice")
-    ((_, function),) = found
+    ((_, function),) = analysis
     return function
 
 
@@ -54,6 +54,6 @@ def test_it_is_pytorchs_answer(linear: Any, in_place: bool, tensors: frozenset[i
 
 def test_a_value_that_is_used_twice_is_walked_once(linear: Any) -> None:
     """2^2000 ways lead from the load to `x`."""
-    found = answer(linear, doubled(2000)).read_writes
-    assert {each.name for each in found.reads} == {"x", "n"}
-    assert {each.name for each in found.writes} == {"out"}
+    accesses_read = answer(linear, doubled(2000)).read_writes
+    assert {each.name for each in accesses_read.reads} == {"x", "n"}
+    assert {each.name for each in accesses_read.writes} == {"out"}

@@ -143,5 +143,5 @@ with torchtally.virtual_gpu("H100-SXM"):
     optimizer.step()
 print(torch._dynamo is sys.modules["torch._dynamo"], torch._dynamo.config.suppress_errors)
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["False", "True", "True", "True"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "True", "True"]

@@ -8,7 +8,7 @@ from tests.traces import traced
 
 
 def test_results_and_inputs_written_to() -> None:
-    found: list[list[float]] = []
+    values: list[list[float]] = []
 
     def script() -> None:
         @torch.compile
@@ -19,12 +19,12 @@ def test_results_and_inputs_written_to() -> None:
         x, rate, count = torch.ones(64, device="cuda"), torch.tensor(2.0), torch.zeros(3)
         for _ in range(3):
             _, rate, most = advance(x, rate, count)
-            found.append([rate.item(), most.item(), *count.tolist()])
+            values.append([rate.item(), most.item(), *count.tolist()])
 
     trace = traced(script)
-    assert found[0] == [2.0, 1.0, 1.0, 1.0, 1.0]
-    assert found[1] == [3.0, 2.0, 2.0, 2.0, 2.0]
-    assert found[2] == [4.5, 3.0, 3.0, 3.0, 3.0]
+    assert values[0] == [2.0, 1.0, 1.0, 1.0, 1.0]
+    assert values[1] == [3.0, 2.0, 2.0, 2.0, 2.0]
+    assert values[2] == [4.5, 3.0, 3.0, 3.0, 3.0]
     assert not any("eagerly" in note.text for note in trace.notes)
     assert not trace.effects, "no C++ compiler is started"
 
@@ -32,7 +32,7 @@ def test_results_and_inputs_written_to() -> None:
 @pytest.mark.parametrize(("elements", "expected"), [(64, 193.0), (1 << 20, 0.0)])
 def test_what_comes_from_the_gpu_is_zero_unless_it_is_known(elements: int, expected: float) -> None:
     """Small tensors have values; of a large one nobody keeps them."""
-    found: list[float] = []
+    values: list[float] = []
 
     def script() -> None:
         @torch.compile
@@ -40,10 +40,10 @@ def test_what_comes_from_the_gpu_is_zero_unless_it_is_known(elements: int, expec
             return (x * 3).sum().cpu() + y, y + 1
 
         mixed, own = both(torch.ones(elements, device="cuda"), torch.ones(()))
-        found.extend((mixed.item(), own.item()))
+        values.extend((mixed.item(), own.item()))
 
     traced(script)
-    assert found == [expected, 2.0]
+    assert values == [expected, 2.0]
 
 
 def test_functions_compiled_within_others_are_inlined() -> None:

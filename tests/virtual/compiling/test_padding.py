@@ -52,9 +52,9 @@ def test_a_product_whose_rows_begin_between_boundaries_is_padded_and_said() -> N
 
 @pytest.mark.parametrize(("what_if", "width"), [("pad", 4104), ("pad=off", N)])
 def test_either_can_be_tried(what_if: str, width: int) -> None:
-    with recording("H100-SXM", script="", what_ifs=(what_if,)) as made:
+    with recording("H100-SXM", script="", what_ifs=(what_if,)) as recorder:
         multiply()
-        trace = made.trace(Ending("exit"))
+        trace = recorder.trace(Ending("exit"))
     assert widths(trace) == {width}
     assert not any("changed nothing" in note.text for note in trace.notes)
 

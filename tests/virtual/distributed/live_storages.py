@@ -30,8 +30,8 @@ class LiveStorages(TorchDispatchMode):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         if func.namespace == "_c10d_functional" and "wait" not in str(func):
-            for made in tree_iter(result):
-                torch.ops._c10d_functional.wait_tensor(made)
+            for tensor in tree_iter(result):
+                torch.ops._c10d_functional.wait_tensor(tensor)
         for value in tree_iter((args, kwargs, result)):
             if isinstance(value, torch.Tensor) and not hasattr(value, "__tensor_flatten__"):
                 self._see(value.untyped_storage())

@@ -21,10 +21,10 @@ RANKS, TOKENS, WIDTH, EXPERTS, CHOICES = 8, 4096, 1024, 64, 6
 
 def run(script: Callable[[], Any], *what_ifs: str) -> Trace:
     world = World(size=RANKS, rank=0, gpus_per_node=RANKS)
-    with recording("H100-SXM", script="", what_ifs=what_ifs, world=world) as made:
+    with recording("H100-SXM", script="", what_ifs=what_ifs, world=world) as recorder:
         dist.init_process_group("nccl")
         script()
-    return made.trace(Ending("exit"))
+    return recorder.trace(Ending("exit"))
 
 
 def exchanged(topk_idx: Tensor, width: int = WIDTH) -> tuple[Any, ...]:

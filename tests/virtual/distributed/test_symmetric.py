@@ -188,10 +188,10 @@ def exchanged(what_ifs: tuple[str, ...]) -> tuple[Trace, list[list[int]], list[l
         came.extend([there.tolist(), back.tolist()])
 
     world = World(size=RANKS, rank=0, gpus_per_node=RANKS)
-    with recording("H100-SXM", script="", what_ifs=what_ifs, world=world) as made:
+    with recording("H100-SXM", script="", what_ifs=what_ifs, world=world) as recorder:
         dist.init_process_group("nccl")
         script()
-    return made.trace(Ending("exit")), came[0], came[1]
+    return recorder.trace(Ending("exit")), came[0], came[1]
 
 
 def test_tokens_go_to_experts_and_come_back() -> None:

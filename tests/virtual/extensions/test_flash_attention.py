@@ -234,10 +234,10 @@ def test_only_code_that_needs_it_finds_it(gpu, tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = {name: __import__(name).found for name in ("tries", "asks", "needs", "own")}
-    for name in found:
+    answers = {name: __import__(name).found for name in ("tries", "asks", "needs", "own")}
+    for name in answers:
         del sys.modules[name]
-    assert found == {"tries": False, "asks": False, "needs": True, "own": True}
+    assert answers == {"tries": False, "asks": False, "needs": True, "own": True}
     assert importlib.metadata.version("flash-attn") == "2.8.3"
 
 

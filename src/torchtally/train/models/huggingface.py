@@ -123,16 +123,16 @@ def _by_checkpoint_name(
 def _check(
     place: str,
     expected: Mapping[str, tuple[int, ...]],
-    found: Mapping[str, tuple[int, ...]],
+    actual: Mapping[str, tuple[int, ...]],
     tied_head: Mapping[str, tuple[int, ...]],
 ) -> None:
     allowed = {**tied_head, **expected}
     wrong = {
-        "missing": expected.keys() - found.keys(),
-        "not of this model": found.keys() - allowed.keys(),
+        "missing": expected.keys() - actual.keys(),
+        "not of this model": actual.keys() - allowed.keys(),
         "of another shape": {
-            f"{name} {found[name]} for {allowed[name]}"
-            for name in found.keys() & allowed.keys() if found[name] != allowed[name]
+            f"{name} {actual[name]} for {allowed[name]}"
+            for name in actual.keys() & allowed.keys() if actual[name] != allowed[name]
         },
     }  # fmt: skip
     if complaints := [_list_text(what, sorted(names)) for what, names in wrong.items() if names]:
