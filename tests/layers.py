@@ -394,9 +394,15 @@ FACTS: dict[str, tuple[str, ...]] = {
     "tdp_watts": ("chips/power.py", "timing/roofline/sustained.py"),
     "chip_watts": ("plan/training.py",),
     "usd_per_hour": ("chips/chip.py", "plan/training.py"),
+    "peak_flop_per_s": ("plan/training.py",),
+    "weight_bytes": ("plan/parallel/compute.py",),
+    "cache_bytes": ("views/generation.py",),
+    "parameter_bytes": ("trace/trace.py",),
 }
-"""Facts of a chip, and where arithmetic is done with each: the power that a chip draws and the rate
-at its limit of power; energy; money, of a traced step and as a formula that a plan prints."""
+"""Facts of a chip or a training, and where arithmetic is done with each: the power that a chip
+draws and the rate at its limit of power; energy; money, of a traced step and as a formula that a
+plan prints; MFU and time at a peak; bytes of a parameter (what an optimizer and casts read and
+write) and of the parameters of a run (beside gradients and states); growth of a KV cache."""
 
 
 def second_sources(package: Path) -> list[str]:

@@ -182,6 +182,10 @@ SECOND_SOURCES = {
     "cost by time": "def f(price, hours):\n    return hours * price.usd_per_hour",
     "cost as a formula": 'def f(hours):\n    return "hours * usd_per_hour"',
     "energy as a formula": 'def f(hours):\n    return "3600 * hours * chip_watts"',
+    "MFU by a chip's peak": "def f(flops, s, chip):\n    return flops / s / chip.peak_flop_per_s",
+    "MFU as a formula": 'def f(flops, s):\n    return "flops / (s * peak_flop_per_s)"',
+    "parameters by their size": "def f(recipe, n):\n    return n * recipe.weight_bytes",
+    "a KV cache by its tokens": "def f(each, n):\n    return each.cache_bytes / n",
     "a table of dtypes": 'SIZES = {"float32": 4, "bfloat16": 2}',
 }
 

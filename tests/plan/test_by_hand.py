@@ -569,4 +569,4 @@ def test_steps_that_are_counted() -> None:
     assert counted.sample_flops(step).value == 30
     assert counted.flops_of_token(step).value == 6
     assert counted.update_s(8, 4, 2, 2, 14).value == 2
-    assert counted.mfu_of_step(60, 2, 100).value == 0.3
+    assert training.mfu_of_step(60, 2, 100).value == 0.3

@@ -208,13 +208,12 @@ def _prediction(
     From two steps on the simulated device; without a roofline from closed forms.
     """
     from torchtally.report.training_plan import closed_form_rows, traced_rows
-    from torchtally.train.plan import states_of, step_flops
+    from torchtally.train.plan import least_step_s, states_of
     from torchtally.train.precision import precision
 
     if roofline is None:
-        mode, flops = precision(config.precision), step_flops(config)
-        least_s = flops / peak_flop_per_s if flops and peak_flop_per_s else None
-        return closed_form_rows(states_of(config, mode.recipe), least_s)
+        states = states_of(config, precision(config.precision).recipe)
+        return closed_form_rows(states, least_step_s(config, peak_flop_per_s))
     from torchtally.ledger import account
     from torchtally.runs.function import run
     from torchtally.train.trainer import rehearse

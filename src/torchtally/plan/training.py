@@ -97,6 +97,12 @@ def mfu_of_training(flops: Flops, chip_hours: Hours, peak_flop_per_s: FlopPerS) 
     return "flops / (3600 * chip_hours * peak_flop_per_s)"
 
 
+@closed_form("MFU", Unit.FRACTION)
+def mfu_of_step(flops: Flops, step_s: Seconds, peak_flop_per_s: FlopPerS) -> str:
+    """The share of the chip's dense peak that a step reaches."""
+    return "flops / (step_s * peak_flop_per_s)"
+
+
 @closed_form("tokens/s", Unit.TOKEN_PER_S)
 def tokens_per_s(
     flops_per_token: FlopsPerToken, chips: Chips, peak_flop_per_s: FlopPerS, mfu: Fraction

@@ -6,6 +6,7 @@ from torchtally.plan.flops import token_flops
 from torchtally.plan.memory import States, states
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.recipes import Recipe
+from torchtally.plan.training import training_s
 from torchtally.train.config import TrainConfig
 from torchtally.train.tasks import own_model
 
@@ -23,6 +24,14 @@ def weights(config: TrainConfig) -> tuple[Weight, ...]:
     if config.task == "teacher":
         return deep_linear_weights(config.teacher.dim, config.teacher.num_layers)
     return weights_of(config.model.transformer().model())
+
+
+def least_step_s(config: TrainConfig, peak_flop_per_s: float | None) -> float | None:
+    """Seconds of a step at this rate and nothing else; None where it or the FLOPs are unknown."""
+    flops = step_flops(config)
+    if not flops or not peak_flop_per_s:
+        return None
+    return training_s(flops, 1, peak_flop_per_s, 1).value
 
 
 def step_flops(config: TrainConfig) -> int | None:

@@ -4,16 +4,7 @@ from collections.abc import Iterator
 
 from torchtally.errors import UsageError
 from torchtally.memory.workspace import context_bytes
-from torchtally.plan.closed_form import (
-    BytePerS,
-    Bytes,
-    Count,
-    FlopPerS,
-    Flops,
-    Seconds,
-    Tokens,
-    closed_form,
-)
+from torchtally.plan.closed_form import BytePerS, Bytes, Count, Flops, Tokens, closed_form
 from torchtally.plan.counted import CountedModel, CountedStep
 from torchtally.plan.memory import States, checkpoint_bytes
 from torchtally.plan.quantity import Quantity, of, total, total_s
@@ -22,6 +13,7 @@ from torchtally.plan.questions.fit import FULL_MEMORY, SURE_SHARE, capacity_of
 from torchtally.plan.questions.model_card import states_of
 from torchtally.plan.questions.request import Request, peak_flop_per_s
 from torchtally.plan.questions.words import chips_text, subject_text
+from torchtally.plan.training import mfu_of_step
 from torchtally.table import Column, Table
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.units import Unit
@@ -197,12 +189,6 @@ def update_s(
 ) -> str:
     """Seconds of an update that reads and writes everything once: one fused kernel."""
     return "(2 * state + 2 * updated + gradients + cast) / bandwidth_bytes_per_s"
-
-
-@closed_form("MFU", Unit.FRACTION)
-def mfu_of_step(flops: Flops, step_s: Seconds, peak_flop_per_s: FlopPerS) -> str:
-    """The share of the chip's dense peak that a step reaches."""
-    return "flops / (step_s * peak_flop_per_s)"
 
 
 def _memory(parts: dict[str, Quantity], states: States) -> Table:
