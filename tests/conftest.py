@@ -14,6 +14,8 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
+from tests import warm
+
 install_import_hook(["torchtally.checkpoints", "torchtally.train"], "beartype.beartype")
 
 # A busy machine is no failure: what a test may take is measured in benchmarks.
@@ -43,6 +45,12 @@ def stop_passing_on_ignored_signals() -> None:
 
 
 stop_passing_on_ignored_signals()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """While workers collect tests, load what the commands that they will start have in common."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        warm.start()
 
 
 def pytest_collection() -> None:

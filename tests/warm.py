@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,30 +21,9 @@ INTERPRETERS = ("PYTHONUNBUFFERED", "PYTHONSAFEPATH")
 SERVER = Path(__file__).with_name("warm_server.py")
 
 
-@cache
-def _server() -> tuple[Path, "subprocess.Popen[str]"]:
-    """(the folder with its socket, its process): one for each process that runs tests, ended with
-    it.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="tally-warm-"))
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER.read_text(), folder / "socket", folder / "python"],
-        env={name: value for name, value in os.environ.items() if name not in INTERPRETERS},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return folder, process
-
-
-def warm(program: str, *arguments: str) -> list[str]:
-    """A command like `python -c program arguments...`, whose own Pythons are warm, too."""
-    folder = commands()
-    return [sys.executable, "-IS", str(CLIENT), str(folder / "socket"), program, *arguments]
-
-
+FOLDER = "TALLY_TESTS_WARM"
+"""The variable with the folder of the server that is shared by all processes that run tests."""
+START_S = 300
 TALLY = "import sys; from torchtally.cli import main; sys.exit(main())"
 PYTHON = """\
 import os, runpy, sys
@@ -62,12 +42,19 @@ else:
     runpy.run_path(way, run_name="__main__")
 """
 """Like `python -c CODE ...`, `python -m MODULE ...` and `python FILE ...`."""
+_started: list["subprocess.Popen[bytes]"] = []
 
 
-@cache
-def commands() -> Path:
-    """A folder for the PATH of a shell: a warm `tally` and `python`; a cold one for options."""
-    folder, _ = _server()
+def start() -> Path:
+    """Start the server. It ends with this process, and serves every one that is told its folder."""
+    folder = Path(tempfile.mkdtemp(prefix="tally-warm-"))
+    _started.append(
+        subprocess.Popen(
+            [sys.executable, "-c", SERVER.read_text(), folder / "socket", folder / "python"],
+            env={name: value for name, value in os.environ.items() if name not in INTERPRETERS},
+            stdin=subprocess.PIPE,
+        )
+    )
     client = shlex.join((sys.executable, "-IS", str(CLIENT), str(folder / "socket")))
     tally, python = f"exec {client} {shlex.quote(TALLY)}", f"exec {client} {shlex.quote(PYTHON)}"
     cases = (
@@ -77,7 +64,29 @@ def commands() -> Path:
     for name, line in (("tally", f'{tally} "$@"'), ("python", cases)):
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")
         (folder / name).chmod(0o755)
+    os.environ[FOLDER] = str(folder)
     return folder
+
+
+@cache
+def commands() -> Path:
+    """A folder for the PATH of a shell: a warm `tally` and `python`; a cold one for options.
+
+    The server's socket is in it, and listens.
+    """
+    folder = Path(os.environ[FOLDER]) if FOLDER in os.environ else start()
+    end = time.monotonic() + START_S
+    while not (folder / "socket").exists():
+        assert all(process.poll() is None for process in _started), "the warm Python has ended"
+        assert time.monotonic() < end, f"no warm Python after {START_S} s"
+        time.sleep(0.02)
+    return folder
+
+
+def warm(program: str, *arguments: str) -> list[str]:
+    """A command like `python -c program arguments...`, whose own Pythons are warm, too."""
+    folder = commands()
+    return [sys.executable, "-IS", str(CLIENT), str(folder / "socket"), program, *arguments]
 
 
 @contextmanager

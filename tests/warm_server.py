@@ -79,7 +79,6 @@ def watch(running, readable):
 
 def program(listener):
     """Serve until stdin ends. Returns in a fork alone, with the program that it is to run."""
-    print("ready", flush=True)
     running = {}  # (pid, connection to its client) by its pidfd
     while True:
         connections = [connection for _, connection in running.values()]
@@ -153,8 +152,10 @@ def run(program, names):
 
 
 _listener = socket.socket(socket.AF_UNIX)
-_listener.bind(sys.argv.pop(1))
+_path = sys.argv.pop(1)
+_listener.bind(_path + ".new")
 _listener.listen()
+os.rename(_path + ".new", _path)  # whoever sees it can connect
 _program = program(_listener)
 _run = run
 _names = globals()
