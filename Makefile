@@ -25,11 +25,12 @@ NOT_CORE := train sweep plan cli/test_train.py cli/test_data.py cli/test_sweep.p
 	test_benchmarks.py test_docs.py notebook/test_examples.py lecture pictures
 
 .DEFAULT_GOAL := help
-.PHONY: help run test suite test-core test-torch core lint format docs site pictures bench clean
+.PHONY: help run test test-all suite test-core test-torch core lint format docs site pictures bench clean
 
 help:
 	@echo "make run        tally run $(SCRIPT) --gpu $(GPU); others with SCRIPT=... GPU=..."
-	@echo "make test       everything that must hold: formatting, lint, types, tests, documented commands"
+	@echo "make test       what must hold: formatting, lint, types, every rule, documented commands"
+	@echo "make test-all   the same with every case of every rule, and more kills and examples"
 	@echo "make test-core  the same without training, sweeps, plans and the documents"
 	@echo "make test-torch TORCH=2.15.0 [PYTHON=python3.13]"
 	@echo "                the tests of test-core with another PyTorch or Python"
@@ -48,8 +49,14 @@ run: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(MAKE) --no-print-directory --jobs=2 lint suite
 
+# Every case, 100 examples of each property, 200 random kills of each program: more than an hour.
+test-all: export TALLY_EXAMPLES ?= 100
+test-all: export TALLY_KILLS ?= 200
+test-all: export THOROUGH := --thorough
+test-all: test
+
 suite: $(VENV)/installed-dev
-	MAKEFLAGS= $(PYTEST)
+	MAKEFLAGS= $(PYTEST) $(THOROUGH)
 
 test-core: lint core
 

@@ -15,6 +15,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 from tests import warm
+from tests.thorough import without_thorough
 
 install_import_hook(["torchtally.checkpoints", "torchtally.train"], "beartype.beartype")
 
@@ -49,8 +50,24 @@ stop_passing_on_ignored_signals()
 
 def pytest_configure(config: pytest.Config) -> None:
     """While workers collect tests, load what the commands that they will start have in common."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return  # a worker is given the options and the variables of the process that started it
+    config.option.thorough |= config.args_source is config.ArgsSource.ARGS
+    if getattr(config.option, "numprocesses", None):
         warm.start()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--thorough", action="store_true", help="run the tests that tests/thorough.py names, too"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make test-all` runs, unless tests are named on the command line."""
+    if not config.option.thorough:
+        items[:], left = without_thorough(items)
+        config.hook.pytest_deselected(items=left)
 
 
 def pytest_collection() -> None:

@@ -1,0 +1,144 @@
+"""Which tests `make test-all` alone runs, so that `make test` takes eight minutes on two cores.
+
+Every rule is held by `make test`, by some of the cases that hold it: of a test with many cases one
+in so many is run, the first among them. A test that is left out as a whole repeats at length what a
+shorter one holds; which one stands beside it. Tests that are named on the command line are run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+ONE_CASE_IN: dict[str, int] = {
+    "tests/cli/test_fit.py::test_nothing_is_left_behind": 3,
+    "tests/cli/test_pipelines.py::test_an_unmodified_pipeline_waits_as_the_closed_form_says": 3,
+    "tests/cli/test_plan_options.py::test_every_option_changes_the_answer_or_is_an_error": 3,
+    "tests/cli/test_plan_options.py::test_what_an_answer_depends_on_is_not_refused": 3,
+    "tests/corpus/test_corpus.py::test_a_script_is_right_unless_it_is_known_not_to_be": 3,
+    "tests/lecture/test_notebooks.py::test_a_page_prints_as_a_notebook_what_it_says": 5,
+    "tests/models/test_counted.py::test_a_step_has_the_flops_that_the_class_has_on_the_host": 4,
+    "tests/notebook/test_examples.py::test_a_notebook_shows_what_its_cells_show_now": 3,
+    "tests/plan/consistency/test_adapters.py::test_all_linear_is_what_peft_takes": 4,
+    "tests/plan/consistency/test_adapters.py::test_closed_forms_are_the_ledgers": 4,
+    "tests/plan/consistency/test_adapters.py::test_hybrids_are_the_ledgers": 4,
+    "tests/plan/consistency/test_adapters.py::test_magnitudes_are_the_ledgers": 3,
+    "tests/plan/consistency/test_adapters.py::test_mixtures_are_the_ledgers": 3,
+    "tests/plan/consistency/test_adapters.py::test_recomputed_layers_keep_their_inputs_alone": 3,
+    "tests/plan/consistency/test_adapters.py::test_under_autocast": 4,
+    "tests/plan/consistency/test_config_fields.py::*": 4,
+    "tests/plan/consistency/test_deep_linear_traced.py::test_the_deep_linear_model": 3,
+    "tests/plan/consistency/test_network.py::test_a_rank_sends_what_the_closed_forms_say": 3,
+    "tests/plan/consistency/test_optimizers.py::test_the_state_of_an_optimizer": 3,
+    "tests/plan/consistency/test_reference_models.py::*": 4,
+    "tests/plan/consistency/test_seconds.py::test_a_plan_takes_as_long_as_a_run": 3,
+    "tests/plan/test_config.py::*": 3,
+    "tests/real/test_cpu_profiler.py::test_every_storage_lives_as_on_the_cpu": 3,
+    "tests/real/test_generation.py::test_generation_ends_after_the_tokens_asked_for": 3,
+    "tests/real/test_generation_phases.py::*": 2,
+    "tests/real/test_torch_models.py::*": 2,
+    "tests/real/test_transformers.py::*": 3,
+    "tests/report/test_viewer.py::test_every_page_fills_every_size_exactly": 3,
+    "tests/test_closed_forms.py::*": 3,
+    "tests/tracer/test_by_hand.py::*": 3,
+    "tests/tracer/test_waits.py::*": 2,
+    "tests/train/models/test_huggingface.py::*": 3,
+    "tests/train/models/test_quantised.py::*": 3,
+    "tests/train/optimizers/test_equations.py::*": 3,
+    "tests/train/ranks/test_failing.py::*": 2,
+    "tests/train/ranks/test_parallel.py::test_any_number_of_ranks_trains_alike": 2,
+    "tests/train/ranks/test_resume.py::test_another_number_of_ranks_goes_on": 4,
+    "tests/train/ranks/test_resume.py::test_the_same_number_of_ranks_goes_on_bit_for_bit": 2,
+    "tests/train/test_durable.py::*": 2,
+    "tests/train/test_footprint.py::test_a_traced_step_holds_the_same": 4,
+    "tests/train/test_lightning_callback.py::*": 3,
+    "tests/train/test_loop.py::test_the_plan_is_what_a_trace_of_the_training_holds": 3,
+    "tests/train/test_one_file.py::test_its_losses_are_those_of_the_training": 4,
+    "tests/train/test_resume.py::test_killed_after_any_step_and_resumed_it_is_the_same": 3,
+    "tests/train/test_rounding.py::test_master_weights_are_float32_training": 3,
+    "tests/train/test_signals.py::test_a_second_signal_ends_it_at_once": 3,
+    "tests/train/test_signals.py::test_sigusr1_saves_and_goes_on": 3,
+    "tests/train/test_signals.py::test_stopped_it_saves_and_can_go_on": 4,
+    "tests/train/test_what_was_trained.py::test_a_changed_key_changes_the_bits_or_is_refused": 4,
+    "tests/truth/test_collector.py::test_a_case_runs_on_the_host": 3,
+    "tests/truth/test_collector.py::test_a_case_runs_on_the_virtual_gpu": 3,
+    "tests/virtual/test_facts.py::test_facts_decide_what_they_can": 2,
+    "tests/virtual/test_kernels.py::*": 2,
+    "tests/virtual/test_operators.py::test_it_gives_what_the_host_gives": 2,
+}
+"""By test, or by file for each test in it."""
+
+ALONE: dict[str, str] = {
+    "tests/pictures/test_pictures.py::test_screenshots_show_the_page_as_it_is_now": (
+        "test_browser_page.py opens the same page in the same browser"
+    ),
+    "tests/pictures/test_pictures.py::test_the_recording_is_what_the_command_prints_now": (
+        "the README's console block prints the same"
+    ),
+    "tests/notebook/test_marimo.py::test_the_example_shows_its_results": (
+        "test_shown.py shows the same objects without marimo"
+    ),
+    "tests/real/test_generation_phases.py::"
+    "test_compiled_decoding_issues_less_than_half_as_many_operators": (
+        "virtual/compiling holds compiled functions, and the tests beside it generation"
+    ),
+    "tests/report/exports/test_perfetto.py::test_perfettos_own_processor_reads_all_of_it": (
+        "the tests beside it read every slice and counter"
+    ),
+    "tests/report/test_browser_page.py::"
+    "test_two_hundred_thousand_events_are_small_and_open_within_a_second": (
+        "the same page with fewer events is opened beside it"
+    ),
+    "tests/train/checkpoints/test_full_disk.py::test_small_disks_of_every_size": (
+        "test_each_call_fails_once beside it"
+    ),
+    "tests/train/checkpoints/test_power_loss.py::test_no_flush_can_be_left_out": (
+        "test_a_whole_checkpoint_is_left_after_any_call, by the same model of a disk"
+    ),
+    "tests/train/models/test_train_step.py::test_it_compares_a_step_with_those_of_transformers": (
+        "a benchmark, run by test_benchmarks.py"
+    ),
+    "tests/train/ranks/test_parallel.py::"
+    "test_every_optimizer_steps_shards_as_it_steps_the_whole": (
+        "test_any_number_of_ranks_trains_alike, with one optimizer"
+    ),
+    "tests/train/ranks/test_parallel.py::test_the_linear_teacher_has_ranks_too": (
+        "test_any_number_of_ranks_trains_alike"
+    ),
+    "tests/train/test_durable.py::test_killed_in_some_steps_nanogpt_ends_the_same": (
+        "test_killed_at_random_nanogpt_ends_the_same"
+    ),
+    "tests/train/test_resume.py::test_killed_after_every_step_it_is_the_same": (
+        "test_killed_after_any_step_and_resumed_it_is_the_same"
+    ),
+    **dict.fromkeys(
+        (
+            f"tests/test_docs.py::test_a_document_holds[docs/{name}.md]"
+            for name in ("clusters", "generation", "inference", "questions", "report")
+        ),
+        "the commands have tests of their own; other documents show that blocks are run",
+    ),
+    **dict.fromkeys(
+        (
+            f"tests/test_benchmarks.py::test_{name}"
+            for name in ("six_models_by_hand", "summary_of_a_model_of_the_peers", "full_screen",
+                         "predicted_steps_stand_beside_measured_ones", "monitor", "peers",
+                         "compare_chips", "allocator", "checkpoint_saving", "cluster_ranks")
+        ),
+        "a benchmark is run before its figures are printed anywhere",
+    ),
+}  # fmt: skip
+"""By test, or by case: what holds the same rule in `make test`."""
+
+
+def without_thorough(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """(those that `make test` runs, the others)."""
+    kept, left = [], []
+    seen: Counter[str] = Counter()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        step = ONE_CASE_IN.get(test) or ONE_CASE_IN.get(test.partition("::")[0] + "::*") or 1
+        is_left = test in ALONE or item.nodeid in ALONE or seen[test] % step > 0
+        seen[test] += 1
+        (left if is_left else kept).append(item)
+    return kept, left
