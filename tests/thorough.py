@@ -75,6 +75,10 @@ ALONE: dict[str, str] = {
     "tests/pictures/test_pictures.py::test_the_recording_is_what_the_command_prints_now": (
         "the README's console block prints the same"
     ),
+    "tests/cli/test_questions.py::test_a_question_is_one_line_with_an_answer_by_hand"
+    '[deepseek-v3 --gpus 2048xH800 --batch 15360 --sequence 4096 --layout "ep 64, pp 16, full"]': (
+        "the other questions; plan/questions/test_own_layout.py: this one searches 125,364 layouts"
+    ),
     "tests/notebook/test_marimo.py::test_the_example_shows_its_results": (
         "test_shown.py shows the same objects without marimo"
     ),
