@@ -200,22 +200,31 @@ def classes_with_two_homes(package: Path) -> dict[str, list[str]]:
 
 def imports(tree: ast.Module, package: str, layer: str) -> Iterator[tuple[int, str, bool]]:
     """(line, module, inside a function or for type checkers alone) of everything imported."""
-    lazy = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_type_checking(node)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+    for node, is_lazy in statements(tree, is_lazy=False):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node.lineno, alias.name, id(node) in lazy
+                yield node.lineno, alias.name, is_lazy
         elif isinstance(node, ast.ImportFrom):
             if node.level and layer in UNDER_THEIR_OWN_NAMES:
                 continue
             assert node.level == 0, f"line {node.lineno}: imports here are absolute"
             for name in imported_names(node, package):
-                yield node.lineno, name, id(node) in lazy
+                yield node.lineno, name, is_lazy
+
+
+def statements(parent: ast.AST, *, is_lazy: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """(statement, inside a function or for type checkers alone) of every one, without a look at
+    expressions, which are most of a file and import nothing.
+    """
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(parent, block, ()):
+            is_inside = is_lazy or isinstance(node, FUNCTIONS) or is_type_checking(node)
+            if isinstance(node, ast.stmt):
+                yield node, is_inside
+            yield from statements(node, is_lazy=is_inside)
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def imported_names(node: ast.ImportFrom, package: str) -> list[str]:
