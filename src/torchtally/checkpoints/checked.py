@@ -89,13 +89,13 @@ def read_as(kind: type[T], values: Mapping[str, Any], place: str) -> T:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         is_ours = isinstance(error.__cause__, UsageError)
-        text = error.__cause__ if is_ours else _explained(error, kind, values)
+        text = error.__cause__ if is_ours else _in_our_words(error, kind, values)
         raise UsageError(f"{place}: {text}") from error
     except UsageError as error:
         raise UsageError(f"{place}: {error}") from error
 
 
-def _explained(error: msgspec.ValidationError, kind: type, values: Mapping[str, Any]) -> str:
+def _in_our_words(error: msgspec.ValidationError, kind: type, values: Mapping[str, Any]) -> str:
     """The error in our words, where it is one field's."""
     match = re.search(r"at `\$\.([\w.]+)", str(error))
     key = match[1] if match else ""

@@ -62,7 +62,7 @@ def write(
 
     def commit() -> None:
         if ranks.is_first:
-            checkpoints.commit(new, _completed(described, written))
+            checkpoints.commit(new, _complete(described, written))
 
     new = _together(begin, ranks)[0]
     try:
@@ -137,7 +137,7 @@ def _offsets(tensor: Any) -> tuple[int, ...]:
     return tuple(map(int, chunk.offsets))
 
 
-def _completed(described: Manifest, written: list[_Written]) -> Manifest:
+def _complete(described: Manifest, written: list[_Written]) -> Manifest:
     files: dict[str, SavedFile] = {}
     tensors: dict[str, SavedTensor] = {}
     for part in written:

@@ -94,7 +94,7 @@ def command(args: argparse.Namespace) -> int:
         calibration = _import_traces(args.imported, args.gpu)
         _keep(calibration, args)
     else:
-        calibration = _measured(args.device, is_quick=args.quick)
+        calibration = _measure(args.device, is_quick=args.quick)
         _keep(calibration, args)
     view = bench_view(calibration, estimated_float32(calibration, CPUINFO))
     write_report(bench_report(view), args, is_beside_files=True)
@@ -133,7 +133,7 @@ def _import_traces(paths: list[str], gpu: str | None) -> "Calibration":
     )
 
 
-def _measured(device: str, *, is_quick: bool) -> "Calibration":
+def _measure(device: str, *, is_quick: bool) -> "Calibration":
     """Of "auto" the GPU, or the CPU where the GPU is refused before anything is measured."""
     from torchtally.bench.run import bench
 

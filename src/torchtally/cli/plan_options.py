@@ -87,7 +87,7 @@ def used_options(request: "Request", question: Question) -> Options:
     from torchtally.plan.questions.tokens_within import tokens_within
     from torchtally.plan.questions.training_time import training_time
 
-    counted = _counted(request)
+    counted = _count(request)
     costs = {"price"} if request.tokens is not None else set()
     uses: dict[Question, set[str] | Options] = {
         model_card: {"recipe", "optimizer", *counted},
@@ -119,7 +119,7 @@ def used_options(request: "Request", question: Question) -> Options:
     return frozenset(uses[question]) | (MODEL if has_model else frozenset())
 
 
-def _counted(request: "Request") -> Options:
+def _count(request: "Request") -> Options:
     """Of a number of parameters alone, attention's FLOPs are unknown: 6 FLOPs each."""
     from torchtally.plan.questions.request import sequence_of
 
@@ -131,10 +131,10 @@ def _counted(request: "Request") -> Options:
 
 
 def _training_time(request: "Request") -> set[str]:
-    used = {"tokens", "mfu", "budget", "price", *RATE, *_counted(request)}
+    used = {"tokens", "mfu", "budget", "price", *RATE, *_count(request)}
     if request.mfu is None:
         return used | STEP  # the fastest layout's
-    if request.sequence is not None or _counted(request):
+    if request.sequence is not None or _count(request):
         used |= {"batch", "sequence"} if request.global_batch is not None else {"batch"}
     return used
 

@@ -58,7 +58,7 @@ def _peak_lines(ledger: Ledger) -> Table:
     return peak_lines(ledger).top(TOP_LINES)
 
 
-def _held(read: Callable[[Ledger], int]) -> Callable[[Ledger], GaugeReading]:
+def _memory_gauge(read: Callable[[Ledger], int]) -> Callable[[Ledger], GaugeReading]:
     """Of memory: exact, but of a run that never used the GPU."""
 
     def reading(ledger: Ledger) -> GaugeReading:
@@ -126,11 +126,11 @@ def _parameters(ledger: Ledger) -> GaugeReading:
 
 _LISTED = (
     Gauge("peak", "peak bytes allocated", "peak_allocated_bytes", Unit.BYTES,
-          _held(lambda ledger: ledger.memory.peak_bytes), _peak_lines),
+          _memory_gauge(lambda ledger: ledger.memory.peak_bytes), _peak_lines),
     Gauge("reserved", "peak bytes that the allocator reserves", "peak_reserved_bytes", Unit.BYTES,
-          _held(reserved_bytes_of), _peak_lines),
+          _memory_gauge(reserved_bytes_of), _peak_lines),
     Gauge("saved", "bytes held from the forward to the backward pass", "bytes_saved", Unit.BYTES,
-          _held(lambda ledger: ledger.total.bytes_saved), _sorted_lines("bytes_saved")),
+          _memory_gauge(lambda ledger: ledger.total.bytes_saved), _sorted_lines("bytes_saved")),
     Gauge("step", "predicted time of a step", "step_s", Unit.SECONDS,
           _step, _sorted_lines("seconds")),
     Gauge("flops", "FLOPs of a step", "flops", Unit.FLOPS,

@@ -100,7 +100,7 @@ def predict_times(ranks: Sequence[Untold], roofline: Roofline) -> list[Times]:
         Times(
             own,
             tuple(table.slots[place]),
-            _untimed(rank.reported, [failure for _, failure in of_rank]),
+            _untimed_reasons(rank.reported, [failure for _, failure in of_rank]),
             table.stuck,
             tuple(table.spans[place]) if table.spans else (),
             is_evaluation_apart=len(ranks) == 1,
@@ -109,7 +109,7 @@ def predict_times(ranks: Sequence[Untold], roofline: Roofline) -> list[Times]:
     ]
 
 
-def _untimed(reported: Iterable[Entry], failures: Sequence[str]) -> tuple[Untimed, ...]:
+def _untimed_reasons(reported: Iterable[Entry], failures: Sequence[str]) -> tuple[Untimed, ...]:
     missing = Counter(
         (entry.call.name, failure)
         for entry in reported

@@ -77,8 +77,8 @@ class Inputs:
     def of(cls, positional: Sequence[Any], named: Mapping[str, Any]) -> "Inputs":
         """Texts are descriptions. Raises UsageError for those that describe nothing."""
         return cls(
-            tuple(_described(value) for value in positional),
-            {name: _described(value) for name, value in named.items()},
+            tuple(_describe(value) for value in positional),
+            {name: _describe(value) for name, value in named.items()},
         )
 
     def on_gpu(self, devices: TensorDevices, weight_dtype: torch.dtype | None) -> "Inputs":
@@ -109,7 +109,7 @@ class Inputs:
         return ", ".join(parts)
 
 
-def _described(value: Any) -> Any:
+def _describe(value: Any) -> Any:
     return input_spec(value) if isinstance(value, str) else value
 
 

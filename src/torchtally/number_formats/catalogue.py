@@ -198,11 +198,11 @@ def chosen(names: Sequence[str]) -> tuple[NumberFormat, ...]:
     """
     if not names:
         return _LISTED
-    rows = [row for name in names for row in _named(name)]
+    rows = [row for name in names for row in _format_named(name)]
     return tuple(dict.fromkeys(rows))
 
 
-def _named(name: str) -> tuple[NumberFormat, ...]:
+def _format_named(name: str) -> tuple[NumberFormat, ...]:
     bare = name.strip().lower().removeprefix("torch.")
     exact = tuple(row for row in _LISTED if bare in row.names)
     begun = tuple(row for row in _LISTED if row.name.startswith(f"{bare}_"))

@@ -45,7 +45,7 @@ def convert(format: NumberFormat, reals: Sequence[Real]) -> tuple[Conversion, ..
     conversions: list[Conversion] = []
     for block in format.blocks.cut(reals):
         scale = format.blocks.scale(block, reals, layout)
-        conversions += [_scaled(real, layout, scale) for real in block]
+        conversions += [_scale(real, layout, scale) for real in block]
     return tuple(conversions)
 
 
@@ -61,7 +61,7 @@ def _alone(real: Real, layout: Layout) -> Conversion:
     )
 
 
-def _scaled(real: Real, layout: Layout, scale: BlockScale) -> Conversion:
+def _scale(real: Real, layout: Layout, scale: BlockScale) -> Conversion:
     factor = scale.factor
     if not is_finite(factor):
         outcome = RoundingOutcome.EXACT if real != real else RoundingOutcome.OVERFLOW

@@ -122,7 +122,7 @@ class FloatLayout:
         lead = 1 << self.mantissa_bits
         code = steps if steps < lead else ((exponent + self.bias - 1) << self.mantissa_bits) + steps
         return Rounded(
-            _signed(value, is_negative),
+            _with_sign(value, is_negative),
             code | self._sign(is_negative),
             spacing if steps < 2 * lead else 2 * spacing,
             self._outcome(magnitude, value),
@@ -140,7 +140,7 @@ class FloatLayout:
             return math.nan
         steps = mantissa + (bool(exponent) << self.mantissa_bits)
         value = steps * self.spacing_at(max(exponent - self.bias, self.least_exponent))
-        return _signed(value, is_negative)
+        return _with_sign(value, is_negative)
 
     def _outcome(self, magnitude: Fraction, value: Fraction) -> RoundingOutcome:
         if value == magnitude:
@@ -256,7 +256,7 @@ def bits_text(code: int, widths: Iterable[int]) -> str:
     return " ".join(bits[end - width : end] for end, width in zip(ends, widths, strict=True))
 
 
-def _signed(magnitude: Fraction, is_negative: bool) -> Real:
+def _with_sign(magnitude: Fraction, is_negative: bool) -> Real:
     """-0.0 is no fraction."""
     if is_negative:
         return -magnitude if magnitude else -0.0

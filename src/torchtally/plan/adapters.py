@@ -125,7 +125,7 @@ def adapter_of(
     and for targets that leave out a part of a first layer of experts or latent attention.
     """
     adapter = Adapter(
-        rank, frozenset(_chosen(model, targets)), dropout,
+        rank, frozenset(_target_names(model, targets)), dropout,
         has_magnitude=has_magnitude, is_autocast=is_autocast,
     )  # fmt: skip
     if adapter.targeted(MERGED) and (dropout or has_magnitude):
@@ -143,7 +143,7 @@ def adapter_of(
     return adapter
 
 
-def _chosen(model: Model, targets: Sequence[str]) -> Iterable[str]:
+def _target_names(model: Model, targets: Sequence[str]) -> Iterable[str]:
     """Our names of the targets."""
     names = matrix_names(model)
     if list(targets) == [ALL]:
@@ -349,7 +349,7 @@ def adapted_flops(
         "frozen matrices have no gradient, nor has anything before the first adapter",
         frozen=_parameters(
             "matrices of layers",
-            [*matrices_of(model, *model.kinds), *again, *_merged(model, adapter)],
+            [*matrices_of(model, *model.kinds), *again, *_merged_weights(model, adapter)],
         ),
         unneeded=_parameters(
             "matrices whose input has no gradient", [*unneeded, *_run_again(adapter, unneeded)]
@@ -389,7 +389,7 @@ def _run_again(adapter: Adapter, weights: Iterable[Weight]) -> list[Weight]:
     return [weight for weight in weights if weight.name in adapter.targets]
 
 
-def _merged(model: Model, adapter: Adapter) -> list[Weight]:
+def _merged_weights(model: Model, adapter: Adapter) -> list[Weight]:
     """Targets whose weights have a gradient, with the adapters added to them."""
     names = adapter.targeted(MERGED)
     return [weight for weight in matrices_of(model, *model.kinds) if weight.name in names]
@@ -402,7 +402,7 @@ def _merging_flops(model: Model, adapter: Adapter) -> Quantity:
     """
     merged = sum(
         weight.elements * rank_of(weight, adapter.rank) * (3 if weight.name == "router" else 4)
-        for weight in _merged(model, adapter)
+        for weight in _merged_weights(model, adapter)
     )
     normed = adapter.rank * sum(
         weight.count * weight.shape[1] * sum(weight.shape)

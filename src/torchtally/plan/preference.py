@@ -100,12 +100,12 @@ def generation_flops(
         prompt=prompt,
         passes=of(passes, Unit.COUNT),
         weights=weight_flops(model),
-        scores=of(sum(_decoded(model, answers, attention)), Unit.FLOPS_PER_TOKEN, "scores"),
+        scores=of(sum(_decode_flops(model, answers, attention)), Unit.FLOPS_PER_TOKEN, "scores"),
         head=head_flops(model),
     )
 
 
-def _decoded(model: Model, answers: Answers, attention: Convention) -> Iterator[int]:
+def _decode_flops(model: Model, answers: Answers, attention: Convention) -> Iterator[int]:
     """Attention and scans of each token that a pass writes."""
     for context in range(answers.prompt + 1, answers.tokens):
         scores, scans = attention_flops(model, context, attention), recurrence_flops(model, 1)

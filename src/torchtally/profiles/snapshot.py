@@ -128,7 +128,7 @@ def _snapshot(path: str, document: Mapping[str, Any]) -> MemorySnapshot:
         file=path,
         device=device,
         events=tuple(_events(traces[device] if device < len(traces) else [])),
-        held=tuple(_held(own)),
+        held=tuple(_blocks_held(own)),
         reserved_bytes=sum(count(segment["total_size"]) for segment in own),
         settings=str(settings.get("PYTORCH_CUDA_ALLOC_CONF", "") or "")
         if isinstance(settings, dict)
@@ -152,7 +152,7 @@ def _events(rows: list[Mapping[str, Any]]) -> Iterator[AllocatorEvent]:
         )
 
 
-def _held(segments: list[Mapping[str, Any]]) -> Iterator[HeldBlock]:
+def _blocks_held(segments: list[Mapping[str, Any]]) -> Iterator[HeldBlock]:
     for segment in segments:
         address = int(segment.get("address", 0))
         for block in segment["blocks"]:

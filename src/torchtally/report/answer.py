@@ -48,8 +48,8 @@ def _lines(answer: Answer, is_explained: bool, width: int) -> Iterator[Text]:
     if is_explained:
         yield Text()
         yield from _working(answer.working, width)
-    yield from _listed("Assumptions", answer.assumptions, width)
-    yield from _listed("Unknown, in no figure", answer.unknown, width)
+    yield from _bullets("Assumptions", answer.assumptions, width)
+    yield from _bullets("Unknown, in no figure", answer.unknown, width)
     commands = answer.next
     if commands:
         yield Text()
@@ -190,7 +190,7 @@ def with_numbers(step: Quantity) -> str:
 # Prose -------------------------------------------------------------------------------------------
 
 
-def _listed(title: str, items: Sequence[str], width: int) -> Iterator[Text]:
+def _bullets(title: str, items: Sequence[str], width: int) -> Iterator[Text]:
     parts = [part for part in dict.fromkeys(items) if part]
     if parts:
         yield Text()

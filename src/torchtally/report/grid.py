@@ -42,7 +42,7 @@ class TableLayout:
         """The row's cells as text, each as wide as its column. `nothing` is a missing number."""
         units = self.table.columns
         return {
-            place: _fitted(row[place], units[place].unit, width, nothing)
+            place: _fit(row[place], units[place].unit, width, nothing)
             for place, width in self.widths.items()
         }
 
@@ -60,7 +60,7 @@ def layout_of(table: Table, width: int, *, least_text: int = 0) -> TableLayout:
         for place in range(len(table.columns))
         if not _is_flexible(table, place)
     }
-    places_shown = _shown(table, fixed_widths, width, least_text)
+    places_shown = _visible_columns(table, fixed_widths, width, least_text)
     fixed = [place for place in places_shown if place in fixed_widths]
     fixed.sort(key=lambda place: table.columns[place].unit is not Unit.NAME)
     flexible = [place for place in places_shown if place not in fixed_widths]
@@ -92,7 +92,9 @@ def _is_flexible(table: Table, place: int) -> bool:
     return table.columns[place].unit.is_code
 
 
-def _shown(table: Table, fixed_widths: Mapping[int, int], width: int, least_text: int) -> list[int]:
+def _visible_columns(
+    table: Table, fixed_widths: Mapping[int, int], width: int, least_text: int
+) -> list[int]:
     """The columns there is room for: the highest rank goes first, of equals the last."""
     columns = table.columns
     places = list(range(len(columns)))
@@ -139,7 +141,7 @@ def _text_width(table: Table, place: int) -> int:
     return max([len(table.columns[place].title), 5, *map(cell_len, cells)])
 
 
-def _fitted(cell: Cell, unit: Unit, width: int, nothing: str) -> str:
+def _fit(cell: Cell, unit: Unit, width: int, nothing: str) -> str:
     """The cell in so many columns: texts to the left and cut, numbers to the right and whole."""
     if not unit.is_text:
         return (nothing if cell is None else cell_text(cell, unit)).rjust(width)

@@ -78,7 +78,7 @@ def report_html(report: Report) -> Html:
         element("style", Html(STYLE)),
         *([element("p", title, class_="title")] if title else []),
         *(element("p", fact) for fact in report.facts),
-        *(_folded(plot.title, [plot_html(plot)]) for plot in report.plots),
+        *(_fold(plot.title, [plot_html(plot)]) for plot in report.plots),
         join(_tables(tables)),
         *preformatted_text(report),
         *_remarks(report.remarks),
@@ -93,7 +93,7 @@ def _tables(tables: Sequence[Table]) -> Iterator[Html]:
         count = MOST_ROWS if letters < MOST_LETTERS else 0
         part = join(grid_html(table.top(count), bars=bar_column(table)))
         letters += len(part)
-        yield _folded(in_words(table.title), [part], is_open=number < OPEN_TABLES)
+        yield _fold(in_words(table.title), [part], is_open=number < OPEN_TABLES)
 
 
 def bar_column(table: Table) -> int | None:
@@ -112,11 +112,9 @@ def preformatted_text(report: Report) -> Iterator[Html]:
 
 def _remarks(remarks: Sequence[str]) -> Iterator[Html]:
     if remarks:
-        yield _folded(
-            "What is counted, assumed or unknown", [element("p", each) for each in remarks]
-        )
+        yield _fold("What is counted, assumed or unknown", [element("p", each) for each in remarks])
 
 
-def _folded(title: str, children: Sequence[Html], *, is_open: bool = False) -> Html:
+def _fold(title: str, children: Sequence[Html], *, is_open: bool = False) -> Html:
     attributes = {"open": "open"} if is_open else {}
     return element("details", element("summary", title), *children, **attributes)

@@ -84,7 +84,7 @@ def model_facts(summary: ModelSummary) -> Iterator[str]:
 
 def summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     yield from _verdict(summary, width)
-    yield from _ended(summary, width)
+    yield from _ending_lines(summary, width)
     if summary.shortage is not None:
         yield Text()
         yield from table_lines(summary.shortage.holders.top(TOP_HOLDERS), width, is_brief=True)
@@ -101,7 +101,7 @@ def summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
         yield from _next(summary, file)
 
 
-def _ended(summary: Summary, width: int) -> Iterator[Text]:
+def _ending_lines(summary: Summary, width: int) -> Iterator[Text]:
     if summary.shortage is not None:
         yield from _shortage(summary.shortage, width)
     else:
@@ -112,7 +112,7 @@ def _doubts(summary: Summary, width: int) -> Iterator[Text]:
     """What is counted, what is unknown, and what a real GPU would do otherwise."""
     if summary.total.count:
         yield from _coverage(summary, width)
-        yield from _untimed(summary.time, width)
+        yield from _untimed_lines(summary.time, width)
     yield from _placeholders(summary, width)
     yield from _notes(summary, width)
 
@@ -122,7 +122,7 @@ def _doubts(summary: Summary, width: int) -> Iterator[Text]:
 
 def opening_sentences(summary: Summary) -> tuple[str, ...]:
     """What the one-page report says above its tables, the verdict first."""
-    parts = [_verdict(summary, LIMIT), _ended(summary, LIMIT)]
+    parts = [_verdict(summary, LIMIT), _ending_lines(summary, LIMIT)]
     parts += [_time(summary, LIMIT)] if summary.total.count else []
     return _sentences(*parts, _heading(summary, LIMIT))
 
@@ -385,7 +385,7 @@ def _slow_host(step_time: StepTime) -> str:
     )
 
 
-def _untimed(step_time: StepTime | None, width: int) -> Iterator[Text]:
+def _untimed_lines(step_time: StepTime | None, width: int) -> Iterator[Text]:
     if step_time is None or not step_time.untimed:
         return
     text = f"Time unknown, missing from all totals, of {step_time.untimed_ops} operators:"
@@ -539,12 +539,12 @@ def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
             cut_left(place, NAME_WIDTH),
             placeholder.frame.text[:200] if placeholder.frame else "",
         )
-        text = f"{place}  {source}  ({_given(placeholder)}, {_times(placeholder.count)})"
+        text = f"{place}  {source}  ({_what_gave(placeholder)}, {_times(placeholder.count)})"
         yield from map(Text, wrap(text, width))
     yield from _more(len(placeholders))
 
 
-def _given(placeholder: Placeholder) -> str:
+def _what_gave(placeholder: Placeholder) -> str:
     """Which operator gave what, and whether a condition depends on it."""
     given = placeholder.given[:80]
     verb = "" if placeholder.is_assumption else "gave "

@@ -174,7 +174,7 @@ def _experiments(trace: Trace) -> list[int]:
     weights: set[int] = set()
     first = 0
     for end in trace.step_ends:
-        updated = _updated(trace, first, end)
+        updated = _parameters_updated(trace, first, end)
         if not experiments or (updated and weights and weights.isdisjoint(updated)):
             experiments.append(experiments[-1] + 1 if experiments else 1)
             weights = updated
@@ -185,7 +185,7 @@ def _experiments(trace: Trace) -> list[int]:
     return experiments
 
 
-def _updated(trace: Trace, first: int, end: int) -> set[int]:
+def _parameters_updated(trace: Trace, first: int, end: int) -> set[int]:
     """The parameters that the optimizer's phase of a step reads or writes."""
     clock, optimizer, parameter = attrgetter("clock"), Phase.OPTIMIZER, Role.PARAMETER
     places = (bisect_left(trace.ops, tick, key=clock) for tick in (first, end))

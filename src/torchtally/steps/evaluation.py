@@ -88,7 +88,7 @@ def _evaluation(flow: Flow, untrained: Sequence[int]) -> set[int]:
     """Those of the untrained that neither read training's values nor prepare anything."""
     if not untrained:
         return set()
-    ops, kept = flow.ops, _kept(flow.trace)
+    ops, kept = flow.ops, _outliving_storages(flow.trace)
     apart, weighted = _apart(flow, untrained, kept)
     joined = set(untrained) - apart
     prepared = set(chain.from_iterable(ops[place].inputs for place in joined)) | kept
@@ -162,7 +162,7 @@ def _keeps_state(
     return is_of_state and not kept.isdisjoint(flow.written(flow.ops[place]))
 
 
-def _kept(trace: Trace) -> set[int]:
+def _outliving_storages(trace: Trace) -> set[int]:
     """Storages that outlive the step in which they are allocated: prepared for later ones."""
     kept = set()
     ends = iter(trace.step_ends)

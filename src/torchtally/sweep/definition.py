@@ -153,14 +153,16 @@ def difference(there: Definition, here: Definition) -> str:
     """The differences of two sweeps, one per line; "" if they are the same."""
     lines = [*_config_lines(there.toml, here.toml), *_run_lines(there, here)]
     if there.keeps_checkpoints != here.keeps_checkpoints:
-        lines.append(f"  --keep-checkpoints: {_asked(there)} there, {_asked(here)} here")
+        lines.append(
+            f"  --keep-checkpoints: {_what_varies(there)} there, {_what_varies(here)} here"
+        )
     if len(lines) > MOST_DIFFERENCES:
         more = len(lines) - MOST_DIFFERENCES + 1
         lines = [*lines[: MOST_DIFFERENCES - 1], f"  and {more} more"]
     return "\n".join(lines)
 
 
-def _asked(definition: Definition) -> str:
+def _what_varies(definition: Definition) -> str:
     return "yes" if definition.keeps_checkpoints else "no"
 
 

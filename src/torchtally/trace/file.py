@@ -91,9 +91,9 @@ def read_body(path: Path) -> bytes:
     if len(packed) < packed_bytes:
         raise _cut_short(name, f"it has {len(packed)} of {packed_bytes} bytes")
     if len(packed) > packed_bytes:
-        raise _corrupted(name, "it is longer than its first line says")
+        raise _corruption(name, "it is longer than its first line says")
     if _digest(packed) != digest:
-        raise _corrupted(name, "its checksum does not match")
+        raise _corruption(name, "its checksum does not match")
     body = _decompress(name, packed, body_bytes)
     _check_cost(name, body, packed_bytes)
     return body
@@ -110,7 +110,7 @@ def _is_too_dense(body: bytes, packed_bytes: int) -> bool:
 def _check_cost(name: str, body: bytes, packed_bytes: int) -> None:
     """Raises TraceFileError where decoding could take more memory than the file is worth."""
     if _is_too_dense(body, packed_bytes):
-        raise _corrupted(name, _too_dense(packed_bytes))
+        raise _corruption(name, _too_dense(packed_bytes))
     needed_bytes, memory_bytes = decoded_bytes_at_most(body), machine_bytes()
     if needed_bytes > memory_bytes:
         raise TraceFileError(
@@ -135,14 +135,14 @@ def _parse_header(name: str, header: bytes) -> tuple[int, int, bytes]:
     if match is None and not header.endswith(b"\n") and len(header) < HEADER_LIMIT_BYTES:
         raise _cut_short(name, "its first line is incomplete")
     if match is None:
-        raise _corrupted(name, "its first line is damaged")
+        raise _corruption(name, "its first line is damaged")
     packed_bytes, body_bytes = int(match[2]), int(match[3])
     if header != _header(FORMAT, packed_bytes, body_bytes, match[4]):
-        raise _corrupted(name, "its first line is damaged")
+        raise _corruption(name, "its first line is damaged")
     if max(packed_bytes, body_bytes) > BODY_LIMIT_BYTES:
-        raise _corrupted(name, f"it claims to hold more than {BODY_LIMIT_BYTES >> 20} MiB")
+        raise _corruption(name, f"it claims to hold more than {BODY_LIMIT_BYTES >> 20} MiB")
     if body_bytes * WORD > allowed_bytes(packed_bytes):
-        raise _corrupted(name, _too_dense(packed_bytes))
+        raise _corruption(name, _too_dense(packed_bytes))
     return packed_bytes, body_bytes, match[4]
 
 
@@ -165,9 +165,9 @@ def _decompress(name: str, packed: bytes, body_bytes: int) -> bytes:
     try:
         body = stream.decompress(packed, body_bytes + 1)
     except zlib.error:
-        raise _corrupted(name, "it cannot be decompressed") from None
+        raise _corruption(name, "it cannot be decompressed") from None
     if len(body) != body_bytes or not stream.eof or stream.unused_data:
-        raise _corrupted(name, "its size is not the one it claims")
+        raise _corruption(name, "its size is not the one it claims")
     return body
 
 
@@ -178,7 +178,7 @@ def _cut_short(name: str, what: str) -> TraceFileError:
     )
 
 
-def _corrupted(name: str, why: str) -> TraceFileError:
+def _corruption(name: str, why: str) -> TraceFileError:
     return TraceFileError(
         f"{name}: the trace is corrupted: {why}.\nCopy it again, or make it again with `tally run`."
     )
@@ -190,7 +190,7 @@ def refuse_as_corrupted(path: Path) -> Iterator[None]:
     try:
         yield
     except (msgspec.MsgspecError, InvalidTraceError, UnicodeError, RecursionError) as error:
-        raise _corrupted(os.fspath(path), str(error)) from None
+        raise _corruption(os.fspath(path), str(error)) from None
 
 
 @contextmanager

@@ -46,18 +46,18 @@ def _named_lines(tree: SyntaxTree) -> Iterator[tuple[int, str]]:
 def _statement_names(statement: ast.AST, tree: SyntaxTree) -> str:
     match statement:
         case ast.AnnAssign(annotation=annotation):
-            return _annotated(annotation)
+            return _annotated_dimensions(annotation)
         case ast.Return(value=value):
             function = tree.scope(statement)
             returns = getattr(function, "returns", None)
-            return _annotated(returns) or _pattern(value)
+            return _annotated_dimensions(returns) or _pattern(value)
         case ast.Assign(value=value) | ast.Expr(value=value):
             return _pattern(value)
         case _:
             return ""
 
 
-def _annotated(annotation: ast.expr | None) -> str:
+def _annotated_dimensions(annotation: ast.expr | None) -> str:
     """The last string of `Float[Tensor, "batch seq"]`."""
     match annotation:
         case ast.Subscript(

@@ -303,7 +303,7 @@ def _routing() -> tuple[Any, str]:
     return routing, "imbalance"
 
 
-def _replicated() -> tuple[Any, str]:
+def _replicate() -> tuple[Any, str]:
     return nn.parallel.DistributedDataParallel, "__init__"
 
 
@@ -313,8 +313,8 @@ CHANGES: dict[str, TriedChange] = {
     "optimizer": TriedChange(choose_implementation, _optimizer),
     "compile": TriedChange(compile_modules, _call),
     "pad": TriedChange(choose_padding, _padding),
-    "bucket_cap_mb": TriedChange(choose_bucket_size, _replicated),
-    "gradient_as_bucket_view": TriedChange(choose_bucket_views, _replicated),
+    "bucket_cap_mb": TriedChange(choose_bucket_size, _replicate),
+    "gradient_as_bucket_view": TriedChange(choose_bucket_views, _replicate),
     "reshard_after_forward": TriedChange(choose_resharding, _fully_shard),
     "imbalance": TriedChange(declare_imbalance, _routing),
 }

@@ -35,7 +35,7 @@ SEVERAL = ("...", "*")
 @view("dimension", "tensors whose dimensions your lines name (jaxtyping, einops), and their sizes")
 def dimensions(ledger: Ledger) -> Table:
     """What each such line makes, in the order of the run, each shape once."""
-    tensors = dict.fromkeys(_named(ledger.reported))
+    tensors = dict.fromkeys(_named_tensors(ledger.reported))
     root = root_of(line for line, _, _ in tensors)
     return Table(
         "Tensors with named dimensions",
@@ -49,7 +49,7 @@ def dimensions(ledger: Ledger) -> Table:
     )
 
 
-def _named(entries: Iterable[Entry]) -> Iterator[tuple[Line | None, TensorSpec, str]]:
+def _named_tensors(entries: Iterable[Entry]) -> Iterator[tuple[Line | None, TensorSpec, str]]:
     """What a line makes is the result of its last operator."""
     forward_entries = (entry for entry in entries if entry.op.phase in MAKING)
     for frame, group in groupby(forward_entries, lambda entry: entry.site.line):

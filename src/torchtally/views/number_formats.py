@@ -135,7 +135,7 @@ def _range(row: NumberFormat) -> tuple[Cell, ...]:
     )
 
 
-def _shared(comparison: FormatComparison) -> str:
+def _block_notes(comparison: FormatComparison) -> str:
     """What to know of formats with blocks, where there is one."""
     if all(row.blocks is None for row in comparison.formats):
         return ""
@@ -152,7 +152,7 @@ def overview(comparison: FormatComparison) -> Table:
         (row.name, *(conversion.value for conversion in conversions))
         for row, conversions in zip(comparison.formats, comparison.conversions, strict=True)
     )
-    return Table("What numbers become", columns, rows, note=_shared(comparison))
+    return Table("What numbers become", columns, rows, note=_block_notes(comparison))
 
 
 def becomes(comparison: FormatComparison, place: int) -> Table:

@@ -76,11 +76,11 @@ def parameters_of(ledger: Ledger) -> ModelParameters | None:
     """
     if ledger.reported_period.step is None and ledger.course.experiments > 1:
         return None
-    held = {storage.number: storage for storage in _held(ledger)}
+    held = {storage.number: storage for storage in _storages_held(ledger)}
     itemsize_bytes = _itemsizes(ledger, held)
     if len(itemsize_bytes) < len(held):
         return None
-    passed = _passed(ledger, held)
+    passed = _parameters_passed(ledger, held)
 
     def flops(storage: Storage) -> int:
         if storage.is_trained:
@@ -111,7 +111,7 @@ def _on_host(trace: Trace) -> Iterator[WeightStorage]:
         yield WeightStorage(ON_HOST, whole, state.elements, whole, True, TRAINED_FLOPS)
 
 
-def _held(ledger: Ledger) -> Iterator[Storage]:
+def _storages_held(ledger: Ledger) -> Iterator[Storage]:
     if not ledger.reported:
         return
     backward = Phase.BACKWARD
@@ -137,7 +137,7 @@ def _itemsizes(ledger: Ledger, held: dict[int, Storage]) -> dict[int, int]:
     return itemsize_bytes
 
 
-def _passed(ledger: Ledger, held: dict[int, Storage]) -> set[int]:
+def _parameters_passed(ledger: Ledger, held: dict[int, Storage]) -> set[int]:
     """The parameters through which gradients pass: a backward operator reads them, or a copy of
     them alone, as autocast makes it.
     """

@@ -73,7 +73,7 @@ def roofline_plot(ledger: Ledger) -> Plot:
     placed = [group for group in groups if group.has_place]
     drawn = [group for group in placed if group.kernel_s >= LEAST_SHARE * step_s] or placed[:1]
     marks = tuple(_marks(drawn, step_s))
-    promised, achieved = _promised(roofline, groups), _achieved(roofline, groups)
+    promised, achieved = _published_roof(roofline, groups), _achieved_roof(roofline, groups)
     roofs = [roof for roof in (promised, achieved) if roof is not None]
     ridges = (2 * ridge for roof in roofs for ridge in roof.ridges)
     peaks = (peak for roof in roofs for peak in roof.peaks.values())
@@ -169,7 +169,7 @@ class Roof:
             yield Curve(name, peak, Unit.FLOP_PER_S, ceiling, self.basis)
 
 
-def _promised(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
+def _published_roof(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
     """None for a CPU, which has no data sheet peak."""
     if roofline.is_host:
         return None
@@ -178,7 +178,7 @@ def _promised(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
     return Roof(chip.memory_bandwidth_bytes_per_s, _by_rate(peaks), Basis.PROMISED)
 
 
-def _achieved(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
+def _achieved_roof(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
     """As measured here, else as published; None where neither is known."""
     chip, measured = roofline.chip, roofline.calibration
     published = {

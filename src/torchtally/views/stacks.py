@@ -114,13 +114,13 @@ def time_stacks(ledger: Ledger) -> StackTotals:
 def flops_stacks(ledger: Ledger) -> StackTotals:
     """A multiply and an add are two."""
     amounts = [entry.cost.flops for entry in ledger.reported]
-    return _of_operators(ledger, "FLOPs", Unit.FLOPS, amounts, _uncounted(ledger))
+    return _of_operators(ledger, "FLOPs", Unit.FLOPS, amounts, _uncounted_operators(ledger))
 
 
 def moved_stacks(ledger: Ledger) -> StackTotals:
     """Read from and written to the device's memory."""
     amounts = [entry.cost.bytes for entry in ledger.reported]
-    return _of_operators(ledger, "Bytes moved", Unit.BYTES, amounts, _uncounted(ledger))
+    return _of_operators(ledger, "Bytes moved", Unit.BYTES, amounts, _uncounted_operators(ledger))
 
 
 def saved_stacks(ledger: Ledger) -> StackTotals:
@@ -165,7 +165,7 @@ def whole_ns(seconds: Iterable[float]) -> list[int]:
     return amounts
 
 
-def _uncounted(ledger: Ledger) -> str:
+def _uncounted_operators(ledger: Ledger) -> str:
     count = ledger.coverage.uncounted_ops
     return f"{count} operators without a rule are in no stack." if count else ""
 

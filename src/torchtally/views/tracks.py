@@ -170,7 +170,7 @@ def rank_tracks(part: Clocked, begins_s: float, *, is_folded: bool) -> RankTrack
         tracks=tuple(tracks),
         arrows=tuple(_arrows(trace, part.reported, places)),
         code=tuple(code),
-        held=tuple(_held(part, begins_s)),
+        held=tuple(_held_bytes(part, begins_s)),
     )
 
 
@@ -251,7 +251,7 @@ def _arrows(
             yield arrow
 
 
-def _held(part: Clocked, begins_s: float) -> Iterator[HeldOverTime]:
+def _held_bytes(part: Clocked, begins_s: float) -> Iterator[HeldOverTime]:
     """Bytes held, at the operators that compute when they change: the allocator follows the host,
     and what it gives an operator is in use once that operator runs.
     """

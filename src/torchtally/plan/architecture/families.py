@@ -211,11 +211,11 @@ def _attentions(
     plain = _self_attention(config, family, width)
     windows = family.windows(config, layers)
     if family.is_chunked:
-        return [_chunked(config, plain, chunk) for chunk in windows]
+        return [_chunked_attention(config, plain, chunk) for chunk in windows]
     return [replace(plain, window=window) for window in windows]
 
 
-def _chunked(config: Config, plain: SelfAttention, chunk: Window) -> SelfAttention:
+def _chunked_attention(config: Config, plain: SelfAttention, chunk: Window) -> SelfAttention:
     """Llama 4's: positions, and norms of queries and keys, are in its chunked layers alone."""
     if chunk is None:
         return replace(plain, is_rotary=False)

@@ -25,7 +25,7 @@ WORDS = {
 KEY = "layer_types"
 
 
-def _listed(config: Config, layers: int, *keys: str) -> tuple[bool, ...] | None:
+def _attending_layers(config: Config, layers: int, *keys: str) -> tuple[bool, ...] | None:
     """Which layers attend, where the file lists them."""
     for key in keys or (KEY,):
         listed = config.list_or_none(key)
@@ -63,11 +63,13 @@ def _every_does_both(config: Config, layers: int) -> tuple[LayerParts, ...]:
 def _attends_every_fourth(config: Config, layers: int) -> tuple[LayerParts, ...]:
     """Qwen3-Next's, by `full_attention_interval` where the file has it."""
     every = config.size_or_none("full_attention_interval") or 4
-    return _parts(_listed(config, layers) or tuple((at + 1) % every == 0 for at in range(layers)))
+    return _parts(
+        _attending_layers(config, layers) or tuple((at + 1) % every == 0 for at in range(layers))
+    )
 
 
 def _attends_by_turns(config: Config, layers: int) -> tuple[LayerParts, ...]:
-    return _parts(_listed(config, layers) or tuple(at % 2 == 0 for at in range(layers)))
+    return _parts(_attending_layers(config, layers) or tuple(at % 2 == 0 for at in range(layers)))
 
 
 def _bamba_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
@@ -86,13 +88,13 @@ def _jamba_sparse(config: Config, layers: int) -> frozenset[int]:
 
 
 def _granite_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
-    return _parts(_listed(config, layers, KEY, "layers_block_type") or (False,) * layers)
+    return _parts(_attending_layers(config, layers, KEY, "layers_block_type") or (False,) * layers)
 
 
 def _lfm2_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
     attends = config.layers_listed("full_attn_idxs", layers)
     every = tuple(attends is None or at in attends for at in range(layers))
-    return _parts(_listed(config, layers) or every)
+    return _parts(_attending_layers(config, layers) or every)
 
 
 def _kimi_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
@@ -101,7 +103,7 @@ def _kimi_parts(config: Config, layers: int) -> tuple[LayerParts, ...]:
     full = table.list_or_none("full_attn_layers") if table else None
     listed = None if full is None else tuple(at + 1 in full for at in range(layers))
     every = tuple(at > 0 and at % 4 == 0 for at in range(layers))
-    return _parts(_listed(config, layers) or listed or every)
+    return _parts(_attending_layers(config, layers) or listed or every)
 
 
 # Mixers -------------------------------------------------------------------------------------------

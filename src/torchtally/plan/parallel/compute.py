@@ -251,7 +251,7 @@ def layer_streams(
     if model.dropout:
         streams.append(work.stream("dropouts", kind.blocks * whole, passes.dropout(how, size)))
     attention, block = kind.attention, kind.feed_forward
-    rotated = tokens * _turned(attention) // layout.inner_split
+    rotated = tokens * _rotary_numbers(attention) // layout.inner_split
     if rotated:
         streams.append(work.stream("rotation", rotated, passes.rotation(how, size, stream)))
     if isinstance(attention, SelfAttention) and (
@@ -320,7 +320,7 @@ BEHIND_NO_NORM = frozenset({"attention output", "down"})
 """Products whose operand no norm wrote."""
 
 
-def _turned(attention: SelfAttention | LatentAttention | None) -> int:
+def _rotary_numbers(attention: SelfAttention | LatentAttention | None) -> int:
     """Numbers of a token's queries and keys that turn with its position."""
     match attention:
         case LatentAttention():

@@ -181,7 +181,7 @@ def _memory_figures(served: Serving, memory: ServingMemory, most: int) -> Iterat
     yield memory.total
     yield memory.capacity
     yield kv_cache_bytes(model, served.context, 1, cache).with_name("KV cache of one sequence")
-    wasted = _wasted(served)
+    wasted = _wasted_quantity(served)
     if wasted.value:
         yield wasted
     replicas = generator.placement.replicas
@@ -194,7 +194,7 @@ def _slots(served: Serving) -> int | None:
     return served.generator.engine.most_sequences
 
 
-def _wasted(served: Serving) -> Quantity:
+def _wasted_quantity(served: Serving) -> Quantity:
     """Of a sequence's last pages, what no token of it takes."""
     model, cache = served.generator.model, served.generator.cache
     paged = kv_cache_bytes(model, served.context, 1, cache)

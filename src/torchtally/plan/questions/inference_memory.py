@@ -193,14 +193,14 @@ def _layers_table(model: Model, context: int, cache: Cache) -> Table:
             Column("bytes_share", "share", Unit.FRACTION),
         ),
         rows=tuple(
-            (attention_text(kind), kind.count, _kept(kind, context, cache), size, size / whole)
+            (attention_text(kind), kind.count, _kept_text(kind, context, cache), size, size / whole)
             for kind, size in rows
         ),
         totals=(None, model.layers, None, whole, 1.0),
     )
 
 
-def _kept(kind: Layer, context: int, cache: Cache) -> int | None:
+def _kept_text(kind: Layer, context: int, cache: Cache) -> int | None:
     tokens = of(context, Unit.TOKENS, "context")
     if kind.attention is None:
         return None

@@ -123,14 +123,14 @@ class Request:
 
     @property
     def of_cluster(self) -> Cluster:
-        return _given(
+        return _value_or(
             self.cluster,
             "Missing chips: give --gpus 1024xH100-SXM. `tally gpus` lists the known ones.",
         )
 
     @property
     def of_subject(self) -> Subject:
-        return _given(
+        return _value_or(
             self.subject,
             "Missing model: give a name (llama-3-70b), a config.json, a .safetensors file, or "
             "its size: --parameters 70B.",
@@ -138,11 +138,11 @@ class Request:
 
     @property
     def of_preference(self) -> "PreferenceRequest":
-        return _given(self.preference, "Missing method: give --dpo or --grpo.")
+        return _value_or(self.preference, "Missing method: give --dpo or --grpo.")
 
     @property
     def of_model(self) -> Model:
-        return _given(
+        return _value_or(
             self.of_subject.model,
             "This needs the model's shape, not only its number of parameters: give a name "
             "(llama-3-70b), a config.json, or --layers, --width, --heads and --vocabulary.",
@@ -150,7 +150,7 @@ class Request:
 
     @property
     def of_tokens(self) -> Quantity:
-        tokens = _given(self.tokens, "Missing tokens: give --tokens 15T.")
+        tokens = _value_or(self.tokens, "Missing tokens: give --tokens 15T.")
         return of(tokens, Unit.TOKENS).with_name("tokens")
 
     @property
@@ -159,20 +159,20 @@ class Request:
 
     @property
     def of_deadline(self) -> Quantity:
-        deadline = _given(self.deadline_s, "Missing deadline: give --deadline 30d (or h, w).")
+        deadline = _value_or(self.deadline_s, "Missing deadline: give --deadline 30d (or h, w).")
         return of(deadline, Unit.SECONDS).with_name("deadline")
 
     @property
     def of_inference(self) -> "InferenceRequest":
-        return _given(self.inference, "Missing question about inference: give --inference.")
+        return _value_or(self.inference, "Missing question about inference: give --inference.")
 
     @property
     def of_adapters(self) -> "AdapterRequest":
-        return _given(self.adapters, "Missing adapters: give --lora 16.")
+        return _value_or(self.adapters, "Missing adapters: give --lora 16.")
 
     @property
     def of_mfu(self) -> Quantity:
-        mfu = _given(
+        mfu = _value_or(
             self.mfu,
             "Missing MFU: give --mfu 0.4 (usually 0.3 to 0.6 of the dense peak), or the "
             "model's shape, from which it is predicted.",
@@ -180,7 +180,7 @@ class Request:
         return of(mfu, Unit.FRACTION).with_name("MFU")
 
 
-def _given(value: T | None, otherwise: str) -> T:
+def _value_or(value: T | None, otherwise: str) -> T:
     if value is None:
         raise UsageError(otherwise)
     return value

@@ -45,17 +45,17 @@ class Title(msgspec.Struct):
 
 def title(path: Path) -> Title:
     """Without its samples: a fraction of the time, and of any format. Raises UsageError, too."""
-    return _decoded(path, Title)
+    return _decode(path, Title)
 
 
 def read(path: Path) -> Calibration:
     """Raises UsageError for a file that is not a calibration, naming the faulty field."""
-    if (version := _decoded(path, _Version).format) != FORMAT:
+    if (version := _decode(path, _Version).format) != FORMAT:
         raise UsageError(
             f"{path}: a calibration of format {version}; "
             f"this version reads format {FORMAT}.\n{REMEDY}"
         )
-    calibration = _decoded(path, Calibration)
+    calibration = _decode(path, Calibration)
     if reason := implausible(calibration):
         raise UsageError(f"{path}: {reason}.\n{REMEDY}")
     return calibration
@@ -68,7 +68,7 @@ class _Version(msgspec.Struct):
 T = TypeVar("T", Title, _Version, Calibration)
 
 
-def _decoded(path: Path, form: type[T]) -> T:
+def _decode(path: Path, form: type[T]) -> T:
     try:
         return msgspec.json.decode(read_bytes(path, MOST_BYTES), type=form)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -38,14 +38,14 @@ def open_tokens(
     """
     files = token_files(paths, split=split, dtype=dtype, format=format)
     if is_masked:
-        files = tuple(_masked(file) for file in files)
+        files = tuple(_with_mask(file) for file in files)
     check_tokens(files, vocabulary_size=vocabulary_size, seed=seed)
     return TokenData(
         files, sequence=sequence, stride=stride, read=read, vocabulary_size=vocabulary_size
     )
 
 
-def _masked(file: TokenFile) -> TokenFile:
+def _with_mask(file: TokenFile) -> TokenFile:
     if file.numpy_dtype.kind != "i":
         raise UsageError(
             f"{file.path}: ids of {file.dtype} cannot be below zero, as masked targets are. Save "

@@ -56,7 +56,7 @@ def _read() -> dict[str, DecoderKind]:
     return {
         name: msgspec.convert(
             row | {"name": name} | {
-                table: _joined(table, [*(parts[part] for part in row.get("like", ())), row])
+                table: _join(table, [*(parts[part] for part in row.get("like", ())), row])
                 for table in ("fixed", "keys", "always", "modules")
             }, DecoderKind,
         )
@@ -64,7 +64,7 @@ def _read() -> dict[str, DecoderKind]:
     }  # fmt: skip
 
 
-def _joined(table: str, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _join(table: str, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for row in rows for key, value in row.get(table, {}).items()}
 
 
