@@ -85,17 +85,17 @@ class Inputs:
         """As the model is called with them."""
         memo: dict[int, Any] = {id(tensor): devices.on_gpu(tensor) for tensor in self.tensors}
 
-        def moved(value: Any) -> Any:
+        def move(value: Any) -> Any:
             # A model may change what it is given: a cache of keys and values.
             if isinstance(value, InputSpec):
                 return value.on_gpu(weight_dtype)
             if type(value) is dict:
-                return {name: moved(inner) for name, inner in value.items()}
+                return {name: move(inner) for name, inner in value.items()}
             return copy.deepcopy(value, memo)
 
         return Inputs(
-            tuple(map(moved, self.positional)),
-            {name: moved(value) for name, value in self.named.items()},
+            tuple(map(move, self.positional)),
+            {name: move(value) for name, value in self.named.items()},
         )
 
     @property

@@ -138,13 +138,13 @@ def autocast_dtype() -> torch.dtype | None:
 def readable(inputs: Inputs) -> Inputs:
     """The same inputs; of those on a GPU, integers and booleans as copies on the host."""
 
-    def moved(tensor: Tensor) -> Tensor:
+    def host_copy(tensor: Tensor) -> Tensor:
         has_values = not (tensor.is_floating_point() or tensor.is_complex())
         is_read = tensor.is_cuda and has_values and tensor.nbytes <= MOST_READ_BYTES
         return tensor.cpu() if is_read else tensor
 
     def tree(value: Any) -> Any:
-        return private.tree_map_only(Tensor, moved, value)
+        return private.tree_map_only(Tensor, host_copy, value)
 
     return Inputs(tree(tuple(inputs.positional)), tree(dict(inputs.named)))
 

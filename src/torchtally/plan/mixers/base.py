@@ -70,7 +70,7 @@ class Recurrence(ABC):
 
     @property
     @abstractmethod
-    def moved(self) -> int:
+    def accesses(self) -> int:
         """Numbers that a fused scan reads and writes for a token, forward."""
 
     @abstractmethod

@@ -65,7 +65,7 @@ class ShortConvolution(Recurrence):
         return State(self.width, self.kernel, 0)
 
     @property
-    def moved(self) -> int:
+    def accesses(self) -> int:
         return 4 * self.width
 
     def weights(self, d: int) -> Iterator[Weight]:

@@ -73,7 +73,7 @@ class GatedDelta(Recurrence):
         return State(self.channels, self.kernel, numbers)
 
     @property
-    def moved(self) -> int:
+    def accesses(self) -> int:
         decays = self.value_heads * (self.key_dim if self.is_by_channel else 1)
         return 4 * self.channels + 3 * self.inner + decays + self.value_heads
 

@@ -48,7 +48,7 @@ class Lightning(Recurrence):
         return State(0, 0, self.inner * self.head_dim, is_wide=False)
 
     @property
-    def moved(self) -> int:
+    def accesses(self) -> int:
         return 9 * self.inner
 
     def weights(self, d: int) -> Iterator[Weight]:

@@ -54,7 +54,7 @@ class Mamba(Recurrence):
         return State(self.inner, self.kernel, self.inner * self.state_size)
 
     @property
-    def moved(self) -> int:
+    def accesses(self) -> int:
         return 7 * self.inner + 2 * self.state_size
 
     @property

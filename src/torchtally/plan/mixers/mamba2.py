@@ -68,7 +68,7 @@ class Mamba2(Recurrence):
         return State(self.channels, self.kernel, self.inner * self.state_size)
 
     @property
-    def moved(self) -> int:
+    def accesses(self) -> int:
         return 2 * self.channels + 2 * self.inner + self.heads
 
     def weights(self, d: int) -> Iterator[Weight]:

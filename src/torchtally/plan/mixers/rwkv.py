@@ -46,7 +46,7 @@ class TimeMixing(Recurrence):
         return State(0, 0, 3 * self.inner, shifted=2 * self.width)
 
     @property
-    def moved(self) -> int:
+    def accesses(self) -> int:
         """Three mixes of one input; keys, values and the mean; receptance and what it gates."""
         return 4 * self.width + 6 * self.inner
 

@@ -33,7 +33,7 @@ def scan_s(
 ) -> Quantity:  # fmt: skip
     """Of one layer, of a chip's share of heads."""
     flops = recurrence.scan_flops(sequence).value * tokens / split
-    moved = recurrence.moved * size_bytes * tokens / split
+    moved = recurrence.accesses * size_bytes * tokens / split
     share = shares_of(Fused.FLASH, dtype, chip)
     rate = (share.backward if is_backward else share.forward) * peak_of(dtype, chip).flop_per_s
     if is_backward:
