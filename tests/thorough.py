@@ -11,14 +11,26 @@ from collections.abc import Iterable
 import pytest
 
 ONE_CASE_IN: dict[str, int] = {
+    "tests/cli/test_chip_names.py::*": 3,
+    "tests/cli/test_diff_commits.py::*": 3,
+    "tests/cli/test_fit.py::*": 3,
     "tests/cli/test_fit.py::test_nothing_is_left_behind": 3,
     "tests/cli/test_pipelines.py::test_an_unmodified_pipeline_waits_as_the_closed_form_says": 3,
-    "tests/cli/test_plan_options.py::test_every_option_changes_the_answer_or_is_an_error": 3,
-    "tests/cli/test_plan_options.py::test_what_an_answer_depends_on_is_not_refused": 3,
-    "tests/corpus/test_corpus.py::test_a_script_is_right_unless_it_is_known_not_to_be": 3,
+    "tests/cli/test_plan.py::*": 2,
+    "tests/cli/test_plan_options.py::test_every_option_changes_the_answer_or_is_an_error": 6,
+    "tests/cli/test_plan_options.py::test_what_an_answer_depends_on_is_not_refused": 6,
+    "tests/cli/test_run.py::*": 2,
+    "tests/cli/test_show.py::*": 2,
+    "tests/cli/test_starts.py::*": 3,
+    "tests/corpus/test_corpus.py::test_a_script_is_right_unless_it_is_known_not_to_be": 4,
     "tests/lecture/test_notebooks.py::test_a_page_prints_as_a_notebook_what_it_says": 5,
+    "tests/memory/allocator/test_replay.py::*": 3,
+    "tests/models/test_closed_forms.py::*": 3,
+    "tests/models/test_counted.py::*": 4,
     "tests/models/test_counted.py::test_a_step_has_the_flops_that_the_class_has_on_the_host": 4,
     "tests/notebook/test_examples.py::test_a_notebook_shows_what_its_cells_show_now": 3,
+    "tests/notebook/test_shown.py::*": 3,
+    "tests/plan/consistency/test_adapters.py::*": 6,
     "tests/plan/consistency/test_adapters.py::test_all_linear_is_what_peft_takes": 4,
     "tests/plan/consistency/test_adapters.py::test_closed_forms_are_the_ledgers": 4,
     "tests/plan/consistency/test_adapters.py::test_hybrids_are_the_ledgers": 4,
@@ -30,18 +42,35 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/plan/consistency/test_deep_linear_traced.py::test_the_deep_linear_model": 3,
     "tests/plan/consistency/test_network.py::test_a_rank_sends_what_the_closed_forms_say": 3,
     "tests/plan/consistency/test_optimizers.py::test_the_state_of_an_optimizer": 3,
-    "tests/plan/consistency/test_reference_models.py::*": 4,
+    "tests/plan/consistency/test_reference_models.py::*": 8,
     "tests/plan/consistency/test_seconds.py::test_a_plan_takes_as_long_as_a_run": 3,
+    "tests/plan/parallel/test_published_layouts.py::*": 2,
     "tests/plan/test_config.py::*": 3,
+    "tests/plan/test_hybrids.py::*": 3,
+    "tests/real/test_cpu_profiler.py::*": 5,
     "tests/real/test_cpu_profiler.py::test_every_storage_lives_as_on_the_cpu": 3,
+    "tests/real/test_generation.py::*": 4,
     "tests/real/test_generation.py::test_generation_ends_after_the_tokens_asked_for": 3,
-    "tests/real/test_generation_phases.py::*": 2,
+    "tests/real/test_generation_phases.py::*": 3,
     "tests/real/test_torch_models.py::*": 2,
-    "tests/real/test_transformers.py::*": 3,
+    "tests/real/test_transformers.py::*": 4,
+    "tests/report/test_browser_page.py::*": 3,
+    "tests/report/test_html.py::*": 3,
+    "tests/report/test_text.py::*": 2,
+    "tests/report/test_viewer.py::*": 3,
     "tests/report/test_viewer.py::test_every_page_fills_every_size_exactly": 3,
-    "tests/test_closed_forms.py::*": 3,
+    "tests/runs/probe/test_folding.py::*": 3,
+    "tests/steps/test_evaluation.py::*": 3,
+    "tests/test_closed_forms.py::*": 4,
+    "tests/test_docs.py::test_a_generated_part_that_is_stale_is_found": 3,
     "tests/tracer/test_by_hand.py::*": 3,
+    "tests/tracer/test_recompute.py::*": 2,
+    "tests/tracer/test_roles.py::*": 2,
     "tests/tracer/test_waits.py::*": 2,
+    "tests/tracer/test_what_if_ranks.py::*": 3,
+    "tests/train/checkpoints/test_full_disk.py::test_each_call_fails_once": 2,
+    "tests/train/checkpoints/test_kills.py::*": 2,
+    "tests/train/checkpoints/test_ranks.py::*": 2,
     "tests/train/models/test_huggingface.py::*": 3,
     "tests/train/models/test_quantised.py::*": 3,
     "tests/train/optimizers/test_equations.py::*": 3,
@@ -50,20 +79,28 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/train/ranks/test_resume.py::test_another_number_of_ranks_goes_on": 4,
     "tests/train/ranks/test_resume.py::test_the_same_number_of_ranks_goes_on_bit_for_bit": 2,
     "tests/train/test_durable.py::*": 2,
+    "tests/train/test_durable_callback.py::*": 2,
+    "tests/train/test_footprint.py::*": 4,
     "tests/train/test_footprint.py::test_a_traced_step_holds_the_same": 4,
     "tests/train/test_lightning_callback.py::*": 3,
+    "tests/train/test_loop.py::*": 3,
     "tests/train/test_loop.py::test_the_plan_is_what_a_trace_of_the_training_holds": 3,
     "tests/train/test_one_file.py::test_its_losses_are_those_of_the_training": 4,
     "tests/train/test_resume.py::test_killed_after_any_step_and_resumed_it_is_the_same": 3,
+    "tests/train/test_rounding.py::*": 3,
     "tests/train/test_rounding.py::test_master_weights_are_float32_training": 3,
     "tests/train/test_signals.py::test_a_second_signal_ends_it_at_once": 3,
     "tests/train/test_signals.py::test_sigusr1_saves_and_goes_on": 3,
     "tests/train/test_signals.py::test_stopped_it_saves_and_can_go_on": 4,
+    "tests/train/test_step.py::*": 2,
     "tests/train/test_what_was_trained.py::test_a_changed_key_changes_the_bits_or_is_refused": 4,
+    "tests/truth/test_collector.py::*": 4,
     "tests/truth/test_collector.py::test_a_case_runs_on_the_host": 3,
     "tests/truth/test_collector.py::test_a_case_runs_on_the_virtual_gpu": 3,
+    "tests/virtual/test_facts.py::*": 3,
     "tests/virtual/test_facts.py::test_facts_decide_what_they_can": 2,
     "tests/virtual/test_kernels.py::*": 2,
+    "tests/virtual/test_operators.py::*": 3,
     "tests/virtual/test_operators.py::test_it_gives_what_the_host_gives": 2,
 }
 """By test, or by file for each test in it."""
@@ -115,10 +152,42 @@ ALONE: dict[str, str] = {
     "tests/train/test_resume.py::test_killed_after_every_step_it_is_the_same": (
         "test_killed_after_any_step_and_resumed_it_is_the_same"
     ),
+    "tests/plan/consistency/test_reference_models.py::test_kimi_linear_is_the_ledgers": (
+        "test_rwkv_is_the_ledgers; plan/test_hybrid_sums.py has its sums by hand"
+    ),
+    "tests/plan/consistency/test_reference_models.py::"
+    "test_rwkvs_layers_that_are_made_again_keep_their_inputs": (
+        "test_layers_that_are_made_again_keep_their_inputs, of other models"
+    ),
+    "tests/train/checkpoints/test_full_disk.py::test_files_that_may_not_grow": (
+        "test_each_call_fails_once beside it"
+    ),
+    "tests/train/models/test_transformer.py::test_it_compiles_whole_in_a_process_without_checks": (
+        "the model compiled in a training: test_step.py"
+    ),
+    "tests/train/ranks/test_resume.py::test_a_checkpoint_damaged_on_any_rank_is_refused_by_all": (
+        "checkpoints/test_damage.py, of one rank"
+    ),
+    "tests/train/ranks/test_parallel.py::test_every_precision_goes_with_replicas": (
+        "test_any_number_of_ranks_trains_alike"
+    ),
+    "tests/train/test_durable.py::test_a_damaged_checkpoint_gives_way_to_the_one_before": (
+        "checkpoints/test_damage.py"
+    ),
+    "tests/tracer/test_what_if.py::test_a_class_within_a_compiled_whole_is_said_to_be_there": (
+        "the tests beside it, of eager modules"
+    ),
+    "tests/tracer/test_clock.py::test_a_child_process_has_the_hosts_clock": (
+        "test_threads_of_the_program_keep_the_real_clock"
+    ),
+    "tests/plan/test_mutants.py::test_a_change_that_nobody_would_notice_survives": (
+        "test_the_sums_notice_a_changed_number"
+    ),
     **dict.fromkeys(
         (
             f"tests/test_docs.py::test_a_document_holds[docs/{name}.md]"
-            for name in ("clusters", "generation", "inference", "questions", "report")
+            for name in ("clusters", "gates", "generation", "how_to", "inference", "plan",
+                         "questions", "report", "trainings")
         ),
         "the commands have tests of their own; other documents show that blocks are run",
     ),

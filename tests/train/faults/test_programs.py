@@ -10,7 +10,7 @@ import pytest
 
 from tests.train.faults.programs import STEPS, check_resumed, newest, state
 
-KILLS = int(os.environ.get("TALLY_KILLS", "2"))
+KILLS = int(os.environ.get("TALLY_KILLS", "1"))
 
 
 def test_it_ends_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
