@@ -97,11 +97,17 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/truth/test_collector.py::*": 4,
     "tests/truth/test_collector.py::test_a_case_runs_on_the_host": 3,
     "tests/truth/test_collector.py::test_a_case_runs_on_the_virtual_gpu": 3,
+    "tests/views/test_flight_record.py::*": 3,
+    "tests/virtual/compiling/test_autotuned.py::*": 2,
+    "tests/virtual/compiling/test_compiled.py::*": 2,
+    "tests/virtual/distributed/test_against_gloo.py::*": 6,
+    "tests/virtual/distributed/test_state.py::*": 4,
     "tests/virtual/test_facts.py::*": 3,
     "tests/virtual/test_facts.py::test_facts_decide_what_they_can": 2,
     "tests/virtual/test_kernels.py::*": 2,
     "tests/virtual/test_operators.py::*": 3,
     "tests/virtual/test_operators.py::test_it_gives_what_the_host_gives": 2,
+    "tests/virtual/test_values.py::*": 3,
 }
 """By test, or by file for each test in it."""
 
@@ -129,6 +135,17 @@ ALONE: dict[str, str] = {
     "tests/report/test_browser_page.py::"
     "test_two_hundred_thousand_events_are_small_and_open_within_a_second": (
         "the same page with fewer events is opened beside it"
+    ),
+    "tests/truth/test_collector.py::test_predictions_agree_with_what_was_measured": (
+        "test_predictions_of_some_cases_agree_with_what_was_measured"
+    ),
+    "tests/virtual/distributed/test_pipelines_against_gloo.py::"
+    "test_stages_send_and_hold_what_real_ones_do": (
+        "cli/test_pipelines.py, which runs a pipeline of the user's"
+    ),
+    "tests/virtual/compiling/test_restarts.py::"
+    "test_sizes_that_are_symbols_from_the_first_compile": (
+        "test_compiled.py compiles dynamic shapes"
     ),
     "tests/train/checkpoints/test_full_disk.py::test_small_disks_of_every_size": (
         "test_each_call_fails_once beside it"
