@@ -32,6 +32,12 @@ def test_one_case_in_so_many_is_kept() -> None:
     )
 
 
+def test_of_many_cases_one_in_three_is_kept() -> None:
+    test = "tests/plan/test_other.py::test_it"
+    assert not left(*(f"{test}[{case}]" for case in range(24)))
+    assert len(left(*(f"{test}[{case}]" for case in range(30)))) == 20
+
+
 def test_a_test_or_a_case_is_left_out_by_name() -> None:
     document = "tests/test_docs.py::test_a_document_holds"
     assert left(f"{document}[README.md]", f"{document}[docs/clusters.md]") == [

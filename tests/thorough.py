@@ -6,7 +6,7 @@ shorter one holds; which one stands beside it. Tests that are named on the comma
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,7 +23,7 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/cli/test_show.py::*": 2,
     "tests/cli/test_starts.py::*": 3,
     "tests/corpus/test_corpus.py::test_a_script_is_right_unless_it_is_known_not_to_be": 4,
-    "tests/lecture/test_notebooks.py::test_a_page_prints_as_a_notebook_what_it_says": 5,
+    "tests/lecture/test_notebooks.py::test_a_page_prints_as_a_notebook_what_it_says": 8,
     "tests/memory/allocator/test_replay.py::*": 3,
     "tests/models/test_closed_forms.py::*": 3,
     "tests/models/test_counted.py::*": 4,
@@ -63,6 +63,7 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/steps/test_evaluation.py::*": 3,
     "tests/test_closed_forms.py::*": 4,
     "tests/test_docs.py::test_a_generated_part_that_is_stale_is_found": 3,
+    "tests/test_layers.py::*": 2,
     "tests/tracer/test_by_hand.py::*": 3,
     "tests/tracer/test_recompute.py::*": 2,
     "tests/tracer/test_roles.py::*": 2,
@@ -86,30 +87,44 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/train/test_loop.py::*": 3,
     "tests/train/test_loop.py::test_the_plan_is_what_a_trace_of_the_training_holds": 3,
     "tests/train/test_one_file.py::test_its_losses_are_those_of_the_training": 4,
-    "tests/train/test_resume.py::test_killed_after_any_step_and_resumed_it_is_the_same": 3,
+    "tests/train/test_resume.py::test_killed_after_any_step_and_resumed_it_is_the_same": 5,
     "tests/train/test_rounding.py::*": 3,
     "tests/train/test_rounding.py::test_master_weights_are_float32_training": 3,
     "tests/train/test_signals.py::test_a_second_signal_ends_it_at_once": 3,
     "tests/train/test_signals.py::test_sigusr1_saves_and_goes_on": 3,
-    "tests/train/test_signals.py::test_stopped_it_saves_and_can_go_on": 4,
+    "tests/train/test_signals.py::test_stopped_it_saves_and_can_go_on": 6,
     "tests/train/test_step.py::*": 2,
-    "tests/train/test_what_was_trained.py::test_a_changed_key_changes_the_bits_or_is_refused": 4,
+    "tests/train/test_what_was_trained.py::test_a_changed_key_changes_the_bits_or_is_refused": 8,
     "tests/truth/test_collector.py::*": 4,
     "tests/truth/test_collector.py::test_a_case_runs_on_the_host": 3,
     "tests/truth/test_collector.py::test_a_case_runs_on_the_virtual_gpu": 3,
     "tests/views/test_flight_record.py::*": 3,
+    "tests/views/test_network_columns.py::*": 3,
+    "tests/views/test_time_views.py::*": 2,
     "tests/virtual/compiling/test_autotuned.py::*": 2,
     "tests/virtual/compiling/test_compiled.py::*": 2,
+    "tests/virtual/compiling/test_ddp.py::*": 2,
+    "tests/virtual/compiling/test_host.py::*": 2,
+    "tests/virtual/compiling/test_optimizers.py::*": 2,
+    "tests/virtual/compiling/test_padding.py::*": 2,
+    "tests/virtual/distributed/test_account.py::*": 3,
     "tests/virtual/distributed/test_against_gloo.py::*": 6,
+    "tests/virtual/distributed/test_forms.py::*": 3,
     "tests/virtual/distributed/test_state.py::*": 4,
+    "tests/virtual/test_attention.py::*": 3,
     "tests/virtual/test_facts.py::*": 3,
     "tests/virtual/test_facts.py::test_facts_decide_what_they_can": 2,
     "tests/virtual/test_kernels.py::*": 2,
+    "tests/virtual/test_loaders.py::*": 2,
     "tests/virtual/test_operators.py::*": 3,
     "tests/virtual/test_operators.py::test_it_gives_what_the_host_gives": 2,
     "tests/virtual/test_values.py::*": 3,
 }
 """By test, or by file for each test in it."""
+
+MANY = 24
+ONE_OF_MANY = 3
+"""Of every other test with more cases than `MANY`."""
 
 ALONE: dict[str, str] = {
     "tests/pictures/test_pictures.py::test_screenshots_show_the_page_as_it_is_now": (
@@ -200,6 +215,33 @@ ALONE: dict[str, str] = {
     "tests/plan/test_mutants.py::test_a_change_that_nobody_would_notice_survives": (
         "test_the_sums_notice_a_changed_number"
     ),
+    "tests/virtual/compiling/test_ddp.py::test_every_step_holds_what_the_cuda_build_holds": (
+        "test_it_is_compiled_and_reduces_the_same, and test_against_gloo.py"
+    ),
+    "tests/virtual/compiling/test_optimizers.py::test_the_compiler_is_not_stopped_by_who_watches": (
+        "test_a_compiled_step_ends_a_training_step"
+    ),
+    "tests/virtual/compiling/test_cuda_graphs.py::test_another_length_is_captured_after_replays": (
+        "test_a_replay_runs_the_kernels_of_the_default_mode_where_they_belong"
+    ),
+    "tests/virtual/compiling/test_traced.py::test_composite_operators_keep_their_gradients": (
+        "test_compiled.py compares whole cases with the CUDA build"
+    ),
+    "tests/train/faults/test_programs.py::test_it_ends_as_if_it_had_not_been_killed": (
+        "test_durable.py and test_resume.py kill single steps"
+    ),
+    "tests/train/test_durable.py::test_ranks_go_on_each_with_its_own_batches": (
+        "ranks/test_resume.py"
+    ),
+    "tests/train/ranks/test_resume.py::test_the_same_number_of_ranks_goes_on_bit_for_bit": (
+        "test_another_number_of_ranks_goes_on"
+    ),
+    "tests/train/ranks/test_parallel.py::test_the_mean_is_over_the_targets_of_all_ranks": (
+        "test_any_number_of_ranks_trains_alike"
+    ),
+    "tests/tracer/test_clock.py::test_threads_of_the_program_keep_the_real_clock": (
+        "the tests beside it, of one thread"
+    ),
     **dict.fromkeys(
         (
             f"tests/test_docs.py::test_a_document_holds[docs/{name}.md]"
@@ -221,13 +263,16 @@ ALONE: dict[str, str] = {
 """By test, or by case: what holds the same rule in `make test`."""
 
 
-def without_thorough(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+def without_thorough(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """(those that `make test` runs, the others)."""
     kept, left = [], []
+    cases = Counter(item.nodeid.partition("[")[0] for item in items)
     seen: Counter[str] = Counter()
     for item in items:
         test = item.nodeid.partition("[")[0]
-        step = ONE_CASE_IN.get(test) or ONE_CASE_IN.get(test.partition("::")[0] + "::*") or 1
+        of_file = ONE_CASE_IN.get(test.partition("::")[0] + "::*")
+        of_many = ONE_OF_MANY if cases[test] > MANY else 1
+        step = ONE_CASE_IN.get(test) or of_file or of_many
         is_left = test in ALONE or item.nodeid in ALONE or seen[test] % step > 0
         seen[test] += 1
         (left if is_left else kept).append(item)
