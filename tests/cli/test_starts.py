@@ -283,6 +283,11 @@ def test_a_script_that_asks_for_no_gpu_ends_as_it_ends(tmp_path: Path) -> None:
          "tally launches Triton kernels without compiling them"),
         ("from apex import fused_dense", "fused_dense is not one of the kernels that tally knows"),
         ("import flash_attn.cute", "flash_attn.cute is not one of the kernels that tally"),
+        ("import transformer_engine.pytorch as te; te.GroupedLinear",
+         "GroupedLinear is not one of the kernels that tally knows"),
+        ("import fbgemm_gpu.experimental.gemm", "fbgemm_gpu is not one of the kernels that tally"),
+        ("import torch; torch.ops.vllm.fused_experts",
+         "fused_experts is not one of the kernels that tally knows"),
         ("raise ModuleNotFoundError(\"No module named 'triton'\")",
          'triton is not installed: pip install "torchtally[compile]"'),
         ("import torch; torch.cuda.jiterator._create_jit_fn('template <typename T> T f(T x) "

@@ -56,7 +56,7 @@ def exists(name: str) -> bool:
     return hasattr(getattr(torch.ops, namespace), operator)
 
 
-OF_OTHERS = ("bitsandbytes.", "quanto.")
+OF_OTHERS = ("bitsandbytes.", "fbgemm.", "quanto.")
 """Libraries that define their own operators, and are not installed here."""
 
 
@@ -94,7 +94,7 @@ def test_every_rule_is_an_operator_of_torch() -> None:
     import_module("torch._dynamo._trace_wrapped_higher_order_op")  # registers that of flex_lib
     import_module("torchtally.virtual.flex_attention")  # registers the package's own
     import_module("torchtally.libraries.operators.flash_attention")
-    for name in ("float8", "layers", "optimizers", "products"):
+    for name in ("transformer_engine", "layers", "optimizers", "products"):
         import_module(f"torchtally.libraries.operators.{name}")
     import_module("torch.distributed._symmetric_memory")
     import_module("torchtally.virtual.distributed.expert_exchange").register()

@@ -38,7 +38,11 @@ HINTS = (
         re.compile(
             r"cannot import name '(?P<what>[^']+)' from '[^']+' \(.*torchtally.libraries.*\)"
             r"|No module named '(?P<module>(?:flash_attn|apex|xformers|deep_gemm|deep_ep|kernels|"
-            r"transformer_engine)\b[^']*)'"
+            r"transformer_engine|fbgemm_gpu|vllm|aiter|flashinfer)\b[^']*)'"
+            r"|module '(?:flash_attn|apex|xformers|deep_gemm|deep_ep|kernels|transformer_engine)\b"
+            r"[^']*' has no attribute '(?P<attribute>[^']+)'"
+            # An operator whose library, if it is installed, was built without this one.
+            r"|'_OpNamespace' '\w+' object has no attribute '(?P<operator>[^']+)'"
         ),
         "{what} is not one of the kernels that tally knows (all: docs/kernels.md). Use the "
         "plain PyTorch path for the simulated run, or wrap the call in a "

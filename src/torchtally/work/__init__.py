@@ -7,6 +7,7 @@ from torchtally.work import (  # noqa: F401 (each import registers its family's 
     convolution,
     copies,
     elementwise,
+    fbgemm,
     fft,
     indexing,
     interpolation,

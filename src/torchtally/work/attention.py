@@ -125,8 +125,13 @@ def geometry_of(call: Call, S: int, T: int) -> Geometry:
         return plain
     before, after = window_of(call)
     mask_type = integer(call, "custom_mask_type", 0)
-    is_end_aligned = mask_type == 2 or (
-        "scaled_dot_product" not in call.name and ("flash" in call.name or "varlen" in call.name)
+    is_end_aligned = (
+        is_set(call, "is_end_aligned")
+        or mask_type == 2
+        or (
+            "scaled_dot_product" not in call.name
+            and ("flash" in call.name or "varlen" in call.name)
+        )
     )
     if is_set(call, "is_causal") or is_set(call, "causal") or mask_type:
         after = 0
@@ -167,9 +172,9 @@ KERNELS = {
     heads_second: (
         "_flash_attention_forward _flash_attention_forward_no_dropout_inplace"
         " _efficient_attention_forward torch_attn._varlen_attn torch_attn._varlen_attn_out"
-        " flash_attn.forward flash_attn_3.forward",
+        " flash_attn.forward flash_attn_3.forward transformer_engine.cudnn_attention",
         "_flash_attention_backward _efficient_attention_backward torch_attn._varlen_attn_backward"
-        " flash_attn.backward flash_attn_3.backward",
+        " flash_attn.backward flash_attn_3.backward transformer_engine.cudnn_attention_backward",
     ),
     cudnn: ("_cudnn_attention_forward", "_cudnn_attention_backward"),
     block_masked: ("torchtally.flex_attention", "torchtally.flex_attention_backward"),

@@ -5,7 +5,7 @@ N: tokens.  V: vocabulary.
 
 from torchtally.trace import Call
 from torchtally.work.cost import Cost
-from torchtally.work.rule import Kind, one_pass, rule
+from torchtally.work.rule import Kind, integer, is_set, one_pass, rule
 
 
 @rule("flash_attn.rotary", kind=Kind.ELEMENTWISE)
@@ -50,12 +50,71 @@ def multi_tensor_adam(call: Call) -> Cost:
 
 @rule("transformer_engine.gemm", kind=Kind.PRODUCT)
 def transformer_engine_product(call: Call) -> Cost:
-    """2*M*N*K, of (M, K) and (N, K)."""
-    (M, K), (N, _) = call.tensor("a").shape, call.tensor("b").shape
+    """2*M*N*K, of (M, K) and (N, K), or of their copies that are read over columns."""
+    M, N, K = (integer(call, size, 0) for size in "MNK")
     return one_pass(call, flops=2 * M * N * K)
+
+
+HADAMARD = 16
+"""Rows and columns of the matrix that NVFP4 turns what it reads over columns by."""
 
 
 @rule("transformer_engine.quantize", kind=Kind.ELEMENTWISE)
 def quantize(call: Call) -> Cost:
-    """Times the scale, and the largest magnitude for the next: 3; the transpose is a copy."""
-    return one_pass(call, flops=3 * call.tensor("x").elements)
+    """For each scale that a number has: its magnitude, the largest, times the scale. 3.
+
+    By steps before and by its own largest value a tensor has one scale, and a transpose is a copy;
+    in blocks each of the two copies has its own. Where the largest value of the tensor is needed
+    first (current scaling, NVFP4's second level), it is read for that, too. NVFP4 takes 2 * 16 for
+    each number more to turn it, in inputs and gradients (arXiv:2509.25149). An activation comes
+    before, in the same pass.
+    """
+    x, scaling = call.tensor("x"), call.literal("recipe")
+    rows, columns = is_set(call, "rows"), is_set(call, "columns")
+    numbers = x.elements // (2 if is_gated(call) else 1)
+    flops = x.elements if call.literal("activation") else 0
+    has_one_scale = scaling in ("delayed", "current")
+    flops += 3 * numbers * (1 if has_one_scale else rows + columns)
+    if scaling == "nvfp4":
+        flops += numbers * (2 + 2 * HADAMARD * columns)
+    read_first = x.bytes if scaling in ("current", "nvfp4") else 0
+    return one_pass(call, flops=flops) + Cost(bytes_read=read_first)
+
+
+def is_gated(call: Call) -> bool:
+    """One half of the input times a function of the other (swiglu, geglu)."""
+    return str(call.literal("activation")).endswith("glu")
+
+
+@rule("transformer_engine.activation", kind=Kind.ELEMENTWISE)
+def activate(call: Call) -> Cost:
+    """A function of one number is 1, and so is a gate's product."""
+    return one_pass(call, flops=call.tensor("x").elements)
+
+
+@rule("transformer_engine.activation_backward", kind=Kind.ELEMENTWISE)
+def activate_backward(call: Call) -> Cost:
+    """The slope times the gradient, 2; of a gate the product's other side, too: 2 for its function
+    and its gradient, 1 for the other half.
+    """
+    grad = call.tensor("grad").elements
+    return one_pass(call, flops=grad * (5 if is_gated(call) else 2))
+
+
+@rule("transformer_engine.bias_dropout_add", kind=Kind.ELEMENTWISE)
+def bias_dropout_add(call: Call) -> Cost:
+    """Two sums, and with dropout a comparison and the product with 0 or 1 / (1 - p)."""
+    n = call.tensor("x").elements
+    return one_pass(call, flops=n * (2 + 2 * bool(call.literal("p"))))
+
+
+@rule("transformer_engine.dropout_backward", kind=Kind.ELEMENTWISE)
+def dropout_backward(call: Call) -> Cost:
+    return one_pass(call, flops=call.tensor("grad").elements)
+
+
+@rule("transformer_engine.rotary", kind=Kind.ELEMENTWISE)
+def rotary_of_angles(call: Call) -> Cost:
+    """As `flash_attn.rotary`, with a cosine or a sine of each angle."""
+    angles = call.tensor("angles").elements
+    return one_pass(call, flops=3 * call.tensor("x").elements + angles)

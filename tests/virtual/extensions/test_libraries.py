@@ -1,4 +1,4 @@
-"""apex, xformers, deep_gemm and Transformer Engine where they are not installed."""
+"""apex, xformers and deep_gemm where they are not installed."""
 
 import pytest
 import torch
@@ -111,59 +111,6 @@ def test_products_in_float8_by_deep_gemm():
     assert entry.cost.flops == 2 * 512 * 256 * 128
     assert entry.cost.bytes_read == 512 * 256 + 128 * 256 + 4 * (1024 + 2)
     assert entry.cost.bytes_written == 512 * 128 * 2
-
-
-def test_transformer_engine_multiplies_in_float8_and_keeps_transposes():
-    """(64, 32) times 32 x 16, forward, and for the gradients of input and weight."""
-
-    def step() -> None:
-        import transformer_engine.pytorch as te
-        from transformer_engine.common.recipe import DelayedScaling, Format
-
-        layer = te.Linear(32, 16, bias=True, params_dtype=torch.bfloat16)
-        x = heads(64, 32)
-        with te.fp8_autocast(enabled=True, fp8_recipe=DelayedScaling(fp8_format=Format.HYBRID)):
-            out = layer(x)
-        out.sum().backward()
-        assert x.grad is not None
-        assert layer.weight.grad is not None
-        assert layer.bias.grad is not None
-        te.Linear(32, 16, params_dtype=torch.bfloat16)(x)
-
-    ledger = traced(step)
-    assert flops(ledger, "transformer_engine.gemm") == [2 * 64 * 32 * 16] * 3
-    assert flops(ledger, "transformer_engine.quantize") == [3 * 64 * 32, 3 * 32 * 16, 3 * 64 * 16]
-    assert flops(ledger, "aten.addmm") == [2 * 64 * 32 * 16]
-
-
-def test_what_a_layer_in_float8_keeps(gpu):
-    """A byte for each element of input and weight; four of each scale, in a block of 512."""
-    import transformer_engine.pytorch as te
-
-    layer = te.Linear(512, 512, bias=False, params_dtype=torch.bfloat16)
-    x = heads(1024, 512)
-    before = torch.cuda.memory_allocated()
-    with te.fp8_autocast():
-        out = layer(x)
-    kept = torch.cuda.memory_allocated() - before - out.numel() * 2
-    assert kept == 1024 * 512 + 512 * 512 + 2 * 512
-
-
-def test_transformer_engines_norms_and_feed_forward():
-    def step() -> None:
-        import transformer_engine.pytorch as te
-
-        with te.autocast(enabled=True):
-            x = heads(64, 32)
-            te.LayerNormLinear(32, 48, params_dtype=torch.bfloat16)(x)
-            feed_forward = te.LayerNormMLP(
-                32, 64, normalization="RMSNorm", activation="swiglu", params_dtype=torch.bfloat16
-            )
-            feed_forward(x).sum().backward()
-
-    products = flops(traced(step), "transformer_engine.gemm")
-    assert products[:3] == [2 * 64 * 32 * 48, 2 * 64 * 32 * 128, 2 * 64 * 64 * 32]
-    assert len(products) == 3 + 4
 
 
 def test_a_name_that_a_stand_in_lacks_is_told_apart(gpu):

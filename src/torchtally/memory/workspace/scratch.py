@@ -135,14 +135,17 @@ def efficient_backward(call: Call, chip: Chip) -> tuple[int, ...]:
     return (sums_bytes, B * H * head_bytes)
 
 
-@rule("aten._scaled_dot_product_cudnn_attention_backward")
+@rule(
+    "aten._scaled_dot_product_cudnn_attention_backward",
+    "transformer_engine.cudnn_attention_backward",
+)
 def cudnn_backward(call: Call, chip: Chip) -> tuple[int, ...]:
     """fp32 gradient of the queries and the rows' sums, in one workspace (cudnn/MHA.cpp).
 
     Known limit: what else cuDNN's engine asks for is not published.
     """
-    B, H, S, D = call.tensor("query").shape
-    return (B * H * S * (D + 1) * FLOAT_BYTES,)
+    query = call.tensor("query")
+    return (query.elements // query.shape[-1] * (query.shape[-1] + 1) * FLOAT_BYTES,)
 
 
 @rule("aten.native_group_norm")

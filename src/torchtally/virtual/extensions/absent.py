@@ -40,7 +40,10 @@ LIBRARIES = {
         Library("deep_ep", "deep-ep", "2.1.0", "tokens to experts within a node"),
         Library("deep_gemm", "deep-gemm", "2.1.1", "products in float8"),
         Library(
-            "transformer_engine", "transformer-engine", "2.8.0", "linear layers and norms in float8"
+            "transformer_engine",
+            "transformer-engine",
+            "2.8.0",
+            "products in float8, attention, layers",
         ),
         Library("kernels", "kernels", "0.12.0", "FlashAttention 2 and 3 of the Hugging Face Hub"),
     )

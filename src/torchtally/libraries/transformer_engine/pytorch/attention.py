@@ -1,0 +1,448 @@
+"""transformer_engine.pytorch.attention: by cuDNN, by flash_attn where that is imported, or plain.
+
+Which one is taken, and what each keeps, is Transformer Engine's (pytorch/attention/
+dot_product_attention/utils.py, `get_attention_backend`, and backends.py): cuDNN keeps queries, keys
+and values, its result, the rows' log-sum-exp in float32 and the state of random numbers.
+
+B: sequences.  S: queries.  T: keys.  H: heads.  D: head dim.
+"""
+
+import math
+import os
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from torchtally.libraries.operators.attention import FlashOptions, attend
+from torchtally.libraries.operators.transformer_engine import laid_out
+
+from .module import (
+    LayerNorm,
+    LayerNormLinear,
+    Linear,
+    RMSNorm,
+    refuse,
+)
+from .quantization import is_since
+
+HALVES = (torch.float16, torch.bfloat16)
+Window = tuple[int, int]
+ALL: Window = (-1, -1)
+CAUSAL: Window = (-1, 0)
+FORMATS = ("sbhd", "bshd", "thd")
+MASKS = (
+    "no_mask", "padding", "causal", "padding_causal", "causal_bottom_right",
+    "padding_causal_bottom_right", "arbitrary",
+)  # fmt: skip
+
+
+class RotaryPositionEmbedding(nn.Module):
+    inv_freq: Tensor
+
+    def __init__(
+        self, dim: int, rotary_percent: float = 1.0,
+        seq_len_interpolation_factor: int | None = None,
+        pretrained_max_position_embeddings: int | None = None, rotary_base: float = 10000.0,
+        interleaved: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        dim = int(dim * min(1.0, rotary_percent))
+        powers = torch.arange(0, dim, 2, dtype=torch.float32, device="cuda") / dim
+        self.register_buffer("inv_freq", 1.0 / rotary_base**powers)
+
+    def forward(self, max_seq_len: int, offset: int = 0) -> Tensor:
+        """Angles, (max_seq_len, 1, 1, dim)."""
+        places = torch.arange(max_seq_len, device="cuda", dtype=torch.float32) + offset
+        angles = places[:, None] * self.inv_freq
+        return torch.cat((angles, angles), dim=-1)[:, None, None]
+
+
+class RotaryFunction(torch.autograd.Function):
+    """Keeps the angles alone: backward turns the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, angles: Tensor) -> Tensor:
+        ctx.save_for_backward(angles)
+        result: Tensor = torch.ops.transformer_engine.rotary(x, angles)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (angles,) = ctx.saved_tensors
+        return torch.ops.transformer_engine.rotary(grad, angles), None
+
+
+def apply_rotary_pos_emb(
+    t: Tensor, freqs: Tensor, tensor_format: str = "sbhd",
+    start_positions: Tensor | None = None, interleaved: bool = False, fused: bool = False,
+    cu_seqlens: Tensor | None = None, cp_size: int = 1, cp_rank: int = 0,
+) -> Tensor:  # fmt: skip
+    if not fused:
+        raise NotImplementedError(
+            "tally knows Transformer Engine's rotary embeddings with fused=True alone"
+        )
+    rotated: Tensor = RotaryFunction.apply(t, freqs.float())  # type: ignore[no-untyped-call]
+    return rotated
+
+
+class CudnnOptions:
+    def __init__(
+        self, tensor_format: str, mask: str, window: Window, offsets: tuple[Any, ...]
+    ) -> None:
+        self.sequence_first = tensor_format == "sbhd"
+        self.offsets = offsets
+        self.mask = ("causal" in mask, "bottom_right" in mask, *window)
+
+    @property
+    def rest(self) -> tuple[Any, ...]:
+        return *self.offsets, *self.mask
+
+
+def heads_third(tensors: tuple[Tensor, ...], options: CudnnOptions) -> list[Tensor]:
+    """(B, S, H, D), whatever lies first in memory."""
+    return [tensor.transpose(0, 1) if options.sequence_first else tensor for tensor in tensors]
+
+
+class CudnnAttention(torch.autograd.Function):
+    """Of queries, keys and values by themselves, or in one tensor at a dimension of 3, whose
+    gradient is one tensor, too.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None,
+        packed_at: int, options: CudnnOptions,
+    ) -> Tensor:  # fmt: skip
+        parts = query.unbind(packed_at) if key is None or value is None else (query, key, value)
+        operands = heads_third(parts, options)
+        out, rows, state = torch.ops.transformer_engine.cudnn_attention(
+            *operands, bias, *options.rest, options.sequence_first
+        )
+        ctx.save_for_backward(*operands, bias, out, rows, state)
+        ctx.options, ctx.packed_at = options, None if key is not None else packed_at
+        ctx.shape = query.shape
+        result: Tensor = out.transpose(0, 1) if options.sequence_first else out
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        query, key, value, bias, out, rows, _ = ctx.saved_tensors
+        options = ctx.options
+        (grad,) = heads_third((grad.contiguous(),), options)
+        grad_bias = None
+        if bias is not None and ctx.needs_input_grad[3]:
+            grad_bias = torch.empty_like(bias)
+        if ctx.packed_at is not None:
+            packed = query.new_empty(ctx.shape)
+            grads = heads_third(packed.unbind(ctx.packed_at), options)
+            answers: tuple[Any, ...] = (packed, None, None)
+        else:
+            grads = [laid_out(x, x.shape[-1], options.sequence_first) for x in (query, key, value)]
+            answers = tuple(heads_third(tuple(grads), options))
+        torch.ops.transformer_engine.cudnn_attention_backward(
+            grad, query, key, value, bias, out, rows, *grads, grad_bias, *options.rest
+        )
+        return *answers, grad_bias, None, None
+
+
+def has_flash_attention() -> bool:
+    try:
+        return bool(version("flash-attn"))
+    except PackageNotFoundError:
+        return False
+
+
+def is_allowed(backend: str) -> bool:
+    return os.environ.get(f"NVTE_{backend}_ATTN", "1") != "0"
+
+
+class DotProductAttention(nn.Module):
+    def __init__(
+        self, num_attention_heads: int, kv_channels: int | tuple[int, int],
+        num_gqa_groups: int | None = None, attention_dropout: float = 0.0,
+        qkv_format: str = "sbhd", attn_mask_type: str = "causal",
+        window_size: Window | None = None, bottom_right_diagonal: bool | None = None,
+        sequence_parallel: bool = False, tp_size: int = 1, get_rng_state_tracker: Any = None,
+        tp_group: Any = None, layer_number: int | None = None, attention_type: str = "self",
+        cp_group: Any = None, cp_global_ranks: Any = None, cp_stream: Any = None,
+        cp_comm_type: str = "p2p", softmax_scale: float | None = None,
+        softmax_type: str = "vanilla", return_max_logit: bool = False, name: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        refuse(
+            {"tp_size": tp_size, "cp_group": cp_group, "softmax_type": softmax_type,
+             "return_max_logit": return_max_logit}
+        )  # fmt: skip
+        self.qkv_format, self.attn_mask_type, self.window_size = (
+            qkv_format, attn_mask_type, window_size
+        )  # fmt: skip
+        key_dim = kv_channels if isinstance(kv_channels, int) else kv_channels[0]
+        self.softmax_scale = softmax_scale or 1 / math.sqrt(key_dim)
+        self.attention_dropout = attention_dropout
+
+    def forward(
+        self, query_layer: Tensor | None = None, key_layer: Tensor | None = None,
+        value_layer: Tensor | None = None, attention_mask: Any = None,
+        qkv_format: str | None = None, cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_kv: Tensor | None = None, cu_seqlens_q_padded: Tensor | None = None,
+        cu_seqlens_kv_padded: Tensor | None = None, max_seqlen_q: int | None = None,
+        max_seqlen_kv: int | None = None, attn_mask_type: str | None = None,
+        window_size: Window | None = None, bottom_right_diagonal: bool | None = None,
+        checkpoint_core_attention: bool = False, core_attention_bias_type: str = "no_bias",
+        core_attention_bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
+        fast_zero_fill: bool = True, inference_params: Any = None,
+        pad_between_seqs: bool | None = None, qkv_layer: Tensor | None = None,
+        qkv_interleave_dim: int = -3, **options: Any,
+    ) -> Tensor:  # fmt: skip
+        refuse({"inference_params": inference_params, **options})
+        tensor_format = qkv_format or self.qkv_format
+        mask = (attn_mask_type or self.attn_mask_type).replace(",", "_")
+        mask = "padding_causal" if mask == "causal_padding" else mask
+        assert tensor_format in FORMATS, (
+            "DotProductAttention only supports qkv_format = {'sbhd', 'bshd', 'thd'}!"
+        )
+        assert mask in MASKS, f"Attention mask type {mask} is not supported!"
+        window = window_size or self.window_size or (CAUSAL if "causal" in mask else ALL)
+        dropout = self.attention_dropout if self.training else 0.0
+        if qkv_layer is not None:
+            parts = qkv_layer.unbind(qkv_interleave_dim)
+        else:
+            assert query_layer is not None
+            assert key_layer is not None
+            assert value_layer is not None
+            parts = query_layer, key_layer, value_layer
+        backend = self.backend(parts, tensor_format, mask, core_attention_bias_type)
+        offsets = (cu_seqlens_q, cu_seqlens_kv, max_seqlen_q or 0, max_seqlen_kv or 0)
+        if tensor_format != "thd":
+            offsets = (None, None, 0, 0)
+
+        def attended(*parts: Tensor) -> Tensor:
+            if backend == "FUSED":
+                cudnn = CudnnOptions(tensor_format, mask, window, offsets)
+                operands = (qkv_layer, None, None) if qkv_layer is not None else contiguous(parts)
+                out: Tensor = CudnnAttention.apply(  # type: ignore[no-untyped-call]
+                    *operands, core_attention_bias, qkv_interleave_dim, cudnn
+                )
+            elif backend == "FLASH":
+                out = flash(parts, tensor_format, mask, window, offsets)
+            else:
+                out = self.unfused(parts, tensor_format, core_attention_bias, dropout)
+            return out.flatten(-2)
+
+        if checkpoint_core_attention:
+            again: Tensor = checkpoint(attended, *parts, use_reentrant=False)
+            return again
+        return attended(*parts)
+
+    def backend(self, parts: tuple[Tensor, ...], tensor_format: str, mask: str, bias: str) -> str:
+        """Of those that take such a call the first: on Hopper and later cuDNN's, before that
+        flash_attn's.
+        """
+        is_half = all(part.dtype in HALVES for part in parts)
+        fuses = is_half and is_since(8, 0) and mask != "arbitrary" and bias != "pre_scale_bias"
+        fits = fuses and all(part.shape[-1] % 8 == 0 for part in parts)
+        flashes = (
+            fuses and bias in ("no_bias", "alibi") and has_flash_attention() and is_allowed("FLASH")
+        )
+        if flashes and not (is_since(9, 0) and fits and is_allowed("FUSED")):
+            return "FLASH"
+        if fits and is_allowed("FUSED"):
+            return "FUSED"
+        if tensor_format == "thd" or not is_allowed("UNFUSED"):
+            raise ValueError(
+                "No dot product attention backend is available for the provided inputs. Please run "
+                "with NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 to find out the reasons for disabling all "
+                "backends."
+            )
+        return "UNFUSED"
+
+    def unfused(
+        self, parts: tuple[Tensor, ...], tensor_format: str, bias: Tensor | None, dropout: float
+    ) -> Tensor:
+        """Scores in memory; masking and softmax are one kernel (`FusedScaleMaskSoftmax`)."""
+        first = 1 if tensor_format == "bshd" else 0
+        query, key, value = (part.transpose(0, 1) if first else part for part in parts)
+        S, B, H, _ = query.shape
+        groups = H // key.shape[2]
+        if groups > 1:
+            key, value = (part.repeat_interleave(groups, dim=2) for part in (key, value))
+        query, key, value = (
+            part.reshape(part.shape[0], B * H, -1).transpose(0, 1) for part in (query, key, value)
+        )
+        scores = query.new_empty(B * H, S, key.shape[1])
+        scores = torch.baddbmm(
+            scores, query, key.transpose(1, 2), beta=0.0, alpha=self.softmax_scale
+        )
+        scores = scores.view(B, H, S, -1)
+        if bias is not None:
+            scores = (scores + bias).to(query.dtype)
+        probabilities = nn.functional.dropout(scores.softmax(-1), dropout)
+        out = torch.bmm(probabilities.view(B * H, S, -1), value).view(B, H, S, -1)
+        return (
+            out.permute(0, 2, 1, 3).contiguous() if first else out.permute(2, 0, 1, 3).contiguous()
+        )
+
+
+def contiguous(parts: tuple[Tensor, ...]) -> list[Tensor]:
+    """What cuDNN is given: views that are not parts of one tensor in a known order are copied
+    (`get_qkv_layout`).
+    """
+    return [part.contiguous() for part in parts]
+
+
+def flash(
+    parts: tuple[Tensor, ...], tensor_format: str, mask: str, window: Window,
+    offsets: tuple[Any, ...],
+) -> Tensor:  # fmt: skip
+    """By flash_attn, which takes (B, S, H, D)."""
+    is_first = tensor_format == "sbhd"
+    query, key, value = (part.transpose(0, 1).contiguous() if is_first else part for part in parts)
+    options = FlashOptions(2, "causal" in mask, window, False, *offsets)
+    out, _ = attend(query, key, value, options)
+    return out.transpose(0, 1).contiguous() if is_first else out
+
+
+class MultiheadAttention(nn.Module):
+    def __init__(
+        self, hidden_size: int, num_attention_heads: int, kv_channels: int | None = None,
+        attention_dropout: float = 0.1, layernorm_epsilon: float = 1e-5, init_method: Any = None,
+        output_layer_init_method: Any = None, layer_number: int | None = None,
+        attn_mask_type: str = "causal", window_size: Window | None = None,
+        bottom_right_diagonal: bool | None = None, tp_group: Any = None, tp_size: int = 1,
+        num_gqa_groups: int | None = None, fuse_wgrad_accumulation: bool = False,
+        get_rng_state_tracker: Any = None, sequence_parallel: bool = False,
+        params_dtype: torch.dtype | None = None, return_bias: bool = False,
+        return_layernorm_output: bool = False, input_layernorm: bool = False,
+        attention_type: str = "self", set_parallel_mode: bool = False,
+        fuse_qkv_params: bool = False, zero_centered_gamma: bool = False,
+        qkv_weight_interleaved: bool = True, bias: bool = True, normalization: str = "LayerNorm",
+        device: Any = "cuda", qkv_format: str = "sbhd", name: str | None = None,
+        qk_norm_type: str | None = None, qk_norm_eps: float = 1e-6,
+        qk_norm_before_rope: bool = False, softmax_type: str = "vanilla", **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        refuse(
+            {"tp_size": tp_size, "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+             "sequence_parallel": sequence_parallel and tp_size > 1,
+             "zero_centered_gamma": zero_centered_gamma, **options}
+        )  # fmt: skip
+        if attention_type not in ("self", "cross"):
+            raise AssertionError(f"attention_type {attention_type} not supported")
+        self.qkv_format, self.attn_mask_type, self.window_size = (
+            qkv_format, attn_mask_type, window_size
+        )  # fmt: skip
+        self.attention_type, self.input_layernorm = attention_type, input_layernorm
+        self.return_bias, self.return_layernorm_output = return_bias, return_layernorm_output
+        self.qkv_weight_interleaved = qkv_weight_interleaved and fuse_qkv_params
+        self.heads = num_attention_heads
+        self.head = kv_channels or hidden_size // num_attention_heads
+        self.groups = num_gqa_groups or num_attention_heads
+        queries, keys = self.head * self.heads, self.head * self.groups
+        common: dict[str, Any] = {"bias": bias, "params_dtype": params_dtype, "device": device}
+        normed: dict[str, Any] = {
+            "eps": layernorm_epsilon, "normalization": normalization,
+            "return_layernorm_output": return_layernorm_output,
+        }  # fmt: skip
+        split = {"query": queries, "key": keys, "value": keys}
+        if attention_type == "self":
+            width, parts = queries + 2 * keys, None if fuse_qkv_params else split
+            if input_layernorm:
+                self.layernorm_qkv = LayerNormLinear(
+                    hidden_size, width, parameters_split=parts, **normed, **common
+                )
+            else:
+                self.qkv = Linear(hidden_size, width, parameters_split=parts, **common)
+        else:
+            parts = None if fuse_qkv_params else {"query": queries}
+            if input_layernorm:
+                self.layernorm_query = LayerNormLinear(
+                    hidden_size, queries, parameters_split=parts, **normed, **common
+                )
+            else:
+                self.query_layer = Linear(hidden_size, queries, **common)
+            parts = None if fuse_qkv_params else {"key": keys, "value": keys}
+            self.key_value = Linear(hidden_size, 2 * keys, parameters_split=parts, **common)
+        norms = {"RMSNorm": RMSNorm, "LayerNorm": LayerNorm}
+        if qk_norm_type is not None and qk_norm_type not in norms:
+            raise NotImplementedError(f"tally does not know qk_norm_type={qk_norm_type!r}")
+        self.q_norm, self.k_norm = (
+            None if qk_norm_type is None
+            else norms[qk_norm_type](self.head, qk_norm_eps, device, params_dtype=params_dtype)
+            for _ in range(2)
+        )  # fmt: skip
+        self.qk_norm_before_rope = qk_norm_before_rope
+        self.core_attention = DotProductAttention(
+            num_attention_heads, self.head, num_gqa_groups, attention_dropout, qkv_format,
+            attention_type=attention_type, softmax_type=softmax_type,
+        )  # fmt: skip
+        self.proj = Linear(queries, hidden_size, return_bias=return_bias, **common)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Any = None,
+        encoder_output: Tensor | None = None, attn_mask_type: str | None = None,
+        window_size: Window | None = None, is_first_microbatch: bool | None = None,
+        rotary_pos_emb: Any = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        of_norm = None
+        if self.attention_type == "self":
+            layer = self.layernorm_qkv if self.input_layernorm else self.qkv
+            mixed = layer(hidden_states, is_first_microbatch=is_first_microbatch)
+            if self.return_layernorm_output and self.input_layernorm:
+                mixed, of_norm = mixed
+            each, at = self.heads // self.groups + 2, -2 if self.qkv_weight_interleaved else -3
+            shape = (self.groups, each) if at == -2 else (each, self.groups)
+            mixed = mixed.view(*mixed.shape[:-1], *shape, self.head)
+            if each == 3 and rotary_pos_emb is None and self.q_norm is None:
+                options |= {"qkv_layer": mixed, "qkv_interleave_dim": at}
+                query = key = value = None
+            else:
+                query, key, value = (
+                    part.reshape(*part.shape[:-3], -1, self.head)
+                    for part in mixed.split([each - 2, 1, 1], dim=at)
+                )
+        else:
+            key, value = self.keys_and_values(encoder_output, is_first_microbatch)
+            layer = self.layernorm_query if self.input_layernorm else self.query_layer
+            query = layer(hidden_states, is_first_microbatch=is_first_microbatch)
+            if self.return_layernorm_output and self.input_layernorm:
+                query, of_norm = query
+            query = query.view(*query.shape[:-1], self.heads, self.head)
+        if query is not None and key is not None:
+            query, key = self.turned(query, key, rotary_pos_emb)
+        context = self.core_attention(
+            query, key, value, qkv_format=self.qkv_format, attention_mask=attention_mask,
+            attn_mask_type=attn_mask_type or self.attn_mask_type,
+            window_size=window_size or self.window_size, **options,
+        )  # fmt: skip
+        out = self.proj(context, is_first_microbatch=is_first_microbatch)
+        answers = list(out) if self.return_bias else [out]
+        if of_norm is not None:
+            answers.append(of_norm)
+        return answers[0] if len(answers) == 1 else tuple(answers)
+
+    def keys_and_values(
+        self, encoder_output: Tensor | None, is_first_microbatch: bool | None
+    ) -> tuple[Tensor, Tensor]:
+        mixed = self.key_value(encoder_output, is_first_microbatch=is_first_microbatch)
+        if self.qkv_weight_interleaved:
+            key, value = mixed.view(*mixed.shape[:-1], self.groups, 2 * self.head).chunk(2, dim=-1)
+        else:
+            key, value = mixed.view(*mixed.shape[:-1], 2 * self.groups, self.head).chunk(2, dim=-2)
+        return key, value
+
+    def turned(self, query: Tensor, key: Tensor, angles: Any) -> tuple[Tensor, Tensor]:
+        """Normed, if they are to be, and by rotary embeddings."""
+        if self.q_norm is not None and self.k_norm is not None and self.qk_norm_before_rope:
+            query, key = self.q_norm(query), self.k_norm(key)
+        if angles is not None:
+            of_query, of_key = angles if isinstance(angles, tuple) else (angles, angles)
+            query, key = (
+                apply_rotary_pos_emb(part, of_part, self.qkv_format, fused=True)
+                for part, of_part in ((query, of_query), (key, of_key))
+            )
+        if self.q_norm is not None and self.k_norm is not None and not self.qk_norm_before_rope:
+            query, key = self.q_norm(query), self.k_norm(key)
+        return query, key
