@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
+from msgspec import structs
+
 from benchmarks.halves import ninth_decile
 from benchmarks.published_models import FILES, FOLDER, Row, rows
 from benchmarks.published_times import call, tensor
@@ -54,7 +56,8 @@ def operator_call(name: str, sizes: Sequence[int]) -> Call:
         if name == "bmm":
             pair = (float32(B, M, K, argument="self"), float32(B, K, N, argument="mat2"))
             return call("aten.bmm", pair, (float32(B, M, N),))
-        bias, weight = float32(N, argument="self"), float32(K, N, argument="mat2")
+        bias, weight = float32(N, argument="self"), float32(N, K, argument="mat2")
+        weight = structs.replace(weight, shape=(K, N), stride=(1, K))
         return call(
             "aten.addmm", (bias, float32(B * M, K, argument="mat1"), weight), (float32(B * M, N),)
         )

@@ -19,8 +19,10 @@ from benchmarks.single_gpu_tables import (
 from torchtally.chips import chip
 from torchtally.views.time_range import ERRORS
 
-WORST_OPERATORS = {("batched products", "L4"): 0.21}
-"""Beyond the limit: short products run at clocks that a card of 72 W cannot hold."""
+WORST_OPERATORS = {("batched products", "L4"): 0.23}
+"""Beyond the limit: short products run at clocks that a card of 72 W cannot hold, and long ones at
+lower ones than linear layers, since memory takes its part of the power: eight rows are predicted
+too slow, twelve too fast."""
 
 
 def test_operators_are_within_ten_percent_in_the_median() -> None:

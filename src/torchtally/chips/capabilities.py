@@ -30,14 +30,17 @@ class Capability:
     Specifications per Compute Capability"); a multiprocessor has 1 KiB more since 8.0."""
     threads: int = 2048
     """Resident in a multiprocessor (the same table)."""
+    float32_lanes: int = 128
+    """Multiplications with an addition that a multiprocessor starts in a clock, outside of matrix
+    units (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 
 
 SMALL, LARGE = 2 * 4 * MIB + 8 * MIB // 64, 32 * MIB
 CAPABILITIES = (
-    Capability((0, 0), "before Volta", False, False, None, SMALL, 500 * MIB),
-    Capability((7, 0), "Volta", False, False, None, SMALL, 500 * MIB),
-    Capability((7, 5), "Turing", False, False, 1 / 32, SMALL, 500 * MIB, 64, 1024),
-    Capability((8, 0), "Ampere", True, False, None, SMALL, 500 * MIB, 163, 2048),
+    Capability((0, 0), "before Volta", False, False, None, SMALL, 500 * MIB, float32_lanes=64),
+    Capability((7, 0), "Volta", False, False, None, SMALL, 500 * MIB, float32_lanes=64),
+    Capability((7, 5), "Turing", False, False, 1 / 32, SMALL, 500 * MIB, 64, 1024, 64),
+    Capability((8, 0), "Ampere", True, False, None, SMALL, 500 * MIB, 163, 2048, 64),
     Capability((8, 6), "Ampere", True, False, 1 / 64, SMALL, 500 * MIB, 99, 1536),
     Capability((8, 9), "Ada", True, True, 1 / 64, SMALL, 500 * MIB, 99, 1536),
     Capability((9, 0), "Hopper", True, True, None, LARGE, 600 * MIB, 227, 2048),

@@ -21,7 +21,7 @@ from torchtally.timing.roofline.products import (
     tiled_s,
     with_bias_s,
 )
-from torchtally.trace import Call
+from torchtally.trace import Call, TensorSpec
 
 STEP_S = 2 * 128 * 128 * 32 * 10 / 1e12
 """On the toy: a step of 32 terms of a 128 x 128 tile, on one of ten multiprocessors: 10.5 us."""
@@ -230,15 +230,35 @@ def test_batched_float32_has_one_tile_on_ampere_and_ada() -> None:
     assert kernel_of(half, chip("H100-SXM")).seconds < kernel_of(whole, chip("H100-SXM")).seconds
 
 
-def test_a_shallow_float32_product_waits_for_its_loads_before_ampere() -> None:
-    # K = 64 is 4 steps and one more, K = 128 is 8 and one more
-    V100, A100 = chip("V100-PCIe-32GB"), chip("A100-PCIe")
-    shallow, deep = (bmm(512, 1024, K, 1024, "float32") for K in (64, 128))
-    times = {
-        one.name: [kernel_of(call, one).seconds for call in (shallow, deep)] for one in (V100, A100)
-    }
-    assert times[V100.name][1] / times[V100.name][0] == pytest.approx(9 / 5, rel=0.01)
-    assert times[A100.name][1] / times[A100.name][0] == pytest.approx(8 / 4, rel=0.01)
+def test_each_tile_of_a_float32_product_begins_and_ends_by_itself() -> None:
+    """By hand, of (512, 1024, K) @ (512, K, 1024): 32,768 tiles are 304 waves on 108
+    multiprocessors, each of half a microsecond, K / 16 steps, and 64 KiB at 22 bytes of 1.33 GHz.
+    """
+    A100 = chip("A100-PCIe")
+    rate = 0.94 * 19.5e12
+    step_s = 2 * 128 * 128 * 16 * 108 / rate
+    ends_s = 0.5e-6 + 4 * 128 * 128 / (22 * rate / (2 * 64 * 108))
+    for K in (64, 128):
+        seconds, launches = product_s(Product(512, 1024, 1024, K, "float32", 4), A100)
+        assert seconds == pytest.approx(304 * (K // 16 * step_s + ends_s))
+        assert launches == 1
+    assert tiled_s(Product(1, 128, 128, 64, "float32", 4), (128, 128), 1, rate, A100) > ends_s
+
+
+@pytest.mark.parametrize(("name", "share"), [("A100-PCIe", 0.96), ("V100-PCIe-32GB", 1.0)])
+def test_linear_layers_sum_along_both_operands_rows(name: str, share: float) -> None:
+    """A weight is (N, K) in memory: since Ampere that takes longer in float32."""
+    plain = mm(8192, 8192, 8192, "float32")
+    left, right = plain.inputs
+    linear = replace(plain, inputs=(left, replace(right, stride=(1, 8192))))
+    times = [kernel_of(call, chip(name)).seconds for call in (plain, linear)]
+    assert times[0] / times[1] == pytest.approx(share, rel=0.01)
+    halves = [replace(call, inputs=tuple(map(in_half, call.inputs))) for call in (plain, linear)]
+    assert len({kernel_of(call, chip(name)).seconds for call in halves}) == 1
+
+
+def in_half(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, dtype="float16")
 
 
 def test_a_small_float32_tile_reaches_less() -> None:

@@ -67,15 +67,20 @@ class KernelTimes:
             ", gradient of the input": (rows, K, N),
             ", gradient of the weight": (N, K, rows),
         }.items():
-            yield self.product(name + kind, batch, m, n, k)
+            yield self.product(name + kind, batch, m, n, k, sums_rows=not kind)
 
-    def product(self, name: str, batch: int, M: int, N: int, K: int) -> Quantity:
+    def product(
+        self, name: str, batch: int, M: int, N: int, K: int, *, sums_rows: bool = False
+    ) -> Quantity:
+        """`sums_rows` as in `roofline.products.Product`."""
         size = DTYPE_BYTES.get(self.recipe.products, 4)
         result = self.recipe.activation_bytes
         moved = batch * (size * (M * K + K * N) + result * M * N)
         memory_s = moved / self.bandwidth_bytes_per_s
         alignment_bytes = gcd(ALIGNMENT_BYTES, N * size, K * size)
-        product = Product(batch, M, N, K, self.recipe.products, size, alignment_bytes)
+        product = Product(
+            batch, M, N, K, self.recipe.products, size, alignment_bytes, sums_rows=sums_rows
+        )
         compute_s, launches = product_s(product, self.chip, memory_s)
         kernel = bound_kernel(
             compute_s=compute_s / self.pace.products_of(self.chip),

@@ -20,6 +20,7 @@ from functools import lru_cache
 from math import ceil, gcd, inf, prod
 
 from torchtally.chips import Chip
+from torchtally.chips.capabilities import capability
 from torchtally.chips.dtypes import NUMBERS_EACH
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
@@ -97,11 +98,21 @@ one tile there, whatever the shape. All 6,860 products of a sweep on two A100s a
 ampere_sgemm_128x128_nn; of 1,976 on a T4, 1,615 had 128 x 64 (sitar-lab/NeuSight, scripts/asplos/
 data/dataset/test/bmm.csv @6945927, column "Kernel Name"). 8.6 is assumed to be as 8.0 and 8.9."""
 
-SYNCHRONOUS_STEPS = 1
-"""Steps over K that a tile without tensor cores takes besides before Ampere: its first numbers come
-in while it multiplies nothing, since loads that go on beside the arithmetic came with 8.0 (NVIDIA,
-A100 whitepaper, "Asynchronous Copy"). An estimate: products of K = 64 to 128 of the same sweep
-reach 79 to 87 % of what long ones do on a V100, and all of it on two A100s."""
+ROWS_SHARE = 0.96
+"""Without tensor cores, since Ampere: what is reached where both operands' rows are summed along,
+as in a linear layer's forward pass (cuBLAS's "tn"), of what "nn" and "nt" reach: their numbers
+change places on their way to the arithmetic. A fit: 17.3 TFLOP/s of 18.0 on an A100, with tiles of
+128 x 128 (3,785 batched and 1,245 plain products of the same sweep, the latter's tiles of 128 x 64
+counted as `VECTOR_TILE_SHARES` has them). An H100's had no part: 0.96 (50.0 of 52.3,
+tests/truth/corpus)."""
+
+WRITTEN_BYTES_PER_CLOCK = 22
+"""What a multiprocessor without its tensor cores writes of a tile's result, once it has multiplied
+the last of K; the next tile begins with waiting for its first numbers, `LOAD_S`. A fit: on an A100
+a tile of 128 x 128 takes 193 ns for each of K, and 2.76 us besides (5,214 batched products of the
+same sweep with K from 8 to 1024). Others had no part: of a V100, 0.99 and 1.19 us for tiles of 64 x
+64 and 32 x 128, by this rule 1.07; an H100's batched products (tests/truth/corpus), 0.91 of their
+time, 0.78 without it. Tensor cores have rules of their own (`EPILOGUE_PASSES`)."""
 
 SPLITS = (1, 2, 4, 8, 16, 32)
 
@@ -204,6 +215,8 @@ class Product:
     """Of a row, what lies together: all of it, but in a convolution the channels of a position."""
     is_convolution: bool = False
     """cuDNN computes it, and not cuBLAS."""
+    sums_rows: bool = False
+    """What is summed along lies together in both operands."""
 
     @property
     def flops(self) -> int:
@@ -258,8 +271,7 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
         return 0.0, 1
     on_matrix_unit = uses_matrix_unit(product.dtype, chip)
     rate = achieved_flop_per_s(product.dtype, chip)
-    if on_matrix_unit:
-        rate *= alignment_share(product, chip)
+    rate *= alignment_share(product, chip) if on_matrix_unit else rows_share(product, chip)
     if chip.multiprocessors is None:
         return product.flops / rate, 1
     least_s = best_s = inf
@@ -279,6 +291,11 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
 def alignment_share(product: Product, chip: Chip) -> float:
     """Of the rate that tensor cores reach when all rows begin on 16 bytes."""
     return 1.0 if is_aligned(product) or is_halved(product.dtype, chip) else UNALIGNED_SHARE
+
+
+def rows_share(product: Product, chip: Chip) -> float:
+    """Of the rate outside of the matrix units, by how the operands lie in memory."""
+    return ROWS_SHARE if product.sums_rows and is_asynchronous(chip) else 1.0
 
 
 def is_aligned(product: Product) -> bool:
@@ -322,7 +339,9 @@ def is_asynchronous(chip: Chip) -> bool:
 
 
 def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) -> float:
-    """Waves of whole tiles, at `rate` FLOP/s of the whole chip, and one filling of the pipeline."""
+    """Waves of whole tiles, at `rate` FLOP/s of the whole chip, and one filling of the pipeline;
+    without tensor cores each wave begins and ends by itself.
+    """
     assert chip.multiprocessors is not None
     m, n = tile
     packed = NUMBERS_EACH.get(product.dtype, 1)
@@ -341,7 +360,9 @@ def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) 
     if product.piece_bytes < DEPTH_BYTES:
         pieces = max(m, n) * ceil(DEPTH_BYTES / product.piece_bytes)
         step_s = max(step_s, pieces * PIECE_S)
-    return (waves * (steps + synchronous_steps(product, chip)) + stages) * step_s
+    if not uses_matrix_unit(product.dtype, chip) and chip.compute_capability is not None:
+        return waves * (steps * step_s + tile_ends_s(m * n * product.itemsize_bytes, chip))
+    return (waves * steps + stages) * step_s
 
 
 def is_fed_by_pieces(product: Product, chip: Chip) -> bool:
@@ -349,10 +370,13 @@ def is_fed_by_pieces(product: Product, chip: Chip) -> bool:
     return is_since_hopper(chip) and on_matrix_unit and not is_aligned(product)
 
 
-def synchronous_steps(product: Product, chip: Chip) -> int:
-    if uses_matrix_unit(product.dtype, chip) or is_asynchronous(chip):
-        return 0
-    return SYNCHRONOUS_STEPS
+def tile_ends_s(result_bytes: int, chip: Chip) -> float:
+    """Seconds in which a tile of such a result has nothing to multiply, without tensor cores."""
+    assert chip.multiprocessors is not None
+    assert chip.compute_capability is not None
+    lanes = capability(chip.compute_capability).float32_lanes
+    clock_hz = achieved_flop_per_s("float32", chip) / (2 * lanes * chip.multiprocessors)
+    return LOAD_S + result_bytes / (WRITTEN_BYTES_PER_CLOCK * clock_hz)
 
 
 def partial_sums_s(product: Product, splits: int, chip: Chip) -> float:
@@ -396,7 +420,8 @@ def products_of(call: Call, cost: Cost) -> tuple[Product, ...]:
     alignment_bytes = row_alignment_bytes(
         [spec for spec in (left, right) if spec], result_row_bytes(M, N, itemsize_bytes), K
     )
-    return (Product(batch, M, N, K, dtype, itemsize_bytes, alignment_bytes),)
+    rows = sums_rows(left, right)
+    return (Product(batch, M, N, K, dtype, itemsize_bytes, alignment_bytes, sums_rows=rows),)
 
 
 def plain_product(call: Call, left: TensorSpec, right: TensorSpec) -> Product:
@@ -405,7 +430,15 @@ def plain_product(call: Call, left: TensorSpec, right: TensorSpec) -> Product:
     N = right.shape[-1]
     row_bytes = result_row_bytes(M, N, itemsize_bytes)
     alignment_bytes = row_alignment_bytes([left, right], row_bytes, K)
-    return Product(1, M, N, K, dtype, itemsize_bytes, alignment_bytes)
+    rows = sums_rows(left, right)
+    return Product(1, M, N, K, dtype, itemsize_bytes, alignment_bytes, sums_rows=rows)
+
+
+def sums_rows(left: TensorSpec, right: TensorSpec | None) -> bool:
+    """What is summed along lies together in both operands."""
+    if right is None or len(left.shape) < 2 or len(right.shape) < 2:
+        return False
+    return left.stride[-1] == 1 and right.stride[-2] == 1 and right.shape[-1] > 1
 
 
 def matrix_of(shape: Sequence[int]) -> tuple[int, int, int]:

@@ -59,9 +59,11 @@ FAMILIES: dict[tuple[int, int], Sustained] = {
     # A V100 PCIe: 13.3 of 14 TFLOP/s (sitar-lab/NeuSight @6945927, linear layers above 1 ms).
     # A V100 SXM: 119 of 125 with tensor cores, but for writing results (products.py).
     (7, 0): Sustained(float32_share=0.95, matrix_share=0.95),
-    # An A100 PCIe: 17.6 of 19.5 at 2048 cubed (triton-lang/triton issue 2491), and with 300 W 19 at
-    # best (chsasank/device-benchmarks), 252.9 in bfloat16 (stas00/ml-engineering).
-    (8, 0): Sustained(0.90, 300 / 19e12, 300 / 252.9e12),
+    # An A100 PCIe: 17.6 of 19.5 at 2048 cubed (triton-lang/triton issue 2491), taken for what
+    # linear layers reach, 0.96 of the best (`products.ROWS_SHARE`). Of 40 GB, with 250 W, 17.6 at
+    # 8192 cubed (zzc0721/... issue 108): no more joules than that. With 300 W 252.9 in bfloat16
+    # (stas00/ml-engineering).
+    (8, 0): Sustained(0.94, 250 / 17.6e12, 300 / 252.9e12),
     # An A10G: 23.4 of 31.5 (zzc0721/torch-performance-test-data issue 126). An A40 with 300 W:
     # 23.73 and 122.29 (issue 185).
     (8, 6): Sustained(0.74, 300 / 23.73e12, 300 / 122.29e12),
