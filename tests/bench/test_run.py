@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from msgspec import structs
 
 from tests.bench.small import bench_of_small_operators
-from torchtally.bench import run
+from torchtally.bench import attention, convolutions, memory, operators, products, run
+from torchtally.bench.stopwatch import Stopwatch, Work
 from torchtally.bench.work import work
 from torchtally.errors import UsageError
+from torchtally.timing.calibration import Calibration, Issue, library
 from torchtally.work import Kind, cost_of
 
 
@@ -70,6 +73,94 @@ def test_work_is_recorded_as_the_tracer_would():
     assert [spec.stride for spec in call.inputs] == [(3, 1), (1, 3)]
     kind, cost = cost_of(call)
     assert (kind, cost.flops, cost.bytes) == (Kind.PRODUCT, 60, 4 * (6 + 15 + 10))
+
+
+class After:
+    """Ctrl-C during some measurement: a stopwatch that is interrupted then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, measurements: int) -> None:
+        self.left = measurements
+        seconds = Stopwatch.seconds
+
+        def interrupted(stopwatch: Stopwatch, work: Work) -> float:
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return seconds(stopwatch, work)
+
+        monkeypatch.setattr(Stopwatch, "seconds", interrupted)
+
+
+@pytest.fixture
+def products_alone(monkeypatch, tmp_path):
+    """Two dtypes' smallest products, and neither large memory nor the host's issue rate."""
+    monkeypatch.setenv(library.PLACE, str(tmp_path))
+    monkeypatch.setitem(memory.LARGE_BYTES, "cpu", 2**12)
+    monkeypatch.setattr(memory, "FRESH_BYTES", 2**12)
+    monkeypatch.setattr(run, "_issue", lambda *_: Issue(1e-6, 1e-6, 1e-6, 1e-6, 0.0))
+    monkeypatch.setattr(operators, "OPERATORS", ())
+    monkeypatch.setattr(operators, "ON_LISTS", ())
+    work = run.Effort((torch.float32, torch.bfloat16), 2e5, 0.0, 0, 0, seconds_each=1e-4)
+    monkeypatch.setattr(run, "effort", lambda device, is_quick: work)
+
+    def bench(*, is_resumed: bool = False) -> Calibration:
+        told = lambda name, done: None  # noqa: E731
+        return run.bench(
+            "cpu", is_quick=False, report=told, keep=library.keep, is_resumed=is_resumed
+        )
+
+    return bench
+
+
+def test_what_was_measured_before_an_interrupt_is_kept_and_not_measured_again(
+    products_alone, monkeypatch, tmp_path
+):
+    """In the middle of a stage and, later, of the one that was resumed."""
+    whole = products_alone()
+    kept = []
+    for measurements in (7, 3):  # of the first, four are of memory
+        with monkeypatch.context() as patch:
+            After(patch, measurements)
+            with pytest.raises(KeyboardInterrupt):
+                products_alone(is_resumed=bool(kept))
+        kept.append(library.partial_of(whole.device, whole.threads))
+    assert not library.files(tmp_path)
+    first, second = ([*before.samples] for before in kept)
+    assert (len(first), len(second)) == (3, 6)
+    assert second[:3] == first
+    assert kept[0].missing == kept[1].missing
+    assert kept[0].missing[0] == "products float32"
+    assert kept[0].missing[-1] == run.ISSUING
+    resumed = products_alone(is_resumed=True)
+    assert [sample.call for sample in resumed.samples] == [sample.call for sample in whole.samples]
+    assert [*resumed.samples[:6]] == second
+    assert not resumed.missing
+    library.keep(resumed)
+    assert library.partial_of(whole.device, whole.threads) is None
+    assert len(library.files(tmp_path)) == 1
+    with pytest.raises(UsageError, match="No interrupted measurement"):
+        products_alone(is_resumed=True)
+
+
+def test_an_interrupted_measurement_by_another_torch_is_not_resumed(products_alone):
+    whole = products_alone()
+    library.keep(structs.replace(whole, torch_version="1.0", missing=(run.ISSUING,)))
+    with pytest.raises(UsageError, match=r"torch 1\.0"):
+        products_alone(is_resumed=True)
+
+
+def test_a_gpu_is_measured_in_about_a_minute():
+    """By its budgets, of which most measurements take half."""
+    gpu = torch.device("cuda")
+    work = run.effort(gpu, is_quick=False)
+    count = 0
+    for dtype in work.dtypes:
+        limits = (work.most_flops, work.least_flops)
+        count += len([*products.products(gpu, dtype, *limits)])
+        count += len([*attention.attention(gpu, dtype, work.most_flops)])
+        count += len([*convolutions.convolutions(gpu, dtype, *limits)])
+        count += len(operators.SIZES) * len((*operators.OPERATORS, *operators.ON_LISTS))
+    assert count * work.seconds_each < 60
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -14,7 +14,7 @@ from torchtally.cli import INTERRUPTED, main
 from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration
 from torchtally.timing.calibration.file import read, write
-from torchtally.timing.calibration.library import PLACE, folder
+from torchtally.timing.calibration.library import PLACE, files, folder, keep
 from torchtally.views.bench import estimated_float32
 
 Said = Callable[[str, float], None]
@@ -32,7 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """What was measured, without torch: there is no GPU, and the CPU is made up."""
     measured: list[tuple[str, bool]] = []
 
-    def made_up(device: str, *, is_quick: bool, report: Said) -> Calibration:
+    def made_up(device: str, *, is_quick: bool, report: Said, **_: object) -> Calibration:
         measured.append((device, is_quick))
         if device == "cuda":
             raise UsageError("There is no GPU here.")
@@ -87,7 +87,7 @@ def test_a_gpu_asked_for_by_name_is_not_replaced(
 def test_a_gpu_that_fails_midway_is_not_replaced(
     monkeypatch: pytest.MonkeyPatch, kept: Path
 ) -> None:
-    def fails(device: str, *, is_quick: bool, report: Said) -> Calibration:
+    def fails(device: str, *, is_quick: bool, report: Said, **_: object) -> Calibration:
         report("memory", 0.0)
         raise UsageError(f"{device} fell off the bus.")
 
@@ -96,18 +96,60 @@ def test_a_gpu_that_fails_midway_is_not_replaced(
     assert not kept.exists()
 
 
-def test_an_interrupted_measurement_is_not_kept(
+def interrupted(
+    device: str, *, report: Said, keep: Callable[[Calibration], None], **_: object
+) -> Calibration:
+    report("products", 0.05)
+    keep(replace(calibrations.cpu(), missing=("attention", "issuing")))
+    raise KeyboardInterrupt
+
+
+def test_what_an_interrupted_measurement_found_is_kept_apart(
     monkeypatch: pytest.MonkeyPatch, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(device: str, *, is_quick: bool, report: Said) -> Calibration:
-        report("memory", 0.0)
-        raise KeyboardInterrupt
-
+    """Predictions do not find it, and it does not replace a whole one."""
     stand_in(monkeypatch, interrupted)
-    assert main(["bench", "-o", str(tmp_path / "it.json")]) == INTERRUPTED
-    assert not kept.exists()
+    whole = keep(calibrations.cpu())
+    before = whole.read_bytes()
+    assert main(["bench", "--device", "cpu", "-o", str(tmp_path / "it.json")]) == INTERRUPTED
     assert not (tmp_path / "it.json").exists()
-    assert not capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert not out
+    (partial,) = set(kept.iterdir()) - {whole}
+    assert whole.read_bytes() == before
+    assert files(kept) == [whole]
+    assert f"measurements are kept in {partial}" in err
+    assert "Missing: attention, issuing. `tally bench --resume`" in err
+    assert main(["bench", "--show", str(partial)]) == 0
+    assert "attention, issuing" in capsys.readouterr().out
+
+
+def test_nothing_is_kept_of_an_interrupted_measurement_with_no_keep(
+    monkeypatch: pytest.MonkeyPatch, kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch, interrupted)
+    assert main(["bench", "--no-keep"]) == INTERRUPTED
+    assert not kept.exists()
+    assert "kept" not in capsys.readouterr().err
+
+
+def test_a_resumed_measurement_takes_the_place_of_both(
+    monkeypatch: pytest.MonkeyPatch, kept: Path
+) -> None:
+    resumed: list[object] = []
+
+    def measure(device: str, *, is_resumed: bool, **_: object) -> Calibration:
+        resumed.append(is_resumed)
+        return calibrations.cpu()
+
+    partial = keep(replace(calibrations.cpu(), missing=("issuing",)))
+    stand_in(monkeypatch, measure)
+    assert main(["bench", "--resume"]) == 0
+    assert resumed == [True]
+    assert not partial.exists()
+    assert len(files(kept)) == 1
+    assert main(["bench", "--resume", "--quick"]) != 0
+    assert resumed == [True]
 
 
 @pytest.mark.usefixtures("asked")

@@ -1,8 +1,9 @@
-"""`tally bench`: everything that is measured of one device, in one to three minutes."""
+"""`tally bench`: everything that is measured of one device, in about a minute."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from msgspec import structs
@@ -23,6 +24,7 @@ from torchtally.bench.work import Ladder, Plan, climb
 from torchtally.chips import chip
 from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration, Issue, Sample
+from torchtally.timing.calibration.library import partial_of
 from torchtally.timing.roofline.calibrated import Corrections
 from torchtally.timing.roofline.host import host_kernel
 from torchtally.timing.roofline.kernel import Kernel
@@ -70,62 +72,141 @@ SECOND_SHARE = 0.1
 in them is not different, and a CPU without a unit for bfloat16 takes ten times as long."""
 
 
-def bench(device: str, *, is_quick: bool, report: Said) -> Calibration:
-    """Measure the machine's "cuda" or "cpu". Raises UsageError where there is no such device."""
+ISSUING = "issuing"
+"""The name of what is measured last."""
+SHAPES, QUICK, ALL = "shapes", "quick", "all"
+"""A condition, and which shapes were measured."""
+
+
+def bench(
+    device: str,
+    *,
+    is_quick: bool,
+    report: Said,
+    keep: Callable[[Calibration], object] = lambda partial: None,
+    is_resumed: bool = False,
+) -> Calibration:
+    """Measure the machine's "cuda" or "cpu", or what an interrupted measurement of it lacks.
+
+    After each stage, and when it is interrupted, `keep` is given what has been measured so far.
+    Raises UsageError where there is no such device, or nothing to resume.
+    """
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("There is no GPU here that torch can use.\nMeasure the CPU: --device cpu.")
+    begun = interrupted_on(place) if is_resumed else None
+    if begun is not None:
+        is_quick = begun.conditions[SHAPES] == QUICK
     work = effort(place, is_quick=is_quick)
     stopwatch = Stopwatch(place, work.seconds_each)
-    report("memory", 0.0)
-    calibration = Calibration(
-        device=machine.name(place),
-        kind=place.type,
+    if begun is None:
+        report("memory", 0.0)
+        begun = begin(place, stopwatch, is_quick=is_quick)
+    stages = [
+        stage for stage in _stages(place, work) if not is_resumed or stage.name in begun.missing
+    ]
+    calibration = measure(stages, begun, place, stopwatch, report, keep)
+    report(ISSUING, 0.97)
+    issue = _issue(place, stopwatch, calibration)
+    conditions = machine.conditions(place) | calibration.conditions
+    return structs.replace(calibration, issue=issue, conditions=conditions, missing=())
+
+
+def threads_of(device: torch.device) -> int | None:
+    return torch.get_num_threads() if device.type == "cpu" else None
+
+
+def interrupted_on(device: torch.device) -> Calibration:
+    """What was kept of a measurement of this device that did not come to its end."""
+    name = machine.name(device)
+    begun = partial_of(name, threads_of(device))
+    if begun is None:
+        raise UsageError(f"No interrupted measurement of {name}.\n`tally bench` begins one.")
+    if begun.torch_version != torch.__version__:
+        raise UsageError(
+            f"The interrupted measurement of {name} was made with torch {begun.torch_version}; "
+            f"this is {torch.__version__}.\n`tally bench` begins a new one."
+        )
+    return begun
+
+
+def begin(device: torch.device, stopwatch: Stopwatch, *, is_quick: bool) -> Calibration:
+    """Of the device itself and its memory."""
+    return Calibration(
+        device=machine.name(device),
+        kind=device.type,
         torch_version=str(torch.__version__),
         date=time.strftime("%Y-%m-%d"),
-        memory_bytes=machine.memory_bytes(place),
-        threads=torch.get_num_threads() if place.type == "cpu" else None,
+        memory_bytes=machine.memory_bytes(device),
+        threads=threads_of(device),
         peak_flop_per_s={},
-        bandwidth_bytes_per_s=memory.measured_bandwidth_bytes_per_s(place, stopwatch),
-        first_touch_s_per_byte=memory.first_touch_s_per_byte(place, stopwatch),
+        bandwidth_bytes_per_s=memory.measured_bandwidth_bytes_per_s(device, stopwatch),
+        first_touch_s_per_byte=memory.first_touch_s_per_byte(device, stopwatch),
         issue=Issue(0.0, 0.0, 0.0, 0.0, 0.0),
+        conditions={SHAPES: QUICK if is_quick else ALL},
         samples=(),
+        missing=(ISSUING,),
     )
-    samples = tuple(_samples(place, stopwatch, work, report))
-    calibration = structs.replace(calibration, samples=samples, peak_flop_per_s=best_rates(samples))
-    report("issuing", 0.97)
-    issue = _issue(place, stopwatch, calibration)
-    return structs.replace(calibration, issue=issue, conditions=machine.conditions(place))
 
 
-def _samples(
-    device: torch.device, stopwatch: Stopwatch, work: Effort, report: Said
-) -> Iterator[Sample]:
-    """Everything that is measured one operator at a time."""
+class Stage(NamedTuple):
+    """Operators of one sort and dtype."""
+
+    name: str
+    ladders: Iterable[Ladder]
+    cold_bytes: int = 0
+
+
+def measure(
+    stages: Sequence[Stage],
+    begun: Calibration,
+    device: torch.device,
+    stopwatch: Stopwatch,
+    report: Said,
+    keep: Callable[[Calibration], object],
+) -> Calibration:
+    """Everything that is measured one operator at a time, and is not in `begun`."""
     called_s = 0.0 if stopwatch.is_gpu else calling_s(device, stopwatch)
-    stages = list(_stages(device, work))
-    for number, (name, ladders, cold_bytes) in enumerate(stages):
-        report(name, 0.05 + 0.9 * number / len(stages))
-        yield from climb(ladders, stopwatch, called_s, cold_bytes)
+    samples = [*begun.samples]
+    before = frozenset(sample.call for sample in samples)
+
+    def measured(stages_done: int) -> Calibration:
+        return structs.replace(
+            begun,
+            samples=tuple(samples),
+            peak_flop_per_s=best_rates(samples),
+            missing=(*(stage.name for stage in stages[stages_done:]), ISSUING),
+        )
+
+    done = 0
+    try:
+        for name, ladders, cold_bytes in stages:
+            report(name, 0.05 + 0.9 * done / len(stages))
+            for sample in climb(ladders, stopwatch, called_s, cold_bytes, before):
+                samples.append(sample)  # one by one: an interrupt loses none
+            done += 1
+            keep(measured(done))
+    except KeyboardInterrupt:
+        keep(measured(done))
+        raise
+    return measured(done)
 
 
-def _stages(device: torch.device, work: Effort) -> Iterator[tuple[str, Iterable[Ladder], int]]:
+def _stages(device: torch.device, work: Effort) -> Iterator[Stage]:
     for number, dtype in enumerate(work.dtypes):
         name = str(dtype).removeprefix("torch.")
         is_second = number > 0 and device.type == "cpu"
         most_flops = work.most_flops * (SECOND_SHARE if is_second else 1.0)
         limits = (most_flops, work.least_flops)
-        yield f"products {name}", one_by_one(products.products(device, dtype, *limits)), 0
-        yield f"attention {name}", one_by_one(attention.attention(device, dtype, most_flops)), 0
-        yield (
-            f"convolutions {name}",
-            one_by_one(convolutions.convolutions(device, dtype, *limits)),
-            0,
+        yield Stage(f"products {name}", one_by_one(products.products(device, dtype, *limits)))
+        yield Stage(f"attention {name}", one_by_one(attention.attention(device, dtype, most_flops)))
+        yield Stage(
+            f"convolutions {name}", one_by_one(convolutions.convolutions(device, dtype, *limits))
         )
-        yield f"recurrent {name}", one_by_one(recurrent.recurrent(device, dtype, most_flops)), 0
+        yield Stage(f"recurrent {name}", one_by_one(recurrent.recurrent(device, dtype, most_flops)))
         streaming = operators.operators(device, dtype, work.most_elements)
-        yield f"operators {name}", streaming, work.cold_bytes
-    yield "copies", one_by_one(copies.copies(device)), 0
+        yield Stage(f"operators {name}", streaming, work.cold_bytes)
+    yield Stage("copies", one_by_one(copies.copies(device)))
 
 
 def one_by_one(plans: Iterable[Plan]) -> Iterator[Ladder]:
@@ -141,7 +222,7 @@ def calling_s(device: torch.device, stopwatch: Stopwatch) -> float:
         return stopwatch.host_seconds(lambda: alias(nothing))
 
 
-def best_rates(samples: tuple[Sample, ...]) -> dict[str, float]:
+def best_rates(samples: Iterable[Sample]) -> dict[str, float]:
     """The most FLOP/s that any product of a dtype reached."""
     best: dict[str, float] = {}
     for sample in samples:

@@ -1,7 +1,7 @@
 """How long a piece of work takes on a device, by itself."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -19,8 +19,11 @@ LEAST = 3
 MOST = 100
 SHORT_S = 50e-6
 """Work shorter than this is timed many at once: the clock's own cost would show."""
-LONGEST_QUEUE = 500
-"""Kernels given to a GPU at once: its queue holds 1024, and a full one makes the host wait."""
+LONGEST_QUEUE = 100
+"""Kernels given to a GPU at once, which waits until the host has issued them all; its queue holds
+1024, and a full one makes the host wait."""
+STABLE = 0.01
+"""How far the last two queues may be apart for there to be no third."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class Stopwatch:
 
     device: torch.device
     budget_s: float = 0.02
-    """For one measurement, beyond its warm-up; a piece that takes longer is run LEAST times."""
+    """For one measurement, beyond its warm-up; a piece that takes longer is run LEAST times, on a
+    GPU twice where that is enough."""
     clock: Clock = field(default=time.perf_counter)
 
     @property
@@ -66,8 +70,11 @@ class Stopwatch:
 
     def _on_gpu(self, work: Work) -> float:
         once_s = self._queued(work, 1)
-        times = max(LEAST, min(LONGEST_QUEUE, round(self.budget_s / max(once_s, 1e-7))))
-        return undisturbed(self._queued(work, times) / times for _ in range(LEAST))
+        times = max(1, min(LONGEST_QUEUE, round(self.budget_s / LEAST / max(once_s, 1e-7))))
+        times_s: list[float] = []
+        while len(times_s) < LEAST and not is_stable(times_s):
+            times_s.append(self._queued(work, times) / times)
+        return undisturbed(times_s)
 
     def _queued(self, work: Work, times: int) -> float:
         """Device time of so many runs, all of them issued before the first one begins."""
@@ -90,6 +97,13 @@ class Stopwatch:
 
 SLEEP_CYCLES_PER_RUN = 40_000
 """About 20 us of a GPU's clock: longer than the host takes to issue one operator."""
+
+
+def is_stable(times_s: Sequence[float]) -> bool:
+    if len(times_s) < 2:
+        return False
+    before_s, last_s = times_s[-2:]
+    return abs(last_s - before_s) <= STABLE * before_s
 
 
 def undisturbed(times_s: Iterable[float]) -> float:

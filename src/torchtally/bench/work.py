@@ -1,6 +1,6 @@
 """One operator to be measured, and the fact it becomes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -74,19 +74,27 @@ class Ladder:
 
 
 def climb(
-    ladders: Iterable[Ladder], stopwatch: Stopwatch, called_s: float, cold_bytes: int
+    ladders: Iterable[Ladder],
+    stopwatch: Stopwatch,
+    called_s: float,
+    cold_bytes: int,
+    measured: Container[Call] = (),
 ) -> Iterator[Sample]:
-    """Every size of every operator, less what calling that operator takes."""
+    """Every size of every operator, less what calling that operator takes; but `measured` ones."""
     for ladder in ladders:
         own_s = called_s
         if ladder.smallest is not None and not stopwatch.is_gpu:
             with torch.no_grad():
                 own_s = stopwatch.seconds(ladder.smallest())
-        yield from measure_calls(ladder.sizes, stopwatch, own_s, cold_bytes)
+        yield from measure_calls(ladder.sizes, stopwatch, own_s, cold_bytes, measured)
 
 
 def measure_calls(
-    plans: Iterable[Plan], stopwatch: Stopwatch, called_s: float, cold_bytes: int = 0
+    plans: Iterable[Plan],
+    stopwatch: Stopwatch,
+    called_s: float,
+    cold_bytes: int = 0,
+    measured: Container[Call] = (),
 ) -> Iterator[Sample]:
     """Run each, and say how long it takes beyond the `called_s` of calling anything at all.
 
@@ -97,6 +105,8 @@ def measure_calls(
         pieces = [plan()]
         with torch.no_grad():
             call = pieces[0].call()
+            if call in measured:
+                continue
             own_bytes = max(1, cost_of(call)[1].bytes)
             copies = min(MOST_COPIES, cold_bytes // own_bytes)
             pieces += [plan() for _ in range(copies)]

@@ -25,8 +25,9 @@ CPUINFO = Path("/proc/cpuinfo")
 
 EPILOG = """\
 examples:
-  tally bench                       the GPU where there is one, else the CPU; one to three minutes
+  tally bench                       the GPU where there is one, else the CPU; about a minute
   tally bench --device cpu          then `tally run train.py --gpu cpu` predicts this CPU's step
+  tally bench --resume              go on with a measurement that was interrupted
   tally bench --html bench.html     the same as a page
   tally bench --show                the last measurement, without measuring again
   tally bench --show H100-SXM       the measurement of a chip, or of a calibration file
@@ -35,6 +36,7 @@ examples:
 
 Measurements are kept where predictions find them: below $XDG_DATA_HOME or ~/.local/share, in
 torchtally/calibrations, or in the folder that the environment variable TALLY_CALIBRATIONS names.
+An interrupted one is kept there, too, for --resume; predictions do not use it.
 """
 
 
@@ -51,6 +53,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--device", choices=DEVICES, default="auto", help="what to measure (default: %(default)s)"
     )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller shapes")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="measure only what the last, interrupted measurement of this device lacks",
+    )
     parser.add_argument(
         "--show",
         nargs="?",
@@ -80,13 +87,15 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def command(args: argparse.Namespace) -> int:
-    """Measure or look up, keep, print. Nothing is kept of a measurement that was interrupted."""
+    """Measure or look up, keep, print."""
     from torchtally.report.bench import bench_report
     from torchtally.timing.calibration.stored import load_calibration
     from torchtally.views.bench import bench_view, estimated_float32
 
     if args.show is not None and args.imported:
         raise UsageError("--show and --import cannot be combined.")
+    if args.resume and args.quick:
+        raise UsageError("--resume and --quick cannot be combined: shapes stay as they were.")
     if args.show is not None:
         say_variants([args.show])
         calibration = load_calibration(args.device, args.show)
@@ -94,7 +103,7 @@ def command(args: argparse.Namespace) -> int:
         calibration = _import_traces(args.imported, args.gpu)
         _keep(calibration, args)
     else:
-        calibration = _measure(args.device, is_quick=args.quick)
+        calibration = _measure(args)
         _keep(calibration, args)
     view = bench_view(calibration, estimated_float32(calibration, CPUINFO))
     write_report(bench_report(view), args, is_beside_files=True)
@@ -133,9 +142,16 @@ def _import_traces(paths: list[str], gpu: str | None) -> "Calibration":
     )
 
 
-def _measure(device: str, *, is_quick: bool) -> "Calibration":
+def _measure(args: argparse.Namespace) -> "Calibration":
     """Of "auto" the GPU, or the CPU where the GPU is refused before anything is measured."""
     from torchtally.bench.run import bench
+    from torchtally.timing.calibration.library import keep
+
+    kept: list[tuple[Path, Calibration]] = []
+
+    def keep_partial(partial: "Calibration") -> None:
+        if not args.no_keep:
+            kept.append((keep(partial), partial))
 
     with StatusLine() as status:
         stages: list[str] = []
@@ -146,12 +162,37 @@ def _measure(device: str, *, is_quick: bool) -> "Calibration":
             done = f"measuring {stage}, {format_fraction(share)} done"
             status.show(done, share=share, at_once=is_new or status.is_redrawn)
 
+        def measure(device: str) -> "Calibration":
+            return bench(
+                device,
+                is_quick=args.quick,
+                report=show,
+                keep=keep_partial,
+                is_resumed=args.resume,
+            )
+
+        def measure_first_possible() -> "Calibration":
+            try:
+                return measure("cuda" if args.device == "auto" else args.device)
+            except UsageError:
+                if args.device != "auto" or stages:
+                    raise
+            return measure("cpu")
+
         try:
-            return bench("cuda" if device == "auto" else device, is_quick=is_quick, report=show)
-        except UsageError:
-            if device != "auto" or stages:
-                raise
-        return bench("cpu", is_quick=is_quick, report=show)
+            return measure_first_possible()
+        except KeyboardInterrupt:
+            if kept:
+                _say_what_is_kept(*kept[-1])
+            raise
+
+
+def _say_what_is_kept(path: Path, partial: "Calibration") -> None:
+    print(
+        f"tally: interrupted; {len(partial.samples)} measurements are kept in {path}.\n"
+        f"Missing: {', '.join(partial.missing)}. `tally bench --resume` measures them.",
+        file=sys.stderr,
+    )
 
 
 def _keep(calibration: "Calibration", args: argparse.Namespace) -> None:

@@ -348,6 +348,7 @@ def conditions_table(calibration: Calibration) -> Table:
         "torch": calibration.torch_version,
         "threads": "" if calibration.threads is None else str(calibration.threads),
         "samples": str(len(calibration.samples)),
+        "missing": ", ".join(calibration.missing),
         **calibration.conditions,
     }
     return _table(

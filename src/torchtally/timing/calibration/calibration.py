@@ -46,6 +46,8 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     conditions: dict[str, str] = {}
     """Whatever else may matter: clocks, power limit, driver, platform."""
     samples: tuple[Sample, ...]
+    missing: tuple[str, ...] = ()
+    """What an interrupted `tally bench` has not measured yet, or not all of, by its name there."""
     reach: float = 0.0
     """How far a sample says something of other sizes: at `exp(reach)` times its size half of its
     correction is left. 0: as far as to the next one, as a ladder of sizes is measured for. Calls of

@@ -82,7 +82,8 @@ MOST_BYTES = 32_000_000
 
 def implausible(calibration: Calibration) -> str:
     """Why the figures cannot be measurements; "" where they can."""
-    if calibration.kind == "cpu" and "float32" not in calibration.peak_flop_per_s:
+    is_whole = not calibration.missing
+    if is_whole and calibration.kind == "cpu" and "float32" not in calibration.peak_flop_per_s:
         return "peak_flop_per_s lacks float32"
     for dtype, rate in calibration.peak_flop_per_s.items():
         if not 0 < rate < 1e20:

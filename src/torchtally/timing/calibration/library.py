@@ -22,10 +22,27 @@ def folder() -> Path:
 
 
 def keep(calibration: Calibration) -> Path:
-    """Store it for later predictions; one of the same device is replaced."""
+    """Store it for later predictions; one of the same device is replaced.
+
+    One that lacks something is stored beside, where no prediction finds it.
+    """
     path = folder() / file_name(calibration.device, calibration.threads)
+    partial = path.with_suffix(PARTIAL)
+    if calibration.missing:
+        write(calibration, partial)
+        return partial
     write(calibration, path)
+    partial.unlink(missing_ok=True)
     return path
+
+
+PARTIAL = ".partial"
+
+
+def partial_of(device: str, threads: int | None) -> Calibration | None:
+    """What an interrupted measurement kept of this device."""
+    path = (folder() / file_name(device, threads)).with_suffix(PARTIAL)
+    return read(path) if path.is_file() else None
 
 
 def of_chip(target: Chip) -> Calibration | None:
