@@ -286,8 +286,8 @@ def layer_streams(
         streams += _quantisations(kind, weights, tokens, layout, work)
     parameters = sum(weight.elements for weight in weights)
     if recipe.is_autocast:
-        casts = recipe.weight_bytes + DTYPE_BYTES[recipe.products]
-        cast = MemoryPasses(casts, casts, len(weights), len(weights))
+        itemsize = DTYPE_BYTES[recipe.products]
+        cast = passes.weight_cast(itemsize, recipe.weight_bytes, len(weights))
         streams.append(work.stream("casts of weights", parameters, cast))
     if layout.micro_batches > 1:
         # Added to the gradient that is there; a fused product reads and writes that one alone.

@@ -20,8 +20,11 @@ from torchtally.timing.roofline.attention import Fused
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
-from torchtally.timing.roofline.strided import PLACES_PER_S, finding_s
+from torchtally.timing.roofline.strided import CASTS_PER_S, PLACES_PER_S, finding_s
 from torchtally.units import Unit
+
+CAST_BYTES = 3
+"""Of an element, where float32 and 16 bits are converted: the mean of both."""
 
 ROOFLINE = "torchtally.timing.roofline: published rates of this chip, or estimates"
 
@@ -103,11 +106,17 @@ class KernelTimes:
         rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
         speed = self.pace.passes * rate(self.chip)
         place_s = finding_s(1, PLACES_PER_S, self.chip)
+        cast_s = max(0.0, finding_s(1, CASTS_PER_S, self.chip) - CAST_BYTES / speed)
         there, back = (
-            _stream_s(count, moved_bytes, speed, kernels, places * place_s)
-            for moved_bytes, kernels, places in (
-                (moved.forward, moved.forward_kernels, moved.forward_places),
-                (moved.backward, moved.backward_kernels, moved.backward_places),
+            _stream_s(count, moved_bytes, speed, kernels, places * place_s + casts * cast_s)
+            for moved_bytes, kernels, places, casts in (
+                (moved.forward, moved.forward_kernels, moved.forward_places, moved.forward_casts),
+                (
+                    moved.backward,
+                    moved.backward_kernels,
+                    moved.backward_places,
+                    moved.backward_casts,
+                ),
             )
         )
         return PassTimes(

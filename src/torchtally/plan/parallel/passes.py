@@ -27,6 +27,10 @@ class MemoryPasses:
     backward_places: float = 0.0
     """How often an element's place is computed, since tensors do not lie alike
     (`roofline/strided.py`): those of a `cat` count as often as they take longer."""
+    forward_casts: int = 0
+    backward_casts: int = 0
+    """Tensors that kernels read or write which convert between dtypes one by one: all but copies
+    from float32 to half precision (`roofline/strided.py`)."""
 
 
 def norm(
@@ -48,7 +52,8 @@ def norm(
     """
     if implementation is Implementation.FUSED or kind not in ("rms", "centred"):
         return MemoryPasses(2 * itemsize, 5 * itemsize, 1, 2, is_normalization=True)
-    casts = 2 * (itemsize + 4) if itemsize != 4 else 0
+    is_half = itemsize != 4
+    casts = 2 * (itemsize + 4) * is_half
     weighed = (4 if is_wide else itemsize) if is_weighed else 0
     return MemoryPasses(
         20 + 2 * weighed + casts,
@@ -57,6 +62,8 @@ def norm(
         16,
         forward_places=1 + is_weighed,
         backward_places=2 + is_weighed + 3 * is_of_heads,
+        forward_casts=2 * is_half,
+        backward_casts=2 * is_half,
     )
 
 
@@ -66,8 +73,9 @@ def residual(implementation: Implementation, itemsize: int, stream: int) -> Memo
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, itemsize, 0, 0)
-    casts = itemsize + stream if stream != itemsize else 0
-    return MemoryPasses(itemsize + 2 * stream, 3 * stream + casts, 1, 1 + bool(casts))
+    is_cast = stream != itemsize
+    back = 3 * stream + (itemsize + stream) * is_cast
+    return MemoryPasses(itemsize + 2 * stream, back, 1, 1 + is_cast, forward_casts=3 * is_cast)
 
 
 def join(itemsize: int) -> MemoryPasses:
@@ -79,7 +87,13 @@ def join(itemsize: int) -> MemoryPasses:
 
 def operand_cast(itemsize: int, stream: int) -> MemoryPasses:
     """Of a product's input, which autocast casts for each product anew, and its gradient back."""
-    return MemoryPasses(itemsize + stream, itemsize + stream)
+    return MemoryPasses(itemsize + stream, itemsize + stream, backward_casts=2)
+
+
+def weight_cast(itemsize: int, weight_bytes: int, weights: int) -> MemoryPasses:
+    """Of so many weights, which autocast casts once, and their gradients back."""
+    moved = itemsize + weight_bytes
+    return MemoryPasses(moved, moved, weights, weights, backward_casts=2)
 
 
 def quantised_operand(itemsize: int) -> MemoryPasses:
@@ -138,7 +152,7 @@ def rotation(implementation: Implementation, itemsize: int, stream: int) -> Memo
     cast = itemsize + stream
     forward = 3 * itemsize + 2 * cast + 3 * stream + cast
     backward = 12 * itemsize + 2 * (2 * stream + cast) + cast
-    return MemoryPasses(forward, backward, 6, 12, False, *places)
+    return MemoryPasses(forward, backward, 6, 12, False, *places, 4, 2)
 
 
 def dropout(implementation: Implementation, itemsize: int) -> MemoryPasses:
@@ -210,7 +224,7 @@ def loss(implementation: Implementation, itemsize: int) -> MemoryPasses:
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, itemsize, 1, 1, is_normalization=True)
     casts = itemsize + 4 if itemsize != 4 else 0
-    return MemoryPasses(16 + casts, 20 + casts, 3, 3)
+    return MemoryPasses(16 + casts, 20 + casts, 3, 3, forward_casts=2 * bool(casts))
 
 
 def scores(implementation: Implementation, itemsize: int) -> MemoryPasses:
