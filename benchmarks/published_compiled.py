@@ -208,7 +208,12 @@ def dashboard(pair: Pair, *, is_compiled: bool) -> Step:
         kind: Any = transformers.AlbertForMaskedLM
     else:
         config = transformers.T5Config(  # t5-large
-            d_model=1024, d_ff=4096, num_layers=24, num_heads=16, use_cache=False
+            d_model=1024,
+            d_ff=4096,
+            num_layers=24,
+            num_heads=16,
+            use_cache=False,
+            decoder_start_token_id=0,
         )
         kind = transformers.T5ForConditionalGeneration
     with torch.device("cuda"):
