@@ -90,9 +90,9 @@ def operand_cast(itemsize: int, stream: int) -> MemoryPasses:
     return MemoryPasses(itemsize + stream, itemsize + stream, backward_casts=2)
 
 
-def weight_cast(itemsize: int, weight_bytes: int, weights: int) -> MemoryPasses:
+def weight_cast(itemsize: int, kept_itemsize: int, weights: int) -> MemoryPasses:
     """Of so many weights, which autocast casts once, and their gradients back."""
-    moved = itemsize + weight_bytes
+    moved = itemsize + kept_itemsize
     return MemoryPasses(moved, moved, weights, weights, backward_casts=2)
 
 
