@@ -1,5 +1,6 @@
 """What `make test` leaves out: it exists, and each test that is not named keeps its first case."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,12 @@ REPOSITORY = Path(__file__).parent.parent
 def test_what_is_left_out_is_there(name: str) -> None:
     file, _, test = name.partition("[")[0].partition("::")
     assert test == "*" or f"def {test}(" in (REPOSITORY / file).read_text(encoding="utf-8")
+
+
+def test_what_holds_a_rule_instead_is_not_left_out_itself() -> None:
+    left_out = {name.partition("[")[0].rpartition("::")[2] for name in ALONE if "[" not in name}
+    for name, instead in ALONE.items():
+        assert not left_out & set(re.findall(r"\btest_\w+\b(?!\.py)", instead)), name
 
 
 def left(*names: str) -> list[str]:

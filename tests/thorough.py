@@ -1,4 +1,4 @@
-"""Which tests `make test-all` alone runs, so that `make test` takes eight minutes on two cores.
+"""Which tests `make test-all` alone runs, so that `make test` takes minutes, on two cores.
 
 Every rule is held by `make test`, by some of the cases that hold it: of a test with many cases one
 in so many is run, the first among them. A test that is left out as a whole repeats at length what a
@@ -168,9 +168,6 @@ ALONE: dict[str, str] = {
     "tests/train/checkpoints/test_power_loss.py::test_no_flush_can_be_left_out": (
         "test_a_whole_checkpoint_is_left_after_any_call, by the same model of a disk"
     ),
-    "tests/train/models/test_train_step.py::test_it_compares_a_step_with_those_of_transformers": (
-        "a benchmark, run by test_benchmarks.py"
-    ),
     "tests/train/ranks/test_parallel.py::"
     "test_every_optimizer_steps_shards_as_it_steps_the_whole": (
         "test_any_number_of_ranks_trains_alike, with one optimizer"
@@ -238,9 +235,6 @@ ALONE: dict[str, str] = {
     ),
     "tests/train/ranks/test_parallel.py::test_the_mean_is_over_the_targets_of_all_ranks": (
         "test_any_number_of_ranks_trains_alike"
-    ),
-    "tests/tracer/test_clock.py::test_threads_of_the_program_keep_the_real_clock": (
-        "the tests beside it, of one thread"
     ),
     "tests/virtual/compiling/test_compiled.py::test_flex_attention_counts_what_its_mask_leaves": (
         "virtual/test_flex_attention.py, and test_a_mask_made_in_the_graph_is_counted_by_its_blocks"

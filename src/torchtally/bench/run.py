@@ -1,4 +1,4 @@
-"""`tally bench`: everything that is measured of one device, in about a minute."""
+"""`tally bench`: everything that is measured of one device, in minutes."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

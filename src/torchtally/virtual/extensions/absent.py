@@ -69,14 +69,14 @@ class Absent:
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.note = note
-        self.missing: set[str] = set()
+        self.imported: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         library = LIBRARIES.get(name)
         if library is None or not is_wanted(sys._getframe(1), name):
             return None
         folder = HOME / name
-        self.missing.add(name)
+        self.imported.add(name)
         self.note(
             NOTE.format(name=library.distribution, version=library.version, what=library.what)
         )
@@ -86,7 +86,7 @@ class Absent:
 
     def find_distributions(self, context: Any) -> Iterator[Distribution]:
         """For `importlib.metadata.version`, of those that were imported."""
-        for name in self.missing:
+        for name in self.imported:
             library = LIBRARIES[name]
             asked = (context.name or "").replace("_", "-").lower()
             if asked in (library.distribution, library.module.replace("_", "-")):
@@ -95,7 +95,7 @@ class Absent:
     def forget(self) -> None:
         """No module of a stand-in is left."""
         for name in list(sys.modules):
-            if name.partition(".")[0] in self.missing:
+            if name.partition(".")[0] in self.imported:
                 del sys.modules[name]
 
 
