@@ -6,6 +6,7 @@ ARCHITECTURE.md prints this table and `test_layers.py` holds the source to it.
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from torchtally.chips.dtypes import DTYPE_BYTES
@@ -106,6 +107,17 @@ MEANINGLESS = frozenset({"utils", "util", "helpers", "helper", "common", "misc"}
 """Names that say nothing about what is inside."""
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Once for all rules: parsing and walking the package takes longer than any of them."""
+    return ast.parse(source)
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
 def breaches(package: Path) -> list[str]:
     """What in this tree breaks the table: "src/.../views/lines.py:7: views imports torch"."""
     breaches_met = []
@@ -119,7 +131,7 @@ def breaches(package: Path) -> list[str]:
         if layer not in LAYERS and layer not in LAZY:
             breaches_met.append(f"{place}: is in no layer")
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path.read_text(encoding="utf-8"))
         for line, module, is_lazy in imports(tree, package.name, layer):
             reason = breach(layer, module, is_lazy, package.name)
             if reason:
@@ -161,7 +173,7 @@ def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
     Parsers and their actions are classes that it may define.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ClassDef):
             bases = [ast.unparse(base) for base in node.bases]
             if not bases or not all(base.endswith(("Parser", "Action")) for base in bases):
@@ -176,7 +188,7 @@ def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def formatting(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, what) of everything that writes a number as text: formats and their functions."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
             yield node.lineno, f"formats {ast.unparse(node.value)}"
         elif isinstance(node, ast.ImportFrom) and node.module == "torchtally.units":
@@ -192,7 +204,7 @@ def classes_with_two_homes(package: Path) -> dict[str, list[str]]:
         layer, *inner = path.relative_to(package).parts
         if layer in UNDER_THEIR_OWN_NAMES and inner[0] != "operators":
             continue
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(str(path.relative_to(package)))
     return {name: places for name, places in homes.items() if len(places) > 1}
@@ -256,7 +268,7 @@ def private_names(tree: ast.Module, package: str) -> list[tuple[int, str]]:
     """
     foreign, operators, own = names_bound(tree, package)
     private: list[tuple[int, str]] = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             private += [(node.lineno, name.name) for name in node.names if is_private(name.name)]
         elif isinstance(node, ast.ImportFrom):
@@ -305,7 +317,7 @@ def names_bound(tree: ast.Module, package: str) -> tuple[set[str], set[str], set
     foreign: set[str] = set()
     operators: set[str] = set()
     own = {"_replace", "_asdict", "_fields"}  # public, of named tuples
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
                 if name.name.partition(".")[0] != "torch":
@@ -338,7 +350,7 @@ def arrows(package: Path) -> set[tuple[str, str]]:
         (room, target)
         for path in package.rglob("*.py")
         for room in [Path(path.relative_to(package).parts[0]).stem]
-        for _, module, _ in imports(ast.parse(path.read_text(encoding="utf-8")), package.name, room)
+        for _, module, _ in imports(parsed(path.read_text(encoding="utf-8")), package.name, room)
         for target in [module.removeprefix(f"{package.name}.").partition(".")[0]]
         if room in LAYERS and target in LAYERS and target != room
     }
@@ -363,7 +375,7 @@ def quantities_with_two_homes(package: Path) -> dict[str, list[str]]:
         layer = Path(path.relative_to(package).parts[0]).stem
         if layer in UNDER_THEIR_OWN_NAMES:
             continue
-        for name in quantities(ast.parse(path.read_text(encoding="utf-8"))):
+        for name in quantities(parsed(path.read_text(encoding="utf-8"))):
             homes.setdefault(name, []).append(str(path.relative_to(package)))
     return {name: places for name, places in homes.items() if len(places) > 1}
 
@@ -423,7 +435,7 @@ def second_sources(package: Path) -> list[str]:
         place = str(path.relative_to(package))
         if Path(place).parts[0] in UNDER_THEIR_OWN_NAMES:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path.read_text(encoding="utf-8"))
         places += [
             f"{place}:{line}: computes with {fact}"
             for line, fact in computed_facts(tree)
@@ -436,7 +448,7 @@ def second_sources(package: Path) -> list[str]:
 
 def computed_facts(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """(line, fact) of each sum or product with a fact, in Python or in the text of a formula."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.BinOp):
             for operand in (node.left, node.right):
                 name = operand.attr if isinstance(operand, ast.Attribute) else (
@@ -457,7 +469,7 @@ def formula(constant: ast.Constant) -> ast.AST:
 
 def tables_of_dtypes(tree: ast.AST) -> Iterator[int]:
     """Lines of dicts from two or more of torch's dtypes to whole numbers."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Dict):
             names = [key.value for key in node.keys if isinstance(key, ast.Constant)]
             numbers = [value.value for value in node.values if isinstance(value, ast.Constant)]

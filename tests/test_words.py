@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import torchtally
+from tests.layers import nodes, parsed
 
 PACKAGE = Path(torchtally.__file__).parent
 
@@ -38,12 +39,12 @@ def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """(line, text) of every string of several words that is no docstring."""
     docstrings = {
         id(statement.value)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
         for statement in node.body
         if isinstance(statement, ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             is_message = " " in node.value and id(node) not in docstrings
             yield from [(node.lineno, node.value)] * is_message
@@ -53,7 +54,7 @@ def dialect(source: str) -> list[str]:
     """'7: "is no": say "is not a"' for each phrase of `DIALECT` in a module's messages."""
     return [
         f'{line}: "{match[0]}": say "{instead}"'
-        for line, text in messages(ast.parse(source))
+        for line, text in messages(parsed(source))
         for phrase, instead in DIALECT.items()
         if (match := re.search(phrase, text))
     ]

@@ -1,8 +1,9 @@
 """Which tests `make test-all` alone runs, so that `make test` takes minutes, on two cores.
 
-Every rule is held by `make test`, by some of the cases that hold it: of a test with many cases one
-in so many is run, the first among them. A test that is left out as a whole repeats at length what a
-shorter one holds; which one stands beside it. Tests that are named on the command line are run.
+Of a test with many cases `make test` runs one in so many, the first among them. A test that is left
+out as a whole repeats at length what a shorter one holds, or is one of a file's longest. Tests that
+are named on the command line are all run, and so is every test of a room that is named: after a
+change in `memory`, `pytest tests/memory`.
 """
 
 from collections import Counter
@@ -64,6 +65,7 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/test_closed_forms.py::*": 4,
     "tests/test_docs.py::test_a_generated_part_that_is_stale_is_found": 9,
     "tests/test_layers.py::*": 2,
+    "tests/test_reading.py::test_any_text_is_a_number_or_refused": 3,
     "tests/tracer/test_by_hand.py::*": 3,
     "tests/tracer/test_recompute.py::*": 2,
     "tests/tracer/test_roles.py::*": 2,
@@ -96,6 +98,7 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/train/test_step.py::*": 2,
     "tests/train/test_what_was_trained.py::test_a_changed_key_changes_the_bits_or_is_refused": 8,
     "tests/truth/test_collector.py::*": 4,
+    "tests/truth/test_times.py::test_a_real_h100s_steps": 3,
     "tests/truth/test_collector.py::test_a_case_runs_on_the_host": 3,
     "tests/truth/test_collector.py::test_a_case_runs_on_the_virtual_gpu": 3,
     "tests/views/test_flight_record.py::*": 3,
@@ -122,11 +125,121 @@ ONE_CASE_IN: dict[str, int] = {
 }
 """By test, or by file for each test in it."""
 
-MANY = 24
+MANY = 8
 ONE_OF_MANY = 3
 """Of every other test with more cases than `MANY`."""
 
+LONG: dict[str, tuple[str, ...]] = {
+    "tests/bench/test_run.py": ("test_every_operator_took_its_time",),
+    "tests/cli/test_diff.py": ("test_columns_sort_and_filter_of_one_table",),
+    "tests/cli/test_diff_commits.py": (
+        "test_a_commit_beside_the_working_tree_as_a_page",
+        "test_what_a_killed_process_left_is_removed",
+    ),
+    "tests/cli/test_export_runs.py": ("test_no_format_needs_torch",),
+    "tests/cli/test_fit.py": ("test_a_script_that_asks_for_the_chip",),
+    "tests/cli/test_network_advice.py": (
+        "test_smaller_buckets_are_tried_and_what_they_save_is_shown",
+    ),
+    "tests/cli/test_run.py": ("test_the_line_on_a_terminal_makes_way_for_the_script",),
+    "tests/cli/test_run_watch.py": ("test_a_question_of_the_script_stays_on_the_screen",),
+    "tests/cli/test_train_arguments.py": ("test_nothing_else_needs_the_extra",),
+    "tests/cli/test_view.py": ("test_ctrl_c_ends_it",),
+    "tests/examples/test_examples.py": ("test_checkpointing_trades_memory_for_flops",),
+    "tests/plan/consistency/test_adapters.py": ("test_recomputed_layers_keep_their_inputs_alone",),
+    "tests/plan/questions/test_own_layout.py": ("test_the_fastest_has_nothing_over_itself",),
+    "tests/real/test_generation_phases.py": ("test_a_beam_search_runs_to_its_end",),
+    "tests/real/test_torch_models.py": ("test_evaluating_an_encoder_and_a_decoder_between_steps",),
+    "tests/report/test_browser_page.py": (
+        "test_memory_over_time_is_zoomed_by_dragging_and_back",
+        "test_numbers_are_written_as_in_every_other_report",
+        "test_thirty_hostile_names_add_no_element",
+    ),
+    "tests/report/test_html.py": ("test_a_browser_finds_no_injected_node_either",),
+    "tests/report/test_viewer.py": (
+        "test_memory_lists_lines_modules_and_storages",
+        "test_s_sorts_by_each_column_in_turn_and_r_reverses",
+        "test_search_keeps_matching_rows_and_escape_brings_all_back",
+        "test_zooming_keeps_the_cursor_in_sight",
+    ),
+    "tests/runs/measure/test_meter.py": ("test_a_script_that_fails_says_so_with_its_last_lines",),
+    "tests/test_benchmarks.py": (
+        "test_start_up",
+        "test_summary_against_the_flop_counter",
+    ),
+    "tests/test_library.py": (
+        "test_a_name_that_a_module_shadows_is_noticed",
+        "test_every_public_name_can_be_called_after_every_other_twice",
+    ),
+    "tests/test_pytest_plugin.py": ("test_workers_of_xdist",),
+    "tests/tracer/test_clock.py": ("test_waiting_in_a_loop_comes_to_an_end",),
+    "tests/train/checkpoints/test_damage.py": ("test_every_byte_of_every_file",),
+    "tests/train/checkpoints/test_full_disk.py": (
+        "test_there_is_no_space_any_more_from_some_call_on",
+    ),
+    "tests/train/data/test_order.py": ("test_a_step_of_a_mixture_is_a_function_of_the_step",),
+    "tests/train/data/test_token_data.py": ("test_a_file_that_shrinks_while_it_is_read",),
+    "tests/train/faults/test_preparing.py": ("test_a_disk_that_is_full",),
+    "tests/train/models/test_memory.py": ("test_chunks_hold_no_whole_logits",),
+    "tests/train/ranks/test_parallel.py": ("test_bfloat16_on_ranks_is_bfloat16_alone",),
+    "tests/train/ranks/test_parallel_decisions.py": (
+        "test_looking_changes_no_step_and_counts_what_each_rank_holds",
+    ),
+    "tests/train/test_loop.py": (
+        "test_evaluation_and_samples_change_nothing",
+        "test_micro_batches_change_nothing_but_the_rounding",
+        "test_the_teachers_learning_rates",
+    ),
+    "tests/truth/test_times.py": (
+        "test_the_command_times_real_steps",
+        "test_the_timing_is_in_no_figure_of_memory",
+    ),
+    "tests/views/test_comparison.py": ("test_timing_anew_is_accounting_anew",),
+    "tests/views/test_drilling.py": ("test_the_rows_of_a_view_share_all_operators_out",),
+    "tests/views/test_memory_views.py": (
+        "test_a_checkpointed_transformer_holds_one_blocks_activations",
+    ),
+    "tests/views/test_time_views.py": ("test_every_view_has_all_of_the_time",),
+    "tests/virtual/compiling/test_compiled.py": (
+        "test_torchs_own_functions_end_no_graph",
+        "test_what_is_computed_again_is_recomputation",
+    ),
+    "tests/virtual/compiling/test_decorated_before.py": (
+        "test_they_are_compiled_within_it_and_in_the_next_one",
+    ),
+    "tests/virtual/compiling/test_fsdp.py": (
+        "test_compiled_blocks_hold_what_the_cuda_build_holds",
+    ),
+    "tests/virtual/compiling/test_host.py": ("test_results_and_inputs_written_to",),
+    "tests/virtual/compiling/test_padding.py": (
+        "test_a_product_whose_rows_begin_between_boundaries_is_padded_and_said",
+        "test_either_can_be_tried",
+    ),
+    "tests/virtual/compiling/test_tensor_parallel.py": (
+        "test_a_graph_begins_with_a_collective_under_way",
+    ),
+    "tests/virtual/compiling/test_traced.py": (
+        "test_a_device_without_a_number_is_the_current_gpu",
+        "test_what_is_known_of_the_gpu_is_a_constant_of_the_graph",
+    ),
+    "tests/virtual/distributed/test_forms.py": (
+        "test_a_distributed_checkpoint_is_found_by_a_load",
+    ),
+    "tests/virtual/extensions/test_custom_operators.py": (
+        "test_a_compiled_product_in_float8_within_one",
+    ),
+    "tests/virtual/extensions/test_flash_attention.py": (
+        "test_compiled_code_has_the_same_operators",
+    ),
+}
+"""By file: tests of seconds that have shorter ones beside them. What they hold besides is held by
+`make test-all`, and wherever their file or room is named."""
+
 ALONE: dict[str, str] = {
+    "tests/virtual/distributed/test_against_gloo.py::"
+    "test_a_rank_communicates_and_holds_what_a_real_one_does[4-ddp_views]": "the cases beside it",
+    "tests/train/test_what_was_trained.py::"
+    "test_a_changed_key_changes_the_bits_or_is_refused[task]": "the cases beside it",
     "tests/pictures/test_pictures.py::test_screenshots_show_the_page_as_it_is_now": (
         "test_browser_page.py opens the same page in the same browser"
     ),
@@ -308,6 +421,8 @@ ALONE: dict[str, str] = {
 }  # fmt: skip
 """By test, or by case: what holds the same rule in `make test`."""
 
+_LONG = {f"{file}::{test}" for file, tests in LONG.items() for test in tests}
+
 
 def without_thorough(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """(those that `make test` runs, the others)."""
@@ -319,7 +434,8 @@ def without_thorough(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], l
         of_file = ONE_CASE_IN.get(test.partition("::")[0] + "::*")
         of_many = ONE_OF_MANY if cases[test] > MANY else 1
         step = ONE_CASE_IN.get(test) or of_file or of_many
-        is_left = test in ALONE or item.nodeid in ALONE or seen[test] % step > 0
+        is_named = test in ALONE or item.nodeid in ALONE or test in _LONG
+        is_left = is_named or seen[test] % step > 0
         seen[test] += 1
         (left if is_left else kept).append(item)
     return kept, left
