@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measuring import parser, show, write
-from torchtally.bench.stopwatch import undisturbed
+from torchtally.bench.stopwatch import undisturbed_s
 
 Step = Callable[[], None]
 LIMIT = 0.15
@@ -291,7 +291,7 @@ def compared(workload: Workload, environment: dict[str, str], seconds: float) ->
     steps_s = in_child("measure", workload.name, environment, seconds)
     prediction = in_child("predict", workload.name, environment)
     steps_s += in_child("measure", workload.name, environment, seconds)
-    measured_s = undisturbed(steps_s)
+    measured_s = undisturbed_s(steps_s)
     return {
         "name": workload.name,
         "measured_s": measured_s,

@@ -15,7 +15,7 @@ from statistics import mean
 
 from benchmarks.measuring import parser, show, write
 from benchmarks.published_inference import TABLES, Speed, speeds
-from torchtally.plan.inference.engines import Engine, at_best, engine, sustained
+from torchtally.plan.inference.engines import Engine, at_best, engine, sustained_engine
 
 SHARES = (
     1.0,
@@ -80,7 +80,7 @@ def learn(rows: Sequence[Speed], who: Engine, names: Sequence[str]) -> tuple[Con
         for name in names:
             for value in GRIDS[name]:
                 tried = constants | {name: value}
-                error = log_error(rows, sustained(at_best(who), **tried))
+                error = log_error(rows, sustained_engine(at_best(who), **tried))
                 if error < least - 1e-4:
                     least, constants = error, tried
         if constants == before:
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = [row for row in speeds([table]) if row.half == "A"]
             who = engine(table.engine)
             constants, error = learn(rows, who, LEARNT[table.name])
-            late = slower(rows, sustained(at_best(who), **constants))
+            late = slower(rows, sustained_engine(at_best(who), **constants))
             lines.append((who.name, constants, error, late))
     show(
         "Learnt on half A",

@@ -108,7 +108,7 @@ def test_a_version_is_taken_as_the_newest_that_is_tested_and_not_newer(
     release = releases.release_of(releases.version_of(version))
     assert release.name == name
     is_tested = version.startswith(f"{name}.")
-    assert bool(releases.untested(version)) is not is_tested
+    assert bool(releases.untested_remark(version)) is not is_tested
 
 
 def test_what_differs_is_said_of_every_release_but_the_reference() -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from torchtally.bench.stopwatch import LEAST, WARM_UPS, Stopwatch, undisturbed
+from torchtally.bench.stopwatch import LEAST, WARM_UPS, Stopwatch, undisturbed_s
 
 CPU = torch.device("cpu")
 
@@ -46,8 +46,8 @@ def test_short_work_is_timed_many_at_once():
 
 
 def test_what_is_left_without_disturbances():
-    assert undisturbed([1.0, 2.0, 3.0, 50.0, 60.0]) == 2.0
-    assert undisturbed([3.0]) == 3.0
+    assert undisturbed_s([1.0, 2.0, 3.0, 50.0, 60.0]) == 2.0
+    assert undisturbed_s([3.0]) == 3.0
 
 
 def test_a_disturbance_does_not_count():

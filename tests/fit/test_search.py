@@ -39,15 +39,15 @@ def play(
 def test_an_affine_need_takes_two_rounds() -> None:
     """1000 bytes, and 10 for each: 50 of them fill 1500 bytes."""
     search = Search(Values(), 1500)
-    assert search.wanted() == (4, 16)
+    assert search.values_to_try() == (4, 16)
     for value in (4, 16):
         search.learn(Trial(value, fits=True, needed_bytes=1000 + 10 * value))
-    assert search.wanted() == (50, 51)
+    assert search.values_to_try() == (50, 51)
     search.learn(Trial(50, fits=True, needed_bytes=1500))
     assert search.bracket is None
     search.learn(Trial(51, fits=False, needed_bytes=1510))
     assert search.bracket == Bracket(largest=50, too_large=51)
-    assert search.wanted() == ()
+    assert search.values_to_try() == ()
 
 
 def test_a_square_need_is_found_soon() -> None:
@@ -97,7 +97,7 @@ def test_a_script_that_always_fails() -> None:
 def test_hints_of_a_chip_alike_replace_the_first_round() -> None:
     search = Search(Values(), 1500)
     search.hints = {4: 1040, 16: 1160}
-    assert search.wanted() == (50, 51)
+    assert search.values_to_try() == (50, 51)
 
 
 def test_what_is_not_monotone_is_said() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run_tally import Run, tally_run
-from torchtally.isolation.uploads import unpublished
+from torchtally.isolation.uploads import withhold_uploads
 from torchtally.trace import EffectKind
 
 PACKAGES = {
@@ -145,7 +145,7 @@ def test_variables_are_as_before_afterwards(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://example.org")
     before = dict(os.environ)
-    with unpublished(lambda *call: None):
+    with withhold_uploads(lambda *call: None):
         assert os.environ["WANDB_MODE"] == "disabled"
         assert "MLFLOW_TRACKING_URI" not in os.environ
     assert dict(os.environ) == before

@@ -19,7 +19,7 @@ from torchtally.views.against import (
     kernel_ratios,
     lines_against,
     lost_time,
-    unmatched,
+    unmatched_operators,
 )
 
 US = 1e-6
@@ -85,7 +85,7 @@ def test_what_one_of_both_ran_is_a_finding(tmp_path: Path) -> None:
     placed, predicted, join = joined_with_lines(real, simulated())
     assert [entry.call.name for entry in join.only_real] == ["aten.sub"]
     assert [entry.call.name for entry in join.only_predicted] == ["aten.add"]
-    table = unmatched(join, placed, predicted)
+    table = unmatched_operators(join, placed, predicted)
     causes = {row[2]: (row[0], row[3]) for row in table.rows}
     assert causes[str(Cause.ONLY_REAL)] == (pytest.approx(7 * US), "aten.sub")
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
-from torchtally.number_formats import FORMATS, Conversion, RoundingOutcome, chosen, convert, real_of
+from torchtally.number_formats import (
+    FORMATS,
+    Conversion,
+    RoundingOutcome,
+    choose_formats,
+    convert,
+    real_of,
+)
 
 
 def converted(name: str, *numbers: str | float) -> tuple[Conversion, ...]:
@@ -152,12 +159,15 @@ def test_what_is_not_a_number_is_an_error(text: str) -> None:
 
 
 def test_formats_are_chosen_by_name_as_torch_spells_it_or_by_family() -> None:
-    assert [row.name for row in chosen(["torch.bfloat16", "half", "bf16"])] == ["bf16", "fp16"]
-    assert [row.name for row in chosen(["mxfp6"])] == ["mxfp6_e3m2", "mxfp6_e2m3"]
-    assert [row.name for row in chosen(["fp6"])] == ["fp6_e3m2", "fp6_e2m3"]
-    assert len(chosen([])) == len(FORMATS) == 18
+    assert [row.name for row in choose_formats(["torch.bfloat16", "half", "bf16"])] == [
+        "bf16",
+        "fp16",
+    ]
+    assert [row.name for row in choose_formats(["mxfp6"])] == ["mxfp6_e3m2", "mxfp6_e2m3"]
+    assert [row.name for row in choose_formats(["fp6"])] == ["fp6_e3m2", "fp6_e2m3"]
+    assert len(choose_formats([])) == len(FORMATS) == 18
     with pytest.raises(UsageError, match="Did you mean"):
-        chosen(["fp61"])
+        choose_formats(["fp61"])
 
 
 def test_memory_of_a_number_has_its_part_of_the_scale() -> None:

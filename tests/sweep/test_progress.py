@@ -57,11 +57,11 @@ def test_lines_for_a_log(tmp_path: Path) -> None:
     progress.going["seed=3"] = Going("seed=3", 10, tmp_path / "none")
     progress.passing()
     assert stream.getvalue() == ""
-    progress.ended(result(POINTS[0], LOSSES))
+    progress.end_run(result(POINTS[0], LOSSES))
     clock.now_s = 61.0
     progress.passing()
     progress.passing()
-    progress.ended(result(POINTS[1], (), Status.FAILED, message="x\nKeyError: '\x1b[31m'"))
+    progress.end_run(result(POINTS[1], (), Status.FAILED, message="x\nKeyError: '\x1b[31m'"))
     assert stream.getvalue().splitlines() == [
         "tally: 2/4 seed=1: ended, loss 1.000, 1.50 s",
         "tally: 2/4 runs done, 2 going, 1.12 s left: seed=2 step 5/10 loss 2.000; seed=3 starting",
@@ -78,7 +78,7 @@ def test_a_line_that_moves_stays_below_those_that_stay(tmp_path: Path) -> None:
     progress.passing()
     assert stream.getvalue().count("\r\x1b[K") == 1
     assert len(stream.getvalue().replace("\r\x1b[K", "")) == 49
-    progress.ended(result(POINTS[1], LOSSES, Status.DIVERGED))
+    progress.end_run(result(POINTS[1], LOSSES, Status.DIVERGED))
     assert stream.getvalue().endswith(
         "\r\x1b[Ktally: 1/2 seed=2: diverged after step 10, loss 1.000, 1.50 s\n"
     )

@@ -32,7 +32,7 @@ def test_every_quantity_sums_to_the_ledgers_total(trace: Trace) -> None:
     by_quantity = {name: stacks(ledger, name) for name in QUANTITIES}
     assert {name: each.total for name, each in by_quantity.items()} == totals(ledger)
     for each in by_quantity.values():
-        assert sum(each.merged().values()) == each.total
+        assert sum(each.merge().values()) == each.total
         assert all(amount > 0 for _, amount in each.rows)
 
 
@@ -78,7 +78,7 @@ def test_memory_at_the_peak_is_what_holds_it() -> None:
     ],
 )
 def test_repeated_modules_have_one_name(name: str, together: str) -> None:
-    assert Level(LevelKind.MODULE, name).repeated().name == together
+    assert Level(LevelKind.MODULE, name).without_numbers().name == together
 
 
 def test_nanoseconds_are_rounded_together() -> None:

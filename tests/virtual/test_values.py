@@ -14,7 +14,7 @@ import torchtally
 from tests.traces import traced
 from torchtally.errors import UnsupportedError, UsageError
 from torchtally.trace import Placeholder
-from torchtally.virtual.facts.facts import stored
+from torchtally.virtual.facts.facts import stored_number
 from torchtally.virtual.storage import virtual_of
 
 BIG = 4096
@@ -65,11 +65,14 @@ def test_values_are_computed_without_waking_threads(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_number_is_stored_as_its_dtype_stores_it():
-    assert [math.copysign(1, stored(zero, sign, torch.float16)) for zero, sign in
+    assert [math.copysign(1, stored_number(zero, sign, torch.float16)) for zero, sign in
             ((0.0, 1.0), (-0.0, -1.0))] == [1, -1]  # fmt: skip
-    assert [stored(2.5, 1.0, dtype) for dtype in (torch.int32, torch.bool)] == [2, True]
-    assert stored(0.1, 1.0, torch.float64) == 0.1
-    assert [type(stored(number, 1.0, torch.float32)) for number in (1, 1.0)] == [float, float]
+    assert [stored_number(2.5, 1.0, dtype) for dtype in (torch.int32, torch.bool)] == [2, True]
+    assert stored_number(0.1, 1.0, torch.float64) == 0.1
+    assert [type(stored_number(number, 1.0, torch.float32)) for number in (1, 1.0)] == [
+        float,
+        float,
+    ]
 
 
 def test_a_toy_model_trains_as_on_the_host():

@@ -13,7 +13,7 @@ from statistics import mean
 import torch
 from torch import Tensor, nn
 
-from torchtally.bench.stopwatch import Clock, undisturbed
+from torchtally.bench.stopwatch import Clock, undisturbed_s
 from torchtally.chips import Chip
 from torchtally.timing.calibration import Issue
 from torchtally.trace import Call, Ending, Phase, Trace
@@ -104,9 +104,9 @@ def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: C
         if number >= WARM_UPS:
             steps.append(step)
     return StepTimes(
-        undisturbed(step.forward_s for step in steps),
-        undisturbed(step.backward_s for step in steps),
-        undisturbed(step.optimizer_s for step in steps),
+        undisturbed_s(step.forward_s for step in steps),
+        undisturbed_s(step.backward_s for step in steps),
+        undisturbed_s(step.optimizer_s for step in steps),
     )
 
 

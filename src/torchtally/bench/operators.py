@@ -178,7 +178,7 @@ def embedding_backward(n: int, make: Make) -> OpCall:
     return work(aten.embedding_dense_backward.default, grad, indices, 8192, -1, False)
 
 
-def concatenated(n: int, make: Make) -> OpCall:
+def concatenation(n: int, make: Make) -> OpCall:
     parts = [make(max(1, n // 3 // WIDTH), WIDTH) for _ in range(3)]
     return work(aten.cat.default, parts, -1)
 
@@ -228,7 +228,7 @@ OPERATORS: tuple[Build, ...] = (
     *softmax(aten._softmax.default, aten._softmax_backward_data.default),
     *softmax(aten._log_softmax.default, aten._log_softmax_backward_data.default),
     nll_loss_backward, layer_norm, layer_norm_backward, batch_norm, batch_norm_backward, max_pool,
-    max_pool_backward, *REDUCTIONS, embedding, embedding_backward, concatenated, transposed_copy,
+    max_pool_backward, *REDUCTIONS, embedding, embedding_backward, concatenation, transposed_copy,
     heads_copy, cast,
 )  # fmt: skip
 ON_LISTS: tuple[Build, ...] = (fused_adamw, foreach_add, foreach_mul)

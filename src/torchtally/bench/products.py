@@ -34,13 +34,13 @@ def plain(M: int, N: int, K: int, layout: str, dtype: torch.dtype, device: torch
     return work(aten.mm.default, left, matrix(K, N, layout[1], dtype, device))
 
 
-def biased(M: int, N: int, K: int, dtype: torch.dtype, device: torch.device) -> OpCall:
+def product_with_bias(M: int, N: int, K: int, dtype: torch.dtype, device: torch.device) -> OpCall:
     bias = torch.randn(N, device=device).to(dtype)
     left, right = matrix(M, K, "N", dtype, device), matrix(K, N, "T", dtype, device)
     return work(aten.addmm.default, bias, left, right)
 
 
-def batched(B: int, M: int, N: int, K: int, layout: str, dtype: torch.dtype,
+def batched_product(B: int, M: int, N: int, K: int, layout: str, dtype: torch.dtype,
             device: torch.device) -> OpCall:  # fmt: skip
     left = matrix(M, K, layout[0], dtype, device, (B,))
     return work(aten.bmm.default, left, matrix(K, N, layout[1], dtype, device, (B,)))
@@ -60,6 +60,6 @@ def products(
             yield partial(plain, M, N, K, layout, dtype, device)
     for B, S, D in BATCHED:
         if most_flops >= 2 * B * S * S * D:
-            yield partial(batched, B, S, S, D, "NT", dtype, device)
-            yield partial(batched, B, S, D, S, "NN", dtype, device)
-            yield partial(batched, B, S, D, S, "TN", dtype, device)
+            yield partial(batched_product, B, S, S, D, "NT", dtype, device)
+            yield partial(batched_product, B, S, D, S, "NN", dtype, device)
+            yield partial(batched_product, B, S, D, S, "TN", dtype, device)

@@ -56,12 +56,12 @@ class Stopwatch:
         return self._on_host(work)
 
     def _on_host(self, work: Work) -> float:
-        once_s = self._elapsed(work, 1)
+        once_s = self._elapsed_s(work, 1)
         at_once = max(1, min(MOST, round(SHORT_S / max(once_s, 1e-7))))
         times = max(LEAST, min(MOST, round(self.budget_s / max(once_s * at_once, 1e-7))))
-        return undisturbed(self._elapsed(work, at_once) / at_once for _ in range(times))
+        return undisturbed_s(self._elapsed_s(work, at_once) / at_once for _ in range(times))
 
-    def _elapsed(self, work: Work, times: int) -> float:
+    def _elapsed_s(self, work: Work, times: int) -> float:
         self.wait()
         started_s = self.clock()
         for _ in range(times):
@@ -69,14 +69,14 @@ class Stopwatch:
         return self.clock() - started_s
 
     def _on_gpu(self, work: Work) -> float:
-        once_s = self._queued(work, 1)
+        once_s = self._queued_s(work, 1)
         times = max(1, min(LONGEST_QUEUE, round(self.budget_s / LEAST / max(once_s, 1e-7))))
         times_s: list[float] = []
         while len(times_s) < LEAST and not is_stable(times_s):
-            times_s.append(self._queued(work, times) / times)
-        return undisturbed(times_s)
+            times_s.append(self._queued_s(work, times) / times)
+        return undisturbed_s(times_s)
 
-    def _queued(self, work: Work, times: int) -> float:
+    def _queued_s(self, work: Work, times: int) -> float:
         """Device time of so many runs, all of them issued before the first one begins."""
         begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.wait()
@@ -106,7 +106,7 @@ def is_stable(times_s: Sequence[float]) -> bool:
     return abs(last_s - before_s) <= STABLE * before_s
 
 
-def undisturbed(times_s: Iterable[float]) -> float:
+def undisturbed_s(times_s: Iterable[float]) -> float:
     """The median of the faster half: what else the machine does only ever adds, to some runs."""
     ordered = sorted(times_s)
     return median(ordered[: (len(ordered) + 1) // 2])

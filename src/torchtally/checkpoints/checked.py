@@ -64,10 +64,10 @@ def check_values(kind: type, values: Mapping[str, Any], place: str = "") -> None
     """The same for values of such fields; other names are ignored."""
     for key, hint in hints(kind).items():
         if key in values:
-            checked(key, hint, values[key], place=place)
+            convert(key, hint, values[key], place=place)
 
 
-def checked(key: str, hint: Any, value: Any, *, place: str = "", strict: bool = True) -> Any:
+def convert(key: str, hint: Any, value: Any, *, place: str = "", strict: bool = True) -> Any:
     """The value in its type. Raises UsageError naming key and value."""
     try:
         return msgspec.convert(value, hint, strict=strict)
@@ -80,7 +80,7 @@ def complaint(key: str, hint: Any, value: Any) -> str:
     names = [name for member in members(hint) for name in _names(member)]
     near = get_close_matches(str(value), names, n=1)
     guess = f" Did you mean {near[0]}?" if near else ""
-    return f"{key}: expected {wanted(hint)}, got {value!r}.{guess}"
+    return f"{key}: expected {type_in_words(hint)}, got {value!r}.{guess}"
 
 
 def read_as(kind: type[T], values: Mapping[str, Any], place: str) -> T:
@@ -120,7 +120,7 @@ def plain_members(hint: Any) -> tuple[Any, ...]:
     )
 
 
-def wanted(hint: Any) -> str:
+def type_in_words(hint: Any) -> str:
     """Such as "a whole number, or none"."""
     texts = ["none" if member is type(None) else _words(member) for member in members(hint)]
     return ", or ".join(texts)

@@ -82,7 +82,7 @@ class Checkpoints:
             if not self._is_way_synced:
                 sync_way_to(self.path)
                 self._is_way_synced = True
-            return folder.make(_hidden("new", step))
+            return folder.make(_hidden_name("new", step))
 
     def join(self, name: str) -> Directory:
         """An existing directory: one that another rank began, or a whole checkpoint."""
@@ -140,7 +140,7 @@ class Checkpoints:
 
     def _remove(self, folder: Directory, step: int) -> None:
         """Rename first: a half-removed checkpoint must not be found."""
-        hidden = _hidden("old", step)
+        hidden = _hidden_name("old", step)
         folder.rename(name_of(step), hidden)
         folder.remove(hidden)
 
@@ -162,5 +162,5 @@ def _steps(folder: Directory) -> list[int]:
     )
 
 
-def _hidden(what: str, step: int) -> str:
+def _hidden_name(what: str, step: int) -> str:
     return f".{what}-{step}-{secrets.token_hex(8)}"

@@ -83,7 +83,7 @@ class Objects:
         self._plain = {"objects": shared, "ranks": self.ranks.gather_values(own)}
         return tensors
 
-    def described(self) -> dict[str, Any]:
+    def manifest_data(self) -> dict[str, Any]:
         """The manifest's plain data, of the state that `tensors` has taken."""
         state = {**self._about, **self._plain, "hyperparameters": self._hyperparameters}
         return {"config": self.config, "state": state, "fingerprints": self.fingerprints}

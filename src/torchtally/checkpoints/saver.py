@@ -82,7 +82,7 @@ class Saver:
         self._snapshot.take(tensors)
         manifest = Manifest(
             format_version=FORMAT_VERSION, step=step, ranks=self._contents.ranks.size,
-            versions=versions(), unix_s=0.0, files={}, tensors={}, **self._contents.described(),
+            versions=versions(), unix_s=0.0, files={}, tensors={}, **self._contents.manifest_data(),
         )  # fmt: skip
         self.saved_step, self._saved_s = step, self._clock()
 

@@ -128,7 +128,7 @@ class _Row:
             raise self.wrong(key, f"expected a table, found {value!r}")
         return _Row(self.path, f"{self.place}: {key}", defaults | value)
 
-    def achieved(self, key: str, promised_key: str) -> float | None:
+    def achieved_rate(self, key: str, promised_key: str) -> float | None:
         """A measured rate, which is no more than the promised one."""
         if key not in self.values:
             return None
@@ -155,7 +155,7 @@ def _chip(row: _Row) -> Chip:
         Chip,
         memory_bytes=row.value(sizes[0], int),
         is_memory_estimated=sizes[0] != "memory_bytes",
-        achieved_bandwidth_bytes_per_s=row.achieved("achieved_bandwidth_bytes_per_s", rate),
+        achieved_bandwidth_bytes_per_s=row.achieved_rate("achieved_bandwidth_bytes_per_s", rate),
         peaks=_peaks(row, source),
         sources=_sources(row),
         node=row.below("node", source=source).read(Node) if "node" in row.values else None,
@@ -186,7 +186,7 @@ def _peak(table: _Row, dtype: str, source: str) -> Peak:
     if not isinstance(table.values[dtype], dict):
         return Peak(table.value(dtype, float), source)
     row = table.below(dtype, source=source)
-    achieved = row.achieved("achieved_flop_per_s", "flop_per_s")
+    achieved = row.achieved_rate("achieved_flop_per_s", "flop_per_s")
     if achieved is not None:
         row.value("achieved_source", str)
     peak = row.read(Peak, achieved_flop_per_s=achieved)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtally.cli.arguments import RunParser, Subparsers, one_of, positive_count
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_columns, add_filter, add_format, chosen, write_report
+from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
 from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def command(args: argparse.Namespace) -> int:
     if args.by is None:
         write_report(difference_report(before, after, args.top), args)
     else:
-        table = chosen(DIFFERENCES[args.by](before, after), args)
+        table = choose(DIFFERENCES[args.by](before, after), args)
         write_report(table_report(table), args)
     return 0
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_columns, add_filter, add_format, chosen, write_report
+from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
 from torchtally.cli.show import step_selection, view_names
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def command(args: argparse.Namespace) -> int:
         write_report(explained_report(ledger, columns=args.columns), args)
         return 0
     table = by(ledger, args.by)
-    write_report(view_report(chosen(table, args), ledger), args)
+    write_report(view_report(choose(table, args), ledger), args)
     return 0
 
 
@@ -165,7 +165,7 @@ def explain_snapshot(args: argparse.Namespace) -> int:
     ledger = account(trace, step="all")
     if args.by is not None:
         table = by(ledger, args.by)
-        write_report(view_report(chosen(table, args), ledger), args)
+        write_report(view_report(choose(table, args), ledger), args)
         return 0
     other = None if args.against is None else account(Trace.load(args.against))
     write_report(snapshot_report(ledger, other), args)
@@ -203,7 +203,7 @@ def beside(trace: "Trace", args: argparse.Namespace) -> int:
         write_report(against_report(real, predicted, join), args)
     else:
         table = by(real, args.by)
-        write_report(view_report(chosen(table, args), real), args)
+        write_report(view_report(choose(table, args), real), args)
     return 0
 
 

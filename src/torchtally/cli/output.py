@@ -78,7 +78,7 @@ def row_filter_of(text: str) -> "RowFilter":
     return row_filter(text)
 
 
-def chosen(table: "Table", args: argparse.Namespace) -> "Table":
+def choose(table: "Table", args: argparse.Namespace) -> "Table":
     """The rows and columns that --filter, --sort, --top and --columns ask for.
 
     Raises UsageError for columns that the table does not have.

@@ -352,7 +352,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         ) as session,
     ):
         if args.ranks is not None:
-            args.ranks.mailbox.outside = isolated.suspended
+            args.ranks.mailbox.outside = isolated.suspend
         progress.operators = lambda: session.recorder.clock
         progress.tokens = lambda: session.recorder.tokens.decoded
         progress.host_operators = lambda: session.recorder.host_operators

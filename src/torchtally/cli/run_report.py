@@ -41,7 +41,7 @@ def conclude(
     from torchtally.gates import GATE_EXIT
     from torchtally.tracer.idle import IDLE_EXIT, complaint
 
-    with isolated.suspended():
+    with isolated.suspend():
         os.chdir(args.started_in)
         try:
             trace, peers = gather_traces(session.trace(outcome.ending), args)

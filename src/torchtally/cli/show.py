@@ -13,7 +13,7 @@ from torchtally.cli.output import (
     add_filter,
     add_format,
     check_columns,
-    chosen,
+    choose,
     write_report,
 )
 from torchtally.errors import UsageError
@@ -255,7 +255,7 @@ def _table(
         table = _costs(ledger, chips, args)
     else:
         return None
-    return chosen(table, args)
+    return choose(table, args)
 
 
 def _costs(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Table":

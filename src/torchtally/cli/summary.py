@@ -106,7 +106,7 @@ def command(args: argparse.Namespace) -> int:
     trace_place = place_of(args.output, "-o")
     gpu = gpu_or_default(args.gpu)
     source = model_source(args.model)
-    in_order, by_name = source.filled(positional, named, is_training=not args.eval)
+    in_order, by_name = source.fill(positional, named, is_training=not args.eval)
     try:
         model_summary = summary(
             source.build,

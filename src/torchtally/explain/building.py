@@ -75,13 +75,13 @@ class Builder:
 
     def trace(self) -> Trace:
         profile = self.profile
-        activities, lost = self._chosen()
+        activities, lost = self._choose_activities()
         launches = sorted(self._launches(activities), key=lambda launch: launch.at_us)
         float_dtype = DTYPES[commonest_float(profile)]
         with replayer(self.chip, float_dtype, is_host=self.is_host) as replay:
             for launch in launches:
                 self._add(launch, self._numbers(launch, replay))
-        measured = self._measured(self._kernels, lost)
+        measured = self._measure(self._kernels, lost)
         memory = AllocatorEvents(profile.memory, self._ticks_us)
         return Trace(
             script=f"{os.path.basename(profile.file)}",
@@ -125,11 +125,11 @@ class Builder:
                 self._differentiated.add(self._tick_of_sequence[sequence])
         elif sequence is not None and phase is not Phase.OPTIMIZER:
             self._tick_of_sequence[sequence] = first
-        self._kernels += self._shared(first, numbers, launch.activities)
+        self._kernels += self._share_kernels(first, numbers, launch.activities)
 
     # Kernels and operators.
 
-    def _chosen(self) -> tuple[list[DeviceActivity], list[LostTime]]:
+    def _choose_activities(self) -> tuple[list[DeviceActivity], list[LostTime]]:
         """The activities of the busiest device; what is left out, with the reason."""
         if self.is_host:
             return [], []
@@ -234,7 +234,7 @@ class Builder:
         key = (launch.name, launch.arguments, kernels)
         known = self._replayed.get(key)
         if known is None:
-            calls, failure = self._called(launch, replay, kernels)
+            calls, failure = self._calls_of(launch, replay, kernels)
             known = self._replayed[key] = tuple(map(self._number, calls)), failure
         numbers, failure = known
         if failure and launch.activities:
@@ -248,7 +248,7 @@ class Builder:
             self._table.append(call)
         return number
 
-    def _called(
+    def _calls_of(
         self, launch: HostLaunch, replay: Replayer, kernels: Sequence[str]
     ) -> tuple[tuple[Call, ...], str]:
         """The calls that a launch is, and why not if they cannot be told."""
@@ -273,7 +273,7 @@ class Builder:
         table = self._table
         return all(is_free(table[number]) for number in numbers)
 
-    def _shared(
+    def _share_kernels(
         self, first: int, numbers: Sequence[int], activities: Sequence[DeviceActivity]
     ) -> Iterator[tuple[int, DeviceActivity]]:
         """Which of a launch's calls has which of its kernels: one each where there are as many
@@ -300,7 +300,7 @@ class Builder:
 
     # Facts.
 
-    def _measured(
+    def _measure(
         self, kernels: Iterable[tuple[int, DeviceActivity]], lost: Sequence[LostTime]
     ) -> Measured:
         ordered = sorted(kernels, key=lambda pair: pair[1].start_us)

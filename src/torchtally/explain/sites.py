@@ -107,10 +107,10 @@ def is_own(path: str) -> bool:
     if any(part in path for part in INSTALLED):
         return False
     top, slash, _ = path.partition("/")
-    return not slash or top == "" or (top not in DRIVERS and top not in installed())
+    return not slash or top == "" or (top not in DRIVERS and top not in installed_packages())
 
 
 @cache
-def installed() -> frozenset[str]:
+def installed_packages() -> frozenset[str]:
     """Top-level packages that are installed here."""
     return frozenset(packages_distributions())

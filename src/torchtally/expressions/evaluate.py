@@ -15,7 +15,7 @@ from torchtally.expressions.limits import (
     MOST_ITEMS,
     check_arithmetic,
     check_pieces,
-    shortened,
+    shorten,
     statements_of,
 )
 from torchtally.expressions.names import (
@@ -138,7 +138,7 @@ class _Evaluator:
     def refusal(self, node: ast.AST) -> UsageError:
         """Of syntax that is not understood."""
         return UsageError(
-            f"{shortened(self.code(node))} cannot be used here. Tensor expressions consist of "
+            f"{shorten(self.code(node))} cannot be used here. Tensor expressions consist of "
             "calls, methods, indices, numbers and operators: x.transpose(0, 1)[1:] + 2."
         )
 
@@ -148,9 +148,9 @@ class _Evaluator:
         """The value of a part of the expression. Every tensor that it gives is a step."""
         match node:
             case ast.Constant(value=value):
-                return self.checked(Twins(value, value), node)
+                return self.check(Twins(value, value), node)
             case ast.Name(id=name):
-                return self.named(name)
+                return self.look_up(name)
             case ast.Tuple(elts=items) | ast.List(elts=items):
                 return together(tuple if isinstance(node, ast.Tuple) else list, self.items(items))
             case ast.Slice():
@@ -165,7 +165,7 @@ class _Evaluator:
             case _:
                 return self.operation(node)
 
-    def named(self, name: str) -> Twins:
+    def look_up(self, name: str) -> Twins:
         """The tensor of this name."""
         if name in self.names:
             return self.names[name]
@@ -221,14 +221,14 @@ class _Evaluator:
         name = node.attr
         if (module := self.module(node.value)) is not None:
             value = of_module(module, name)
-            return self.checked(Twins(value, value), node)
+            return self.check(Twins(value, value), node)
         _check_attribute(name)
         return self.apply(
             node, name, operator.attrgetter(name), [self.value(node.value)], node.value
         )
 
     def call(self, node: ast.Call) -> Twins:
-        name, called, base = self.called(node.func)
+        name, called, base = self.function_of(node.func)
         given = [] if base is None else [self.value(base)]
         if given and not isinstance(given[0].meta, torch.Tensor | torch.Size):
             raise self.refusal(node.func)
@@ -242,7 +242,7 @@ class _Evaluator:
 
         return self.apply(node, name, function, [*arguments, *named.values()], base)
 
-    def called(self, node: ast.expr) -> tuple[str, Callable[..., Any], ast.expr | None]:
+    def function_of(self, node: ast.expr) -> tuple[str, Callable[..., Any], ast.expr | None]:
         """The name of what is called, the function, and whose method it is."""
         match node:
             case ast.Name(id=name) if name in OF_EINOPS:
@@ -261,7 +261,7 @@ class _Evaluator:
     def keyword(self, node: ast.keyword) -> list[tuple[str, Twins]]:
         if node.arg is None or node.arg in OF_DEVICES:
             raise UsageError(
-                f"{shortened(self.code(node))} cannot be used here: a layout does not depend on "
+                f"{shorten(self.code(node))} cannot be used here: a layout does not depend on "
                 "the device."
             )
         return [(node.arg, self.value(node.value))]
@@ -273,7 +273,7 @@ class _Evaluator:
         metas = [argument.meta for argument in arguments]
         if name == "to" and any(type(meta) in (str, int) for meta in metas):
             raise UsageError(
-                f"{shortened(self.code(node))}: a layout does not depend on the device. Give a "
+                f"{shorten(self.code(node))}: a layout does not depend on the device. Give a "
                 "dtype: .to(torch.bfloat16)."
             )
         options = {key: twins.meta for key, twins in named.items()}
@@ -294,17 +294,17 @@ class _Evaluator:
             twins = run(name, function, operands)
         except FAILURES as error:
             message = str(error).strip() or type(error).__name__
-            raise UsageError(f"{shortened(self.code(node))}: {message.splitlines()[0]}") from None
-        self.checked(twins, node)
+            raise UsageError(f"{shorten(self.code(node))}: {message.splitlines()[0]}") from None
+        self.check(twins, node)
         if isinstance(twins.meta, torch.Tensor):
             code = self.code(node)
             step = code if base is None else _behind(self.code(base), code)
             self.record.add(step, code, twins, operands, name)
         return twins
 
-    def checked(self, twins: Twins, node: ast.AST) -> Twins:
+    def check(self, twins: Twins, node: ast.AST) -> Twins:
         """Raises UsageError for what is no strided tensor, number, text or list of them."""
-        value, code = twins.meta, shortened(self.code(node))
+        value, code = twins.meta, shorten(self.code(node))
         if not isinstance(value, ALLOWED):
             what = type(value).__name__
             raise UsageError(f"{code} evaluates to {what}, which is neither a tensor nor a number.")
@@ -334,7 +334,7 @@ class _Record:
     ) -> None:
         """A step that gave a tensor."""
         known = len(self.storages)
-        tensor = self.strided(twins)
+        tensor = self.strided_tensor(twins)
         if any(operand.meta is twins.meta for operand in operands):
             origin = StepOrigin.IN_PLACE if name.endswith("_") else StepOrigin.ITSELF
         elif tensor.storage < known:
@@ -350,7 +350,7 @@ class _Record:
         if not self.results or self.results[-1] is not twins.meta:
             self.add(expression, expression, twins, (twins,))
 
-    def strided(self, twins: Twins) -> StridedTensor:
+    def strided_tensor(self, twins: Twins) -> StridedTensor:
         tensor = twins.facts
         return StridedTensor(
             shape=tuple(tensor.shape),
@@ -389,11 +389,11 @@ def _check_attribute(name: str) -> None:
 
 def _check_name(name: str) -> None:
     if not name.isidentifier() or name.startswith("_") or name in {*MODULES, *BUILTINS}:
-        raise UsageError(f"{shortened(name)!r} cannot be the name of a tensor. x, q or weight can.")
+        raise UsageError(f"{shorten(name)!r} cannot be the name of a tensor. x, q or weight can.")
 
 
 def _no_tensor(expression: str, value: Any) -> UsageError:
-    code = shortened(expression)
+    code = shorten(expression)
     if tensors := tensors_of(value):
         return UsageError(f"{code} gives {len(tensors)} tensors. Take one of them: [0].")
-    return UsageError(f"{code} gives {shortened(repr(value))}, which is not a tensor.")
+    return UsageError(f"{code} gives {shorten(repr(value))}, which is not a tensor.")

@@ -40,7 +40,7 @@ def check_pieces(name: str, arguments: Sequence[Any], named: Mapping[str, Any], 
         return
     if pieces > MOST_ITEMS:
         raise UsageError(
-            f"{shortened(code)} would make {pieces} tensors, expected at most {MOST_ITEMS}."
+            f"{shorten(code)} would make {pieces} tensors, expected at most {MOST_ITEMS}."
         )
 
 
@@ -53,10 +53,10 @@ def check_arithmetic(op: ast.operator, left: Any, right: Any, code: str) -> None
     if isinstance(op, ast.Mult) and lists and numbers:
         items, count = len(lists[0]), numbers[0]
         if not isinstance(count, int) or items * count > MOST_ITEMS:
-            raise UsageError(f"{shortened(code)} has more than {MOST_ITEMS} items.")
+            raise UsageError(f"{shorten(code)} has more than {MOST_ITEMS} items.")
     is_power = isinstance(op, ast.Pow) and isinstance(right, int) and abs(right) > MOST_POWER
     if is_power or any(abs(number) > MOST_NUMBER for number in numbers):
-        raise UsageError(f"{shortened(code)}: a number is too large.")
+        raise UsageError(f"{shorten(code)}: a number is too large.")
 
 
 def statements_of(text: str) -> list[ast.stmt]:
@@ -69,12 +69,12 @@ def statements_of(text: str) -> list[ast.stmt]:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UsageError(f"{shortened(text)} is not an expression: {reason}.") from None
+        raise UsageError(f"{shorten(text)} is not an expression: {reason}.") from None
     if not statements:
         raise UsageError('Empty expression. One is "torch.arange(12).view(3, 4).T".')
     return statements
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Code within a message."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -130,7 +130,7 @@ class Fleet:
     ) -> None:
         """Run until every search has its answer. `done` is called after every run."""
         while True:
-            wanted = self.wanted()
+            wanted = self.wanted_probes()
             running = set(runs.running)
             if not wanted and not running:
                 return
@@ -160,7 +160,7 @@ class Fleet:
         )
         runs.start(key, request)
 
-    def wanted(self) -> list[tuple[tuple[int, int], int]]:
+    def wanted_probes(self) -> list[tuple[tuple[int, int], int]]:
         """Probes that somebody waits for, in order, less those that were made."""
         wanted: dict[tuple[tuple[int, int], int], None] = {}
         for each in self.searches:
@@ -172,7 +172,7 @@ class Fleet:
                 if each.search.is_blind and wanted:
                     continue  # an earlier search is about to give it points to guess from
                 self.foresee(each)
-                each.wanted = each.search.wanted(2)
+                each.wanted = each.search.values_to_try(2)
             wanted |= dict.fromkeys((each.family, value) for value in each.wanted)
         return list(wanted)
 

@@ -149,7 +149,7 @@ class Search:
         """There are too few results to guess from."""
         return len(self._points()) < 2
 
-    def wanted(self, how_many: int = 2) -> tuple[int, ...]:
+    def values_to_try(self, how_many: int = 2) -> tuple[int, ...]:
         """Values to try, the most telling one first; none when the answer is found.
 
         To be asked again when all of them were learnt.

@@ -60,7 +60,7 @@ class Budget:
             derived.append(Limit(name, relation, amount, text))
         return [*derived, *parse_limits(self.limits)]
 
-    def updated(self, ledger: Ledger) -> "Budget":
+    def update(self, ledger: Ledger) -> "Budget":
         """With the figures of this run, for the same gauges. Raises UsageError for one that is
         unknown.
         """

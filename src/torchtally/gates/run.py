@@ -31,7 +31,7 @@ class RunGates:
         """The budget as it was written; None where it is not to be. Raises UsageError."""
         if self.file is None or self.budget is None:
             return None
-        budget = self.budget.updated(ledger)
+        budget = self.budget.update(ledger)
         self.file.with_budget(budget).save()
         return budget
 

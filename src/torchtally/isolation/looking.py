@@ -88,14 +88,14 @@ class Looking:
             shown = (name, os.path.join(given, name))
             encoded = map(os.fsencode, shown) if isinstance(path, bytes) else shown
             shown_name, shown_path = encoded
-            find, follow = partial(self._place, inner), partial(self._followed, inner)
+            find, follow = partial(self._place, inner), partial(self._follow, inner)
             yield MergedEntry(shown_name, shown_path, find, follow)
 
     def _place(self, path: str) -> RealFile | None:
         with self.files.inside:
             return self.files.overlay.find(path)
 
-    def _followed(self, path: str) -> RealFile | None:
+    def _follow(self, path: str) -> RealFile | None:
         with self.files.inside:
             return self.files.overlay.find(self.files.overlay.resolve(path))
 

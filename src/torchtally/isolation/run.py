@@ -37,7 +37,7 @@ class Isolation:
         """Lists the script's effects on files."""
         return None if self.files is None else partial(effects_of, self.files)
 
-    def suspended(self) -> AbstractContextManager[None]:
+    def suspend(self) -> AbstractContextManager[None]:
         """Within, this thread sees the file system as it is, to write what tally writes."""
         return nullcontext() if self.files is None else self.files.inside
 

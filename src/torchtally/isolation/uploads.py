@@ -68,7 +68,7 @@ def environment(values: Mapping[str, str], without: tuple[str, ...]) -> Iterator
 
 
 @contextmanager
-def unpublished(report: Report) -> Iterator[None]:
+def withhold_uploads(report: Report) -> Iterator[None]:
     """Within, the script publishes nothing. `report` is told of what was withheld, and where."""
     with environment(ENVIRONMENT, REMOTE), patching(publishing(report)):
         yield

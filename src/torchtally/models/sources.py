@@ -37,7 +37,7 @@ class ModelSource:
     copied_as_labels: bool = False
     """The first is given again as `labels`, and the model returns its loss."""
 
-    def filled(
+    def fill(
         self, positional: Sequence[str], named: Mapping[str, str], *, is_training: bool
     ) -> tuple[list[InputSpec], dict[str, InputSpec]]:
         """The inputs given, else the model's own. Raises UsageError where there are none."""

@@ -95,11 +95,11 @@ class MonitoredSteps:
 
     def recent(self, memory: MeasuredMemory) -> Compared:
         """The last few steps, which decide whether something parted."""
-        return self._compared(self.recent_s if self.is_settled else (), memory)
+        return self._compare(self.recent_s if self.is_settled else (), memory)
 
     def since_log(self, memory: MeasuredMemory) -> Compared:
         """All steps since this was last asked for."""
-        compared = self._compared(self.since_log_s, memory)
+        compared = self._compare(self.since_log_s, memory)
         self.since_log_s.clear()
         return compared
 
@@ -113,7 +113,7 @@ class MonitoredSteps:
                 self.told.add(kind)
                 yield kind, compared
 
-    def _compared(self, steps_s: "deque[float] | tuple[()]", memory: MeasuredMemory) -> Compared:
+    def _compare(self, steps_s: "deque[float] | tuple[()]", memory: MeasuredMemory) -> Compared:
         step_s = median(steps_s) if steps_s else None
         compared = Compared(
             step_s=step_s, memory=memory, prediction=self.prediction, is_same_chip=self.is_same_chip

@@ -51,7 +51,7 @@ class ForkedCall:
         if not poll.poll(1000 * wait_s):
             return None
         content = os.read(self._reader, MOST_ANSWER_BYTES)
-        code = self._ended()
+        code = self._end_in_words()
         if not content:
             raise TallyError(f"the predicting process ended with {code} and returned no result.")
         failure, result = pickle.loads(content)
@@ -64,9 +64,9 @@ class ForkedCall:
         if self._pid and os.getpid() == self._parent:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-            self._ended()
+            self._end_in_words()
 
-    def _ended(self) -> str:
+    def _end_in_words(self) -> str:
         """How the child ended; it has no answer, or has given it."""
         pid, self._pid = self._pid, 0
         os.close(self._reader)

@@ -5,7 +5,7 @@
 No torch: rounding is done with whole numbers, and the tests hold it to torch's own dtypes.
 """
 
-from torchtally.number_formats.catalogue import FORMATS, NumberFormat, chosen
+from torchtally.number_formats.catalogue import FORMATS, NumberFormat, choose_formats
 from torchtally.number_formats.conversion import Conversion, convert
 from torchtally.number_formats.layout import FloatLayout, IntegerLayout, Real, RoundingOutcome
 from torchtally.number_formats.real import real_of
@@ -18,7 +18,7 @@ __all__ = [
     "NumberFormat",
     "Real",
     "RoundingOutcome",
-    "chosen",
+    "choose_formats",
     "convert",
     "real_of",
 ]

@@ -191,7 +191,7 @@ _LISTED = (
 FORMATS: Mapping[str, NumberFormat] = {listed.name: listed for listed in _LISTED}
 
 
-def chosen(names: Sequence[str]) -> tuple[NumberFormat, ...]:
+def choose_formats(names: Sequence[str]) -> tuple[NumberFormat, ...]:
     """The formats of these names, as torch spells them or we do; "mxfp8" are all that begin so.
 
     All formats where no name is given. Raises UsageError for an unknown one.

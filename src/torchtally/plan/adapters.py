@@ -91,7 +91,7 @@ class Adapter:
         """Of one number that their products are given."""
         return HALF_BYTES if self.is_autocast else self.itemsize_bytes
 
-    def targeted(self, names: Iterable[str]) -> tuple[str, ...]:
+    def targets_among(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of these matrices that have an adapter."""
         return tuple(name for name in names if name in self.targets)
 
@@ -128,7 +128,7 @@ def adapter_of(
         rank, frozenset(_target_names(model, targets)), dropout,
         has_magnitude=has_magnitude, is_autocast=is_autocast,
     )  # fmt: skip
-    if adapter.targeted(MERGED) and (dropout or has_magnitude):
+    if adapter.targets_among(MERGED) and (dropout or has_magnitude):
         raise UsageError(
             f"{model.name}: adapters of experts have neither dropout nor magnitudes in PEFT.\n"
             "Leave --lora-dropout and --dora out, or name other matrices with --lora-targets."
@@ -260,13 +260,13 @@ class FirstLayer:
     @property
     def has_attention(self) -> bool:
         """Of queries, keys or values, hence of attention."""
-        return bool(self.adapter.targeted((*INPUTS, *BEHIND)))
+        return bool(self.adapter.targets_among((*INPUTS, *BEHIND)))
 
     @property
     def has_stream(self) -> bool:
         """Behind attention's output."""
         outputs = (OUTPUT, MIXER_OUTPUT)
-        return self.has_attention or bool(self.adapter.targeted(outputs))
+        return self.has_attention or bool(self.adapter.targets_among(outputs))
 
     @property
     def has_second_input(self) -> bool:
@@ -391,7 +391,7 @@ def _run_again(adapter: Adapter, weights: Iterable[Weight]) -> list[Weight]:
 
 def _merged_weights(model: Model, adapter: Adapter) -> list[Weight]:
     """Targets whose weights have a gradient, with the adapters added to them."""
-    names = adapter.targeted(MERGED)
+    names = adapter.targets_among(MERGED)
     return [weight for weight in matrices_of(model, *model.kinds) if weight.name in names]
 
 

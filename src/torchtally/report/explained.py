@@ -16,7 +16,7 @@ from torchtally.trace import Measured
 from torchtally.trace.measured import NOT_COUNTED
 from torchtally.units import format_bytes, format_flops, format_fraction, format_seconds
 from torchtally.views import by
-from torchtally.views.against import kernel_ratios, lines_against, lost_time, unmatched
+from torchtally.views.against import kernel_ratios, lines_against, lost_time, unmatched_operators
 from torchtally.views.columns import part_of
 from torchtally.views.real_run import RealRun, real_run
 from torchtally.views.summary import reserved_bytes_of
@@ -72,7 +72,7 @@ def against_report(real: Ledger, predicted: Ledger, join: Joined) -> Report:
     tables = {
         "lost": lost_time(real, predicted, join),
         "lines": lines_against(real, predicted).top(AGAINST_ROWS),
-        "unmatched": unmatched(join, real, predicted).top(AGAINST_ROWS),
+        "unmatched": unmatched_operators(join, real, predicted).top(AGAINST_ROWS),
         "slow": by(real, "slow").top(AGAINST_ROWS),
     }
     title = f"{measured.file} beside {predicted.trace.script}, both on {real.trace.chip}"
@@ -91,7 +91,7 @@ def against_report(real: Ledger, predicted: Ledger, join: Joined) -> Report:
             "tables": {
                 "lost": table_part(tables["lost"]),
                 "lines": table_part(lines_against(real, predicted)),
-                "unmatched": table_part(unmatched(join, real, predicted)),
+                "unmatched": table_part(unmatched_operators(join, real, predicted)),
             },
         },
     )

@@ -13,11 +13,11 @@ from torchtally.units import format_bytes
 from torchtally.views.strided import (
     StoragePicture,
     elements,
-    parenthesised,
     picture,
     sentences_of,
     steps,
     storages,
+    tuple_text,
 )
 
 UNCUT = 100_000
@@ -64,8 +64,8 @@ def _steps(evaluation: EvaluatedExpression, look: Look) -> str:
         tensor = step.tensor
         name = storage_name(tensor.storage)
         layout = (
-            f"in {name}, {step.origin}: shape {parenthesised(tensor.shape)}, strides "
-            f"{parenthesised(tensor.strides)}, offset {tensor.offset}, "
+            f"in {name}, {step.origin}: shape {tuple_text(tensor.shape)}, strides "
+            f"{tuple_text(tensor.strides)}, offset {tensor.offset}, "
             f"{'' if tensor.is_contiguous else 'not '}contiguous, {format_bytes(tensor.bytes)}"
         )
         lines += wrap(step.code, look.width)

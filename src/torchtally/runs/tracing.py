@@ -26,7 +26,7 @@ def trace(request: TraceRequest, folder: Path, reply: Callable[[TraceResult], No
 
     def leaving(outcome: ScriptOutcome) -> int:
         record.recorder.is_stopped = True
-        with isolated.suspended():
+        with isolated.suspend():
             record.trace(outcome.ending).save(Path(request.place))
             reply(TraceResult(ending=outcome.ending.kind, message=outcome.ending.message))
         return 0

@@ -96,7 +96,7 @@ def _evaluation(flow: Flow, untrained: Sequence[int]) -> set[int]:
     for place in reversed(untrained):
         op = ops[place]
         is_weightless = place in apart and place not in weighted
-        if is_weightless and not prepared.isdisjoint(flow.written(op)):
+        if is_weightless and not prepared.isdisjoint(flow.written_storages(op)):
             apart.discard(place)
             prepared.update(number for number in op.inputs if number >= 0)
     return apart
@@ -155,11 +155,11 @@ def _keeps_state(
     kept: set[int],
 ) -> bool:
     """Sets or averages weights, or keeps statistics: work of the step, whatever it reads."""
-    changed = flow.changed(place)
+    changed = flow.changed_storages(place)
     if any(number in kept or flow.trace.storages[number].role in STATE for number in changed):
         return True
     is_of_state = bool(numbers) and all(role in STATE for role in roles)
-    return is_of_state and not kept.isdisjoint(flow.written(flow.ops[place]))
+    return is_of_state and not kept.isdisjoint(flow.written_storages(flow.ops[place]))
 
 
 def _outliving_storages(trace: Trace) -> set[int]:

@@ -30,7 +30,7 @@ class Flow:
             if (
                 op.phase is not forward
                 or op.clock in differentiated
-                or not needed.isdisjoint(self.written(op))
+                or not needed.isdisjoint(self.written_storages(op))
             ):
                 needed.update(op.inputs)
             else:
@@ -54,12 +54,12 @@ class Flow:
         is_forward = op.phase in (Phase.FORWARD, Phase.EVALUATION)
         return not is_forward or op.clock in self.differentiated
 
-    def changed(self, place: int) -> list[int]:
+    def changed_storages(self, place: int) -> list[int]:
         """Storages of its inputs that it writes to."""
         op = self.ops[place]
         return [op.inputs[n] for n in self._written_places[op.call] if op.inputs[n] >= 0]
 
-    def written(self, op: Op) -> tuple[int, ...]:
+    def written_storages(self, op: Op) -> tuple[int, ...]:
         """Storages that it writes to, new ones and changed ones; -1 for a host tensor."""
         places = self._written_places[op.call]
         return (*op.outputs, *(op.inputs[place] for place in places)) if places else op.outputs

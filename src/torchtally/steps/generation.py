@@ -154,9 +154,9 @@ class PassReading:
                     number
                     for number in self._kept_inputs(op)
                     # A CUDA graph's own storages have died in its capture.
-                    if storages[number].born < first_tick <= ended(storages[number])
+                    if storages[number].born < first_tick <= end_tick(storages[number])
                 )
-            self._computed.update(number for number in flow.written(op) if number >= 0)
+            self._computed.update(number for number in flow.written_storages(op) if number >= 0)
         self._follow(each.inner_end, each.end)
         return read
 
@@ -196,7 +196,7 @@ class PassReading:
         for op in flow.ops[first:end]:
             if flow.is_view[op.call]:
                 continue
-            written = [number for number in flow.written(op) if number >= 0]
+            written = [number for number in flow.written_storages(op) if number >= 0]
             if not computed.isdisjoint(op.inputs):
                 computed.update(written)
             elif max(op.inputs, default=-1) < 0:
@@ -249,17 +249,19 @@ def _cache(reading: PassReading) -> set[int]:
     makers = {
         (op.site, calls[op.call].name)
         for op in flow.ops
-        if not flow.is_view[op.call] and not cache.isdisjoint(flow.written(op))
+        if not flow.is_view[op.call] and not cache.isdisjoint(flow.written_storages(op))
     }
     for each in reading.passes:
         end = flow.ops[each.inner_end - 1].clock + 1
         for op in flow.ops[each.first : each.end]:
             if (op.site, calls[op.call].name) in makers:
-                cache.update(number for number in flow.written(op) if _is_left(flow, number, end))
+                cache.update(
+                    number for number in flow.written_storages(op) if _is_left(flow, number, end)
+                )
     return cache
 
 
-def ended(storage: Storage) -> float:
+def end_tick(storage: Storage) -> float:
     """The tick of its death."""
     return math.inf if storage.died is None else storage.died
 
@@ -269,7 +271,7 @@ def _is_left(flow: Flow, number: int, end: int) -> bool:
     if number < 0:
         return False
     storage = flow.trace.storages[number]
-    return ended(storage) >= end and storage.role in (None, Role.BUFFER)
+    return end_tick(storage) >= end and storage.role in (None, Role.BUFFER)
 
 
 def _token_passes(
@@ -294,7 +296,7 @@ def _token_passes(
             cache_bytes=sum(
                 storage.requested_bytes
                 for storage in held
-                if storage.born < inner_end <= ended(storage)
+                if storage.born < inner_end <= end_tick(storage)
             ),
         )
 

@@ -78,7 +78,7 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
         folder.note(point, run_ending)
         if run_ending.status.is_final and not folder.definition.keeps_checkpoints:
             folder.remove_checkpoints(point)
-        progress.ended(result_of(folder, point))
+        progress.end_run(result_of(folder, point))
 
     def passing() -> None:
         progress.passing()

@@ -51,7 +51,7 @@ class SweepProgress:
         self._done, self._bad = kept, 0
         self._walls_s: list[float] = []
 
-    def ended(self, result: RunResult) -> None:
+    def end_run(self, result: RunResult) -> None:
         """A run has ended: a line of its own."""
         self.going.pop(result.point.name, None)
         self._done += 1

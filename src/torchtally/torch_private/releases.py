@@ -65,7 +65,7 @@ def release_of(version: tuple[int, int]) -> Release:
     return next((each for each in reversed(RELEASES) if each.version <= version), RELEASES[0])
 
 
-def untested(text: str) -> str:
+def untested_remark(text: str) -> str:
     """A remark on a version of PyTorch that tally is not tested with; "" for the others."""
     release = release_of(version_of(text))
     if release.version == version_of(text):

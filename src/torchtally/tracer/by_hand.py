@@ -113,7 +113,7 @@ class HandUpdates:
         elif numbers.isdisjoint(self._derived) and numbers.isdisjoint(self._gradients):
             return Phase.FORWARD
         else:
-            self._computed(numbers, changed, outputs, tick)
+            self._note_computed(numbers, changed, outputs, tick)
         for number in numbers & self._gradients:
             self._roles.setdefault(number, Role.GRADIENT)
         return Phase.OPTIMIZER
@@ -172,7 +172,7 @@ class HandUpdates:
         if self._roles.setdefault(number, Role.PARAMETER) is Role.PARAMETER:
             self._trained.add(number)
 
-    def _computed(
+    def _note_computed(
         self, numbers: set[int], changed: Sequence[int], outputs: Sequence[int], tick: int
     ) -> None:
         """From gradients: a temporary, optimizer state, or what will take a weight's place."""

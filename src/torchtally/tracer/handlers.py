@@ -69,10 +69,10 @@ def guarding_handlers(send_later: Callable[[int], None]) -> Iterator[None]:
         # Python's own handler of SIGINT is C code: the stopper sends SIGINT again by itself.
         if callable(handler) and handler is not signal.default_int_handler:
             handler = GuardedHandler(handler, send_later)
-        return unguarded(native_set(number, handler))
+        return script_handler(native_set(number, handler))
 
     def get_handler(number: int) -> Any:
-        return unguarded(native_get(number))
+        return script_handler(native_get(number))
 
     stand_ins = [
         StandIn(signal, "signal", set_handler),
@@ -82,5 +82,5 @@ def guarding_handlers(send_later: Callable[[int], None]) -> Iterator[None]:
         yield
 
 
-def unguarded(handler: Any) -> Any:
+def script_handler(handler: Any) -> Any:
     return handler.handler if isinstance(handler, GuardedHandler) else handler

@@ -63,7 +63,7 @@ class LoadingTimes:
             self._begin(loader, sys._getframe(1))
             return native_iter(loader)
 
-        fetches = (instead_of(name, self._timed(name)) for name in private.FETCHES)
+        fetches = (instead_of(name, self._time(name)) for name in private.FETCHES)
         return [StandIn(DataLoader, "__iter__", iterate), *fetches]
 
     def _begin(self, loader: DataLoader[Any], caller: FrameType | None) -> None:
@@ -71,7 +71,7 @@ class LoadingTimes:
         times = self._times.setdefault(key, SharedTimes(loader.num_workers))
         self._by_dataset[id(loader.dataset)] = times
 
-    def _timed(self, name: private.PrivateName) -> Callable[..., Any]:
+    def _time(self, name: private.PrivateName) -> Callable[..., Any]:
         native = getattr(name.owner, name.name)
 
         def fetch(fetcher: Any, indices: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 
 from torchtally.chips import Chip, Cluster, chip
 from torchtally.errors import UsageError
-from torchtally.isolation.uploads import unpublished
+from torchtally.isolation.uploads import withhold_uploads
 from torchtally.torch_private import releases
 from torchtally.trace import (
     Call,
@@ -239,7 +239,7 @@ def recording(
         apply(stand_ins(what_ifs)),
         watch(Steps(recorder, limit, on_step, on_done)),
         clock,
-        unpublished(recorder.effect),
+        withhold_uploads(recorder.effect),
     ):
         if exchange is not None:
             device.mode.groups.messages = Messages(exchange)

@@ -56,7 +56,7 @@ class UpdateGuard:
     ranks: Ranks
     skipped_in_a_row: int = 0
 
-    def scaled(self, loss: Tensor) -> Tensor:
+    def scale(self, loss: Tensor) -> Tensor:
         """The loss times the loss scale."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, get_args, get_origin, get_type_hints
 
-from torchtally.checkpoints.checked import checked, hints, plain_members, table_of, wanted
+from torchtally.checkpoints.checked import convert, hints, plain_members, table_of, type_in_words
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml
 from torchtally.train.config import WHAT, ModelConfig, TrainConfig, config_of
@@ -78,7 +78,7 @@ def read_value(key: str, text: str) -> Any:
             value = parse_toml(f"value = {text}", key, "a TOML value")["value"]
     elif text[:1] in QUOTES:
         value = parse_toml(f"value = {text}", f"{key}: {text[:200]}", "a TOML value")["value"]
-    return checked(key, hint, value, strict=False)
+    return convert(key, hint, value, strict=False)
 
 
 def value_text(value: Any) -> str:
@@ -136,7 +136,7 @@ def _change(name: str, text: str, is_equation: bool, words: Sequence[str]) -> tu
     try:
         hint = hint_of(key)
         if is_array(hint) and (len(texts) != 1 or (texts[0][:1] != "[" and texts[0] != "none")):
-            return key, checked(key, hint, texts, strict=False)
+            return key, convert(key, hint, texts, strict=False)
         if bool in plain_members(hint) and not texts:
             return key, True
         if len(texts) != 1:
@@ -181,7 +181,7 @@ def _help_lines(kind: type, config: Any, before: str, width: int) -> Iterator[st
             yield from _help_lines(table, value, f"{key}.", width)
         else:
             head = f"  --{key} {value_text(value)}".ljust(HELP_INDENT - 1) + " "
-            text = f"{wanted(HINTS[key])}. {docs.get(name, '')}".strip()
+            text = f"{type_in_words(HINTS[key])}. {docs.get(name, '')}".strip()
             rest = " " * HELP_INDENT
             yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=rest)
 

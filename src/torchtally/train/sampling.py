@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from torchtally.checkpoints.checked import Count, Magnitude, Size, checked
+from torchtally.checkpoints.checked import Count, Magnitude, Size, convert
 from torchtally.errors import UsageError
 from torchtally.train.data.tokenizer import Tokenizer
 from torchtally.train.evaluation import PrecisionContext, evaluation_mode
@@ -45,7 +45,7 @@ def sample(
         ("tokens", Count, tokens), ("temperature", Magnitude, temperature),
         ("top_k", Size | None, top_k),
     ):  # fmt: skip
-        checked(name, hint, value)
+        convert(name, hint, value)
     _check_prompt(prompt_ids, model.config.vocabulary)
     device = model.embedding.weight.device
     generator = torch.Generator(device).manual_seed(seed)

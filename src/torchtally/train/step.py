@@ -102,13 +102,13 @@ class Stepper:
                 loss = _weight(mean.float(), share)
                 # DDP and FSDP2 average gradients over ranks.
                 summed = loss if ranks.size == 1 else loss * ranks.size
-                self.guard.scaled(summed).backward()
+                self.guard.scale(summed).backward()
             losses.append(loss.detach())
         self.guard.unscale(self.optimizer)
         micro_losses = torch.stack(losses)
         gradients = (parameter.grad for parameter in self.model.parameters())
         norm = global_norm(local_part(grad) for grad in gradients if grad is not None)
-        scale = self.guard.scaled(torch.ones((), device=micro_losses.device))
+        scale = self.guard.scale(torch.ones((), device=micro_losses.device))
         numbers = torch.stack([micro_losses.sum(), norm.to(micro_losses), scale])
         every = ranks.gather_on_device(numbers).tolist()
         # Replicas have equal gradients, but kernels may sum in different orders: use rank 0's norm.

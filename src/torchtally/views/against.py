@@ -154,7 +154,7 @@ def lines_against(real: Ledger, predicted: Ledger) -> Table:
     )
 
 
-def unmatched(join: Joined, real: Ledger, predicted: Ledger) -> Table:
+def unmatched_operators(join: Joined, real: Ledger, predicted: Ledger) -> Table:
     """Operators that ran in only one of the two: a fallback, an extra cast, a graph break."""
     groups: dict[tuple[Cause, str, Line | None], list[float]] = defaultdict(list)
     for ledger, entries, cause in (

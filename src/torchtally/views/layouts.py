@@ -9,7 +9,7 @@ from torchtally.table import Cell, Column, Table
 from torchtally.trace import TensorSpec
 from torchtally.units import Unit
 from torchtally.views.lines import line_texts, root_of
-from torchtally.views.strided import parenthesised
+from torchtally.views.strided import tuple_text
 from torchtally.views.view import view
 
 COLUMNS = (
@@ -73,7 +73,7 @@ def _change(entry: Entry) -> LayoutChange:
 
 
 def _layout(spec: TensorSpec) -> SpecLayout:
-    return parenthesised(spec.stride), parenthesised(spec.shape)
+    return tuple_text(spec.stride), tuple_text(spec.shape)
 
 
 def _numbers(entries: Sequence[Entry]) -> tuple[int, int, int]:

@@ -213,7 +213,7 @@ def money(
         gpus * lasting.seconds / SECONDS_PER_HOUR if lasting else None,
         charge.cost_usd,
         price.usd_per_hour if price else None,
-        dated(price),
+        price_date(price),
         charge.energy_joules,
         steps,
         steps * tokens_per_step if steps and tokens_per_step else None,
@@ -276,7 +276,7 @@ ENERGY_NOTE: Prose = (
 )
 
 
-def dated(price: Price | None) -> str:
+def price_date(price: Price | None) -> str:
     """The day of a price, or that the user gave it; "" of none."""
     return "" if price is None else price.as_of or price.source
 

@@ -9,7 +9,7 @@ from torchtally.number_formats import (
     Conversion,
     NumberFormat,
     Real,
-    chosen,
+    choose_formats,
     convert,
     real_of,
 )
@@ -39,7 +39,7 @@ class FormatComparison(Shown):
 
     def __getitem__(self, name: str) -> tuple[Conversion, ...]:
         """What the values become in the first format of this name, in their order."""
-        return self.conversions[self.formats.index(chosen([name])[0])]
+        return self.conversions[self.formats.index(choose_formats([name])[0])]
 
 
 def dtypes(*values: str | float | Fraction, formats: Sequence[str] = ()) -> FormatComparison:
@@ -54,7 +54,7 @@ def dtypes(*values: str | float | Fraction, formats: Sequence[str] = ()) -> Form
     """
     given = values or USUAL_VALUES
     reals = tuple(map(real_of, given))
-    rows = chosen(formats)
+    rows = choose_formats(formats)
     return FormatComparison(
         formats=rows,
         texts=tuple(map(str, given)),

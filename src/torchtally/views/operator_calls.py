@@ -36,12 +36,12 @@ class OperatorCall(NamedTuple):
 Value = Callable[[OperatorCall], Cell]
 
 
-def counted(value: Callable[[Entry], int]) -> Value:
+def if_counted(value: Callable[[Entry], int]) -> Value:
     """Empty for an operator without a rule."""
     return lambda call: value(call.entry) if call.is_counted else None
 
 
-def timed(value: Callable[[OperatorCall], float]) -> Value:
+def if_timed(value: Callable[[OperatorCall], float]) -> Value:
     """Empty in a ledger without times."""
     return lambda call: value(call) if call.ledger.is_timed else None
 
@@ -93,18 +93,18 @@ COLUMNS: tuple[tuple[Column, Value], ...] = (
     (Column("stream", "stream", Unit.NAME),
      lambda call: stream_name(call.ledger.trace, call.entry.op.stream)),
     (Column("start_s", "start", Unit.SECONDS),
-     timed(lambda call: call.span.start_s - call.begins_s)),
-    (Column("end_s", "end", Unit.SECONDS), timed(lambda call: call.span.end_s - call.begins_s)),
+     if_timed(lambda call: call.span.start_s - call.begins_s)),
+    (Column("end_s", "end", Unit.SECONDS), if_timed(lambda call: call.span.end_s - call.begins_s)),
     (Column("seconds", "time", Unit.SECONDS),
-     timed(lambda call: call.ledger.slot(call.entry).seconds)),
+     if_timed(lambda call: call.ledger.slot(call.entry).seconds)),
     (Column("kernel_s", "kernel", Unit.SECONDS), kernel_s),
     (Column("bound", "bound", Unit.NAME), bound),
-    (Column("flops", "FLOPs", Unit.FLOPS), counted(lambda entry: entry.cost.flops)),
-    (Column("bytes_read", "read", Unit.BYTES), counted(lambda entry: entry.cost.bytes_read)),
+    (Column("flops", "FLOPs", Unit.FLOPS), if_counted(lambda entry: entry.cost.flops)),
+    (Column("bytes_read", "read", Unit.BYTES), if_counted(lambda entry: entry.cost.bytes_read)),
     (Column("bytes_written", "written", Unit.BYTES),
-     counted(lambda entry: entry.cost.bytes_written)),
+     if_counted(lambda entry: entry.cost.bytes_written)),
     (Column("payload_bytes", "payload", Unit.BYTES),
-     counted(lambda entry: entry.cost.network_bytes)),
+     if_counted(lambda entry: entry.cost.network_bytes)),
     (Column("bytes_allocated", "allocated", Unit.BYTES), lambda call: call.entry.bytes_allocated),
     (Column("bytes_saved", "saved", Unit.BYTES), lambda call: call.entry.bytes_saved),
     (Column("input_shapes", "inputs", Unit.TEXT), lambda call: shapes(call.entry.call.inputs)),

@@ -44,7 +44,7 @@ class Level(NamedTuple):
     phase: Phase | None = None
     """Of an operator that ran."""
 
-    def repeated(self) -> "Level":
+    def without_numbers(self) -> "Level":
         """The same for all modules whose paths differ in numbers alone: "blocks.*.up: Linear"."""
         if self.kind is LevelKind.LINE:
             return self
@@ -77,7 +77,7 @@ class StackTotals:
     def total(self) -> int:
         return sum(row.amount for row in self.rows)
 
-    def merged(self) -> dict[tuple[Level, ...], int]:
+    def merge(self) -> dict[tuple[Level, ...], int]:
         """Each stack once, in order of first appearance."""
         sums: dict[tuple[Level, ...], int] = {}
         for levels, amount in self.rows:

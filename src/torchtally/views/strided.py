@@ -40,8 +40,8 @@ def _step(step: ExpressionStep) -> tuple[Cell, ...]:
     return (
         storage_name(tensor.storage),
         step.origin.value,
-        parenthesised(tensor.shape),
-        parenthesised(tensor.strides),
+        tuple_text(tensor.shape),
+        tuple_text(tensor.strides),
         tensor.offset,
         "yes" if tensor.is_contiguous else "no",
         tensor.bytes,
@@ -49,7 +49,7 @@ def _step(step: ExpressionStep) -> tuple[Cell, ...]:
     )
 
 
-def parenthesised(numbers: Sequence[int]) -> str:
+def tuple_text(numbers: Sequence[int]) -> str:
     """As torch and Python write a tuple, without the comma behind a single number."""
     return f"({', '.join(map(str, numbers))})"
 
@@ -137,11 +137,11 @@ def sentences_of(evaluation: EvaluatedExpression) -> tuple[Prose, ...]:
     tensor = evaluation.tensor
     storage = storage_name(tensor.storage)
     index = f"[{', '.join(tensor.letters)}]"
-    dense = parenthesised(tensor.contiguous_strides)
+    dense = tuple_text(tensor.contiguous_strides)
     contiguity = "contiguous" if tensor.is_contiguous else f"not contiguous ({dense} would be)"
     return (
-        f"Shape {parenthesised(tensor.shape)} of {tensor.dtype}, strides "
-        f"{parenthesised(tensor.strides)}, offset {tensor.offset}: {contiguity}.",
+        f"Shape {tuple_text(tensor.shape)} of {tensor.dtype}, strides "
+        f"{tuple_text(tensor.strides)}, offset {tensor.offset}: {contiguity}.",
         f"Element {index} is at place {tensor.formula} of storage {storage}.",
         _memory(evaluation),
         *([_repeats(evaluation)] if tensor.repeats else []),

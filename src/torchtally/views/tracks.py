@@ -114,7 +114,7 @@ def tracks_of(ledger: Ledger, *, is_folded: bool = False) -> tuple[RankTracks, .
 def timed_parts(ledger: Ledger) -> Iterator[tuple[Clocked, float]]:
     """What is timed together of each rank, by number, and when all of its like begin."""
     ranks = sorted((ledger, *ledger.others), key=lambda each: each.trace.world.rank)
-    parts = [part for each in ranks for part in clocked(each)]
+    parts = [part for each in ranks for part in clocks(each)]
     begins_s = {
         is_apart: min((part.begins_s for part in parts if part.is_apart is is_apart), default=0.0)
         for is_apart in (False, True)
@@ -122,7 +122,7 @@ def timed_parts(ledger: Ledger) -> Iterator[tuple[Clocked, float]]:
     return ((part, begins_s[part.is_apart]) for part in parts)
 
 
-def clocked(ledger: Ledger) -> Iterator[Clocked]:
+def clocks(ledger: Ledger) -> Iterator[Clocked]:
     """A rank's operators; training and evaluation apart where they are timed so."""
     evaluation, network, spans = Phase.EVALUATION, Kind.COMMUNICATION, spans_of(ledger)
     apart = ledger.times.is_evaluation_apart

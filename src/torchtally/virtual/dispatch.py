@@ -47,7 +47,7 @@ from torchtally.virtual.device_checks import check_generator, check_same_device
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.distributed.groups import ProcessGroups
 from torchtally.virtual.extensions import custom_operators
-from torchtally.virtual.extensions.declared import declared, is_anything_declared
+from torchtally.virtual.extensions.declared import declaration_of, is_anything_declared
 from torchtally.virtual.facts import is_uninformed, rule_of
 from torchtally.virtual.invocation import (
     META,
@@ -347,7 +347,7 @@ class VirtualDispatch(TorchDispatchMode):
             call.settings = settings_of(call)
         if operator.is_attention:
             call.settings = tuple(literals_of(call.named_inputs))
-        if is_anything_declared() and (cost := declared(operator.name)) is not None:
+        if is_anything_declared() and (cost := declaration_of(operator.name)) is not None:
             call.settings = (*call.settings, *cost.literals(dict(call.named_arguments)))
         if operator.is_view:
             return self.finish(call, self.execute_as_meta(call, mixes), home)

@@ -229,7 +229,7 @@ def _session(
             mode.kernel_s = kernel_s
             Event.clock = EventClock(lambda: listener.clock, stopwatch, listener.stream_waited)
             stack.callback(setattr, Event, "clock", None)
-            if remark := releases.untested(torch.__version__):
+            if remark := releases.untested_remark(torch.__version__):
                 listener.note(remark)
             if target.gcn_architecture:
                 listener.note(rocm.UNKNOWN)

@@ -81,7 +81,7 @@ def put_back(replaced: Replaced) -> None:
 
 
 @contextmanager
-def suspended() -> Iterator[None]:
+def suspend() -> Iterator[None]:
     """Within, torch is as it was: for what binds its functions when it is imported."""
     replaced = dict(_active)
     _active.clear()

@@ -72,7 +72,7 @@ class VirtualStorage:
         home.allocate(self)
 
     @classmethod
-    def lent(cls, home: Home, address: int, requested_bytes: int, number: int) -> "VirtualStorage":
+    def lend(cls, home: Home, address: int, requested_bytes: int, number: int) -> "VirtualStorage":
         """In memory that is not its own: what a CUDA graph writes to, or reads."""
         storage = cls.__new__(cls)
         storage.requested_bytes, storage.number, storage.home = requested_bytes, number, home

@@ -182,7 +182,7 @@ class Watcher:
             origin=origin, tokens_per_s=tokens_per_s, slow=slow,
             parted=more_than(step_s, self._step_s(record)),
         )  # fmt: skip
-        yield from self._judged(record, observation)
+        yield from self._judge(record, observation)
 
     def missing(self, now_s: float) -> Iterator[WatchEvent]:
         """Steps that should have come by now."""
@@ -276,7 +276,7 @@ class Watcher:
         if seen.reserved_bytes is not None:
             record.reserved_bytes = max(seen.reserved_bytes, record.reserved_bytes or 0)
 
-    def _judged(self, record: SourceRecord, seen: StepObservation) -> Iterator[WatchEvent]:
+    def _judge(self, record: SourceRecord, seen: StepObservation) -> Iterator[WatchEvent]:
         least = 1 if seen.is_profiled else LEAST_RECENT
         if len(record.recent_s) >= least:
             recent_s = median(record.recent_s)

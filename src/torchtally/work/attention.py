@@ -160,7 +160,7 @@ def pairs(heads: Heads) -> int:
     return int(sum(times * geometry.full_pairs for geometry, times in heads.items()))
 
 
-def fused(
+def fused_cost(
     heads_of: Callable[[Call], Heads], flops: Callable[[int, int, int], int], call: Call
 ) -> Cost:
     D, E = call.tensor("query").shape[-1], call.tensor("value").shape[-1]
@@ -185,15 +185,15 @@ LAYOUTS: dict[str, Callable[[Call], Heads]] = {}
 """By the operator."""
 
 for heads_of, (forward, backward) in KERNELS.items():
-    rule(forward, kind=Kind.ATTENTION)(partial(fused, heads_of, forward_flops))
-    rule(backward, kind=Kind.ATTENTION)(partial(fused, heads_of, backward_flops))
+    rule(forward, kind=Kind.ATTENTION)(partial(fused_cost, heads_of, forward_flops))
+    rule(backward, kind=Kind.ATTENTION)(partial(fused_cost, heads_of, backward_flops))
     LAYOUTS |= dict.fromkeys(full_names(f"{forward} {backward}"), heads_of)
 
 
 @rule("flash_attn.with_cache", kind=Kind.ATTENTION)
 def with_cache(call: Call) -> Cost:
     """Of queries and a cache, of which all is read, and what is new is written."""
-    cost = fused(heads_second, forward_flops, call)
+    cost = fused_cost(heads_second, forward_flops, call)
     cache = [call.tensor(name) for name in ("key", "value")]
     new = [spec for name in ("new_key", "new_value") for spec in call.tensors(name)]
     cached_bytes, new_bytes = (sum(spec.bytes for spec in specs) for specs in (cache, new))

@@ -110,10 +110,10 @@ class PerElement(NamedTuple):
     unread: tuple[str, ...] = ()
 
     def cost(self, call: Call) -> Cost:
-        flops = self.flops and self.flops * self.counted(call).elements
+        flops = self.flops and self.flops * self.counted_tensor(call).elements
         return one_pass(call, flops=flops, unread=self.unread)
 
-    def counted(self, call: Call) -> TensorSpec:
+    def counted_tensor(self, call: Call) -> TensorSpec:
         if self.of == RESULT:
             return result(call)
         return call.inputs[0] if self.of == FIRST else call.tensor(self.of)

@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 
 from benchmarks import published_inference
-from benchmarks.learn_inference import log_error, sustained
+from benchmarks.learn_inference import log_error, sustained_engine
 from torchtally.plan.inference.engines import at_best, engine
 
 
@@ -38,4 +38,4 @@ def test_learning_tells_constants_apart() -> None:
     rows = [row for row in published_inference.speeds([table]) if row.half == "A"]
     who = engine("compiled")
     assert log_error(rows, who) < log_error(rows, at_best(who)) / 2
-    assert log_error(rows, sustained(who, passes=0.5)) > log_error(rows, who)
+    assert log_error(rows, sustained_engine(who, passes=0.5)) > log_error(rows, who)

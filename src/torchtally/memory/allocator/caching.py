@@ -159,7 +159,7 @@ class CachingAllocator:
         Those of private pools only where no graph uses the pool any more; of the others none while
         a capture is underway (`release_cached_blocks`).
         """
-        pools = self.private_pools.unused()
+        pools = self.private_pools.unused_pools()
         if not self.private_pools.are_filling:
             self.statistics.sync_all_streams += 1
             self.synchronize()

@@ -68,7 +68,7 @@ class PrivatePools:
     def of(self, pool_id: PoolId) -> PrivatePool:
         return self._pools[pool_id]
 
-    def unused(self) -> list[Pool]:
+    def unused_pools(self) -> list[Pool]:
         """Those that no graph uses any more."""
         return [
             part

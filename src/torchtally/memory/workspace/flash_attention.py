@@ -10,21 +10,21 @@ from torchtally.trace import Call
 TILE = 128
 
 
-def rounded(number: int, multiple: int) -> int:
+def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
 def head_rounded(D: int) -> int:
-    return rounded(D, 32 if D <= 128 else 64)
+    return round_up(D, 32 if D <= 128 else 64)
 
 
 def tokens_in_tiles(call: Call, tensor: str, offsets: str, tile: int) -> int:
     """Of all sequences, each in whole tiles; packed ones with a tile more for each."""
     shape = call.tensor(tensor).shape
     if len(shape) == 4:
-        return shape[0] * rounded(shape[1], tile)
+        return shape[0] * round_up(shape[1], tile)
     sequences = call.tensor(offsets).shape[0] - 1
-    return rounded(shape[0] + sequences * tile, tile)
+    return round_up(shape[0] + sequences * tile, tile)
 
 
 @rule("flash_attn.backward")
@@ -36,7 +36,7 @@ def version_2(call: Call, chip: Chip) -> tuple[int, ...]:
     H, D = query.shape[-2:]
     shape = query.shape
     packed = 0 if len(shape) == 4 else TILE * (call.tensor("cu_seqlens_q").shape[0] - 1)
-    tokens = shape[0] * rounded(shape[1], TILE) if len(shape) == 4 else shape[0] + packed
+    tokens = shape[0] * round_up(shape[1], TILE) if len(shape) == 4 else shape[0] + packed
     accumulated = tokens * H * head_rounded(D) * FLOAT_BYTES
     shared = key.shape[-2] != H
     expanded = key.elements // key.shape[-2] * H * key.itemsize_bytes if shared else 0

@@ -135,7 +135,7 @@ def _adapters_saved(
     """What adapters beside frozen weights keep, as PEFT computes them: what A is given, each its
     own copy where that is cast or dropped out, and what B is given.
     """
-    size, targets = adapter.product_bytes, adapter.targeted(weights)
+    size, targets = adapter.product_bytes, adapter.targets_among(weights)
     is_copied = adapter.copies(given_bytes)
     if targets and not is_copied and not is_kept_already:
         yield at.keep(name, elements, size, region, "adapters' gradients", **sizes)

@@ -52,7 +52,7 @@ BLACKWELL = 10
 """Major compute capability."""
 
 
-def sustained(
+def sustained_engine(
     who: Engine,
     *,
     products: float = 1.0,
@@ -103,12 +103,12 @@ LLAMA_CPP = Engine(
 )  # fmt: skip
 
 _LISTED = (
-    sustained(
+    sustained_engine(
         SERVING, products=0.9, blackwell=0.55, passes=0.9, experts=0.25, sequence_us=35
     ),
-    sustained(COMPILED, passes=0.85, unpacking=0.8),
-    sustained(EAGER, products=TYPICAL.other_products, passes=TYPICAL.passes),
-    sustained(
+    sustained_engine(COMPILED, passes=0.85, unpacking=0.8),
+    sustained_engine(EAGER, products=TYPICAL.other_products, passes=TYPICAL.passes),
+    sustained_engine(
         LLAMA_CPP, products=0.5, passes=0.9, unpacking=0.95, layer_us=50, intake_bytes_per_clock=6
     ),
 )  # fmt: skip

@@ -346,7 +346,7 @@ class Generator:
         """Few queries with all that is in the cache, which is read once; latent attention goes by
         its short vectors (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
         """
-        mine = self.placement.cached(kind).attention
+        mine = self.placement.cached_layer(kind).attention
         assert mine is not None
         context = of(tokens.context, Unit.TOKENS, "context")
         keys = kept_tokens(mine, context, replace(self.cache, block=1))
@@ -385,13 +385,13 @@ class Generator:
         if at.tensor > 1:
             once = all_reduce(tokens.rows * row_bytes, group(at.tensor, 1, cluster), cluster)
             sums = 1 if kind.is_parallel or is_spread else kind.blocks
-            parts["all_reduce_s"] = layers_s(sums, once.paced(pace).seconds)
+            parts["all_reduce_s"] = layers_s(sums, once.at_pace(pace).seconds)
         if is_spread:
             assert isinstance(kind.feed_forward, Experts)
             row = self.model.width * (DTYPE_BYTES.get(self.dtype, 2) + ACTIVATION_BYTES)
             payload = max(1, tokens.rows // at.tensor) * kind.feed_forward.active * row
             among = group(at.expert, 1, cluster)
-            sent = all_to_all(payload, among, cluster).paced(pace)
+            sent = all_to_all(payload, among, cluster).at_pace(pace)
             hidden = float(among.nodes > 1)
             parts["all_to_all_s"] = exposed_s("expert all-to-all", sent.seconds, work, hidden)
         return total_s("communication", **parts)

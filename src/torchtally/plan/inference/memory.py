@@ -71,7 +71,7 @@ def held_cache(generator: Generator, sequences: int, context: int) -> Quantity:
     """Keys and values of a chip's heads."""
     parts = {
         f"kind_{n}": layer_cache_bytes(
-            generator.placement.cached(kind),
+            generator.placement.cached_layer(kind),
             context,
             sequences,
             generator.cache,

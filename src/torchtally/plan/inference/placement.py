@@ -95,7 +95,7 @@ class Placement:
         """Of keys and values, on one chip."""
         return ceil(kv_heads / self.tensor)
 
-    def cached(self, kind: Layer) -> Layer:
+    def cached_layer(self, kind: Layer) -> Layer:
         """The layer as one chip keeps its keys and values: latent ones whole on every chip."""
         if not isinstance(kind.attention, SelfAttention):
             return kind

@@ -36,7 +36,7 @@ class Traffic:
     messages: float = 0.0
     """Collectives, one after the other."""
 
-    def paced(self, pace: Pace) -> "Traffic":
+    def at_pace(self, pace: Pace) -> "Traffic":
         """The same in a training: wires at a share of NCCL's rate, and each message later."""
         if not self.seconds.value or pace is BEST:
             return self

@@ -353,7 +353,7 @@ class Pricing:
     @once(*WORK, "has_stages", "chips")
     def _hop(self, layout: Layout) -> Traffic:
         w = self.workload
-        return pipeline_traffic(w.model, layout, w.sequence, w.recipe, w.cluster).paced(w.pace)
+        return pipeline_traffic(w.model, layout, w.sequence, w.recipe, w.cluster).at_pace(w.pace)
 
     @once(*WEIGHTS, "implementation")
     def _updates(self, layout: Layout) -> Updates:

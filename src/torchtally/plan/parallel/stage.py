@@ -169,7 +169,7 @@ def layer_sends_s(
 ) -> tuple[Quantity, Quantity]:
     """Seconds that one layer sends for this degree, forward and backward, overlapped or not."""
     forward, backward = layer_traffics(degree, kind, model, layout, sequence, work.recipe, cluster)
-    return forward.paced(work.pace).seconds, backward.paced(work.pace).seconds
+    return forward.at_pace(work.pace).seconds, backward.at_pace(work.pace).seconds
 
 
 def ends_chip_work(
@@ -181,7 +181,7 @@ def ends_chip_work(
         embedding_work(model, layout, sequence, work),
         {
             degree.name: degree.ends_traffic(model, layout, sequence, work.recipe, cluster)
-            .paced(work.pace)
+            .at_pace(work.pace)
             .seconds
             for degree in IN_LAYERS
             if degree.ends_traffic

@@ -57,8 +57,8 @@ def updates(
         gradients[word] = gradient_traffic(unit, layout, recipe, cluster, of_experts=of_experts)
         gathered[word] = gather_traffic(unit, layout, recipe, cluster, of_experts=of_experts)
     return Updates(
-        repeat("gradients", add_up("gradients of a unit", gradients), units).paced(work.pace),
-        repeat("weights", add_up("weights of a unit", gathered), units).paced(work.pace),
+        repeat("gradients", add_up("gradients of a unit", gradients), units).at_pace(work.pace),
+        repeat("weights", add_up("weights of a unit", gathered), units).at_pace(work.pace),
         units,
         _optimizer_s(model, layout, optimizer, work),
     )

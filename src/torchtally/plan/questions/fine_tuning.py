@@ -350,7 +350,7 @@ def in_words(plan: FineTuning, assumption: str) -> tuple[str, ...]:
     """How it is trained, and which option changes each."""
     adapter = plan.adapter
     beside = ", ".join(sorted(adapter.targets))
-    experts = adapter.targeted(MERGED)
+    experts = adapter.targets_among(MERGED)
     return (
         assumption,
         f"Adapters in float32 beside {beside} of every layer (--lora-targets), as PEFT keeps "

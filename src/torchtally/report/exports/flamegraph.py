@@ -82,11 +82,11 @@ class FlameBox:
 def tree(totals: StackTotals) -> FlameBox:
     """All stacks as one box, which is of the whole."""
     root = FlameBox(Level(LevelKind.MODULE, "all"))
-    for levels, amount in totals.merged().items():
+    for levels, amount in totals.merge().items():
         box = root
         box.amount += amount
         for level in levels:
-            together = level.repeated()
+            together = level.without_numbers()
             box = box.inner.setdefault(together, FlameBox(together))
             box.amount += amount
             box.members.add(level.name)

@@ -19,7 +19,7 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
     totals = stacks(ledger, wanted.quantity or "time")
     lines = [
         f"{';'.join(map(folded_name, levels))} {amount}\n"
-        for levels, amount in totals.merged().items()
+        for levels, amount in totals.merge().items()
     ]
     return Exported({"": "".join(lines)}, (totals.missing,) if totals.missing else ())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchtally.chips import chip
 from torchtally.isolation.run import isolation
-from torchtally.isolation.uploads import unpublished
+from torchtally.isolation.uploads import withhold_uploads
 from torchtally.runs.measure.meter import Meter
 from torchtally.runs.protocol import WRITTEN, MeasureRequest
 from torchtally.trace.measurement import Measurement
@@ -29,7 +29,7 @@ def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement]
             meter.step_completed(step)
 
     def leaving(outcome: ScriptOutcome) -> int:
-        with isolated.suspended():
+        with isolated.suspend():
             reply(meter.measurement(outcome))
         return 0
 
@@ -39,7 +39,7 @@ def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement]
     with ExitStack() as stack:
         isolated = stack.enter_context(isolation(writes, str(folder / WRITTEN)))
         if request.gpu is not None:
-            stack.enter_context(unpublished(meter.roles.effect))
+            stack.enter_context(withhold_uploads(meter.roles.effect))
             stack.enter_context(virtual_gpu(chip(request.gpu)))
         stack.enter_context(apply(steps.stand_ins()))
         stack.enter_context(steps.watch())

@@ -11,7 +11,7 @@ import torch
 
 from torchtally.chips import chip
 from torchtally.isolation.run import isolation
-from torchtally.isolation.uploads import unpublished
+from torchtally.isolation.uploads import withhold_uploads
 from torchtally.memory.allocator import replay
 from torchtally.memory.allocator.replay import BORN, events
 from torchtally.memory.workspace.kind import BLAS, SCRATCH
@@ -54,7 +54,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
             recorder.by_hand.finish()
         recorder.is_stopped = True
         gc.disable()  # much is allocated here that stays, and then the process ends
-        with isolated.suspended():
+        with isolated.suspend():
             reply(result(outcome.ending, recorder, folding, gpu, differences, request.capacities))
         return 0
 
@@ -63,7 +63,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
     steps = Steps(recorder, limit, ignore_step, stopper.steps_are_done)
     with ExitStack() as stack:
         isolated = stack.enter_context(isolation(request.writes, str(folder / WRITTEN)))
-        stack.enter_context(unpublished(recorder.effect))
+        stack.enter_context(withhold_uploads(recorder.effect))
         gpu = stack.enter_context(
             virtual_gpu(
                 chip(request.gpu),

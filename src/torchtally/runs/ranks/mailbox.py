@@ -47,10 +47,10 @@ class Mailbox:
         if self.simulates(rank):
             self._write(f"want-{rank}", b"")
 
-    def wanted(self) -> list[int]:
+    def wanted_ranks(self) -> list[int]:
         return sorted(self._numbers("want-"))
 
-    def ended(self) -> dict[int, int]:
+    def exit_codes(self) -> dict[int, int]:
         """Exit codes of the ranks that have ended."""
         return {rank: int(self._read(f"ended-{rank}") or b"1") for rank in self._numbers("ended-")}
 

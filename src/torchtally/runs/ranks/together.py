@@ -36,13 +36,13 @@ class SimulatedRanks:
             return []
         self.mailbox.end(self.mailbox.rank, 0)
         told: list[int] = []
-        while (wanted := self.mailbox.wanted()) != self._ended():
+        while (wanted := self.mailbox.wanted_ranks()) != self._ended_ranks():
             if wanted != told:
                 told = wanted
                 names = ", ".join(map(str, wanted))
                 tell(f"simulating rank{'s' * (len(wanted) > 1)} {names}, too")
             TIME.sleep(WAIT_S)
-        for rank, code in sorted(self.mailbox.ended().items()):
+        for rank, code in sorted(self.mailbox.exit_codes().items()):
             if rank != self.mailbox.rank and not os.path.exists(self._place(rank)):
                 lines = output_of(self.mailbox, rank)
                 raise ScriptError(f"rank {rank} ended with exit code {code}:\n{lines}")
@@ -52,12 +52,12 @@ class SimulatedRanks:
 
     def failures(self) -> Iterator[tuple[int, str]]:
         """Of the others that have failed so far: the last lines of their output."""
-        for rank, code in sorted(self.mailbox.ended().items()):
+        for rank, code in sorted(self.mailbox.exit_codes().items()):
             if rank != self.mailbox.rank and code:
                 yield rank, output_of(self.mailbox, rank)
 
-    def _ended(self) -> list[int]:
-        return sorted(rank for rank in self.mailbox.ended() if rank != self.mailbox.rank)
+    def _ended_ranks(self) -> list[int]:
+        return sorted(rank for rank in self.mailbox.exit_codes() if rank != self.mailbox.rank)
 
     def _place(self, rank: int) -> str:
         return place_of_rank(self.trace_place, rank)

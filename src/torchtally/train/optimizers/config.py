@@ -70,7 +70,7 @@ class OptimizerConfig:
         check_choice("unknown optimizer", self.name, DEFAULTS)
         check_fields(self)
         defaults = DEFAULTS[self.name]
-        for key in self._given():
+        for key in self._given_values():
             if key not in defaults:
                 raise UsageError(
                     f"The optimizer {self.name} has no {key}. Keys are: {', '.join(defaults)}."
@@ -83,7 +83,7 @@ class OptimizerConfig:
 
     def hyperparameters(self) -> dict[str, Any]:
         """All hyperparameters, given or default."""
-        values = {**DEFAULTS[self.name], **self._given()}
+        values = {**DEFAULTS[self.name], **self._given_values()}
         if self.name == "adagrad" and values["eps"] is None:
             # Inside the root it is added to squares, and so is much larger.
             values["eps"] = 1e-5 if values["eps_inside_root"] else 1e-10
@@ -91,7 +91,7 @@ class OptimizerConfig:
             values["adamw_lr"] = values["lr"]
         return values
 
-    def _given(self) -> dict[str, Any]:
+    def _given_values(self) -> dict[str, Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             key: tuple(value) if isinstance(value, list) else value

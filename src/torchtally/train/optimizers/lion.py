@@ -31,7 +31,7 @@ class Lion(OwnOptimizer):
     def _step(self) -> None:
         for group in self.param_groups:
             η, λ, (β1, β2) = group["lr"], group["weight_decay"], group["betas"]
-            for parameter in self._trained(group):
+            for parameter in self._with_gradients(group):
                 assert parameter.grad is not None
                 θ, g = local_part(parameter), local_part(parameter.grad)
                 m = local_part(self._moment(parameter, "exp_avg"))

@@ -89,7 +89,7 @@ class Muon(OwnOptimizer):
         are gathered and orthogonalised on every rank, since the result depends on all rows.
         """
         η, λ, μ = group["lr"], group["weight_decay"], group["momentum"]
-        for θ in self._trained(group):
+        for θ in self._with_gradients(group):
             G, M = θ.grad, self._moment(θ, "momentum_buffer")
             assert G is not None
             M.lerp_(G, 1 - μ)
@@ -103,7 +103,7 @@ class Muon(OwnOptimizer):
             part.add_(part_like(direction, θ), alpha=-η * factor)
 
     def _adamw_step(self, group: ParameterGroup) -> None:
-        trained = self._trained(group)
+        trained = self._with_gradients(group)
         if not trained:
             return
         for θ in trained:

@@ -43,7 +43,7 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
 
-    def _trained(self, group: ParameterGroup) -> list[Tensor]:
+    def _with_gradients(self, group: ParameterGroup) -> list[Tensor]:
         """The group's parameters with gradients."""
         return [parameter for parameter in group["params"] if parameter.grad is not None]
 

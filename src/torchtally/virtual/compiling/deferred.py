@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from torchtally import torch_private as private
-from torchtally.virtual.stand_ins import StandIn, suspended
+from torchtally.virtual.stand_ins import StandIn, suspend
 
 
 def dynamo_stand_ins() -> list[StandIn]:
@@ -52,7 +52,7 @@ class Deferred(ModuleType):
     def _import(self) -> ModuleType:
         if isinstance(sys.modules.get(private.DYNAMO), Deferred):
             del sys.modules[private.DYNAMO]
-        with suspended():  # it binds torch's functions, and tells them apart by identity
+        with suspend():  # it binds torch's functions, and tells them apart by identity
             return import_module(private.DYNAMO)
 
 

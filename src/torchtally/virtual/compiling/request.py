@@ -30,7 +30,7 @@ from torchtally.virtual.stand_ins import (
     apply,
     instead_of,
     native_methods,
-    suspended,
+    suspend,
 )
 
 EAGER = "eager"
@@ -131,7 +131,7 @@ class Compiling:
 
     def prepare(self) -> Any:
         """Import the compiler (seconds), and put in place what it needs."""
-        with suspended():
+        with suspend():
             compiler: Any = import_module("torchtally.torch_private.compiler")
         from torchtally.virtual.compiling import fakes, target
         from torchtally.virtual.compiling.graphs import Lowering
@@ -254,7 +254,7 @@ def rules(native: Any, folded: Sequence[tuple[Any, Any]]) -> Callable[[], Any]:
 
     @functools.cache
     def read() -> dict[Any, Any]:
-        with suspended():
+        with suspend():
             native.cache_clear()
             known.update(native())
         known.update((stand_in, known[each]) for each, stand_in in folded if each in known)
@@ -292,5 +292,5 @@ def native_of(owner: Any, name: str) -> Any:
 def forget(compiler: Any) -> None:
     """All that was compiled, and its CUDA graphs."""
     compiler.reset_graphs()
-    with suspended():
+    with suspend():
         compiler.reset()

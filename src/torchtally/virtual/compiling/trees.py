@@ -72,7 +72,7 @@ class Trees:
             storage = torch.UntypedStorage(nbytes, device="meta")
         home = self.mode.gpus[device.index or 0]
         number = home.pooled.get(address, -1)
-        storage.virtual = VirtualStorage.lent(home, address, nbytes, number)  # type: ignore[attr-defined]
+        storage.virtual = VirtualStorage.lend(home, address, nbytes, number)  # type: ignore[attr-defined]
         return storage
 
     def new_tensor(self, metadata: dict[str, Any], storage: torch.UntypedStorage) -> Tensor:

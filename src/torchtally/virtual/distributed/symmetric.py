@@ -197,7 +197,7 @@ class SymmetricMemory:
         assert own is not None, "only virtual tensors are given handles"
         with private.without_dispatch_modes():
             tensor = torch.empty(size_bytes, dtype=torch.uint8, device=META)
-        storage = VirtualStorage.lent(own.home, own.address, size_bytes, own.number)
+        storage = VirtualStorage.lend(own.home, own.address, size_bytes, own.number)
         tensor.untyped_storage().virtual = storage  # type: ignore[attr-defined]
         if rank != self.rank:
             self.peers.owners[storage] = (self._number, rank)
@@ -279,7 +279,7 @@ def check_within_node(mode: VirtualDispatch, group: Any) -> None:
 # Operators of `symm_mem`.
 
 
-def composed(name: str) -> Handler:
+def composition_handler(name: str) -> Handler:
     """torch's own composition of copies, products and barriers."""
 
     def run(mode: VirtualDispatch, call: Invocation) -> Any:
@@ -322,7 +322,7 @@ def register() -> None:
             continue
         overload = getattr(torch.ops.symm_mem, name).default
         is_composed = name in private.FUSED_COLLECTIVES
-        SPECIAL[overload] = composed(name) if is_composed else run_kernel
+        SPECIAL[overload] = composition_handler(name) if is_composed else run_kernel
         if not is_composed:
             SHAPES[overload] = result_of(overload)
 

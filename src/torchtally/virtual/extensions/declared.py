@@ -75,7 +75,7 @@ def declare_cost(
     _declared[name.replace("::", ".")] = Declared(name, flops, bytes, tensor_cores)
 
 
-def declared(name: str) -> Declared | None:
+def declaration_of(name: str) -> Declared | None:
     return _declared.get(name)
 
 

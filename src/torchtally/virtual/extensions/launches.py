@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchtally.trace import Literal
 from torchtally.virtual.dispatch import VirtualDispatch
-from torchtally.virtual.extensions.declared import declared
+from torchtally.virtual.extensions.declared import declaration_of
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.operators import Operator, kernel
 from torchtally.virtual.storage import is_pinned, virtual_of
@@ -49,7 +49,7 @@ def launch(
     settings: tuple[tuple[str, Literal], ...] = (
         (READ, tuple(key for key in tensors if key in read)),
     )
-    cost = declared(name.partition(".")[2])
+    cost = declaration_of(name.partition(".")[2])
     call.settings = settings if cost is None else (*settings, *cost.literals(arguments))
     mode.check_place()
     check_pointers(tensors, mode)

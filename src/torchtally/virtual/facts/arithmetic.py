@@ -128,7 +128,7 @@ def round_facts(call: Invocation) -> Derived:
     return Facts(lower, upper, facts.is_finite)
 
 
-def clamped(facts: Facts, least: Facts, most: Facts) -> Facts:
+def clamp_bounds(facts: Facts, least: Facts, most: Facts) -> Facts:
     return Facts(
         min(max(facts.lower, least.lower), most.lower),
         min(max(facts.upper, least.upper), most.upper),
@@ -139,25 +139,25 @@ def clamped(facts: Facts, least: Facts, most: Facts) -> Facts:
 @rule("clamp", needs_facts=False)
 def clamp(call: Invocation) -> Derived:
     least, most = argument(call, "min", -math.inf), argument(call, "max", math.inf)
-    return clamped(bounds(call.args[0]), bounds(least), bounds(most))
+    return clamp_bounds(bounds(call.args[0]), bounds(least), bounds(most))
 
 
 @rule("hardtanh", needs_facts=False)
 def hardtanh(call: Invocation) -> Derived:
     least, most = argument(call, "min_val", -1), argument(call, "max_val", 1)
-    return clamped(bounds(call.args[0]), constant(least), constant(most))
+    return clamp_bounds(bounds(call.args[0]), constant(least), constant(most))
 
 
 @rule("clamp_min", "maximum", needs_facts=False)
 def maximum(call: Invocation) -> Derived:
-    return clamped(bounds(call.args[0]), bounds(call.args[1]), constant(math.inf))
+    return clamp_bounds(bounds(call.args[0]), bounds(call.args[1]), constant(math.inf))
 
 
 @rule("clamp_max", "minimum", needs_facts=False)
 def minimum(call: Invocation) -> Derived:
-    return clamped(bounds(call.args[0]), constant(-math.inf), bounds(call.args[1]))
+    return clamp_bounds(bounds(call.args[0]), constant(-math.inf), bounds(call.args[1]))
 
 
 @rule("relu", needs_facts=False)
 def relu(call: Invocation) -> Derived:
-    return clamped(bounds(call.args[0]), constant(0), constant(math.inf))
+    return clamp_bounds(bounds(call.args[0]), constant(0), constant(math.inf))

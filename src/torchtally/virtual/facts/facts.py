@@ -115,7 +115,7 @@ def in_dtype(facts: Facts, dtype: torch.dtype) -> Facts | None:
         overflows = any(largest < abs(bound) < math.inf for bound in (facts.lower, facts.upper))
         return None if overflows or facts == ANY else facts
     if facts.is_constant:
-        number = stored(facts.lower, math.copysign(1, facts.lower), dtype)
+        number = stored_number(facts.lower, math.copysign(1, facts.lower), dtype)
         facts = replace(constant(number), total=facts.total, is_assumed=facts.is_assumed)
     elif dtype is torch.bool:
         return as_truth(facts)
@@ -128,7 +128,7 @@ def in_dtype(facts: Facts, dtype: torch.dtype) -> Facts | None:
 
 
 @lru_cache(maxsize=1024, typed=True)
-def stored(number: Number, sign: float, dtype: torch.dtype) -> Number:
+def stored_number(number: Number, sign: float, dtype: torch.dtype) -> Number:
     """A number once it is stored in a dtype, whatever torch's default dtype is. Its sign tells -0.0
     from 0.0, which are equal.
     """
