@@ -22,7 +22,7 @@ def play(
     for rounds in range(200):
         if search.bracket is not None:
             return search.bracket, rounds
-        wanted = search.wanted(at_once)
+        wanted = search.values_to_try(at_once)
         assert 1 <= len(wanted) <= at_once
         assert len(set(wanted)) == len(wanted)
         largest = max([*search.seen, search.values.first * 2 * GROWTH])

@@ -2,7 +2,7 @@
 
     search = Search(Values(1, 1 << 20), capacity_bytes=80 * 10**9)
     while search.bracket is None:
-        for value in search.wanted(2):
+        for value in search.values_to_try(2):
             search.learn(Trial(value, fits=..., needed_bytes=...))
     search.bracket.largest
 
