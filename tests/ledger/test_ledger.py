@@ -232,7 +232,7 @@ def test_another_chip_is_another_column_of_times(ledger: Ledger) -> None:
     assert ledger.step_s is None
     assert {slot.seconds for slot in ledger.times.slots} == {0.0}
     for name in ("H100-SXM", "A100-SXM"):
-        timed = ledger.timed(Roofline(chip(name)))
+        timed = ledger.with_predicted_times(Roofline(chip(name)))
         timed.check()
         assert timed.entries is ledger.entries
         assert timed.roofline == Roofline(chip(name))

@@ -219,7 +219,7 @@ def predict_step(entry: Entry, corpus: Corpus) -> PredictedStep:
         for _ in range(2):
             training.step(lambda phase: None, batches)
         ledger = account(recorder.trace(Ending("exit")), roofline=prediction)
-    beside = ledger.timed(replace(prediction, host=VIRTUAL))
+    beside = ledger.with_predicted_times(replace(prediction, host=VIRTUAL))
     return PredictedStep(ledger.total.seconds, beside.total.seconds, ledger.total.kernel_s)
 
 

@@ -189,7 +189,7 @@ def test_timing_anew_is_accounting_anew(recorded: Trace) -> None:
     ledger = timed(recorded)
     for name in ("H100-SXM", "RTX-4090"):
         roofline = Roofline(chip(name))
-        anew, whole = ledger.timed(roofline), account(recorded, roofline=roofline)
+        anew, whole = ledger.with_predicted_times(roofline), account(recorded, roofline=roofline)
         assert anew.times.slots == whole.times.slots
         assert anew.total.seconds == whole.total.seconds
         assert anew.untimed == whole.untimed

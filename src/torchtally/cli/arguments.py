@@ -258,7 +258,7 @@ def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:
 # Numbers -----------------------------------------------------------------------------------------
 
 
-def parsed(parse: Callable[[str], T]) -> Callable[[str], T]:
+def argparse_type(parse: Callable[[str], T]) -> Callable[[str], T]:
     """A reader whose complaint argparse prints with the option's name."""
 
     def read(text: str) -> T:
@@ -274,7 +274,7 @@ def above_zero(parse: Callable[[str], T], below: float = MOST) -> Callable[[str]
     """A reader of numbers above zero, and below what overflows."""
 
     def read(text: str) -> T:
-        number: Any = parsed(parse)(text)
+        number: Any = argparse_type(parse)(text)
         if not 0 < number < below:
             raise argparse.ArgumentTypeError(f"{text!r} is not above 0 (and below {below:g})")
         return number  # type: ignore[no-any-return]
@@ -305,7 +305,7 @@ flop_count = above_zero(parse_count, MOST_FLOPS)
 positive_rate = above_zero(parse_number)
 usd = above_zero(parse_usd)
 duration = above_zero(parse_seconds)
-fraction = parsed(parse_fraction)
+fraction = argparse_type(parse_fraction)
 
 
 def seconds(text: str) -> float:

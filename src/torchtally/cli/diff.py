@@ -227,10 +227,10 @@ def with_files_in(trace: "Trace", place: str, top: str) -> "Trace":
     """The trace with files below `place` called as those below `top`."""
     from msgspec.structs import replace
 
-    def renamed(frame: "Frame") -> "Frame":
+    def rename(frame: "Frame") -> "Frame":
         return replace(frame, file=relocate(frame.file, place, top))
 
-    sites = tuple(replace(site, frames=tuple(map(renamed, site.frames))) for site in trace.sites)
+    sites = tuple(replace(site, frames=tuple(map(rename, site.frames))) for site in trace.sites)
     return replace(trace, sites=sites)
 
 

@@ -193,7 +193,7 @@ def beside(trace: "Trace", args: argparse.Namespace) -> int:
     real = account(trace, roofline=roofline, step=args.step)
     predicted = account(other)
     if roofline is not None:
-        predicted = predicted.timed(roofline)
+        predicted = predicted.with_predicted_times(roofline)
     predicted, join = joined_with(real, predicted)
     placed = with_lines_of(real.trace, join.pairs)
     if args.output is not None:

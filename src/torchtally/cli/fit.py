@@ -160,8 +160,8 @@ def command(args: argparse.Namespace) -> int:
     jobs = args.jobs or os.cpu_count() or 1
     with Probes() as runs, progress:
         if survey is not None:
-            survey.run(runs, jobs, progress.done, progress.waiting)
-        fleet.run(runs, jobs, progress.done, progress.waiting)
+            survey.run(runs, jobs, progress.print_run, progress.waiting)
+        fleet.run(runs, jobs, progress.print_run, progress.waiting)
     write_report(fit_report(fleet, survey, margin, args.vary), args, is_beside_files=True)
     return (
         0 if any(search.bracket and search.bracket.largest for search in searches) else NOTHING_FITS

@@ -2,7 +2,7 @@
 
 import argparse
 
-from torchtally.cli.arguments import Subparsers, parsed
+from torchtally.cli.arguments import Subparsers, argparse_type
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_report
 
@@ -53,7 +53,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "chip",
         nargs="?",
         metavar="CHIP",
-        type=parsed(known_name),
+        type=argparse_type(known_name),
         help="every number of this one, by any of its names",
     )
     add_format(parser)

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
-from torchtally.cli.arguments import RunParser, parsed
+from torchtally.cli.arguments import RunParser, argparse_type
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
 from torchtally.report.formats import format_names, render
@@ -64,7 +64,7 @@ def add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--filter",
         metavar="CONDITION",
-        type=parsed(row_filter_of),
+        type=argparse_type(row_filter_of),
         action="append",
         default=[],
         help="only rows that satisfy it (flops>1e9, bytes_saved>=1GiB, phase=backward, "

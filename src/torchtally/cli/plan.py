@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import (
     Subparsers,
+    argparse_type,
     duration,
     flop_count,
     fraction,
     one_of,
-    parsed,
     positive_count,
     positive_rate,
     price,
@@ -237,13 +237,13 @@ def _add_chips(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--mfu", type=fraction, metavar="SHARE", help="MFU of the training: 0.4")
     group.add_argument(
         "--memory",
-        type=parsed(parse_bytes),
+        type=argparse_type(parse_bytes),
         metavar="BYTES",
         help="memory of one chip, instead of the table's: 80GB",
     )
     group.add_argument(
         "--peak",
-        type=parsed(parse_flop_per_s),
+        type=argparse_type(parse_flop_per_s),
         metavar="RATE",
         help="peak of one chip in the recipe's dtype, instead of the table's: 989.5TFLOP/s",
     )

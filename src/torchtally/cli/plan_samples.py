@@ -4,7 +4,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import duration, parsed, sequence_length
+from torchtally.cli.arguments import argparse_type, duration, sequence_length
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def add_samples(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--images",
-        type=parsed(image_sizes),
+        type=argparse_type(image_sizes),
         metavar="[COUNTx]PIXELS",
         help="images per sample, by their side: 1x336; of a diffusion model the picture's: 1024",
     )

@@ -79,7 +79,7 @@ def account(
         is_elsewhere = roofline is not None and roofline.chip.name != trace.chip
         if measured is not None and not is_elsewhere:
             return ledger.as_measured(roofline) if measured.kernels else ledger
-        return ledger if roofline is None else ledger.timed(roofline)
+        return ledger if roofline is None else ledger.with_predicted_times(roofline)
 
 
 def _flops_of_sites(

@@ -77,7 +77,7 @@ class Ledger(Browsable):
             f"{self.total.count} ops, {self.total.flops} FLOPs, {took}>"
         )
 
-    def timed(self, roofline: Roofline) -> "Ledger":
+    def with_predicted_times(self, roofline: Roofline) -> "Ledger":
         """The same ledger with the times of this chip: nothing else depends on the chip."""
         ranks = (self, *self.others)
         columns = predict_times(

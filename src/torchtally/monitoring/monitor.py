@@ -191,7 +191,7 @@ class Monitor:
         assert self._model is not None
         model = self._model
 
-        def captured(inputs: Inputs, autocast: torch.dtype | None) -> None:
+        def predict_first(inputs: Inputs, autocast: torch.dtype | None) -> None:
             self.predict_batch(
                 FirstBatch(
                     model=model, inputs=inputs, autocast=autocast, optimizer=optimizer,
@@ -200,7 +200,7 @@ class Monitor:
             )  # fmt: skip
 
         if not is_simulated():  # there is nothing to predict: it is a prediction
-            capture(model, captured)
+            capture(model, predict_first)
 
     def predict_batch(self, batch: FirstBatch) -> None:
         """Predict from this one, in a child process. What prevents it is said."""
@@ -214,14 +214,14 @@ class Monitor:
             return
         name = f"the first batch of {type(batch.model).__name__}"
 
-        def predicted() -> StepPrediction:
+        def predict() -> StepPrediction:
             with autocast_off():
                 timing = roofline(target)
                 trace, _ = run_step(request, timing)
                 return of_ledger(account(trace, roofline=timing, step=STEP), name)
 
         try:
-            self._call = ForkedCall(predicted)
+            self._call = ForkedCall(predict)
         except OSError as error:
             self.say_unpredicted(TallyError(f"no process could be forked ({error.strerror})."))
             return
@@ -251,7 +251,7 @@ class Monitor:
             return {}
         return values_of(self._comparison.since_log(self._times.memory()))
 
-    def compared(self) -> Compared | None:
+    def compare(self) -> Compared | None:
         """The last few steps beside the prediction; None before the first."""
         return None if self._times is None else self._comparison.recent(self._times.memory())
 
@@ -279,7 +279,7 @@ class Monitor:
             self.cancel()
 
     def __repr__(self) -> str:
-        compared = self.compared()
+        compared = self.compare()
         text = "no steps" if compared is None else beside(compared)
         return f"<Monitor of {self._number} steps: {text}>"
 

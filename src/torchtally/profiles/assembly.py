@@ -186,7 +186,7 @@ class Assembly:
         start_us = thread.starts_us[event]
         self.memory.append(MemoryChange._make((start_us, thread.number, *columns, operator)))
 
-    def linked(
+    def link(
         self, activities: Iterable[Activity], *, by_external_id: bool
     ) -> Iterator[DeviceActivity]:
         """Each with the operator that launched it. External ids serve those whose launch was not

@@ -132,7 +132,7 @@ class AllocatorHistory:
             calls=(ALLOCATION,),
             sites=tuple(self._sites),
             ops=tuple(ops),
-            storages=tuple(renumbered(storages)),
+            storages=tuple(renumber(storages)),
             step_ends=(),
             ending=Ending("exit"),
             reserved=tuple(reserved),
@@ -188,7 +188,7 @@ class AllocatorHistory:
         return number
 
 
-def renumbered(storages: list[Storage]) -> list[Storage]:
+def renumber(storages: list[Storage]) -> list[Storage]:
     return [
         msgspec.structs.replace(storage, number=number) for number, storage in enumerate(storages)
     ]

@@ -147,9 +147,9 @@ class KinetoReader:
         self._operators.extend(
             (
                 self._arguments_of(args, event.name),
-                bounded(-1 if args.sequence is None else args.sequence),
-                bounded(args.forward_thread or 0),
-                bounded(-1 if args.external_id is None else args.external_id),
+                limit_to_64_bits(-1 if args.sequence is None else args.sequence),
+                limit_to_64_bits(args.forward_thread or 0),
+                limit_to_64_bits(-1 if args.external_id is None else args.external_id),
             )
         )
         self._put(HostEvent.OPERATOR, event, name, payload)
@@ -168,7 +168,7 @@ class KinetoReader:
 
     def _add_call(self, event: KinetoEvent) -> None:
         correlation = None if event.args is None else event.args.correlation
-        self._calls.append(bounded(-1 if correlation is None else correlation))
+        self._calls.append(limit_to_64_bits(-1 if correlation is None else correlation))
         name = self._names.number(event.name)
         self._put(HostEvent.CALL, event, name, len(self._calls) - 1)
 
@@ -200,7 +200,7 @@ class KinetoReader:
         device = -1 if args.device_kind == DEVICE_TYPE_CPU else (args.device_number or 0)
         payload = len(self._memory)
         sizes = (args.block_bytes, args.allocated or 0, args.reserved or 0, device)
-        self._memory.extend(map(bounded, (args.address or 0, *sizes)))
+        self._memory.extend(map(limit_to_64_bits, (args.address or 0, *sizes)))
         self._put(HostEvent.INSTANT, event, 0, payload)
 
     def profile(self, heads: Sequence[Head], unreadable: int) -> Profile:
@@ -211,7 +211,7 @@ class KinetoReader:
         has_strides = any(each.strides is not None for each in arguments[1:])
         # Before 2024 a kernel's "External id" is its own correlation.
         is_recent = has_strides and self.execution is None
-        activities = assembly.linked(self._activities, by_external_id=is_recent)
+        activities = assembly.link(self._activities, by_external_id=is_recent)
         head = merge(heads)
         return Profile(
             file=self.path,
@@ -268,7 +268,7 @@ def read_kineto(
     return replace(profile, notes=((FROM_EXECUTION_TRACE, execution.joined),))
 
 
-def bounded(value: int) -> int:
+def limit_to_64_bits(value: int) -> int:
     """A number of 64 bits: none of a profiler's is larger."""
     return max(-1 << 62, min(value, 1 << 62))
 

@@ -369,7 +369,7 @@ def read_nsys(path: str) -> Profile:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             return NsysReader(path, SqliteTables(connection)).profile()
     except sqlite3.Error as error:
-        raise damaged(path, error) from None
+        raise damage_error(path, error) from None
     except OSError as error:
         raise TraceFileError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
@@ -385,10 +385,10 @@ def read_parquet(folder: str) -> Profile:
     try:
         return NsysReader(folder, ParquetTables(folder)).profile()
     except (ArrowException, ValueError) as error:
-        raise damaged(folder, error) from None
+        raise damage_error(folder, error) from None
 
 
-def damaged(path: str, error: Exception) -> TraceFileError:
+def damage_error(path: str, error: Exception) -> TraceFileError:
     why = (str(error).splitlines() or [type(error).__name__])[0][:200]
     return TraceFileError(
         f"{path}: the export is damaged or cut short ({why}).\nExport it again: {HOW}"

@@ -91,7 +91,7 @@ class TraceStream(Generic[E, H]):
             cut = self._cut(rest)
             if cut is None:
                 if len(rest) > MOST_EVENT_BYTES:
-                    raise self._broken(f"no event ends within {MOST_EVENT_BYTES >> 20} MiB")
+                    raise self._damage_error(f"no event ends within {MOST_EVENT_BYTES >> 20} MiB")
                 continue
             events, end = cut
             yield events
@@ -140,7 +140,7 @@ class TraceStream(Generic[E, H]):
         try:
             self.heads.append(self._head.decode(document))
         except msgspec.ValidationError as error:
-            raise self._broken(f"before its events: {error}") from None
+            raise self._damage_error(f"before its events: {error}") from None
         except (msgspec.DecodeError, RecursionError):
             return False
         return True
@@ -155,12 +155,12 @@ class TraceStream(Generic[E, H]):
             if end < 0:
                 return None
             try:
-                return self._decoded(b"[" + buffer[: end + 1] + b"]"), end + 1
+                return self._decode(b"[" + buffer[: end + 1] + b"]"), end + 1
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 continue
         return None
 
-    def _decoded(self, document: bytes) -> list[E]:
+    def _decode(self, document: bytes) -> list[E]:
         try:
             return self._events.decode(document)
         except msgspec.ValidationError:
@@ -180,19 +180,19 @@ class TraceStream(Generic[E, H]):
             # Chrome's format allows the closing bracket to be missing.
             body = rest.rstrip(BLANK).removesuffix(b"]").rstrip(BLANK).removesuffix(b",")
             try:
-                return self._decoded(b"[" + body + b"]")
+                return self._decode(b"[" + body + b"]")
             except (msgspec.DecodeError, RecursionError) as error:
-                raise self._broken(str(error)) from None
+                raise self._damage_error(str(error)) from None
         document = b'{"traceEvents":[' + rest
         try:
             tail: Any = msgspec.json.decode(document, type=Tail)
-            events = self._decoded(bytes(tail.events))
+            events = self._decode(bytes(tail.events))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise self._broken(str(error)) from None
+            raise self._damage_error(str(error)) from None
         self._keep_head(document)
         return events
 
-    def _broken(self, why: str) -> TraceFileError:
+    def _damage_error(self, why: str) -> TraceFileError:
         return TraceFileError(
             f"{self.path}: the trace is damaged or cut short, at byte {self.bytes} ({why}).\n"
             "Copy it again, or record it again."

@@ -21,16 +21,16 @@ class ChartAxis:
     is_logarithmic: bool
 
     def share(self, value: float) -> float:
-        low, high, at = map(self._scaled, (self.low, self.high, value))
+        low, high, at = map(self._on_scale, (self.low, self.high, value))
         return (at - low) / (high - low)
 
     def value(self, share: float) -> float:
         """The value at this fraction."""
-        low, high = self._scaled(self.low), self._scaled(self.high)
+        low, high = self._on_scale(self.low), self._on_scale(self.high)
         at = low + share * (high - low)
         return math.exp(at) if self.is_logarithmic else at
 
-    def _scaled(self, value: float) -> float:
+    def _on_scale(self, value: float) -> float:
         return math.log(value) if self.is_logarithmic else value
 
 

@@ -26,7 +26,7 @@ class FitProgress:
         if self._status.is_redrawn and values:
             self._status.show(f"trying {self._name} {', '.join(map(str, values))}")
 
-    def done(self, probe: Probe) -> None:
+    def print_run(self, probe: Probe) -> None:
         """Print the run that has ended."""
         outcome = probe.outcome
         head = f"{self._name} {probe.value}"

@@ -8,7 +8,15 @@ so every colour here is made from that one. Where a style is taken away (GitHub)
 from collections.abc import Iterator, Sequence
 
 from torchtally.report.document import in_words
-from torchtally.report.page import BARS, Html, element, grid_html, join, plot_html, preformatted
+from torchtally.report.page import (
+    BARS,
+    Html,
+    element,
+    grid_html,
+    join,
+    plot_html,
+    preformatted_element,
+)
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 
@@ -107,7 +115,7 @@ def bar_column(table: Table) -> int | None:
 def preformatted_text(report: Report) -> Iterator[Html]:
     """Of a report that is nothing but text below its facts."""
     if report.text is not None and not report.tables and not report.plots:
-        yield preformatted(report.text(Look()))
+        yield preformatted_element(report.text(Look()))
 
 
 def _remarks(remarks: Sequence[str]) -> Iterator[Html]:

@@ -86,7 +86,7 @@ def page(
         *map(plot_html, plots),
         *map(table_html, tables),
         *(element("p", remark) for remark in remarks),
-        *([preformatted(text)] if text else []),
+        *([preformatted_element(text)] if text else []),
         *_terms(column.title for table in tables for column in table.columns),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -108,7 +108,7 @@ def anchor(term: str) -> str:
     return f"term-{term.replace(' ', '-').replace('/', '-per-').lower()}"
 
 
-def preformatted(text: str) -> Html:
+def preformatted_element(text: str) -> Html:
     """Lines as they are."""
     return element("pre", Html("\n".join(map(_safe, text.splitlines()))))
 

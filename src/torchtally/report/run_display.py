@@ -80,7 +80,7 @@ class RunDisplay:
             f", {format_seconds(total.kernel_s)} of kernels predicted" if account.roofline else ""
         )
         uncounted = f"; {account.uncounted} operators not counted" if account.uncounted else ""
-        yield self._labelled("work", f"{format_flops(total.flops)}{time}{uncounted}", width)
+        yield self._labelled_line("work", f"{format_flops(total.flops)}{time}{uncounted}", width)
         yield from self._memory(width)
         hottest = [item for item in account.hottest(MOST_LINES) if any(item[1].heat)]
         if hottest:
@@ -90,7 +90,7 @@ class RunDisplay:
             yield from (Text(cut_right(layout.line(row), width)) for row in layout.table.rows)
         yield from self._placeholders(width)
 
-    def _labelled(self, label: str, text: str, width: int, style: str = "") -> Text:
+    def _labelled_line(self, label: str, text: str, width: int, style: str = "") -> Text:
         return Text(cut_right(f"  {label:{LABEL - 2}}{text}", width), style=style)
 
     def _memory(self, width: int) -> Iterator[Text]:
@@ -98,14 +98,16 @@ class RunDisplay:
         now, peak, whole = self.now_bytes(), self._peak_bytes, self.capacity_bytes
         of = f" of {format_bytes(whole)} ({format_fraction(peak / whole)})" if whole else ""
         text = f"{format_bytes(now)} now, peak {format_bytes(peak)}{of}"
-        yield self._labelled("memory", text, width, "yellow" if whole and peak > whole else "")
+        yield self._labelled_line("memory", text, width, "yellow" if whole and peak > whole else "")
         room = width - LABEL
         if whole and room > 0:
             full, most = (min(round(room * size / whole), room) for size in (now, peak))
             bar = "#" * full + "-" * max(most - full, 0)
-            yield self._labelled(f"of {self.chip}"[: LABEL - 3], f"{bar:.<{room}}", width, "green")
+            yield self._labelled_line(
+                f"of {self.chip}"[: LABEL - 3], f"{bar:.<{room}}", width, "green"
+            )
         if peak:
-            yield self._labelled("so far", sparkline(self._held, room), width, "blue")
+            yield self._labelled_line("so far", sparkline(self._held, room), width, "blue")
 
     def _table(self, hottest: list[tuple[Line | None, SoFar]]) -> Table:
         total_s, root = self.account.total.kernel_s, root_of(line for line, _ in hottest)
@@ -132,9 +134,9 @@ class RunDisplay:
             place = "" if frame is None else f"{frame.file}:{frame.line}"
             where = cut_left(place, max(width // 3, 10))
             text = f"{where} {operator} gave {value} ({use}, {count} times)"
-            yield self._labelled("placeholder", text, width, "yellow")
+            yield self._labelled_line("placeholder", text, width, "yellow")
         if len(given) > MOST_PLACEHOLDERS:
-            yield self._labelled("", f"and {len(given) - MOST_PLACEHOLDERS} more", width)
+            yield self._labelled_line("", f"and {len(given) - MOST_PLACEHOLDERS} more", width)
 
 
 def sparkline(values: list[int], width: int) -> str:

@@ -101,11 +101,11 @@ def earlier_cells() -> Iterator[Callable[[Recording], None]]:
         leave_behind(recording.gpu, storages)
         storages.clear()  # a cell may free them
 
-        def used(storage: VirtualStorage) -> None:
+        def mark_used(storage: VirtualStorage) -> None:
             if role := roles.get(id(storage)):
                 recording.recorder.mark_storage(storage, role)
 
-        LeftBehind.used = staticmethod(used)
+        LeftBehind.used = staticmethod(mark_used)
 
     native = LeftBehind.used
     try:

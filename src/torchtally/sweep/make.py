@@ -61,7 +61,7 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
     where = "by Ray" if making.where == "ray" else f"{workers} at a time"
     progress.say(opening(folder, config, waiting, where))
 
-    def started(job: Job) -> None:
+    def begin_run(job: Job) -> None:
         point = points[job.name]
         folder.begin(point)
         steps = folder.definition.train_config(point).steps
@@ -69,7 +69,7 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
 
     rule = MedianRule(folder) if making.stops_worse else None
 
-    def ended(exited: Exit) -> None:
+    def end_run(exited: Exit) -> None:
         point = points[exited.name]
         run_ending = ending(
             exited, folder.output(point), is_stopping=bool(signals.number),
@@ -89,7 +89,7 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
     with executor, StopSignals() as signals:
         conduct(
             (job(folder, point) for point in waiting), executor, signals,
-            started=started, ended=ended, passing=passing,
+            started=begin_run, ended=end_run, passing=passing,
             stopping=lambda n: progress.say(
                 f"stopping: {n} run{'s' * (n != 1)} may save first; once more kills at once"
             ),

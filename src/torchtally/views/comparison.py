@@ -75,7 +75,7 @@ def comparison(
         for roofline in rooflines
         if roofline.chip.name != ledger.trace.chip
     }
-    ledgers = [ledger, *(ledger.timed(roofline) for roofline in others.values())]
+    ledgers = [ledger, *(ledger.with_predicted_times(roofline) for roofline in others.values())]
     step = _step(ledger)
     candidates = [_candidate(step, variant, length, prices) for variant in ledgers]
     columns = COLUMNS if until is None else TRAINING_COLUMNS

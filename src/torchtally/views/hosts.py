@@ -45,7 +45,7 @@ def _host_times(ledger: Ledger, roofline: Roofline) -> Iterator[HostTime]:
     own_name = "this machine's, measured" if roofline.calibration else host_of(roofline.chip).name
     for host in HOSTS:
         if host.name != own_name:
-            yield _beside(ledger.timed(replace(roofline, host=host)), host.name)
+            yield _beside(ledger.with_predicted_times(replace(roofline, host=host)), host.name)
         else:
             yield replace(_beside(ledger, own_name), is_own=True)
     if roofline.calibration is not None:
@@ -88,7 +88,7 @@ def slow_host(ledger: Ledger) -> HostTime | None:
         return None
     if issued_s(ledger, CLOUD.issue) < ledger.total.kernel_s:  # the device is always behind it
         return None
-    on_cloud = _beside(ledger.timed(replace(roofline, host=CLOUD)), CLOUD.name)
+    on_cloud = _beside(ledger.with_predicted_times(replace(roofline, host=CLOUD)), CLOUD.name)
     return on_cloud if on_cloud.step_s > MATTERS * ledger.total.seconds else None
 
 

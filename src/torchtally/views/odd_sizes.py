@@ -104,14 +104,14 @@ def saved_s(call: Call, size: int, next_size: int, roofline: Roofline) -> float:
 def with_size(call: Call, size: int, next_size: int) -> Call:
     """The same call where a dimension of `size` is one of `next_size`."""
 
-    def resized(spec: TensorSpec) -> TensorSpec:
+    def resize(spec: TensorSpec) -> TensorSpec:
         shape = tuple(next_size if length == size else length for length in spec.shape)
         return replace(spec, shape=shape, stride=resized_strides(spec, shape))
 
     return replace(
         call,
-        inputs=tuple(map(resized, call.inputs)),
-        outputs=tuple(map(resized, call.outputs)),
+        inputs=tuple(map(resize, call.inputs)),
+        outputs=tuple(map(resize, call.outputs)),
         literals=tuple(
             (name, resized_literal(value, size, next_size)) for name, value in call.literals
         ),

@@ -60,12 +60,12 @@ def kernels(ledger: Ledger) -> Table:
                 )
     bound = bound_cells(ledger, kernel_of)
 
-    def listed(names: set[str]) -> str:
+    def names_in_order(names: set[str]) -> str:
         return ", ".join(sorted(names))
 
     rows = [
-        (total, (launches[name], name, listed(operators.get(name, set())),
-                 listed(lines.get(name, set())), *bound(name)))
+        (total, (launches[name], name, names_in_order(operators.get(name, set())),
+                 names_in_order(lines.get(name, set())), *bound(name)))
         for name, total in ledger.sums(kernel_of).items()
     ]  # fmt: skip
     texts = (

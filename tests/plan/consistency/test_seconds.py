@@ -69,7 +69,7 @@ MODELS = {
 
 def run(name: str, recipe_name: str, gpu: str) -> Ledger:
     traced = train(MODELS[name], recipe(recipe_name), gpu=gpu)
-    return traced.ledger.timed(Roofline(chip(gpu)))
+    return traced.ledger.with_predicted_times(Roofline(chip(gpu)))
 
 
 def plan(name: str, recipe_name: str, gpu: str, model: Model | None = None) -> Step:

@@ -111,7 +111,7 @@ def test_a_kernel_is_one_slice_of_the_timeline(ledger: Ledger) -> None:
     assert len(whole) == len({entry.number for entry in ledger.reported})
     assert sum(entry.cost.flops for entry in whole) == ledger.total.flops
     assert sum(entry.cost.bytes for entry in whole) == ledger.total.bytes
-    (ranks,) = tracks_of(ledger.timed(roofline("H100-SXM")))
+    (ranks,) = tracks_of(ledger.with_predicted_times(roofline("H100-SXM")))
     for track in ranks.tracks:
         slices = sorted(track.slices, key=lambda slice: slice.start_ns)
         assert all(one.end_ns <= other.start_ns for one, other in pairwise(slices)), track.name

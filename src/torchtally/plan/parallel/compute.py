@@ -369,7 +369,7 @@ def _mask_streams(
         copies = tokens * (attention.heads + attention.kv_heads) // layout.inner_split
         for name in ("keys", "values"):
             elements = copies * attention.head_dim
-            yield work.stream(f"repeated {name}", elements, passes.repeated(size))
+            yield work.stream(f"repeated {name}", elements, passes.repetition(size))
     yield work.stream("mask", tokens * sequence, passes.mask(size))
 
 

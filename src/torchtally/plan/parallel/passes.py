@@ -109,7 +109,7 @@ def quantised_gradient(itemsize: int) -> MemoryPasses:
     return MemoryPasses(0, itemsize + 2, 0, 0)
 
 
-def repeated(itemsize: int) -> MemoryPasses:
+def repetition(itemsize: int) -> MemoryPasses:
     """Of keys and values, those of each group and those of each head together: a copy for each
     head, and the sum of their gradients.
     """

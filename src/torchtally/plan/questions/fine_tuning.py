@@ -157,13 +157,13 @@ def _largest(request: Request, *, is_batch: bool) -> Answer:
         raise UsageError("Missing sequence length: give --sequence 2048.")
     fixed = request.micro_batch or 1
 
-    def needed(count: int) -> FineTuningMemory:
+    def memory_for(count: int) -> FineTuningMemory:
         return memory_of(plan, count, length or 1) if is_batch else memory_of(plan, fixed, count)
 
     most = MOST_SEQUENCES if is_batch else MOST_TOKENS
-    count = largest(lambda count: needed(count).total.value <= capacity.value, most=most)
+    count = largest(lambda count: memory_for(count).total.value <= capacity.value, most=most)
     if not count:
-        least = needed(1).total.value / (1 << 30)
+        least = memory_for(1).total.value / (1 << 30)
         raise UsageError(
             f"Nothing fits: one {'sequence' if is_batch else 'token'} needs {least:.1f} GiB.\n"
             "Frozen weights in 4 bits take a quarter: --weights nf4; --recompute full keeps less."
@@ -171,7 +171,7 @@ def _largest(request: Request, *, is_batch: bool) -> Answer:
     unit, name = (
         (Unit.COUNT, "largest micro-batch") if is_batch else (Unit.TOKENS, "longest sequence")
     )
-    answer, memory = of(count, unit).with_name(name), needed(count)
+    answer, memory = of(count, unit).with_name(name), memory_for(count)
     what = f" sequences of {length} tokens fit " if is_batch else " tokens in a sequence fit "
     return Answer(
         question=f"largest-{'batch' if is_batch else 'sequence'}",

@@ -244,7 +244,7 @@ def _batches(request: Request, served: Serving, most: int) -> Table:
                 each.tokens_per_s.value,
                 *(() if cost is None else (cost.value,)),
                 memory_of(each).total.value,
-                _bound(each),
+                _largest_part(each),
             )
         )
     return Table(
@@ -268,7 +268,7 @@ def _batches(request: Request, served: Serving, most: int) -> Table:
     )
 
 
-def _bound(served: Serving) -> str:
+def _largest_part(served: Serving) -> str:
     """The largest part of a token's time."""
     return max(served.decode.parts, key=lambda part: part[1].value)[0]
 

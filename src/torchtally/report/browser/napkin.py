@@ -100,10 +100,10 @@ class Nodes:
     def number(self, quantity: Quantity) -> int:
         known_number = self._by_id.get(id(quantity))
         if known_number is None:
-            known_number = self._by_id[id(quantity)] = self._kept(self._row(quantity))
+            known_number = self._by_id[id(quantity)] = self._keep(self._row(quantity))
         return known_number
 
-    def _kept(self, row: dict[str, Any]) -> int:
+    def _keep(self, row: dict[str, Any]) -> int:
         key = json.dumps(row, sort_keys=True)
         if key not in self._numbers:
             self._numbers[key] = len(self.rows)
@@ -122,7 +122,7 @@ class Nodes:
                 "by_option": {
                     option: self.number(each) for option, each in variant.by_option.items()
                 },
-                "otherwise": None if otherwise is None else self._kept(otherwise),
+                "otherwise": None if otherwise is None else self._keep(otherwise),
             }
         return self._plain(quantity)
 

@@ -90,11 +90,11 @@ def join(*shapes: PartShape) -> PartShape:
     return PartShape(fields={key: shape for each in shapes for key, shape in each.fields.items()})
 
 
-def listed(names: str = "", /, **parts: Shape) -> Listed:
+def list_of(names: str = "", /, **parts: Shape) -> Listed:
     return Listed(item=part(names, **parts))
 
 
-def mapped(names: str = "", /, **parts: Shape) -> Mapped:
+def map_of(names: str = "", /, **parts: Shape) -> Mapped:
     return Mapped(item=part(names, **parts))
 
 
@@ -125,7 +125,7 @@ PAIR = "measured_bytes predicted_bytes off_bytes ratio?"
 SHARES = "flops_share? seconds_share?"
 UNKNOWN = "operator count reason"
 CONVENTION = part("attention text")
-COVERAGE = part("counted free", uncounted=listed(UNKNOWN))
+COVERAGE = part("counted free", uncounted=list_of(UNKNOWN))
 QUANTITY = "name value unit note"
 UTILISATION = "key name basis unit amount per_s? peak_per_s? peak peak_share?"
 PASSES = part(f"count flops {MOVED} seconds?* kernel_s?*", utilisation=maybe(part(UTILISATION)))
@@ -137,13 +137,13 @@ TENSOR = """dtype offset is_contiguous elements bytes storage_bytes shape stride
 
 TABLE = part(
     "title note rows_left_out rows_filtered_out",
-    columns=listed("name unit"),
+    columns=list_of("name unit"),
     rows=Listed(item=Row()),
     totals=Row(),
 )
 TABLES = Mapped(item=TABLE)
 
-LIMITS = listed("limit quantity relation amount unit value? doubt where holds?")
+LIMITS = list_of("limit quantity relation amount unit value? doubt where holds?")
 
 RUN = part(
     """script chip torch_version steps per parameters? own_parameters? trained_parameters?""",
@@ -163,7 +163,7 @@ RUN = part(
         communicators communicator_bytes communicator_trust context_low_bytes context_high_bytes
         trial_bytes capacity_bytes? fits? claim refused_requests""",
         at_peak=Mapped(item=Plain(like="bytes")),
-        workspaces=listed("name bytes trust? source?"),
+        workspaces=list_of("name bytes trust? source?"),
         out_of_memory=maybe(part(
             f"""requested_bytes allocated_bytes reserved_bytes free_bytes {PLACE} module
             message""",
@@ -172,13 +172,13 @@ RUN = part(
     ),
     time=maybe(part(
         "chip step_s? kernel_s low_s? high_s? basis?",
-        by_bound=mapped(f"seconds kernel_s count flops {MOVED}"),
+        by_bound=map_of(f"seconds kernel_s count flops {MOVED}"),
         calibrated=maybe(part("device date torch_version calibrated_share?")),
         slow_host=maybe(part("host issue_s step_s idle_share")),
-        untimed=listed(UNKNOWN),
-        odd_sizes=listed(f"size next_size saved_s {PLACE}"),
+        untimed=list_of(UNKNOWN),
+        odd_sizes=list_of(f"size next_size saved_s {PLACE}"),
     )),
-    utilisation=listed(UTILISATION),
+    utilisation=list_of(UTILISATION),
     generation=maybe(part(
         """count sequences prefill_tokens decoded drafts first_token_s? token_s? first_s? last_s?
         tokens_per_s? cache_bytes cache_bytes_per_token""",
@@ -191,30 +191,30 @@ RUN = part(
         sample_batch=BATCH,
     )),
     lines_below=part(PLACE),
-    lines=listed(f"{PLACE} {PHASES} {MOVED} {HELD} count views copies {TIMING}"),
-    modules=listed(
+    lines=list_of(f"{PLACE} {PHASES} {MOVED} {HELD} count views copies {TIMING}"),
+    modules=list_of(
         f"module class flops_with_children {PHASES} {MOVED} {HELD} count {TIMING} "
         "seconds_with_children?"
     ),
-    ops=listed(f"operator count flops {MOVED} {TIMING}"),
+    ops=list_of(f"operator count flops {MOVED} {TIMING}"),
     coverage=COVERAGE,
-    placeholders=listed(f"{PLACE} operator given use count"),
-    notes=listed("text count"),
-    effects=listed(f"kind name {PLACE} count bytes placeholder_bytes"),
-    loading=listed(f"{PLACE} workers batch_s"),
+    placeholders=list_of(f"{PLACE} operator given use count"),
+    notes=list_of("text count"),
+    effects=list_of(f"kind name {PLACE} count bytes placeholder_bytes"),
+    loading=list_of(f"{PLACE} workers batch_s"),
     facts=Mapped(item=Plain(like="text")),
-    changes=sometimes(listed(
+    changes=sometimes(list_of(
         "change what_ifs allocator_settings arguments? peak_reserved_bytes saved_bytes fits"
     )),
-    timed_changes=sometimes(listed("what_if step_s saved_s peak_reserved_bytes")),
+    timed_changes=sometimes(list_of("what_if step_s saved_s peak_reserved_bytes")),
     unchanged=sometimes(part("step_s peak_reserved_bytes peak_allocated_bytes")),
     limits=sometimes(LIMITS),
     measured=sometimes(part(
         """made_by file has_shapes has_lines has_memory device_s step_s computing_s exposed_s
         waiting_s kernel_s counted_s timed_s roofline_s""",
-        lost=listed("reason kernels seconds"),
+        lost=list_of("reason kernels seconds"),
         idle_causes_s=Mapped(item=Plain(like="seconds")),
-        uncounted=listed("operator kernel_s"),
+        uncounted=list_of("operator kernel_s"),
     )),
 )  # fmt: skip
 
@@ -230,64 +230,64 @@ MODEL = part(
     )),
     outside=part("flops_forward flops_backward flops_recompute bytes_saved seconds?"),
     coverage=COVERAGE,
-    untimed=listed(UNKNOWN),
-    notes=listed("text count"),
+    untimed=list_of(UNKNOWN),
+    notes=list_of("text count"),
 )  # fmt: skip
 
 FIT = part(
     "vary steps",
-    chips=listed(
+    chips=list_of(
         """chip total_memory_bytes context_bytes margin_bytes capacity_bytes largest? too_large?
         gave_up is_monotone computed_from?""",
-        tried=listed("value fits peak_allocated_bytes peak_reserved_bytes"),
+        tried=list_of("value fits peak_allocated_bytes peak_reserved_bytes"),
     ),
-    computations=listed("simulated simulated_at checked_at asked"),
-    runs=listed("simulated value failure steps folded wall_s"),
+    computations=list_of("simulated simulated_at checked_at asked"),
+    runs=list_of("simulated value failure steps folded wall_s"),
 )
 
 CHIPS = part(
-    chips=listed(
+    chips=list_of(
         """name aliases families driver_names vendor architecture compute_capability?
         multiprocessors? boost_clock_hz? tensor_clock_hz? l2_cache_bytes? memory_bytes
         is_memory_estimated memory_label_bytes? program_memory_bytes? memory_type
         memory_bandwidth_bytes_per_s? achieved_bandwidth_bytes_per_s? tdp_watts? usd_per_hour?
         price_source? price_as_of? price_note? source note""",
         dense_peaks_flop_per_s=Mapped(item=Plain(like="flop_per_s")),
-        peaks=mapped(
+        peaks=map_of(
             "flop_per_s source sparse_flop_per_s? note achieved_flop_per_s? achieved_source"
         ),
         link=LINK,
         host_link=LINK,
         node=maybe(part("chip_count name source network_cards? cpu", network=LINK)),
-        offers=listed("usd_per_hour price_source price_as_of price_note"),
+        offers=list_of("usd_per_hour price_source price_as_of price_note"),
         sources=Mapped(item=Plain(like="source")),
     )
 )
 
 ANSWER = part(
     "question answer assumptions unknown",
-    figures=listed(QUANTITY),
+    figures=list_of(QUANTITY),
     tables=Listed(item=TABLE),
-    working=listed(f"{QUANTITY} formula source", terms=Mapped(item=Plain(like="number"))),
+    working=list_of(f"{QUANTITY} formula source", terms=Mapped(item=Plain(like="number"))),
 )
 
 AUDIT = part(
     "verdict chip tolerance reserved_tolerance failure disagreements",
     peak_allocated=part(PAIR),
     peak_reserved=part(PAIR),
-    by_step=listed(peak_allocated=part(PAIR), peak_reserved=part(PAIR)),
-    held=mapped(PAIR),
-    lines=listed(f"{PLACE} {PAIR}"),
+    by_step=list_of(peak_allocated=part(PAIR), peak_reserved=part(PAIR)),
+    held=map_of(PAIR),
+    lines=list_of(f"{PLACE} {PAIR}"),
     measured=Foreign(),
     predicted=Foreign(),
 )
 
 FORMATS = part(
-    formats=listed(
+    formats=list_of(
         """name torch_name? bits_per_number bits bias? largest? smallest_normal? smallest_subnormal?
         spacing_at_one? block_size? scale_width? use note source computed_by"""
     ),
-    values=listed("text", becomes=mapped(CONVERSION)),
+    values=list_of("text", becomes=map_of(CONVERSION)),
 )
 
 WATCH = part(
@@ -336,7 +336,7 @@ def documents() -> dict[str, DocumentShape]:
             "`tally sweep`",
             part(
                 "config varying ranked_by",
-                runs=listed(
+                runs=list_of(
                     """name status has_risen? steps first_loss? final_loss? best_loss?
                     validation_loss? best_validation_loss? wall_s? exit_code? message""",
                     values=Mapped(item=Plain(like="value", is_null=True)),
@@ -346,7 +346,7 @@ def documents() -> dict[str, DocumentShape]:
         "tokens": DocumentShape(
             "`tally data show`",
             part(
-                files=listed(
+                files=list_of(
                     """file format dtype tokens token_bytes offset_bytes documents? tokens_looked_at
                     least_token? greatest_token?"""
                 )
@@ -362,7 +362,7 @@ def documents() -> dict[str, DocumentShape]:
                 "expression places? shares_storage_with",
                 storage_values=maybe(Listed(item=Plain(like="value"))),
                 result=part(TENSOR),
-                operations=listed(f"code expression origin {TENSOR}"),
+                operations=list_of(f"code expression origin {TENSOR}"),
             ),
         ),
         "watch": DocumentShape("`tally watch`: each line", WATCH),

@@ -203,14 +203,14 @@ class ModulesPage(ViewerPage):
         self.holders = _holders(self.tree_of)
 
     def compose(self) -> ComposeResult:
-        yield TableView(self.tree_of.table, order_rows=self._arranged, mark_of=self._mark)
+        yield TableView(self.tree_of.table, order_rows=self._arrange, mark_of=self._mark)
 
     def _mark(self, row: int) -> str:
         if self.tree_of.rows[row].is_leaf:
             return " "
         return "-" if row in self.expanded else "+"
 
-    def _arranged(self, table: Table, arrangement: Arrangement) -> list[int]:
+    def _arrange(self, table: Table, arrangement: Arrangement) -> list[int]:
         """Modules below the one that holds them, sorted among their like; of a search all that
         match, with what holds them.
         """

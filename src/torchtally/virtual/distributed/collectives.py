@@ -281,10 +281,10 @@ def exchange_message(
     """Send what another rank that is simulated receives; returns what takes over what it sent."""
     messages = mode.groups.messages
     if messages is not None and name == "send":
-        messages.sent(group, call.argument("dst"), arguments(call, "tensors"))
+        messages.send(group, call.argument("dst"), arguments(call, "tensors"))
     if messages is None or name != "recv_":
         return do_nothing
-    arrive = messages.received(group, call.argument("src"), arguments(call, "tensors"), assign)
+    arrive = messages.receive(group, call.argument("src"), arguments(call, "tensors"), assign)
     if mode.groups.coalescing is not None:
         mode.groups.arrivals.append(arrive)
     return arrive

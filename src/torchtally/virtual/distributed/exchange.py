@@ -38,14 +38,14 @@ class Messages:
         self.exchange = exchange
         self._counts: Counter[tuple[str, int, str]] = Counter()
 
-    def sent(self, group: Any, peer: int, tensors: list[Tensor]) -> None:
+    def send(self, group: Any, peer: int, tensors: list[Tensor]) -> None:
         """`peer` is a rank of the group."""
         to = dist.get_global_rank(group, peer)
         key = self._key(group, to, "to")
         if crosses(tensors) and self.exchange.simulates(to):
             self.exchange.send(to, key, content_of(tensors[0]))
 
-    def received(
+    def receive(
         self, group: Any, peer: int, tensors: list[Tensor], assign: Callable[[Tensor, Tensor], None]
     ) -> Callable[[], None]:
         """What takes the value over, when the receiver waits for it; once."""
