@@ -5,6 +5,7 @@ compiles, and by nothing else: it takes seconds.
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -453,6 +454,27 @@ def is_made_padded(match: Any, operand: str) -> bool:
 def is_of_compiled_autograd() -> bool:
     """The graph that is lowered or run now was made of a whole backward pass by the engine."""
     return compiled_autograd.in_compiled_autograd_region
+
+
+def number(size: Any) -> int:
+    """Of a size that is left open, the one that it had when the graph was compiled."""
+    sizes: Any = V.graph.sizevars
+    hint = getattr(sizes, "optimization_hint", None) or sizes.size_hint  # torch 2.11
+    return int(hint(size, fallback=0))
+
+
+def operations_of_element(node: Any) -> Counter[str]:
+    """How often a node of the scheduler computes what, by inductor's names, for each element that
+    it goes over; a reduction by its kind. Nothing of a template.
+    """
+    body = getattr(node, "_body", None)
+    if body is None:
+        return Counter()
+    counts = Counter(body.op_counts)
+    # One reduction may have several results, which share its loop and have a node each.
+    if counts.pop("reduction", 0) and not getattr(node.node.data, "output_index", 0):
+        counts[str(node.node.get_reduction_type())] += 1
+    return counts
 
 
 def writer() -> Any:

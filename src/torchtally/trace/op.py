@@ -154,12 +154,19 @@ class Part(Record, frozen=True):
     """From and to memory, by the compiler's own count: its other operands never leave the chip."""
 
 
+Operations = tuple[tuple[str, Count], ...]
+"""(name, times) of what is computed for single elements."""
+
+
 class FusedKernel(Record, frozen=True):
     """What a compiler's kernel does: its parts sum to the kernel."""
 
     kind: str
     """"pointwise", "reduction", "persistent reduction", "foreach", "template" or "other"."""
     parts: tuple[Part, ...]
+    operations: Operations = ()
+    """By the compiler's names ("exp", "load", "sum"), by its own count. An operator of a part may
+    be computed more often than it has elements: once for each that reads it."""
 
 
 class Frame(Record, frozen=True):

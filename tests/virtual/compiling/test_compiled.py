@@ -375,6 +375,42 @@ def test_a_lookup_fused_with_a_norm_reads_the_rows_it_asks_for() -> None:
     assert rows * width * 4 <= lookup.bytes_read <= rows * (width * 4 + 8)
 
 
+def test_a_table_whose_rows_are_added_to_is_not_moved_whole() -> None:
+    """Behind zeros for all, the gradients of four rows: read and written, and their numbers."""
+    rows, width, looked_up = 4096, 512, 4
+
+    def script() -> None:
+        table = nn.Embedding(rows, width).cuda()
+        norm = nn.LayerNorm(width).cuda()
+        run = torch.compile(lambda tokens: norm(table(tokens)).sum())
+        run(torch.randint(0, rows, (looked_up,), device="cuda")).backward()
+
+    added = [
+        (part.bytes_read, part.bytes_written)
+        for call in traced(script).calls
+        for part in (call.fused.parts if call.fused else ())
+        if part.operator == "aten.embedding_dense_backward"
+    ]
+    zeros, rows_added = (0, 4 * rows * width), (4 * looked_up * width + 8 * looked_up, 8192)
+    assert sorted(added) == [zeros, rows_added]
+
+
+def test_what_a_kernel_computes_is_counted_for_each_element_it_goes_over() -> None:
+    """Angles of 64 positions, which 1000 rows look up: sines for all that is written."""
+
+    def script() -> None:
+        x = torch.ones(1000, 64, device="cuda")
+
+        def rotate(x: Tensor) -> Tensor:
+            return x * torch.arange(64, device="cuda").float().sin()
+
+        torch.compile(rotate)(x)
+
+    (kernel,) = (call.fused for call in traced(script).calls if call.fused)
+    counts = dict(kernel.operations)
+    assert counts["sin"] == counts["store"] == 64_000
+
+
 def test_a_lookup_fused_with_what_is_written_in_place_is_compiled() -> None:
     """A buffer that a kernel reads, and a later part of it writes, orders its parts."""
     rows, width = 8, 64

@@ -17,6 +17,7 @@ from torchtally.timing.roofline.collectives import Communicators, collective_ker
 from torchtally.timing.roofline.convolutions import convolution_kernel
 from torchtally.timing.roofline.copies import host_copy_kernel, is_host_copy
 from torchtally.timing.roofline.declared import matrix_kernel
+from torchtally.timing.roofline.fused import fused_kernel
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import launches
 from torchtally.timing.roofline.limits import NOTHING
@@ -36,6 +37,7 @@ FAMILIES: dict[Kind, Model] = {
     Kind.CONVOLUTION: convolution_kernel,
     Kind.RECURRENT: recurrent_kernel,
     Kind.MATRIX_KERNEL: matrix_kernel,
+    Kind.FUSED: fused_kernel,
 }
 """Every other kind is timed by its bytes."""
 

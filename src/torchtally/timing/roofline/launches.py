@@ -29,6 +29,8 @@ SEVERAL: dict[str, int] = {
     "_batch_norm_with_update": 3,
     # SoftMax.cu: the gradient times the result first.
     "_softmax_backward_data": 2,
+    # PadNd.cpp: the padding first, everywhere.
+    "constant_pad_nd": 2,
     # LinearAlgebra.cpp: what the product is added to is copied into the result first.
     "baddbmm": 2,
     # Loss.cpp: log_sigmoid, 1 - target, times the input, their difference, its mean.

@@ -178,8 +178,8 @@ def extra_bytes(call: Call) -> int:
         return SAFE_SOFTMAX_PASSES * spec.bytes + SAFE_SOFTMAX_MARKS * spec.elements
     again = () if is_inference(call) else EXTRA_READS.get(name, ())
     extra_bytes = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
-    if name in ("embedding_dense_backward", "embedding_backward"):
-        # Zeros first, all of the table; then its rows are added to.
+    if name in ("embedding_dense_backward", "embedding_backward", "constant_pad_nd"):
+        # Zeros first, all of the table, whose rows are added to; or of what is padded (PadNd.cpp).
         extra_bytes += sum(spec.bytes for spec in call.outputs[:1])
     return extra_bytes
 

@@ -29,7 +29,9 @@ CLOCK_HZ = 1.98e9
 
 CAT_PLACES_PER_S = 1.1e9
 """The same of `cat` where one that it reads is transposed: 115 and 127 G elements a second on an
-H100 (ViT and owlv2-large there)."""
+H100 (ViT and owlv2-large there). A padded copy of what is transposed is assumed to be as slow: with
+that inductor's choices come out as on an H100 (tests/truth/corpus), where it pads GPT-2's logits
+and their gradient, but neither the transposed gradient nor, for 256 tokens, the weight."""
 
 CAT_SLICES_PER_S = 5e9
 """The same where innermost elements lie together: halves of rotated heads in bfloat16 and float32,
@@ -53,6 +55,7 @@ GATHERS = frozenset(("embedding", "index_select"))
 VECTOR_BYTES = 16
 """What a thread of a vectorised kernel reads or writes at once."""
 
+PADS = frozenset(("constant_pad_nd",))
 CATS = frozenset(("cat", "concat", "stack", "_stack", "hstack", "vstack"))
 
 
@@ -65,6 +68,8 @@ def places_s(call: Call, kind: Kind, chip: Chip) -> float:
     if call.plain_name in GATHERS:
         is_by_vectors = all(row_bytes(spec) % VECTOR_BYTES == 0 for spec in call.outputs)
         return 0.0 if is_by_vectors else finding_s(elements_of(call), GATHER_PLACES_PER_S, chip)
+    if call.plain_name in PADS and is_transposed(call):
+        return finding_s(elements, CAT_PLACES_PER_S, chip)
     if kind not in (Kind.ELEMENTWISE, Kind.COPY) or call.plain_name.startswith("_foreach_"):
         return 0.0
     return 0.0 if lie_alike(tensors) else finding_s(elements, PLACES_PER_S, chip)
@@ -85,6 +90,12 @@ def casts_s(call: Call, kind: Kind, chip: Chip) -> float:
 def cat_places_per_s(tensors: Sequence[TensorSpec]) -> float:
     has_slices = all(spec.shape and spec.stride[-1] == 1 for spec in tensors)
     return CAT_SLICES_PER_S if has_slices else CAT_PLACES_PER_S
+
+
+def is_transposed(call: Call) -> bool:
+    """Innermost elements of what it reads do not lie together."""
+    spec = call.inputs[0]
+    return bool(spec.shape) and spec.shape[-1] > 1 and spec.stride[-1] != 1
 
 
 def row_bytes(spec: TensorSpec) -> int:

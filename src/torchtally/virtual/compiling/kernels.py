@@ -1,14 +1,17 @@
 """What kernels of a compiled graph do: read from inductor's scheduler as it writes the program."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from math import prod
+from typing import Any, NamedTuple
 
 from msgspec import structs
 from torch.fx.node import map_arg
 
 from torchtally import torch_private as private
-from torchtally.trace import Call, FusedKernel, Part
+from torchtally.trace import Call, FusedKernel, Operations, Part
 from torchtally.virtual.compiling.flex import FLEX, FlexNode, on_gpu
 from torchtally.virtual.compiling.origins import Origin, operator_name, origin_of
 from torchtally.virtual.compiling.sizes import Values, plain
@@ -40,10 +43,11 @@ class LoweredNode:
     """Of a graph with open sizes, for each part: the graph's nodes."""
     flex: FlexNode | None = None
     """Of an attention with a block mask."""
+    operations: Operations = ()
 
-    def parts_with(self, values: Values, times: float, mode: VirtualDispatch) -> tuple[Part, ...]:
+    def work_with(self, values: Values, times: float, mode: VirtualDispatch) -> "KernelWork":
         """With other sizes than those it was compiled with, and so many times the bytes."""
-        return tuple(
+        parts = tuple(
             Part(
                 part.operator,
                 tuple(filter(None, (call_of(node, mode, values) for node in nodes))),
@@ -52,10 +56,25 @@ class LoweredNode:
             )
             for part, nodes in zip(self.parts, self.nodes, strict=True)
         )
+        return KernelWork(
+            parts, tuple((name, round(count * times)) for name, count in self.operations)
+        )
+
+    @property
+    def work(self) -> "KernelWork":
+        """With the sizes that it was compiled with."""
+        return KernelWork(self.parts, self.operations)
 
     @property
     def main(self) -> Origin | None:
         return self.origins[0] if self.origins else None
+
+
+class KernelWork(NamedTuple):
+    """What a fused kernel does."""
+
+    parts: tuple[Part, ...]
+    operations: Operations
 
 
 @dataclass(slots=True)
@@ -105,8 +124,7 @@ def lower(
         share = shares.setdefault(origin, Share())
         share.calls += [] if call is None else [call]
         share.nodes.append(origin)
-    reads = bytes_read_by(node)
-    writes = bytes_of_buffers(node, include_reads=False, include_writes=True)
+    reads, writes = bytes_moved_by(node)
     inner = [each for each in node.get_nodes() if each.node is not None]
     for name, count in reads.items():
         reader = reader_of(name, inner, graph)
@@ -134,26 +152,60 @@ def lower(
         ),
         tuple(tuple(share.nodes) for _, share in ordered) if own.symbols else (),
         flex,
+        operations_of(node, private_compiler),
     )
 
 
-def bytes_read_by(node: Any) -> dict[str, int]:
-    """Of each buffer; of a table that fused nodes look up, the rows that one of them asks for."""
+def operations_of(node: Any, private_compiler: Any) -> Operations:
+    """Of all its elements. What one operator computes and another looks up on the way, as the
+    angles of rotary embeddings, is computed anew for each element of what is written.
+    """
+    counts: Counter[str] = Counter()
+    for part in node.get_nodes():
+        of_element = private_compiler.operations_of_element(part)
+        if of_element:
+            sizes = chain.from_iterable(part.get_ranges())
+            elements = prod(map(private_compiler.number, sizes))
+            counts.update({name: times * elements for name, times in of_element.items()})
+    return tuple(sorted(counts.items()))
+
+
+def bytes_moved_by(node: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """(read, written) of each buffer; of a table that is looked up or added to by rows, the rows
+    that the kernel asks for, where inductor counts the whole of it.
+    """
     reads = bytes_of_buffers(node, include_reads=True, include_writes=False)
-    parts = node.get_nodes()
-    if len(parts) < 2:
-        return reads
-    rows: dict[str, int] = {}
-    for part in parts:
-        accessed = bytes_read_by(part)
-        for dependency in part.read_writes.reads:
-            name = dependency.name
-            # An order alone (`WeakDep`: a buffer that is written in place) reads nothing, and has
-            # no index that could be looked at.
-            is_read = name in reads and hasattr(dependency, "is_indirect")
-            if is_read and dependency.is_indirect():
-                rows[name] = max(rows.get(name, 0), accessed.get(name, 0))
-    return reads | {name: min(reads[name], count) for name, count in rows.items()}
+    writes = bytes_of_buffers(node, include_reads=False, include_writes=True)
+    rows_read: dict[str, int] = {}
+    rows_written: dict[str, int] = {}
+    for part in node.get_nodes():
+        read = bytes_of_buffers(part, include_reads=True, include_writes=False)
+        written = bytes_of_buffers(part, include_reads=False, include_writes=True)
+        for name in filter(reads.__contains__, indirect(part.read_writes.reads)):
+            rows_read[name] = max(rows_read.get(name, 0), read.get(name, 0))
+        for name in filter(writes.__contains__, indirect(part.read_writes.writes)):
+            rows_written[name] = max(rows_written.get(name, 0), written.get(name, 0))
+            # It is another name of the table, which the addition reads.
+            rows_read |= dict.fromkeys(tables_written_by(part), rows_written[name])
+    return at_most(reads, rows_read), at_most(writes, rows_written)
+
+
+def indirect(dependencies: Iterable[Any]) -> Iterator[str]:
+    """Buffers whose elements are found by numbers from another one. An order alone (`WeakDep`: a
+    buffer that is written in place) reads nothing, and has no index that could be looked at.
+    """
+    for dependency in dependencies:
+        if hasattr(dependency, "is_indirect") and dependency.is_indirect():
+            yield dependency.name
+
+
+def tables_written_by(node: Any) -> Iterator[str]:
+    for output in node.get_outputs():
+        yield from output.get_mutations()
+
+
+def at_most(counts: dict[str, int], limits: dict[str, int]) -> dict[str, int]:
+    return {name: min(count, limits.get(name, count)) for name, count in counts.items()}
 
 
 def bytes_of_buffers(node: Any, **accesses: bool) -> dict[str, int]:
@@ -259,6 +311,6 @@ def writer_of(name: str, inner: list[Any], graph: Any) -> Any:
     return last_of(origin for each in inner for origin in each.node.get_origins())
 
 
-def fused(name: str, parts: tuple[Part, ...]) -> FusedKernel | None:
+def fused(name: str, work: KernelWork) -> FusedKernel | None:
     """None for a kernel that the script brings, of which the compiler knows the pointers alone."""
-    return FusedKernel(kind_of(name), parts) if parts else None
+    return FusedKernel(kind_of(name), work.parts, work.operations) if work.parts else None

@@ -11,7 +11,7 @@ from torchtally.torch_private import without_dispatch_modes
 from torchtally.trace import Part
 from torchtally.virtual.compiling.flex import ESTIMATED_MASK, NUMBERS, UNKNOWN_MASK, FlexNode
 from torchtally.virtual.compiling.host import HostPart
-from torchtally.virtual.compiling.kernels import LoweredGraph, LoweredNode, fused
+from torchtally.virtual.compiling.kernels import KernelWork, LoweredGraph, LoweredNode, fused
 from torchtally.virtual.compiling.known import KnownPart, give
 from torchtally.virtual.depth import as_meta
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -57,7 +57,7 @@ class Program:
         """Of the graph's symbols."""
         self._first: dict[int, tuple[tuple[int, ...], int]] = {}
         """By node: the sizes that it was compiled with, and the bytes of its operands then."""
-        self._parts: dict[tuple[int, tuple[int, ...]], tuple[Part, ...]] = {}
+        self._work: dict[tuple[int, tuple[int, ...]], KernelWork] = {}
         self._attended: dict[tuple[int, tuple[int, ...]], tuple[Part, ...]] = {}
         """By the id of an attention's parts, and the pairs that are attended to."""
         for line in IMPORTS:
@@ -113,21 +113,21 @@ class Program:
         make_virtual(tensor, self.mode.gpus[self.mode.current_device])
         return tensor
 
-    def parts_of(self, node: LoweredNode, tensors: Sequence[torch.Tensor]) -> tuple[Part, ...]:
+    def work_of(self, node: LoweredNode, tensors: Sequence[torch.Tensor]) -> KernelWork:
         """Of the kernel that runs now: of the sizes that it runs with, where a graph has any."""
         if not self.graph.symbols or not node.parts:
-            return node.parts
+            return node.work
         key = self.node, self.sizes
-        parts = self._parts.get(key)
-        if parts is None:
+        work = self._work.get(key)
+        if work is None:
             own = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             sizes, first = self._first.setdefault(self.node, (self.sizes, own))
             values = dict(zip(self.graph.symbols, self.sizes, strict=True))
-            parts = node.parts
+            work = node.work
             if sizes != self.sizes:
-                parts = node.parts_with(values, own / first if first else 1.0, self.mode)
-            self._parts[key] = parts
-        return parts
+                work = node.work_with(values, own / first if first else 1.0, self.mode)
+            self._work[key] = work
+        return work
 
     def parts_attended(
         self, flex: FlexNode, parts: tuple[Part, ...], tensors: Mapping[str, torch.Tensor]
@@ -151,10 +151,11 @@ class Program:
             for argument, value in zip(arguments, values, strict=False)
             if isinstance(value, torch.Tensor)
         ]
-        parts = self.parts_of(node, [tensor for _, tensor in tensors])
+        work = self.work_of(node, [tensor for _, tensor in tensors])
         if node.flex is not None:
-            parts = self.parts_attended(node.flex, parts, dict(tensors))
-        kernel = fused(name, parts)
+            parts = self.parts_attended(node.flex, work.parts, dict(tensors))
+            work = work._replace(parts=parts)
+        kernel = fused(name, work)
         written = [tensor for argument, tensor in tensors if argument.startswith(WRITTEN)]
         observer, capture = self.mode.observer, self.mode.capture
         if capture is None:

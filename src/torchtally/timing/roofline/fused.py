@@ -1,0 +1,65 @@
+"""Kernels that a compiler fused: by their bytes, or by the instructions that their elements take.
+
+    seconds = max(bytes / bandwidth, instructions / rate) + TRITON_S
+
+Most are bound by bytes. Where elements take special functions (GELU's erf, an online softmax's
+exponentials, random numbers, the angles of rotary embeddings) instructions count: a multiprocessor
+issues one for each of its lanes per clock.
+"""
+
+from torchtally.chips import Chip
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.limits import NOTHING, bound_kernel
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
+from torchtally.trace import Call
+from torchtally.work import Cost
+
+TRITON_S = 1.3e-6
+"""What a kernel that inductor wrote takes, however small: 37 kinds of up to 0.8 MB take an H100 0.9
+to 2.3 us, 1.4 in the median (tests/truth/corpus, PyTorch 2.11)."""
+
+INSTRUCTIONS = {
+    "add": 1, "sub": 1, "mul": 1, "neg": 1, "abs": 1, "fma": 1, "sum": 1, "prod": 1,
+    "maximum": 4, "minimum": 4, "max": 4, "min": 4, "argmax": 6, "argmin": 6,
+    "truediv": 9, "reciprocal": 8, "sqrt": 9, "rsqrt": 1,
+    "floordiv": 18, "truncdiv": 18, "remainder": 18, "mod": 18, "fmod": 61,
+    "exp": 5, "exp2": 1, "expm1": 26, "sigmoid": 12, "pow": 45,
+    "log": 26, "log2": 28, "log10": 28, "log1p": 30,
+    "erf": 29, "erfc": 48, "erfinv": 56, "lgamma": 211,
+    "sin": 30, "cos": 31, "tan": 35, "asin": 18, "acos": 18, "atan": 50, "atan2": 50,
+    "tanh": 22, "sinh": 34, "cosh": 34,
+    "rand": 91, "randn": 208,
+    "online_softmax_reduce": 30, "welford_reduce": 15,
+}  # fmt: skip
+"""Of one element of float32, by inductor's names (torch/_inductor/ops_handler.py): as counted in
+the machine code that triton makes for an H100 (`nvdisasm` of kernels of one function, over that of
+a copy), on the way that ordinary numbers take: `sin` below 105615, `pow` of a constant. The upper
+halves of products in random numbers (16, Philox) count four each: those go at a quarter of the
+rate. What is not here overlaps with memory, or is computed once for many elements: loads,
+conversions, comparisons.
+"""
+
+ISSUED_SHARE = 0.6
+"""Of what the lanes could issue, these instructions. A fit to GELU, forward and backward, of 25 M
+elements in bfloat16 on an H100: 42 and 55 us (tests/truth/corpus). Rotary angles, an online softmax
+and dropout had no part in it."""
+
+
+def fused_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
+    """A kernel without a product in it."""
+    assert call.fused is not None
+    if cost.bytes == 0 and cost.flops == 0:
+        return NOTHING
+    instructions = instructions_of(call) or cost.flops
+    lanes_per_s = (vector_peak_flop_per_s("float32", chip) or 0.0) / 2
+    return bound_kernel(
+        compute_s=instructions / (ISSUED_SHARE * lanes_per_s) if lanes_per_s else 0.0,
+        memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
+        overhead_s=TRITON_S,
+    )
+
+
+def instructions_of(call: Call) -> int:
+    """That a fused kernel's elements take; 0 where it is not known what it computes."""
+    assert call.fused is not None
+    return sum(times * INSTRUCTIONS.get(name, 0) for name, times in call.fused.operations)
