@@ -28,6 +28,7 @@ from tests.truth.timing import Times
 from torchtally.chips import Chip, chip
 from torchtally.ledger import account
 from torchtally.timing.hosts import VIRTUAL
+from torchtally.timing.prediction import Prediction
 from torchtally.timing.targets import roofline
 from torchtally.torch_private import releases
 from torchtally.trace import Ending
@@ -57,7 +58,8 @@ def as_in(release: str) -> Iterator[None]:
 @cache
 def predict(case: Case, target: Chip, release: str = torch.__version__) -> Measurement:
     """What `measure` sees of the case on the simulated chip, by that release of PyTorch."""
-    with as_in(release), virtual_gpu(target):
+    kernel_s = Prediction(roofline(target.name)).kernel_s
+    with as_in(release), virtual_gpu(target, kernel_s=kernel_s):
         seen = measure(case, "cuda")
     # Each step of the next case looks for garbage: not among what this one imported.
     gc.collect()
@@ -213,7 +215,11 @@ def predict_step(entry: Entry, corpus: Corpus) -> PredictedStep:
     case = case_measured(entry, corpus)
     prediction = roofline(corpus.device)
     release = str(corpus.about["torch"])
-    with as_in(release), recording(prediction.chip, script=case.name) as recorder:
+    chooses_by = Prediction(prediction)
+    with (
+        as_in(release),
+        recording(prediction.chip, script=case.name, prediction=chooses_by) as recorder,
+    ):
         training = case.train(torch.device("cuda"))
         batches = [training.batch() for _ in range(case.accumulation)]
         for _ in range(2):
