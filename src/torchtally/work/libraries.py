@@ -48,7 +48,7 @@ def multi_tensor_adam(call: Call) -> Cost:
     return Cost(15 * n, kept_bytes + grads_bytes, kept_bytes)
 
 
-@rule("transformer_engine.gemm", kind=Kind.PRODUCT)
+@rule("transformer_engine.gemm transformer_engine.gemm_into", kind=Kind.PRODUCT)
 def transformer_engine_product(call: Call) -> Cost:
     """2*M*N*K, of (M, K) and (N, K), or of their copies that are read over columns."""
     M, N, K = (integer(call, size, 0) for size in "MNK")

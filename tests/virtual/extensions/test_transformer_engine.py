@@ -118,6 +118,58 @@ def test_what_a_layer_keeps_by_recipe(recipe, chip):
     assert kept == KEPT[recipe, chip]
 
 
+ROWS = (64, 0, 192)
+"""Of three experts, one of which gets no token."""
+
+
+def test_groups_are_multiplied_by_weights_of_their_own():
+    """Forward and for the gradients of the input into one tensor each; each weight's by itself."""
+
+    def step() -> None:
+        import transformer_engine.pytorch as te
+
+        layer = te.GroupedLinear(len(ROWS), K, N, params_dtype=BF16)
+        x = half(sum(ROWS), K)
+        out = layer(x, ROWS)
+        assert out.shape == (sum(ROWS), N)
+        out.sum().backward()
+        assert x.grad is not None
+        assert [layer.weight1.grad.shape, layer.bias2.grad.shape] == [(N, K), (N,)]
+
+    ledger = traced(step)
+    of_groups = [2 * rows * N * K for rows in ROWS if rows]
+    assert flops(ledger, "gemm_into") == of_groups * 2
+    assert flops(ledger, "gemm") == [2 * rows * N * K for rows in ROWS]
+    bytes_read = [e.cost.bytes_read for e in ledger.entries if e.call.name.endswith("gemm_into")]
+    # Rows and the weight of each, and forward its bias.
+    assert bytes_read[:2] == [2 * (rows * K + N * K + N) for rows in ROWS if rows]
+    assert bytes_read[2:] == [2 * (rows * N + N * K) for rows in ROWS if rows]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kept_bytes"),
+    [
+        (None, 0),  # the input and the weights themselves
+        # As one layer keeps of each group: a byte of its rows and two of its weight, and scales.
+        ("DelayedScaling", sum(rows * K + 2 * WEIGHT + 2 * 512 for rows in (128, 896))),
+        ("MXFP8BlockScaling", sum(blocks(
+            rows * K, rows // 32 * 512, 2 * WEIGHT, 256 * 16, 8 * 512
+        ) for rows in (128, 896))),
+    ],
+)  # fmt: skip
+def test_what_groups_keep(recipe, kept_bytes):
+    with torchtally.virtual_gpu("B200" if recipe == "MXFP8BlockScaling" else "H100-SXM"):
+        import transformer_engine.pytorch as te
+        from transformer_engine.common import recipe as recipes
+
+        layer, x = te.GroupedLinear(2, K, N, bias=False, params_dtype=BF16), half(M, K)
+        how = recipe and getattr(recipes, recipe)()
+        with te.autocast(enabled=recipe is not None, recipe=how):
+            kept = kept_by(lambda: layer(x, (128, 896)), result_bytes=M * N * 2)
+        layer(x, (128, 896)).sum().backward()
+    assert kept == kept_bytes
+
+
 QUANTIZED = {
     # Of the magnitude, the largest, and the product with the scale: for each scale of an element.
     "Float8BlockScaling": [2 * 3 * M * K, 2 * 3 * WEIGHT, 2 * 3 * M * N],
@@ -405,5 +457,5 @@ def test_what_is_not_known_is_named(gpu):
         te.Linear(32, 32, tp_size=2)
     with pytest.raises(NotImplementedError, match="inference_params"):
         te.DotProductAttention(H, D)(half(S, B, H, D), inference_params=object())
-    with pytest.raises(ImportError, match="GroupedLinear"):
-        from transformer_engine.pytorch import GroupedLinear  # noqa: F401
+    with pytest.raises(ImportError, match="Fp8Padding"):
+        from transformer_engine.pytorch import Fp8Padding  # noqa: F401

@@ -85,6 +85,15 @@ def gemm(
     return a.new_empty((M, N), dtype=dtype)
 
 
+@define(
+    "transformer_engine",
+    "gemm_into(Tensor(a!) out, Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, "
+    "SymInt M, SymInt N, SymInt K) -> ()",
+)
+def gemm_into(*arguments: object) -> None:
+    """Of a group, into its rows of a result that is all groups'."""
+
+
 ACTIVATIONS = (
     "gelu", "relu", "silu", "qgelu", "srelu",
     "glu", "swiglu", "geglu", "reglu", "qgeglu", "sreglu",

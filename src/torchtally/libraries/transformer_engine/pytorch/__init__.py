@@ -6,6 +6,7 @@ from .attention import (
     RotaryPositionEmbedding,
 )
 from .module import (
+    GroupedLinear,
     LayerNorm,
     LayerNormLinear,
     LayerNormMLP,
@@ -25,6 +26,7 @@ from .transformer import TransformerLayer
 
 __all__ = [
     "DotProductAttention",
+    "GroupedLinear",
     "LayerNorm",
     "LayerNormLinear",
     "LayerNormMLP",

@@ -5,7 +5,7 @@ layernorm_mlp.py, pytorch/tensor): of the input the copy that is read over its c
 gradient of the weight is made from, and in `LayerNormMLP` the other one, too; of the weight both.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,16 @@ def gemm(
     Workspace.take()
     result: Tensor = torch.ops.transformer_engine.gemm(*a, *b, bias, dtype, *sizes)
     return result
+
+
+def gemm_into(
+    out: Tensor, a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None],
+    bias: Tensor | None, sizes: tuple[int, int, int],
+) -> None:  # fmt: skip
+    """The same, for a group without rows nothing."""
+    Workspace.take()
+    if out.numel():
+        torch.ops.transformer_engine.gemm_into(out, *a, *b, bias, *sizes)
 
 
 class ProductOptions:
@@ -251,7 +261,118 @@ class Linear(WithProducts):
         return self.product(cast(inp, first), is_first_microbatch)
 
 
-class LayerNorm(nn.LayerNorm):
+class GroupedProduct(torch.autograd.Function):
+    """For each group its rows of x @ its weight.T + its bias: the experts of a mixture."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, rows: Sequence[int], options: Sequence[ProductOptions],
+        *parameters: Tensor,
+    ) -> Tensor:  # fmt: skip
+        recipe, count = options[0].recipe, len(rows)
+        needs_x, needs_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+        weights, biases = parameters[:count], parameters[count:] or (None,) * count
+        N, K = weights[0].shape
+        out = x.new_empty((x.shape[0], N))
+        kept: list[Tensor | None] = []
+        for part, into, weight, bias, option in zip(
+            x.split(rows), out.split(rows), weights, biases, options, strict=True
+        ):
+            inputs = operand(part, recipe, columns=needs_weight)
+            cast_weight = weight if recipe is not None else weight.to(x.dtype)
+            matrix = option.weights or operand(cast_weight, recipe, columns=needs_x, is_weight=True)
+            bias = None if bias is None else bias.to(x.dtype)
+            gemm_into(into, inputs[:2], matrix[:2], bias, (part.shape[0], N, K))
+            kept += [*(inputs[2:] if needs_weight else (None, None)), *matrix]
+        ctx.save_for_backward(*kept)
+        ctx.rows, ctx.recipe, ctx.sizes, ctx.has_bias = (
+            rows,
+            recipe,
+            (N, K),
+            len(parameters) > count,
+        )
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        needs_x, needs_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+        N, K = ctx.sizes
+        grad = grad.contiguous()
+        grad_x = grad.new_empty((grad.shape[0], K)) if needs_x else None
+        into = (None,) * len(ctx.rows) if grad_x is None else grad_x.split(ctx.rows)
+        saved = ctx.saved_tensors
+        groups = [saved[at : at + KEPT_OF_GROUP] for at in range(0, len(saved), KEPT_OF_GROUP)]
+        grad_weights: list[Tensor] = []
+        grad_biases: list[Tensor] = []
+        for part, rows_of_x, (columns, scales, *weights) in zip(
+            grad.split(ctx.rows), into, groups, strict=True
+        ):
+            M = part.shape[0]
+            grads = operand(part, ctx.recipe, rows=needs_x, columns=needs_weight, is_gradient=True)
+            if rows_of_x is not None:
+                gemm_into(rows_of_x, grads[:2], weights[2:], None, (M, K, N))
+            if needs_weight:
+                product = gemm(grads[2:], (columns, scales), None, grad.dtype, (N, K, M))
+                grad_weights.append(product)
+            if ctx.has_bias:
+                grad_biases.append(part.sum(0))
+        no_weights = () if needs_weight else (None,) * len(ctx.rows)
+        return grad_x, None, None, *grad_weights, *no_weights, *grad_biases
+
+
+KEPT_OF_GROUP = 6
+"""What `GroupedProduct` keeps: the input's columns and their scales, and the weight's operands."""
+
+
+class GroupedLinear(WithProducts):
+    """Products of as many groups of rows, each with a weight of its own."""
+
+    def __init__(
+        self, num_gemms: int, in_features: int, out_features: int, bias: bool = True,
+        return_bias: bool = False, params_dtype: torch.dtype | None = None, device: Any = "cuda",
+        **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**options)
+        self.num_gemms = num_gemms
+        self.in_features, self.out_features = in_features, out_features
+        self.use_bias, self.return_bias = bias, return_bias
+        for number in range(num_gemms):
+            shape = (out_features, in_features)
+            self.add_parameter(f"weight{number}", shape, None, STD, params_dtype, device)
+            if bias:
+                self.add_parameter(f"bias{number}", shape[:1], None, 0, params_dtype, device)
+
+    def parameters_named(self, name: str) -> list[Tensor]:
+        return [getattr(self, f"{name}{number}") for number in range(self.num_gemms)]
+
+    def forward(
+        self, inp: Tensor, m_splits: Sequence[int], is_first_microbatch: bool | None = None
+    ) -> Any:
+        rows = [int(count) for count in m_splits]
+        assert len(rows) == self.num_gemms, "Number of splits should match number of GEMMs."
+        weights = self.parameters_named("weight")
+        x = cast(inp, weights[0])
+        flat = x.reshape(-1, x.shape[-1])
+        options = [
+            self.options(f"weight{number}", weight, is_first_microbatch)
+            for number, weight in enumerate(weights)
+        ]
+        recipe = options[0].recipe
+        if recipe is not None:
+            for part in flat.split(rows):
+                check_sizes(recipe, part, weights[0])
+        biases = self.parameters_named("bias") if self.use_bias else []
+        added = [] if self.return_bias else biases
+        out = GroupedProduct.apply(flat, rows, options, *weights, *added)  # type: ignore[no-untyped-call]
+        out = out.view(*x.shape[:-1], self.out_features)
+        if not self.return_bias:
+            return out
+        return out, [bias.to(x.dtype) for bias in biases]
+
+
+class NormOptions(nn.Module):
+    """Transformer Engine's names of what torch's norms are made with."""
+
     def __init__(
         self, normalized_shape: Any, eps: float = 1e-5, device: Any = "cuda",
         dtype: torch.dtype | None = None, params_dtype: torch.dtype | None = None, **options: Any,
@@ -260,13 +381,10 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(normalized_shape, eps, device=device, dtype=dtype or params_dtype)
 
 
-class RMSNorm(nn.RMSNorm):
-    def __init__(
-        self, normalized_shape: Any, eps: float = 1e-5, device: Any = "cuda",
-        dtype: torch.dtype | None = None, params_dtype: torch.dtype | None = None, **options: Any,
-    ) -> None:  # fmt: skip
-        refuse(options)
-        super().__init__(normalized_shape, eps, device=device, dtype=dtype or params_dtype)
+class LayerNorm(NormOptions, nn.LayerNorm): ...
+
+
+class RMSNorm(NormOptions, nn.RMSNorm): ...
 
 
 NORMS: dict[str, Callable[..., nn.Module]] = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}
