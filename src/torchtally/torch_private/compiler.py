@@ -25,6 +25,7 @@ import torch._dynamo.utils as dynamo_utilities
 import torch._dynamo.variables.builder as dynamo_builder
 import torch._dynamo.variables.optimizer as dynamo_optimizer
 import torch._dynamo.variables.torch as dynamo_torch
+import torch._inductor.codecache as codecache
 import torch._inductor.compile_fx as compile_fx
 import torch._inductor.config as inductor_config
 import torch._inductor.cpp_builder as cpp_builder
@@ -117,8 +118,10 @@ EXTERN_CHOICE = select_algorithm.ExternKernelCaller
 PROGRAMS_ASKED = (
     PrivateName(after_aot, "_cuda_system_info_comment"),
     PrivateName(triton_utilities, "triton_hash_with_backend"),
+    PrivateName(codecache, "triton_key"),
 )
-"""Functions that start nvcc and ptxas, for their versions: text for comments and keys of caches."""
+"""Functions that start nvcc and ptxas, for their versions, and that read all of Triton: text for
+comments and keys of caches."""
 CPP_COMPILER = PrivateName(cpp_builder, "get_cpp_compiler")
 """It looks for one by starting it."""
 DECOMPOSITIONS = (
@@ -365,6 +368,7 @@ def forget_answers() -> None:
 def reset() -> None:
     """Forget all that was compiled."""
     forget_answers()
+    codecache.CacheBase.get_system.cache_clear()
     torch._dynamo.reset()
 
 
@@ -399,7 +403,12 @@ def settings() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="torchtally-inductor-")
     before = os.environ.get(CACHE)
     os.environ[CACHE] = folder
-    quiet = {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
+    quiet = {
+        "automatic_dynamic_local_pgo": False,
+        "automatic_dynamic_remote_pgo": False,
+        # Nothing of what a compiler makes is garbage soon (virtual/compiling/request.py).
+        "run_gc_after_compile": False,
+    }
     with (
         inductor_config.patch(
             {

@@ -133,6 +133,7 @@ class Compiling:
         """Import the compiler (seconds), and put in place what it needs."""
         with suspend():
             compiler: Any = import_module("torchtally.torch_private.compiler")
+        from torchtally.torch_private.shortcuts import shortcuts
         from torchtally.virtual.compiling import fakes, target
         from torchtally.virtual.compiling.graphs import Lowering
         from torchtally.virtual.compiling.trees import Trees
@@ -173,6 +174,7 @@ class Compiling:
                     *optimizers.stand_ins(compiler),
                     *Trees(self.mode, compiler).stand_ins(),
                     *(instead_of(name, each) for name, each in compiler.kernel_analysis()),
+                    *(instead_of(name, each) for name, each in shortcuts()),
                     *self.converters(compiler),
                 ]
             )
