@@ -7,6 +7,7 @@ Calls of one family and variant differ by size alone, so the time of one between
 measured can be interpolated.
 """
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -118,26 +119,39 @@ def recurrent(call: Call) -> Features | None:
     return Features(call.name, f"{inputs.dtype}{training}", size)
 
 
-STACKED = "aten._foreach_"
+LISTS = "aten._foreach_"
 
 
 def streaming(call: Call, cost: Cost) -> Features:
-    """Everything that is bound by reading and writing: by bytes."""
+    """Everything that is bound by reading and writing: by bytes.
+
+    On lists an operator is the same one, in kernels of their own.
+    """
     name = call.name.removesuffix("_")
-    if name.startswith(STACKED):
-        name = f"aten.{name.removeprefix(STACKED)}"
+    is_of_lists = name.startswith(LISTS)
+    if is_of_lists:
+        name = f"aten.{name.removeprefix(LISTS)}"
     tensors = [*call.inputs, *call.outputs]
     widest = max(tensors, key=lambda tensor: tensor.bytes, default=None)
     dtype = widest.dtype if widest is not None else ""
-    layout = " strided" if any(map(is_strided, call.inputs)) else ""
+    layout = " in lists" if is_of_lists else layout_of(tensors)
     operands = len({spec.argument for spec in call.inputs})
     return Features(name, f"{dtype} of {operands}{layout}", sizes(cost.bytes))
 
 
-def is_strided(spec: TensorSpec) -> bool:
-    """Elements next to each other in the tensor are apart in memory."""
-    wide = [step for n, step in zip(spec.shape, spec.stride, strict=True) if n > 1]
-    return bool(wide) and min(wide) > 1
+def layout_of(tensors: Sequence[TensorSpec]) -> str:
+    """How tensors lie: nothing where alike, so that each is read and written from end to end."""
+    wide = [spec for spec in tensors if spec.elements > 1]
+    strides = {
+        tuple((n, step) for n, step in zip(spec.shape, spec.stride, strict=True) if n > 1)
+        for spec in wide
+    }
+    if any(min(step for _, step in steps) > 1 for steps in strides):
+        return " strided"
+    if len(strides) <= 1:
+        return ""
+    is_innermost_shared = len({steps[-1][1] == 1 for steps in strides}) == 1
+    return " apart" if is_innermost_shared else " transposed"
 
 
 def sizes(*numbers: int) -> tuple[float, ...]:

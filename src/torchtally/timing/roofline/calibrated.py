@@ -8,6 +8,7 @@ the sizes.
 
 from collections.abc import Callable, Iterable
 from math import exp, log
+from os.path import commonprefix
 from typing import NamedTuple
 
 from torchtally.timing.calibration import Features, Sample, features
@@ -31,9 +32,19 @@ class MeasuredRatio(NamedTuple):
 class Corrections:
     """Ratios of measured to modelled time, by family and variant."""
 
-    def __init__(self, samples: Iterable[Sample], model: Model, reach: float = 0.0) -> None:
+    def __init__(
+        self,
+        samples: Iterable[Sample],
+        model: Model,
+        reach: float = 0.0,
+        *,
+        has_rules: bool = False,
+    ) -> None:
         self._reach = reach
         """`Calibration.reach`."""
+        self._has_rules = has_rules
+        """The model has rules for single operators, which say more of one that was not measured
+        than others of its kind do."""
         self._points: dict[tuple[str, str], list[MeasuredRatio]] = {}
         self._variants: dict[str, list[str]] = {}
         self._families: dict[Kind, list[str]] = {}
@@ -58,14 +69,15 @@ class Corrections:
     def factor(self, call: Call, kind: Kind, cost: Cost) -> tuple[float, bool]:
         """(measured over modelled for a call of this size, calls like it were measured).
 
-        Of an operator that was not: the middle of those of its kind. Of a kind that was not: 1.
+        Of an operator that was not: the middle of those of its kind, or 1 where the model has rules
+        for each. Of a kind that was not: 1.
         """
         position = features(call, kind, cost)
         place = tuple(map(log, position.size))
         points = self._points_of(position, place)
         if points:
             return exp(interpolate(points, place) * self._trust(points, place)), True
-        if self._reach:
+        if self._reach or self._has_rules:
             return 1.0, False
         near = [
             interpolate(points, place)
@@ -82,9 +94,12 @@ class Corrections:
         return 1 / (1 + squared / self._reach**2)
 
     def _points_of(self, position: Features, place: tuple[float, ...]) -> list[MeasuredRatio]:
-        """Of the variant, else of the family's first: the same operator, in another layout."""
-        variants = self._variants.get(position.family, ())
-        variant = position.variant if position.variant in variants else next(iter(variants), "")
+        """Of the variant, else of the family's nearest: the same operator, in another layout."""
+
+        def likeness(variant: str) -> int:
+            return len(commonprefix([variant, position.variant]))
+
+        variant = max(self._variants.get(position.family, ()), key=likeness, default="")
         points = self._points.get((position.family, variant), [])
         return points if points and len(points[0].place) == len(place) else []
 

@@ -86,4 +86,5 @@ class Roofline:
     def _corrections(self) -> Corrections | None:
         if self.calibration is None:
             return None
-        return Corrections(self.calibration.samples, self._model, self.calibration.reach)
+        samples, reach = self.calibration.samples, self.calibration.reach
+        return Corrections(samples, self._model, reach, has_rules=not self.is_host)
