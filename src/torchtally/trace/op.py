@@ -96,7 +96,7 @@ class Call(Record, frozen=True):
     Of attention, values are among them where they are known, since its work depends on them:
     "lengths_q" and "lengths_k" of packed sequences, and of a mask "attended", two counts of the
     scores' elements: with every query taken to attend to as many keys as the one that attends to
-    most, and those that the mask leaves.
+    most, and those that the mask leaves. ("drops", True): it drops some of its weights.
     """
     is_mutating: bool = False
     """The operator writes to at least one argument (`add_`, `out=`)."""

@@ -40,6 +40,15 @@ def settings_of(call: Invocation) -> Settings:
     return (*(TF32 if allows_tf32(call) else ()), *(TRIED if is_tried else ()))
 
 
+DROPS: Settings = (("drops", True),)
+
+
+def drops(call: Invocation) -> Settings:
+    """Whether an attention drops some of its weights."""
+    share = dict(call.named_arguments).get("dropout_p")
+    return DROPS if isinstance(share, float) and share > 0 else ()
+
+
 def is_all_on_host(args: Sequence[Any]) -> bool:
     """No argument is a virtual tensor, or one that the user put on "meta"."""
     for arg in args:

@@ -31,6 +31,7 @@ from torchtally.torch_private import HigherOrderOperator, OpOverload, TorchDispa
 from torchtally.trace import Call, World
 from torchtally.virtual import kernels, values
 from torchtally.virtual.arguments import (
+    drops,
     float_bytes,
     in_order_of_allocation,
     is_all_on_host,
@@ -346,7 +347,7 @@ class VirtualDispatch(TorchDispatchMode):
         if operator.product is not None and self.target is not None:
             call.settings = settings_of(call)
         if operator.is_attention:
-            call.settings = tuple(literals_of(call.named_inputs))
+            call.settings = (*literals_of(call.named_inputs), *drops(call))
         if is_anything_declared() and (cost := declaration_of(operator.name)) is not None:
             call.settings = (*call.settings, *cost.literals(dict(call.named_arguments)))
         if operator.is_view:

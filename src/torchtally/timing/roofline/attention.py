@@ -69,6 +69,15 @@ class Shares:
     """Special functions (an exponential and what else takes as long) for each score, while no
     product is computed."""
     backward_specials: float = 0.0
+    forward_drop_specials: float = 0.0
+    """Besides, where it is drawn which scores are dropped."""
+    backward_drop_specials: float = 0.0
+
+    def specials(self, *, is_backward: bool, drops: bool) -> float:
+        """Special functions for each score of a pass."""
+        if is_backward:
+            return self.backward_specials + drops * self.backward_drop_specials
+        return self.forward_specials + drops * self.forward_drop_specials
 
 
 AMPERE = Shares(0.73, 0.63)
@@ -80,14 +89,18 @@ Dao-AILab/flash-attention pull request 1791."""
 BLACKWELL = Shares(0.17, 0.15)
 """FlashAttention-2 on a B200, head dim 64: 380 and 334 of 2250 TFLOP/s at 16384 tokens,
 Dao-AILab/flash-attention issue 1589."""
-HOPPER_NATIVE = Shares(1.0, 1.0, forward_specials=1.0, backward_specials=4.0)
+HOPPER_NATIVE = Shares(
+    1.0, 1.0, forward_specials=1.0, backward_specials=4.0,
+    forward_drop_specials=4.0, backward_drop_specials=2.0,
+)  # fmt: skip
 """Kernels written for Hopper, of which cuDNN's is one. FlashAttention-3's 659 and 554 of 989
 TFLOP/s, head dim 128 and 8192 tokens (Dao-AILab/flash-attention pull request 1791), are its
 products at the promised peak and 0.26 and 1.02 ps for each score, which do not shrink with the head
 dim: one and four exponentials of 3.9 T a second (arXiv:2407.08608, section 3.1, which gives that
-rate and names it the limit). Head dim 64 then comes to 497 TFLOP/s forward, as published there. Not
-in it: with dropout cuDNN's takes 105 instead of 47 us, and backward 186 instead of 155, for GPT-2's
-heads and 8 x 1024 tokens (tests/truth/corpus); a trace does not tell that numbers are dropped."""
+rate and names it the limit). Head dim 64 then comes to 497 TFLOP/s forward, as published there.
+Drawing which scores to drop (Philox, a number for each) takes cuDNN's kernels 1.03 ps more for each
+forward, 105 instead of 47 us, and 0.55 backward, 186 instead of 155, for GPT-2's heads and 8 x 1024
+tokens (tests/truth/corpus): a fit, of which BERT's 512 tokens and ViT's 197 had no part."""
 BLACKWELL_NATIVE = Shares(0.60, 0.53)
 """Kernels written for Blackwell: FlashAttention-4's 1535 and 1360 of 2500 to 2250 TFLOP/s, head dim
 128 and 8192 tokens, Dao-AILab/flash-attention pull request 2280, where the chip is not named."""
@@ -162,6 +175,8 @@ class AttentionShape:
     """Of a whole sequence: of its S * T points, a chip that has some of the queries computes the
     same share."""
     is_backward: bool
+    drops: bool = False
+    """Some of the weights, by chance."""
 
 
 def attention_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
@@ -221,10 +236,9 @@ def shapes_of(call: Call) -> tuple[AttentionShape, ...]:
     if heads is None or not all(map(call.tensors, ("query", "key", "value"))):
         return ()
     D, E = call.tensor("query").shape[-1], call.tensor("value").shape[-1]
+    is_backward, drops = "backward" in call.name, call.literal("drops") is True
     return tuple(
-        AttentionShape(
-            times, geometry.queries, geometry.keys, D, E, geometry, "backward" in call.name
-        )
+        AttentionShape(times, geometry.queries, geometry.keys, D, E, geometry, is_backward, drops)
         for geometry, times in heads.items()
     )
 
@@ -241,6 +255,8 @@ def shares_of(kernel: Fused, dtype: str, chip: Chip) -> Shares:
         min(1.0, gain * of_flash.backward * shares.backward),
         shares.forward_specials,
         shares.backward_specials,
+        shares.forward_drop_specials,
+        shares.backward_drop_specials,
     )
 
 
@@ -265,7 +281,7 @@ def fused_s(shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, chip: C
     if chip.multiprocessors is None or not blocks:
         return float(flops) / rate
     scores = sum(blocks_of(shape, size) * block_scores(shape, size) for shape in shapes)
-    specials = shares.backward_specials if is_backward else shares.forward_specials
+    specials = shares.specials(is_backward=is_backward, drops=any(shape.drops for shape in shapes))
     special_per_s = SPECIAL_PER_CLOCK * chip.multiprocessors * (chip.boost_clock_hz or CLOCK_HZ)
     waves = ceil(blocks / chip.multiprocessors)
     whole = waves * chip.multiprocessors / blocks

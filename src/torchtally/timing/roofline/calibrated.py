@@ -8,7 +8,6 @@ the sizes.
 
 from collections.abc import Callable, Iterable
 from math import exp, log
-from os.path import commonprefix
 from typing import NamedTuple
 
 from torchtally.timing.calibration import Features, Sample, features
@@ -94,12 +93,13 @@ class Corrections:
         return 1 / (1 + squared / self._reach**2)
 
     def _points_of(self, position: Features, place: tuple[float, ...]) -> list[MeasuredRatio]:
-        """Of the variant, else of the family's nearest: the same operator, in another layout."""
-
-        def likeness(variant: str) -> int:
-            return len(commonprefix([variant, position.variant]))
-
-        variant = max(self._variants.get(position.family, ()), key=likeness, default="")
+        """Of the variant, else of one like it: the same operator, in another layout or dtype."""
+        variants = self._variants.get(position.family, ())
+        variant = position.variant
+        if variant not in variants and not self._has_rules:
+            dtype = variant.partition(" ")[0]
+            alike = (other for other in variants if other.partition(" ")[0] == dtype)
+            variant = next(alike, next(iter(variants), ""))
         points = self._points.get((position.family, variant), [])
         return points if points and len(points[0].place) == len(place) else []
 
