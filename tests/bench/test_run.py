@@ -1,15 +1,19 @@
 """The bench on the machine the tests run on: real operators, small ones."""
 
+import itertools
+
 import pytest
 import torch
 from msgspec import structs
 
 from tests.bench.small import bench_of_small_operators
-from torchtally.bench import attention, convolutions, memory, operators, products, run
+from tests.builders import mm_call
+from torchtally.bench import attention, convolutions, issuing, memory, operators, products, run
 from torchtally.bench.stopwatch import Stopwatch, Work
 from torchtally.bench.work import work
+from torchtally.chips import chip
 from torchtally.errors import UsageError
-from torchtally.timing.calibration import Calibration, Issue, library
+from torchtally.timing.calibration import Calibration, Issue, Sample, library
 from torchtally.work import Kind, cost_of
 
 
@@ -161,6 +165,23 @@ def test_a_gpu_is_measured_in_about_a_minute():
         count += len([*convolutions.convolutions(gpu, dtype, *limits)])
         count += len(operators.SIZES) * len((*operators.OPERATORS, *operators.ON_LISTS))
     assert count * work.seconds_each < 60
+
+
+def test_what_a_tensor_of_a_list_takes():
+    """A clock that ticks when asked: an optimizer takes one second. Its 8 operators take 0.05 each
+    by themselves, so 0.6 are left for lists of 43 tensors, and of 19.
+    """
+    ticks = itertools.count()
+    each_s = issuing.listed_s(
+        torch.device("cpu"), chip(run.SHOWN_ON), lambda: float(next(ticks)), operator_s=0.05
+    )
+    assert each_s == pytest.approx((0.6 / (8 * 43) + 0.6 / (8 * 19)) / 2)
+
+
+def test_the_best_rate_in_tf32_is_none_of_float32():
+    plain, tf32 = mm_call(8, 8, 8), mm_call(8, 8, 8, allow_tf32=True)
+    rates = run.best_rates([Sample(plain, 1024e-9), Sample(tf32, 512e-9)])
+    assert rates == {"float32": pytest.approx(1e9), "tf32": pytest.approx(2e9)}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from torchtally.timing.calibration import Issue
 from torchtally.timing.roofline import Bound, Kernel
@@ -49,6 +50,14 @@ def trace_of(ops: Sequence[Op], **facts: Any) -> Trace:
 
 def seconds(slots: list[Slot]) -> list[float]:
     return [slot.seconds for slot in slots]
+
+
+def test_tensors_of_a_list_take_the_host_longer():
+    """An optimizer's operator 3 s, and 0.5 s for each of 4 tensors; then its kernel."""
+    machine = Machine(issue=replace(SECOND, list_s=0.5))
+    listed = kernel(0.1)._replace(listed=4)
+    slots = run(kernel(0.1), listed, machine=machine, phase=Phase.OPTIMIZER)
+    assert seconds(slots) == pytest.approx([3.1, 5.0])
 
 
 def test_a_slow_device_waits_for_its_first_operator_only():

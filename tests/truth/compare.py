@@ -203,7 +203,7 @@ class PredictedStep(NamedTuple):
     step_s: float
     """Beside the CPU that is assumed where none was measured."""
     virtual_s: float
-    """Beside that of a virtual machine, which issues operators at 0.4 of its rate."""
+    """Beside that of a virtual machine, which issues operators at 0.43 of its rate."""
     kernel_s: float
 
 
@@ -247,13 +247,14 @@ class StepTime:
     @property
     def ratio(self) -> float | None:
         """Predicted over measured, in a row of steps in which the host runs ahead."""
-        return None if self.predicted is None else self.predicted.step_s / self.times.stretch_step_s
+        predicted = self.predicted
+        return None if predicted is None else predicted.step_s / self.times.undisturbed_step_s
 
     @property
     def virtual_ratio(self) -> float | None:
         """The same beside the CPU of a virtual machine."""
         predicted = self.predicted
-        return None if predicted is None else predicted.virtual_s / self.times.stretch_step_s
+        return None if predicted is None else predicted.virtual_s / self.times.undisturbed_step_s
 
     @property
     def kernel_s(self) -> float | None:
@@ -397,10 +398,11 @@ STEP_TIMES = """\
 ### Step times
 
 Single: the median of steps that each begin and end with an idle device. In a row: steps that wait
-for it only at the end, as training does; a ratio is predicted over those, beside the CPU that is
-assumed and beside that of a virtual machine, which issues operators at 0.4 of its rate. Kernels:
-the sum of what the profiler saw in other steps, unknown where it dropped some. Batches are ready on
-the host; copying them to the device is part of a step.
+for it only at the end, as training does. A ratio is predicted over the shorter of both (nvidia-smi,
+which was asked beside the steps in a row, held up the host of some), beside the CPU that is assumed
+and beside that of a virtual machine, which issues operators at 0.43 of its rate. Kernels: the sum
+of what the profiler saw in other steps, unknown where it dropped some. Batches are ready on the
+host; copying them to the device is part of a step.
 """
 
 

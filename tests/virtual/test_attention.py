@@ -48,6 +48,14 @@ def attend(
     )
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_a_call_says_whether_it_drops(share: float) -> None:
+    trace = traced(lambda: attend(trains=True, dropout_p=share).sum().backward())
+    calls = [call for call in trace.calls if "attention" in call.name]
+    assert len(calls) == 2
+    assert [call.literal("drops") for call in calls] == [True if share else None] * 2
+
+
 KERNELS = {
     "aten._scaled_dot_product_cudnn_attention": CUDNN,
     "aten._scaled_dot_product_flash_attention": FLASH,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchtally.bench.stopwatch import Clock, undisturbed_s
 from torchtally.chips import Chip
 from torchtally.timing.calibration import Issue
+from torchtally.timing.roofline.launches import listed_tensors
 from torchtally.trace import Call, Ending, Phase, Trace
 from torchtally.tracer.session import recording
 from torchtally.work import cost_of
@@ -77,9 +78,11 @@ class StepTimes:
 class Loop:
     """A training loop as people write it."""
 
-    def __init__(self, build: Callable[[], nn.Module], device: torch.device) -> None:
+    def __init__(
+        self, build: Callable[[], nn.Module], device: torch.device, *, by_lists: bool = False
+    ) -> None:
         self.model = build().to(device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=by_lists)
         self.tokens = torch.zeros(2, 8, dtype=torch.int64, device=device)
 
     def step(self, clock: Clock) -> StepTimes:
@@ -93,9 +96,11 @@ class Loop:
         return StepTimes(forward_s - begun_s, backward_s - forward_s, clock() - backward_s)
 
 
-def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: Clock) -> StepTimes:
+def measured_step(
+    build: Callable[[], nn.Module], device: torch.device, clock: Clock, *, by_lists: bool = False
+) -> StepTimes:
     """The undisturbed time of each phase, on the host."""
-    loop = Loop(build, device)
+    loop = Loop(build, device, by_lists=by_lists)
     steps = []
     for number in range(WARM_UPS + REPETITIONS):
         if device.type == "cuda":
@@ -110,10 +115,10 @@ def measured_step(build: Callable[[], nn.Module], device: torch.device, clock: C
     )
 
 
-def trace_step(build: Callable[[], nn.Module], chip: Chip) -> Trace:
+def trace_step(build: Callable[[], nn.Module], chip: Chip, *, by_lists: bool = False) -> Trace:
     """Two steps of the same loop, as facts."""
     with recording(chip, script="bench") as session:
-        loop = Loop(build, torch.device("cuda"))
+        loop = Loop(build, torch.device("cuda"), by_lists=by_lists)
         for _ in range(2):
             loop.step(lambda: 0.0)
         return session.trace(Ending("exit"))
@@ -139,13 +144,34 @@ def issuing(
         ):
             left_s = seconds - views[phase] * view_s - kernels_s[phase]
             seconds_of[phase].append(max(left_s, 0.0) / counts[phase])
+    optimizer_s = mean(seconds_of[Phase.OPTIMIZER])
     return Issue(
         forward_s=mean(seconds_of[Phase.FORWARD]),
         backward_s=mean(seconds_of[Phase.BACKWARD]),
-        optimizer_s=mean(seconds_of[Phase.OPTIMIZER]),
+        optimizer_s=optimizer_s,
         view_s=view_s,
         launch_s=launch_s,
+        list_s=listed_s(device, chip, clock, optimizer_s) if device.type == "cuda" else 0.0,
     )
+
+
+def listed_s(device: torch.device, chip: Chip, clock: Clock, operator_s: float) -> float:
+    """Seconds for a tensor of an operator on lists, beside what any operator takes.
+
+    On a CPU the operator goes through its lists itself, which is in the samples of it.
+    """
+    each = []
+    for build in MODELS:
+        seconds = measured_step(build, device, clock, by_lists=True).optimizer_s
+        trace = trace_step(build, chip, by_lists=True)
+        first, end = trace.steady_step
+        listed = [
+            count
+            for op in trace.ops
+            if first <= op.clock < end and (count := listed_tensors(trace.calls[op.call]))
+        ]
+        each.append(max(0.0, seconds - len(listed) * operator_s) / sum(listed))
+    return mean(each)
 
 
 def contents(

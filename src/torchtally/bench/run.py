@@ -24,6 +24,7 @@ from torchtally.bench.work import Ladder, Plan, climb
 from torchtally.chips import chip
 from torchtally.errors import UsageError
 from torchtally.timing.calibration import Calibration, Issue, Sample
+from torchtally.timing.calibration.features import is_tf32
 from torchtally.timing.calibration.library import partial_of
 from torchtally.timing.roofline.calibrated import Corrections
 from torchtally.timing.roofline.host import host_kernel
@@ -228,7 +229,7 @@ def best_rates(samples: Iterable[Sample]) -> dict[str, float]:
     for sample in samples:
         kind, cost = cost_of(sample.call)
         if kind.is_matmul:
-            dtype = sample.call.inputs[0].dtype
+            dtype = "tf32" if is_tf32(sample.call) else sample.call.inputs[0].dtype
             best[dtype] = max(best.get(dtype, 0.0), cost.flops / sample.seconds)
     return best
 

@@ -12,6 +12,7 @@ from torchtally.bench.stopwatch import Stopwatch
 from torchtally.timing.calibration import Sample
 from torchtally.torch_private import OpOverload
 from torchtally.trace import Call, TensorSpec
+from torchtally.virtual.arguments import settings_of
 from torchtally.virtual.description import describe
 from torchtally.virtual.invocation import Invocation, tensors_in
 from torchtally.virtual.operators import learn
@@ -32,6 +33,8 @@ class OpCall:
     def call(self) -> Call:
         """What the recorder would write of it."""
         invocation = Invocation(learn(self.overload), self.args, self.kwargs)
+        if invocation.operator.product is not None and invocation.inputs[0].is_cuda:
+            invocation.settings = settings_of(invocation)
         outputs = tensors_in(self())
         call = describe(invocation, outputs)
         is_mixed = any(tensor.is_cuda for tensor in (*invocation.inputs, *outputs))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from torchtally.timing.calibration import Issue
 from torchtally.timing.ranks import RankRun, Span, play
 from torchtally.timing.roofline import Bound, Kernel, Roofline
-from torchtally.timing.roofline.launches import launches_of
+from torchtally.timing.roofline.launches import launches_of, listed_tensors
 from torchtally.timing.slots import NOTHING, Slot, share_idle
 from torchtally.timing.streams import slots_on_streams
 from torchtally.trace import FORWARD_PHASES, Call, Op, Phase, Trace
@@ -35,13 +35,16 @@ class CallTime(NamedTuple):
     """A CUDA graph issues it with the others that it has captured: ("in_graph", True)."""
     is_compiled: bool = False
     """A kernel that a compiler wrote, launched by its program."""
+    listed: int = 0
+    """Tensors in the longest of its lists; 0 of an operator on single tensors."""
 
 
 def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTime:
     """Raises UsageError where the chip lacks a number that the time depends on."""
     kernel = roofline.kernel(call, kind, cost)
     extra = 0 if roofline.is_host else max(0, launches_of(call, kind, cost) - 1)
-    return CallTime(kernel, kind, extra, is_in_graph(call), call.fused is not None)
+    is_compiled = call.fused is not None
+    return CallTime(kernel, kind, extra, is_in_graph(call), is_compiled, listed_tensors(call))
 
 
 def no_time(call: Call, kind: Kind) -> CallTime:
@@ -202,7 +205,7 @@ def issue_by_phase(issue: Issue, time: CallTime) -> dict[int, float]:
         return {id(phase): issue.view_s for phase in Phase}
     if time.is_compiled:
         return dict.fromkeys(map(id, Phase), COMPILED_ISSUE * issue.forward_s)
-    extra_s = time.extra_launches * issue.launch_s
+    extra_s = time.extra_launches * issue.launch_s + time.listed * issue.list_s
     return {
         **dict.fromkeys(_LIKE_FORWARD, issue.forward_s + extra_s),
         id(Phase.BACKWARD): issue.backward_s + extra_s,

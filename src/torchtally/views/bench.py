@@ -333,6 +333,7 @@ def issue_table(calibration: Calibration) -> Table:
         ("optimizer", issue.optimizer_s),
         ("view", issue.view_s),
         ("each further kernel", issue.launch_s),
+        ("each tensor of a list", issue.list_s),
     )
     rows = [(name, seconds, round(1 / seconds)) for name, seconds in stages if seconds > 0]
     return _table("Issue rate: host time per operator", columns, rows,

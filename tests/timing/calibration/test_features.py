@@ -39,17 +39,36 @@ def test_streaming_goes_by_bytes():
     assert of(add_call(10)) == Features("aten.add", "float32 of 2", (120,))
 
 
-@pytest.mark.parametrize("name", ["aten.add_", "aten._foreach_add_", "aten._foreach_add"])
-def test_in_place_and_in_lists_it_is_the_same_operator(name):
-    assert of(replace(add_call(10), name=name)).family == "aten.add"
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("aten.add_", "float32 of 2"),
+        ("aten._foreach_add_", "float32 of 2 in lists"),
+        ("aten._foreach_add", "float32 of 2 in lists"),
+    ],
+)
+def test_on_lists_it_is_the_same_operator_in_another_variant(name, variant):
+    position = of(replace(add_call(10), name=name))
+    assert position[:2] == ("aten.add", variant)
 
 
-def test_a_transposed_source_is_strided():
-    call = add_call(10)
-    column = TensorSpec("self", (10, 10), (1, 10), "float32", GPU, 0)
-    every_other = TensorSpec("self", (10,), (2,), "float32", GPU, 0)
-    assert of(replace(call, inputs=(column, call.inputs[1]))).variant == "float32 of 2"
-    assert of(replace(call, inputs=(every_other, call.inputs[1]))).variant == "float32 of 2 strided"
+@pytest.mark.parametrize(
+    ("shape", "stride", "variant"),
+    [
+        ((10, 10), (10, 1), "float32 of 2"),
+        ((10, 1, 10), (10, 10, 1), "float32 of 2"),  # a dimension of one element has no step
+        ((10, 10), (1, 10), "float32 of 2 transposed"),
+        ((10, 10), (20, 1), "float32 of 2 apart"),
+        ((10,), (1,), "float32 of 2 apart"),  # for each row
+        ((10, 10), (20, 2), "float32 of 2 strided"),
+    ],
+)
+def test_a_variant_says_how_tensors_lie(shape, stride, variant):
+    """Beside rows of ten that lie one behind the other."""
+    rows = TensorSpec("other", (10, 10), (10, 1), "float32", GPU, 1)
+    result = TensorSpec("", (10, 10), (10, 1), "float32", GPU, 2)
+    source = TensorSpec("self", shape, stride, "float32", GPU, 0)
+    assert of(replace(add_call(10), inputs=(source, rows), outputs=(result,))).variant == variant
 
 
 def test_a_convolution_is_the_product_it_amounts_to():

@@ -1,6 +1,7 @@
 """Attention: published shares of the peak, causal halves, blocks and waves."""
 
 import pytest
+from msgspec import structs
 
 from tests.timing.roofline.chips import kernel_of
 from tests.work.calls import call, cost, given, spec
@@ -201,6 +202,27 @@ def heads_of_64(batch: int, heads: int, tokens: int, *, backward: bool) -> Call:
         return call(name, inputs, out, is_causal=True)
     grad = given("grad_out", *shape, dtype="bfloat16")
     return call(f"{name}_backward", [grad, *inputs], out, out, out, is_causal=True)
+
+
+# tests/truth/corpus: GPT-2, and BERT and ViT, which had no part in any constant
+@pytest.mark.parametrize(
+    ("batch", "tokens", "is_causal", "backward", "measured_s"),
+    [
+        (8, 1024, True, False, 105e-6),
+        (8, 1024, True, True, 186e-6),
+        (16, 512, False, False, 105e-6),
+        (16, 512, False, True, 203e-6),
+        (64, 197, False, False, 92e-6),
+        (64, 197, False, True, 198e-6),
+    ],
+)
+def test_drawing_what_to_drop_takes_time(
+    batch: int, tokens: int, is_causal: bool, backward: bool, measured_s: float
+) -> None:
+    plain = heads_of_64(batch, 12, tokens, backward=backward)
+    literals = (("is_causal", is_causal), ("drops", True))
+    dropping = structs.replace(plain, literals=literals)
+    assert kernel_of(dropping, H100).seconds == pytest.approx(measured_s, rel=0.3)
 
 
 # tests/truth/corpus: GPT-2, and the others, which had no part in any constant

@@ -55,6 +55,37 @@ def test_an_operator_nobody_measured_is_like_those_of_its_kind():
     assert factor(corrections, mm_call(8, 8, 8)) == (1.0, False)
 
 
+@pytest.mark.parametrize("name", ["aten.hypot", "aten._foreach_add_"])
+def test_a_rule_says_more_than_other_operators_and_layouts_do(name):
+    """Of a CPU, which has no rules, a list counts as what its tensors are."""
+    call = structs.replace(add_call(1000), name=name)
+    assert factor(Corrections(SLOWER, by_bytes), call)[0] == pytest.approx(4)
+    assert factor(Corrections(SLOWER, by_bytes, has_rules=True), call) == (1.0, False)
+    measured = Corrections(SLOWER, by_bytes, has_rules=True)
+    assert factor(measured, add_call(1000)) == (pytest.approx(4), True)
+
+
+def test_a_layout_that_nobody_measured_is_like_one_of_its_dtype():
+    def column(dtype):
+        call = add_call(100)
+        inputs = (
+            structs.replace(call.inputs[0], shape=(10, 10), stride=(1, 10), dtype=dtype),
+            structs.replace(call.inputs[1], shape=(10, 10), stride=(10, 1), dtype=dtype),
+        )
+        output = structs.replace(call.outputs[0], shape=(10, 10), stride=(10, 1), dtype=dtype)
+        return structs.replace(call, inputs=inputs, outputs=(output,))
+
+    def row(dtype):
+        call = column(dtype)
+        first = structs.replace(call.inputs[0], stride=(10, 1))
+        return structs.replace(call, inputs=(first, call.inputs[1]))
+
+    samples = [Sample(row("bfloat16"), 5 * 600e-9), Sample(row("float32"), 3 * 1200e-9)]
+    corrections = Corrections(samples, by_bytes)
+    assert factor(corrections, column("bfloat16"))[0] == pytest.approx(5)
+    assert factor(corrections, column("float32"))[0] == pytest.approx(3)
+
+
 @given(st.integers(1, 10**8))
 def test_a_correction_lies_between_those_that_were_measured(n):
     correction, _ = factor(Corrections(SLOWER, by_bytes), add_call(n))

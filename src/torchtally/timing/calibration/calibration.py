@@ -17,10 +17,14 @@ class Issue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For an operator of the forward pass that computes something."""
     backward_s: float
     optimizer_s: float
+    """For an operator on single tensors: one on lists takes `list_s` besides."""
     view_s: float
     """For an operator that makes a view, in any phase."""
     launch_s: float
     """For each kernel of an operator beyond its first; 0 where there are no launches."""
+    list_s: float = 0.0
+    """For each tensor of an operator on lists, as optimizers have by default on a GPU, with what
+    the optimizer's own loops take for it."""
 
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -109,7 +109,7 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
     if call.fused is not None:
         return 1
     name = call.plain_name
-    if name.startswith(("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")):
+    if name.startswith(ON_LISTS):
         return list_launches(call, name)
     if kind is Kind.CONVOLUTION:
         return convolution_launches(call)
@@ -126,6 +126,17 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
     if name == "addmm":
         return 1 if len(call.inputs[0].shape) < 2 else 2
     return SEVERAL.get(name, 1)
+
+
+ON_LISTS = ("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")
+"""Beginnings of the names of operators on lists of tensors."""
+
+
+def listed_tensors(call: Call) -> int:
+    """How many tensors the longest list of a call has; 0 of a call on single tensors."""
+    if not call.plain_name.startswith(ON_LISTS):
+        return 0
+    return max(map(len, tensor_lists(call)), default=0)
 
 
 def list_launches(call: Call, name: str) -> int:
