@@ -53,7 +53,9 @@ def place(
     Where a GPU is measured, what is on the host stays there; a measured CPU is the device itself.
     """
     return tuple(
-        spec if is_mixed and not tensor.is_cuda else structs.replace(spec, device="cuda:0")
+        structs.replace(spec, is_pinned=tensor.is_pinned())
+        if is_mixed and not tensor.is_cuda
+        else structs.replace(spec, device="cuda:0")
         for spec, tensor in zip(specs, tensors, strict=True)
     )
 

@@ -23,6 +23,11 @@ PAGEABLE_OF_PINNED = 0.40
 NVIDIA, "How to Optimize Data Transfers in CUDA C/C++". A faster host loses less: 5.37 beside 6.19
 GB/s on the desktop there."""
 
+PAGEABLE_BYTES_PER_S = 10e9
+"""What copying to that buffer lets through, however fast the link: one thread of the host does it.
+Batches of 19 and 38 MB come to an H100 behind PCIe 5 at 8.0 to 9.8 GB/s (tests/truth/corpus), and
+`tally bench` has measured 8 to 14 there, beside 55 of page-locked memory."""
+
 LATENCY_S = 10e-6
 """An estimate of what the smallest copy takes; there is no published figure.
 
@@ -53,7 +58,7 @@ def host_copy_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         return bound_kernel(memory_s=memory_s, overhead_s=LATENCY_S)
     speed = link.bytes_per_s_per_direction * PINNED_SHARE
     if not all(spec.is_pinned for spec in host):
-        speed *= PAGEABLE_OF_PINNED
+        speed = min(PAGEABLE_OF_PINNED * speed, PAGEABLE_BYTES_PER_S)
     return bound_kernel(memory_s=memory_s, network_s=moved_bytes / speed, overhead_s=LATENCY_S)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from torchtally.chips import Chip
 from torchtally.chips.capabilities import capability
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
-from torchtally.timing.roofline.strided import VECTOR_BYTES
+from torchtally.timing.roofline.strided import VECTOR_BYTES, finding_s
 from torchtally.trace import Call, TensorSpec
 
 SOFTMAX = frozenset(
@@ -61,6 +61,12 @@ class RowRates:
     warp: float
     block: float
 
+
+WARP_SLOTS_PER_S = 3.8e9
+"""Elements that a multiprocessor's warps get through in a second, whose rows count as long as the
+next power of two (log2_elements in PersistentSoftmax.cuh), one by one however few bytes they have:
+a fit. An H100 takes 17 us more than any kernel for 9 M of bfloat16 in rows of 512 and 80 for 30 M
+in rows of 197, where their bytes take 12 and 39 (tests/truth)."""
 
 BEFORE_AMPERE, SINCE_AMPERE = RowRates(35e9, 16e9), RowRates(170e9, 40e9)
 """A fit: rows of 768 to 10240 float32 on a V100 and on two A100s, half of those in
@@ -123,7 +129,11 @@ def softmax_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     reduction = SINCE_AMPERE if (chip.compute_capability or (8, 0)) >= (8, 0) else BEFORE_AMPERE
     halves = 2 if "backward" in call.plain_name else 1
     if halves * row_elements <= WARP_ELEMENTS and halves * row_bytes <= WARP_BYTES:
-        return traffic_bytes / bandwidth + traffic_bytes / (reduction.warp * multiprocessors)
+        slots = row.elements / row_elements * 2 ** (row_elements - 1).bit_length()
+        return max(
+            traffic_bytes / bandwidth + traffic_bytes / (reduction.warp * multiprocessors),
+            finding_s(slots, WARP_SLOTS_PER_S, chip),
+        )
     if row_bytes % VECTOR_BYTES == 0 and row_bytes < ON_CHIP_ROW_BYTES:
         waited_s = 0.0 if halves == 2 else traffic_bytes / (reduction.block * multiprocessors)
         return traffic_bytes / bandwidth + waited_s

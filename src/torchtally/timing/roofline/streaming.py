@@ -16,6 +16,7 @@ read against the grain (a transpose) be slower.
 from math import ceil
 
 from torchtally.chips import Chip
+from torchtally.timing.roofline.batch_norms import batch_norm_s, is_batch_norm
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import launches_of
 from torchtally.timing.roofline.limits import KERNEL_S, NOTHING, bound_kernel
@@ -151,6 +152,8 @@ def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
     if is_by_rows(call):
         return rows_s(call, traffic, chip)
     # By running statistics a batch norm is a pass over its elements, which waits for no sum.
+    if is_batch_norm(call) and not is_inference(call) and chip.compute_capability is not None:
+        return batch_norm_s(call, traffic - extra_bytes(call), chip)
     is_norm = kind is Kind.NORMALIZATION and not is_inference(call)
     bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
     return max(traffic / bandwidth + places_s(call, kind, chip), casts_s(call, kind, chip))

@@ -27,11 +27,13 @@ to 162 (facebookresearch/HolisticTraceAnalysis); what the bandwidth does not exp
 CLOCK_HZ = 1.98e9
 """Of the H100 that these rates were measured on; other chips find elements by their own clocks."""
 
-CAT_PLACES_PER_S = 1.1e9
-"""The same of `cat` where one that it reads is transposed: 115 and 127 G elements a second on an
-H100 (ViT and owlv2-large there). A padded copy of what is transposed is assumed to be as slow: with
-that inductor's choices come out as on an H100 (tests/truth/corpus), where it pads GPT-2's logits
-and their gradient, but neither the transposed gradient nor, for 256 tokens, the weight."""
+TRANSPOSED_PLACES_PER_S = 1.1e9
+"""The same where elements that lie together in one operand are apart in another: `cat` finds 115
+and 127 G a second on an H100 (ViT and owlv2-large there), copies of transposed matrices as many, in
+2 bytes as in 4 (3000 x 3000 take 74 and 79 us, a bench). A padded copy of what is transposed is
+assumed to be as slow: with that inductor's choices come out as on an H100 (tests/truth/corpus),
+where it pads GPT-2's logits and their gradient, but neither the transposed gradient nor, for 256
+tokens, the weight."""
 
 CAT_SLICES_PER_S = 5e9
 """The same where innermost elements lie together: halves of rotated heads in bfloat16 and float32,
@@ -69,10 +71,23 @@ def places_s(call: Call, kind: Kind, chip: Chip) -> float:
         is_by_vectors = all(row_bytes(spec) % VECTOR_BYTES == 0 for spec in call.outputs)
         return 0.0 if is_by_vectors else finding_s(elements_of(call), GATHER_PLACES_PER_S, chip)
     if call.plain_name in PADS and is_transposed(call):
-        return finding_s(elements, CAT_PLACES_PER_S, chip)
+        return finding_s(elements, TRANSPOSED_PLACES_PER_S, chip)
     if kind not in (Kind.ELEMENTWISE, Kind.COPY) or call.plain_name.startswith("_foreach_"):
         return 0.0
-    return 0.0 if lie_alike(tensors) else finding_s(elements, PLACES_PER_S, chip)
+    if lie_alike(tensors):
+        return 0.0
+    is_across = kind is Kind.COPY and lie_across(tensors)
+    per_s = TRANSPOSED_PLACES_PER_S if is_across else PLACES_PER_S
+    return finding_s(elements, per_s, chip)
+
+
+def lie_across(tensors: Sequence[TensorSpec]) -> bool:
+    """Of those of as many elements as the largest, what lies together in one is apart in another.
+    """
+    largest = max(spec.elements for spec in tensors)
+    whole = [spec for spec in tensors if spec.elements == largest and spec.shape]
+    innermost = {next(reversed(strides(spec)), 1) == 1 for spec in whole}
+    return len(innermost) > 1
 
 
 def casts_s(call: Call, kind: Kind, chip: Chip) -> float:
@@ -89,7 +104,7 @@ def casts_s(call: Call, kind: Kind, chip: Chip) -> float:
 
 def cat_places_per_s(tensors: Sequence[TensorSpec]) -> float:
     has_slices = all(spec.shape and spec.stride[-1] == 1 for spec in tensors)
-    return CAT_SLICES_PER_S if has_slices else CAT_PLACES_PER_S
+    return CAT_SLICES_PER_S if has_slices else TRANSPOSED_PLACES_PER_S
 
 
 def is_transposed(call: Call) -> bool:
