@@ -42,6 +42,13 @@ benchmark-infer-amp-{nchw,nhwc}-pt240-cu124-rtx4090.csv). Training says the same
 by cuDNN 8.6 (lambdal/deeplearning-benchmark @aa5addb, resnet50 and ssd300). By cuDNN 8.3 an RTX
 3090 still converted all of them (timm's training tables, which are predicted by today's rule)."""
 
+HOPPER = (9, 0)
+"""There such filters do so where each channel's positions begin on 16 bytes, and none is skipped:
+64 images of 56 x 56 and of 28 x 28 take as long with channels first as with channels last, in 16
+bits as in TF32, of 14 x 14 only in TF32 (784 bytes), and with every other position five times as
+long (a bench of an H100, cuDNN 9.19; kernels' names in tests/truth/corpus, resnet50-fp32, are those
+of products, xmma_gemm_..._nn, with no conversion beside them)."""
+
 
 def padded_channels(channels: int) -> int:
     return CHANNELS * ceil(channels / CHANNELS)

@@ -19,11 +19,13 @@ uses TF32 where the call carries ("allow_tf32", True), as it does unless the scr
 multiply less, are not modelled.
 """
 
+from dataclasses import replace
 from itertools import compress
 from math import ceil, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.conversions import (
+    HOPPER,
     WITHOUT_CONVERSIONS,
     bias_gradient_s,
     bias_s,
@@ -33,11 +35,17 @@ from torchtally.timing.roofline.conversions import (
 from torchtally.timing.roofline.depthwise import depthwise_kernel
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
-from torchtally.timing.roofline.products import DEPTH_BYTES, Product, product_dtype, product_s
+from torchtally.timing.roofline.products import (
+    ALIGNMENT_BYTES,
+    DEPTH_BYTES,
+    Product,
+    product_dtype,
+    product_s,
+)
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
-from torchtally.work.rule import integer, mask
+from torchtally.work.rule import integer, integers, mask
 
 
 def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
@@ -58,7 +66,7 @@ def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
 def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
     """Kernels around the products: they do not overlap with them."""
     seconds = 0.0
-    if uses_tensor_cores(call, weight) and not reads_channels_first(weight, chip):
+    if uses_tensor_cores(call, weight) and not reads_channels_first(call, weight, chip):
         seconds += sum(conversions_s(tensors, chip) for tensors in converted(call, weight))
     if is_backward(call):
         if mask(call, "output_mask", 3)[2]:
@@ -68,8 +76,15 @@ def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
     return seconds
 
 
-def reads_channels_first(weight: TensorSpec, chip: Chip) -> bool:
-    return prod(weight.shape[2:]) == 1 and chip.compute_capability in WITHOUT_CONVERSIONS
+def reads_channels_first(call: Call, weight: TensorSpec, chip: Chip) -> bool:
+    """Each image is a matrix of channels by positions, which tensor cores multiply as it lies."""
+    if prod(weight.shape[2:]) > 1:
+        return False
+    if chip.compute_capability != HOPPER:
+        return chip.compute_capability in WITHOUT_CONVERSIONS
+    row_bytes = prod(forward_input(call).shape[2:]) * weight.itemsize_bytes
+    is_whole = all(step == 1 for step in integers(call, "stride"))
+    return is_whole and row_bytes % ALIGNMENT_BYTES == 0
 
 
 def converted(call: Call, weight: TensorSpec) -> list[tuple[TensorSpec, ...]]:
@@ -147,10 +162,13 @@ def rows_by_channels(call: Call, weight: TensorSpec, result: TensorSpec, flops: 
 
 
 def filter_gradient(call: Call, weight: TensorSpec, flops: int) -> Product:
-    """A row for every channel of a group, a column for every place of its filter."""
+    """A row for every channel of a group, a column for every place of its filter. What is summed
+    along is positions: its rows are not in pieces.
+    """
     G = groups_of(call)
     rows, columns = max(1, weight.shape[0] // G), max(1, prod(weight.shape[1:]))
-    return with_depth(call, weight, groups=G, rows=rows, columns=columns, flops=flops)
+    product = with_depth(call, weight, groups=G, rows=rows, columns=columns, flops=flops)
+    return replace(product, piece_bytes=DEPTH_BYTES)
 
 
 def with_depth(

@@ -38,6 +38,14 @@ image's width to find its place, some 25 instructions more beside some 14."""
 WARP = 32
 """Threads that take an image's positions in turn, in the gradient of the filter."""
 
+CUDNN_TAPS_PER_CLOCK, CUDNN_TAPS_PER_CLOCK_FIRST = 16, 10
+"""The same of cuDNN's kernels in 16 bits, with channels last and first: fits. 64 images of 144
+channels and 56 x 56, with filters of 3 x 3, take an H100 62 and 93 us (a bench, cuDNN 9.19)."""
+
+CUDNN_FILTER_GRADIENT_FACTOR = 1.6
+"""How much longer a tap takes there in the gradient of the filter: a fit to 150 to 177 us for both
+gradients with channels last; with channels first, 258, this says 257."""
+
 CUDNN_MIN_CHANNELS = 32
 CUDNN_MIN_WIDTH = 7
 
@@ -46,11 +54,16 @@ def depthwise_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """Forward: one kernel. Backward: one for each gradient wanted."""
     wanted = wanted_taps(call)
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
-    if chip.multiprocessors is None or chip.boost_clock_hz is None or is_by_cudnn(call):
+    if chip.multiprocessors is None or chip.boost_clock_hz is None:
         peak = vector_peak_flop_per_s(call.tensor("weight").dtype, chip)
         compute_s = cost.flops / peak if peak else 0.0
     else:
-        compute_s = sum(wanted) / (TAPS_PER_CLOCK * chip.multiprocessors * chip.boost_clock_hz)
+        per_clock: float = TAPS_PER_CLOCK
+        if is_by_cudnn(call):
+            wanted = cudnn_taps(call)
+            is_last = is_channels_last(source_of(call))
+            per_clock = CUDNN_TAPS_PER_CLOCK if is_last else CUDNN_TAPS_PER_CLOCK_FIRST
+        compute_s = sum(wanted) / (per_clock * chip.multiprocessors * chip.boost_clock_hz)
     overhead_s = KERNEL_S * max(1, len(wanted))
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
 
@@ -65,6 +78,16 @@ def wanted_taps(call: Call) -> list[float]:
     of_input = gradient.elements * taps + source.elements * TAPS_PER_ELEMENT
     of_filter = FILTER_GRADIENT_FACTOR * images * WARP * ceil(positions / WARP) * taps
     return list(compress((of_input, of_filter), mask(call, "output_mask", 2)[:2]))
+
+
+def cudnn_taps(call: Call) -> list[float]:
+    """The same of cuDNN's."""
+    taps = float(prod(call.tensor("weight").shape[2:]))
+    if "backward" not in call.name:
+        return [call.outputs[0].elements * taps] if call.outputs else []
+    elements = call.tensor("grad_output").elements * taps
+    gradients = (elements, CUDNN_FILTER_GRADIENT_FACTOR * elements)
+    return list(compress(gradients, mask(call, "output_mask", 2)[:2]))
 
 
 def source_of(call: Call) -> TensorSpec:

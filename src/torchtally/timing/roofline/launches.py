@@ -139,6 +139,13 @@ def listed_tensors(call: Call) -> int:
     return max(map(len, tensor_lists(call)), default=0)
 
 
+def largest_listed(call: Call) -> int:
+    """Elements of the largest tensor in the lists of a call; 0 of a call on single tensors."""
+    if not call.plain_name.startswith(ON_LISTS):
+        return 0
+    return max((spec.elements for specs in tensor_lists(call) for spec in specs), default=0)
+
+
 def list_launches(call: Call, name: str) -> int:
     """Of a foreach or fused operator. Norms and maxima fill a buffer for blocks' results first and
     add these up at the end (ForeachReduceOp.cu).

@@ -13,12 +13,12 @@ left it there is not known to it, so small tensors may really be faster. So may 
 read against the grain (a transpose) be slower.
 """
 
-from math import ceil
+from math import ceil, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.batch_norms import batch_norm_s, is_batch_norm
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.launches import launches_of
+from torchtally.timing.roofline.launches import FOREACH_CHUNK, largest_listed, launches_of
 from torchtally.timing.roofline.limits import KERNEL_S, NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import (
     bandwidth_bytes_per_s,
@@ -26,9 +26,10 @@ from torchtally.timing.roofline.rates import (
     vector_peak_flop_per_s,
 )
 from torchtally.timing.roofline.rows import is_by_rows, rows_s
-from torchtally.timing.roofline.strided import casts_s, places_s
+from torchtally.timing.roofline.strided import CLOCK_HZ, casts_s, finding_s, places_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost, Kind
+from torchtally.work.rule import integers
 
 EXTRA_READS: dict[str, tuple[str, ...]] = {
     # The gradient of the input, then those of weight and bias: layer_norm_kernel.cu.
@@ -76,6 +77,12 @@ REDUCTION_S = 1.2e-6
 """What a sum takes besides, however small: threads hand their parts on through shared memory. Norms
 of 768 numbers take 3.1 to 3.2 us on an H100, small elementwise kernels 1.6 and copies 1.1 to 1.7
 (a profile of owlv2-large in AMD-AGI/TraceLens)."""
+
+WHOLE_SUM_S, WHOLE_SUM_ELEMENTS = 3.3e-6, 65536
+"""What a sum into one number takes besides, from so many elements: blocks hand their parts on, too,
+through memory (Reduce.cuh, global_reduce, before which its semaphores are set to zero). A fit: sums
+of 64 K to 32 M elements take an H100 5.3 to 7.9 us more than their bytes (a bench); norms of whole
+parameters, which had no part in it, 6.7 to 7.1 (tests/truth/corpus)."""
 
 COLUMN_SUM_S, COLUMN_SUM_ROW_S = 8e-6, 0.8e-9
 """What a sum over all but the last dimension takes besides its bytes, and for each row: a thread
@@ -125,7 +132,15 @@ def waiting_s(call: Call, kind: Kind, chip: Chip) -> float:
     if kind is not Kind.REDUCTION:
         return 0.0
     rows = column_sum_rows(call)
-    return REDUCTION_S if rows is None else COLUMN_SUM_S + rows * COLUMN_SUM_ROW_S
+    if rows is not None:
+        return COLUMN_SUM_S + rows * COLUMN_SUM_ROW_S
+    return REDUCTION_S + (WHOLE_SUM_S if is_whole_sum(call) else 0.0)
+
+
+def is_whole_sum(call: Call) -> bool:
+    """Many elements become one."""
+    results = [spec.elements for spec in call.outputs[:1]]
+    return results == [1] and call.inputs[0].elements >= WHOLE_SUM_ELEMENTS
 
 
 def column_sum_rows(call: Call) -> int | None:
@@ -156,7 +171,43 @@ def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
         return batch_norm_s(call, traffic - extra_bytes(call), chip)
     is_norm = kind is Kind.NORMALIZATION and not is_inference(call)
     bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
-    return max(traffic / bandwidth + places_s(call, kind, chip), casts_s(call, kind, chip))
+    by_elements_s = max(casts_s(call, kind, chip), by_threads_s(call, chip))
+    return max(traffic / bandwidth + places_s(call, kind, chip), by_elements_s)
+
+
+DRAWN_PER_S = 3.7e9
+"""Elements that a multiprocessor drops or keeps in a second, by a number that it draws for each
+(Philox): 9 M in bfloat16 take an H100 19 us more than any kernel (a bench), 9.7 M 20 us, 8.4 M 16.8
+(tests/truth/corpus, which had no part in it)."""
+
+POOLED_PER_S, POOLED_BACKWARD_PER_S = 0.45e9, 0.7e9
+"""Results of a window of 3 x 3 that a multiprocessor finds in a second (max_pool_forward_nchw and
+_nhwc in DilatedMaxPool2d.cu), and backward elements of its input: 26 M take an H100 433 us, and 103
+and 51 M 914 and 578 (tests/truth/corpus); a bench's 2.3 and 9.1 M, which had no part in it, 40 and
+116."""
+POOLED_TAPS = 9
+
+CHUNK_S, FUSED_CHUNK_S = 16e-6, 36e-6
+"""What a block takes for its chunk of a list of tensors, `FOREACH_CHUNK` elements that it goes
+through by 2048 at a time (MultiTensorApply.cuh): no kernel on lists is done before. 8 tensors of
+131072 elements take an H100 18 us in an addition, and 38 in Adam, whose numbers wait for square
+roots and quotients (a bench); AdamW's of two layers of 128 take 16 to 29 (tests/truth/corpus)."""
+
+
+def by_threads_s(call: Call, chip: Chip) -> float:
+    """Least seconds of a kernel whose threads have more to do for an element than its bytes."""
+    name = call.plain_name
+    if name == "native_dropout":
+        return finding_s(call.inputs[0].elements, DRAWN_PER_S, chip)
+    if name == "max_pool2d_with_indices" and call.outputs:
+        taps = prod(integers(call, "kernel_size")) or POOLED_TAPS
+        return finding_s(call.outputs[0].elements * taps / POOLED_TAPS, POOLED_PER_S, chip)
+    if name == "max_pool2d_with_indices_backward" and call.outputs:
+        return finding_s(call.outputs[0].elements, POOLED_BACKWARD_PER_S, chip)
+    if (largest := largest_listed(call)) and chip.boost_clock_hz is not None:
+        chunk_s = FUSED_CHUNK_S if name.startswith("_fused_ada") else CHUNK_S
+        return chunk_s * CLOCK_HZ / chip.boost_clock_hz * min(1.0, largest / FOREACH_CHUNK)
+    return 0.0
 
 
 def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
