@@ -10,7 +10,8 @@ from tests.work.calls import call, cost, given, spec
 from torchtally.chips import chip
 from torchtally.timing.roofline.conversions import padded_channels
 from torchtally.timing.roofline.convolutions import implicit_products
-from torchtally.timing.roofline.kernel import Bound
+from torchtally.timing.roofline.depthwise import CUDNN_TAPS_PER_CLOCK
+from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.products import Product, product_s
 from torchtally.trace import Call, Literal, TensorSpec
 
@@ -75,9 +76,14 @@ def test_channels_last_saves_the_transposes() -> None:
     assert first - last > moved_bytes / A100.memory_bandwidth_bytes_per_s
 
 
-def test_depthwise_goes_by_bytes() -> None:
+def test_depthwise_goes_by_taps_and_not_by_products() -> None:
+    """9 for each of 33.6 M elements."""
+    taps = 9 * 8 * 4096 * 32 * 32
+    assert A100.multiprocessors is not None
+    assert A100.boost_clock_hz is not None
+    expected = taps / (CUDNN_TAPS_PER_CLOCK * A100.multiprocessors * A100.boost_clock_hz)
     kernel = kernel_of(forward(4096, 4096, groups=4096), A100)
-    assert kernel.bound is Bound.MEMORY
+    assert kernel.seconds == pytest.approx(expected + KERNEL_S)
 
 
 def test_float32_uses_tf32_when_the_script_allows_it() -> None:

@@ -14,6 +14,7 @@ from torchtally.timing.roofline.rows import (
     LONG_ROW_S,
     NORM_ROW_S,
     SINCE_AMPERE,
+    WARP_SLOTS_PER_S,
 )
 from torchtally.trace import Call
 
@@ -42,8 +43,15 @@ def block_s(moved_bytes: float, on: Chip) -> float:
 
 def test_a_short_row_stays_in_a_warp() -> None:
     moved = 2 * 4 * ROWS * 2048  # read and written
-    expected = moved / 1e12 + moved / (SINCE_AMPERE.warp * 10) + KERNEL_S
-    assert seconds(softmax(2048), toy()) == pytest.approx(expected)
+    many = toy(multiprocessors=1000)
+    expected = moved / 1e12 + moved / (SINCE_AMPERE.warp * 1000) + KERNEL_S
+    assert seconds(softmax(2048), many) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("columns", [129, 200, 256])
+def test_a_warp_takes_its_row_for_the_next_power_of_two(columns: int) -> None:
+    expected = ROWS * 256 / (10 * WARP_SLOTS_PER_S) + KERNEL_S
+    assert seconds(softmax(columns, "float16"), toy()) == pytest.approx(expected)
 
 
 def test_a_longer_one_waits_for_its_block() -> None:

@@ -10,7 +10,7 @@ float32.
 from dataclasses import dataclass
 
 from torchtally.plan.activations.setting import Implementation
-from torchtally.timing.roofline.strided import CAT_PLACES_PER_S, PLACES_PER_S
+from torchtally.timing.roofline.strided import PLACES_PER_S, TRANSPOSED_PLACES_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def rotation(implementation: Implementation, itemsize: int, stream: int) -> Memo
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, 2 * itemsize)
-    places = (3.5 + PLACES_PER_S / CAT_PLACES_PER_S, 6.5)
+    places = (3.5 + PLACES_PER_S / TRANSPOSED_PLACES_PER_S, 6.5)
     if stream == itemsize:
         return MemoryPasses(10 * itemsize, 16 * itemsize, 5, 9, False, *places)
     cast = itemsize + stream

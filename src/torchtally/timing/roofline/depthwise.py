@@ -38,13 +38,14 @@ image's width to find its place, some 25 instructions more beside some 14."""
 WARP = 32
 """Threads that take an image's positions in turn, in the gradient of the filter."""
 
-CUDNN_TAPS_PER_CLOCK, CUDNN_TAPS_PER_CLOCK_FIRST = 16, 10
-"""The same of cuDNN's kernels in 16 bits, with channels last and first: fits. 64 images of 144
-channels and 56 x 56, with filters of 3 x 3, take an H100 62 and 93 us (a bench, cuDNN 9.19)."""
+CUDNN_TAPS_PER_CLOCK = 16
+"""The same of cuDNN's kernels in 16 bits: a fit. 64 images of 144 channels and 56 x 56, filtered by
+3 x 3, take an H100 62 us with channels last (a bench, cuDNN 9.19). With channels first they take 93
+there, but timm's trainings on an RTX 3090 are predicted too slow by that rate."""
 
 CUDNN_FILTER_GRADIENT_FACTOR = 1.6
 """How much longer a tap takes there in the gradient of the filter: a fit to 150 to 177 us for both
-gradients with channels last; with channels first, 258, this says 257."""
+gradients."""
 
 CUDNN_MIN_CHANNELS = 32
 CUDNN_MIN_WIDTH = 7
@@ -61,8 +62,7 @@ def depthwise_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         per_clock: float = TAPS_PER_CLOCK
         if is_by_cudnn(call):
             wanted = cudnn_taps(call)
-            is_last = is_channels_last(source_of(call))
-            per_clock = CUDNN_TAPS_PER_CLOCK if is_last else CUDNN_TAPS_PER_CLOCK_FIRST
+            per_clock = CUDNN_TAPS_PER_CLOCK
         compute_s = sum(wanted) / (per_clock * chip.multiprocessors * chip.boost_clock_hz)
     overhead_s = KERNEL_S * max(1, len(wanted))
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
