@@ -82,8 +82,7 @@ def places_s(call: Call, kind: Kind, chip: Chip) -> float:
 
 
 def lie_across(tensors: Sequence[TensorSpec]) -> bool:
-    """Of those of as many elements as the largest, what lies together in one is apart in another.
-    """
+    """What lies together in one is apart in another, of those as large as the largest."""
     largest = max(spec.elements for spec in tensors)
     whole = [spec for spec in tensors if spec.elements == largest and spec.shape]
     innermost = {next(reversed(strides(spec)), 1) == 1 for spec in whole}
