@@ -590,7 +590,12 @@ REAL = "nvidia-h100-80gb-hbm3-torch-2.11.0.json"
 
 @pytest.mark.parametrize(
     ("name", "kernels", "step"),
-    [("gpt2-bf16-fused", 0.04, 0.06), ("mixture-bf16", 0.04, 0.08), ("bert-base-fp16", 0.06, 0.06)],
+    [
+        ("gpt2-bf16-fused", 0.04, 0.06),
+        ("mixture-bf16", 0.04, 0.08),
+        ("vit-b-bf16-dropout", 0.08, 0.06),
+        ("resnet50-channels-last", 0.10, 0.10),
+    ],
 )
 def test_a_real_h100s_steps(name: str, kernels: float, step: float) -> None:
     """The step beside the machine's own kind of CPU."""
