@@ -10,6 +10,8 @@ from torchtally.isolation.run import isolation
 from torchtally.isolation.uploads import withhold_uploads
 from torchtally.runs.measure.meter import Meter
 from torchtally.runs.protocol import WRITTEN, MeasureRequest
+from torchtally.timing.prediction import Prediction
+from torchtally.timing.targets import roofline
 from torchtally.trace.measurement import Measurement
 from torchtally.tracer.script import run
 from torchtally.tracer.script_file import Script
@@ -40,7 +42,8 @@ def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement]
         isolated = stack.enter_context(isolation(writes, str(folder / WRITTEN)))
         if request.gpu is not None:
             stack.enter_context(withhold_uploads(meter.roles.effect))
-            stack.enter_context(virtual_gpu(chip(request.gpu)))
+            kernel_s = Prediction(roofline(request.gpu)).kernel_s
+            stack.enter_context(virtual_gpu(chip(request.gpu), kernel_s=kernel_s))
         stack.enter_context(apply(steps.stand_ins()))
         stack.enter_context(steps.watch())
         meter.start()
