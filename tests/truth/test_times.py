@@ -596,7 +596,7 @@ REAL = "nvidia-h100-80gb-hbm3-torch-2.11.0.json"
         ("gpt2-bf16-compiled", 0.04, 0.05),
         ("gpt2-one-row-compiled", 0.05, 0.08),
         ("vit-b-bf16-dropout", 0.08, 0.06),
-        ("gpt2-one-row-reduce-overhead", 0.04, 0.06),
+        ("gpt2-one-row-reduce-overhead", 0.04, 0.20),
         ("llama-1b-bf16-compiled", 0.04, 0.07),
         ("resnet50-channels-last", 0.10, 0.10),
         ("mixture-bf16", 0.04, 0.08),
@@ -633,7 +633,7 @@ def test_what_compiling_gains_is_what_it_gained_on_a_real_h100() -> None:
     far = []
     for compiled, eager in PAIRS.items():
         times = [seen.times for name in (eager, compiled) if (seen := measured[name]) is not None]
-        eager_s, compiled_s = (each.stretch_step_s for each in times if each is not None)
+        eager_s, compiled_s = (each.undisturbed_step_s for each in times if each is not None)
         off = float(cells[eager][ON_SLOW_CPU]) / float(cells[compiled][ON_SLOW_CPU])
         gain = eager_s / compiled_s
         assert (gain > 1) is (gain * off > 1), compiled
