@@ -38,6 +38,9 @@ def features(call: Call, kind: Kind, cost: Cost) -> Features:
     return streaming(call, cost)
 
 
+PRODUCT = "product"
+
+
 def product(call: Call, cost: Cost) -> Features | None:
     """None for a product that is not of two matrices (a grouped one, an einsum)."""
     operands = matrices(call)
@@ -49,7 +52,7 @@ def product(call: Call, cost: Cost) -> Features | None:
     variant = f"{left.dtype} {orientation(left)}{orientation(right)}"
     if is_tf32(call):
         variant = f"tf32 {variant}"
-    return Features("product", variant, sizes(B, M, N, K))
+    return Features(PRODUCT, variant, sizes(B, M, N, K))
 
 
 def matrices(call: Call) -> tuple[TensorSpec, TensorSpec] | None:

@@ -11,6 +11,7 @@ from math import exp, log
 from typing import NamedTuple
 
 from torchtally.timing.calibration import Features, Sample, features
+from torchtally.timing.calibration.features import PRODUCT
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.trace import Call
 from torchtally.work import Cost, Kind, cost_of
@@ -93,10 +94,14 @@ class Corrections:
         return 1 / (1 + squared / self._reach**2)
 
     def _points_of(self, position: Features, place: tuple[float, ...]) -> list[MeasuredRatio]:
-        """Of the variant, else of one like it: the same operator, in another layout or dtype."""
+        """Of the variant, else of one like it: the same operator, in another layout or dtype.
+
+        Where there are rules, they say more of another layout; but a profiler's trace need not say
+        how its products' operands lay.
+        """
         variants = self._variants.get(position.family, ())
         variant = position.variant
-        if variant not in variants and not self._has_rules:
+        if variant not in variants and (position.family == PRODUCT or not self._has_rules):
             dtype = variant.partition(" ")[0]
             alike = (other for other in variants if other.partition(" ")[0] == dtype)
             variant = next(alike, next(iter(variants), ""))
