@@ -28,6 +28,12 @@ def test_what_holds_a_rule_instead_is_not_left_out_itself() -> None:
         assert not left_out & set(re.findall(r"\btest_\w+\b(?!\.py)", instead)), name
 
 
+@pytest.mark.parametrize("file", LONG)
+def test_a_file_keeps_a_test(file: str) -> None:
+    tests = re.findall(r"^def (test_\w+)", (REPOSITORY / file).read_text(encoding="utf-8"), re.M)
+    assert any(test not in LONG[file] and f"{file}::{test}" not in ALONE for test in tests)
+
+
 def left(*names: str) -> list[str]:
     items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
     return [item.nodeid for item in without_thorough(items)[1]]

@@ -207,9 +207,6 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/virtual/compiling/test_decorated_before.py": (
         "test_they_are_compiled_within_it_and_in_the_next_one",
     ),
-    "tests/virtual/compiling/test_fsdp.py": (
-        "test_compiled_blocks_hold_what_the_cuda_build_holds",
-    ),
     "tests/virtual/compiling/test_host.py": ("test_results_and_inputs_written_to",),
     "tests/virtual/compiling/test_padding.py": (
         "test_a_product_whose_rows_begin_between_boundaries_is_padded_and_said",

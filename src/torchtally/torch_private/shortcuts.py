@@ -22,7 +22,7 @@ def shortcuts() -> Iterator[tuple[PrivateName, Any]]:
     """(name, what to put there), of those that this release has."""
     for owner, name, make in (
         (Equality, "__new__", equality),
-        (dtype_propagation.DtypePropagationOpsHandler, "__init__", made_once),
+        (dtype_propagation.DtypePropagationOpsHandler, "__init__", initialise_once),
         (scheduling, "get_scheduler_node_symbol_uses", symbol_uses),
     ):
         native = getattr(owner, name, None)
@@ -41,20 +41,20 @@ def equality(native: Callable[..., Any]) -> Callable[..., Any]:
     return new
 
 
-def made_once(native: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Its class gives everybody the same handler, and Python calls `__init__` each time."""
-    made: list[Any] = []
+def initialise_once(native: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Its class returns one handler to all callers, and Python calls `__init__` each time."""
+    initialised: list[Any] = []
 
     def init(handler: Any) -> None:
-        if not any(each is handler for each in made):
+        if not any(each is handler for each in initialised):
             native(handler)
-            made.append(handler)
+            initialised.append(handler)
 
     return init
 
 
 def symbol_uses(native: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Nobody uses sizes that are left open in a graph without any."""
+    """Empty in a graph whose sizes are all known: it has no symbols."""
 
     def uses(node: Any) -> Any:
         sizes = V.graph.sizevars.shape_env
