@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import (
@@ -303,6 +304,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     from torchtally.cli.run_report import conclude
     from torchtally.isolation.run import SUFFIX, folder_beside, isolation
     from torchtally.report.run_progress import RunProgress
+    from torchtally.runs.tracing_context import isolated_recording
     from torchtally.timing.prediction import Prediction
     from torchtally.timing.targets import roofline
     from torchtally.tracer.script import run
@@ -327,30 +329,25 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         return conclude(script, session, isolated, outcome, args)
 
     stopper = Stopper(leaving, max_seconds=args.max_seconds)
-    with (
-        progress.moving(),
-        isolation(
-            args.writes, folder_beside(args.trace_place), shown=args.output + SUFFIX
-        ) as isolated,
-        recording(
-            target,
-            script=str(script),
-            limit=limit_of(args.steps, args.tokens),
-            on_step=complete_step,
-            on_done=stopper.steps_are_done,
-            nonzero_fraction=args.nonzero_fraction,
-            placeholder_limit=args.placeholder_limit,
-            memory_is_limited=not args.no_oom,
-            what_ifs=tuple(args.what_if),
-            prediction=Prediction(roofline(target.name)),
-            host_clock=args.host_clock,
-            written=isolated.written,
-            facts=isolated.facts,
-            world=args.world,
-            exchange=None if args.ranks is None else args.ranks.mailbox,
-            variables=args.launch.environment if args.launch else {},
-        ) as session,
-    ):
+    files = isolation(args.writes, folder_beside(args.trace_place), shown=args.output + SUFFIX)
+    record = partial(
+        recording,
+        target,
+        script=str(script),
+        limit=limit_of(args.steps, args.tokens),
+        on_step=complete_step,
+        on_done=stopper.steps_are_done,
+        nonzero_fraction=args.nonzero_fraction,
+        placeholder_limit=args.placeholder_limit,
+        memory_is_limited=not args.no_oom,
+        what_ifs=tuple(args.what_if),
+        prediction=Prediction(roofline(target.name)),
+        host_clock=args.host_clock,
+        world=args.world,
+        exchange=None if args.ranks is None else args.ranks.mailbox,
+        variables=args.launch.environment if args.launch else {},
+    )
+    with progress.moving(), isolated_recording(files, record) as (isolated, session):
         if args.ranks is not None:
             args.ranks.mailbox.outside = isolated.suspend
         progress.operators = lambda: session.recorder.clock

@@ -3,10 +3,12 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torchtally.chips import Chip, Cluster
 from torchtally.isolation import Writes
 from torchtally.isolation.run import isolation
+from torchtally.runs.tracing_context import isolated_recording
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import cluster_of, roofline
@@ -122,23 +124,20 @@ def run_to_end(
     check_inactive()  # before the files of a run within a run are isolated
     gpus = Cluster(gpu) if isinstance(gpu, Chip) else cluster_of(gpu)
     roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpus.chip.name)
-    with (
-        isolation(writes, files) as isolated,
-        recording(
-            roofline_of_chip.chip,
-            script=name,
-            limit=limit,
-            on_step=on_step,
-            nonzero_fraction=nonzero_fraction,
-            memory_is_limited=memory_is_limited,
-            placeholder_limit=placeholder_limit,
-            prediction=prediction or Prediction(roofline_of_chip),
-            host_clock=host_clock,
-            written=isolated.written,
-            facts=isolated.facts,
-            world=world_of(gpus, rank),
-        ) as recording_,
-    ):
+    record = partial(
+        recording,
+        roofline_of_chip.chip,
+        script=name,
+        limit=limit,
+        on_step=on_step,
+        nonzero_fraction=nonzero_fraction,
+        memory_is_limited=memory_is_limited,
+        placeholder_limit=placeholder_limit,
+        prediction=prediction or Prediction(roofline_of_chip),
+        host_clock=host_clock,
+        world=world_of(gpus, rank),
+    )
+    with isolated_recording(isolation(writes, files), record) as (isolated, recording_):
         ending, error = Ending("exit"), None
         try:
             on_start(recording_)

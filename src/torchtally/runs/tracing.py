@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from torchtally.isolation.run import isolation
 from torchtally.runs.protocol import WRITTEN, TraceRequest, TraceResult
+from torchtally.runs.tracing_context import isolated_recording
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.targets import roofline
 from torchtally.tracer.script import run
@@ -32,21 +34,19 @@ def trace(request: TraceRequest, folder: Path, reply: Callable[[TraceResult], No
         return 0
 
     stopper = Stopper(leaving, max_seconds=request.max_seconds)
-    with (
-        isolation(request.writes, str(folder / WRITTEN)) as isolated,
-        recording(
-            request.gpu,
-            script=str(script),
-            limit=StepLimit(request.steps),
-            on_done=stopper.steps_are_done,
-            what_ifs=request.what_ifs,
-            prediction=Prediction(roofline(request.gpu)),
-            written=isolated.written,
-            facts=isolated.facts,
-            world=request.world,
-            variables=dict(request.variables),
-        ) as record,
-    ):
+    recorded = partial(
+        recording,
+        request.gpu,
+        script=str(script),
+        limit=StepLimit(request.steps),
+        on_done=stopper.steps_are_done,
+        what_ifs=request.what_ifs,
+        prediction=Prediction(roofline(request.gpu)),
+        world=request.world,
+        variables=dict(request.variables),
+    )
+    files = isolation(request.writes, str(folder / WRITTEN))
+    with isolated_recording(files, recorded) as (isolated, record):
         code = leaving(run(script, stopper))
         flush_outputs()
         os._exit(code)  # threads of the script may still run, and nothing waits for them

@@ -1,9 +1,10 @@
 """Trace a block of code on a virtual GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
-from torchtally.isolation.run import isolation
+from torchtally.isolation.run import Isolation, isolation
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.tracer.session import Recording, recording
@@ -24,18 +25,34 @@ def tracing(
 @contextmanager
 def _tracing(script: str, target: Roofline, memory_is_limited: bool) -> Iterator[Recording]:
     check_inactive()
-    with (
-        isolation("isolated", None) as isolated,
-        recording(
-            target.chip,
-            script=script,
-            memory_is_limited=memory_is_limited,
-            prediction=Prediction(target),
-            written=isolated.written,
-            facts=isolated.facts,
-        ) as session,
-    ):
+    record = partial(
+        recording,
+        target.chip,
+        script=script,
+        memory_is_limited=memory_is_limited,
+        prediction=Prediction(target),
+    )
+    with _isolated_recording(isolation("isolated", None), record) as (isolated, session):
         try:
             yield session
         finally:
             isolated.tidy()
+
+
+Record = Callable[..., AbstractContextManager[Recording]]
+"""`recording` with all but what the isolation of files says: `written` and `facts`."""
+
+
+def isolated_recording(
+    files: AbstractContextManager[Isolation], record: Record
+) -> AbstractContextManager[tuple[Isolation, Recording]]:
+    """Within, the script's files are isolated, and what it runs is recorded."""
+    return ReadOnce(_isolated_recording(files, record))
+
+
+@contextmanager
+def _isolated_recording(
+    files: AbstractContextManager[Isolation], record: Record
+) -> Iterator[tuple[Isolation, Recording]]:
+    with files as isolated, record(written=isolated.written, facts=isolated.facts) as session:
+        yield isolated, session

@@ -1,6 +1,7 @@
 """Calibrations as files: readable JSON, a line for each sample, everything checked when read."""
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,6 +46,16 @@ class Title(msgspec.Struct):
 
 def title(path: Path) -> Title:
     """Without its samples: a fraction of the time, and of any format. Raises UsageError, too."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UsageError(f"{path}: not a calibration: {error}\n{REMEDY}") from error
+    return _title(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache
+def _title(path: Path, changed_ns: int, size_bytes: int) -> Title:
+    """Every simulation asks for it, of every file."""
     return _decode(path, Title)
 
 

@@ -94,7 +94,7 @@ class Absent:
 
     def forget(self) -> None:
         """No module of a stand-in is left."""
-        for name in list(sys.modules):
+        for name in list(sys.modules) if self.imported else ():
             if name.partition(".")[0] in self.imported:
                 del sys.modules[name]
 
