@@ -70,8 +70,8 @@ class Script:
             for n, seconds in enumerate(self.seconds)
         ]
         return RankRun(
-            self.ops, [0.0] * len(self.ops), kernels, (), self.waits, self.coalesced, self.rank,
-            self.calls, (self.group,),
+            self.ops, [0.0] * len(self.ops), kernels, [0.0] * len(self.ops), (), self.waits,
+            self.coalesced, self.rank, self.calls, (self.group,),
         )  # fmt: skip
 
 

@@ -81,6 +81,21 @@ def test_a_host_that_waited_is_no_longer_ahead():
     assert seconds(run(kernel(10), kernel(10))) == [11, 10]
 
 
+def test_kernels_that_queue_start_a_little_later():
+    """Issued at 1, 2, 3: the first at once, the others half a second after the one before, which no
+    view is charged for.
+    """
+    gapped = kernel(10)._replace(gap_s=0.5)
+    slots = run(gapped, VIEW, gapped, VIEW, gapped)
+    assert seconds(slots) == [11, 0, 10.5, 0, 10.5]
+    assert [slot.kernel_s for slot in slots] == [10, 0, 10, 0, 10]
+    assert [slot.bound for slot in slots[::2]] == [Bound.MEMORY] * 3
+
+
+def test_a_device_that_waits_for_its_host_has_no_gap_besides():
+    assert seconds(run(*[kernel(0.1)._replace(gap_s=0.5)] * 3)) == pytest.approx([1.1, 1.0, 1.0])
+
+
 def test_idle_time_is_shared_by_what_the_host_did_meanwhile():
     """Two views at half a second and an operator at one: two seconds, then its kernel."""
     assert seconds(run(VIEW, VIEW, kernel(4))) == [0.5, 0.5, 5.0]

@@ -91,6 +91,13 @@ def test_a_host_that_waits_issues_late_and_the_device_idles() -> None:
     assert slots[1].bound is Bound.MEMORY
 
 
+def test_kernels_that_queue_on_a_stream_start_a_little_later() -> None:
+    """0.5-4.5 and 5-9 compute, 0-9 the collective: it is exposed for the half seconds before."""
+    gapped = kernel(4)._replace(gap_s=0.5)
+    slots = run((COMPUTE, gapped), (COMPUTE, gapped), (NETWORK, collective(9)))
+    assert seconds(slots) == [4, 4, 1]
+
+
 def test_two_collectives_at_once_are_charged_once() -> None:
     slots = run((NETWORK, collective(4)), (2, collective(6)))
     assert seconds(slots) == [4, 2]

@@ -21,7 +21,8 @@ AT_ONCE = Issue(forward_s=0.0, backward_s=0.0, optimizer_s=0.0, view_s=0.0, laun
 @dataclass(frozen=True)
 class Stopwatch(Roofline):
     """So many seconds and such a bound for each operator by its name; a millisecond of compute for
-    all others that are counted. The host takes no time to issue them, unless told.
+    all others that are counted. The host takes no time to issue them, unless told, and one follows
+    another at once.
     """
 
     kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
@@ -30,6 +31,9 @@ class Stopwatch(Roofline):
     @property
     def issue(self) -> Issue:
         return self.issuing if self.host is None else self.host.issue
+
+    def gap_s(self, call: Call, kind: Kind, cost: Cost) -> float:
+        return 0.0
 
     def kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
         if kind is Kind.UNCOUNTED:

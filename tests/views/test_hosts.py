@@ -8,8 +8,10 @@ from torchtally.chips import chip
 from torchtally.ledger import Ledger, account
 from torchtally.timing.hosts import CLOUD, GRACE, NO_HOST, USUAL, host_of
 from torchtally.timing.roofline import Roofline
+from torchtally.timing.roofline.limits import GAP_S, GRAPH_GAP_S
 from torchtally.views import by
 from torchtally.views.hosts import host_times, slow_host
+from torchtally.views.real_run import IdleCause, reported_gaps
 
 US = 1e-6
 
@@ -33,8 +35,21 @@ def test_a_step_of_short_kernels_takes_what_its_host_takes_to_issue_them() -> No
     assert times[GRACE.name].step_s == pytest.approx(2.7 * 40 * US)
     assert times[CLOUD.name].step_s == pytest.approx(31 / 9.8 * 40 * US)
     kernels = times[NO_HOST.name]
-    assert (kernels.issue_s, kernels.idle_share) == (0, 0)
-    assert times[USUAL.name].idle_share == pytest.approx(1 - kernels.step_s / (40 * US))
+    assert kernels.issue_s == 0
+    # A graph's kernels follow each other after half a microsecond, and most of the step is theirs.
+    assert kernels.idle_share == pytest.approx(4 * GRAPH_GAP_S / kernels.step_s)
+    assert kernels.idle_share < 0.2
+    kernel_s = (1 - kernels.idle_share) * kernels.step_s
+    assert times[USUAL.name].idle_share == pytest.approx(1 - kernel_s / (40 * US))
+
+
+def test_a_device_that_is_behind_idles_between_queued_kernels() -> None:
+    """Four products of 8192: each starts a little after the one before."""
+    gaps = [gap for _, gap in reported_gaps(ledger(8192, Roofline(chip("H100-SXM"))))]
+    assert {gap.cause for gap in gaps} == {IdleCause.BETWEEN}
+    assert [gap.seconds for gap in gaps] == pytest.approx([GAP_S] * 4)
+    late = [gap for _, gap in reported_gaps(ledger(8, Roofline(chip("H100-SXM"))))]
+    assert {gap.cause for gap in late} == {IdleCause.HOST_LATE}
 
 
 def test_a_chip_on_one_board_with_grace_has_it_for_a_host() -> None:

@@ -29,6 +29,7 @@ class Prediction:
         self._issue_s: list[dict[int, float]] = []
         """By the call's number."""
         self._kernel_s: list[float] = []
+        self._gap_s: list[float] = []
         self._waits = 0
         """How many of the run's waits are passed."""
         self._ticks = array("q")
@@ -62,14 +63,18 @@ class Prediction:
             time = self._time(call)
             self._issue_s.append(issue_by_phase(self._roofline.issue, time))
             self._kernel_s.append(time.kernel.seconds)
+            self._gap_s.append(time.gap_s)
         if self._streams is not None:
             self._advance_streams(self._streams, ops, waits, tick, stream_waits)
             return
         queue, is_host = self._queue, self._roofline.is_host
         for op in ops[len(self._ticks) :]:
             self._pass_waits(waits, op.clock)
-            run = queue.compute if is_host else queue.issue
-            run(self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call])
+            issue_s, kernel_s = self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call]
+            if is_host:
+                queue.compute(issue_s, kernel_s)
+            else:
+                queue.issue(issue_s, kernel_s, self._gap_s[op.call])
             self._ticks.append(op.clock)
             self._done_s.append(queue.device_s)
         self._pass_waits(waits, tick)
@@ -92,7 +97,10 @@ class Prediction:
 
         for op in ops[len(self._ticks) :]:
             pass_waits(op.clock)
-            streams.run(op, self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call])
+            streams.run(
+                op, self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call],
+                self._gap_s[op.call],
+            )  # fmt: skip
             self._ticks.append(op.clock)
             self._done_s.append(streams.device_s)
         pass_waits(tick)

@@ -1,9 +1,10 @@
 """When operators run on the streams of one rank, or of several that wait for each other.
 
-A stream works its operators off in order. One begins when its stream is free, the host has issued
-it, and what its stream waits for is done. A collective, or a message from one rank to another, is a
-meeting of the ranks that are timed together: it is under way when the last of them has come, and
-what a rank spends there before is waiting. Ranks that are not timed come in time.
+A stream works its operators off in order. One begins when its stream is free, a little later where
+it had queued, the host has issued it, and what its stream waits for is done. A collective, or a
+message from one rank to another, is a meeting of the ranks that are timed together: it is under way
+when the last of them has come, and what a rank spends there before is waiting. Ranks that are not
+timed come in time.
 
 Kernels that compute take the device in turns, whichever stream they are on: one that fills it
 leaves no multiprocessor to another (what small ones could share is not modelled). Collectives, and
@@ -43,6 +44,8 @@ class RankRun:
     issued: Sequence[float]
     """Seconds the host takes to issue each."""
     kernels: Sequence[Kernel]
+    gaps_s: Sequence[float]
+    """What passes before each, where it queues."""
     waits: Sequence[int]
     """Ticks before which the host waits for the device."""
     stream_waits: Sequence[StreamWait] = ()
@@ -190,7 +193,8 @@ class RankStream:
         issued_s = played.issued_s[played.together.get(place, (place,))[-1]]
         if issued_s < 0:
             return None
-        ready_s = max(issued_s, self.done_s, self.ready_s)
+        free_s = self.done_s + played.run.gaps_s[place]
+        ready_s = max(issued_s, free_s, self.ready_s)
         computes = played.computes[place]
         start_s = max(ready_s, played.computing_s) if computes else ready_s
         return Turn(start_s, computes, ready_s, self)

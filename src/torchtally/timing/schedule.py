@@ -1,8 +1,10 @@
 """When each operator runs: the host issues them one by one, the device works them off.
 
-A GPU begins an operator when it has done the one before and the host has issued this one. An
-operator is charged the time from the end of the one before it to its own end: its kernel, and the
-time the device idled waiting for it. So the times of the operators sum to the time of the step.
+A GPU begins an operator when it has done the one before and the host has issued this one; one that
+queued begins a little later, for each of its kernels (`Roofline.gap_s`), which does not show where
+the host is later still. An operator is charged the time from the end of the one before it to its
+own end: its kernel, and the time the device idled before it. So the times of the operators sum to
+the time of the step.
 
 A CPU is host and device in one: issuing and computing follow each other.
 
@@ -17,7 +19,7 @@ from typing import NamedTuple
 from torchtally.timing.calibration import Issue
 from torchtally.timing.ranks import RankRun, Span, play
 from torchtally.timing.roofline import Bound, Kernel, Roofline
-from torchtally.timing.roofline.launches import launches_of, listed_tensors
+from torchtally.timing.roofline.launches import is_in_graph, launches_of, listed_tensors
 from torchtally.timing.slots import NOTHING, Slot, share_idle
 from torchtally.timing.streams import slots_on_streams
 from torchtally.trace import FORWARD_PHASES, Call, Op, Phase, Trace
@@ -32,11 +34,13 @@ class CallTime(NamedTuple):
     extra_launches: int
     """Kernels beyond the first."""
     is_in_graph: bool = False
-    """A CUDA graph issues it with the others that it has captured: ("in_graph", True)."""
+    """A CUDA graph issues it with the others that it has captured."""
     is_compiled: bool = False
     """A kernel that a compiler wrote, launched by its program."""
     listed: int = 0
     """Tensors in the longest of its lists; 0 of an operator on single tensors."""
+    gap_s: float = 0.0
+    """What passes before its kernels, where they queue."""
 
 
 def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTime:
@@ -44,16 +48,15 @@ def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTim
     kernel = roofline.kernel(call, kind, cost)
     extra = 0 if roofline.is_host else max(0, launches_of(call, kind, cost) - 1)
     is_compiled = call.fused is not None
-    return CallTime(kernel, kind, extra, is_in_graph(call), is_compiled, listed_tensors(call))
+    return CallTime(
+        kernel, kind, extra, is_in_graph(call), is_compiled, listed_tensors(call),
+        roofline.gap_s(call, kind, cost),
+    )  # fmt: skip
 
 
 def no_time(call: Call, kind: Kind) -> CallTime:
     """Of a call that runs no kernel, or of which no time is known."""
     return CallTime(Kernel(0.0, Bound.OVERHEAD), kind, 0, is_in_graph(call))
-
-
-def is_in_graph(call: Call) -> bool:
-    return call.literal("in_graph") is True
 
 
 class DeviceQueue:
@@ -68,12 +71,12 @@ class DeviceQueue:
         """The host waits until the device has done all that it was given."""
         self.host_s = max(self.host_s, self.device_s)
 
-    def issue(self, issue_s: float, kernel_s: float) -> float:
+    def issue(self, issue_s: float, kernel_s: float, gap_s: float) -> float:
         """The host issues an operator and the device runs it; how long the device idled for it."""
         self.host_s += issue_s
         if kernel_s <= 0:
             return 0.0
-        idle_s = self.host_s - self.device_s if self.host_s > self.device_s else 0.0
+        idle_s = max(self.host_s - self.device_s, gap_s)
         self.device_s += idle_s + kernel_s
         return idle_s
 
@@ -97,6 +100,7 @@ class TimedOps(NamedTuple):
             self.ops,
             [issue_s_by_call[op.call][id(op.phase)] for op in self.ops],
             [self.times[op.call].kernel for op in self.ops],
+            [self.times[op.call].gap_s for op in self.ops],
             trace.waits,
             trace.stream_waits,
             trace.coalesced,
@@ -160,8 +164,8 @@ def slots_beside(run: RankRun, ends: Iterator[int]) -> list[Slot]:
     slots: list[Slot] = []
     since_launch: list[tuple[int, float]] = []
     wait, end = next(waits, NEVER), next(ends, NEVER)
-    for place, (op, issue_s, kernel) in enumerate(
-        zip(run.ops, run.issued, run.kernels, strict=True)
+    for place, (op, issue_s, kernel, gap_s) in enumerate(
+        zip(run.ops, run.issued, run.kernels, run.gaps_s, strict=True)
     ):
         tick = op.clock
         while wait <= tick:
@@ -171,14 +175,14 @@ def slots_beside(run: RankRun, ends: Iterator[int]) -> list[Slot]:
             since_launch.clear()  # idle time is not charged to operators of the step before
             end = next(ends, NEVER)
         kernel_s = kernel.seconds
-        idle_s = queue.issue(issue_s, kernel_s)
+        idle_s = queue.issue(issue_s, kernel_s, gap_s)
         if kernel_s <= 0:
             since_launch.append((place, issue_s))
             slots.append(NOTHING)
             continue
-        if since_launch:
+        if idle_s > gap_s:
             idle_s = share_idle(idle_s, issue_s, since_launch, slots)
-            since_launch.clear()
+        since_launch.clear()
         bound = kernel.bound if kernel_s >= idle_s else Bound.OVERHEAD
         slots.append(Slot(idle_s + kernel_s, kernel_s, bound, kernel.is_calibrated))
     return slots

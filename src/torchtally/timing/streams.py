@@ -18,6 +18,9 @@ from torchtally.timing.roofline import Bound
 from torchtally.timing.slots import NOTHING, Slot, share_idle
 from torchtally.trace import HOST, Op, StreamWait
 
+ROUNDING_S = 1e-9
+"""Of sums of times."""
+
 
 class StreamQueue:
     """How far one stream is."""
@@ -69,13 +72,13 @@ class DeviceStreams:
             waiting = self.stream(wait.stream)
             waiting.ready_s = max(waiting.ready_s, done_s)
 
-    def run(self, op: Op, issue_s: float, kernel_s: float) -> Span:
+    def run(self, op: Op, issue_s: float, kernel_s: float, gap_s: float) -> Span:
         """The host issues an operator, and its stream runs it."""
         self.host_s += issue_s
         stream = self.stream(op.stream)
         if kernel_s <= 0:
             return Span(stream.done_s, stream.done_s)
-        start_s = max(self.host_s, stream.done_s, stream.ready_s)
+        start_s = max(self.host_s, stream.done_s + gap_s, stream.ready_s)
         stream.done_s = start_s + kernel_s
         stream.ticks.append(op.clock)
         stream.ends_s.append(stream.done_s)
@@ -174,9 +177,9 @@ def slots_on_streams(
             slots.append(NOTHING)
             continue
         own_s, waiting_s, idle_s = charged[place]
-        if since_launch:
+        if idle_s > run.gaps_s[place] + ROUNDING_S:
             idle_s = share_idle(idle_s, run.issued[place], since_launch, slots)
-            since_launch.clear()
+        since_launch.clear()
         parts = {kernel.bound: own_s - waiting_s, Bound.BUBBLE: waiting_s, Bound.OVERHEAD: idle_s}
         bound = max(parts, key=parts.__getitem__) if own_s + idle_s > 0 else kernel.bound
         seconds = idle_s + own_s

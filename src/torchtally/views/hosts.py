@@ -25,7 +25,7 @@ class HostTime:
     """That it takes to issue all operators, waiting for nothing."""
     step_s: float
     idle_share: float
-    """Of the period, in which the device waits for it."""
+    """Of the period, in which the device waits for it, or starts the next kernel."""
     is_own: bool
     """The one that all other times are of."""
 
@@ -97,7 +97,7 @@ COLUMNS = (
     Column("issue_s", "issues in", Unit.SECONDS, rank=2),
     Column("step_s", "step", Unit.SECONDS),
     Column("relative", "relative", Unit.FRACTION, rank=1),
-    Column("idle_share", "GPU waits", Unit.FRACTION, rank=3),
+    Column("idle_share", "GPU idle", Unit.FRACTION, rank=3),
 )
 
 NOTE = (

@@ -12,6 +12,7 @@ from math import fsum
 from torchtally.ledger import Entry, Ledger, Line
 from torchtally.ledger.measured import NS
 from torchtally.table import Cell, Column, Table
+from torchtally.timing.streams import ROUNDING_S
 from torchtally.trace import Measured
 from torchtally.trace.measured import UNKNOWN_NS
 from torchtally.units import Unit
@@ -70,19 +71,25 @@ def gaps(measured: Measured) -> Iterator[Gap]:
 
 
 def reported_gaps(ledger: Ledger) -> list[tuple[Entry, Gap]]:
-    """Those before operators of the reported period. They sum to its idle time. Of a predicted
-    ledger: the device waits for its host, whatever that does.
-    """
+    """Those before operators of the reported period. They sum to its idle time."""
     measured = ledger.trace.measured
     if measured is None or not ledger.is_measured:
         predicted = [(entry, idle_s(ledger, entry)) for entry in ledger.kernels(ledger.reported)]
         return [
-            (entry, Gap(entry.number, IdleCause.HOST_LATE, seconds))
+            (entry, Gap(entry.number, cause_of(ledger, entry, seconds), seconds))
             for entry, seconds in predicted
             if seconds > 0
         ]
     entries = {entry.number: entry for entry in ledger.reported if entry.is_first}
     return [(entries[gap.op], gap) for gap in gaps(measured) if gap.op in entries]
+
+
+def cause_of(ledger: Ledger, entry: Entry, seconds: float) -> IdleCause:
+    """Of a predicted stretch: the device waits for its host beyond what kernels that queue take."""
+    assert ledger.roofline is not None
+    cost = ledger.costs[entry.op.call]
+    gap_s = ledger.roofline.gap_s(entry.call, cost.kind, cost.exact)
+    return IdleCause.BETWEEN if seconds <= gap_s + ROUNDING_S else IdleCause.HOST_LATE
 
 
 def idle_s(ledger: Ledger, entry: Entry) -> float:

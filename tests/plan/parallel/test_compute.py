@@ -55,8 +55,9 @@ def traced_llama(model: Model, batch: int, sequence: int) -> Any:
 
 def test_a_step_agrees_with_the_ledger_of_a_traced_one() -> None:
     trace = traced_llama(MODEL, 2, 4096)
-    # Beside a B200's memory each place that is computed counts, and a plan has most of them.
-    for name, rel in (("H100-SXM", 0.05), ("A100-SXM", 0.05), ("B200", 0.06)):
+    # Beside a B200's memory each place that is computed counts, and each kernel that queues; a plan
+    # has most of them.
+    for name, rel in (("H100-SXM", 0.05), ("A100-SXM", 0.05), ("B200", 0.07)):
         ledger = torchtally.account(trace, roofline=Roofline(chip(name)))
         priced_step = step(workload(MODEL, name, sequence=4096, recipe=BF16), Layout(micro_batch=2))
         assert ledger.step_s is not None

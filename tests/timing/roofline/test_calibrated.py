@@ -13,6 +13,7 @@ from torchtally.chips import chip
 from torchtally.timing.calibration import Sample
 from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.roofline.calibrated import Corrections
+from torchtally.timing.roofline.limits import GAP_S
 from torchtally.timing.targets import host_chip
 from torchtally.trace import Call
 from torchtally.work import cost_of
@@ -132,6 +133,24 @@ def test_no_calibration_lets_a_product_exceed_the_promised_peak():
     assert timed_kernel.seconds == pytest.approx(
         2 * 8192**3 / chip("H100-SXM").peak_flop_per_s("bfloat16")
     )
+
+
+def test_what_a_gpu_was_measured_at_in_a_queue_has_its_gap_in_it():
+    """As fast as the model with its gap, so the kernel by itself is as modelled."""
+    call, plain = add_call(10**8), Roofline(chip("H100-SXM"))
+    priced = call, *cost_of(call)
+    kernel_s, gap_s = plain.kernel(*priced).seconds, plain.gap_s(*priced)
+    assert gap_s == GAP_S
+    samples = (Sample(call, kernel_s + gap_s),)
+    queued = Roofline(chip("H100-SXM"), structs.replace(H100, samples=samples))
+    assert queued.kernel(*priced).seconds == pytest.approx(kernel_s)
+    profiled = Roofline(chip("H100-SXM"), structs.replace(H100, samples=samples, reach=0.7))
+    assert profiled.kernel(*priced).seconds == pytest.approx(kernel_s + gap_s)
+
+
+def test_no_chip_of_amds_is_known_to_have_a_gap():
+    call = add_call(10**8)
+    assert Roofline(chip("MI300X")).gap_s(call, *cost_of(call)) == 0
 
 
 def test_fresh_memory_is_paid_for_once_it_is_large():

@@ -17,7 +17,7 @@ from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.attention import Fused
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
+from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel, gap_s
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
 from torchtally.timing.roofline.strided import CASTS_PER_S, PLACES_PER_S, finding_s
@@ -54,6 +54,11 @@ class KernelTimes:
     def bandwidth_bytes_per_s(self) -> float:
         return self.pace.passes * bandwidth_bytes_per_s(self.chip)
 
+    @property
+    def kernel_s(self) -> float:
+        """Of a kernel at least, with what passes before it."""
+        return KERNEL_S + (gap_s(self.chip) if self.pace.has_gaps else 0.0)
+
     def products(self, matrix: Weight, rows: int, name: str = "") -> tuple[Quantity, ...]:
         """Through a matrix or several: forward, its input's gradient, its own."""
         key = (name or matrix.name, matrix.shape, rows)
@@ -88,7 +93,7 @@ class KernelTimes:
         kernel = bound_kernel(
             compute_s=compute_s / self.pace.products_of(self.chip),
             memory_s=memory_s,
-            overhead_s=KERNEL_S * launches,
+            overhead_s=self.kernel_s * launches,
         )
         times = f"{batch} x " if batch > 1 else ""
         shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {self.recipe.products}: {kernel.bound}-bound"
@@ -108,7 +113,14 @@ class KernelTimes:
         place_s = finding_s(1, PLACES_PER_S, self.chip)
         cast_s = max(0.0, finding_s(1, CASTS_PER_S, self.chip) - CAST_BYTES / speed)
         there, back = (
-            _stream_s(count, moved_bytes, speed, kernels, places * place_s + casts * cast_s)
+            _stream_s(
+                count,
+                moved_bytes,
+                speed,
+                kernels,
+                places * place_s + casts * cast_s,
+                self.kernel_s,
+            )
             for moved_bytes, kernels, places, casts in (
                 (moved.forward, moved.forward_kernels, moved.forward_places, moved.forward_casts),
                 (

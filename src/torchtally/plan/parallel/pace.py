@@ -56,6 +56,9 @@ class Pace:
     """How much longer compute takes while a collective runs beside it, over its time alone."""
     launch_s: Mapping[tuple[Host, Implementation], float]
     """What a host takes for one kernel; 0 where not said: it is never waited for."""
+    has_gaps: bool = False
+    """Kernels that queue wait a little (`gap_s` of the roofline); else it is in the shares, which
+    are learnt of whole steps."""
 
     def products_of(self, chip: Chip) -> float:
         generation = chip.compute_capability[0] if chip.compute_capability else 0
@@ -87,6 +90,7 @@ BEST = Pace(
     message_s=0.0,
     contention=0.0,
     launch_s={},
+    has_gaps=True,
 )
 """Kernels at their best published rates, chips alike, hosts ahead."""
 

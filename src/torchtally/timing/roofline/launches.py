@@ -128,6 +128,11 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
     return SEVERAL.get(name, 1)
 
 
+def is_in_graph(call: Call) -> bool:
+    """A CUDA graph launches its kernels with the others that it has captured."""
+    return call.literal("in_graph") is True
+
+
 ON_LISTS = ("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")
 """Beginnings of the names of operators on lists of tensors."""
 

@@ -1,5 +1,6 @@
 """From the times that an operator's resources take to the time of the operator, and its bound."""
 
+from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Bound, Kernel
 
 KERNEL_S = 2e-6
@@ -12,8 +13,33 @@ It comes on top of the time for bytes, which gives small kernels their low effic
 bytes / (bytes + bandwidth * KERNEL_S).
 """
 
+GAP_S = 1.1e-6
+"""Between the end of a kernel and the start of the next one in the queue, on NVIDIA's GPUs.
+
+NVIDIA's "Getting Started with CUDA Graphs" measures 3.8 us on a V100 from one kernel of 2.9 us to
+the next: 0.9. Elementwise kernels of 5 to 100 us that queue on an H100 take 1.1 us more than by
+themselves (221 samples of a bench, PyTorch 2.11). Others had no part in it: 1.15 to 1.4 us in the
+median between the queued kernels of four inference profiles (AMD-AGI/TraceLens), and of steps in
+which an H100 is always behind its host, what is left of them beside their kernels, 1.4 to 2.0 for
+each (tests/truth/corpus).
+"""
+
+GRAPH_GAP_S = 0.5e-6
+"""The same within a CUDA graph: 3.4 us from one of those kernels to the next."""
+
 NOTHING = Kernel(0.0, Bound.OVERHEAD)
 """No kernel runs."""
+
+
+def gap_s(chip: Chip, *, is_in_graph: bool = False) -> float:
+    """What passes before a kernel that queues.
+
+    Nothing on AMD's: a profiled MI300X starts the next kernel at once. Of other vendors' chips it
+    is not known, and left out.
+    """
+    if chip.vendor != "NVIDIA":
+        return 0.0
+    return GRAPH_GAP_S if is_in_graph else GAP_S
 
 
 def bound_kernel(

@@ -7,12 +7,14 @@ from functools import cached_property
 from torchtally.chips import Chip
 from torchtally.timing.calibration import Calibration, Issue
 from torchtally.timing.calibration.features import is_tf32
-from torchtally.timing.hosts import HostCpu, host_of
+from torchtally.timing.hosts import NO_HOST, HostCpu, host_of
 from torchtally.timing.roofline.calibrated import Corrections
 from torchtally.timing.roofline.collectives import Communicators
 from torchtally.timing.roofline.datasheet import datasheet_kernel
 from torchtally.timing.roofline.host import host_kernel
 from torchtally.timing.roofline.kernel import Bound, Kernel
+from torchtally.timing.roofline.launches import is_in_graph, launches_of
+from torchtally.timing.roofline.limits import gap_s
 from torchtally.timing.roofline.rates import peak_of
 from torchtally.timing.stragglers import slowest_of
 from torchtally.trace import Call, ProcessGroup, World
@@ -64,6 +66,11 @@ class Roofline:
         seconds = max(modelled.seconds * factor, self._floor_s(call, kind, cost))
         return replace(modelled, seconds=seconds, is_calibrated=is_calibrated)
 
+    def gap_s(self, call: Call, kind: Kind, cost: Cost) -> float:
+        """What passes before each of the call's kernels where they queue, together."""
+        is_captured = is_in_graph(call) or self.host == NO_HOST
+        return launches_of(call, kind, cost) * gap_s(self.chip, is_in_graph=is_captured)
+
     @property
     def slowest(self) -> float:
         """How many times the mean of its GPUs the slowest one of a run takes."""
@@ -74,6 +81,11 @@ class Roofline:
             return datasheet_kernel(call, kind, cost, self.chip, self.ranks)
         assert self.calibration is not None, "a CPU has no data sheet, only a calibration"
         return host_kernel(call, kind, cost, self.calibration)
+
+    def _queued(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
+        """As `tally bench` measures it: in a queue behind itself."""
+        kernel = self._model(call, kind, cost)
+        return replace(kernel, seconds=kernel.seconds + self.gap_s(call, kind, cost))
 
     def _floor_s(self, call: Call, kind: Kind, cost: Cost) -> float:
         """What physics allows a corrected product."""
@@ -87,4 +99,6 @@ class Roofline:
         if self.calibration is None:
             return None
         samples, reach = self.calibration.samples, self.calibration.reach
-        return Corrections(samples, self._model, reach, has_rules=not self.is_host)
+        # Samples of a profiler's trace, which have a reach, are of kernels alone.
+        model = self._model if reach else self._queued
+        return Corrections(samples, model, reach, has_rules=not self.is_host)
