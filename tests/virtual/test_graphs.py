@@ -9,6 +9,8 @@ import torchtally
 from tests.traces import accounted, ops, traced
 from torchtally.ledger import Ledger
 from torchtally.steps import course_of
+from torchtally.timing.roofline.launches import launches_of
+from torchtally.timing.roofline.limits import GRAPH_GAP_S
 from torchtally.timing.targets import roofline
 from torchtally.trace import Phase
 
@@ -113,7 +115,9 @@ def test_replays_are_steps_alike_whatever_was_captured():
 
 
 def test_the_host_issues_a_graph_at_once():
-    """All kernels of a replay but the first follow one another without a wait for the host."""
+    """All kernels of a replay but the first follow one another by a graph's gap, without a wait for
+    the host.
+    """
     eager, replayed = (
         torchtally.account(traced(script), roofline=roofline("H100-SXM"))
         for script in (train_eagerly, train_in_a_graph)
@@ -121,9 +125,12 @@ def test_the_host_issues_a_graph_at_once():
     assert replayed.total.seconds < eager.total.seconds / 2
     start = replayed.trace.step_ends[-2]
     last = [entry for entry in replayed.entries if entry.op.clock >= start]
-    slots = [replayed.slot(entry) for entry in last[1:]]
-    assert len(slots) > 10
-    assert all(slot.seconds == pytest.approx(slot.kernel_s) for slot in slots)
+    kernels = [entry for entry in last if replayed.slot(entry).kernel_s]
+    assert len(kernels) > 10
+    for entry in kernels[1:]:
+        slot, cost = replayed.slot(entry), replayed.costs[entry.op.call]
+        gap_s = GRAPH_GAP_S * launches_of(entry.call, cost.kind, cost.exact)
+        assert slot.seconds == pytest.approx(slot.kernel_s + gap_s)
 
 
 def test_make_graphed_callables_counts_forward_and_backward_at_the_lines_that_call():
