@@ -125,9 +125,8 @@ ONE_CASE_IN: dict[str, int] = {
 }
 """By test, or by file for each test in it."""
 
-MANY = 8
-ONE_OF_MANY = 3
-"""Of every other test with more cases than `MANY`."""
+ONE_OF_MANY = {8: 3, 4: 2}
+"""Of every other test with more cases than 8 one in three, with more than 4 one in two."""
 
 LONG: dict[str, tuple[str, ...]] = {
     "tests/bench/test_run.py": ("test_every_operator_took_its_time",),
@@ -137,72 +136,166 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_what_a_killed_process_left_is_removed",
     ),
     "tests/cli/test_export_runs.py": ("test_no_format_needs_torch",),
-    "tests/cli/test_fit.py": ("test_a_script_that_asks_for_the_chip",),
+    "tests/cli/test_fit.py": (
+        "test_a_run_that_takes_too_long",
+        "test_a_script_that_asks_for_the_chip",
+        "test_a_script_that_fails_at_odd_values",
+    ),
     "tests/cli/test_network_advice.py": (
         "test_smaller_buckets_are_tried_and_what_they_save_is_shown",
     ),
-    "tests/cli/test_run.py": ("test_the_line_on_a_terminal_makes_way_for_the_script",),
-    "tests/cli/test_run_watch.py": ("test_a_question_of_the_script_stays_on_the_screen",),
+    "tests/cli/test_run.py": (
+        "test_children_are_processes_of_their_own",
+        "test_the_line_on_a_terminal_makes_way_for_the_script",
+    ),
+    "tests/cli/test_run_watch.py": (
+        "test_a_question_of_the_script_stays_on_the_screen",
+        "test_elsewhere_it_says_so_once_and_prints_lines_of_progress",
+    ),
+    "tests/cli/test_sweep.py": ("test_the_missions_learning_rates_and_one_that_diverges",),
     "tests/cli/test_train_arguments.py": ("test_nothing_else_needs_the_extra",),
     "tests/cli/test_view.py": ("test_ctrl_c_ends_it",),
-    "tests/examples/test_examples.py": ("test_checkpointing_trades_memory_for_flops",),
+    "tests/examples/test_examples.py": (
+        "test_a_loss_that_is_read_is_reported",
+        "test_checkpointing_trades_memory_for_flops",
+        "test_gpt_costs_what_its_formula_says",
+    ),
+    "tests/models/test_counted.py": (
+        "test_a_plan_says_where_its_numbers_are_from",
+        "test_layouts_need_a_shape",
+    ),
+    "tests/notebook/test_shown.py": ("test_a_long_table_is_cut_and_says_so",),
     "tests/plan/consistency/test_adapters.py": ("test_recomputed_layers_keep_their_inputs_alone",),
-    "tests/plan/questions/test_own_layout.py": ("test_the_fastest_has_nothing_over_itself",),
-    "tests/real/test_generation_phases.py": ("test_a_beam_search_runs_to_its_end",),
-    "tests/real/test_torch_models.py": ("test_evaluating_an_encoder_and_a_decoder_between_steps",),
+    "tests/plan/consistency/test_reference_models.py": (
+        "test_hardware_flops_of_llama_with_checkpoints",
+        "test_layers_that_keep_every_other_product",
+    ),
+    "tests/plan/consistency/test_seconds.py": (
+        "test_experts_that_all_run_keep_what_all_are_given",
+    ),
+    "tests/plan/parallel/test_search.py": (
+        "test_a_ranking_is_the_same_every_time",
+        "test_of_a_mixture_with_a_dense_layer_too",
+    ),
+    "tests/plan/questions/test_own_layout.py": (
+        "test_its_parts_stand_beside_the_fastest_ones",
+        "test_the_fastest_has_nothing_over_itself",
+    ),
+    "tests/plan/test_hybrids.py": ("test_flops_are_those_that_torchs_counter_sees_in_the_class",),
+    "tests/real/test_generation_phases.py": (
+        "test_a_beam_search_runs_to_its_end",
+        "test_behind_a_window_a_token_more_is_allocated",
+    ),
+    "tests/real/test_torch_models.py": (
+        "test_an_encoder_and_a_decoder",
+        "test_evaluating_an_encoder_and_a_decoder_between_steps",
+    ),
+    "tests/real/test_transformers.py": (
+        "test_checkpointing_computes_the_layers_again",
+        "test_experts_cost_the_same_in_a_loop_grouped_and_batched",
+    ),
+    "tests/report/exports/test_perfetto.py": ("test_too_many_slices_are_folded_by_line_and_said",),
     "tests/report/test_browser_page.py": (
+        "test_a_run_without_times_has_every_view",
         "test_memory_over_time_is_zoomed_by_dragging_and_back",
+        "test_modules_are_a_tree_whose_sums_hold",
         "test_numbers_are_written_as_in_every_other_report",
+        "test_streams_are_zoomed_and_lead_to_the_source",
+        "test_the_treemap_is_gone_into_and_out_of",
         "test_thirty_hostile_names_add_no_element",
     ),
     "tests/report/test_html.py": ("test_a_browser_finds_no_injected_node_either",),
+    "tests/report/test_napkin_page.py": ("test_an_unknown_price_is_an_unknown_cost",),
     "tests/report/test_viewer.py": (
+        "test_a_chip_without_times_says_so",
+        "test_a_module_holds_what_is_inside_it",
+        "test_a_resize_keeps_the_cursor_in_sight",
+        "test_markup_is_text",
         "test_memory_lists_lines_modules_and_storages",
         "test_s_sorts_by_each_column_in_turn_and_r_reverses",
         "test_search_keeps_matching_rows_and_escape_brings_all_back",
+        "test_views_open_by_name",
+        "test_wide_characters_take_two_columns",
         "test_zooming_keeps_the_cursor_in_sight",
     ),
-    "tests/runs/measure/test_meter.py": ("test_a_script_that_fails_says_so_with_its_last_lines",),
-    "tests/test_benchmarks.py": (
-        "test_start_up",
-        "test_summary_against_the_flop_counter",
+    "tests/runs/measure/test_meter.py": (
+        "test_a_process_that_dies_without_an_answer",
+        "test_a_script_that_fails_says_so_with_its_last_lines",
     ),
+    "tests/runs/probe/test_folding.py": ("test_scratch_memory_of_a_pass_that_is_not_run",),
+    "tests/runs/test_cell.py": ("test_what_was_left_is_freed_without_a_session",),
+    "tests/runs/test_children.py": ("test_what_was_read_at_import_or_another_folder_starts_cold",),
+    "tests/steps/test_course.py": ("test_every_step_can_be_shown",),
+    "tests/test_benchmarks.py": ("test_start_up", "test_summary_against_the_flop_counter"),
     "tests/test_library.py": (
         "test_a_name_that_a_module_shadows_is_noticed",
         "test_every_public_name_can_be_called_after_every_other_twice",
     ),
     "tests/test_pytest_plugin.py": ("test_workers_of_xdist",),
+    "tests/timing/test_stragglers.py": ("test_the_slowest_is_as_chance_has_it",),
     "tests/tracer/test_clock.py": ("test_waiting_in_a_loop_comes_to_an_end",),
+    "tests/tracer/test_what_if.py": ("test_torch_is_untouched_afterwards",),
     "tests/train/checkpoints/test_damage.py": ("test_every_byte_of_every_file",),
     "tests/train/checkpoints/test_full_disk.py": (
         "test_there_is_no_space_any_more_from_some_call_on",
     ),
+    "tests/train/checkpoints/test_ranks.py": ("test_a_rank_that_is_killed_leaves_the_former",),
     "tests/train/data/test_order.py": ("test_a_step_of_a_mixture_is_a_function_of_the_step",),
+    "tests/train/data/test_prepare.py": ("test_memory_does_not_grow_with_the_text",),
     "tests/train/data/test_token_data.py": ("test_a_file_that_shrinks_while_it_is_read",),
-    "tests/train/faults/test_preparing.py": ("test_a_disk_that_is_full",),
+    "tests/train/faults/test_preparing.py": (
+        "test_a_disk_that_is_full",
+        "test_no_space_at_any_call_leaves_what_was_there",
+    ),
     "tests/train/models/test_memory.py": ("test_chunks_hold_no_whole_logits",),
     "tests/train/ranks/test_parallel.py": ("test_bfloat16_on_ranks_is_bfloat16_alone",),
     "tests/train/ranks/test_parallel_decisions.py": (
+        "test_a_step_that_one_rank_cannot_take_no_rank_takes",
         "test_looking_changes_no_step_and_counts_what_each_rank_holds",
     ),
+    "tests/train/test_durable.py": (
+        "test_a_signal_saves_and_ends_it",
+        "test_schedulers_averages_and_generators_go_on",
+    ),
+    "tests/train/test_lightning_callback.py": ("test_a_signal_saves_and_ends_it",),
     "tests/train/test_loop.py": (
         "test_evaluation_and_samples_change_nothing",
+        "test_it_ends_where_the_validation_loss_falls_no_more",
         "test_micro_batches_change_nothing_but_the_rounding",
+        "test_the_plan_is_what_a_trace_of_the_training_holds",
         "test_the_teachers_learning_rates",
     ),
+    "tests/train/test_rounding.py": ("test_state_of_stochastic_rounding_is_bfloat16_and_moves",),
+    "tests/train/test_what_was_trained.py": ("test_text_that_changed_is_tokenized_again",),
     "tests/truth/test_times.py": (
         "test_the_command_times_real_steps",
         "test_the_timing_is_in_no_figure_of_memory",
     ),
-    "tests/views/test_comparison.py": ("test_timing_anew_is_accounting_anew",),
-    "tests/views/test_drilling.py": ("test_the_rows_of_a_view_share_all_operators_out",),
+    "tests/views/test_comparison.py": (
+        "test_any_trace_can_be_compared",
+        "test_timing_anew_is_accounting_anew",
+    ),
+    "tests/views/test_drilling.py": (
+        "test_the_rows_of_a_view_share_all_operators_out",
+        "test_the_top_of_the_tree_sums_to_the_total",
+    ),
+    "tests/views/test_flight_record.py": ("test_a_command_writes_them",),
     "tests/views/test_memory_views.py": (
         "test_a_checkpointed_transformer_holds_one_blocks_activations",
+        "test_every_tick_is_in_one_stretch",
     ),
     "tests/views/test_time_views.py": ("test_every_view_has_all_of_the_time",),
     "tests/virtual/compiling/test_compiled.py": (
+        "test_a_lookup_fused_with_what_is_written_in_place_is_compiled",
+        "test_a_mask_made_in_the_graph_is_counted_by_its_blocks",
+        "test_a_table_whose_rows_are_added_to_is_not_moved_whole",
+        "test_a_tensor_of_more_than_a_billion_elements_is_read_whole",
         "test_torchs_own_functions_end_no_graph",
         "test_what_is_computed_again_is_recomputation",
+    ),
+    "tests/virtual/compiling/test_cuda_graphs.py": (
+        "test_a_graph_captured_while_a_replayed_ones_results_live_leaves_them_alone",
+        "test_a_result_that_the_next_run_overwrites_is_torchs_error",
     ),
     "tests/virtual/compiling/test_decorated_before.py": (
         "test_they_are_compiled_within_it_and_in_the_next_one",
@@ -211,6 +304,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/virtual/compiling/test_padding.py": (
         "test_a_product_whose_rows_begin_between_boundaries_is_padded_and_said",
         "test_either_can_be_tried",
+        "test_inductor_asks_no_program_for_the_rates_of_the_chip",
     ),
     "tests/virtual/compiling/test_tensor_parallel.py": (
         "test_a_graph_begins_with_a_collective_under_way",
@@ -218,6 +312,10 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/virtual/compiling/test_traced.py": (
         "test_a_device_without_a_number_is_the_current_gpu",
         "test_what_is_known_of_the_gpu_is_a_constant_of_the_graph",
+    ),
+    "tests/virtual/distributed/test_account.py": (
+        "test_a_gather_belongs_to_the_module_that_it_serves",
+        "test_modules_have_the_class_that_the_script_gave_them",
     ),
     "tests/virtual/distributed/test_forms.py": (
         "test_a_distributed_checkpoint_is_found_by_a_load",
@@ -228,6 +326,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/virtual/extensions/test_flash_attention.py": (
         "test_compiled_code_has_the_same_operators",
     ),
+    "tests/virtual/test_kernels.py": ("test_dropout_is_one_kernel_each_way",),
 }
 """By file: tests of seconds that have shorter ones beside them. What they hold besides is held by
 `make test-all`, and wherever their file or room is named."""
@@ -235,6 +334,10 @@ LONG: dict[str, tuple[str, ...]] = {
 ALONE: dict[str, str] = {
     "tests/virtual/distributed/test_against_gloo.py::"
     "test_a_rank_communicates_and_holds_what_a_real_one_does[4-ddp_views]": "the cases beside it",
+    "tests/virtual/distributed/test_against_gloo.py::"
+    "test_a_rank_communicates_and_holds_what_a_real_one_does[4-fsdp_resharded_to_2]": (
+        "the cases of two ranks, each of which waits for fewer real processes"
+    ),
     "tests/train/test_what_was_trained.py::"
     "test_a_changed_key_changes_the_bits_or_is_refused[task]": "the cases beside it",
     "tests/pictures/test_pictures.py::test_screenshots_show_the_page_as_it_is_now": (
@@ -429,7 +532,7 @@ def without_thorough(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], l
     for item in items:
         test = item.nodeid.partition("[")[0]
         of_file = ONE_CASE_IN.get(test.partition("::")[0] + "::*")
-        of_many = ONE_OF_MANY if cases[test] > MANY else 1
+        of_many = next((step for many, step in ONE_OF_MANY.items() if cases[test] > many), 1)
         step = ONE_CASE_IN.get(test) or of_file or of_many
         is_named = test in ALONE or item.nodeid in ALONE or test in _LONG
         is_left = is_named or seen[test] % step > 0

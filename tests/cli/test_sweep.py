@@ -70,16 +70,16 @@ def test_the_missions_learning_rates_and_one_that_diverges(tmp_path: Path) -> No
 
 def test_killed_by_9_and_resumed(here: Path) -> None:
     """What ended is kept, what went on dies with the sweep, and is made to its end later."""
-    command = ["teacher.toml", "--grid", "steps=5,150", "--set", "checkpoint.every=15",
+    command = ["teacher.toml", "--grid", "steps=5,60", "--set", "checkpoint.every=6",
                "--set", "learning_rate.shape=constant", "--workers", "1"]  # fmt: skip
     sweep = subprocess.Popen(
         cold(TALLY + END, "sweep", *command), cwd=here, env=environment(), stderr=subprocess.DEVNULL
     )
     out = here / "teacher-sweep"
-    log = out / "steps=150" / "log.jsonl"
+    log = out / "steps=60" / "log.jsonl"
     try:
         end_s = time.monotonic() + TIMEOUT_S
-        while not log.exists() or log.read_bytes().count(b"\n") < 30:
+        while not log.exists() or log.read_bytes().count(b"\n") < 15:
             assert time.monotonic() < end_s
             assert sweep.poll() is None
             time.sleep(0.05)
@@ -89,14 +89,14 @@ def test_killed_by_9_and_resumed(here: Path) -> None:
         sweep.wait()
     until_it_is_let_go(log)
     first = (out / "steps=5" / "result.json").read_bytes()
-    assert not (out / "steps=150" / "result.json").exists()
+    assert not (out / "steps=60" / "result.json").exists()
     done = tally(*command, "--resume", cwd=here)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "1 of 2 are done, 1 run to go" in done.stderr
     assert (out / "steps=5" / "result.json").read_bytes() == first
     losses = read_log(log).series("train/loss")
-    assert [step for step, _ in losses] == list(range(1, 151))
-    assert not (out / "steps=150" / "checkpoints").exists()
+    assert [step for step, _ in losses] == list(range(1, 61))
+    assert not (out / "steps=60" / "checkpoints").exists()
 
 
 def until_it_is_let_go(log: Path) -> None:

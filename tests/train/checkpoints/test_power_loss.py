@@ -1,5 +1,6 @@
 """Power lost at any time of a save, on a disk that forgets all that was not flushed."""
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.storage import write
 from torchtally.errors import CheckpointError
 
-DRAWS = 2
+DRAWS = int(os.environ.get("TALLY_EXAMPLES", "1"))
 ELEMENTS = 20
 
 
