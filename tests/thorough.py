@@ -287,7 +287,6 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/views/test_time_views.py": ("test_every_view_has_all_of_the_time",),
     "tests/virtual/compiling/test_compiled.py": (
         "test_a_lookup_fused_with_what_is_written_in_place_is_compiled",
-        "test_a_mask_made_in_the_graph_is_counted_by_its_blocks",
         "test_a_table_whose_rows_are_added_to_is_not_moved_whole",
         "test_a_tensor_of_more_than_a_billion_elements_is_read_whole",
         "test_torchs_own_functions_end_no_graph",
