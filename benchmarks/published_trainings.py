@@ -162,8 +162,8 @@ SOURCES = (
     Source(
         "megatron_bridge",
         "NVIDIA-NeMo/Megatron-Bridge @067f987 docs/performance-summary-archive.md",
-        known, {"BF16": "megatron", "FP8": "fp8", "FP8-CS": "fp8", "FP8-MX": "fp8",
-                "MXFP8": "fp8"},
+        known, {"BF16": "megatron", "FP8": "fp8-current", "FP8-CS": "fp8-current",
+                "FP8-MX": "mxfp8", "MXFP8": "mxfp8"},
         # "tp_comm_overlap = bool(tensor_model_parallel_size > 1)", scripts/performance/utils.
         overlap=overlap_of(tensor=1.0), host=Host.GRAPHS,
     ),

@@ -2,9 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.errors import UsageError, did_you_mean
+
+
+class Scaling(StrEnum):
+    """Where numbers that are cast to 8 bits get their scale from."""
+
+    DELAYED = "delayed"
+    """The largest ones that their tensor had in steps before."""
+    CURRENT = "current"
+    """Their tensor's largest number, which is looked for first."""
+    BLOCKS = "blocks"
+    """The largest of 32 in a row, and for other products of 32 in a column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +41,8 @@ class Recipe:
     the forward pass."""
     flat_gradients: tuple[str, ...] = ()
     """Dtypes of further copies of all gradients that a chip holds, shared with nobody."""
+    scaling: Scaling = Scaling.DELAYED
+    """Of operands in 8 bits."""
     step_gradients: str | None = None
     """Dtype of a copy that the optimizer is given, of the chip's share of the weights."""
     source: str = ""
@@ -65,6 +79,11 @@ class Recipe:
     def is_in_8_bits(self) -> bool:
         """Operands of products are cast to 8 bits for them."""
         return DTYPE_BYTES.get(self.products) == 1
+
+    @property
+    def uncast_products(self) -> str:
+        """The dtype of products whose operands stay as they are."""
+        return self.activations if self.is_in_8_bits else self.products
 
 
 DEEPSPEED = (
@@ -134,6 +153,18 @@ _LISTED = (
         weights="bfloat16", gradients="float32", master="float32",
         products="float8_e4m3fn", activations="bfloat16",
         source="Transformer Engine: weights stay in bfloat16 and are cast for each product",
+    ),
+    Recipe(
+        name="fp8-current", summary="as fp8, scaled by the largest number of the tensor itself",
+        weights="bfloat16", gradients="float32", master="float32",
+        products="float8_e4m3fn", activations="bfloat16", scaling=Scaling.CURRENT,
+        source="Transformer Engine, Float8CurrentScaling",
+    ),
+    Recipe(
+        name="mxfp8", summary="as fp8, with a scale for each 32 numbers (Blackwell)",
+        weights="bfloat16", gradients="float32", master="float32",
+        products="float8_e4m3fn", activations="bfloat16", scaling=Scaling.BLOCKS,
+        source="Transformer Engine, MXFP8BlockScaling",
     ),
 )  # fmt: skip
 RECIPES: Mapping[str, Recipe] = {listed.name: listed for listed in _LISTED}

@@ -26,7 +26,7 @@ def test_a_large_product_takes_its_share_of_the_best_rate() -> None:
     """80 % on an H100, 95 % on an A100: 1.25 and 1.053 times the best time, and no gap."""
     for name, share in (("H100-SXM", 0.80), ("A100-SXM", 0.95)):
         best, typical = (
-            KernelTimes(chip(name), BF16, pace).product("x", 1, 8192, 8192, 8192).value
+            KernelTimes(chip(name), BF16, pace).product("x", 1, 8192, 8192, 8192, "bfloat16").value
             for pace in (BEST, TYPICAL)
         )
         assert typical == pytest.approx((best - GAP_S) / share, rel=1e-3)

@@ -150,6 +150,17 @@ def test_the_bubble_is_that_of_the_layers() -> None:
     assert parts["bubble"].value == pytest.approx(3 * per_micro_batch)
 
 
+def test_a_head_takes_the_place_of_a_layer_where_layers_do_not_divide() -> None:
+    """Seven over four stages: two on each but the last, which has one and the head."""
+    even, uneven = (Pricing(workload(llama(layers=layers), sequence=1024)) for layers in (8, 7))
+    layout = Layout(pipeline=4, micro_batches=8)
+    stages = [pricing._stage(layout) for pricing in (even, uneven)]
+    layer_s = uneven._layers_s(layout) / 7
+    assert stages[0].forward.value == pytest.approx(stages[1].forward.value)
+    assert stages[0].ends.value > 0
+    assert stages[1].ends.value == pytest.approx(max(0, stages[0].ends.value - layer_s))
+
+
 def test_full_recomputation_does_the_layers_forward_again() -> None:
     plain, again = (
         step(workload(chips="H100-SXM"), Layout(recompute=recompute))

@@ -161,13 +161,14 @@ def _math_attention(
 ) -> PassTimes:
     """As plain products, with the scores in memory between them; masked or not."""
     (heads, S, T, D, E), size = shape, work.recipe.activation_bytes
-    first = work.product("scores", heads, S, T, D)
-    second = work.product("values", heads, S, E, T)
+    dtype = work.recipe.uncast_products
+    first = work.product("scores", heads, S, T, D, dtype)
+    second = work.product("values", heads, S, E, T, dtype)
     gradients = [
-        work.product("gradient of scores", heads, S, T, E),
-        work.product("gradient of values", heads, T, E, S),
-        work.product("gradient of queries", heads, S, D, T),
-        work.product("gradient of keys", heads, T, D, S),
+        work.product("gradient of scores", heads, S, T, E, dtype),
+        work.product("gradient of values", heads, T, E, S, dtype),
+        work.product("gradient of queries", heads, S, D, T, dtype),
+        work.product("gradient of keys", heads, T, D, S, dtype),
     ]
     streams = [
         work.stream("passes", heads * S * T, passes.scores(layout.implementation, size)),

@@ -33,7 +33,7 @@ from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.recurrence import BACKWARD_KERNELS, FORWARD_KERNELS, scan_s
 from torchtally.plan.parallel.shards import experts_run, layer_on_chip, rows_of
 from torchtally.plan.quantity import Quantity, derive, of, total_s
-from torchtally.plan.recipes import Recipe
+from torchtally.plan.recipes import Recipe, Scaling
 from torchtally.plan.recomputation import products_again
 from torchtally.units import Unit
 
@@ -300,20 +300,31 @@ def layer_streams(
 def _quantisations(
     kind: Layer, weights: tuple[Weight, ...], tokens: int, layout: Layout, work: KernelTimes
 ) -> Iterator[PassTimes]:
-    """Operands and gradients cast to 8 bits by kernels of their own. A norm writes its result in
-    them at once, and weights are cast once a step. Routers stay in 16 bits. What goes to experts
-    is assumed to be cast as it is sorted and activated.
+    """Operands and gradients cast to 8 bits by kernels of their own. With delayed scales a norm
+    writes its result in them at once, with others it writes 16 bits, and finds their largest. What
+    tensor parallelism gathers, each chip casts its part of. Weights are cast once a step. Routers
+    stay in 16 bits. What goes to experts is assumed to be cast as it is sorted and activated.
     """
+    scaling = work.recipe.scaling
     operands = gradients = 0
+    normed: dict[tuple[Group, int], int] = {}
     for weight in weights:
         if weight.uses and weight.group not in (Group.ROUTER, Group.EXPERTS):
             *stacked, N, K = weight.shape
             rows = rows_of(weight, kind, tokens, layout) * (stacked[0] if stacked else 1)
-            gradients += rows * N
-            operands += rows * K * (weight.name in BEHIND_NO_NORM)
-    size = work.recipe.activation_bytes
-    yield work.stream("quantised operands", operands, passes.quantised_operand(size))
-    yield work.stream("quantised gradients", gradients, passes.quantised_gradient(size))
+            is_inner = weight.name in BEHIND_NO_NORM
+            gradients += rows * N // (layout.stream_split if is_inner else 1)
+            if is_inner:
+                operands += rows * K
+            elif scaling is not Scaling.DELAYED:
+                normed[weight.group, K] = rows * K // layout.stream_split
+    size, orders = work.recipe.activation_bytes, work.quantised_orders
+    reads = 1 + (scaling is Scaling.CURRENT)
+    behind = passes.quantised_operand(size, 1, orders)
+    yield work.stream("quantised results of norms", sum(normed.values()), behind)
+    yield work.stream("quantised operands", operands, passes.quantised_operand(size, reads, orders))
+    back = passes.quantised_gradient(size, reads, orders)
+    yield work.stream("quantised gradients", gradients, back)
 
 
 BEHIND_NO_NORM = frozenset({"attention output", "down"})

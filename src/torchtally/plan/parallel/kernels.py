@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
-from torchtally.plan.architecture.weights import Weight
+from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.closed_form import BytePerS, BytesEach, Count, Seconds, closed_form
 from torchtally.plan.parallel.pace import BEST, Pace
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.quantity import Quantity
-from torchtally.plan.recipes import Recipe
+from torchtally.plan.recipes import Recipe, Scaling
 from torchtally.timing.roofline.attention import Fused
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel, gap_s
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
@@ -25,6 +25,19 @@ from torchtally.units import Unit
 
 CAST_BYTES = 3
 """Of an element, where float32 and 16 bits are converted: the mean of both."""
+
+ANY_ORDER = (10, 11)
+"""Major compute capabilities whose matrix unit takes operands of 8 bits in any order."""
+
+IN_16_BITS = frozenset({Group.HEAD, Group.ROUTER})
+"""Weights whose products are not cast to 8 bits. "FP8 computation exclusively to the linear layers
+within the Transformer block" (NVIDIA-NeMo/Megatron-Bridge @067f987, docs/performance-guide.md);
+torchtitan and llm-foundry leave out the head as well."""
+
+BLOCKS_LONGER = 7.161 / 6.812
+"""A product of operands with a scale for each 32 numbers, over one with a scale for each tensor:
+all of a layer's on a B300 (NVIDIA/TransformerEngine @d0067d0d, docs/examples/gemm_profiling,
+operands quantised before)."""
 
 ROOFLINE = "torchtally.timing.roofline: published rates of this chip, or estimates"
 
@@ -59,15 +72,28 @@ class KernelTimes:
         """Of a kernel at least, with what passes before it."""
         return KERNEL_S + (gap_s(self.chip) if self.pace.has_gaps else 0.0)
 
+    @property
+    def quantised_orders(self) -> int:
+        """In how many orders an operand in 8 bits is written: data-center Blackwell multiplies it
+        in any (Transformer Engine, `nvte_is_non_tn_fp8_gemm_supported`), but blocks lie along the
+        sum.
+        """
+        generation = self.chip.compute_capability[0] if self.chip.compute_capability else 0
+        return 1 if generation in ANY_ORDER and self.recipe.scaling is not Scaling.BLOCKS else 2
+
     def products(self, matrix: Weight, rows: int, name: str = "") -> tuple[Quantity, ...]:
         """Through a matrix or several: forward, its input's gradient, its own."""
-        key = (name or matrix.name, matrix.shape, rows)
+        is_cast = matrix.group not in IN_16_BITS
+        dtype = self.recipe.products if is_cast else self.recipe.uncast_products
+        key = (name or matrix.name, matrix.shape, rows, dtype)
         if key not in self.times:
             self.times[key] = tuple(self._products(*key))
         products: tuple[Quantity, ...] = self.times[key]
         return products
 
-    def _products(self, name: str, shape: tuple[int, ...], rows: int) -> Iterator[Quantity]:
+    def _products(
+        self, name: str, shape: tuple[int, ...], rows: int, dtype: str
+    ) -> Iterator[Quantity]:
         *stacked, N, K = shape
         batch = stacked[0] if stacked else 1
         for kind, (m, n, k) in {
@@ -75,28 +101,28 @@ class KernelTimes:
             ", gradient of the input": (rows, K, N),
             ", gradient of the weight": (N, K, rows),
         }.items():
-            yield self.product(name + kind, batch, m, n, k, sums_rows=not kind)
+            yield self.product(name + kind, batch, m, n, k, dtype, sums_rows=not kind)
 
     def product(
-        self, name: str, batch: int, M: int, N: int, K: int, *, sums_rows: bool = False
+        self, name: str, batch: int, M: int, N: int, K: int, dtype: str, *, sums_rows: bool = False
     ) -> Quantity:
         """`sums_rows` as in `roofline.products.Product`."""
-        size = DTYPE_BYTES.get(self.recipe.products, 4)
+        size = DTYPE_BYTES.get(dtype, 4)
         result = self.recipe.activation_bytes
         moved = batch * (size * (M * K + K * N) + result * M * N)
         memory_s = moved / self.bandwidth_bytes_per_s
         alignment_bytes = gcd(ALIGNMENT_BYTES, N * size, K * size)
-        product = Product(
-            batch, M, N, K, self.recipe.products, size, alignment_bytes, sums_rows=sums_rows
-        )
+        product = Product(batch, M, N, K, dtype, size, alignment_bytes, sums_rows=sums_rows)
         compute_s, launches = product_s(product, self.chip, memory_s)
+        if size == 1 and self.recipe.scaling is Scaling.BLOCKS:
+            compute_s *= BLOCKS_LONGER
         kernel = bound_kernel(
             compute_s=compute_s / self.pace.products_of(self.chip),
             memory_s=memory_s,
             overhead_s=self.kernel_s * launches,
         )
         times = f"{batch} x " if batch > 1 else ""
-        shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {self.recipe.products}: {kernel.bound}-bound"
+        shapes = f"{times}({M}, {K}) @ ({K}, {N}) in {dtype}: {kernel.bound}-bound"
         return Quantity(name, kernel.seconds, Unit.SECONDS, source=ROOFLINE, note=shapes)
 
     def stream(self, name: str, count: int, moved: MemoryPasses) -> PassTimes:

@@ -96,17 +96,18 @@ def weight_cast(itemsize: int, kept_itemsize: int, weights: int) -> MemoryPasses
     return MemoryPasses(moved, moved, weights, weights, backward_casts=2)
 
 
-def quantised_operand(itemsize: int) -> MemoryPasses:
-    """Of a product's operand in 8 bits, by a pass of its own: read once, and written as it is and
-    transposed, for this product and for that of the weight's gradient (Transformer Engine's cast
-    kernels; torchao's float8 linear layers). Their launch is the product's.
+def quantised_operand(itemsize: int, reads: int, orders: int) -> MemoryPasses:
+    """Of a product's operand in 8 bits, by a pass of its own: read, twice where its largest number
+    is looked for first, and written, twice where the product of the weight's gradient takes it in
+    another order (Transformer Engine's cast kernels; torchao's float8 linear layers). Their launch
+    is the product's.
     """
-    return MemoryPasses(itemsize + 2, 0, 0, 0)
+    return MemoryPasses(reads * itemsize + orders, 0, 0, 0)
 
 
-def quantised_gradient(itemsize: int) -> MemoryPasses:
+def quantised_gradient(itemsize: int, reads: int, orders: int) -> MemoryPasses:
     """The same of the gradient of a product's result."""
-    return MemoryPasses(0, itemsize + 2, 0, 0)
+    return MemoryPasses(0, reads * itemsize + orders, 0, 0)
 
 
 def repetition(itemsize: int) -> MemoryPasses:

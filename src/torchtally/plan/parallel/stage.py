@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torchtally.chips import Cluster
 from torchtally.plan.architecture.model import Experts, Layer, Model
+from torchtally.plan.closed_form import Seconds, closed_form
 from torchtally.plan.parallel.compute import (
     ChipWork,
     embedding_work,
@@ -242,12 +243,28 @@ def stage_time(pieces: Pieces, stages: int) -> StageTime:
         backward=total_s("backward", input=inputs, weights=weights),
         forward_with_waits=total_s("forward", work=forward, **there),
         input_with_waits=total_s("backward to the input", work=inputs, **back),
-        ends=total_s("head and embedding", **halves),
+        ends=_beside_layers(pieces, total_s("head and embedding", **halves), stages),
         waits_forward=there,
         waits_backward=back,
         ends_waits=pieces.ends_waits,
         streaming=total_s("passes over memory", **streaming),
     )
+
+
+def _beside_layers(pieces: Pieces, ends: Quantity, stages: int) -> Quantity:
+    """What the ends take of the slowest stage. Layers that do not divide leave a place free, and it
+    is next to the head (Megatron-LM, `--account-for-loss-in-pipeline-split`; Llama 3's 126 layers,
+    arXiv:2407.21783, section 3.3.2): the last stage has it instead of a layer.
+    """
+    depth = sum(layer.kind.count for layer in pieces.layers)
+    if depth % stages == 0:
+        return ends
+    return _longer_than_a_layer_s(ends, pieces.layers_s / depth)
+
+
+@closed_form("head, over a layer", Unit.SECONDS)
+def _longer_than_a_layer_s(ends_s: Seconds, layer_s: Seconds) -> str:
+    return "max(0, ends_s - layer_s)"
 
 
 def _backward(layer: LayerTime) -> Quantity:

@@ -103,7 +103,12 @@ forward, 105 instead of 47 us, and 0.55 backward, 186 instead of 155, for GPT-2'
 tokens (tests/truth/corpus): a fit, of which BERT's 512 tokens and ViT's 197 had no part."""
 BLACKWELL_NATIVE = Shares(0.60, 0.53)
 """Kernels written for Blackwell: FlashAttention-4's 1535 and 1360 of 2500 to 2250 TFLOP/s, head dim
-128 and 8192 tokens, Dao-AILab/flash-attention pull request 2280, where the chip is not named."""
+128 and 8192 tokens, Dao-AILab/flash-attention pull request 2280, where the chip is not named. On a
+GB200 cuDNN's reach 1574 and 1332 of 2500 (NVIDIA/cudnn-frontend @3929da2e,
+benchmark/sdpa_benchmark_training/results/llama3.1: causal, 8192 tokens, cuDNN 9.22)."""
+BLACKWELL_ULTRA_NATIVE = Shares(0.71, 0.57)
+"""The same on a GB300, whose multiprocessors have twice the special functions: 1856 and 1435 of
+2500 TFLOP/s there, 1.18 and 1.08 times a GB200's."""
 
 EFFICIENT_FLOAT32_PRODUCTS = 3
 """Memory-efficient attention multiplies float32 as three products in TF32, of the high and low bits
@@ -127,7 +132,7 @@ FLEX_OF_FLASH = Shares(0.90, 0.85)
 causal, on an A100: pytorch.org/blog/flexattention (2024-08-07), "Performance". Elsewhere an
 estimate."""
 
-SHARES: dict[tuple[Fused, int], Shares] = {
+SHARES: dict[tuple[Fused, int] | tuple[Fused, tuple[int, int]], Shares] = {
     (Fused.FLASH, 8): AMPERE,
     (Fused.FLASH, 9): HOPPER,
     (Fused.FLASH, 10): BLACKWELL,
@@ -137,10 +142,12 @@ SHARES: dict[tuple[Fused, int], Shares] = {
     (Fused.CUDNN, 8): AMPERE,
     (Fused.CUDNN, 9): HOPPER_NATIVE,
     (Fused.CUDNN, 10): BLACKWELL_NATIVE,
+    (Fused.CUDNN, (10, 3)): BLACKWELL_ULTRA_NATIVE,
     (Fused.CUDNN, 12): AMPERE,
 }
-"""By the major compute capability. 8.6, 8.9 and 12.0 have the A100's kind of tensor core
-instruction and run the A100's kernel (FlashAttention-2 README: Ampere, Ada, Hopper)."""
+"""By the major compute capability, or all of it, which comes first. 8.6, 8.9 and 12.0 have the
+A100's kind of tensor core instruction and run the A100's kernel (FlashAttention-2 README: Ampere,
+Ada, Hopper)."""
 
 OF_FLASH = {
     Fused.FLASH_1: FIRST_OF_FLASH,
@@ -244,12 +251,14 @@ def shapes_of(call: Call) -> tuple[AttentionShape, ...]:
 
 
 def shares_of(kernel: Fused, dtype: str, chip: Chip) -> Shares:
-    generation = chip.compute_capability[0] if chip.compute_capability else 0
+    capability = chip.compute_capability or (0, 0)
+    generation = capability[0]
     if kernel is Fused.EFFICIENT and generation == 9 and dtype != "float32":
         return EFFICIENT_ON_HOPPER
     gain = HALVED_GAIN if is_halved(dtype, chip) else 1
     of_flash = OF_FLASH.get(kernel, Shares(1.0, 1.0))
-    shares = SHARES.get((Fused.FLASH if kernel in OF_FLASH else kernel, generation), ELSEWHERE)
+    native = Fused.FLASH if kernel in OF_FLASH else kernel
+    shares = SHARES.get((native, capability)) or SHARES.get((native, generation), ELSEWHERE)
     return Shares(
         min(1.0, gain * of_flash.forward * shares.forward),
         min(1.0, gain * of_flash.backward * shares.backward),
