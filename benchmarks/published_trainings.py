@@ -12,9 +12,10 @@ import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from statistics import correlation, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.halves import COLUMNS, cells, markdown
 from benchmarks.measuring import parser, show, write
@@ -232,6 +233,7 @@ def predicted(
     key = (
         row.source.name, row.model.name, row.model.kinds[0].attention.heads, row.sequence,
         row.cluster.chip.name, row.cluster.count, row.recipe, host_of(row),
+        overlap_of_row(row).shares["expert"],
     )  # fmt: skip
     shared = {} if pricings is None else pricings
     if key not in shared:
@@ -239,10 +241,50 @@ def predicted(
     return shared[key].step(row.layout)
 
 
-GRAPHS_SINCE = "26.06"
-"""Megatron-Bridge's release from which its mixtures are assumed to run as CUDA graphs: there their
-figures jump, and recipes of 2026-08 say `cuda_graph_impl = "full_iteration"`, where the performance
-guide of 0.4.2 has graphs of mixtures "restricted to the dense modules only"."""
+EXPERTS_BESIDE = 0.27
+"""Of a layer's compute, what ran beside experts' exchange where Megatron-LM overlaps it with
+another micro-batch: 3.96 of 14.57 s of Qwen3 30B-A3B on 16 H100s (NVIDIA-NeMo/Megatron-Bridge
+@067f987, skills/nemo-mbridge-perf-expert-parallel-overlap/SKILL.md: 36.55 % of communication beside
+products and attention, 0.11 % or 9.079 ms without, of 22.821 s in which the chip was busy)."""
+
+
+class Graphs(NamedTuple):
+    """How a release of Megatron-Bridge runs a mixture."""
+
+    host: Host
+    is_exchange_overlapped: bool
+
+
+EAGER = Graphs(Host.EAGER, is_exchange_overlapped=False)
+HOSTS = {"none": Host.EAGER, "dense": Host.DENSE_GRAPHS, "all": Host.GRAPHS}
+
+
+@cache
+def _graphs() -> Mapping[tuple[str, str, str], list[tuple[str, Graphs]]]:
+    """By model, chip and recipe: from which release on, the oldest first. As the repository's tags
+    v0.2.0 to v0.5.1 have it in scripts/performance/configs (`cuda_graph_scope`: with attention
+    "dense", of a full iteration "all"; `moe_a2a_overlap`).
+    """
+    runs: dict[tuple[str, str, str], list[tuple[str, Graphs]]] = {}
+    with (FOLDER / "megatron_bridge_recipes.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            graphs = Graphs(HOSTS[row["graphs"]], row["overlap"] == "yes")
+            key = (row["model"], row["chip"], row["recipe"])
+            runs.setdefault(key, []).append((row["since"], graphs))
+    return runs
+
+
+def graphs_of(row: Training) -> Graphs:
+    """What its release's recipe says of this mixture."""
+    runs = _graphs().get((row.model.name, row.cluster.chip.name, row.recipe), ())
+    return next((graphs for since, graphs in reversed(runs) if since <= row.release), EAGER)
+
+
+def overlap_of_row(row: Training) -> Overlap:
+    """A recipe's exchange of experts beside compute, and what its source has in common."""
+    if row.model.is_mixture and graphs_of(row).is_exchange_overlapped:
+        return Overlap({**row.source.overlap.shares, "expert": EXPERTS_BESIDE})
+    return row.source.overlap
 
 
 LARGEST_ASYNCHRONOUS = 160
@@ -252,8 +294,8 @@ being" ("Hanging Issue"). On 80 it took 6.3 % of the speed, on 160 none."""
 
 
 def host_of(row: Training) -> Host:
-    if row.model.is_mixture and row.release < GRAPHS_SINCE:
-        return Host.EAGER
+    if row.model.is_mixture:
+        return graphs_of(row).host
     if row.source.name == "bigscience" and row.cluster.count > LARGEST_ASYNCHRONOUS:
         return Host.BLOCKING
     return row.source.host
@@ -263,7 +305,7 @@ def _pricing(row: Training, pace: Pace) -> Pricing:
     return Pricing(
         Workload(
             model=row.model, cluster=row.cluster, sequence=row.sequence,
-            recipe=recipe(row.recipe), optimizer=optimizer("adamw"), overlap=row.source.overlap,
+            recipe=recipe(row.recipe), optimizer=optimizer("adamw"), overlap=overlap_of_row(row),
             fused=row.source.fused, host=host_of(row), pace=pace,
         )
     )  # fmt: skip

@@ -206,9 +206,9 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--host",
-        choices=("blocking", "eager", "compiled", "graphs"),
+        choices=("blocking", "eager", "compiled", "dense-graphs", "graphs"),
         help="what issues kernels: Python (eager, default; blocking, with CUDA_LAUNCH_BLOCKING=1), "
-        "torch.compile's code, CUDA graphs",
+        "torch.compile's code, CUDA graphs (dense-graphs: of all but experts)",
     )
     group.add_argument(
         "--pace",

@@ -108,6 +108,23 @@ def test_layers_of_experts_wait_for_their_host() -> None:
     assert host_s >= launches * 73e-6
 
 
+def test_graphs_of_all_but_experts_wait_for_experts_alone() -> None:
+    """Three products of two stacks of matrices, four kernels that sort, an activation each way."""
+    job = workload(mixture(), "8xH100-SXM", pace=TYPICAL, host=Host.DENSE_GRAPHS)
+    layout = Layout(data=8, expert=8, implementation=Implementation.FUSED)
+    pieces = Pricing(job)._pieces(layout)
+    layers = sum(layer.kind.count for layer in pieces.layers)
+    assert pieces.expert_launches == layers * (3 * 2 + 4 + 2)
+    assert step(job, layout).parts["host"].value == pytest.approx(pieces.expert_launches * 73e-6)
+    eager = step(replace(job, host=Host.EAGER), layout)
+    assert step(job, layout).seconds.value < eager.seconds.value
+
+
+def test_dense_models_in_graphs_wait_for_nothing() -> None:
+    job = workload(llama(), "8xH100-SXM", pace=TYPICAL, host=Host.DENSE_GRAPHS)
+    assert step(job, Layout(data=8)).parts["host"].value == 0
+
+
 def test_recomputation_launches_the_forward_pass_again() -> None:
     pricing = Pricing(workload(SMALL))
     plain, full = Layout(), Layout(recompute=Recompute.FULL)

@@ -8,7 +8,7 @@ the device, and what overlaps on one chip, nothing.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from torchtally.chips.dtypes import DTYPE_BYTES
@@ -31,7 +31,7 @@ from torchtally.plan.parallel.kernels import ROOFLINE, KernelTimes, PassTimes, w
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.recurrence import BACKWARD_KERNELS, FORWARD_KERNELS, scan_s
-from torchtally.plan.parallel.shards import experts_run, layer_on_chip, rows_of
+from torchtally.plan.parallel.shards import BY_INPUTS, experts_run, layer_on_chip, rows_of
 from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.recipes import Recipe, Scaling
 from torchtally.plan.recomputation import products_again
@@ -56,6 +56,9 @@ class ChipWork:
     forward_launches: int
     backward_launches: int
     """Kernels: both halves of the backward pass."""
+    forward_expert_launches: int = 0
+    """Those among them whose sizes the router decides: experts' products and what is around."""
+    backward_expert_launches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,20 @@ def layer_work(
     moved = layer_streams(kind, model, weights, sequence, layout, work)
     if kind.recurrence is not None:
         moved.append(_recurrence_s(kind.recurrence, tokens, sequence, layout, work))
-    return _work(products, moved, attention)
+    forward, backward = _expert_launches(weights, moved)
+    return replace(
+        _work(products, moved, attention),
+        forward_expert_launches=forward,
+        backward_expert_launches=backward,
+    )
+
+
+def _expert_launches(weights: tuple[Weight, ...], moved: list[PassTimes]) -> tuple[int, int]:
+    """Of products, of what sorts tokens, and of activations: forward and backward."""
+    matrices = sum(weight.group is Group.EXPERTS and weight.uses > 0 for weight in weights)
+    around = [pair for pair in moved if matrices and pair.forward.name in ("routing", "activation")]
+    forward = matrices + sum(pair.forward_launches for pair in around)
+    return forward, 2 * matrices + sum(pair.backward_launches for pair in around)
 
 
 def _recurrence_s(
@@ -302,19 +318,19 @@ def _quantisations(
 ) -> Iterator[PassTimes]:
     """Operands and gradients cast to 8 bits by kernels of their own. With delayed scales a norm
     writes its result in them at once, with others it writes 16 bits, and finds their largest. What
-    tensor parallelism gathers, each chip casts its part of. Weights are cast once a step. Routers
-    stay in 16 bits. What goes to experts is assumed to be cast as it is sorted and activated.
+    tensor parallelism gathers, each chip casts its part of; what goes to experts is cast behind the
+    exchange, which is in 16 bits. Weights are cast once a step. Routers stay in 16 bits.
     """
     scaling = work.recipe.scaling
     operands = gradients = 0
     normed: dict[tuple[Group, int], int] = {}
     for weight in weights:
-        if weight.uses and weight.group not in (Group.ROUTER, Group.EXPERTS):
+        if weight.uses and weight.group is not Group.ROUTER:
             *stacked, N, K = weight.shape
             rows = rows_of(weight, kind, tokens, layout) * (stacked[0] if stacked else 1)
-            is_inner = weight.name in BEHIND_NO_NORM
-            gradients += rows * N // (layout.stream_split if is_inner else 1)
-            if is_inner:
+            is_added = weight.name in BY_INPUTS
+            gradients += rows * N // (layout.stream_split if is_added else 1)
+            if weight.name in BEHIND_NO_NORM:
                 operands += rows * K
             elif scaling is not Scaling.DELAYED:
                 normed[weight.group, K] = rows * K // layout.stream_split
@@ -327,7 +343,7 @@ def _quantisations(
     yield work.stream("quantised gradients", gradients, back)
 
 
-BEHIND_NO_NORM = frozenset({"attention output", "down"})
+BEHIND_NO_NORM = frozenset({"attention output", "down", "experts in", "experts out"})
 """Products whose operand no norm wrote."""
 
 

@@ -246,6 +246,8 @@ class Pricing:
         waited_for = pieces.launches_waited_for / layout.pipeline
         if w.host is Host.BLOCKING:
             waited_for = launches
+        if w.host is Host.DENSE_GRAPHS:
+            launches = waited_for = pieces.expert_launches / layout.pipeline
         rounds = layout.micro_batches + (layout.pipeline - 1) / layout.virtual_stages
         return host_s(launches - waited_for, waited_for, rounds, launch_s, busy_s)
 

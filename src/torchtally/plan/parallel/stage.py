@@ -70,6 +70,11 @@ class LayerTime:
         return self.work.forward_launches + self.work.backward_launches + again
 
     @property
+    def expert_launches(self) -> int:
+        again = self.work.forward_expert_launches if self.again.value else 0
+        return self.work.forward_expert_launches + self.work.backward_expert_launches + again
+
+    @property
     def seconds(self) -> float:
         work = self.work
         parts = (work.forward, work.input_gradients, work.weight_gradients, self.again,
@@ -92,6 +97,11 @@ class Pieces:
     def launches(self) -> int:
         """Kernels of a micro-batch in all layers."""
         return sum(layer.kind.count * layer.launches for layer in self.layers)
+
+    @property
+    def expert_launches(self) -> int:
+        """Those whose sizes routers decide."""
+        return sum(layer.kind.count * layer.expert_launches for layer in self.layers)
 
     @property
     def launches_waited_for(self) -> int:
