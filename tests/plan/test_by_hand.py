@@ -480,6 +480,17 @@ def test_communication_of_a_backward_pass() -> None:
             same(layer.waits_backward[name], (times + again) * sent)
 
 
+def test_a_head_instead_of_a_layer() -> None:
+    """Three layers over two stages: the last has one and the head, which takes longer than one."""
+    prices = pricing.Pricing(replace(BIG, model=llama(layers=3, width=64, ffn=64, heads=2)))
+    layout = replace(LAYOUT, schedule=Schedule.ONE_F_ONE_B, virtual_stages=1)
+    pieces, layer_s = prices._pieces(layout), prices._layers_s(layout) / 3
+    head = pieces.head
+    head_s = sum(part.value for part in (head.forward, head.input_gradients, head.weight_gradients))
+    assert head_s > layer_s
+    same(prices._stage(layout).ends, head_s - layer_s)
+
+
 def test_bytes_that_a_chip_sends_in_a_step() -> None:
     """Of the last stage: 4 of 8 layers, the head and 9 norms; 4 micro-batches of 2048 tokens."""
     tokens = 2048 * 1024 * 2
