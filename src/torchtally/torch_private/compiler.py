@@ -45,6 +45,7 @@ import torch.fx.experimental.proxy_tensor as proxy_tensor
 import torch.utils._python_dispatch as python_dispatch
 from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.virtualized import V
+from torch._ops import OpOverload
 from torch.utils import _triton as triton_utilities
 
 from torchtally.torch_private import accesses
@@ -192,15 +193,16 @@ def decomposing_as_on_gpu() -> Iterator[None]:
 
 
 def composites() -> Iterator[Any]:
-    """ATen's operators that decompose above autograd, and have shape functions in Python."""
-    for name in torch._C._dispatch_get_all_op_names():
-        space, _, plain = name.partition("::")
-        packet = getattr(torch.ops.aten, plain.partition(".")[0], None) if space == "aten" else None
-        overload: Any = getattr(packet, plain.partition(".")[2] or "default", None)
-        if overload is None or torch._C.DispatchKey.Meta not in overload.py_kernels:
-            continue
-        if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-            yield overload
+    """ATen's operators that decompose above autograd, and have shape functions in Python: those
+    among the overloads that Python has made an object of.
+    """
+    keys = torch._C.DispatchKey
+    for packet in list(vars(torch.ops.aten).values()):
+        for overload in list(getattr(packet, "__dict__", {}).values()):
+            if not isinstance(overload, OpOverload) or keys.Meta not in overload.py_kernels:
+                continue
+            if overload.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd):
+                yield overload
 
 
 def functional_device(tensor: Any) -> torch.device:
@@ -229,6 +231,11 @@ def without_modes() -> Iterator[None]:
     finally:
         for mode in reversed(_modes_off.pop()):
             python_dispatch._push_mode(mode)
+
+
+def is_without_modes() -> bool:
+    """Within `without_modes`."""
+    return bool(_modes_off)
 
 
 @contextmanager

@@ -131,8 +131,10 @@ class Compiling:
 
     def prepare(self) -> Any:
         """Import the compiler (seconds), and put in place what it needs."""
-        with suspend():
-            compiler: Any = import_module("torchtally.torch_private.compiler")
+        with suspend(), uncollected():
+            templates: Any = import_module("torchtally.torch_private.templates")
+            with templates.parsed_late():
+                compiler: Any = import_module("torchtally.torch_private.compiler")
         from torchtally.torch_private.shortcuts import shortcuts
         from torchtally.virtual.compiling import fakes, target
         from torchtally.virtual.compiling.graphs import Lowering
@@ -188,7 +190,7 @@ class Compiling:
 
         def without_session(native: Callable[..., Any]) -> Callable[..., Any]:
             def convert(*args: Any, **options: Any) -> Any:
-                if not private.has_dispatch_modes():
+                if not self.must_leave():
                     return native(*args, **options)
                 try:
                     with self.outside():
@@ -205,6 +207,14 @@ class Compiling:
             instead_of(name, without_session(getattr(*name)))
             for name in (*compiler.CONVERTERS, compiler.COMPILE_GRAPH)
         ]
+
+    def must_leave(self) -> bool:
+        """Whether this thread is in the session. Inductor takes the modes off by itself before it
+        compiles a backward graph (`compile_fx_inner`), and leaves the rest of the session.
+        """
+        if private.has_dispatch_modes():
+            return True
+        return self.mode.is_here and not self._compiler.is_without_modes()
 
     @contextmanager
     def outside(self) -> Iterator[None]:
