@@ -643,10 +643,10 @@ def test_every_private_call_has_its_test(module: ModuleType):
 def test_every_file_of_the_room_is_looked_at():
     files = {path.stem for path in Path(private.__file__).parent.glob("*.py")}
     looked_at = {module.__name__.rpartition(".")[2] for module in ROOM}
-    # Lightning's are called in tests/train/test_lightning_callback.py, and accesses, the compiler
-    # and its shortcuts in tests/virtual/compiling and tests/truth/compiled.
+    # Lightning's are called in tests/train/test_lightning_callback.py, and accesses, the compiler,
+    # its shortcuts and templates in tests/virtual/compiling and tests/truth/compiled.
     elsewhere = {"__init__", "accesses", "compiler", "lightning", "needs", "places", "releases"}
-    assert files - looked_at == {*elsewhere, "shortcuts"}
+    assert files - looked_at == {*elsewhere, "shortcuts", "templates"}
 
 
 def test_custom_operators_have_functions_by_device():

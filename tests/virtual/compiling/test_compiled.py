@@ -1,11 +1,14 @@
 """torch.compile on the virtual GPU: PyTorch's own inductor, what it makes, and where it belongs."""
 
+import gc
+import importlib
 import json
 import os
 import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -443,3 +446,28 @@ def test_a_tensor_of_more_than_a_billion_elements_is_read_whole() -> None:
     kernels = [call.fused for call in traced(forward).calls if call.fused is not None]
     read = sum(part.bytes_read for kernel in kernels for part in kernel.parts)
     assert 2 * rows * columns <= read < 1.001 * 2 * rows * columns
+
+
+def test_both_graphs_are_compiled_outside_of_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor takes dispatch modes off before it compiles a backward graph; stand-ins of the
+    session and collections of garbage are no part of that either.
+    """
+    lowering: Any = importlib.import_module("torch._inductor.graph").GraphLowering
+    native, native_to = lowering.codegen, torch.Tensor.to
+    seen: list[tuple[bool, bool, bool]] = []
+
+    def codegen(graph: Any) -> Any:
+        is_outside = torch.Tensor.to is native_to
+        seen.append((bool(graph.is_backward), is_outside, gc.isenabled()))
+        return native(graph)
+
+    monkeypatch.setattr(lowering, "codegen", codegen)
+
+    def script() -> None:
+        block = Block().cuda()
+        train(block, torch.compile(block), steps=1)
+        assert torch.Tensor.to is not native_to
+
+    traced(script)
+    assert seen == [(False, True, False), (True, True, False)]
+    assert gc.isenabled()
