@@ -484,7 +484,7 @@ def test_a_head_instead_of_a_layer() -> None:
     """Three layers over two stages: the last has one and the head, which takes longer than one."""
     prices = pricing.Pricing(replace(BIG, model=llama(layers=3, width=64, ffn=64, heads=2)))
     layout = replace(LAYOUT, schedule=Schedule.ONE_F_ONE_B, virtual_stages=1)
-    pieces, layer_s = prices._pieces(layout), prices._layers_s(layout) / 3
+    pieces, layer_s = prices._pieces(layout), prices.layers_s(layout) / 3
     head = pieces.head
     head_s = sum(part.value for part in (head.forward, head.input_gradients, head.weight_gradients))
     assert head_s > layer_s

@@ -45,8 +45,22 @@ def llama(
     )
 
 
-def mixture(*, experts: int = 8, active: int = 2, layers: int = 8, dense_layers: int = 0) -> Model:
-    block = Experts(experts=experts, active=active, width=2048, is_gated=True, activation="silu")
+def mixture(
+    *,
+    experts: int = 8,
+    active: int = 2,
+    layers: int = 8,
+    dense_layers: int = 0,
+    shared_width: int = 0,
+) -> Model:
+    block = Experts(
+        experts=experts,
+        active=active,
+        width=2048,
+        is_gated=True,
+        activation="silu",
+        shared_width=shared_width,
+    )
     plain = llama(layers=layers)
     mixed = replace(plain.kinds[0], feed_forward=block, count=layers - dense_layers)
     dense = (replace(plain.kinds[0], count=dense_layers),) if dense_layers else ()

@@ -1,6 +1,7 @@
 """Every layout of a cluster: which there are, which are left out, and that the fastest is found."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,9 @@ from tests.plan.parallel.builders import llama, mixture, workload
 from torchtally.chips.clusters import cluster
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.known import known_model
+from torchtally.plan.architecture.model import Model
 from torchtally.plan.parallel.degrees import invalidities
-from torchtally.plan.parallel.layout import Schedule, Sharding
+from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.pricing import Pricing, step
 from torchtally.plan.parallel.search import (
     Choices,
@@ -17,9 +19,11 @@ from torchtally.plan.parallel.search import (
     _meshes,
     _runs,
     _sharings,
+    fastest,
     search,
 )
 from torchtally.plan.parallel.step import Workload
+from torchtally.plan.recipes import recipe
 
 SMALL = workload(llama(), "8xH100-SXM")
 
@@ -37,8 +41,6 @@ def ranking(told: list[int]) -> Ranking:
 
 def everything(job: Workload, global_batch: int, choices: Choices | None = None) -> list[object]:
     """All layouts, one after the other: the second oracle."""
-    from dataclasses import replace
-
     chosen = choices or Choices()
     meshes, _ = _meshes(job, chosen, global_batch)
     return [
@@ -58,6 +60,37 @@ def test_of_a_mixture_with_a_dense_layer_too() -> None:
     job = workload(mixture(dense_layers=4), "4xH100-SXM", sequence=1024)
     only = Choices(schedules=(Schedule.ONE_F_ONE_B,), most_micro_batch=2)
     assert_ranked_one_by_one(job, 16, search(job, 16, choices=only), only)
+
+
+@pytest.mark.parametrize(
+    ("model", "chips", "batch"),
+    [
+        (llama(), "8xH100-SXM", 32),
+        (mixture(dense_layers=4), "4xH100-SXM", 16),
+        (mixture(shared_width=128), "8xA100-SXM", 8),
+    ],
+    ids=["dense", "mixture", "shared"],
+)
+def test_the_fastest_alone_is_the_first_of_all(model: Model, chips: str, batch: int) -> None:
+    job = workload(model, chips, sequence=1024)
+    first, alone = search(job, batch, keep=1).steps[0], fastest(job, batch)
+    assert alone is not None
+    assert alone.layout == first.layout
+    assert alone.seconds.value == first.seconds.value
+
+
+def test_nothing_is_fastest_where_nothing_fits() -> None:
+    assert fastest(workload(known_model("llama-3-70b"), "1xH100-SXM"), 1) is None
+
+
+@pytest.mark.parametrize("name", ["mixed", "fp8", "mxfp8"])
+@pytest.mark.parametrize("model", [mixture(dense_layers=4), mixture(shared_width=128)])
+def test_floors_are_below_what_layers_take(model: Model, name: str) -> None:
+    job = workload(model, "8xH100-SXM", sequence=1024, recipe=recipe(name))
+    pricing = Pricing(job)
+    for run in everything(job, 8):
+        assert isinstance(run, Layout)
+        assert pricing.floor_of_layers_s(run) <= pricing.layers_s(run) * (1 + 1e-12)
 
 
 def assert_ranked_one_by_one(

@@ -155,7 +155,7 @@ def test_a_head_takes_the_place_of_a_layer_where_layers_do_not_divide() -> None:
     even, uneven = (Pricing(workload(llama(layers=layers), sequence=1024)) for layers in (8, 7))
     layout = Layout(pipeline=4, micro_batches=8)
     stages = [pricing._stage(layout) for pricing in (even, uneven)]
-    layer_s = uneven._layers_s(layout) / 7
+    layer_s = uneven.layers_s(layout) / 7
     assert stages[0].forward.value == pytest.approx(stages[1].forward.value)
     assert stages[0].ends.value > 0
     assert stages[1].ends.value == pytest.approx(max(0, stages[0].ends.value - layer_s))

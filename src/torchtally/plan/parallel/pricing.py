@@ -7,12 +7,13 @@ layouts cost little more than their parts.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import cached_property, wraps
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torchtally.plan import training
-from torchtally.plan.architecture.model import Experts
+from torchtally.plan.architecture.model import Experts, FeedForward
+from torchtally.plan.architecture.weights import Group
 from torchtally.plan.closed_form import Count, Fraction, Seconds, Tokens, closed_form
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.parallel.chip_memory import (
@@ -31,9 +32,16 @@ from torchtally.plan.parallel.communication import Traffic
 from torchtally.plan.parallel.compute import layer_work
 from torchtally.plan.parallel.degrees import IN_LAYERS, Degree
 from torchtally.plan.parallel.delays import contention_s, host_s, slow_s, stragglers_s
-from torchtally.plan.parallel.layout import ZERO_BUBBLE, Layout, chunks_as_long, spread_over
+from torchtally.plan.parallel.layout import (
+    ZERO_BUBBLE,
+    Layout,
+    Schedule,
+    chunks_as_long,
+    spread_over,
+)
 from torchtally.plan.parallel.pace import BEST, MIXTURES_SLOWER, ROUND_LAUNCHES, SLOWER, Host
 from torchtally.plan.parallel.pipeline import bubble_s
+from torchtally.plan.parallel.shards import layer_on_chip, rows_of
 from torchtally.plan.parallel.stage import (
     EndsWork,
     LayerWork,
@@ -50,6 +58,7 @@ from torchtally.plan.parallel.step import Parts, Step, Workload
 from torchtally.plan.parallel.traffic import pipeline_traffic
 from torchtally.plan.parallel.updates import Updates, data_wait, sent_for_states_s, updates
 from torchtally.plan.quantity import Quantity, derive, of, total
+from torchtally.timing.roofline.rates import achieved_flop_per_s
 from torchtally.timing.stragglers import slowest_of
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
@@ -163,11 +172,56 @@ class Pricing:
         """Compute and waits of the layers, and the bubble that all but zero-bubble schedules leave:
         no step takes less.
         """
-        stages = spread_over(self.workload.model.layers, layout.pipeline)
-        rounds: float = layout.micro_batches
-        if layout.schedule not in ZERO_BUBBLE:
-            rounds += (layout.pipeline - 1) / self._chunks(layout)
-        return rounds * self._layers_s(layout) / stages
+        return self.rounds(layout, layout.schedule, layout.virtual_stages) * self.layers_s(layout)
+
+    def rounds(self, layout: Layout, schedule: Schedule, virtual_stages: int) -> float:
+        """How often a step with this schedule takes the time of all layers."""
+        layers, p = self.workload.model.layers, layout.pipeline
+        filling = 0.0
+        if schedule not in ZERO_BUBBLE:
+            filling = (p - 1) / chunks_as_long(layers, p, virtual_stages)
+        return (layout.micro_batches + filling) / spread_over(layers, p)
+
+    @once(*LAYER, "is_accumulating")
+    def floor_of_layers_s(self, layout: Layout) -> float:
+        """No more than `layers_s`, and known sooner: experts take their FLOPs at the best rate, and
+        nothing is sent.
+        """
+        w = self.workload
+        if not w.model.is_mixture:
+            return self.layers_s(layout)
+        rate = w.pace.products_of(w.cluster.chip) * achieved_flop_per_s(
+            w.recipe.products, w.cluster.chip
+        )
+        flops = 0
+        for kind in w.model.kinds:
+            tokens = layout.tokens(w.sequence)
+            flops += kind.count * sum(
+                2 * weight.elements * rows_of(weight, kind, tokens, layout)
+                for weight in layer_on_chip(kind, w.model, layout)
+                if weight.group is Group.EXPERTS and weight.uses
+            )
+        passes = 3 + (layout.recompute is Recompute.FULL)
+        whole = replace(layout, expert=1, expert_tensor=None)
+        return self.without_experts._work_of_layers_s(whole) + passes * flops / rate
+
+    @cached_property
+    def without_experts(self) -> "Pricing":
+        """Of the same model with the shared part of its mixtures alone."""
+        kinds = (
+            replace(kind, feed_forward=_shared_part(kind.feed_forward))
+            if isinstance(kind.feed_forward, Experts)
+            else kind
+            for kind in self.workload.model.kinds
+        )
+        return Pricing(
+            replace(self.workload, model=replace(self.workload.model, kinds=tuple(kinds)))
+        )
+
+    @once(*LAYER, "is_accumulating")
+    def _work_of_layers_s(self, layout: Layout) -> float:
+        """A micro-batch through all layers, without what they send."""
+        return self._pieces(layout).work_s
 
     def states_bytes(self, layout: Layout) -> tuple[int, ...]:
         """What the first and the last stage's chips hold from step to step."""
@@ -296,7 +350,7 @@ class Pricing:
         return pieces(layers, self._ends(whole), layout, self.workload.overlap)
 
     @once(*LAYER, "is_accumulating")
-    def _layers_s(self, layout: Layout) -> float:
+    def layers_s(self, layout: Layout) -> float:
         """A micro-batch through all layers, one after the other."""
         return self._pieces(layout).layers_s
 
@@ -389,6 +443,14 @@ class Pricing:
     @once(*GROUPS)
     def _outside(self, layout: Layout) -> Quantity:
         return outside(layout, self.workload.cluster.chip)
+
+
+def _shared_part(experts: Experts) -> FeedForward | None:
+    if not experts.shared_width:
+        return None
+    return FeedForward(
+        width=experts.shared_width, is_gated=experts.is_gated, activation=experts.activation
+    )
 
 
 @closed_form("tokens of a step", Unit.TOKENS)

@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from operator import add, attrgetter, itemgetter
 from typing import Any
 
@@ -105,6 +106,51 @@ def search(
         None if tried.smallest is None else shown.step(tried.smallest),
         workload.cluster.chip.total_memory_bytes,
     )
+
+
+def fastest(
+    workload: Workload, global_batch: int, *, choices: Choices | None = None
+) -> Step | None:
+    """The first that `search` finds, without counting how many there are.
+
+    Ways to run wait by what no step of theirs takes less than: at first by a floor that is soon
+    known, then by the time of their layers. Memory is counted of those alone that come to the
+    front again.
+    """
+    pricing, chosen = Pricing(workload), choices or Choices()
+    capacity = workload.cluster.chip.total_memory_bytes
+    best: tuple[float, int, int, int, Layout] | None = None
+    states: dict[Any, States] = {}
+    with _without_collection(), without_working():
+        queue: list[tuple[float, int, float, Layout, tuple[Schedule, int]]] = []
+        for mesh in _meshes(workload, chosen, global_batch)[0]:
+            for batches in _batches(mesh, chosen, global_batch):
+                alike = [replace(batches, recompute=recompute) for recompute in chosen.recomputes]
+                floors = [pricing.floor_of_layers_s(run) for run in alike]
+                for how in _schedules(mesh, workload.model, chosen, batches.micro_batches):
+                    rounds = pricing.rounds(batches, *how)
+                    queue += [
+                        (rounds * floor_s, len(queue) + place, rounds, run, how)
+                        for place, (floor_s, run) in enumerate(zip(floors, alike, strict=True))
+                    ]
+        heapify(queue)
+        while queue and (best is None or queue[0][0] <= best[0]):
+            _, number, rounds, run, how = heappop(queue)
+            if rounds:  # 0 once the time of its layers is known
+                heappush(queue, (rounds * pricing.layers_s(run), number, 0.0, run, how))
+                continue
+            key = _weights(run)
+            if key not in states:
+                states[key] = _states(pricing, run, chosen)
+            run = replace(run, schedule=how[0], virtual_stages=how[1])
+            beside = pricing.beside_bytes(run)
+            for place, (sharing, held) in enumerate(states[key][run.recompute]):
+                size = max(map(add, beside, held))
+                if size <= capacity and chosen.allows(run, sharing):
+                    layout = _sharing(run, sharing)
+                    found = (pricing.step_s(layout), size, number, place, layout)
+                    best = found if best is None else min(best, found, key=itemgetter(0, 1, 2, 3))
+    return None if best is None else Pricing(workload).step(best[-1])
 
 
 Sharing = tuple[Sharding, int | None]
@@ -230,21 +276,21 @@ def _runs(
     mesh: Layout, workload: Workload, choices: Choices, global_batch: int
 ) -> Iterator[Layout]:
     """Every way to run the mesh, but for what is shared."""
+    for batches in _batches(mesh, choices, global_batch):
+        for schedule, chunks in _schedules(mesh, workload.model, choices, batches.micro_batches):
+            for recompute in choices.recomputes:
+                yield replace(
+                    batches, schedule=schedule, virtual_stages=chunks, recompute=recompute
+                )
+
+
+def _batches(mesh: Layout, choices: Choices, global_batch: int) -> Iterator[Layout]:
+    """Every way to cut the batch."""
     each = global_batch // mesh.data
     most = min(choices.most_micro_batch, each)
     for micro_batch in (1 << power for power in range(most.bit_length())):
-        if each % micro_batch:
-            continue
-        for schedule, chunks in _schedules(mesh, workload.model, choices, each // micro_batch):
-            for recompute in choices.recomputes:
-                yield replace(
-                    mesh,
-                    schedule=schedule,
-                    virtual_stages=chunks,
-                    micro_batch=micro_batch,
-                    micro_batches=each // micro_batch,
-                    recompute=recompute,
-                )
+        if each % micro_batch == 0:
+            yield replace(mesh, micro_batch=micro_batch, micro_batches=each // micro_batch)
 
 
 def _sharings(mesh: Layout, workload: Workload, choices: Choices) -> Iterator[Sharing]:

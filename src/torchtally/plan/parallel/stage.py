@@ -94,6 +94,22 @@ class Pieces:
     """Seconds that embedding and head wait for communication."""
 
     @property
+    def work_s(self) -> float:
+        """Of all layers one after the other, without what they send."""
+        return float(
+            sum(
+                layer.kind.count * part.value
+                for layer in self.layers
+                for part in (
+                    layer.work.forward,
+                    layer.work.input_gradients,
+                    layer.work.weight_gradients,
+                    layer.again,
+                )
+            )
+        )
+
+    @property
     def launches(self) -> int:
         """Kernels of a micro-batch in all layers."""
         return sum(layer.kind.count * layer.launches for layer in self.layers)

@@ -5,6 +5,7 @@ from torchtally.plan.parallel.degrees import DEGREES, invalidities, layout_in_sh
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.layout_words import parse_layout
 from torchtally.plan.parallel.pricing import step as step_of
+from torchtally.plan.parallel.search import fastest as fastest_of
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.fit import (
@@ -20,7 +21,7 @@ from torchtally.plan.questions.fit import (
     range_in_words,
     time_table,
 )
-from torchtally.plan.questions.layouts import choices_of, config_of, search_of
+from torchtally.plan.questions.layouts import choices_of, config_of
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import workload_of
@@ -33,8 +34,8 @@ def own_layout(request: Request) -> Answer:
     workload, assumptions = workload_of(request)
     layout = layout_of(request, workload)
     step = step_of(workload, layout)
-    ranking = search_of(request, workload, layout.global_batch, keep=1)
-    fastest = ranking.steps[0] if ranking.steps else None
+    choices = choices_of(request, workload)
+    fastest = fastest_of(workload, layout.global_batch, choices=choices)
     capacity = capacity_of(request)
     return Answer(
         question="own-layout",

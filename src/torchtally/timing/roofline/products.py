@@ -279,10 +279,12 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
     splits_tried = splits_of(product, chip)
     for tile, share in tile_shares(product, chip).items():
         for splits in splits_tried:
-            found_s = tiled_s(product, tile, splits, share * rate, chip)
-            if splits > 1:
-                found_s += partial_sums_s(product, splits, chip)
-            whole_s = max(found_s, memory_s) + KERNEL_S * (splits > 1)
+            sums_s = partial_sums_s(product, splits, chip) if splits > 1 else 0.0
+            after_s = KERNEL_S * (splits > 1)
+            if max(product.flops / (share * rate) + sums_s, memory_s) + after_s >= least_s:
+                continue  # no number of whole tiles takes less than the FLOPs do
+            found_s = tiled_s(product, tile, splits, share * rate, chip) + sums_s
+            whole_s = max(found_s, memory_s) + after_s
             if whole_s < least_s:
                 least_s, best_s, best_launches = whole_s, found_s, 1 + (splits > 1)
     return best_s, best_launches
