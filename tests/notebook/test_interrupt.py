@@ -23,7 +23,7 @@ while True:
 )
 
 
-async def ended(cell: Cell, work: asyncio.Task[object], *, within_s: float = 2) -> None:
+async def ended(cell: Cell, work: asyncio.Task[object], *, within_s: float = 5) -> None:
     """Wait for it. An interrupt that came within a finalizer is lost: one presses again, then."""
     for _ in range(int(within_s / 0.1)):
         if cell.error or work.done():

@@ -43,7 +43,7 @@ WEIGHTS = "model.safetensors"
 NAME = "trainer"
 
 
-class DurableCallback(TrainerCallback):
+class DurableCallback(TrainerCallback):  # type: ignore[misc]
     """See the module's text. Options are those of `torchtally.durable`.
 
     One process alone; raises UsageError under torchrun, and with fp16, whose loss scaler callbacks

@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 
-class TallyCallback(TrainerCallback):
+class TallyCallback(TrainerCallback):  # type: ignore[misc]
     """See the module's text. Options are those of `torchtally.monitor`.
 
     The prediction is that of a trace or a summary, or else of the Trainer's own model, optimizer

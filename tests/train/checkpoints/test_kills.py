@@ -9,7 +9,7 @@ from tests.train.checkpoints.killing import killed_at_every_call, killed_at_rand
 from tests.train.checkpoints.saving import names, save
 from torchtally.checkpoints.folder import Checkpoints
 
-KILLS = int(os.environ.get("TALLY_KILLS", "5"))
+KILLS = int(os.environ.get("TALLY_KILLS", "8"))
 """Of the random ones; a change of how checkpoints are written deserves 200 and more."""
 PHASES = {"directory made", "some tensors", "all tensors", "manifest", "renamed"}
 
