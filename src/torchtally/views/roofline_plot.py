@@ -89,7 +89,7 @@ def roofline_plot(ledger: Ledger) -> Plot:
         marks=marks,
         listed=tuple(mark for mark in marks if mark.symbol),
         left_out=tuple(_left_out(groups, drawn, ledger)),
-        note=_note(ledger, drawn),
+        note=_note(ledger, drawn, roofline.chip.memory_bandwidth_bytes_per_s),
     )
 
 
@@ -238,11 +238,14 @@ def _left_out(
             yield name, seconds / step_s
 
 
-def _note(ledger: Ledger, drawn: Iterable[CallGroup]) -> str:
+def _note(ledger: Ledger, drawn: Iterable[CallGroup], bytes_per_s: float) -> str:
     causal = any(group.call.literal("is_causal") is True for group in drawn)
+    notes = []
     if causal and str(ledger.convention) == "full":
-        return (
+        notes.append(
             "Causal attention is counted in full, and may stand above the roof: "
             "half of it is not computed."
         )
-    return ""
+    if any(group.bytes > group.kernel_s * bytes_per_s for group in drawn):
+        notes.append("What finds its operands in the L2 cache may stand above the roof.")
+    return " ".join(notes)

@@ -1,5 +1,7 @@
 """Kernels that go by bytes: sums one can do by hand on a chip of 1 TB/s."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.timing.roofline.chips import add, kernel_of, toy
@@ -16,6 +18,21 @@ def test_a_million_elements_added() -> None:
     kernel = kernel_of(add(10**6), toy())
     assert kernel.seconds == pytest.approx(12e-6 + KERNEL_S)
     assert kernel.bound is Bound.MEMORY
+
+
+@pytest.mark.parametrize(("cache_mb", "seconds"), [(24, 6e-6), (8, 12e-6), (48 / 3.5, 9e-6)])
+def test_what_fits_in_the_l2_cache_goes_at_twice_the_rate(cache_mb: float, seconds: float) -> None:
+    """12 MB: all of it in a cache of twice that, none in a smaller one; half, between half of the
+    cache and 1.25 times it, takes 6 us of 12 there, and 3 here.
+    """
+    cached = replace(toy(), l2_cache_bytes=round(cache_mb * 1e6))
+    assert kernel_of(add(10**6), cached).seconds == pytest.approx(seconds + KERNEL_S)
+
+
+def test_a_norm_gains_nothing_by_the_cache() -> None:
+    cached = replace(toy(), l2_cache_bytes=10**9)
+    norm = norm_backward(1000, 1000)
+    assert kernel_of(norm, cached).seconds == kernel_of(norm, toy()).seconds
 
 
 def test_few_elements_are_bound_by_the_launch() -> None:
