@@ -155,9 +155,10 @@ def long_rows_s(call: Call, row: TensorSpec, traffic_bytes: int, chip: Chip) -> 
 
 def rereads(resident_bytes: int, chip: Chip) -> float:
     """Of a row, what comes from memory again. An H100 finds all of 26 MB in its 50 MB (8192 rows of
-    50257 in bfloat16, tests/truth/corpus), an A100 about half of 14 MB in its 40 (NeuSight).
+    50257 in bfloat16, tests/truth/corpus), an A100 about half of 14 MB in its 40 (NeuSight). Ada's
+    caches are not in halves.
     """
-    if (chip.compute_capability or (0, 0)) < (9, 0):
+    if (chip.compute_capability or (0, 0)) <= (8, 0):
         return cache_misses(resident_bytes, chip)
     return float(chip.l2_cache_bytes is not None and resident_bytes > chip.l2_cache_bytes)
 
@@ -176,7 +177,7 @@ def norm_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     rows = call.inputs[0]
     count, row_bytes = rows_of(call, rows)
     together = chip.multiprocessors * (capability(chip.compute_capability).threads // NORM_THREADS)
-    if cache_misses(min(count, together) * row_bytes, chip) == 1:
+    if rereads(min(count, together) * row_bytes, chip) == 1:
         traffic_bytes += rows.bytes
     return traffic_bytes / bandwidth_bytes_per_s(chip) + max(1.0, count / together) * NORM_ROW_S
 
