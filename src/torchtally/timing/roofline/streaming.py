@@ -197,8 +197,8 @@ to 17 MB over and over on an H100 go at 6.4 TB/s, 2.2 times the memory's; of 34 
 of as many bytes that are in no cache 13.2, and of 67 MB as long as those (a sweep by size)."""
 WHOLLY_CACHED, PARTLY_CACHED = 0.5, 1.25
 """All that a kernel moves, over the L2 cache: up to which all of it is there, and from which
-nothing: of some ranges around that sweep's the one with the best kernel sums of trainings on an H100,
-whose 275 elementwise calls of 1 to 65 MB are 14 % off in the median, and 45 % without it
+nothing: of some ranges around that sweep's the one with the best kernel sums of trainings on an
+H100, whose 275 elementwise calls of 1 to 65 MB are 14 % off in the median, and 45 % without it
 (tests/truth/corpus). Norms and softmax wait for other things there, and copies mostly for what was
 written longer ago."""
 CACHED = frozenset((Kind.ELEMENTWISE, Kind.RANDOM))
