@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +65,15 @@ def ledger(trace: Trace) -> Ledger:
 
 def notes(trace: Trace) -> dict[str, int]:
     return {note.text: note.count for note in trace.notes}
+
+
+def test_bytes_belong_to_lines_of_the_script(ledger: Ledger) -> None:
+    """Every byte that a fused kernel or a library's moves, forward, backward and optimizer."""
+    of_lines: Counter[bool] = Counter()
+    for entry in ledger.entries:
+        of_lines[entry.line is not None and entry.line.is_own] += entry.cost.bytes
+    assert of_lines[True] > 0
+    assert of_lines[False] <= 0.01 * of_lines[True]
 
 
 def test_blocks_are_compiled_once_and_run_for_each(trace: Trace, ledger: Ledger) -> None:
