@@ -21,7 +21,7 @@ install_import_hook(["torchtally.checkpoints", "torchtally.train"], "beartype.be
 
 # A busy machine is no failure: what a test may take is measured in benchmarks.
 settings.register_profile(
-    "torchtally", deadline=None, max_examples=int(os.environ.get("TALLY_EXAMPLES", "15"))
+    "torchtally", deadline=None, max_examples=int(os.environ.get("TALLY_EXAMPLES", "10"))
 )
 settings.load_profile("torchtally")
 

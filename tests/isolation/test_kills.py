@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.cli.run_tally import environment
 from tests.isolation.snapshot import snapshot
 
-KILLS = int(os.environ.get("TALLY_KILLS", 4))
+KILLS = int(os.environ.get("TALLY_KILLS", 2))
 
 SAVES = """\
 import os, shutil, torch
