@@ -875,11 +875,11 @@ def test_compiled_modules_are_told_from_others():
     assert not private.is_compiled_module(module)
     module.compile(backend="eager")
     assert private.is_compiled_module(module)
-    assert private.compiled_from(module) is None  # in place
+    assert private.original_module(module) is None  # in place
     original = torch.nn.Linear(1, 1)
     compiled = torch.compile(original, backend="eager")
     assert private.is_compiled_module(compiled)
-    assert private.compiled_from(compiled) is original
+    assert private.original_module(compiled) is original
 
 
 def test_every_batch_of_a_data_loader_is_fetched_by_one_of_two_functions(

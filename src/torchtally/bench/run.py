@@ -171,7 +171,7 @@ def measure(
     samples = [*begun.samples]
     before = frozenset(sample.call for sample in samples)
 
-    def measured(stages_done: int) -> Calibration:
+    def calibration_so_far(stages_done: int) -> Calibration:
         return structs.replace(
             begun,
             samples=tuple(samples),
@@ -186,11 +186,11 @@ def measure(
             for sample in climb(ladders, stopwatch, called_s, cold_bytes, before):
                 samples.append(sample)  # one by one: an interrupt loses none
             done += 1
-            keep(measured(done))
+            keep(calibration_so_far(done))
     except KeyboardInterrupt:
-        keep(measured(done))
+        keep(calibration_so_far(done))
         raise
-    return measured(done)
+    return calibration_so_far(done)
 
 
 def _stages(device: torch.device, work: Effort) -> Iterator[Stage]:

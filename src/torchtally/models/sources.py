@@ -174,7 +174,7 @@ def _of_config(path: str) -> ModelSource:
             torch.set_default_dtype(before)
         return model
 
-    return _called_with(build, kind, config)
+    return _source_for(build, kind, config)
 
 
 def _class_of(transformers: Any, config: Any, path: str) -> Any:
@@ -196,7 +196,7 @@ def _class_of(transformers: Any, config: Any, path: str) -> Any:
     raise UsageError(f"{path}: transformers has no model for {type(config).__name__}.")
 
 
-def _called_with(build: Callable[[], nn.Module], kind: Any, config: Any) -> ModelSource:
+def _source_for(build: Callable[[], nn.Module], kind: Any, config: Any) -> ModelSource:
     first = kind.main_input_name
     if first == TOKENS:
         text = config.get_text_config()

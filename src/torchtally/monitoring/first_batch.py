@@ -77,7 +77,7 @@ def _inner(model: nn.Module) -> nn.Module | None:
     wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     if isinstance(model, wrappers):
         return model.module  # type: ignore[no-any-return]
-    return private.compiled_from(model)
+    return private.original_module(model)
 
 
 def optimizer_like(

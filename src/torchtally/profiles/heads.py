@@ -42,7 +42,7 @@ def devices_of(value: object) -> tuple[ProfiledDevice, ...]:
     )
 
 
-def distributed_of(value: object) -> dict[str, Any]:
+def distributed_info(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         return {}
     rank, size = int_of(value.get("rank")), int_of(value.get("world_size"))

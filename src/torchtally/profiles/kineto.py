@@ -16,7 +16,7 @@ from torchtally.errors import TraceFileError
 from torchtally.profiles.arguments import decode
 from torchtally.profiles.assembly import Activity, Assembly, NameNumbers, Thread
 from torchtally.profiles.execution import ExecutionTrace
-from torchtally.profiles.heads import Head, devices_of, distributed_of, facts_of, merge
+from torchtally.profiles.heads import Head, devices_of, distributed_info, facts_of, merge
 from torchtally.profiles.nesting import HostEvent
 from torchtally.profiles.profile import NOWHERE, Collective, Profile
 from torchtally.profiles.stream import TraceStream
@@ -217,7 +217,7 @@ class KinetoReader:
             file=self.path,
             made_by=MADE_BY,
             devices=devices_of(head.devices),
-            **distributed_of(head.distributed),
+            **distributed_info(head.distributed),
             operators=tuple(assembly.operators),
             arguments=arguments,
             stacks=assembly.stacks.table(assembly.names),

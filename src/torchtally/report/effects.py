@@ -31,16 +31,16 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
         names = [_path(effect.name, surroundings.cwd) for effect in gone]
         yield (
             "Removed or renamed for the script only; the original is still in place:",
-            shortened(names),
+            shorten(names),
         )
     processes = by_kind[EffectKind.PROCESS]
     if processes:
         names = [f"{effect.name[:NAME_WIDTH]} ({_times(effect.count)})" for effect in processes]
-        yield "Programs that the script started; what they write is real:", shortened(names)
+        yield "Programs that the script started; what they write is real:", shorten(names)
     for kind, sentence in SENTENCES.items():
         lines = list(_at_lines(by_kind[kind], own_root))
         if lines:
-            yield sentence, shortened(lines)
+            yield sentence, shorten(lines)
 
 
 SENTENCES = {
@@ -57,7 +57,7 @@ def written_section(effects: Sequence[Effect], surroundings: Surroundings) -> It
     largest = sorted(effects, key=lambda effect: -effect.bytes)
     lines = [_file(effect, surroundings.cwd) for effect in largest]
     if surroundings.files == "real":
-        yield f"Written for real, with placeholders in place of values: {count}", shortened(lines)
+        yield f"Written for real, with placeholders in place of values: {count}", shorten(lines)
         return
     place = f"in {surroundings.files}"
     if surroundings.files in ("", "dropped"):
@@ -65,7 +65,7 @@ def written_section(effects: Sequence[Effect], surroundings: Surroundings) -> It
     yield (
         f"Written: {count}, {format_bytes(total_bytes)} in a real run; {place}, "
         "and no file that existed before was changed",
-        shortened(lines),
+        shorten(lines),
     )
 
 
@@ -100,7 +100,7 @@ def _at_lines(effects: Sequence[Effect], own_root: str) -> Iterator[str]:
         yield f"{place}  {cut_right(frame.text, SOURCE_WIDTH)}  ({what})"
 
 
-def shortened(lines: list[str]) -> list[str]:
+def shorten(lines: list[str]) -> list[str]:
     if len(lines) <= MOST_LISTED:
         return lines
     return [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more: --json lists all"]

@@ -34,7 +34,7 @@ def explained_report(ledger: Ledger, columns: Sequence[str] | None = None) -> Re
     measured = ledger.trace.measured
     assert measured is not None, "a trace that no profiler recorded is shown by `ledger_report`"
     run = real_run(ledger)
-    left_out = left_out_of(ledger, measured)
+    left_out = views_to_leave_out(ledger, measured)
     chosen = (
         (name, by(ledger, name).with_some_of(columns or ()).top(rows))
         for name, rows in ROWS.items()
@@ -130,7 +130,7 @@ def against_facts(real: Ledger, predicted: Ledger, join: Joined) -> Iterator[str
         )
 
 
-def left_out_of(ledger: Ledger, measured: Measured) -> set[str]:
+def views_to_leave_out(ledger: Ledger, measured: Measured) -> set[str]:
     """Views that would have nothing to say."""
     left_out = set()
     if not measured.has_lines:

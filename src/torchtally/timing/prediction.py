@@ -118,9 +118,9 @@ class Prediction:
         """The device's seconds for operators at first_tick <= t < end_tick, and its idle time
         before them.
         """
-        return self._done_before(end_tick) - self._done_before(first_tick)
+        return self._device_s_before(end_tick) - self._device_s_before(first_tick)
 
-    def _done_before(self, tick: int) -> float:
+    def _device_s_before(self, tick: int) -> float:
         place = bisect_left(self._ticks, tick)
         return self._done_s[place - 1] if place else 0.0
 

@@ -347,7 +347,7 @@ def step_ends(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     _stepped.optimizers = (*_stepped.optimizers, optimizer)
 
 
-def stepped() -> tuple[torch.optim.Optimizer, ...]:
+def take_stepped() -> tuple[torch.optim.Optimizer, ...]:
     """The optimizers stepped since this was last asked."""
     optimizers, _stepped.optimizers = _stepped.optimizers, ()
     return optimizers
@@ -507,10 +507,10 @@ def symbols_of(graph: Any) -> tuple[str, ...]:
 def called_operators(graph: Any) -> frozenset[Any]:
     """Nodes of a graph that are calls of libraries and of ATen, and in no kernel that it writes."""
     calls = (each for each in graph.operations if isinstance(each, ir.ExternKernel))
-    return frozenset(node for call in calls for node in called_by(call))
+    return frozenset(node for call in calls for node in nodes_of_call(call))
 
 
-def called_by(call: Any) -> Iterator[Any]:
+def nodes_of_call(call: Any) -> Iterator[Any]:
     """The node of a call. One that falls back to ATen has several origins, and the operator."""
     node = call.get_origin_node()
     if node is not None:

@@ -470,7 +470,7 @@ def is_compiled_module(module: torch.nn.Module) -> bool:
     return is_wrapper or module._compiled_call_impl is not None
 
 
-def compiled_from(module: torch.nn.Module) -> torch.nn.Module | None:
+def original_module(module: torch.nn.Module) -> torch.nn.Module | None:
     """What `torch.compile(module)` was called with; None for a module that it did not return."""
     frames = compiler_frames()
     if frames is None or not isinstance(module, frames.OptimizedModule):

@@ -34,7 +34,7 @@ def shortcuts() -> Iterator[tuple[PrivateName, Any]]:
     """(name, what to put there), of those that this release has."""
     yield from those_of(
         (Equality, "__new__", equality),
-        (_Inequality, "__new__", remembered),
+        (_Inequality, "__new__", remember),
         (dtype_propagation.DtypePropagationOpsHandler, "__init__", initialise_once),
         (scheduling, "get_scheduler_node_symbol_uses", symbol_uses),
         (configuration.ConfigModule, "__getattr__", setting),
@@ -45,8 +45,8 @@ def shortcuts() -> Iterator[tuple[PrivateName, Any]]:
             (ir, "get_kernel_metadata", no_comments),
             (triton_code, "get_kernel_metadata", no_comments),
             (pattern_matcher, "_should_debug_node", no_node),
-            (ShapeEnv, "_suppress_guards_enter", unrecorded),
-            (ShapeEnv, "_suppress_guards_exit", unrecorded),
+            (ShapeEnv, "_suppress_guards_enter", without_recording),
+            (ShapeEnv, "_suppress_guards_exit", without_recording),
         )
 
 
@@ -68,7 +68,7 @@ def equality(native: Callable[..., Any]) -> Callable[..., Any]:
     return new
 
 
-def remembered(native: Callable[..., Any]) -> Callable[..., Any]:
+def remember(native: Callable[..., Any]) -> Callable[..., Any]:
     """`index < 768`: layers that are alike ask alike. Expressions never change."""
     answers: dict[tuple[Any, ...], Any] = {}
 
@@ -163,6 +163,6 @@ def no_node(native: Callable[[str], bool]) -> Callable[[str], bool]:
     return native if native("") else lambda name: False
 
 
-def unrecorded(native: Any) -> Any:
+def without_recording(native: Any) -> Any:
     """Without the log of its calls (torch/fx/experimental/recording.py)."""
     return getattr(native, "__wrapped__", native)

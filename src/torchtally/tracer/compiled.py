@@ -92,9 +92,9 @@ class CompiledRuns:
             self._runs[id(graph)] = Run(self._roots.setdefault(id(graph), place), place)
             self._start = tick
             return range(0)
-        return self._differentiated_by(graph)
+        return self._forward_ticks(graph)
 
-    def _differentiated_by(self, graph: LoweredGraph) -> range:
+    def _forward_ticks(self, graph: LoweredGraph) -> range:
         """Ticks of the forward graph of a backward one that runs."""
         autograd_node = private.current_autograd_node()
         if autograd_node is None:
@@ -104,10 +104,10 @@ class CompiledRuns:
         self._runs[id(graph)] = run
         return range(first, end)
 
-    def replayed(self, graph: LoweredGraph, tick: int, launches: int) -> range:
+    def begin_replay(self, graph: LoweredGraph, tick: int, launches: int) -> range:
         """A CUDA graph runs what it captured of a graph. Returns ticks as `begin` does."""
         if graph.is_backward:
-            return self._differentiated_by(graph)
+            return self._forward_ticks(graph)
         number = private.next_sequence_number() - 1
         start, _, run = self._ended.get(number, (tick, 0, self._runs.get(id(graph), NO_RUN)))
         self._ended[number] = start, tick + launches, run

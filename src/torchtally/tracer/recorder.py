@@ -346,7 +346,7 @@ class Recorder:
             return
         first = records[0].compiled
         if first is not None and first.graph is not None:
-            ran = self._compiled.replayed(first.graph, self.clock, len(records))
+            ran = self._compiled.begin_replay(first.graph, self.clock, len(records))
             self._origins.differentiated.update(ran)
         key, walk = self._stacks.read(sys._getframe(1), self.modules.outer)
         site, node = self._site(self.modules.place, key), private.current_autograd_node()

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torchtally import torch_private as private
 from torchtally.trace import HostState, Role
 from torchtally.tracer.recorder import Recorder
-from torchtally.virtual.compiling.optimizers import watched
+from torchtally.virtual.compiling.optimizers import watch_steps
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import virtual_of
 
@@ -110,7 +110,7 @@ class Steps:
     @contextmanager
     def watch(self) -> Iterator[None]:
         self.recorder.step_replayed = self._step_taken
-        with watched(self._before_step, self._after_step):
+        with watch_steps(self._before_step, self._after_step):
             yield
 
     def _before_step(self, optimizer: Optimizer) -> None:

@@ -243,8 +243,8 @@ def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, s
     if not works:
         return
     full, causal = Convention.FULL, Convention.CAUSAL
-    needed, needed_causal = partial(needed_of, full), partial(needed_of, causal)
-    executed, executed_causal = partial(executed_of, full), partial(executed_of, causal)
+    needed, needed_causal = partial(needed_flops_of, full), partial(needed_flops_of, causal)
+    executed, executed_causal = partial(executed_flops_of, full), partial(executed_flops_of, causal)
     is_causal = any(work.is_causal for work in works)
     how = ", attention in full" if any(work.is_attention for work in works) else ""
     by_half = "the same, causal attention counted by half"
@@ -281,7 +281,7 @@ def _by_parameters(
     inner = None if looks_up_gathered(ledger) else parameters.without(looked_up(ledger))
     frozen = " (frozen ones 4, or 2 where no gradient passes)" if parameters.frozen else ""
     rule = f"6 FLOPs a parameter and token{frozen}"
-    needed = partial(needed_of, Convention.FULL)
+    needed = partial(needed_flops_of, Convention.FULL)
     yield ("mfu_6n", "MFU, 6N", rule, per_token_flops * tokens.size, needed)
     if inner is not None:
         yield (
@@ -314,25 +314,25 @@ Count = Callable[[Work], int]
 """FLOPs of a work, by some rule."""
 
 
-def needed_of(attention: Convention, work: Work) -> int:
+def needed_flops_of(attention: Convention, work: Work) -> int:
     """What MFU counts of it."""
     return needed_flops((work,), attention)
 
 
-def executed_of(attention: Convention, work: Work) -> int:
+def executed_flops_of(attention: Convention, work: Work) -> int:
     return work.executed_flops(attention)
 
 
 def peak_of(ledger: Ledger, chip: Chip) -> PeakRate:
     """The dense peaks of the dtypes in which the step's products are computed, for its MFU."""
-    return _peak(works_of(ledger.reported), chip, partial(needed_of, ledger.convention))
+    return _peak(works_of(ledger.reported), chip, partial(needed_flops_of, ledger.convention))
 
 
 def works_with_peak(works: Sequence[Work], chip: Chip) -> Sequence[Work]:
     """All works, where most of their FLOPs have no peak; else those that have one: what the chip
     has no rate for has no time either.
     """
-    peak = _peak(works, chip, partial(executed_of, Convention.FULL))
+    peak = _peak(works, chip, partial(executed_flops_of, Convention.FULL))
     counted = {part.dtype for part in peak.counted}
     return [work for work in works if unit_of(work, chip) in counted] if counted else works
 

@@ -54,11 +54,11 @@ def refuse(name: str) -> Any:
 def refusal(name: str) -> Callable[..., Any]:
     """A function that refuses, by its name."""
 
-    def refused(*args: Any, **kwargs: Any) -> Any:
+    def refuse_call(*args: Any, **kwargs: Any) -> Any:
         refuse(name)
 
-    refused.__name__ = name
-    return refused
+    refuse_call.__name__ = name
+    return refuse_call
 
 
 class CudaCalls:
@@ -84,7 +84,7 @@ class CudaCalls:
     # Streams.
 
     @staticmethod
-    def described(stream: Stream) -> tuple[int, int, int]:
+    def description(stream: Stream) -> tuple[int, int, int]:
         return stream.stream_id, stream.device_index, stream.device_type
 
     def set_stream(self, stream_id: int, device_index: int, device_type: int) -> None:
@@ -117,7 +117,7 @@ class CudaCalls:
             "canDeviceAccessPeer": cuda["can_device_access_peer"],
             "getArchFlags": lambda: " ".join(cuda["get_arch_list"]()) or None,
             "getCompiledVersion": compiled_version,
-            "getCurrentStream": lambda device: self.described(cuda["current_stream"](device)),
+            "getCurrentStream": lambda device: self.description(cuda["current_stream"](device)),
             "getCurrentRawStream": lambda device: cuda["current_stream"](device).cuda_stream,
             "getDefaultStream": lambda device: (DEFAULT_STREAM_ID, device, Stream.device_type),
             "setStream": self.set_stream,

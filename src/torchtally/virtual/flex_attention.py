@@ -156,7 +156,7 @@ class Watching(TorchFunctionMode):
         return result
 
 
-def captured_by(score_mod: Mod, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def captures_of(score_mod: Mod, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """The tensors that a `score_mod` refers to."""
     with private.without_dispatch_modes(), as_meta(), torch.no_grad():
         score = torch.empty((), dtype=dtype, device=META)
@@ -190,7 +190,7 @@ class FlexAttention:
     ) -> Any:  # fmt: skip
         """(result, log-sum-exp, maxima), the last two to the base of two."""
         query, key, value = map(in_autocast_dtype, (query, key, value))
-        captured = captured_by(score_mod, query.dtype)
+        captured = captures_of(score_mod, query.dtype)
         trained = tuple(tensor for tensor in captured if tensor.requires_grad)
         is_trained = torch.is_grad_enabled() and (
             bool(trained) or any(tensor.requires_grad for tensor in (query, key, value))

@@ -156,11 +156,11 @@ def test_groups_of_a_cluster() -> None:
     assert RankGroup.of_ranks(range(8, 24), 8) == RankGroup(16, 2)
     assert RankGroup.of_ranks((0, 8, 16), 8) == RankGroup(3, 3)
     assert RankGroup.of_ranks(range(4, 12), 8) == RankGroup(8, 2)
-    assert RankGroup.strided(8, 1, 8) == RankGroup(8)
-    assert RankGroup.strided(128, 8, 8) == RankGroup(128, 128)
-    assert RankGroup.strided(256, 4, 8) == RankGroup(256, 128)
-    assert RankGroup.strided(6, 2, 8) == RankGroup(6, 2)
-    assert RankGroup.strided(2, 1024, 8) == RankGroup(2, 2)
+    assert RankGroup.with_stride(8, 1, 8) == RankGroup(8)
+    assert RankGroup.with_stride(128, 8, 8) == RankGroup(128, 128)
+    assert RankGroup.with_stride(256, 4, 8) == RankGroup(256, 128)
+    assert RankGroup.with_stride(6, 2, 8) == RankGroup(6, 2)
+    assert RankGroup.with_stride(2, 1024, 8) == RankGroup(2, 2)
 
 
 def test_a_slower_network_adds_to_each_hop() -> None:

@@ -368,7 +368,7 @@ def test_a_call_of_a_library_is_known_by_its_operator() -> None:
         get_origins=lambda: [x, sine],
         op_overload=torch.ops.aten.sin.default,
     )
-    assert list(compiler.called_by(fallback)) == [sine]
+    assert list(compiler.nodes_of_call(fallback)) == [sine]
 
 
 def test_a_lookup_fused_with_a_norm_reads_the_rows_it_asks_for() -> None:

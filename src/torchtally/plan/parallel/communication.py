@@ -51,7 +51,7 @@ def paced_s(at_best_s: Seconds, links: Fraction, messages: Number, message_s: Se
 
 def group(ranks: int, stride: int, cluster: Cluster) -> RankGroup:
     """So many chips, each `stride` away from the next: as many of them in a node as fit evenly."""
-    return RankGroup.strided(ranks, stride, min(cluster.node_size, cluster.count))
+    return RankGroup.with_stride(ranks, stride, min(cluster.node_size, cluster.count))
 
 
 def all_reduce(payload: Amount, group: RankGroup, cluster: Cluster) -> Traffic:

@@ -330,7 +330,7 @@ def layer_traffics(degree: Degree, kind: Layer, *workload: Any) -> tuple[Traffic
     return forward, forward if backward is None else backward(kind, *workload)
 
 
-def sent_again(degree: Degree, layout: Layout) -> float:
+def share_sent_again(degree: Degree, layout: Layout) -> float:
     """Of what a layer sends in the forward pass, the share that recomputation sends again."""
     if layout.recompute is Recompute.FULL:
         return 1.0

@@ -311,7 +311,7 @@ class Pricing:
         w = self.workload
         kind = w.model.kinds[number]
         sends = {
-            degree.name: (self._sent_by_experts if degree.is_of_experts else self._sent)(
+            degree.name: (self._sent_by_experts if degree.is_of_experts else self._traffic)(
                 layout, number, degree
             )
             for degree in IN_LAYERS
@@ -320,7 +320,7 @@ class Pricing:
         return LayerWork(kind, work, Sends.of(sends))
 
     @once(*(name for name in WORK if name != "expert"))
-    def _sent(self, layout: Layout, number: int, degree: Degree) -> tuple[Quantity, Quantity]:
+    def _traffic(self, layout: Layout, number: int, degree: Degree) -> tuple[Quantity, Quantity]:
         """Once however experts are split."""
         return self._sent_by_experts(layout, number, degree)
 

@@ -15,7 +15,7 @@ from torchtally.plan.parallel.compute import (
     head_work,
     recompute_s,
 )
-from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, layer_traffics, sent_again
+from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, layer_traffics, share_sent_again
 from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout, spread_over
 from torchtally.plan.parallel.overlap import Overlap, exposed_s
@@ -309,7 +309,7 @@ def _waits(
             there, back = work.attention, work.attention_backward
         name, share = f"{degree.name} parallelism", overlap.shares[degree.name]
         sent, sent_back = sends.forward[degree.name], sends.backward[degree.name]
-        if again := sent_again(degree, layout):
+        if again := share_sent_again(degree, layout):
             recompute = of(again * sent.value, Unit.SECONDS)
             sent_back = total_s(
                 "backward and recomputation", backward=sent_back, recompute=recompute
@@ -322,7 +322,8 @@ def _waits(
 def _sent_s(sends: Sends, layout: Layout) -> Quantity:
     """With what recomputation sends again."""
     forward = sum(
-        (1 + sent_again(degree, layout)) * sends.forward[degree.name].value for degree in IN_LAYERS
+        (1 + share_sent_again(degree, layout)) * sends.forward[degree.name].value
+        for degree in IN_LAYERS
     )
     backward = sum(quantity.value for quantity in sends.backward.values())
     return of(forward + backward, Unit.SECONDS)

@@ -15,7 +15,7 @@ from torchtally.plan.closed_form import (
     closed_form,
 )
 from torchtally.plan.parallel.communication import all_reduce
-from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, layer_traffics, sent_again
+from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, layer_traffics, share_sent_again
 from torchtally.plan.parallel.layout import Layout, spread_over
 from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.states import parameters_of_stage
@@ -45,7 +45,7 @@ def _in_layers(degree: Degree, workload: Workload, layout: Layout) -> Quantity:
     parts = {}
     for n, kind in enumerate(workload.model.kinds):
         forward, backward = layer_traffics(degree, kind, *common, workload.cluster)
-        passes = _passes_bytes(1 + sent_again(degree, layout), forward.sent, backward.sent)
+        passes = _passes_bytes(1 + share_sent_again(degree, layout), forward.sent, backward.sent)
         stages = spread_over(workload.model.layers, layout.pipeline)
         times = (kind.count, stages, layout.micro_batches)
         parts[f"layers_{n}"] = _layers_bytes(*times, passes)

@@ -46,7 +46,7 @@ def counted_card(request: Request) -> Answer:
             checkpoint_bytes(state),
         ),
         tables=(_parts(step),),
-        assumptions=tuple(in_words(counted_of(request))),
+        assumptions=tuple(in_words(counted_model(request))),
         unknown=("memory and time of a step: --gpus H100-SXM --micro-batch 8",),
     )
 
@@ -89,7 +89,7 @@ def counted_fit(request: Request) -> Answer:
         ),
         tables=(_memory(parts, state), _parts(step)),
         assumptions=(
-            *in_words(counted_of(request)),
+            *in_words(counted_model(request)),
             (
                 "All gradients are counted on top of all activations of one micro-batch: an upper "
                 "bound."
@@ -102,7 +102,7 @@ def counted_fit(request: Request) -> Answer:
     )
 
 
-def counted_of(request: Request) -> CountedModel:
+def counted_model(request: Request) -> CountedModel:
     """The model, which has a step."""
     counted = request.of_subject.counted
     assert counted is not None
@@ -112,7 +112,7 @@ def counted_of(request: Request) -> CountedModel:
 
 def step_of(request: Request) -> CountedStep:
     """Raises UsageError for several chips."""
-    counted = counted_of(request)
+    counted = counted_model(request)
     assert counted.step is not None
     if request.cluster is not None and request.cluster.count > 1:
         raise UsageError(

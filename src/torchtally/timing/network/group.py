@@ -30,7 +30,7 @@ class RankGroup:
         return cls(on_node.total(), len(on_node))
 
     @classmethod
-    def strided(cls, ranks: int, stride: int, node_size: int) -> "RankGroup":
+    def with_stride(cls, ranks: int, stride: int, node_size: int) -> "RankGroup":
         """So many ranks, each `stride` away from the next: as many in a node as fit evenly."""
         room = max(1, node_size // stride)
         per_node = max(n for n in range(1, min(room, ranks) + 1) if ranks % n == 0)

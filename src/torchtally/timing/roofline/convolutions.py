@@ -67,7 +67,7 @@ def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
     """Kernels around the products: they do not overlap with them."""
     seconds = 0.0
     if uses_tensor_cores(call, weight) and not reads_channels_first(call, weight, chip):
-        seconds += sum(conversions_s(tensors, chip) for tensors in converted(call, weight))
+        seconds += sum(conversions_s(tensors, chip) for tensors in conversions(call, weight))
     if is_backward(call):
         if mask(call, "output_mask", 3)[2]:
             seconds += bias_gradient_s(call.tensor("grad_output"), chip)
@@ -87,7 +87,7 @@ def reads_channels_first(call: Call, weight: TensorSpec, chip: Chip) -> bool:
     return is_whole and row_bytes % ALIGNMENT_BYTES == 0
 
 
-def converted(call: Call, weight: TensorSpec) -> list[tuple[TensorSpec, ...]]:
+def conversions(call: Call, weight: TensorSpec) -> list[tuple[TensorSpec, ...]]:
     """What each product of a call takes in and gives out."""
     source = forward_input(call)
     if not is_backward(call):

@@ -82,7 +82,7 @@ class Roofline:
         assert self.calibration is not None, "a CPU has no data sheet, only a calibration"
         return host_kernel(call, kind, cost, self.calibration)
 
-    def _queued(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
+    def _queued_kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
         """As `tally bench` measures it: in a queue behind itself."""
         kernel = self._model(call, kind, cost)
         return replace(kernel, seconds=kernel.seconds + self.gap_s(call, kind, cost))
@@ -100,5 +100,5 @@ class Roofline:
             return None
         samples, reach = self.calibration.samples, self.calibration.reach
         # Samples of a profiler's trace, which have a reach, are of kernels alone.
-        model = self._model if reach else self._queued
+        model = self._model if reach else self._queued_kernel
         return Corrections(samples, model, reach, has_rules=not self.is_host)

@@ -30,9 +30,9 @@ def stand_ins(note: Note, compiler: Any) -> list[StandIn]:
         instead_of(compiler.GRAPH_BREAK, graph_break(note, compiler)),
         instead_of(compiler.RECOMPILE, recompilation(note, compiler)),
         instead_of(compiler.COMPILE, compile_or_run(note, compiler)),
-        *(instead_of(name, captured(note, getattr(*name))) for name in compiler.CAPTURES),
-        *(instead_of(name, skipped(note, getattr(*name))) for name in compiler.CAPTURE_SKIPS),
-        instead_of(compiler.CHOICES, classmethod(chosen(note, compiler))),
+        *(instead_of(name, note_capture(note, getattr(*name))) for name in compiler.CAPTURES),
+        *(instead_of(name, note_why_not(note, getattr(*name))) for name in compiler.CAPTURE_SKIPS),
+        instead_of(compiler.CHOICES, classmethod(choose_library(note, compiler))),
     ]
 
 
@@ -117,7 +117,7 @@ def place_of(module: Any) -> str:
     return ""
 
 
-def captured(note: Note, native: Any) -> Any:
+def note_capture(note: Note, native: Any) -> Any:
     def post_compile(inputs: Any, graph: Any, cudagraphs: Any, *rest: Any) -> None:
         native(inputs, graph, cudagraphs, *rest)
         if cudagraphs.value:
@@ -126,7 +126,7 @@ def captured(note: Note, native: Any) -> Any:
     return post_compile
 
 
-def skipped(note: Note, native: Any) -> Any:
+def note_why_not(note: Note, native: Any) -> Any:
     """Called with the reason why no CUDA graph is made."""
 
     def log(reason: str) -> None:
@@ -136,7 +136,7 @@ def skipped(note: Note, native: Any) -> Any:
     return log
 
 
-def chosen(note: Note, compiler: Any) -> Any:
+def choose_library(note: Note, compiler: Any) -> Any:
     """Templates reach less of the tensor cores than the library: 0.61 in a published log of this
     benchmark (3840 x 1152 x 49136 in bfloat16, pytorch/pytorch pull request 159982), and eleven
     of twelve products of GPT-2 went to the library on an H100. What is fused behind a template

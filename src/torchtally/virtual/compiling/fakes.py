@@ -76,7 +76,7 @@ def devices(compiler: Any) -> list[StandIn]:
     return [*answers, *told, device, *moves, *fills]
 
 
-def numbered(device: Any) -> Any:
+def with_number(device: Any) -> Any:
     """A device as C++ takes it here, which would ask a GPU for the number of the current one."""
     if device == "cuda" or (isinstance(device, torch.device) and str(device) == "cuda"):
         return torch.device("cuda", torch.cuda.current_device())
@@ -101,8 +101,8 @@ def moving(native: Any) -> Any:
     def move(tensor: Any, *args: Any, **options: Any) -> Any:
         if is_cuda and not args and options.get("device") is None:
             options["device"] = torch.device("cuda")
-        options = {name: numbered(value) for name, value in options.items()}
-        return native(tensor, *map(numbered, args), **options)
+        options = {name: with_number(value) for name, value in options.items()}
+        return native(tensor, *map(with_number, args), **options)
 
     return move
 

@@ -86,9 +86,9 @@ class FlexNode:
     def _with(self, buffers: Any) -> block_masks.Mask:
         """None: the tensors that the mask refers to are not known."""
         buffers = buffers if self._buffers else ()
-        return block_masks.Mask(self._asked(buffers), self._block, self._heads)
+        return block_masks.Mask(self._mask_function(buffers), self._block, self._heads)
 
-    def _asked(self, buffers: Any) -> Callable[..., Tensor]:
+    def _mask_function(self, buffers: Any) -> Callable[..., Tensor]:
         """A mask as the graph has it, as a function of four indices."""
 
         def ask(*indices: Any) -> Any:

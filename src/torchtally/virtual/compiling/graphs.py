@@ -112,10 +112,10 @@ def on_host(native: Any) -> Any:
 def put_on_gpu(module: Any) -> None:
     """Factories that C++ called with the options of a virtual tensor name the device "meta"."""
 
-    def told(argument: Any) -> Any:
+    def on_gpu(argument: Any) -> Any:
         return GPU if isinstance(argument, torch.device) and argument == META else argument
 
     for node in module.graph.nodes:
         if node.op == "call_function":
-            node.args = tuple(map(told, node.args))
-            node.kwargs = {name: told(argument) for name, argument in node.kwargs.items()}
+            node.args = tuple(map(on_gpu, node.args))
+            node.kwargs = {name: on_gpu(argument) for name, argument in node.kwargs.items()}

@@ -311,6 +311,6 @@ def writer_of(name: str, inner: list[Any], graph: Any) -> Any:
     return last_of(origin for each in inner for origin in each.node.get_origins())
 
 
-def fused(name: str, work: KernelWork) -> FusedKernel | None:
+def fused_kernel(name: str, work: KernelWork) -> FusedKernel | None:
     """None for a kernel that the script brings, of which the compiler knows the pointers alone."""
     return FusedKernel(kind_of(name), work.parts, work.operations) if work.parts else None

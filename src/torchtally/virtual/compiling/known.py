@@ -112,10 +112,10 @@ def known_argument(argument: Any) -> Any:
 
 
 def on_host(arguments: Any) -> Any:
-    def told(leaf: Any) -> Any:
+    def on_cpu(leaf: Any) -> Any:
         return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
-    return private.tree_map(told, arguments)
+    return private.tree_map(on_cpu, arguments)
 
 
 def is_computable(node: Node) -> bool:

@@ -53,7 +53,7 @@ _watched: list[Watched] = []
 
 
 @contextmanager
-def watched(before: Watcher, after: Watcher) -> Iterator[None]:
+def watch_steps(before: Watcher, after: Watcher) -> Iterator[None]:
     """Call these around each optimizer's step."""
     hooks = Watched(before, after)
     handles = (

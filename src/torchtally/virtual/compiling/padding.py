@@ -83,7 +83,7 @@ class PaddingChoice:
 
     def padding_of(self, question: Question) -> Padding:
         left, right = (plain(each, {}) for each in (question.left, question.right))
-        padded = self.padded_of(left), self.padded_of(right)
+        padded = self.pad(left), self.pad(right)
         operands = zip((left, right), padded, ("mat1", "mat2"), strict=True)
         copies = tuple(
             self.call_of(
@@ -95,7 +95,7 @@ class PaddingChoice:
         )
         return Padding(self.product(question, left, right), copies, self.product(question, *padded))
 
-    def padded_of(self, operand: torch.Tensor) -> torch.Tensor:
+    def pad(self, operand: torch.Tensor) -> torch.Tensor:
         *batch, rows, columns = operand.shape
         alignment = self.compiler.alignment(operand)
         sizes = (size + self.compiler.padding(size, alignment) for size in (rows, columns))

@@ -131,7 +131,7 @@ class Compiling:
 
     def prepare(self) -> Any:
         """Import the compiler (seconds), and put in place what it needs."""
-        with suspend(), uncollected():
+        with suspend(), without_collections():
             templates: Any = import_module("torchtally.torch_private.templates")
             with templates.parsed_late():
                 compiler: Any = import_module("torchtally.torch_private.compiler")
@@ -223,13 +223,16 @@ class Compiling:
         """
         compiler = self._compiler
         with (
-            uncollected(), compiler.without_modes(), native_methods(torch.Tensor), apply(self.quiet)
-        ):  # fmt: skip
+            without_collections(),
+            compiler.without_modes(),
+            native_methods(torch.Tensor),
+            apply(self.quiet),
+        ):
             yield
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Look for no garbage: the compiler makes millions of objects that stay, and Python would go
     through all of them again and again.
     """

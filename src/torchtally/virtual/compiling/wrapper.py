@@ -11,7 +11,7 @@ from torchtally.torch_private import without_dispatch_modes
 from torchtally.trace import Part
 from torchtally.virtual.compiling.flex import ESTIMATED_MASK, NUMBERS, UNKNOWN_MASK, FlexNode
 from torchtally.virtual.compiling.host import HostPart
-from torchtally.virtual.compiling.kernels import KernelWork, LoweredGraph, LoweredNode, fused
+from torchtally.virtual.compiling.kernels import KernelWork, LoweredGraph, LoweredNode, fused_kernel
 from torchtally.virtual.compiling.known import KnownPart, give
 from torchtally.virtual.depth import as_meta
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -155,7 +155,7 @@ class Program:
         if node.flex is not None:
             parts = self.parts_attended(node.flex, work.parts, dict(tensors))
             work = work._replace(parts=parts)
-        kernel = fused(name, work)
+        kernel = fused_kernel(name, work)
         written = [tensor for argument, tensor in tensors if argument.startswith(WRITTEN)]
         observer, capture = self.mode.observer, self.mode.capture
         if capture is None:

@@ -34,7 +34,7 @@ class Declared:
         return tuple(literals)
 
     def _count(self, what: str, count: Count | int, arguments: Mapping[str, Any]) -> int:
-        number = count if isinstance(count, int) else count(**taken_by(count, arguments))
+        number = count if isinstance(count, int) else count(**accepted_arguments(count, arguments))
         if not isinstance(number, (int, float)) or number != number or number < 0:
             raise UsageError(
                 f"declare_cost({self.name!r}): {what} gave {number!r} instead of a number of "
@@ -43,7 +43,7 @@ class Declared:
         return round(number)
 
 
-def taken_by(count: Count, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def accepted_arguments(count: Count, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the arguments that a function has parameters for; all where it takes any."""
     parameters = signature(count).parameters
     if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
