@@ -82,7 +82,7 @@ def telling(function: Callable[..., Any], compiler: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        for optimizer in compiler.stepped():
+        for optimizer in compiler.take_stepped():
             for hooks in _watched:
                 hooks.end(optimizer)
         return result
