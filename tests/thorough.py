@@ -158,7 +158,10 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/cli/test_network_advice.py": (
         "test_smaller_buckets_are_tried_and_what_they_save_is_shown",
     ),
-    "tests/cli/test_pipelines.py": ("test_ranks_by_number",),
+    "tests/cli/test_pipelines.py": (
+        "test_ranks_by_number",
+        "test_ranks_that_all_receive_first_are_told",
+    ),
     "tests/cli/test_run.py": (
         "test_children_are_processes_of_their_own",
         "test_modules_directories_and_archives",
@@ -190,6 +193,7 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_a_loss_that_is_read_is_reported",
         "test_checkpointing_trades_memory_for_flops",
         "test_gpt_costs_what_its_formula_says",
+        "test_the_notebook_runs",
     ),
     "tests/isolation/test_report.py": ("test_fit_changes_no_file",),
     "tests/memory/test_memory.py": ("test_the_peak_between_two_ticks_is_the_first_fullest_one",),
@@ -299,6 +303,9 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_what_was_read_at_import_or_another_folder_starts_cold",
     ),
     "tests/steps/test_course.py": ("test_every_step_can_be_shown", "test_steps_make_the_whole_run"),
+    "tests/sweep/test_folder.py": (
+        "test_two_at_a_time_are_refused_and_a_killed_one_gives_it_free",
+    ),
     "tests/sweep/test_space.py": ("test_draws_are_even",),
     "tests/test_benchmarks.py": (
         "test_published_collectives",
@@ -311,6 +318,7 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_the_example_of_the_package_runs",
     ),
     "tests/test_pytest_plugin.py": ("test_workers_of_xdist",),
+    "tests/test_torch_versions.py": ("test_a_run_without_a_name_ends_with_one_message",),
     "tests/timing/test_stragglers.py": ("test_the_slowest_is_as_chance_has_it",),
     "tests/tracer/test_by_hand.py": ("test_a_probe_sees_the_same_steps",),
     "tests/tracer/test_clock.py": ("test_waiting_in_a_loop_comes_to_an_end",),
@@ -327,6 +335,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/train/checkpoints/test_full_disk.py": (
         "test_there_is_no_space_any_more_from_some_call_on",
     ),
+    "tests/train/checkpoints/test_kills.py": ("test_a_kill_before_each_call_of_a_save",),
     "tests/train/checkpoints/test_ranks.py": ("test_a_rank_that_is_killed_leaves_the_former",),
     "tests/train/data/test_order.py": ("test_a_step_of_a_mixture_is_a_function_of_the_step",),
     "tests/train/data/test_prepare.py": (
@@ -341,6 +350,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/train/faults/test_data_files.py": (
         "test_a_file_that_shrinks_before_a_read_or_in_the_middle_of_it",
     ),
+    "tests/train/faults/test_memory.py": ("test_a_whole_training_is_lowered_until_it_fits",),
     "tests/train/faults/test_preparing.py": (
         "test_a_disk_that_is_full",
         "test_no_space_at_any_call_leaves_what_was_there",
@@ -361,6 +371,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/train/test_loop.py": (
         "test_evaluation_and_samples_change_nothing",
         "test_it_ends_where_the_validation_loss_falls_no_more",
+        "test_it_learns",
         "test_micro_batches_change_nothing_but_the_rounding",
         "test_the_plan_is_what_a_trace_of_the_training_holds",
         "test_the_profilers_trace_is_kept",
@@ -368,6 +379,9 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "tests/train/test_precision.py": ("test_what_a_cpu_cannot_do_is_refused",),
     "tests/train/test_resume.py": ("test_what_fails_in_the_background_ends_the_training",),
+    "tests/train/test_retry.py": (
+        "test_the_simulated_allocator_refuses_and_the_step_is_done_in_parts",
+    ),
     "tests/train/test_rounding.py": ("test_state_of_stochastic_rounding_is_bfloat16_and_moves",),
     "tests/train/test_what_was_trained.py": (
         "test_a_changed_hyperparameter_is_the_live_optimizers",
@@ -404,17 +418,6 @@ LONG: dict[str, tuple[str, ...]] = {
     "tests/views/test_time_views.py": ("test_every_view_has_all_of_the_time",),
     "tests/views/test_tracks.py": ("test_fsdp_has_a_slice_for_each_gather",),
     "tests/views/test_views.py": ("test_a_module_with_its_inner_ones_costs_no_less_than_alone",),
-    "tests/virtual/compiling/test_compiled.py": (
-        "test_a_lookup_fused_with_a_norm_reads_the_rows_it_asks_for",
-        "test_a_lookup_fused_with_what_is_written_in_place_is_compiled",
-        "test_a_table_whose_rows_are_added_to_is_not_moved_whole",
-        "test_a_tensor_of_more_than_a_billion_elements_is_read_whole",
-        "test_both_graphs_are_compiled_outside_of_the_session",
-        "test_bytes_belong_to_lines_of_the_script",
-        "test_torch_compiles_for_the_host_afterwards",
-        "test_torchs_own_functions_end_no_graph",
-        "test_what_is_computed_again_is_recomputation",
-    ),
     "tests/virtual/compiling/test_cuda_graphs.py": (
         "test_a_graph_captured_while_a_replayed_ones_results_live_leaves_them_alone",
         "test_a_graph_that_is_not_captured_says_why",
@@ -457,6 +460,7 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_results_have_the_shapes_of_the_hosts",
     ),
     "tests/virtual/test_kernels.py": ("test_dropout_is_one_kernel_each_way",),
+    "tests/virtual/test_saving.py": ("test_loading_it_in_another_process_says_what_is_missing",),
 }
 """By file: tests of seconds that have shorter ones beside them. What they hold besides is held by
 `make test-all`, and wherever their file or room is named."""
