@@ -6,6 +6,7 @@ Imported with the compiler. Each was a tenth of a second to a second of the fift
 
 import os
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -113,11 +114,14 @@ def setting(native: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     def get(module: Any, name: str) -> Any:
         entry = module._config.get(name)
         if (
-            entry is None or entry.hide or entry.deprecated or entry.alias is not None
+            entry is None or entry.hide or entry.alias is not None
+            or getattr(entry, "deprecated", False)
             or entry.env_value_force is not unset
         ):  # fmt: skip
             return native(module, name)
-        override = entry.user_override.get()
+        override = entry.user_override
+        if isinstance(override, ContextVar):  # earlier releases have the value itself
+            override = override.get()
         if override is not unset:
             return override
         if (
