@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from torchtally.timing.launch_queue import QUEUED_LAUNCHES
 from torchtally.timing.ranks import RankRun, RankTimes, Span, play
 from torchtally.timing.roofline import Bound, Kernel
 from torchtally.timing.streams import charges
@@ -23,7 +24,8 @@ FORWARD_S, BACKWARD_S, WIRE_S = 1.0, 2.0, 1e-6
 class Script:
     """What one rank does, in the order in which its host issues it."""
 
-    def __init__(self, rank: int, ranks: int) -> None:
+    def __init__(self, rank: int, ranks: int, queued: int = 1) -> None:
+        self.queued = queued
         self.rank, self.group = rank, ProcessGroup("0", "default_pg", tuple(range(ranks)))
         self.calls: list[Call] = []
         self.numbers: dict[Call, int] = {}
@@ -70,8 +72,9 @@ class Script:
             for n, seconds in enumerate(self.seconds)
         ]
         return RankRun(
-            self.ops, [0.0] * len(self.ops), kernels, [0.0] * len(self.ops), (), self.waits,
-            self.coalesced, self.rank, self.calls, (self.group,),
+            self.ops, [0.0] * len(self.ops), kernels, [0.0] * len(self.ops),
+            [self.queued] * len(self.ops), (), self.waits, self.coalesced, self.rank, self.calls,
+            (self.group,),
         )  # fmt: skip
 
 
@@ -104,6 +107,22 @@ def test_a_collective_begins_with_its_last_member() -> None:
         script.communicate("c10d.allreduce_", 4.0)
     played = play([script.built() for script in scripts])
     assert [spans[1] for spans in played.spans] == [Span(1, 7, 2), Span(2, 7, 1), Span(3, 7, 0)]
+
+
+@pytest.mark.parametrize(("queued", "start_s"), [(QUEUED_LAUNCHES // 2, 0), (QUEUED_LAUNCHES, 9)])
+def test_a_full_queue_waits_for_other_ranks(queued: int, start_s: float) -> None:
+    """Rank 1 comes to a reduction of 4 s at 5. Where rank 0's queue holds one alone, its host gives
+    it the second reduction, and then the product, once the first has ended at 9.
+    """
+    first, second = Script(0, 2, queued), Script(1, 2, queued)
+    second.compute(5)
+    for script in (first, second):
+        script.communicate("c10d.allreduce_", 4.0)
+        script.communicate("c10d.allreduce_", 4.0)
+    first.compute(1)
+    played = play([first.built(), second.built()])
+    assert played.stuck == 0
+    assert played.spans[0] == [Span(0, 9, 5), Span(9, 13), Span(start_s, start_s + 1)]
 
 
 def test_ranks_that_are_not_timed_come_in_time() -> None:

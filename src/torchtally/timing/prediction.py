@@ -30,6 +30,7 @@ class Prediction:
         """By the call's number."""
         self._kernel_s: list[float] = []
         self._gap_s: list[float] = []
+        self._queued: list[int] = []
         self._waits = 0
         """How many of the run's waits are passed."""
         self._ticks = array("q")
@@ -64,6 +65,7 @@ class Prediction:
             self._issue_s.append(issue_by_phase(self._roofline.issue, time))
             self._kernel_s.append(time.kernel.seconds)
             self._gap_s.append(time.gap_s)
+            self._queued.append(time.queued)
         if self._streams is not None:
             self._advance_streams(self._streams, ops, waits, tick, stream_waits)
             return
@@ -74,7 +76,7 @@ class Prediction:
             if is_host:
                 queue.compute(issue_s, kernel_s)
             else:
-                queue.issue(issue_s, kernel_s, self._gap_s[op.call])
+                queue.issue(issue_s, kernel_s, self._gap_s[op.call], self._queued[op.call])
             self._ticks.append(op.clock)
             self._done_s.append(queue.device_s)
         self._pass_waits(waits, tick)
@@ -99,7 +101,7 @@ class Prediction:
             pass_waits(op.clock)
             streams.run(
                 op, self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call],
-                self._gap_s[op.call],
+                self._gap_s[op.call], self._queued[op.call],
             )  # fmt: skip
             self._ticks.append(op.clock)
             self._done_s.append(streams.device_s)

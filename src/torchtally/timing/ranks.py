@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torchtally.timing.launch_queue import LaunchQueue
 from torchtally.timing.roofline import Bound, Kernel
 from torchtally.trace import HOST, Call, Coalesced, Op, ProcessGroup, StreamWait
 from torchtally.trace.peers import MESSAGES, ONE_SIDED
@@ -46,6 +47,8 @@ class RankRun:
     kernels: Sequence[Kernel]
     gaps_s: Sequence[float]
     """What passes before each, where it queues."""
+    queued: Sequence[int]
+    """Launches of each that take a place in its stream's queue."""
     waits: Sequence[int]
     """Ticks before which the host waits for the device."""
     stream_waits: Sequence[StreamWait] = ()
@@ -240,6 +243,21 @@ class RankStream:
         return True
 
 
+def operators_that_make_room(run: RankRun) -> dict[int, int]:
+    """By the place of an operator for which its stream's queue has no room: the place of the last
+    one that must have ended before.
+    """
+    queues: defaultdict[int, LaunchQueue[int]] = defaultdict(LaunchQueue)
+    must_end: dict[int, int] = {}
+    for place, (op, queued) in enumerate(zip(run.ops, run.queued, strict=True)):
+        if queued:
+            last = queues[op.stream].make_room(queued)
+            if last is not None:
+                must_end[place] = last
+            queues[op.stream].add(place, queued)
+    return must_end
+
+
 class Playing:
     """A rank that is being timed: its host, and its streams."""
 
@@ -263,6 +281,7 @@ class Playing:
         self._host_waits = iter([wait for wait in run.stream_waits if wait.stream == HOST])
         self._wait = next(self._waits, NEVER)
         self._host_wait = next(self._host_waits, None)
+        self._must_end = operators_that_make_room(run)
         self._fill()
 
     def crowd(self, place: int, end_s: float) -> None:
@@ -363,6 +382,12 @@ class Playing:
                     return self.next != first
                 self.host_s = max(self.host_s, end)
                 self._host_wait = next(self._host_waits, None)
+            must_end = self._must_end.get(self.next)
+            if must_end is not None:
+                span = self.spans[must_end]
+                if span is None:
+                    return self.next != first
+                self.host_s = max(self.host_s, span.end_s)
             self.host_s += issued[self.next]
             self.issued_s[self.next] = self.host_s
             self.next += 1

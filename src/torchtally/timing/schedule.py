@@ -2,21 +2,22 @@
 
 A GPU begins an operator when it has done the one before and the host has issued this one; one that
 queued begins a little later, for each of its kernels (`Roofline.gap_s`), which does not show where
-the host is later still. An operator is charged the time from the end of the one before it to its
-own end: its kernel, and the time the device idled before it. So the times of the operators sum to
-the time of the step.
+the host is later still. A host that is as far ahead as the queue holds launches waits for the
+device (`timing/launch_queue.py`). An operator is charged the time from the end of the one before
+it to its own end: its kernel, and the time the device idled before it. So the times of the
+operators sum to the time of the step.
 
 A CPU is host and device in one: issuing and computing follow each other.
 
 Where a run has collectives, streams run beside each other: `timing/streams.py`. Elsewhere operators
-of all streams run in the order they were issued in. Not modelled: the limit of the queue (1024
-launches), which a host that far ahead would wait for.
+of all streams run in the order they were issued in, from one queue.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchtally.timing.calibration import Issue
+from torchtally.timing.launch_queue import LaunchQueue, has_known_queue
 from torchtally.timing.ranks import RankRun, Span, play
 from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.roofline.launches import is_in_graph, launches_of, listed_tensors
@@ -41,16 +42,19 @@ class CallTime(NamedTuple):
     """Tensors in the longest of its lists; 0 of an operator on single tensors."""
     gap_s: float = 0.0
     """What passes before its kernels, where they queue."""
+    queued: int = 0
+    """Places that its launches take in the queue; none in a CUDA graph, which takes one in all."""
 
 
 def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTime:
     """Raises UsageError where the chip lacks a number that the time depends on."""
     kernel = roofline.kernel(call, kind, cost)
     extra = 0 if roofline.is_host else max(0, launches_of(call, kind, cost) - 1)
-    is_compiled = call.fused is not None
+    is_compiled, is_captured = call.fused is not None, is_in_graph(call)
+    takes_places = kernel.seconds > 0 and not is_captured and has_known_queue(roofline.chip)
     return CallTime(
-        kernel, kind, extra, is_in_graph(call), is_compiled, listed_tensors(call),
-        roofline.gap_s(call, kind, cost),
+        kernel, kind, extra, is_captured, is_compiled, listed_tensors(call),
+        roofline.gap_s(call, kind, cost), 1 + extra if takes_places else 0,
     )  # fmt: skip
 
 
@@ -62,22 +66,28 @@ def no_time(call: Call, kind: Kind) -> CallTime:
 class DeviceQueue:
     """How far the host and the device are, in seconds since they began."""
 
-    __slots__ = ("device_s", "host_s")
+    __slots__ = ("_launches", "device_s", "host_s")
 
     def __init__(self) -> None:
         self.host_s = self.device_s = 0.0
+        self._launches = LaunchQueue[float]()
+        """With the moments at which operators end."""
 
     def wait(self) -> None:
         """The host waits until the device has done all that it was given."""
         self.host_s = max(self.host_s, self.device_s)
 
-    def issue(self, issue_s: float, kernel_s: float, gap_s: float) -> float:
+    def issue(self, issue_s: float, kernel_s: float, gap_s: float, queued: int) -> float:
         """The host issues an operator and the device runs it; how long the device idled for it."""
+        if queued:
+            self.host_s = max(self.host_s, self._launches.make_room(queued) or 0.0)
         self.host_s += issue_s
         if kernel_s <= 0:
             return 0.0
         idle_s = max(self.host_s - self.device_s, gap_s)
         self.device_s += idle_s + kernel_s
+        if queued:
+            self._launches.add(self.device_s, queued)
         return idle_s
 
     def compute(self, issue_s: float, kernel_s: float) -> None:
@@ -101,6 +111,7 @@ class TimedOps(NamedTuple):
             [issue_s_by_call[op.call][id(op.phase)] for op in self.ops],
             [self.times[op.call].kernel for op in self.ops],
             [self.times[op.call].gap_s for op in self.ops],
+            [self.times[op.call].queued for op in self.ops],
             trace.waits,
             trace.stream_waits,
             trace.coalesced,
@@ -164,8 +175,8 @@ def slots_beside(run: RankRun, ends: Iterator[int]) -> list[Slot]:
     slots: list[Slot] = []
     since_launch: list[tuple[int, float]] = []
     wait, end = next(waits, NEVER), next(ends, NEVER)
-    for place, (op, issue_s, kernel, gap_s) in enumerate(
-        zip(run.ops, run.issued, run.kernels, run.gaps_s, strict=True)
+    for place, (op, issue_s, kernel, gap_s, queued) in enumerate(
+        zip(run.ops, run.issued, run.kernels, run.gaps_s, run.queued, strict=True)
     ):
         tick = op.clock
         while wait <= tick:
@@ -175,7 +186,7 @@ def slots_beside(run: RankRun, ends: Iterator[int]) -> list[Slot]:
             since_launch.clear()  # idle time is not charged to operators of the step before
             end = next(ends, NEVER)
         kernel_s = kernel.seconds
-        idle_s = queue.issue(issue_s, kernel_s, gap_s)
+        idle_s = queue.issue(issue_s, kernel_s, gap_s, queued)
         if kernel_s <= 0:
             since_launch.append((place, issue_s))
             slots.append(NOTHING)

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from torchtally.timing.launch_queue import LaunchQueue
 from torchtally.timing.ranks import NEVER, RankRun, Span
 from torchtally.timing.roofline import Bound
 from torchtally.timing.slots import NOTHING, Slot, share_idle
@@ -25,7 +26,7 @@ ROUNDING_S = 1e-9
 class StreamQueue:
     """How far one stream is."""
 
-    __slots__ = ("done_s", "ends_s", "ready_s", "ticks")
+    __slots__ = ("done_s", "ends_s", "launches", "ready_s", "ticks")
 
     def __init__(self) -> None:
         self.done_s = 0.0
@@ -34,6 +35,8 @@ class StreamQueue:
         self.ticks: list[int] = []
         self.ends_s: list[float] = []
         """When each of its operators has ended, by tick."""
+        self.launches = LaunchQueue[float]()
+        """With the moments at which operators end."""
 
     def end_before(self, tick: int) -> float:
         """When its operators of smaller ticks are done."""
@@ -72,16 +75,20 @@ class DeviceStreams:
             waiting = self.stream(wait.stream)
             waiting.ready_s = max(waiting.ready_s, done_s)
 
-    def run(self, op: Op, issue_s: float, kernel_s: float, gap_s: float) -> Span:
+    def run(self, op: Op, issue_s: float, kernel_s: float, gap_s: float, queued: int) -> Span:
         """The host issues an operator, and its stream runs it."""
-        self.host_s += issue_s
         stream = self.stream(op.stream)
+        if queued:
+            self.host_s = max(self.host_s, stream.launches.make_room(queued) or 0.0)
+        self.host_s += issue_s
         if kernel_s <= 0:
             return Span(stream.done_s, stream.done_s)
         start_s = max(self.host_s, stream.done_s + gap_s, stream.ready_s)
         stream.done_s = start_s + kernel_s
         stream.ticks.append(op.clock)
         stream.ends_s.append(stream.done_s)
+        if queued:
+            stream.launches.add(stream.done_s, queued)
         return Span(start_s, stream.done_s)
 
 
