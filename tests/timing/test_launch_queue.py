@@ -88,6 +88,8 @@ def queued_on(name: str, call: Call) -> int:
 def test_launches_count_where_the_queue_is_known():
     """A softmax backward takes two kernels; of an MI300X's queue the length is not known."""
     inputs = spec(64, 64, argument="grad_output"), spec(64, 64, argument="output")
-    softmax = Call("aten._softmax_backward_data", "default", inputs, (spec(64, 64),), (("dim", 1),))
+    softmax = Call(
+        "aten._softmax_backward_data", "default", inputs, (spec(64, 64, storage=1),), (("dim", 1),)
+    )
     assert queued_on("H100-SXM", softmax) == 2
     assert queued_on("MI300X", softmax) == 0
