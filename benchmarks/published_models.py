@@ -372,12 +372,21 @@ def cublas_12() -> Iterator[None]:
 def software_of(row: Row) -> Iterator[None]:
     """What the rows were measured with, where it matters.
 
-    PyTorch 1.12 and cuDNN 8.3, which trained timm's models: no scaled_dot_product_attention, and
+    Builds for CUDA 12 and older, whose launches on lists have room for 320 blocks. PyTorch 1.12 and
+    cuDNN 8.3, which trained timm's models: no scaled_dot_product_attention, and
     every filter's operands brought into channels last (`roofline/conversions.py`). Lambda's Hopper
     ran cuBLAS 12 of 2023, whose kernels for it had the tiles of other chips, and cuDNN 8, of which
     the same is taken as of 8.3: with filters of one position as cuDNN 9 reads them, ResNet-50 would
     take H100s 0.81 and 0.84 of the measured times, and takes 1.02 and 1.05.
     """
+    from torchtally.timing.roofline import lists
+
+    with patch.object(lists, "LIST_LIMITS", lists.OF_4_KB), libraries_of(row):
+        yield
+
+
+@contextmanager
+def libraries_of(row: Row) -> Iterator[None]:
     from torchtally.timing.roofline import conversions, convolutions
 
     if row.source == "lambda" and row.chip.startswith(("H100", "H200", "GH200")):

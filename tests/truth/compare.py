@@ -29,6 +29,7 @@ from torchtally.chips import Chip, chip
 from torchtally.ledger import account
 from torchtally.timing.hosts import VIRTUAL
 from torchtally.timing.prediction import Prediction
+from torchtally.timing.roofline import lists
 from torchtally.timing.targets import roofline
 from torchtally.torch_private import releases
 from torchtally.trace import Ending
@@ -50,7 +51,10 @@ def as_in(release: str) -> Iterator[None]:
     """With what that release of PyTorch decides on a GPU: workspaces, which attention runs."""
     with pytest.MonkeyPatch.context() as patch:
         if "." in release:
-            patch.setattr(releases, "HERE", releases.release_of(releases.version_of(release)))
+            version = releases.version_of(release)
+            patch.setattr(releases, "HERE", releases.release_of(version))
+            if version < (2, 13):
+                patch.setattr(lists, "LIST_LIMITS", lists.OF_4_KB)
         patch.setenv(UNIFIED, "0" if releases.HERE.has_lt_workspace else "1")
         yield
 

@@ -20,7 +20,8 @@ from torchtally.timing.calibration import Issue
 from torchtally.timing.launch_queue import LaunchQueue, has_known_queue
 from torchtally.timing.ranks import RankRun, Span, play
 from torchtally.timing.roofline import Bound, Kernel, Roofline
-from torchtally.timing.roofline.launches import is_in_graph, launches_of, listed_tensors
+from torchtally.timing.roofline.launches import is_in_graph, launches_of
+from torchtally.timing.roofline.lists import listed_tensors
 from torchtally.timing.slots import NOTHING, Slot, share_idle
 from torchtally.timing.streams import slots_on_streams
 from torchtally.trace import FORWARD_PHASES, Call, Op, Phase, Trace

@@ -5,13 +5,8 @@ import pytest
 from tests.builders import unknown_call
 from tests.timing.roofline.chips import add, mm
 from tests.work.calls import call, given, spec
-from torchtally.timing.roofline.launches import (
-    EMBEDDING_SORTED,
-    FOREACH_BLOCKS,
-    FOREACH_CHUNK,
-    launches,
-    multi_tensor_launches,
-)
+from torchtally.timing.roofline.launches import EMBEDDING_SORTED, launches
+from torchtally.timing.roofline.lists import FOREACH_CHUNK, LIST_LIMITS, multi_tensor_launches
 from torchtally.trace import Call
 
 
@@ -34,9 +29,11 @@ def test_a_softmaxs_backward_multiplies_first() -> None:
     assert launches(call("aten._log_softmax_backward_data", inputs, (4, 8))) == 1
 
 
-def test_layer_norm_backward_launches_two() -> None:
+def test_layer_norm_backward_launches_another_for_weight_and_bias() -> None:
     inputs = [given("grad_out", 4, 8), given("input", 4, 8)]
-    assert launches(call("aten.native_layer_norm_backward", inputs, (4, 8))) == 2
+    name = "aten.native_layer_norm_backward"
+    assert launches(call(name, inputs, (4, 8), (8,), (8,))) == 2
+    assert launches(call(name, inputs, (4, 8))) == 1
 
 
 @pytest.mark.parametrize(
@@ -50,7 +47,7 @@ def test_lists_go_in_as_few_kernels_as_their_addresses_fit(
 
 
 def test_long_tensors_fill_a_launch_with_blocks() -> None:
-    full = FOREACH_BLOCKS * FOREACH_CHUNK
+    full = LIST_LIMITS.blocks * FOREACH_CHUNK
     assert multi_tensor_launches([full], 1) == 1
     assert multi_tensor_launches([full + 1], 1) == 2
     assert multi_tensor_launches([], 1) == 0

@@ -12,10 +12,14 @@ from torchtally.timing.roofline.rows import (
     BLOCKS,
     LONG_ROW_BYTES_PER_S,
     LONG_ROW_S,
+    NORM_FIRST_S,
     NORM_ROW_S,
     SINCE_AMPERE,
+    SPLIT_ABOVE_ROWS,
     WARP_SLOTS_PER_S,
+    WEIGHT_ROWS_S,
 )
+from torchtally.timing.roofline.strided import CLOCK_HZ
 from torchtally.trace import Call
 
 ROWS = 4000
@@ -141,13 +145,56 @@ def test_a_layer_norm_reads_rows_again_that_no_cache_holds() -> None:
 
 def test_one_row_takes_as_long_as_a_row_takes() -> None:
     ampere = toy(compute_capability=(8, 0), l2_cache_bytes=2**30)
-    assert seconds(layer_norm(1, 8), ampere) == pytest.approx(NORM_ROW_S + KERNEL_S, rel=0.01)
+    assert seconds(layer_norm(1, 8), ampere) == pytest.approx(NORM_FIRST_S + KERNEL_S, rel=0.01)
 
 
 def test_a_chip_of_unknown_capability_has_the_estimate_for_all_norms() -> None:
     one = layer_norm(ROWS, 1000)
     moved = 2 * 4 * ROWS * 1000
     assert seconds(one, toy()) == pytest.approx(moved / 0.6e12 + KERNEL_S, rel=0.01)
+
+
+def norm_backward(rows: int, columns: int, dtype: str = "float32", *, weights: bool = True) -> Call:
+    x = (rows, columns)
+    inputs = [given("grad_out", *x, dtype=dtype), given("input", *x, dtype=dtype),
+              given("mean", rows, 1), given("rstd", rows, 1), given("weight", columns)]  # fmt: skip
+    outputs = [spec(*x, dtype=dtype)] + [spec(columns, dtype=dtype)] * (2 * weights)
+    return call("aten.native_layer_norm_backward", inputs, *outputs, normalized_shape=(columns,))
+
+
+def test_weights_are_added_up_by_few_blocks() -> None:
+    """Gradients of 2560 rows of 64: two blocks have 256 rows each at a time, ten times."""
+    ampere = toy(compute_capability=(8, 0), l2_cache_bytes=2**30, boost_clock_hz=CLOCK_HZ)
+    whole, alone = (
+        seconds(norm_backward(2560, 64, weights=weights), ampere) for weights in (True, False)
+    )
+    assert whole - alone == pytest.approx(10 * WEIGHT_ROWS_S + KERNEL_S, rel=0.01)
+
+
+def test_so_many_rows_are_split_among_blocks() -> None:
+    """Then the gradients take what the bytes of two tensors do, at 1 TB/s."""
+    rows = SPLIT_ABOVE_ROWS + 256
+    ampere = toy(compute_capability=(8, 0), l2_cache_bytes=2**30, boost_clock_hz=CLOCK_HZ)
+    whole, alone = (
+        seconds(norm_backward(rows, 64, weights=weights), ampere) for weights in (True, False)
+    )
+    assert whole - alone == pytest.approx(2 * 4 * rows * 64 / 1e12 + KERNEL_S, rel=0.01)
+
+
+# Both kernels: tests/truth/corpus
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "measured_s"),
+    [(256, 768, "float32", 6.03e-6), (1024, 128, "float32", 7.46e-6),
+     (4096, 768, "float32", 32.7e-6), (8192, 768, "float32", 75.2e-6),
+     (8192, 768, "bfloat16", 50.0e-6), (12608, 768, "float32", 98.3e-6),
+     (12608, 1024, "float32", 118.6e-6), (8192, 1600, "float32", 125.6e-6)],
+)  # fmt: skip
+def test_a_layer_norms_backward_on_an_h100(
+    rows: int, columns: int, dtype: str, measured_s: float
+) -> None:
+    one = norm_backward(rows, columns, dtype)
+    expected_s = pytest.approx(measured_s, rel=0.25, abs=2.5e-6)
+    assert seconds(one, chip("H100-SXM")) == expected_s
 
 
 def test_before_ampere_rows_wait_longer() -> None:

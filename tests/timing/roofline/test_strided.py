@@ -92,7 +92,7 @@ def test_what_converts_goes_one_by_one_but_into_half_precision() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "measured_s"),
     [("copy_", (8192, 50257), 1273e-6), ("copy_", (8192, 768), 19.0e-6),
-     ("add", (8192, 768), 27.3e-6)],
+     ("copy_", (128, 128), 3.14e-6), ("add", (8192, 768), 27.3e-6)],
 )  # fmt: skip
 def test_conversions_on_an_h100(name: str, shape: tuple[int, ...], measured_s: float) -> None:
     inputs = [given("src", *shape, dtype="bfloat16")]

@@ -38,7 +38,7 @@ EFFICIENT_BLOCK = 64
 """Queries and keys of one block of memory-efficient attention, where all of a head's results stay
 in registers (kernel_forward.h and kernel_backward.h, 64 x 64)."""
 
-FIRST_BLOCK_S = 3e-6
+FIRST_BLOCK_S = 3.5e-6
 """Besides, what a fused kernel takes for its first block, where nothing hides loads, products and
 sums behind each other: a fit to 9.1 and 10.2 us for 141 and 197 tokens on an H100 (profiles of BERT
 and ViT in AMD-AGI/TraceLens), where small products take 2.8 to 4.7 us."""

@@ -8,16 +8,13 @@ and to sort two and one for each 8 bits, but one alone where there are few. List
 the device in as few kernels as their addresses fit (`multi_tensor_launches`).
 """
 
-from collections.abc import Iterable
 from math import ceil
 
-from torchtally.trace import Call, TensorSpec
+from torchtally.timing.roofline.lists import ON_LISTS, list_launches
+from torchtally.trace import Call
 from torchtally.work import Cost, Kind, cost_of
 
 SEVERAL: dict[str, int] = {
-    # layer_norm_kernel.cu: the gradient of the input; those of weight and bias.
-    "native_layer_norm_backward": 2,
-    "_fused_rms_norm_backward": 2,
     # group_norm_kernel.cu: moments, their use per channel, the result; backward sums, the use of
     # each channel and of each group, the gradient of the input, those of weight and bias.
     "native_group_norm": 3,
@@ -72,6 +69,10 @@ SEVERAL: dict[str, int] = {
     "_ctc_loss_backward": 8,
 }
 
+NORM_BACKWARD = frozenset(("native_layer_norm_backward", "_fused_rms_norm_backward"))
+"""The gradient of the input; those of weight and bias, where they are wanted:
+layer_norm_kernel.cu."""
+
 EMBEDDING_SORTS_ABOVE = 3072
 """Indices from which Embedding.cu sorts them and adds up runs, instead of in one kernel."""
 EMBEDDING_SORTED = 21
@@ -84,14 +85,6 @@ wrapped, multiplied and divided; places, a sort of up to 24 bits (5), and one ke
 
 CAT_TENSORS = 128
 """Contiguous tensors that one kernel of `cat` takes (Shape.cu, CAT_ARRAY_BATCH_SIZE)."""
-
-FOREACH_CHUNK = 65536
-"""Elements of one block's work: kChunkSize in MultiTensorApply.cuh."""
-FOREACH_TENSORS = (770, 448, 336, 252, 210)
-FOREACH_BLOCKS = 2240
-"""Tensors (by lists that go together, 1 to 5) and blocks of one launch, in builds for CUDA 13,
-whose kernels take 32 KB of arguments: depth_to_max_tensors in MultiTensorApply.cuh. Builds for
-CUDA 12 take 110, 64, 48, 36, 30 and 320."""
 
 
 def launches(call: Call) -> int:
@@ -123,6 +116,8 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
         return ACCUMULATING_PUT if call.literal("accumulate") is True else 1
     if name in ("cat", "concat", "stack", "_stack", "hstack", "vstack"):
         return max(1, ceil(len(call.inputs) / CAT_TENSORS))
+    if name in NORM_BACKWARD:
+        return 1 + (len(call.outputs) > 1)
     if name == "addmm":
         return 1 if len(call.inputs[0].shape) < 2 else 2
     return SEVERAL.get(name, 1)
@@ -131,70 +126,6 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
 def is_in_graph(call: Call) -> bool:
     """A CUDA graph launches its kernels with the others that it has captured."""
     return call.literal("in_graph") is True
-
-
-ON_LISTS = ("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")
-"""Beginnings of the names of operators on lists of tensors."""
-
-
-def listed_tensors(call: Call) -> int:
-    """How many tensors the longest list of a call has; 0 of a call on single tensors."""
-    if not call.plain_name.startswith(ON_LISTS):
-        return 0
-    return max(map(len, tensor_lists(call)), default=0)
-
-
-def largest_listed(call: Call) -> int:
-    """Elements of the largest tensor in the lists of a call; 0 of a call on single tensors."""
-    if not call.plain_name.startswith(ON_LISTS):
-        return 0
-    return max((spec.elements for specs in tensor_lists(call) for spec in specs), default=0)
-
-
-def list_launches(call: Call, name: str) -> int:
-    """Of a foreach or fused operator. Norms and maxima fill a buffer for blocks' results first and
-    add these up at the end (ForeachReduceOp.cu).
-    """
-    lists = tensor_lists(call)
-    if not lists:
-        return 1
-    longest = max(lists, key=len)
-    depth = len(lists) + writes_new_list(call, longest)
-    launches = multi_tensor_launches((spec.elements for spec in longest), depth)
-    return launches + (2 if name in ("_foreach_norm", "_foreach_max", "_foreach_powsum") else 0)
-
-
-SINGLE_TENSORS = frozenset({"found_inf", "inv_scale", "grad_scale", "lr", "alpha", "scalar"})
-"""Arguments of one tensor beside the lists."""
-
-
-def tensor_lists(call: Call) -> list[tuple[TensorSpec, ...]]:
-    """The lists that a kernel goes over together. Step counters are an argument apart."""
-    names = dict.fromkeys(spec.argument for spec in call.inputs)
-    skipped = SINGLE_TENSORS | {"state_steps"}
-    return [call.tensors(name) for name in names if name not in skipped]
-
-
-def writes_new_list(call: Call, longest: tuple[TensorSpec, ...]) -> bool:
-    """Out of place: the results' addresses go along."""
-    return not call.is_mutating and len(call.outputs) == len(longest)
-
-
-def multi_tensor_launches(elements: Iterable[int], depth: int) -> int:
-    """Launches for tensors of these sizes: one ends when it is full of tensors or of blocks."""
-    limit = FOREACH_TENSORS[min(depth, len(FOREACH_TENSORS)) - 1]
-    launches = tensors = blocks = 0
-    for size in elements:
-        if size == 0:
-            continue
-        tensors += 1
-        blocks += ceil(size / FOREACH_CHUNK)
-        full, rest = divmod(blocks, FOREACH_BLOCKS)
-        if full:
-            launches, blocks, tensors = launches + full, rest, 1 if rest else 0
-        if tensors == limit:
-            launches, blocks, tensors = launches + 1, 0, 0
-    return launches + (1 if blocks else 0)
 
 
 def convolution_launches(call: Call) -> int:
@@ -253,6 +184,10 @@ def steps_and_sequences(call: Call) -> tuple[int, int]:
 
 
 def embedding_launches(call: Call) -> int:
+    return EMBEDDING_SORTED if indices_of(call) > EMBEDDING_SORTS_ABOVE else 2
+
+
+def indices_of(call: Call) -> int:
+    """How many rows an embedding's gradient adds up."""
     indices = call.tensors("indices")
-    n = indices[0].elements if indices else call.inputs[-1].elements
-    return EMBEDDING_SORTED if n > EMBEDDING_SORTS_ABOVE else 2
+    return indices[0].elements if indices else call.inputs[-1].elements

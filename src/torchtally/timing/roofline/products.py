@@ -191,7 +191,7 @@ above): 119 TFLOP/s, and 4.4 ps for each element of the result. GeForce's halved
 it does rows that are not aligned: its multipliers wait anyway (so it is in timm's forward passes
 of transformers on an RTX 3090 and 4090, 1.0 to 1.1 without it and 1.0 to 1.3 with it)."""
 
-BIAS_S = 2e-6
+BIAS_S = 2.5e-6
 """Of a linear layer that cuBLASLt computes on Hopper and later, beside its product: a fit. Few rows
 take 5.8 to 8.7 us with a bias and 2.8 to 4.7 without, and (5185, 1024) @ (1024, 1024) takes 21.8
 us, of which 1 to 2 are a fill of the workspace (profiles of owlv2-large, ViT and BERT on an H100 by

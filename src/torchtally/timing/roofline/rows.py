@@ -13,11 +13,13 @@ worked on fit there.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from torchtally.chips import Chip
 from torchtally.chips.capabilities import capability
+from torchtally.timing.roofline.launches import NORM_BACKWARD
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
-from torchtally.timing.roofline.strided import VECTOR_BYTES, finding_s
+from torchtally.timing.roofline.strided import CLOCK_HZ, VECTOR_BYTES, finding_s
 from torchtally.trace import Call, TensorSpec
 
 SOFTMAX = frozenset(
@@ -91,9 +93,20 @@ NORM_THREADS = 128
 NORM_ROW_S = 1.5e-6
 """What a block takes for a row besides its bytes: moments pass through all its warps, and the next
 row is another block. A fit to rows of 768 to 2560 float32 on two A100s and an L4 (NeuSight, the
-same half): 2.4 to 3.6 us there, but 0.4 us in rows of 1024 and 2048 and none on the L4. So much
-for the first rows, too: 1 to 141 rows of 512 to 1024 take 3.1 to 4.0 us on an H100, where a small
-elementwise kernel takes 1.6 (AMD-AGI/TraceLens)."""
+same half): 2.4 to 3.6 us there, but 0.4 us in rows of 1024 and 2048 and none on the L4."""
+
+NORM_FIRST_S = 2.0e-6
+"""What the first rows take at least: 1 to 141 rows of 512 to 1024 take 3.1 to 4.0 us on an H100,
+where a small elementwise kernel takes 1.6 (AMD-AGI/TraceLens)."""
+
+WEIGHT_ROWS, WEIGHT_ROWS_S = 256, 1.1e-6
+"""Rows that a block of threads has at once of those that it adds up to the gradients of 32 weights
+and biases, and what it takes for them: a fit (GammaBetaBackwardCUDAKernelTemplate in
+layer_norm_kernel.cu). 256, 2048, 4096, 8192, 12608 and 16384 rows take an H100 2.6, 12.5, 20 to 22,
+33 to 53, 55 to 59 and 98 us (tests/truth/corpus)."""
+WEIGHT_COLUMNS, SPLIT_ABOVE_ROWS = 32, 64 * 1024
+"""Columns of a block, and rows above which blocks share them, where there are columns for fewer
+blocks than half of the multiprocessors."""
 
 SHARED_CACHE = 0.5
 """Of an L2 cache, what data have that one half of the chip brought in: both halves keep a copy
@@ -102,7 +115,7 @@ SHARED_CACHE = 0.5
 
 def is_by_rows(call: Call) -> bool:
     """Along the innermost dimension: another one has kernels of its own."""
-    if call.plain_name in LAYER_NORM:
+    if call.plain_name in LAYER_NORM | NORM_BACKWARD:
         return bool(call.inputs and call.inputs[0].shape)
     return call.plain_name in SOFTMAX and is_innermost(call)
 
@@ -118,6 +131,8 @@ def rows_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     """Seconds for the bytes of all rows; `traffic_bytes` is what the call moves at least."""
     if call.plain_name in LAYER_NORM:
         return norm_s(call, traffic_bytes, chip)
+    if call.plain_name in NORM_BACKWARD:
+        return norm_s(call, traffic_bytes, chip) + weight_gradient_s(call, chip)
     return softmax_s(call, traffic_bytes, chip)
 
 
@@ -179,7 +194,24 @@ def norm_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     together = chip.multiprocessors * (capability(chip.compute_capability).threads // NORM_THREADS)
     if rereads(min(count, together) * row_bytes, chip) == 1:
         traffic_bytes += rows.bytes
-    return traffic_bytes / bandwidth_bytes_per_s(chip) + max(1.0, count / together) * NORM_ROW_S
+    rows_s = max(NORM_FIRST_S, count / together * NORM_ROW_S)
+    return traffic_bytes / bandwidth_bytes_per_s(chip) + rows_s
+
+
+def weight_gradient_s(call: Call, chip: Chip) -> float:
+    """Seconds of the gradients of weight and bias, which read what the input's has read."""
+    rows = call.inputs[0]
+    if len(call.outputs) < 2 or not rows.elements:
+        return 0.0
+    again_s = 2 * rows.bytes / bandwidth_bytes_per_s(chip)
+    count, row_bytes = rows_of(call, rows)
+    blocks = ceil(row_bytes / rows.itemsize_bytes / WEIGHT_COLUMNS)
+    multiprocessors = chip.multiprocessors or 1
+    if count > SPLIT_ABOVE_ROWS and blocks < multiprocessors / 2:
+        return again_s
+    clocks = CLOCK_HZ / (chip.boost_clock_hz or CLOCK_HZ)
+    added_s = ceil(count / WEIGHT_ROWS) * WEIGHT_ROWS_S * clocks
+    return max(again_s, added_s * max(1.0, blocks / multiprocessors / BLOCKS))
 
 
 def rows_of(call: Call, rows: TensorSpec) -> tuple[int, int]:

@@ -17,9 +17,11 @@ from math import ceil, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.batch_norms import batch_norm_s, is_batch_norm
+from torchtally.timing.roofline.indexed_sums import ADDED_PER_S, embedding_sums_s
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.launches import FOREACH_CHUNK, largest_listed, launches_of
+from torchtally.timing.roofline.launches import launches_of
 from torchtally.timing.roofline.limits import KERNEL_S, NOTHING, bound_kernel
+from torchtally.timing.roofline.lists import chunk_s, imbalance, largest_listed
 from torchtally.timing.roofline.rates import (
     bandwidth_bytes_per_s,
     normalization_bytes_per_s,
@@ -32,9 +34,7 @@ from torchtally.work import Cost, Kind
 from torchtally.work.rule import integers
 
 EXTRA_READS: dict[str, tuple[str, ...]] = {
-    # The gradient of the input, then those of weight and bias: layer_norm_kernel.cu.
-    "native_layer_norm_backward": ("grad_out", "input"),
-    "_fused_rms_norm_backward": ("grad_out", "input"),
+    # The gradient of the input, then those of weight and bias: group_norm_kernel.cu.
     "native_group_norm_backward": ("grad_out", "input"),
     # Statistics first, then the normalised result: group_norm_kernel.cu, Normalization.cuh.
     "native_group_norm": ("input",),
@@ -78,13 +78,13 @@ REDUCTION_S = 1.2e-6
 of 768 numbers take 3.1 to 3.2 us on an H100, small elementwise kernels 1.6 and copies 1.1 to 1.7
 (a profile of owlv2-large in AMD-AGI/TraceLens)."""
 
-WHOLE_SUM_S, WHOLE_SUM_ELEMENTS = 3.3e-6, 65536
+WHOLE_SUM_S, WHOLE_SUM_ELEMENTS = 3.8e-6, 65536
 """What a sum into one number takes besides, from so many elements: blocks hand their parts on, too,
 through memory (Reduce.cuh, global_reduce, before which its semaphores are set to zero). A fit: sums
 of 64 K to 32 M elements take an H100 5.3 to 7.9 us more than their bytes (a bench); norms of whole
 parameters, which had no part in it, 6.7 to 7.1 (tests/truth/corpus)."""
 
-COLUMN_SUM_S, COLUMN_SUM_ROW_S = 8e-6, 0.8e-9
+COLUMN_SUM_S, COLUMN_SUM_ROW_S = 8.5e-6, 0.8e-9
 """What a sum over all but the last dimension takes besides its bytes, and for each row: a thread
 adds up rows of its own columns, and blocks hand their sums on through memory (reduce_kernel<128,
 4> in Reduce.cuh). A fit to the sums for biases on an H100, 256 to 8192 rows of 768 to 4096 columns:
@@ -174,7 +174,8 @@ def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
     if kind in CACHED:
         bandwidth /= 1 - cached_share(traffic, chip) * (1 - 1 / CACHED_TIMES)
     by_elements_s = max(casts_s(call, kind, chip), by_threads_s(call, chip))
-    return max(traffic / bandwidth + places_s(call, kind, chip), by_elements_s)
+    moving_s = traffic / bandwidth * imbalance(call, chip) + embedding_sums_s(call, chip)
+    return max(moving_s + places_s(call, kind, chip), by_elements_s)
 
 
 def cached_share(traffic: int, chip: Chip) -> float:
@@ -210,16 +211,16 @@ and 51 M 914 and 578 (tests/truth/corpus); a bench's 2.3 and 9.1 M, which had no
 116."""
 POOLED_TAPS = 9
 
-CHUNK_S, FUSED_CHUNK_S = 16e-6, 36e-6
-"""What a block takes for its chunk of a list of tensors, `FOREACH_CHUNK` elements that it goes
-through by 2048 at a time (MultiTensorApply.cuh): no kernel on lists is done before. 8 tensors of
-131072 elements take an H100 18 us in an addition, and 38 in Adam, whose numbers wait for square
-roots and quotients (a bench); AdamW's of two layers of 128 take 16 to 29 (tests/truth/corpus)."""
+LOSS_S, LOSS_ROW_S = 8e-6, 1.3e-9
+"""One block sums up a loss of rows (nll_loss_forward_reduce_cuda_kernel_2d in Loss.cu): 256, 1024,
+4096 and 8192 of them take an H100 9 to 10, 11, 19 and 19 us (tests/truth/corpus)."""
 
 
 def by_threads_s(call: Call, chip: Chip) -> float:
     """Least seconds of a kernel whose threads have more to do for an element than its bytes."""
     name = call.plain_name
+    if name == "index_add":
+        return finding_s(call.tensors("source")[0].elements, ADDED_PER_S, chip)
     if name == "native_dropout":
         return finding_s(call.inputs[0].elements, DRAWN_PER_S, chip)
     if name == "max_pool2d_with_indices" and call.outputs:
@@ -227,10 +228,10 @@ def by_threads_s(call: Call, chip: Chip) -> float:
         return finding_s(call.outputs[0].elements * taps / POOLED_TAPS, POOLED_PER_S, chip)
     if name == "max_pool2d_with_indices_backward" and call.outputs:
         return finding_s(call.outputs[0].elements, POOLED_BACKWARD_PER_S, chip)
-    if (largest := largest_listed(call)) and chip.boost_clock_hz is not None:
-        chunk_s = FUSED_CHUNK_S if name.startswith("_fused_ada") else CHUNK_S
-        return chunk_s * CLOCK_HZ / chip.boost_clock_hz * min(1.0, largest / FOREACH_CHUNK)
-    return 0.0
+    if name == "nll_loss_forward":
+        rows = call.inputs[0].elements // call.inputs[0].shape[-1]
+        return (LOSS_S + LOSS_ROW_S * rows) * CLOCK_HZ / (chip.boost_clock_hz or CLOCK_HZ)
+    return chunk_s(call, chip)
 
 
 def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
@@ -239,13 +240,23 @@ def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
         return cost.bytes + sorting_bytes(call)
     if kind is Kind.FFT:
         return FFT_PASSES * cost.bytes
-    return cost.bytes + extra_bytes(call)
+    return cost.bytes + extra_bytes(call) - repeated_bytes(call)
 
 
 SAFE_SOFTMAX_PASSES, SAFE_SOFTMAX_MARKS = 3, 2
 """Beside its softmax, `_safe_softmax` reads its input for infinities and marks them, reads the
 marks for rows that have nothing else, and copies the result where it is a row's: kernels of their
 own, and marks of one byte (aten/src/ATen/native/SoftMax.cpp)."""
+
+
+def repeated_bytes(call: Call) -> int:
+    """Of tensors that an operator on lists is given twice, which a thread reads once: a gradient
+    that is multiplied by itself.
+    """
+    if not largest_listed(call):
+        return 0
+    distinct = {(spec.storage, spec.shape): spec.bytes for spec in call.inputs if spec.elements}
+    return sum(spec.bytes for spec in call.inputs) - sum(distinct.values())
 
 
 def extra_bytes(call: Call) -> int:
@@ -255,8 +266,7 @@ def extra_bytes(call: Call) -> int:
         return SAFE_SOFTMAX_PASSES * spec.bytes + SAFE_SOFTMAX_MARKS * spec.elements
     again = () if is_inference(call) else EXTRA_READS.get(name, ())
     extra_bytes = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
-    if name in ("embedding_dense_backward", "embedding_backward", "constant_pad_nd"):
-        # Zeros first, all of the table, whose rows are added to; or of what is padded (PadNd.cpp).
+    if name == "constant_pad_nd":  # all of it is filled first (PadNd.cpp)
         extra_bytes += sum(spec.bytes for spec in call.outputs[:1])
     return extra_bytes
 
