@@ -218,18 +218,16 @@ def predict_step(entry: Entry, corpus: Corpus) -> PredictedStep:
     """By the chip's roofline: the second step of a case, on batches made before."""
     case = case_measured(entry, corpus)
     prediction = roofline(corpus.device)
-    release = str(corpus.about["torch"])
     chooses_by = Prediction(prediction)
-    with (
-        as_in(release),
-        recording(prediction.chip, script=case.name, prediction=chooses_by) as recorder,
-    ):
-        training = case.train(torch.device("cuda"))
-        batches = [training.batch() for _ in range(case.accumulation)]
-        for _ in range(2):
-            training.step(lambda phase: None, batches)
-        ledger = account(recorder.trace(Ending("exit")), roofline=prediction)
-    beside = ledger.with_predicted_times(replace(prediction, host=VIRTUAL))
+    with as_in(str(corpus.about["torch"])):
+        with recording(prediction.chip, script=case.name, prediction=chooses_by) as recorder:
+            training = case.train(torch.device("cuda"))
+            batches = [training.batch() for _ in range(case.accumulation)]
+            for _ in range(2):
+                training.step(lambda phase: None, batches)
+            trace = recorder.trace(Ending("exit"))
+        ledger = account(trace, roofline=prediction)
+        beside = ledger.with_predicted_times(replace(prediction, host=VIRTUAL))
     return PredictedStep(ledger.total.seconds, beside.total.seconds, ledger.total.kernel_s)
 
 
