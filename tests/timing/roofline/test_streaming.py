@@ -224,6 +224,20 @@ def test_sums_of_columns_on_an_h100(rows: int, columns: int, measured_s: float) 
     assert kernel.seconds == pytest.approx(measured_s, rel=0.2, abs=4e-6)
 
 
+# Adafactor's, tests/truth/corpus; they had no part in the fit
+@pytest.mark.parametrize(
+    ("rows", "columns", "measured_s"),
+    [(1024, 1024, 9.99e-6), (512, 2048, 11.3e-6), (3072, 1024, 12.4e-6), (2048, 8192, 31.7e-6),
+     (8192, 2048, 35.4e-6), (32000, 2048, 103.4e-6)],
+)  # fmt: skip
+def test_norms_of_columns_on_an_h100(rows: int, columns: int, measured_s: float) -> None:
+    one = call(
+        "aten.linalg_vector_norm", [given("self", rows, columns)], spec(1, columns), dim=(0,)
+    )
+    kernel = kernel_of(one, chip("H100-SXM"))
+    assert kernel.seconds == pytest.approx(measured_s, rel=0.25, abs=2e-6)
+
+
 def test_a_scan_along_rows_takes_one_after_the_other() -> None:
     def cumsum(dim: int) -> float:
         inputs = [given("self", 16384, 8, dtype="int64")]

@@ -8,7 +8,8 @@ from tests.work.calls import call, given, spec
 from torchtally.chips import chip
 from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.strided import (
-    CASTS_PER_S,
+    CAST_OPERAND_S,
+    CAST_S,
     CAT_SLICES_PER_S,
     GATHER_PLACES_PER_S,
     PLACES_PER_S,
@@ -80,9 +81,11 @@ def test_cat_of_slices_has_the_slow_kernel() -> None:
 def test_what_converts_goes_one_by_one_but_into_half_precision() -> None:
     half = given("other", 1024, 1024, dtype="bfloat16")
     mixed = call("aten.add", [given("self", 1024, 1024), half], spec(1024, 1024))
-    assert seconds(mixed) == pytest.approx(3 * MEGA / (10 * CASTS_PER_S) + KERNEL_S)
+    expected_s = MEGA / 10 * (CAST_S + 3 * CAST_OPERAND_S) + KERNEL_S
+    assert seconds(mixed) == pytest.approx(expected_s)
     widened = call("aten._to_copy", [half], spec(1024, 1024))
-    assert seconds(widened) == pytest.approx(2 * MEGA / (10 * CASTS_PER_S) + KERNEL_S)
+    expected_s = MEGA / 10 * (CAST_S + 2 * CAST_OPERAND_S) + KERNEL_S
+    assert seconds(widened) == pytest.approx(expected_s)
     narrow = spec(1024, 1024, dtype="bfloat16")
     narrowed = call("aten._to_copy", [given("self", 1024, 1024)], narrow)
     assert seconds(narrowed) == pytest.approx(6 * MEGA / 1e12 + KERNEL_S)
@@ -92,7 +95,8 @@ def test_what_converts_goes_one_by_one_but_into_half_precision() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "measured_s"),
     [("copy_", (8192, 50257), 1273e-6), ("copy_", (8192, 768), 19.0e-6),
-     ("copy_", (128, 128), 3.14e-6), ("add", (8192, 768), 27.3e-6)],
+     ("copy_", (128, 128), 3.14e-6), ("add", (8192, 768), 27.3e-6), ("add", (8192, 1024), 32.3e-6),
+     ("add", (8192, 1600), 51.9e-6)],
 )  # fmt: skip
 def test_conversions_on_an_h100(name: str, shape: tuple[int, ...], measured_s: float) -> None:
     inputs = [given("src", *shape, dtype="bfloat16")]

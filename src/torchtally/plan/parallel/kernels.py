@@ -20,7 +20,7 @@ from torchtally.timing.roofline.attention import Fused
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel, gap_s
 from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
-from torchtally.timing.roofline.strided import CASTS_PER_S, PLACES_PER_S, finding_s
+from torchtally.timing.roofline.strided import COPY_CASTS_PER_S, PLACES_PER_S, finding_s
 from torchtally.units import Unit
 
 CAST_BYTES = 3
@@ -137,7 +137,7 @@ class KernelTimes:
         rate = normalization_bytes_per_s if moved.is_normalization else bandwidth_bytes_per_s
         speed = self.pace.passes * rate(self.chip)
         place_s = finding_s(1, PLACES_PER_S, self.chip)
-        cast_s = max(0.0, finding_s(1, CASTS_PER_S, self.chip) - CAST_BYTES / speed)
+        cast_s = max(0.0, finding_s(1, COPY_CASTS_PER_S, self.chip) - CAST_BYTES / speed)
         there, back = (
             _stream_s(
                 count,

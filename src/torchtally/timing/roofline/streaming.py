@@ -91,6 +91,8 @@ adds up rows of its own columns, and blocks hand their sums on through memory (r
 6.7, 14.4, 17.9, 33.4 us (tests/truth/corpus; rows of 4800 and 6400, and 12608 and 16384 of them,
 had no part in it)."""
 
+COLUMN_REDUCTIONS = frozenset(("sum", "mean", "linalg_vector_norm", "amax", "amin", "prod"))
+
 SCAN_ROW_S = 183e-9
 """Of one element in a sum that runs along a dimension other than the last: one thread goes through
 them, and reads the next when it has added the last (tensor_kernel_scan_outer_dim in ScanUtils.cuh).
@@ -144,9 +146,12 @@ def is_whole_sum(call: Call) -> bool:
 
 
 def column_sum_rows(call: Call) -> int | None:
-    """How many rows a sum over all but the last dimension adds up; None for another reduction."""
+    """How many rows a sum over all but the last dimension adds up; None for another reduction. A
+    norm, a mean or a maximum goes the same way.
+    """
     source, total = call.inputs[:1], call.outputs[:1]
-    if call.plain_name != "sum" or not source or not total or len(source[0].shape) < 2:
+    is_reduced = call.plain_name in COLUMN_REDUCTIONS and source and total
+    if not is_reduced or len(source[0].shape) < 2:
         return None
     columns = source[0].shape[-1]
     is_of_columns = total[0].elements == columns > 1 and source[0].stride[-1] == 1

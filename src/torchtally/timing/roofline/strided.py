@@ -39,12 +39,16 @@ CAT_SLICES_PER_S = 5e9
 """The same where innermost elements lie together: halves of rotated heads in bfloat16 and float32,
 6.3 and 16.8 M elements, take 19 and 45 us on an H100 (tests/truth/corpus)."""
 
-CASTS_PER_S = 5.0e9
-"""Elements that a multiprocessor reads and writes in a second where a kernel converts between data
-types as it goes: one by one (unrolled_elementwise_kernel with casts, CUDALoops.cuh,
-needs_dynamic_casting). bfloat16 to float32 takes an H100 1.27 ms for 412 M elements and 19 us for
-6.3 M, their sum 27 us (tests/truth/corpus). Copies from float32 to half precision have vectorised
-kernels of their own (Copy.cu, bfloat16_copy_kernel_cuda), which take 0.81 ms."""
+CAST_S, CAST_OPERAND_S = 0.14e-9, 0.12e-9
+"""What a multiprocessor takes for an element, and besides for each tensor that it reads or writes
+there, where a kernel converts between data types as it goes: one by one
+(unrolled_elementwise_kernel with casts, CUDALoops.cuh, needs_dynamic_casting). A fit: bfloat16 to
+float32 takes an H100 1.27 ms for 412 M elements and 19 us for 6.3 M, sums of both 25 to 27 us;
+sums of 8.4 and 13.1 M, which had no part in it, 32 and 52 us (tests/truth/corpus). Copies from
+float32 to half precision have vectorised kernels of their own (Copy.cu, bfloat16_copy_kernel_cuda),
+which take 0.81 ms."""
+COPY_CASTS_PER_S = 2 / (CAST_S + 2 * CAST_OPERAND_S)
+"""Elements that a copy reads and writes there in a second."""
 
 CASTING_S = 1.7e-6
 """What such a kernel takes beside its launch at least: 43 kinds of less than 64 KiB, from bfloat16
@@ -103,7 +107,9 @@ def casts_s(call: Call, kind: Kind, chip: Chip) -> float:
         return 0.0
     if kind is Kind.COPY and call.outputs and call.outputs[0].dtype in NARROWED:
         return 0.0
-    return max(CASTING_S, finding_s(sum(spec.elements for spec in tensors), CASTS_PER_S, chip))
+    elements = max(spec.elements for spec in tensors)
+    element_s = CAST_S + CAST_OPERAND_S * len(tensors)
+    return max(CASTING_S, finding_s(elements, 1 / element_s, chip))
 
 
 def cat_places_per_s(tensors: Sequence[TensorSpec]) -> float:
