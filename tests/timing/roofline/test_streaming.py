@@ -231,11 +231,9 @@ def test_sums_of_columns_on_an_h100(rows: int, columns: int, measured_s: float) 
      (8192, 2048, 35.4e-6), (32000, 2048, 103.4e-6)],
 )  # fmt: skip
 def test_norms_of_columns_on_an_h100(rows: int, columns: int, measured_s: float) -> None:
-    one = call(
-        "aten.linalg_vector_norm", [given("self", rows, columns)], spec(1, columns), dim=(0,)
-    )
-    kernel = kernel_of(one, chip("H100-SXM"))
-    assert kernel.seconds == pytest.approx(measured_s, rel=0.25, abs=2e-6)
+    inputs = [given("self", rows, columns)]
+    one = call("aten.linalg_vector_norm", inputs, spec(1, columns), dim=(0,))
+    assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(measured_s, rel=0.35)
 
 
 def test_a_scan_along_rows_takes_one_after_the_other() -> None:
