@@ -21,7 +21,6 @@ from torch.distributed.pipelining import (
 
 from tests.virtual.distributed.programs import STEPS, WIDTH, Block, Program
 
-
 IS_TOLD_GRADIENTS = "input_grads" in signature(PipelineStage).parameters
 """A stage takes the shapes of gradients, as it takes those of what it gets and sends."""
 
