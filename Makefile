@@ -13,7 +13,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers set it; here some hundred processes start, and each would compile all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-BENCHMARKS ?= start_up against_flop_counter allocator llama70b
+BENCHMARKS ?= start_up against_flop_counter allocator llama70b compile_seconds
 
 SCRIPT ?= examples/train_gpt.py
 GPU ?= H100-SXM

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import IO, Any
 
 TALLY = str(Path(sys.executable).with_name("tally"))
 
@@ -29,11 +29,15 @@ class Spent:
     """Of a process of its own; 0 where the work shared one."""
 
 
-def spent_on(command: Sequence[str], *, cwd: Path | None = None) -> Spent:
-    """A command in a process of its own, which must succeed; its output is thrown away."""
+def spent_on(
+    command: Sequence[str], *, cwd: Path | None = None, stdout: IO[str] | None = None
+) -> Spent:
+    """A command in a process of its own, which must succeed; its output is thrown away, or written
+    to a file.
+    """
     started = time.perf_counter()
     process = subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command, cwd=cwd, stdout=stdout or subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     stderr = process.stderr.read()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import peer_models, peers
+from benchmarks import compile_seconds, peer_models, peers
 from tests.bench.small import bench_of_small_operators
 from tests.builders import big_trace
 from tests.warm import commands
@@ -90,6 +90,33 @@ def test_start_up(tmp_path: Path) -> None:
     assert names <= set(by_name["runs"])
     for runs in by_name["runs"].values():
         assert [run["wall_s"] > 0 for run in runs] == [True]
+
+
+def test_compile_seconds(tmp_path: Path) -> None:
+    """Forward and backward graph of one layer; nothing in the second step, and nothing of the
+    compiler without torch.compile.
+    """
+    by_name = figures(tmp_path, "compile_seconds", "--layers", "1", python=sys.executable)
+    assert by_name["missed"] == []
+    for name in (compile_seconds.WHOLE, compile_seconds.LAYERS):
+        (graphs, kernels), after_second = by_name["printed"][name]["so_far"]
+        assert graphs == 1
+        assert kernels > 10
+        assert after_second == [graphs, kernels]
+    assert by_name["printed"][compile_seconds.EAGER] == {"so_far": [[0, 0], [0, 0]], "modules": 0}
+
+
+def test_limits_of_compiling_that_do_not_hold_are_named() -> None:
+    eager = {"so_far": [[0, 0], [0, 0]], "modules": 3}
+    once, again = ({"so_far": [[1, 5], [1, after]], "modules": 9} for after in (5, 7))
+    names = (compile_seconds.EAGER, compile_seconds.WHOLE, compile_seconds.LAYERS)
+    cpu_s = dict(zip(names, (3.0, 25.5, 8.0), strict=True))
+    printed = dict(zip(names, (eager, once, again), strict=True))
+    assert compile_seconds.misses(cpu_s, printed, compile_seconds.TARGETS_CPU_S) == [
+        "GPT-2 124M, compiled took 25.50 s of CPU time, more than 25.00 s",
+        "Llama, each layer compiled compiled in its second step, too",
+        "GPT-2 124M, eager imported 3 modules of the compiler",
+    ]
 
 
 def test_full_screen(tmp_path: Path) -> None:

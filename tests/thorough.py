@@ -654,7 +654,8 @@ ALONE: dict[str, str] = {
             f"tests/test_benchmarks.py::test_{name}"
             for name in ("six_models_by_hand", "summary_of_a_model_of_the_peers", "full_screen",
                          "predicted_steps_stand_beside_measured_ones", "monitor", "peers",
-                         "compare_chips", "allocator", "checkpoint_saving", "cluster_ranks")
+                         "compare_chips", "allocator", "checkpoint_saving", "cluster_ranks",
+                         "compile_seconds")
         ),
         "a benchmark is run before its figures are printed anywhere",
     ),

@@ -1,5 +1,6 @@
 """`tally show` and `tally gpus` as a user meets them: output, exit codes, errors, closed pipes."""
 
+import gc
 import json
 import os
 import shlex
@@ -38,6 +39,22 @@ def test_the_page(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("fits H100-SXM")
     assert f"tally show {file} --by line" in out
     assert not err
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize("arguments", [(), ("--step", "99")], ids=["shown", "refused"])
+def test_garbage_is_collected_afterwards_as_before(
+    is_on: bool, arguments: tuple[str, ...], file: str
+) -> None:
+    """A test, a script or a notebook that calls a command goes on."""
+    assert gc.isenabled()
+    try:
+        if not is_on:
+            gc.disable()
+        assert (main(["show", file, *arguments]) == 0) == (not arguments)
+        assert gc.isenabled() == is_on
+    finally:
+        gc.enable()
 
 
 WITHOUT_TOTALS = {"host", "rank", "utilisation"}

@@ -10,9 +10,11 @@ and imports torch, rich and msgspec inside functions only, so that `tally --help
 """
 
 import argparse
+import gc
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import ModuleType
 
@@ -81,7 +83,8 @@ def main(argv: list[str] | None = None) -> int:
             return NOTHING_ASKED
         args = _parse(argv)
         args.argv = argv
-        status: int = args.command(args)
+        with collection_kept():
+            status: int = args.command(args)
         _flush_stdout()
     except TallyError as error:
         if isinstance(error, OutputError):
@@ -95,6 +98,19 @@ def main(argv: list[str] | None = None) -> int:
         _silence_stdout()
         return BROKEN_PIPE
     return status
+
+
+@contextmanager
+def collection_kept() -> Iterator[None]:
+    """Commands turn Python's garbage collection off, since their process is short. It is on again
+    afterwards where a test, a script or a notebook goes on.
+    """
+    was_on = gc.isenabled()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

@@ -1,18 +1,17 @@
 """Commands of `tally` within Python: what they report is an object that a notebook shows."""
 
-import gc
 import os
 import shlex
 import signal
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from io import StringIO
 
-from torchtally.cli import COMMANDS, parser
+from torchtally.cli import COMMANDS, collection_kept, parser
 from torchtally.cli.output import reports_collected
 from torchtally.errors import ScriptError, UsageError, did_you_mean
 from torchtally.report.report import Report
@@ -52,7 +51,7 @@ def here(line: str, words: list[str]) -> Report:
     """The command in this process, whose settings stay as they are."""
     printed = StringIO()
     with (
-        collector_kept(),
+        collection_kept(),
         redirect_stdout(printed),
         redirect_stderr(printed),
         reports_collected() as reports,
@@ -86,17 +85,6 @@ def report_of(line: str, reports: Sequence[Report], printed: str) -> Report:
     (report,) = reports
     lines = [text for text in printed.splitlines() if text.strip()]
     return replace(report, remarks=(*report.remarks, *lines))
-
-
-@contextmanager
-def collector_kept() -> Iterator[None]:
-    """Commands turn the collector of garbage off, since their process is short."""
-    was_enabled = gc.isenabled()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def in_process(line: str, words: list[str]) -> Report:

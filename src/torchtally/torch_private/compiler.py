@@ -116,6 +116,8 @@ TREE_CALLS = {
 """What trees of CUDA graphs ask C++ for (torch/csrc/cuda/Module.cpp)."""
 CHOICES = PrivateName(select_algorithm.AlgorithmSelectorCache, "benchmark_choices")
 EXTERN_CHOICE = select_algorithm.ExternKernelCaller
+EXTERN_KERNELS: Any = select_algorithm.extern_kernels
+"""What a program calls of libraries, and functions of inductor's own among it: `bias_addmm`."""
 PROGRAMS_ASKED = (
     PrivateName(after_aot, "_cuda_system_info_comment"),
     PrivateName(triton_utilities, "triton_hash_with_backend"),

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 
@@ -12,7 +13,8 @@ from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.parallel.degrees import invalidities
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
-from torchtally.plan.parallel.pricing import Pricing, step
+from torchtally.plan.parallel.overlap import overlap_of
+from torchtally.plan.parallel.pricing import LAYER, Pricing, step
 from torchtally.plan.parallel.search import (
     Choices,
     Ranking,
@@ -86,11 +88,40 @@ def test_nothing_is_fastest_where_nothing_fits() -> None:
 @pytest.mark.parametrize("name", ["mixed", "fp8", "mxfp8"])
 @pytest.mark.parametrize("model", [mixture(dense_layers=4), mixture(shared_width=128)])
 def test_floors_are_below_what_layers_take(model: Model, name: str) -> None:
-    job = workload(model, "8xH100-SXM", sequence=1024, recipe=recipe(name))
+    assert_floors_are_below(workload(model, "8xH100-SXM", sequence=1024, recipe=recipe(name)), 8)
+
+
+@pytest.mark.parametrize("shares", [{}, {"expert": 0.5}, {"tensor": 0.5}], ids=str)
+def test_of_experts_on_two_nodes_too(shares: dict[str, float]) -> None:
+    """What is sent to them is most of a layer there."""
+    job = workload(
+        mixture(shared_width=128), "16xH100-SXM", sequence=1024, overlap=overlap_of(**shares)
+    )
+    assert_floors_are_below(job, 16)
+
+
+def assert_floors_are_below(job: Workload, global_batch: int) -> None:
     pricing = Pricing(job)
-    for run in everything(job, 8):
+    for run in everything(job, global_batch):
         assert isinstance(run, Layout)
         assert pricing.floor_of_layers_s(run) <= pricing.layers_s(run) * (1 + 1e-12)
+
+
+def test_the_fastest_mixture_is_found_by_the_layers_of_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The floors of all others are above its step: every layer takes a millisecond to compute."""
+    job, key_of = workload(mixture(), "16xH100-SXM", sequence=1024), attrgetter(*LAYER)
+    native, asked = Pricing.layers_s, set()
+
+    def layers_s(pricing: Pricing, run: Layout) -> float:
+        if pricing.workload is job:
+            asked.add(key_of(run))
+        return native(pricing, run)
+
+    monkeypatch.setattr(Pricing, "layers_s", layers_s)
+    assert fastest(job, 64) is not None
+    assert len(asked) < len({key_of(run) for run in everything(job, 64)}) / 4
 
 
 def assert_ranked_one_by_one(

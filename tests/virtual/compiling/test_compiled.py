@@ -478,7 +478,6 @@ def test_both_graphs_are_compiled_outside_of_the_session(monkeypatch: pytest.Mon
         train(block, torch.compile(block), steps=1)
         assert torch.Tensor.to is not native_to
 
-    gc.enable()  # a command that ran in this process may have left it off
     traced(script)
     assert seen == [(False, True, False), (True, True, False)]
     assert gc.isenabled()

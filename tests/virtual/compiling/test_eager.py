@@ -145,3 +145,17 @@ print(torch._dynamo is sys.modules["torch._dynamo"], torch._dynamo.config.suppre
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True", "True", "True"]
+
+
+def test_a_build_with_kernels_for_cuda_does_not_warn_of_ours() -> None:
+    """Of the first operator in a process whose kernel is registered again, C++ warns."""
+    code = """
+import torch
+library = torch._C._dispatch_library("IMPL", "aten", "", "of_cuda.py", 1)
+library.impl("empty.memory_format", "CUDA", print, False)
+library.impl("empty_strided", "CUDA", print, False)
+from torchtally.virtual.compiling import fakes
+libraries = fakes.register()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -30,7 +30,7 @@ from torchtally.plan.parallel.chip_memory import (
 )
 from torchtally.plan.parallel.communication import Traffic
 from torchtally.plan.parallel.compute import layer_work
-from torchtally.plan.parallel.degrees import IN_LAYERS, Degree
+from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, share_sent_again
 from torchtally.plan.parallel.delays import contention_s, host_s, slow_s, stragglers_s
 from torchtally.plan.parallel.layout import (
     ZERO_BUBBLE,
@@ -184,26 +184,51 @@ class Pricing:
 
     @once(*LAYER, "is_accumulating")
     def floor_of_layers_s(self, layout: Layout) -> float:
-        """No more than `layers_s`, and known sooner: experts take their FLOPs at the best rate, and
-        nothing is sent.
-        """
+        """No more than `layers_s`, and known sooner: experts take their FLOPs at the best rate."""
         w = self.workload
         if not w.model.is_mixture:
             return self.layers_s(layout)
         rate = w.pace.products_of(w.cluster.chip) * achieved_flop_per_s(
             w.recipe.products, w.cluster.chip
         )
-        flops = 0
-        for kind in w.model.kinds:
-            tokens = layout.tokens(w.sequence)
-            flops += kind.count * sum(
-                2 * weight.elements * rows_of(weight, kind, tokens, layout)
-                for weight in layer_on_chip(kind, w.model, layout)
-                if weight.group is Group.EXPERTS and weight.uses
-            )
         passes = 3 + (layout.recompute is Recompute.FULL)
         whole = replace(layout, expert=1, expert_tensor=None)
-        return self.without_experts._work_of_layers_s(whole) + passes * flops / rate
+        pieces = self.without_experts._pieces(whole)
+        # What can hide behind experts' work waits for less than it would without that.
+        hidden = [
+            degree.name
+            for degree in IN_LAYERS
+            if w.overlap.shares[degree.name] and not degree.is_behind_attention
+        ]
+        other_s = pieces.layers_s - pieces.waits_for_s(hidden)
+        products_s = passes * self._expert_flops(layout) / rate
+        return other_s + products_s + self._waits_of_experts_s(layout)
+
+    @once(*WORK)
+    def _expert_flops(self, layout: Layout) -> int:
+        """Of a chip's products with experts for a micro-batch, forward, in all layers."""
+        w = self.workload
+        tokens = layout.tokens(w.sequence)
+        return sum(
+            2 * kind.count * weight.elements * rows_of(weight, kind, tokens, layout)
+            for kind in w.model.kinds
+            for weight in layer_on_chip(kind, w.model, layout)
+            if weight.group is Group.EXPERTS and weight.uses
+        )
+
+    def _waits_of_experts_s(self, layout: Layout) -> float:
+        """For tokens, in all layers; none where that could hide behind an unknown time of work."""
+        w = self.workload
+        (degree,) = (degree for degree in IN_LAYERS if degree.is_of_experts)
+        if w.overlap.shares[degree.name]:
+            return 0.0
+        passes = 1 + share_sent_again(degree, layout)
+        waits_s = 0.0
+        for number, kind in enumerate(w.model.kinds):
+            if isinstance(kind.feed_forward, Experts):
+                forward, backward = self._sent_by_experts(layout, number, degree)
+                waits_s += kind.count * (passes * forward.value + backward.value)
+        return waits_s
 
     @cached_property
     def without_experts(self) -> "Pricing":
@@ -217,11 +242,6 @@ class Pricing:
         return Pricing(
             replace(self.workload, model=replace(self.workload.model, kinds=tuple(kinds)))
         )
-
-    @once(*LAYER, "is_accumulating")
-    def _work_of_layers_s(self, layout: Layout) -> float:
-        """A micro-batch through all layers, without what they send."""
-        return self._pieces(layout).work_s
 
     def states_bytes(self, layout: Layout) -> tuple[int, ...]:
         """What the first and the last stage's chips hold from step to step."""
@@ -322,9 +342,15 @@ class Pricing:
     @once(*(name for name in WORK if name != "expert"))
     def _traffic(self, layout: Layout, number: int, degree: Degree) -> tuple[Quantity, Quantity]:
         """Once however experts are split."""
-        return self._sent_by_experts(layout, number, degree)
+        return self._sends_in_layer(layout, number, degree)
 
+    @once(*WORK)
     def _sent_by_experts(
+        self, layout: Layout, number: int, degree: Degree
+    ) -> tuple[Quantity, Quantity]:
+        return self._sends_in_layer(layout, number, degree)
+
+    def _sends_in_layer(
         self, layout: Layout, number: int, degree: Degree
     ) -> tuple[Quantity, Quantity]:
         w = self.workload

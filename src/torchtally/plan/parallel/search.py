@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from operator import add, attrgetter, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchtally.errors import UsageError
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
@@ -114,35 +114,28 @@ def fastest(
     """The first that `search` finds, without counting how many there are.
 
     Ways to run wait by what no step of theirs takes less than: at first by a floor that is soon
-    known, then by the time of their layers. Memory is counted of those alone that come to the
-    front again.
+    known, then, each schedule by itself, by the time of their layers. Memory is counted of those
+    alone that come to the front again.
     """
     pricing, chosen = Pricing(workload), choices or Choices()
     capacity = workload.cluster.chip.total_memory_bytes
     best: tuple[float, int, int, int, Layout] | None = None
     states: dict[Any, States] = {}
     with _without_collection(), without_working():
-        queue: list[tuple[float, int, float, Layout, tuple[Schedule, int]]] = []
-        for mesh in _meshes(workload, chosen, global_batch)[0]:
-            for batches in _batches(mesh, chosen, global_batch):
-                alike = [replace(batches, recompute=recompute) for recompute in chosen.recomputes]
-                floors = [pricing.floor_of_layers_s(run) for run in alike]
-                for how in _schedules(mesh, workload.model, chosen, batches.micro_batches):
-                    rounds = pricing.rounds(batches, *how)
-                    queue += [
-                        (rounds * floor_s, len(queue) + place, rounds, run, how)
-                        for place, (floor_s, run) in enumerate(zip(floors, alike, strict=True))
-                    ]
+        queue = list(_waiting(pricing, chosen, global_batch))
         heapify(queue)
         while queue and (best is None or queue[0][0] <= best[0]):
-            _, number, rounds, run, how = heappop(queue)
-            if rounds:  # 0 once the time of its layers is known
-                heappush(queue, (rounds * pricing.layers_s(run), number, 0.0, run, how))
+            _, number, run, ways, is_by_layers = heappop(queue)
+            if not is_by_layers:
+                layers_s = pricing.layers_s(run)
+                for way in ways:
+                    heappush(queue, (way.rounds * layers_s, number + way.place, run, (way,), True))
                 continue
+            (way,) = ways
+            run = replace(run, schedule=way.schedule, virtual_stages=way.chunks)
             key = _weights(run)
             if key not in states:
                 states[key] = _states(pricing, run, chosen)
-            run = replace(run, schedule=how[0], virtual_stages=how[1])
             beside = pricing.beside_bytes(run)
             for place, (sharing, held) in enumerate(states[key][run.recompute]):
                 size = max(map(add, beside, held))
@@ -151,6 +144,40 @@ def fastest(
                     found = (pricing.step_s(layout), size, number, place, layout)
                     best = found if best is None else min(best, found, key=itemgetter(0, 1, 2, 3))
     return None if best is None else Pricing(workload).step(best[-1])
+
+
+class Way(NamedTuple):
+    """To schedule a run."""
+
+    rounds: float
+    """How often a step takes the time of all layers."""
+    place: int
+    """How many layouts are enumerated between the run's first way and this one."""
+    schedule: Schedule
+    chunks: int
+
+
+def _waiting(
+    pricing: Pricing, choices: Choices, global_batch: int
+) -> Iterator[tuple[float, int, Layout, tuple[Way, ...], bool]]:
+    """Every run with its ways: what no step of them takes less than, by a floor, the number of the
+    first in the order of enumeration, and that it is no time by layers.
+    """
+    number, recomputes = 0, choices.recomputes
+    for mesh in _meshes(pricing.workload, choices, global_batch)[0]:
+        for batches in _batches(mesh, choices, global_batch):
+            hows = _schedules(mesh, pricing.workload.model, choices, batches.micro_batches)
+            ways = tuple(
+                Way(pricing.rounds(batches, *how), place * len(recomputes), *how)
+                for place, how in enumerate(hows)
+            )
+            if not ways:
+                continue
+            rounds = min(way.rounds for way in ways)
+            for place, recompute in enumerate(recomputes):
+                run = replace(batches, recompute=recompute)
+                yield rounds * pricing.floor_of_layers_s(run), number + place, run, ways, False
+            number += len(ways) * len(recomputes)
 
 
 Sharing = tuple[Sharding, int | None]

@@ -3,7 +3,7 @@
 p: stages.  F, B, W: forward, backward to the input, backward to the weights.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtally.chips import Cluster
@@ -94,22 +94,6 @@ class Pieces:
     """Seconds that embedding and head wait for communication."""
 
     @property
-    def work_s(self) -> float:
-        """Of all layers one after the other, without what they send."""
-        return float(
-            sum(
-                layer.kind.count * part.value
-                for layer in self.layers
-                for part in (
-                    layer.work.forward,
-                    layer.work.input_gradients,
-                    layer.work.weight_gradients,
-                    layer.again,
-                )
-            )
-        )
-
-    @property
     def launches(self) -> int:
         """Kernels of a micro-batch in all layers."""
         return sum(layer.kind.count * layer.launches for layer in self.layers)
@@ -136,12 +120,16 @@ class Pieces:
     @property
     def waits_s(self) -> float:
         """What of it shows."""
+        return self.waits_for_s([degree.name for degree in IN_LAYERS])
+
+    def waits_for_s(self, degrees: Sequence[str]) -> float:
+        """What of these degrees, by their names, shows."""
         return float(
             sum(
-                layer.kind.count * quantity.value
+                layer.kind.count * waits[name].value
                 for layer in self.layers
                 for waits in (layer.waits_forward, layer.waits_backward)
-                for quantity in waits.values()
+                for name in degrees
             )
         )
 

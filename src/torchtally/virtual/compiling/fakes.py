@@ -4,6 +4,7 @@ C++ sees tensors of the device "meta", as of every virtual tensor; Python is tol
 the dispatcher's keys. Much of what goes wrong here is silent: the graph compiles, and is another.
 """
 
+import warnings
 from typing import Any
 
 import torch
@@ -149,9 +150,10 @@ def convolution_format(x: Any, weight: Any, backend: Any) -> torch.memory_format
 def register() -> list[Library]:
     """Kernels that the compiler's tensors need, for as long as the libraries live."""
     library = Library("aten", "IMPL")
-    # Constants are folded by running their factories.
-    library.impl("empty.memory_format", empty_on_host, "CUDA")
-    library.impl("empty_strided", empty_strided_on_host, "CUDA")
+    with warnings.catch_warnings(action="ignore"):  # a build for CUDA has kernels of its own
+        # Constants are folded by running their factories.
+        library.impl("empty.memory_format", empty_on_host, "CUDA")
+        library.impl("empty_strided", empty_strided_on_host, "CUDA")
     return [library]
 
 

@@ -91,7 +91,9 @@ class Lowering:
             self.mode.observer.note(COMPILED)
             own = self._graphs.pop(id(graph), None) or LoweredGraph(bool(graph.is_backward))
             parts = HostPart(graph.module), KnownPart(graph.module)
-            program = Program(code.value, graph.constants, own, parts, self.mode)
+            program = Program(
+                code.value, graph.constants, own, parts, self.mode, self.compiler.EXTERN_KERNELS
+            )
             return SimpleNamespace(call=program.call, runner=program.runner, __file__="<compiled>")
 
         return compile_to_module

@@ -46,7 +46,9 @@ class Program:
         graph: LoweredGraph,
         parts: tuple[HostPart, KnownPart],
         mode: VirtualDispatch,
+        extern_kernels: Any,
     ) -> None:
+        """`extern_kernels` are inductor's."""
         self.graph, self.mode = graph, mode
         self.host, self.known_part = parts
         self.known = self.known_part.with_arguments(())
@@ -67,7 +69,7 @@ class Program:
         namespace |= {
             **constants,
             MARK: self.begin,
-            "extern_kernels": ExternKernels(),
+            "extern_kernels": ExternKernels(extern_kernels),
             "AsyncCompile": lambda: Kernels(self),
             "get_raw_stream": lambda device: 0,
             "__file__": "<compiled>",
@@ -222,8 +224,17 @@ class Kernels:
 
 
 class ExternKernels:
-    """Inductor's calls of libraries: ATen's operators, on virtual tensors."""
+    """Inductor's calls of libraries: ATen's operators, on virtual tensors; or functions of its own
+    that call them (`bias_addmm`, `conv1x1_via_mm`), which `max-autotune` may choose.
+    """
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        operator: Callable[..., Any] = getattr(torch, name, None) or getattr(torch.ops.aten, name)
+        operator: Callable[..., Any] = (
+            getattr(torch, name, None)
+            or getattr(self._native, name, None)
+            or getattr(torch.ops.aten, name)
+        )
         return operator
