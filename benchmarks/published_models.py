@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.deep_learning_examples import deep_learning_example
+from benchmarks.deep_learning_examples import deep_learning_example, waiting_s
 from benchmarks.measuring import parser
 
 FOLDER = Path(__file__).with_name("single_gpu")
@@ -368,16 +368,44 @@ def cublas_12() -> Iterator[None]:
         products.product_s.cache_clear()
 
 
+EIGHT_BYTES_PER_S = 25e9
+"""What one of Hopper's multiprocessors streams while each of its threads loads 8 bytes at a time:
+at full occupancy 24.0 GB/s with one load for a store and 26.8 with two, which is 3.2 and 3.5 TB/s
+of a H200's 4.8 (te42kyfo/gpu-benches @1c36d50, gpu-stream/h200.txt)."""
+
+
+@contextmanager
+def vectors_of_8_bytes() -> Iterator[None]:
+    """Elementwise kernels as before PyTorch 2.7, which loads 16 bytes at a time on Hopper and later
+    (pytorch/pytorch pull request 145746): before, four numbers of 16 bits.
+    """
+    from torchtally.timing.roofline import streaming
+
+    memory_s = streaming.memory_s
+
+    def limited_s(call: Any, kind: Any, traffic: int, chip: Any) -> float:
+        taken_s = memory_s(call, kind, traffic, chip)
+        spec = streaming.heaviest(call)
+        if kind not in streaming.CACHED or spec is None or spec.itemsize_bytes != 2:
+            return taken_s
+        return max(taken_s, traffic / (EIGHT_BYTES_PER_S * chip.multiprocessors))
+
+    with patch.object(streaming, "memory_s", limited_s):
+        yield
+
+
 @contextmanager
 def software_of(row: Row) -> Iterator[None]:
     """What the rows were measured with, where it matters.
 
     Builds for CUDA 12 and older, whose launches on lists have room for 320 blocks. PyTorch 1.12 and
-    cuDNN 8.3, which trained timm's models: no scaled_dot_product_attention, and
-    every filter's operands brought into channels last (`roofline/conversions.py`). Lambda's Hopper
+    cuDNN 8.3, which trained timm's models: no scaled_dot_product_attention, and every filter's
+    operands brought into channels last (`roofline/conversions.py`), by kernels as fast as the
+    chip's are today. Lambda's Hopper
     ran cuBLAS 12 of 2023, whose kernels for it had the tiles of other chips, and cuDNN 8, of which
     the same is taken as of 8.3: with filters of one position as cuDNN 9 reads them, ResNet-50 would
-    take H100s 0.81 and 0.84 of the measured times, and takes 1.02 and 1.05.
+    take H100s 0.81 and 0.84 of the measured times, and takes 1.02 and 1.05. Its PyTorch was 1.13 to
+    2.5.
     """
     from torchtally.timing.roofline import lists
 
@@ -387,10 +415,10 @@ def software_of(row: Row) -> Iterator[None]:
 
 @contextmanager
 def libraries_of(row: Row) -> Iterator[None]:
-    from torchtally.timing.roofline import conversions, convolutions
+    from torchtally.timing.roofline import convolutions
 
     if row.source == "lambda" and row.chip.startswith(("H100", "H200", "GH200")):
-        with cublas_12(), patch.object(convolutions, "HOPPER", None):
+        with cublas_12(), vectors_of_8_bytes(), patch.object(convolutions, "HOPPER", None):
             yield
         return
     if row.source != "timm" or row.run != "step":
@@ -401,17 +429,14 @@ def libraries_of(row: Row) -> Iterator[None]:
     before = use_fused_attn()
     set_fused_attn(False)
     try:
-        with (
-            patch.object(conversions, "WITHOUT_CONVERSIONS", frozenset()),
-            patch.object(convolutions, "WITHOUT_CONVERSIONS", frozenset()),
-        ):
+        with patch.object(convolutions, "WITHOUT_CONVERSIONS", frozenset()):
             yield
     finally:
         set_fused_attn(bool(before))
 
 
 def predict(row: Row, keep: Path | None = None) -> Prediction:
-    """Of the second repetition; memory of both."""
+    """Of the second repetition, with what the device waits for its loader; memory of both."""
     import torch
 
     import torchtally
@@ -438,6 +463,7 @@ def predict(row: Row, keep: Path | None = None) -> Prediction:
         trace.save(keep)
     taken = memory_range(account(trace, roofline=Roofline(trace_chip(row.chip))))
     ms, allocated = seconds
+    ms += 1e3 * waiting_s(row)
     return Prediction(ms, int(allocated), taken.low_bytes, taken.high_bytes, taken.claim)
 
 

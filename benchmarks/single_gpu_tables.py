@@ -357,10 +357,10 @@ the median, *error* is |ratio - 1|, *p90* its ninth decile, *worst* the ratio fa
 rules hold where they do because of some: GeForce's halved rate hides the writing of results
 (timm's forward passes on an RTX 3090 and 4090), and cuDNN's trials find kernels for few channels
 (timm's channels-last networks on an RTX 4090). Constants of kernels come from half of the float32
-operators, from published sweeps of a V100, an A100 and an RTX 2080 Ti, from chips' published rates
-and from three models' profiles on an H100 ([benchmarks](../benchmarks/README.md)): chips without a
-row there, and all rows drawn later, are unseen. Times are those of long runs, when a chip has come
-to its limit of power.
+operators, from published sweeps of a V100, an A100, an L4 and an RTX 2080 Ti, from chips' published
+rates and from three models' profiles on an H100 ([benchmarks](../benchmarks/README.md)): chips
+without a row there, and all rows drawn later, are unseen. Lambda's are the median iterations of its
+logs. Times are those of long runs, when a chip has come to its limit of power.
 
 """
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchtally.errors import UnsupportedError
-from torchtally.ledger import account
+from torchtally.ledger import Ledger, account
 from torchtally.runs.function import run
 from torchtally.timing.schedule import DeviceQueue
 from torchtally.timing.targets import roofline
@@ -107,3 +107,32 @@ def test_an_event_answers_what_the_ledger_says():
     (product,) = (entry for entry in ledger.entries if entry.call.name == "aten.mm")
     assert said_ms == [pytest.approx(ledger.slot(product).seconds * 1e3)]
     assert 2 * 8192**3 / 989.4e12 < ledger.slot(product).kernel_s < 2 * 2 * 8192**3 / 989.4e12
+
+
+def test_events_know_what_products_take_beside_others():
+    """On an L4 a product is faster beside additions than by itself; the ledger says the same."""
+    times: list[float] = []
+
+    def step(additions: int) -> None:
+        a, b = (torch.empty(4096, 4096, device="cuda") for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        a @ b
+        for _ in range(additions):
+            a + b
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+
+    def ledger_of(additions: int, gpu: str) -> Ledger:
+        trace = run(lambda: step(additions), gpu=gpu)
+        return account(trace, roofline=roofline(gpu), step="all")
+
+    def product_s(ledger: Ledger) -> float:
+        (product,) = (entry for entry in ledger.entries if entry.call.name == "aten.mm")
+        return ledger.times.kernel_s([product])
+
+    alone, beside = ledger_of(0, "L4"), ledger_of(8, "L4")
+    assert product_s(beside) < 0.9 * product_s(alone)
+    assert times == pytest.approx([1e3 * ledger.step_s for ledger in (alone, beside)], rel=0.01)
+    assert product_s(ledger_of(8, "H100-SXM")) == product_s(ledger_of(0, "H100-SXM"))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from torchtally.ledger.pricing import CallCost
 from torchtally.ledger.total import Entry, Untimed
 from torchtally.timing.ranks import Span
 from torchtally.timing.roofline import Roofline
+from torchtally.timing.roofline.shared_power import Draw, SharedPower, seconds_at
 from torchtally.timing.schedule import (
     CallTime,
     TimedOps,
@@ -88,8 +89,7 @@ def predict_times(ranks: Sequence[Untold], roofline: Roofline) -> list[Times]:
     """Of one rank, or of several that ran together."""
     rooflines = [roofline.within(rank.trace.world, rank.trace.groups) for rank in ranks]
     answers = [
-        [_call_time(*pair, own) for pair in zip(rank.trace.calls, rank.costs, strict=True)]
-        for rank, own in zip(ranks, rooflines, strict=True)
+        _call_times(rank.trace, rank.costs, own) for rank, own in zip(ranks, rooflines, strict=True)
     ]
     table = _timetable(
         [rank.trace for rank in ranks],
@@ -153,6 +153,31 @@ def _timetable(
             for place, span in zip(part, played, strict=True):
                 placed[place] = span
     return Timetable(tuple(columns), stuck, tuple(spans))
+
+
+def _call_times(
+    trace: Trace, costs: Sequence[CallCost], roofline: Roofline
+) -> list[tuple[CallTime, str]]:
+    """The same of all calls of a trace, whose kernels share the chip's power where that matters."""
+    answers = [_call_time(*pair, roofline) for pair in zip(trace.calls, costs, strict=True)]
+    if not roofline.shares_power:
+        return answers
+    draws = [
+        roofline.draw(call, cost.kind, cost.exact, time.kernel)
+        for call, cost, (time, _) in zip(trace.calls, costs, answers, strict=True)
+    ]
+    power = SharedPower()
+    for number, times in Counter(op.call for op in trace.ops).items():
+        power.add(draws[number], times)
+    return [
+        (_at_pace(power.pace, time, draw), failure)
+        for (time, failure), draw in zip(answers, draws, strict=True)
+    ]
+
+
+def _at_pace(pace: float, time: CallTime, draw: Draw | None) -> CallTime:
+    seconds = seconds_at(pace, time.kernel.seconds, draw)
+    return time._replace(kernel=replace(time.kernel, seconds=seconds))
 
 
 def _call_time(call: Call, cost: CallCost, roofline: Roofline) -> tuple[CallTime, str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torchtally.errors import UsageError
 from torchtally.timing.roofline import Roofline
+from torchtally.timing.roofline.shared_power import Draw, SharedPower, seconds_at
 from torchtally.timing.schedule import CallTime, DeviceQueue, call_time, issue_by_phase, no_time
 from torchtally.timing.streams import DeviceStreams
 from torchtally.trace import Call, Op, ProcessGroup, StreamWait, World
@@ -31,6 +32,8 @@ class Prediction:
         self._kernel_s: list[float] = []
         self._gap_s: list[float] = []
         self._queued: list[int] = []
+        self._draws: list[Draw | None] = []
+        self._power = SharedPower()
         self._waits = 0
         """How many of the run's waits are passed."""
         self._ticks = array("q")
@@ -66,17 +69,19 @@ class Prediction:
             self._kernel_s.append(time.kernel.seconds)
             self._gap_s.append(time.gap_s)
             self._queued.append(time.queued)
+            self._draws.append(self._draw(call, time))
+        kernel_s = self._kernel_s_beside(ops[len(self._ticks) :])
         if self._streams is not None:
-            self._advance_streams(self._streams, ops, waits, tick, stream_waits)
+            self._advance_streams(self._streams, kernel_s, ops, waits, tick, stream_waits)
             return
         queue, is_host = self._queue, self._roofline.is_host
         for op in ops[len(self._ticks) :]:
             self._pass_waits(waits, op.clock)
-            issue_s, kernel_s = self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call]
+            issue_s = self._issue_s[op.call][id(op.phase)]
             if is_host:
-                queue.compute(issue_s, kernel_s)
+                queue.compute(issue_s, kernel_s[op.call])
             else:
-                queue.issue(issue_s, kernel_s, self._gap_s[op.call], self._queued[op.call])
+                queue.issue(issue_s, kernel_s[op.call], self._gap_s[op.call], self._queued[op.call])
             self._ticks.append(op.clock)
             self._done_s.append(queue.device_s)
         self._pass_waits(waits, tick)
@@ -84,6 +89,7 @@ class Prediction:
     def _advance_streams(
         self,
         streams: DeviceStreams,
+        kernel_s: Sequence[float],
         ops: Sequence[Op],
         waits: Sequence[int],
         tick: int,
@@ -100,12 +106,28 @@ class Prediction:
         for op in ops[len(self._ticks) :]:
             pass_waits(op.clock)
             streams.run(
-                op, self._issue_s[op.call][id(op.phase)], self._kernel_s[op.call],
-                self._gap_s[op.call], self._queued[op.call],
+                op, self._issue_s[op.call][id(op.phase)], kernel_s[op.call], self._gap_s[op.call],
+                self._queued[op.call],
             )  # fmt: skip
             self._ticks.append(op.clock)
             self._done_s.append(streams.device_s)
         pass_waits(tick)
+
+    def _draw(self, call: Call, time: CallTime) -> Draw | None:
+        if not self._roofline.shares_power or time.kernel.seconds <= 0:
+            return None
+        return self._roofline.draw(call, *cost_of(call), time.kernel)
+
+    def _kernel_s_beside(self, ops: Sequence[Op]) -> Sequence[float]:
+        """Of each call, beside all that have run and these operators."""
+        if not self._roofline.shares_power:
+            return self._kernel_s
+        for op in ops:
+            self._power.add(self._draws[op.call])
+        return [
+            seconds_at(self._power.pace, seconds, draw)
+            for seconds, draw in zip(self._kernel_s, self._draws, strict=True)
+        ]
 
     def _pass_waits(self, waits: Sequence[int], tick: int) -> None:
         while self._waits < len(waits) and waits[self._waits] <= tick:

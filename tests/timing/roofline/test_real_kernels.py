@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.timing.roofline.chips import host, kernel_of
 from tests.work.calls import call, given, spec
 from torchtally.chips import chip
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, TensorSpec
 
 H100 = chip("H100-SXM")
@@ -52,6 +53,8 @@ def batch_norm(
         ("cudnn_batch_norm", (64, 1024, 14, 14), "float32", False, True, 88, False),
         ("cudnn_batch_norm", (64, 64, 56, 56), "float16", True, False, 28, False),
         ("cudnn_batch_norm", (64, 256, 56, 56), "float16", True, True, 169, False),
+        ("cudnn_batch_norm", (64, 64, 112, 112), "float16", True, False, 113, False),
+        ("cudnn_batch_norm", (64, 64, 112, 112), "float16", True, True, 174, False),
         ("native_batch_norm", (128, 256, 56, 56), "bfloat16", True, False, 475, GAVE),
         ("native_batch_norm", (128, 512, 28, 28), "bfloat16", True, False, 257, False),
         ("native_batch_norm", (128, 1024, 14, 14), "bfloat16", True, True, 128, False),
@@ -65,6 +68,18 @@ def test_batch_norms(
 ) -> None:  # fmt: skip
     one = batch_norm(name, shape, dtype, is_last=is_last, backward=backward)
     assert us(one) == pytest.approx(measured_us, rel=0.1 if gave else 0.2)
+
+
+@pytest.mark.parametrize("name", ["H100-SXM", "RTX-3090", "A100-SXM"])
+def test_cudnn_reads_channels_last_twice_at_the_memorys_bandwidth(name: str) -> None:
+    """103 MB: read, read and written; backward two gradients' worth more."""
+    forward, backward = (
+        batch_norm("cudnn_batch_norm", (64, 64, 112, 112), "float16", is_last=True, backward=flag)
+        for flag in (False, True)
+    )
+    pass_s = 2 * 64 * 64 * 112 * 112 / bandwidth_bytes_per_s(chip(name))
+    assert kernel_of(forward, chip(name)).seconds == pytest.approx(3 * pass_s, rel=0.03)
+    assert kernel_of(backward, chip(name)).seconds == pytest.approx(5 * pass_s, rel=0.03)
 
 
 def softmax(rows: int, columns: int, dtype: str) -> Call:

@@ -3,13 +3,15 @@
 cuDNN gives a channel to a block. Where the channels' elements lie one behind the other it reads
 them twice, once for their moments (backward: for the sums of both gradients) and again for the
 result, unless a channel's elements fit on chip (its kernels' names on an H100: bn_fw_tr_1C11_kernel
-and bn_fw_tr_1C11_singleread). Where channels lie together all blocks work on all channels, and keep
-what they have read (batchnorm_fwtr_nhwc_semiPersist). PyTorch's own kernels read twice in any case,
-and forward each element waits for the last one's moments (Welford's, Normalization.cuh).
+and bn_fw_tr_1C11_singleread). Where channels lie together all blocks work on all channels, and read
+at the memory's bandwidth, twice, too (batchnorm_bwtr_nhwc_semiPersist, which keeps what fits on
+chip: 24 sizes on an H100 take 0.95 of the measured times in the median so, tests/truth/corpus).
+PyTorch's own kernels read twice in any case, and forward each element waits for the last one's
+moments (Welford's, Normalization.cuh).
 """
 
 from torchtally.chips import Chip
-from torchtally.timing.roofline.rates import normalization_bytes_per_s
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
 from torchtally.timing.roofline.strided import CLOCK_HZ, finding_s
 from torchtally.trace import Call, TensorSpec
 
@@ -59,8 +61,7 @@ def batch_norm_s(call: Call, least_bytes: int, chip: Chip) -> float:
     is_last = sources[0].stride[1] == 1 and channels < sources[0].elements // sources[0].shape[0]
     if call.plain_name in BY_CUDNN:
         if is_last:
-            is_kept = (chip.compute_capability or (0, 0)) >= (9, 0)
-            return (least_bytes + (0 if is_kept else again_bytes)) / rate
+            return (least_bytes + again_bytes) / bandwidth_bytes_per_s(chip)
         is_kept = sources[0].elements // channels <= ON_CHIP_ELEMENTS
         moved_bytes = least_bytes + (0 if is_kept else again_bytes)
         forward, backward = FORWARD_BLOCK_BYTES_PER_S, BACKWARD_BLOCK_BYTES_PER_S

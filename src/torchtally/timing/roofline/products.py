@@ -27,6 +27,7 @@ from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
 from torchtally.timing.roofline.rates import (
     achieved_flop_per_s,
     bandwidth_bytes_per_s,
+    limited_byte_s,
     uses_matrix_unit,
 )
 from torchtally.timing.roofline.sustained import is_halved
@@ -222,6 +223,11 @@ class Product:
     def flops(self) -> int:
         return 2 * self.batch * self.M * self.N * self.K
 
+    @property
+    def is_of_a_vector(self) -> bool:
+        """Which waits for the matrix, whatever a tile would take."""
+        return 1 in (self.M, self.N)
+
 
 def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     """The products of one call, one after the other."""
@@ -232,6 +238,8 @@ def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
         found_s, found_launches = product_s(product, chip, memory_s / len(products))
         compute_s += found_s + epilogue_s(product, chip)
         overhead_s += KERNEL_S * found_launches
+    if products and not products[0].is_of_a_vector:
+        compute_s += cost.bytes * limited_byte_s(products[0].dtype, chip)
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
 
 

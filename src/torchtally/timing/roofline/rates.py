@@ -6,9 +6,11 @@ stands in: of products what chips of its family do with its power (`sustained.py
 estimate.
 """
 
+from functools import lru_cache
+
 from torchtally.chips import SAME_RATE, Chip, Peak
 from torchtally.chips.capabilities import capability
-from torchtally.timing.roofline.sustained import sustained_flop_per_s
+from torchtally.timing.roofline.sustained import byte_at_limit_s, sustained_flop_per_s
 
 ACHIEVED_SHARE_OF_BANDWIDTH = 0.91
 """An estimate: of the promised bandwidth, what a kernel that only reads or writes reaches.
@@ -83,6 +85,15 @@ def achieved_flop_per_s(dtype: str, chip: Chip) -> float:
     name, peak = named_peak(dtype, chip)
     reached = peak.achieved_flop_per_s or sustained_flop_per_s(name, peak.flop_per_s, chip)
     return min(reached, peak.flop_per_s)
+
+
+@lru_cache(maxsize=256)
+def limited_byte_s(dtype: str, chip: Chip) -> float:
+    """What each byte that a product moves adds to its arithmetic, where power is its limit."""
+    name, peak = named_peak(dtype, chip)
+    if peak.achieved_flop_per_s is not None:
+        return 0.0
+    return byte_at_limit_s(name, peak.flop_per_s, chip)
 
 
 def bandwidth_bytes_per_s(chip: Chip) -> float:

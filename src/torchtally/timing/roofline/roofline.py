@@ -16,6 +16,12 @@ from torchtally.timing.roofline.kernel import Bound, Kernel
 from torchtally.timing.roofline.launches import is_in_graph, launches_of
 from torchtally.timing.roofline.limits import gap_s
 from torchtally.timing.roofline.rates import peak_of
+from torchtally.timing.roofline.shared_power import (
+    Draw,
+    product_draw,
+    shares_power,
+    waiting_draw,
+)
 from torchtally.timing.stragglers import slowest_of
 from torchtally.trace import Call, ProcessGroup, World
 from torchtally.work import Cost, Kind
@@ -70,6 +76,29 @@ class Roofline:
         """What passes before each of the call's kernels where they queue, together."""
         is_captured = is_in_graph(call) or self.host == NO_HOST
         return launches_of(call, kind, cost) * gap_s(self.chip, is_in_graph=is_captured)
+
+    @property
+    def shares_power(self) -> bool:
+        """Products take as long as the kernels around them let them: ask `draw`."""
+        return self._unlimited is not None
+
+    def draw(self, call: Call, kind: Kind, cost: Cost, kernel: Kernel) -> Draw | None:
+        """What the call's kernels take of the chip's power; None where it shares none."""
+        if self._unlimited is None or kernel.seconds <= 0:
+            return None
+        if kind is Kind.PRODUCT:
+            unlimited = self._unlimited.kernel(call, kind, cost)
+            return product_draw(kernel, unlimited, call, cost, self.chip)
+        return waiting_draw(kernel, self.chip)
+
+    @cached_property
+    def _unlimited(self) -> "Roofline | None":
+        """Without a limit of power; None where nothing is shared. A calibrated device's clocks are
+        in its samples.
+        """
+        if self.calibration is not None or not shares_power(self.chip):
+            return None
+        return replace(self, chip=replace(self.chip, tdp_watts=None))
 
     @property
     def slowest(self) -> float:

@@ -22,7 +22,7 @@ NVIDIA/cutlass issue 941; b and c: chsasank/device-benchmarks, README @02b8262e 
 pytorch/ao pull request 3342. No constant is from these rows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtally.chips import Chip
 
@@ -92,6 +92,45 @@ OF_16_BITS = {
 """Joules of a FLOP in the matrix units, over those of 16 bits. TF32: an A40's 59.5 beside 122.3
 TFLOP/s (zzc0721/torch-performance-test-data issue 185). 8 bits: an H100's 1402.6 beside 794.5
 (stas00/ml-engineering)."""
+
+
+BYTE_FLOPS = 14.0
+"""What a byte of GDDR memory takes on its way through a chip at its limit of power, in FLOPs
+outside the matrix units: 107 pJ on Ada. A fit to 353 batched products in float32 of 20 ms and more
+on an L4 (every second one in sitar-lab/NeuSight, scripts/asplos/data/dataset/test/bmm.csv
+@6945927): without it they are predicted at 0.81 of the measured times. The other 353 are 8 % off in
+the median with it, and 19 % without. Shorter ones, which ran 25 times in less than a quarter of a
+second, are as fast as if bytes took nothing."""
+
+
+def byte_joules(chip: Chip) -> float | None:
+    """None where it is not known: what HBM takes, and what families that are at no limit do."""
+    joules = FAMILIES.get(chip.compute_capability or (0, 0), Sustained()).float32_joules
+    return BYTE_FLOPS * joules if joules and chip.memory_type.startswith("GDDR") else None
+
+
+def flop_joules(dtype: str, chip: Chip) -> float | None:
+    family = FAMILIES.get(chip.compute_capability or (0, 0), Sustained())
+    return family.float32_joules if dtype == "float32" else matrix_joules(dtype, family)
+
+
+def rated_power_s(joules: float, chip: Chip) -> float:
+    """For how long so many joules are all of the chip's rated power."""
+    assert chip.tdp_watts is not None
+    return joules / chip.tdp_watts
+
+
+def byte_at_limit_s(dtype: str, promised_flop_per_s: float, chip: Chip) -> float:
+    """By how much each byte of device memory makes a product longer, which has to multiply slower
+    for the power that it takes; 0 where power is no limit.
+    """
+    joules = byte_joules(chip)
+    if joules is None or chip.tdp_watts is None:
+        return 0.0
+    unlimited = replace(chip, tdp_watts=None)
+    sustained = sustained_flop_per_s(dtype, promised_flop_per_s, chip)
+    is_limited = sustained < sustained_flop_per_s(dtype, promised_flop_per_s, unlimited)
+    return rated_power_s(joules, chip) if is_limited else 0.0
 
 
 def sustained_flop_per_s(dtype: str, promised_flop_per_s: float, chip: Chip) -> float:
