@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchtally.bench.stopwatch import Clock, undisturbed_s
 from torchtally.chips import Chip
 from torchtally.timing.calibration import Issue
-from torchtally.timing.roofline.launches import listed_tensors
+from torchtally.timing.roofline.lists import listed_tensors
 from torchtally.trace import Call, Ending, Phase, Trace
 from torchtally.tracer.session import recording
 from torchtally.work import cost_of
