@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.traces import names, traced
+from torchtally.ledger import account
 from torchtally.virtual.compiling.events import CAPTURED
 
 WIDTH = 256
@@ -50,3 +51,18 @@ def test_the_modes_that_tune_compile(mode: str, is_graphed: bool) -> None:
     assert sum(name.endswith("mm") for name in ran) > 4
     assert any("convolution" in name for name in ran)
     assert any("triton" in name for name in ran)
+
+
+def test_two_products_that_are_added_are_two_of_the_library() -> None:
+    """inductor has an operator for both, which ATen has not."""
+
+    def script() -> None:
+        a, b = (torch.randn(512, WIDTH, device="cuda") for _ in range(2))
+        c, d = (torch.randn(WIDTH, 128, device="cuda") for _ in range(2))
+        run = torch.compile(lambda a, b, c, d: a @ c + b @ d, mode="max-autotune-no-cudagraphs")
+        run(a, b, c, d)
+
+    trace = traced(script)
+    assert [name for name in names(trace) if "mm" in name] == ["aten.mm", "aten.addmm_"]
+    assert any("_mm_plus_mm of the library" in note.text for note in trace.notes)
+    assert account(trace).total.flops_matmul == 2 * 2 * 512 * WIDTH * 128

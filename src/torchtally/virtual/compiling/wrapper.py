@@ -238,3 +238,8 @@ class ExternKernels:
             or getattr(torch.ops.aten, name)
         )
         return operator
+
+    @staticmethod
+    def _mm_plus_mm(a: Any, b: Any, c: Any, d: Any, out: Any) -> Any:
+        """One operator of inductor's, of two products (torch/csrc/inductor/inductor_ops.cpp)."""
+        return torch.mm(a, b, out=out).addmm_(c, d)
