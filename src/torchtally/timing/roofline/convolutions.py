@@ -25,8 +25,7 @@ from math import ceil, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.conversions import (
-    HOPPER,
-    WITHOUT_CONVERSIONS,
+    READS_CHANNELS_FIRST,
     bias_gradient_s,
     bias_s,
     conversions_s,
@@ -78,10 +77,8 @@ def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
 
 def reads_channels_first(call: Call, weight: TensorSpec, chip: Chip) -> bool:
     """Each image is a matrix of channels by positions, which tensor cores multiply as it lies."""
-    if prod(weight.shape[2:]) > 1:
+    if prod(weight.shape[2:]) > 1 or chip.compute_capability not in READS_CHANNELS_FIRST:
         return False
-    if chip.compute_capability != HOPPER:
-        return chip.compute_capability in WITHOUT_CONVERSIONS
     row_bytes = prod(forward_input(call).shape[2:]) * weight.itemsize_bytes
     is_whole = all(step == 1 for step in integers(call, "stride"))
     return is_whole and row_bytes % ALIGNMENT_BYTES == 0
