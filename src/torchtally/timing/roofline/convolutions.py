@@ -41,7 +41,7 @@ from torchtally.timing.roofline.products import (
     product_dtype,
     product_s,
 )
-from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, limited_byte_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
 from torchtally.work.rule import integer, integers, mask
@@ -53,10 +53,13 @@ def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     if is_depthwise(call, weight):
         return depthwise_kernel(call, cost, chip)
     compute_s = overhead_s = 0.0
-    for product in implicit_products(call, cost):
+    products = implicit_products(call, cost)
+    for product in products:
         found_s, launches = product_s(product, chip)
         compute_s += found_s
         overhead_s += KERNEL_S * launches
+    if products:
+        compute_s += cost.bytes * limited_byte_s(products[0].dtype, chip)
     compute_s += besides_s(call, weight, chip)
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
