@@ -200,7 +200,7 @@ def pointwise(side: int, *, is_last: bool, stride: int = 1, dtype: str = "bfloat
 def test_a_filter_of_one_position_reads_channels_first_as_they_lie(
     side: int, stride: int, dtype: str, is_converted: bool
 ) -> None:
-    for on in (H100, chip("RTX-4090"), chip("A10")):
+    for on in (H100, *map(chip, ("RTX-4090", "A10", "RTX-5090"))):
         first, of_last = (
             kernel_of(pointwise(side, is_last=flag, stride=stride, dtype=dtype), on).seconds
             for flag in (False, True)

@@ -32,7 +32,7 @@ timesformer), 48 of them for the bytes. Others' are found at `PLACES_PER_S`: 43 
 14 x 14 there."""
 
 
-READS_CHANNELS_FIRST = frozenset({(8, 6), (8, 9), (9, 0)})
+READS_CHANNELS_FIRST = frozenset({(8, 6), (8, 9), (9, 0), (12, 0)})
 """Compute capabilities where filters of one position read and write channels first as they lie, a
 product of the filter with each image, if each channel's positions begin on 16 bytes and none is
 skipped.
@@ -45,12 +45,14 @@ passes of timm's networks with channels first take 0.02 to 0.12 ms an image long
 channels last, and by this rule 0.84 to 1.35 of that, 1.0 in the median; if no filter of one
 position was converted 0.33 to 1.14, and 0.57 (huggingface/pytorch-image-models @aa4b585, results/
 benchmark-infer-amp-{nchw,nhwc}-pt240-cu124-rtx4090.csv: ResNets of 160 to 288 pixels, VGG-16,
-DLA-60, DarkNet-53). cuDNN 8.3 still converted all of them on an RTX 3090 (timm's trainings)."""
+DLA-60, DarkNet-53). Eight of them come to 0.90 to 1.04 of what they take an RTX 5090, 0.99 in the
+median, and to 1.07 to 1.26 if all are converted (benchmark-infer-amp-nchw-pt291-cu130-5090.csv
+there). cuDNN 8.3 still converted all on an RTX 3090 (timm's trainings)."""
 
-CONVERTED_AT_BANDWIDTH = frozenset({(8, 6), (8, 9)})
+CONVERTED_AT_BANDWIDTH = frozenset({(8, 6), (8, 9), (12, 0)})
 """Where kernels that convert are held up by memory alone: 1000 images in float16 take VGG-16 on an
 RTX 4090 118 ms longer with channels first (the same tables), a read and a write of what filters of
-several positions take in and give out."""
+several positions take in and give out; and an RTX 5090 293 ms, here 303."""
 
 
 def padded_channels(channels: int) -> int:
