@@ -82,6 +82,20 @@ def test_cudnn_reads_channels_last_twice_at_the_memorys_bandwidth(name: str) -> 
     assert kernel_of(backward, chip(name)).seconds == pytest.approx(5 * pass_s, rel=0.03)
 
 
+def test_blocks_of_64_channels_wait_where_there_are_fewer() -> None:
+    """16 channels of four times the places take four times as long, 96 of two thirds as 128."""
+    shapes = ((64, 64, 112, 112), (64, 16, 224, 224), (96, 64, 112, 112), (64, 96, 112, 112))
+    whole, few, more, odd = (
+        kernel_of(
+            batch_norm("cudnn_batch_norm", shape, "float16", is_last=True, backward=False),
+            chip("RTX-3090"),
+        ).seconds
+        for shape in shapes
+    )
+    assert few == pytest.approx(4 * whole, rel=0.02)
+    assert odd == pytest.approx(more * 128 / 96, rel=0.02)
+
+
 def softmax(rows: int, columns: int, dtype: str) -> Call:
     inputs = [given("self", rows, columns, dtype=dtype)]
     return call("aten._softmax", inputs, spec(rows, columns, dtype=dtype), dim=-1)
