@@ -400,12 +400,10 @@ def software_of(row: Row) -> Iterator[None]:
 
     Builds for CUDA 12 and older, whose launches on lists have room for 320 blocks. PyTorch 1.12 and
     cuDNN 8.3, which trained timm's models: no scaled_dot_product_attention, and every filter's
-    operands brought into channels last (`roofline/conversions.py`), by kernels as fast as the
-    chip's are today. Lambda's Hopper
-    ran cuBLAS 12 of 2023, whose kernels for it had the tiles of other chips, and cuDNN 8, of which
-    the same is taken as of 8.3: with filters of one position as cuDNN 9 reads them, ResNet-50 would
-    take H100s 0.81 and 0.84 of the measured times, and takes 1.02 and 1.05. Its PyTorch was 1.13 to
-    2.5.
+    operands brought into channels last (`roofline/conversions.py`). Lambda's Hopper ran cuBLAS 12
+    of 2023, whose kernels for it had the tiles of other chips, and cuDNN 8, of which the same is
+    taken as of 8.3: with filters of one position as cuDNN 9 reads them, ResNet-50 would take H100s
+    0.81 and 0.84 of the measured times, and takes 1.02 and 1.05. Its PyTorch was 1.13 to 2.5.
     """
     from torchtally.timing.roofline import lists
 
@@ -417,8 +415,9 @@ def software_of(row: Row) -> Iterator[None]:
 def libraries_of(row: Row) -> Iterator[None]:
     from torchtally.timing.roofline import convolutions
 
+    all_converted = patch.object(convolutions, "READS_CHANNELS_FIRST", frozenset())
     if row.source == "lambda" and row.chip.startswith(("H100", "H200", "GH200")):
-        with cublas_12(), vectors_of_8_bytes(), patch.object(convolutions, "HOPPER", None):
+        with cublas_12(), vectors_of_8_bytes(), all_converted:
             yield
         return
     if row.source != "timm" or row.run != "step":
@@ -429,7 +428,7 @@ def libraries_of(row: Row) -> Iterator[None]:
     before = use_fused_attn()
     set_fused_attn(False)
     try:
-        with patch.object(convolutions, "WITHOUT_CONVERSIONS", frozenset()):
+        with all_converted:
             yield
     finally:
         set_fused_attn(bool(before))

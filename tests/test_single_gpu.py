@@ -84,8 +84,8 @@ def test_a_run_that_died_is_not_counted() -> None:
 
 
 def test_lambdas_bert_waits_for_its_loader() -> None:
-    """768 sequences of 20 us; nobody else's BERT, and nothing that makes its images once."""
-    assert waiting_s(row_of(FILES[1], chip="B200", model="bert_base")) == pytest.approx(15.36e-3)
+    """768 sequences of 9 us; nobody else's BERT, and nothing that makes its images once."""
+    assert waiting_s(row_of(FILES[1], chip="B200", model="bert_base")) == pytest.approx(6.912e-3)
     assert waiting_s(row_of(FILES[1], chip="B200", model="resnet50")) == 0
     assert waiting_s(row_of(source="neusight", chip="V100-PCIe-32GB", model="bert_large",
                             run="forward", batch=8)) == 0  # fmt: skip

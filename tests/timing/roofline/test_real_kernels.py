@@ -82,6 +82,20 @@ def test_cudnn_reads_channels_last_twice_at_the_memorys_bandwidth(name: str) -> 
     assert kernel_of(backward, chip(name)).seconds == pytest.approx(5 * pass_s, rel=0.03)
 
 
+def test_blocks_of_64_channels_wait_where_there_are_fewer() -> None:
+    """16 channels of four times the places take four times as long, 96 of two thirds as 128."""
+    shapes = ((64, 64, 112, 112), (64, 16, 224, 224), (96, 64, 112, 112), (64, 96, 112, 112))
+    whole, few, more, odd = (
+        kernel_of(
+            batch_norm("cudnn_batch_norm", shape, "float16", is_last=True, backward=False),
+            chip("RTX-3090"),
+        ).seconds
+        for shape in shapes
+    )
+    assert few == pytest.approx(4 * whole, rel=0.02)
+    assert odd == pytest.approx(more * 128 / 96, rel=0.02)
+
+
 def softmax(rows: int, columns: int, dtype: str) -> Call:
     inputs = [given("self", rows, columns, dtype=dtype)]
     return call("aten._softmax", inputs, spec(rows, columns, dtype=dtype), dim=-1)
@@ -200,10 +214,12 @@ def pointwise(side: int, *, is_last: bool, stride: int = 1, dtype: str = "bfloat
 def test_a_filter_of_one_position_reads_channels_first_as_they_lie(
     side: int, stride: int, dtype: str, is_converted: bool
 ) -> None:
-    first, of_last = (
-        us(pointwise(side, is_last=flag, stride=stride, dtype=dtype)) for flag in (False, True)
-    )
-    assert (first > 1.3 * of_last) is is_converted
+    for on in (H100, *map(chip, ("RTX-4090", "A10", "RTX-5090"))):
+        first, of_last = (
+            kernel_of(pointwise(side, is_last=flag, stride=stride, dtype=dtype), on).seconds
+            for flag in (False, True)
+        )
+        assert (first > 1.3 * of_last) is is_converted
 
 
 def depthwise(*, backward: bool) -> Call:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.timing.roofline.chips import add, kernel_of, mm
 from tests.timing.roofline.test_sustained import rate
+from tests.work.calls import call, given, spec
 from torchtally.chips import chip
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.roofline.kernel import Bound, Kernel
@@ -101,6 +102,23 @@ def test_draws_of_calls() -> None:
     assert row is not None
     assert not row.is_at_limit
     assert row.spared_s > 0
+
+
+def test_convolutions_share_as_products_do() -> None:
+    """128 images of 256 channels, 28 x 28, filters of 3 x 3: at the limit, and paying for bytes."""
+    image = given("input", 128, 256, 28, 28, dtype="float16")
+    weight = given("weight", 256, 256, 3, 3, dtype="float16")
+    result = spec(128, 256, 28, 28, dtype="float16")
+    one = call("aten.convolution", [image, weight], result, stride=(1, 1), groups=1)
+    draw = draw_of(one)
+    assert draw is not None
+    assert draw.is_at_limit
+    assert draw.least_s == kernel_of(one, UNLIMITED).seconds
+    moved_bytes = image.bytes + weight.bytes + result.bytes
+    less = replace(L4, memory_type="HBM2")  # the same, but bytes take no power
+    assert kernel_of(one, L4).seconds - kernel_of(one, less).seconds == pytest.approx(
+        moved_bytes * limited_byte_s("float16", L4)
+    )
 
 
 def test_only_chips_with_gddr_and_known_joules_share() -> None:

@@ -10,6 +10,8 @@ PyTorch's own kernels read twice in any case, and forward each element waits for
 moments (Welford's, Normalization.cuh).
 """
 
+from math import ceil
+
 from torchtally.chips import Chip
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
 from torchtally.timing.roofline.strided import CLOCK_HZ, finding_s
@@ -30,6 +32,12 @@ OWN = frozenset(
 ON_CHIP_ELEMENTS = 16384
 """Of a channel, which cuDNN reads once: 64 images of 14 x 14 it does, of 28 x 28 it does not (the
 names of its kernels in tests/truth/corpus)."""
+
+CHANNELS_EACH = 64
+"""Of a block of the kernels for channels last; where there are fewer, threads do nothing (so it is
+in those that NVIDIA has published: C_ELEMENTS_PER_CTA in NVIDIA/apex, apex/contrib/csrc/groupbn/
+batch_norm_add_relu.h). No fit: timm's steps with channels last on an RTX 3090 are 4.0 % (first
+sample) and 7.4 % off in the median without it, and 3.1 and 4.8 % with it."""
 
 FORWARD_BLOCK_BYTES_PER_S, BACKWARD_BLOCK_BYTES_PER_S = 20e9, 13e9
 """What one block of cuDNN's gets through, which holds up few channels: a fit to 64 channels of
@@ -61,7 +69,8 @@ def batch_norm_s(call: Call, least_bytes: int, chip: Chip) -> float:
     is_last = sources[0].stride[1] == 1 and channels < sources[0].elements // sources[0].shape[0]
     if call.plain_name in BY_CUDNN:
         if is_last:
-            return (least_bytes + again_bytes) / bandwidth_bytes_per_s(chip)
+            waiting = CHANNELS_EACH * ceil(channels / CHANNELS_EACH) / channels
+            return waiting * (least_bytes + again_bytes) / bandwidth_bytes_per_s(chip)
         is_kept = sources[0].elements // channels <= ON_CHIP_ELEMENTS
         moved_bytes = least_bytes + (0 if is_kept else again_bytes)
         forward, backward = FORWARD_BLOCK_BYTES_PER_S, BACKWARD_BLOCK_BYTES_PER_S

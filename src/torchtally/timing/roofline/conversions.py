@@ -32,22 +32,27 @@ timesformer), 48 of them for the bytes. Others' are found at `PLACES_PER_S`: 43 
 14 x 14 there."""
 
 
-WITHOUT_CONVERSIONS = frozenset({(8, 6), (8, 9)})
-"""Compute capabilities where filters of one position read and write channels first as they lie: a
-product of the filter with each image, whose positions are its columns. Of 1000 images in float16
-ResNet-50 takes an RTX 4090 237 ms with channels first and 197 ms with channels last, and 26 M
-elements of its first layers' kind (VGG-16) 462 and 344 ms: a read and a write of what filters of
-several positions take in and give out (huggingface/pytorch-image-models @aa4b585, results/
-benchmark-infer-amp-{nchw,nhwc}-pt240-cu124-rtx4090.csv). Training says the same there, and on 8.6
-by cuDNN 8.6 (lambdal/deeplearning-benchmark @aa5addb, resnet50 and ssd300). By cuDNN 8.3 an RTX
-3090 still converted all of them (timm's training tables, which are predicted by today's rule)."""
+READS_CHANNELS_FIRST = frozenset({(8, 6), (8, 9), (9, 0), (12, 0)})
+"""Compute capabilities where filters of one position read and write channels first as they lie, a
+product of the filter with each image, if each channel's positions begin on 16 bytes and none is
+skipped.
 
-HOPPER = (9, 0)
-"""There such filters do so where each channel's positions begin on 16 bytes, and none is skipped:
-64 images of 56 x 56 and of 28 x 28 take as long with channels first as with channels last, in 16
-bits as in TF32, of 14 x 14 only in TF32 (784 bytes), and with every other position five times as
-long (a bench of an H100, cuDNN 9.19; kernels' names in tests/truth/corpus, resnet50-fp32, are those
-of products, xmma_gemm_..._nn, with no conversion beside them)."""
+On an H100 64 images of 56 x 56 and of 28 x 28 take as long with channels first as with channels
+last, in 16 bits as in TF32, of 14 x 14 only in TF32 (784 bytes), and with every other position five
+times as long (a bench, cuDNN 9.19; kernels' names in tests/truth/corpus, resnet50-fp32, are those
+of products, xmma_gemm_..._nn, with no conversion beside them). On an RTX 4090 thirteen forward
+passes of timm's networks with channels first take 0.02 to 0.12 ms an image longer than with
+channels last, and by this rule 0.84 to 1.35 of that, 1.0 in the median; if no filter of one
+position was converted 0.33 to 1.14, and 0.57 (huggingface/pytorch-image-models @aa4b585, results/
+benchmark-infer-amp-{nchw,nhwc}-pt240-cu124-rtx4090.csv: ResNets of 160 to 288 pixels, VGG-16,
+DLA-60, DarkNet-53). Eight of them come to 0.90 to 1.04 of what they take an RTX 5090, 0.99 in the
+median, and to 1.07 to 1.26 if all are converted (benchmark-infer-amp-nchw-pt291-cu130-5090.csv
+there). cuDNN 8.3 still converted all on an RTX 3090 (timm's trainings)."""
+
+CONVERTED_AT_BANDWIDTH = frozenset({(8, 6), (8, 9), (12, 0)})
+"""Where kernels that convert are held up by memory alone: 1000 images in float16 take VGG-16 on an
+RTX 4090 118 ms longer with channels first (the same tables), a read and a write of what filters of
+several positions take in and give out; and an RTX 5090 293 ms, here 303."""
 
 
 def padded_channels(channels: int) -> int:
@@ -85,7 +90,7 @@ def conversion_s(spec: TensorSpec, chip: Chip) -> float:
     found_s = 0.0
     if is_padded(spec):
         found_s = finding_s(padded_elements, PADDED_PLACES_PER_S, chip)
-    elif chip.compute_capability not in WITHOUT_CONVERSIONS:
+    elif chip.compute_capability not in CONVERTED_AT_BANDWIDTH:
         found_s = finding_s(padded_elements, PLACES_PER_S, chip)
     return moved_bytes / bandwidth_bytes_per_s(chip) + found_s + KERNEL_S
 

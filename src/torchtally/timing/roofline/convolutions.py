@@ -25,8 +25,7 @@ from math import ceil, prod
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.conversions import (
-    HOPPER,
-    WITHOUT_CONVERSIONS,
+    READS_CHANNELS_FIRST,
     bias_gradient_s,
     bias_s,
     conversions_s,
@@ -42,7 +41,7 @@ from torchtally.timing.roofline.products import (
     product_dtype,
     product_s,
 )
-from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
+from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, limited_byte_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
 from torchtally.work.rule import integer, integers, mask
@@ -54,10 +53,13 @@ def convolution_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     if is_depthwise(call, weight):
         return depthwise_kernel(call, cost, chip)
     compute_s = overhead_s = 0.0
-    for product in implicit_products(call, cost):
+    products = implicit_products(call, cost)
+    for product in products:
         found_s, launches = product_s(product, chip)
         compute_s += found_s
         overhead_s += KERNEL_S * launches
+    if products:
+        compute_s += cost.bytes * limited_byte_s(products[0].dtype, chip)
     compute_s += besides_s(call, weight, chip)
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
@@ -78,10 +80,8 @@ def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
 
 def reads_channels_first(call: Call, weight: TensorSpec, chip: Chip) -> bool:
     """Each image is a matrix of channels by positions, which tensor cores multiply as it lies."""
-    if prod(weight.shape[2:]) > 1:
+    if prod(weight.shape[2:]) > 1 or chip.compute_capability not in READS_CHANNELS_FIRST:
         return False
-    if chip.compute_capability != HOPPER:
-        return chip.compute_capability in WITHOUT_CONVERSIONS
     row_bytes = prod(forward_input(call).shape[2:]) * weight.itemsize_bytes
     is_whole = all(step == 1 for step in integers(call, "stride"))
     return is_whole and row_bytes % ALIGNMENT_BYTES == 0

@@ -17,6 +17,7 @@ from torchtally.timing.roofline.launches import is_in_graph, launches_of
 from torchtally.timing.roofline.limits import gap_s
 from torchtally.timing.roofline.rates import peak_of
 from torchtally.timing.roofline.shared_power import (
+    MULTIPLYING,
     Draw,
     product_draw,
     shares_power,
@@ -86,7 +87,7 @@ class Roofline:
         """What the call's kernels take of the chip's power; None where it shares none."""
         if self._unlimited is None or kernel.seconds <= 0:
             return None
-        if kind is Kind.PRODUCT:
+        if kind in MULTIPLYING:
             unlimited = self._unlimited.kernel(call, kind, cost)
             return product_draw(kernel, unlimited, call, cost, self.chip)
         return waiting_draw(kernel, self.chip)

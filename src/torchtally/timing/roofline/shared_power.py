@@ -10,13 +10,13 @@ which wait for memory leave, each its time less its joules over that power.
 
 `sustained.BYTE_FLOPS` is the only constant, a fit to batched products. Whole models had no part in
 it: in float32 on an L4 forward passes of BERT and GPT-3 and a training step of GPT-2 come to 0.90
-to 1.01 of the measured times, and without this to 1.00 to 1.23; BERT's steps in float16 on an A10
-to 1.03 and 1.04 instead of 1.13 and 1.14 (`benchmarks/single_gpu`).
+to 1.01 of the measured times, and without this to 1.00 to 1.23; in float16 on an A10 steps of BERT,
+ResNet-50 and SSD300 to 0.95 to 1.04, and without it to 1.04 to 1.14 (`benchmarks/single_gpu`).
 
-Only matrix products, and chips with GDDR memory: convolutions on an A10 show no such effect, nor do
-A100s and H100s of 250 and 350 W, whose HBM takes what is not known. Not modelled: power that an
-idle chip leaves, and runs of less than a quarter of a second, in which an L4 lets bytes take what
-they like (`sustained.BYTE_FLOPS`).
+Only chips with GDDR memory: A100s and H100s of 250 and 350 W show no such effect, and what their
+HBM takes is not known. Not modelled: power that an idle chip leaves, limits of power for fused
+kernels, and runs of less than a quarter of a second, in which an L4 lets bytes take what they like
+(`sustained.BYTE_FLOPS`).
 """
 
 from typing import NamedTuple
@@ -26,7 +26,10 @@ from torchtally.timing.roofline.kernel import Bound, Kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, named_peak
 from torchtally.timing.roofline.sustained import byte_joules, flop_joules, rated_power_s
 from torchtally.trace import Call
-from torchtally.work import Cost
+from torchtally.work import Cost, Kind
+
+MULTIPLYING = (Kind.PRODUCT, Kind.CONVOLUTION)
+"""Whose rates are those of `sustained.py`."""
 
 
 class Draw(NamedTuple):
@@ -49,7 +52,7 @@ def shares_power(chip: Chip) -> bool:
 
 
 def product_draw(kernel: Kernel, unlimited: Kernel, call: Call, cost: Cost, chip: Chip) -> Draw:
-    """Of a product on a chip that shares its power."""
+    """Of a product or convolution on a chip that shares its power."""
     if unlimited.seconds < kernel.seconds:
         return Draw(kernel.seconds, unlimited.seconds)
     dtype, _ = named_peak(call.inputs[-1].dtype, chip)
