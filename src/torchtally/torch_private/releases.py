@@ -42,6 +42,7 @@ RELEASES = (
         (2, 11), "13.0", 91900, (2, 28, 9), True, False, False, False,
         ("autocast leaves rms_norm in its own dtype",),
     ),
+    Release((2, 12), "13.0", 92000, (2, 29, 7), False, False, True, True, ()),
     REFERENCE,
     Release(
         (2, 15), "13.2", 92600, (2, 30, 7), False, True, True, True,

@@ -164,13 +164,13 @@ def _waiting(
     first in the order of enumeration, and that it is no time by layers.
     """
     number, recomputes = 0, choices.recomputes
+    alike: dict[tuple[int, int], tuple[Way, ...]] = {}
     for mesh in _meshes(pricing.workload, choices, global_batch)[0]:
         for batches in _batches(mesh, choices, global_batch):
-            hows = _schedules(mesh, pricing.workload.model, choices, batches.micro_batches)
-            ways = tuple(
-                Way(pricing.rounds(batches, *how), place * len(recomputes), *how)
-                for place, how in enumerate(hows)
-            )
+            key = mesh.pipeline, batches.micro_batches
+            if key not in alike:
+                alike[key] = tuple(_ways(pricing, batches, choices))
+            ways = alike[key]
             if not ways:
                 continue
             rounds = min(way.rounds for way in ways)
@@ -178,6 +178,13 @@ def _waiting(
                 run = replace(batches, recompute=recompute)
                 yield rounds * pricing.floor_of_layers_s(run), number + place, run, ways, False
             number += len(ways) * len(recomputes)
+
+
+def _ways(pricing: Pricing, batches: Layout, choices: Choices) -> Iterator[Way]:
+    """They depend on the stages and the micro-batches alone."""
+    hows = _schedules(batches, pricing.workload.model, choices, batches.micro_batches)
+    for place, how in enumerate(hows):
+        yield Way(pricing.rounds(batches, *how), place * len(choices.recomputes), *how)
 
 
 Sharing = tuple[Sharding, int | None]
