@@ -182,6 +182,14 @@ def test_published_times(tmp_path: Path) -> None:
     assert by_name["median_error"] < 0.3
 
 
+def test_published_templates(tmp_path: Path) -> None:
+    """Templates beside the library, as inductor timed them: half B had no part in constants."""
+    by_name = figures(tmp_path, "published_templates")
+    assert {table["half"] for table in by_name["tables"]} == {"A", "B"}
+    assert max(table["error"] for table in by_name["tables"] if table["half"] == "B") < 0.15
+    assert by_name["won"] <= by_name["products"]
+
+
 def test_published_collectives(tmp_path: Path) -> None:
     """The network model beside what others measured: within 20 % in the median."""
     by_name = figures(tmp_path, "published_collectives")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from math import prod
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ import torch._inductor.fx_passes.post_grad as post_grad
 import torch._inductor.graph as lowering
 import torch._inductor.ir as ir
 import torch._inductor.output_code as output_code
+import torch._inductor.runtime.coordinate_descent_tuner as coordinate_descent_tuner
+import torch._inductor.runtime.hints as hints
 import torch._inductor.scheduler as scheduling
 import torch._inductor.select_algorithm as select_algorithm
 import torch._inductor.utils as inductor_utils
@@ -115,6 +118,16 @@ TREE_CALLS = {
 }
 """What trees of CUDA graphs ask C++ for (torch/csrc/cuda/Module.cpp)."""
 CHOICES = PrivateName(select_algorithm.AlgorithmSelectorCache, "benchmark_choices")
+BENCHMARK_INPUTS = PrivateName(select_algorithm.AlgorithmSelectorCache, "get_inputs")
+"""Returns the tensors that choices are timed on."""
+PRECOMPILE = PrivateName(select_algorithm.AlgorithmSelectorCache, "make_precompile_fn")
+"""Returns what compiles templates before they are timed."""
+COMPILE_NODES = PrivateName(scheduling.Scheduler, "compile_kernel")
+BENCHMARK_NODES = PrivateName(scheduling.Scheduler, "benchmark_fused_nodes")
+BENCHMARK_MODULE = PrivateName(scheduling.Scheduler, "benchmark_codegened_module")
+"""How inductor times a product with what follows it fused, and that by itself."""
+SPLIT_SIZE = PrivateName(coordinate_descent_tuner.CoordescTuner, "autotune_single_field")
+"""Tries other sizes of a reduction's parts than the one that it is given."""
 EXTERN_CHOICE = select_algorithm.ExternKernelCaller
 EXTERN_KERNELS: Any = select_algorithm.extern_kernels
 """What a program calls of libraries, and functions of inductor's own among it: `bias_addmm`."""
@@ -125,6 +138,8 @@ PROGRAMS_ASKED = (
 )
 """Functions that start nvcc and ptxas, for their versions, and that read all of Triton: text for
 comments and keys of caches."""
+PIPELINED = ("pipeline_max_autotune_gemm",)
+"""Settings by which other processes time products (torch 2.13)."""
 CPP_COMPILER = PrivateName(cpp_builder, "get_cpp_compiler")
 """It looks for one by starting it."""
 DECOMPOSITIONS = (
@@ -367,9 +382,15 @@ def skip_whole(function: Callable[..., Any]) -> None:
     frames.set_code_exec_strategy(function.__code__, types.FrameExecStrategy(skip, skip))
 
 
+OF_DEVICE = ("is_big_gpu", "get_max_num_sms", "using_b200", "get_backend_num_stages")
+"""Functions of inductor's that keep what they have asked of the GPU, where a release has them."""
+
+
 def forget_answers() -> None:
     """Torch keeps what it has found out about triton and the GPU."""
-    for answer in vars(triton_utilities).values():
+    of_device = [getattr(inductor_utils, name, None) for name in OF_DEVICE]
+    properties = getattr(hints.DeviceProperties.create, "__func__", None)
+    for answer in (*vars(triton_utilities).values(), *of_device, properties):
         if hasattr(answer, "cache_clear"):
             answer.cache_clear()
 
@@ -427,9 +448,12 @@ def settings() -> Iterator[None]:
                 # It would build a program for each set of vector instructions, to try it; what
                 # is written for the host is not built either (virtual/compiling/host.py).
                 "cpp.vec_isa_ok": False,
-                # max-autotune would time products with what follows fused into them, where the
-                # library's are not the fastest; here they are (virtual/compiling/events.py).
-                "benchmark_epilogue_fusion": False,
+                # What is fused behind a template is decided by times, which are predicted here
+                # (virtual/compiling/choices.py); without them inductor would compile the kernel,
+                # and look at its registers. Both need no processes that time on their own.
+                "benchmark_epilogue_fusion": True,
+                "autotune_in_subproc": False,
+                **{name: False for name in PIPELINED if hasattr(inductor_config, name)},
             }
         ),
         torch._dynamo.config.patch(quiet),
@@ -493,6 +517,34 @@ def operations_of_element(node: Any) -> Counter[str]:
     if counts.pop("reduction", 0) and not getattr(node.node.data, "output_index", 0):
         counts[str(node.node.get_reduction_type())] += 1
     return counts
+
+
+def fused_node(scheduler: Any, nodes: Sequence[Any]) -> Any:
+    """A node of the scheduler that is all of these, of which it knows nothing."""
+    return nodes[0] if len(nodes) == 1 else scheduling.FusedSchedulerNode(scheduler, list(nodes))
+
+
+def is_subgraph(node: Any) -> bool:
+    """A call of a graph of its own, which a product was replaced by."""
+    return isinstance(node.node, ir.SubgraphBuffer)
+
+
+def bytes_of_buffer(buffer: Any) -> int:
+    """Of all its elements."""
+    elements = prod(number(size) for size in buffer.get_size())
+    return int(elements * buffer.get_dtype().itemsize)
+
+
+def buffer_of(name: str) -> Any:
+    """A graph's buffer or input; None of what has neither."""
+    return V.graph.name_to_buffer.get(name) or V.graph.graph_inputs.get(name)
+
+
+def root_of(graph: Any) -> Any:
+    """The graph whose program calls this one."""
+    while getattr(graph, "parent", None) is not None:
+        graph = graph.parent
+    return graph
 
 
 def writer() -> Any:

@@ -16,6 +16,7 @@ from torchtally.trace.op import (
     Scalar,
     Site,
     TensorSpec,
+    Tile,
 )
 from torchtally.trace.ranks import (
     HOST,
@@ -72,6 +73,7 @@ __all__ = [
     "StreamWait",
     "StubFile",
     "TensorSpec",
+    "Tile",
     "Trace",
     "Use",
     "World",

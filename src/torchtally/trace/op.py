@@ -158,6 +158,18 @@ Operations = tuple[tuple[str, Count], ...]
 """(name, times) of what is computed for single elements."""
 
 
+class Tile(Record, frozen=True):
+    """How a compiler's template of a product cuts it up: a block of threads for each tile."""
+
+    rows: Count
+    columns: Count
+    depth: Count
+    """Of K, what a block takes in at a time."""
+    stages: Count
+    """Of these, as many are in shared memory: one that is multiplied, the others on their way."""
+    warps: Count
+
+
 class FusedKernel(Record, frozen=True):
     """What a compiler's kernel does: its parts sum to the kernel."""
 
@@ -167,6 +179,8 @@ class FusedKernel(Record, frozen=True):
     operations: Operations = ()
     """By the compiler's names ("exp", "load", "sum"), by its own count. An operator of a part may
     be computed more often than it has elements: once for each that reads it."""
+    tile: Tile | None = None
+    """Of a template of a product."""
 
 
 class Frame(Record, frozen=True):

@@ -81,6 +81,12 @@ def quantize(call: Call) -> Cost:
     return one_pass(call, flops=flops) + Cost(bytes_read=read_first)
 
 
+@rule("transformer_engine.dequantize", kind=Kind.ELEMENTWISE)
+def dequantize(call: Call) -> Cost:
+    """Each number times the tensor's scale."""
+    return one_pass(call, flops=call.tensor("x").elements)
+
+
 def is_gated(call: Call) -> bool:
     """One half of the input times a function of the other (swiglu, geglu)."""
     return str(call.literal("activation")).endswith("glu")

@@ -73,6 +73,26 @@ class Record:
         TritonScheduling.define_kernel = define
         GraphLowering.codegen = codegen
 
+    def tie_choices(self) -> None:
+        """Of a product's kernels, and of what is fused with one: each takes 1 ms, as by the
+        stand-in's events. Nothing is compiled or run for that.
+        """
+        from torch._inductor.scheduler import Scheduler
+        from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+        def compile_kernel(scheduler: Any, nodes: Any, hint_override: Any = None) -> Any:
+            # What cannot be written raises here, and is not fused.
+            scheduler.generate_kernel_code_from_nodes(nodes, benchmark_kernel=False)
+            return None, None
+
+        owner: Any = AlgorithmSelectorCache
+        owner.make_precompile_fn = lambda *args, **options: dict
+        owner.get_inputs = lambda *args, **options: None
+        owner.benchmark_choices = lambda choices, *rest, **named: dict.fromkeys(choices, 1.0)
+        Scheduler.compile_kernel = compile_kernel
+        Scheduler.benchmark_codegened_module = lambda *args: (1.0, "")
+        Scheduler.benchmark_fused_nodes = lambda *args: (1.0, "")
+
     def watch_dynamo(self) -> None:
         """Write down where graphs end, a line by its text, and what is compiled again."""
         from torch._dynamo import convert_frame, symbolic_convert

@@ -19,9 +19,9 @@ def record(case: Case, record: Record, *, is_cold: bool) -> None:
         native_init(program, *arguments)
         record.watch_program(program._call)
 
-    def launch(program: Any, kernel_name: str, arguments: Any, values: Any) -> None:
+    def launch(program: Any, kernel_name: str, arguments: Any, values: Any, *rest: Any) -> None:
         record.launched(kernel_name, values)
-        native_launch(program, kernel_name, arguments, values)
+        native_launch(program, kernel_name, arguments, values, *rest)
 
     def compiler(model: Any, **options: Any) -> Any:
         compiled = torch.compile(model, **options)
@@ -30,6 +30,7 @@ def record(case: Case, record: Record, *, is_cold: bool) -> None:
             import torch._inductor.fx_passes.pad_mm as pad_mm
 
             pad_mm.get_cached_should_pad = lambda key: case.pads
+            record.tie_choices()
             record.watch_scheduler()
             record.watch_dynamo()
             watched.append(True)

@@ -351,7 +351,8 @@ def test_what_prepares_an_operand_does_not_compute_with_it() -> None:
         torch.ops.aten._scaled_dot_product_flash_attention.default, (copied, copied, copied)
     )
     buffer = SimpleNamespace(get_origins=lambda: [copied, attention])
-    kernel = SimpleNamespace(get_nodes=lambda: [SimpleNamespace(node=buffer)])
+    node = SimpleNamespace(node=buffer, is_template=lambda: False)
+    kernel = SimpleNamespace(get_nodes=lambda: [node])
     assert list(operators_of(kernel, frozenset())) == [copied, attention]
     assert list(operators_of(kernel, frozenset([attention]))) == [copied]
 

@@ -207,8 +207,8 @@ def test_recipes_that_a_chip_does_not_have():
         assert te.is_mxfp8_available(return_reason=True)[1].startswith("Device compute capability")
         with pytest.raises(RuntimeError, match="or higher required for MXFP8"):
             te.autocast(recipe=MXFP8BlockScaling()).__enter__()
-        with pytest.raises(NotImplementedError, match="fp8_dpa"):
-            te.autocast(recipe=DelayedScaling(fp8_dpa=True)).__enter__()
+        with pytest.raises(NotImplementedError, match="fp8_mha"):
+            te.autocast(recipe=DelayedScaling(fp8_dpa=True, fp8_mha=True)).__enter__()
         with te.autocast(), pytest.raises(AssertionError, match="divisible by 16"):
             te.Linear(24, 16, params_dtype=BF16)(half(8, 24))
 
@@ -316,6 +316,133 @@ def test_flops_of_attention(form):
     assert flops(ledger, "cudnn_attention_backward") == [10 * PAIRS * D]
     halved = torchtally.account(ledger.course.trace, convention=Convention.CAUSAL, step="all")
     assert flops(halved, "cudnn_attention") == [2 * PAIRS * D, 4 * PAIRS * D]
+
+
+NUMBERS = S * B * H * D
+"""Numbers of queries, of keys and of values."""
+ROWS_AND_STATE = B * H * S * 4 + 512
+
+
+def float8_attention(name: str):
+    """(DotProductAttention, autocast) with `fp8_dpa` of a recipe."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common import recipe
+
+    return te.DotProductAttention(H, D), lambda: te.autocast(
+        recipe=getattr(recipe, name)(fp8_dpa=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "chip", "kept_bytes"),
+    [
+        # Operands and the result in float8, with a scale for the former and one for the latter.
+        ("DelayedScaling", "H100-SXM", 3 * NUMBERS + NUMBERS + 2 * 512),
+        # The result in half precision, which is the answer.
+        ("Float8CurrentScaling", "B200", 3 * NUMBERS + 512),
+    ],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_attention_in_float8_keeps_a_byte_for_each_number(recipe, chip, kept_bytes, is_packed):
+    with torchtally.virtual_gpu(chip):
+        attention, autocast = float8_attention(recipe)
+        packed = half(S, B, 3, H, D)
+        parts = [half(S, B, H, D) for _ in range(3)]
+
+        def run() -> Tensor:
+            with autocast():
+                if is_packed:
+                    return attention(qkv_layer=packed, qkv_interleave_dim=2)
+                return attention(*parts)
+
+        out = run()
+        assert out.shape == (S, B, H * D)
+        assert out.dtype is BF16
+        assert kept_by(run, result_bytes=2 * NUMBERS) == kept_bytes + ROWS_AND_STATE
+        out.sum().backward()
+        for x in [packed] if is_packed else parts:
+            assert x.grad.dtype is BF16
+            assert x.grad.shape == x.shape
+
+
+def test_a_backward_pass_in_half_precision_keeps_what_it_was_given(monkeypatch):
+    monkeypatch.setenv("NVTE_FP8_DPA_BWD", "0")
+    with torchtally.virtual_gpu("H100-SXM"):
+        attention, autocast = float8_attention("DelayedScaling")
+        parts = [half(S, B, H, D) for _ in range(3)]
+
+        def run() -> Tensor:
+            with autocast():
+                return attention(*parts)
+
+        assert kept_by(run, result_bytes=2 * NUMBERS) == ROWS_AND_STATE
+        run().sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "chip", "is_delayed"),
+    [("DelayedScaling", "H100-SXM", True), ("Float8CurrentScaling", "B200", False)],
+)
+def test_what_attention_in_float8_runs(recipe, chip, is_delayed):
+    """Operands are copied into one tensor and quantised; so is the gradient. By steps before, the
+    result and the operands' gradients are converted back.
+    """
+
+    def step() -> None:
+        attention, autocast = float8_attention(recipe)
+        with autocast():
+            out = attention(*(half(S, B, H, D) for _ in range(3)))
+        out.sum().backward()
+
+    ledger = traced(step, chip)
+    assert flops(ledger, "cudnn_attention") == [4 * PAIRS * D]
+    assert flops(ledger, "cudnn_attention_backward") == [10 * PAIRS * D]
+    assert flops(ledger, "quantize") == [3 * 3 * NUMBERS, 3 * NUMBERS]
+    assert flops(ledger, "dequantize") == ([NUMBERS, 3 * NUMBERS] if is_delayed else [])
+    calls = {entry.call.plain_name: entry.call for entry in ledger.entries}
+    forward, backward = calls["cudnn_attention"], calls["cudnn_attention_backward"]
+    assert forward.tensor("query").dtype == "float8_e4m3fn"
+    assert backward.tensor("grad_out").dtype == "float8_e5m2"
+    assert forward.outputs[0].dtype == ("float8_e4m3fn" if is_delayed else "bfloat16")
+    assert backward.tensor("grad_query").dtype == ("float8_e5m2" if is_delayed else "bfloat16")
+    copies = [entry.cost.bytes_written for entry in ledger.entries if entry.call.name == "aten.cat"]
+    assert copies == ([3 * NUMBERS * 2, 3 * NUMBERS] if is_delayed else [3 * NUMBERS * 2])
+
+
+def test_attention_in_float8_multiplies_at_float8s_rate():
+    """Of long sequences, at less than twice it: exponentials are not faster."""
+
+    def seconds(recipe_options: dict) -> float:
+        def step() -> None:
+            import transformer_engine.pytorch as te
+            from transformer_engine.common.recipe import DelayedScaling
+
+            with te.autocast(recipe=DelayedScaling(**recipe_options)):
+                te.DotProductAttention(16, 128)(*(half(8192, 2, 16, 128) for _ in range(3)))
+
+        ledger = traced(step)
+        return sum(
+            ledger.slot(entry).kernel_s
+            for entry in ledger.entries
+            if entry.call.name == "transformer_engine.cudnn_attention"
+        )
+
+    assert 1.2 < seconds({}) / seconds({"fp8_dpa": True}) < 2
+
+
+def test_where_nothing_attends_in_float8():
+    with torchtally.virtual_gpu("H100-SXM"):
+        import transformer_engine.pytorch as te
+        from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling
+
+        parts = [half(S, B, H, D) for _ in range(3)]
+        current, delayed = Float8CurrentScaling(fp8_dpa=True), DelayedScaling(fp8_dpa=True)
+        no_backend = pytest.raises(ValueError, match="No dot product attention backend")
+        with te.autocast(recipe=current), no_backend:
+            te.DotProductAttention(H, D)(*parts)
+        not_known = pytest.raises(NotImplementedError, match="fp8_dpa of Transformer Engine")
+        with te.autocast(recipe=delayed), not_known:
+            te.DotProductAttention(H, D, attention_dropout=0.1)(*parts)
 
 
 def test_packed_sequences_attend_within_themselves():

@@ -75,6 +75,15 @@ def quantize(
 
 @define(
     "transformer_engine",
+    "dequantize(Tensor x, Tensor scale, ScalarType dtype) -> Tensor",
+)
+def dequantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of one scale."""
+    return x.new_empty(x.shape, dtype=dtype)
+
+
+@define(
+    "transformer_engine",
     "gemm(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, ScalarType dtype, "
     "SymInt M, SymInt N, SymInt K) -> Tensor",
 )
@@ -149,29 +158,34 @@ OPTIONS = (
 )
 
 
-def laid_out(like: Tensor, width: int, sequence_first: bool) -> Tensor:
+def laid_out(
+    like: Tensor, width: int, sequence_first: bool, dtype: torch.dtype | None = None
+) -> Tensor:
     """(B, S, H, width) over memory of (S, B, H, width), or over its own."""
     if not sequence_first:
-        return like.new_empty((*like.shape[:-1], width))
+        return like.new_empty((*like.shape[:-1], width), dtype=dtype)
     B, S, H, _ = like.shape
-    return like.new_empty((S, B, H, width)).transpose(0, 1)
+    return like.new_empty((S, B, H, width), dtype=dtype).transpose(0, 1)
 
 
 @define(
     "transformer_engine",
-    f"cudnn_attention({OPERANDS}, {OPTIONS}, bool sequence_first) -> (Tensor, Tensor, Tensor)",
+    f"cudnn_attention({OPERANDS}, {OPTIONS}, bool sequence_first, ScalarType? dtype=None) "
+    "-> (Tensor, Tensor, Tensor)",
 )
 def cudnn_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, cu_seqlens_q: Tensor | None,
     cu_seqlens_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int, is_causal: bool,
     is_end_aligned: bool, window_size_left: int, window_size_right: int, sequence_first: bool,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(result, log-sum-exp, state of random numbers), of (B, S, H, D) or packed (tokens, H, D)
-    (`fused_attn_fwd` in csrc/extensions/attention.cpp).
+    (`fused_attn_fwd` in csrc/extensions/attention.cpp). The result has the queries' dtype, or
+    another.
     """
     *tokens, H, _ = query.shape
     rows = (tokens[0], H, tokens[1], 1) if len(tokens) == 2 else (*tokens, H, 1)
-    out = laid_out(query, value.shape[-1], sequence_first)
+    out = laid_out(query, value.shape[-1], sequence_first, dtype)
     state = query.new_empty(2, dtype=torch.int64)
     return out, query.new_empty(rows, dtype=torch.float32), state
 

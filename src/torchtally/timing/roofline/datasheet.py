@@ -24,6 +24,7 @@ from torchtally.timing.roofline.limits import NOTHING
 from torchtally.timing.roofline.products import product_kernel
 from torchtally.timing.roofline.recurrent import recurrent_kernel
 from torchtally.timing.roofline.streaming import streaming_kernel
+from torchtally.timing.roofline.templates import is_template, template_kernel
 from torchtally.trace import Call
 from torchtally.work import Cost, Kind, heart_of
 
@@ -58,6 +59,8 @@ def datasheet_kernel(
         return host_copy_kernel(call, cost, chip)
     if kind is Kind.COMMUNICATION:
         return collective_kernel(call, cost, chip, ranks)
+    if kind.is_matmul and is_template(call):
+        return template_kernel(call, kind, cost, chip)
     if kind in FAMILIES:
         return FAMILIES[kind](heart_of(call) or call, cost, chip)
     return streaming_kernel(call, kind, cost, chip)

@@ -50,13 +50,18 @@ def fused_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     assert call.fused is not None
     if cost.bytes == 0 and cost.flops == 0:
         return NOTHING
-    instructions = instructions_of(call) or cost.flops
-    lanes_per_s = (vector_peak_flop_per_s("float32", chip) or 0.0) / 2
     return bound_kernel(
-        compute_s=instructions / (ISSUED_SHARE * lanes_per_s) if lanes_per_s else 0.0,
+        compute_s=instructions_s(call, chip, else_count=cost.flops),
         memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
         overhead_s=TRITON_S,
     )
+
+
+def instructions_s(call: Call, chip: Chip, *, else_count: int = 0) -> float:
+    """Seconds for the instructions of its elements; of so many where they are not known."""
+    lanes_per_s = (vector_peak_flop_per_s("float32", chip) or 0.0) / 2
+    instructions = instructions_of(call) or else_count
+    return instructions / (ISSUED_SHARE * lanes_per_s) if lanes_per_s else 0.0
 
 
 def instructions_of(call: Call) -> int:

@@ -25,7 +25,7 @@ from torchtally.timing.roofline.shared_power import (
 )
 from torchtally.timing.stragglers import slowest_of
 from torchtally.trace import Call, ProcessGroup, World
-from torchtally.work import Cost, Kind
+from torchtally.work import Cost, Kind, cost_of, heart_of
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,9 @@ class Roofline:
         """What physics allows a corrected product."""
         if self.is_host or kind is not Kind.PRODUCT:
             return 0.0
+        heart = heart_of(call)
+        if heart is not None:
+            call, cost = heart, cost_of(heart)[1]
         dtype = "tf32" if is_tf32(call) else call.inputs[-1].dtype
         return cost.flops / peak_of(dtype, self.chip).flop_per_s
 

@@ -22,7 +22,6 @@ CAPTURED = (
     'mode="reduce-overhead": launched as CUDA graphs; once captured, their memory is reserved, and '
     "not counted as allocated (by torch.cuda.max_memory_allocated neither)"
 )
-CHOSEN = 'mode="max-autotune": assumed that {} of the library is faster than {} of inductor for {}'
 
 
 def stand_ins(note: Note, compiler: Any) -> list[StandIn]:
@@ -32,7 +31,6 @@ def stand_ins(note: Note, compiler: Any) -> list[StandIn]:
         instead_of(compiler.COMPILE, compile_or_run(note, compiler)),
         *(instead_of(name, note_capture(note, getattr(*name))) for name in compiler.CAPTURES),
         *(instead_of(name, note_why_not(note, getattr(*name))) for name in compiler.CAPTURE_SKIPS),
-        instead_of(compiler.CHOICES, classmethod(choose_library(note, compiler))),
     ]
 
 
@@ -134,30 +132,6 @@ def note_why_not(note: Note, native: Any) -> Any:
         native(reason)
 
     return log
-
-
-def choose_library(note: Note, compiler: Any) -> Any:
-    """Templates reach less of the tensor cores than the library: 0.61 in a published log of this
-    benchmark (3840 x 1152 x 49136 in bfloat16, pytorch/pytorch pull request 159982), and eleven
-    of twelve products of GPT-2 went to the library on an H100. What is fused behind a template
-    could outweigh that, and is not tried.
-    """
-
-    def benchmark_choices(cls: Any, choices: Iterable[Any], *rest: Any, **named: Any) -> Any:
-        choices = list(choices)
-        libraries = [each for each in choices if isinstance(each, compiler.EXTERN_CHOICE)]
-        if 0 < len(libraries) < len(choices):
-            note(remark_of_choice(libraries[0], len(choices) - len(libraries)))
-        return {each: 1.0 if each in libraries else 2.0 for each in choices}
-
-    return benchmark_choices
-
-
-def remark_of_choice(library: Any, templates: int) -> str:
-    operands = library.input_nodes[-2:]  # without what addmm adds
-    sizes = ("x".join(map(str, node.get_size())) for node in operands)
-    others = f"{templates} template{'s' * (templates > 1)}"
-    return CHOSEN.format(library.name, others, " by ".join(sizes))
 
 
 def first_line(text: str) -> str:

@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
+from torchtally.virtual.compiling.choices import KernelChoices
 from torchtally.virtual.compiling.events import COMPILED, COMPILED_BACKWARD
 from torchtally.virtual.compiling.host import HostPart
 from torchtally.virtual.compiling.kernels import LoweredGraph, lower
 from torchtally.virtual.compiling.known import KnownPart
+from torchtally.virtual.compiling.origins import Origin
 from torchtally.virtual.compiling.wrapper import MARK, Program
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.stand_ins import StandIn, instead_of
@@ -19,8 +21,10 @@ META, GPU = torch.device("meta"), torch.device("cuda", 0)
 class Lowering:
     """Of all graphs of a session."""
 
-    def __init__(self, mode: VirtualDispatch, compiler: Any) -> None:
-        self.mode, self.compiler = mode, compiler
+    def __init__(self, mode: VirtualDispatch, compiler: Any, choices: KernelChoices) -> None:
+        self.mode, self.compiler, self.choices = mode, compiler, choices
+        self._replaced: Origin | None = None
+        """The product that a graph within the graph stands for."""
         self._graphs: dict[int, LoweredGraph] = {}
         """Those that are being written, by inductor's."""
 
@@ -53,9 +57,10 @@ class Lowering:
     def init(self) -> Any:
         native = self.compiler.GraphLowering.__init__
 
-        def init(graph: Any, module: Any, *args: Any, **options: Any) -> None:
-            put_on_gpu(module)
-            native(graph, module, *args, **options)
+        def init(graph: Any, *args: Any, **options: Any) -> None:
+            # The graph of a choice of max-autotune, by its name (codegen/subgraph.py).
+            put_on_gpu(args[0] if args else options["gm"])
+            native(graph, *args, **options)
 
         return init
 
@@ -67,7 +72,8 @@ class Lowering:
             native(scheduler, node)
             if isinstance(node, self.compiler.NopNode):
                 return
-            graph = self.compiler.lowered_graph()
+            written = self.compiler.lowered_graph()
+            graph = self.compiler.root_of(written)
             own = self._graphs.get(id(graph))
             if own is None:
                 symbols = self.compiler.symbols_of(graph)
@@ -78,10 +84,18 @@ class Lowering:
                 is_backward = bool(graph.is_backward) or is_whole_backward
                 own = LoweredGraph(is_backward, symbols=symbols, called=called)
                 self._graphs[id(graph)] = own
+            # A graph within the graph is a function of its own, and knows no symbols.
+            symbols = own.symbols if written is graph else ()
             self.compiler.writer().writeline(
-                f"{MARK}({', '.join((str(len(own.nodes)), *own.symbols))})"
+                f"{MARK}({', '.join((str(len(own.nodes)), *symbols))})"
             )
-            own.nodes.append(lower(node, graph, own, self.mode, self.compiler))
+            lowered = lower(node, written, own, self.mode, self.compiler)
+            if written is not graph and self._replaced is not None:
+                lowered = lowered.of(self._replaced)
+            own.nodes.append(lowered)
+            self.choices.tell(node)
+            if self.compiler.is_subgraph(node):
+                self._replaced = lowered.main
 
         return enter
 

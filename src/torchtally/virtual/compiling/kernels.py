@@ -1,8 +1,9 @@
 """What kernels of a compiled graph do: read from inductor's scheduler as it writes the program."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from msgspec import structs
 from torch.fx.node import map_arg
 
 from torchtally import torch_private as private
-from torchtally.trace import Call, FusedKernel, Operations, Part
+from torchtally.trace import Call, FusedKernel, Operations, Part, Tile
 from torchtally.virtual.compiling.flex import FLEX, FlexNode, on_gpu
 from torchtally.virtual.compiling.origins import Origin, operator_name, origin_of
 from torchtally.virtual.compiling.sizes import Values, plain
@@ -65,6 +66,11 @@ class LoweredNode:
         """With the sizes that it was compiled with."""
         return KernelWork(self.parts, self.operations)
 
+    def of(self, origin: Origin) -> "LoweredNode":
+        """The same, all of it for one operator."""
+        parts = tuple(structs.replace(part, operator=origin.operator) for part in self.parts)
+        return replace(self, origins=(origin,) * max(1, len(self.origins)), parts=parts)
+
     @property
     def main(self) -> Origin | None:
         return self.origins[0] if self.origins else None
@@ -115,8 +121,9 @@ def lower(
         return LoweredNode((origin_of(origin),) if origin is not None else ())
     shares: dict[Any, Share] = {}
     flex: FlexNode | None = None
+    is_template = node.is_template()
     for origin in operators_of(node, own.called):
-        if node.is_template() and operator_name(origin.target) in FLEX:
+        if is_template and operator_name(origin.target) in FLEX:
             flex = FlexNode(origin)
             call: Call | None = flex.call(flex.counts_without_values())
         else:
@@ -125,6 +132,8 @@ def lower(
         share.calls += [] if call is None else [call]
         share.nodes.append(origin)
     reads, writes = bytes_moved_by(node)
+    if is_template and flex is None:
+        reads, writes = bytes_of_template(node, reads, writes, private_compiler)
     inner = [each for each in node.get_nodes() if each.node is not None]
     for name, count in reads.items():
         reader = reader_of(name, inner, graph)
@@ -190,6 +199,24 @@ def bytes_moved_by(node: Any) -> tuple[dict[str, int], dict[str, int]]:
     return at_most(reads, rows_read), at_most(writes, rows_written)
 
 
+def bytes_of_template(
+    node: Any, reads: dict[str, int], writes: dict[str, int], private_compiler: Any
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Operands of a product are read whole, and what is fused behind it finds its result on the
+    tile. Inductor counts as many elements of each operand as the result has, and a result that is
+    in memory as read again.
+    """
+    for part in node.get_nodes():
+        if not part.is_template():
+            continue
+        for dependency in part.read_writes.reads:
+            buffer = private_compiler.buffer_of(dependency.name)
+            if dependency.name in reads and buffer is not None:
+                reads[dependency.name] = private_compiler.bytes_of_buffer(buffer)
+    made = {name for part in node.get_nodes() for name in part.get_buffer_names()}
+    return {name: count for name, count in reads.items() if name not in made}, writes
+
+
 def indirect(dependencies: Iterable[Any]) -> Iterator[str]:
     """Buffers whose elements are found by numbers from another one. An order alone (`WeakDep`: a
     buffer that is written in place) reads nothing, and has no index that could be looked at.
@@ -232,10 +259,21 @@ def operators_of(node: Any, called: frozenset[Any]) -> Iterator[Any]:
     for each in node.get_nodes():
         if each.node is None:
             continue
-        for origin in each.node.get_origins():
+        for origin in origins_of(each):
             if origin.op == "call_function" and origin not in seen:
                 seen.add(origin)
                 yield origin
+
+
+def origins_of(node: Any) -> Iterable[Any]:
+    """Of a template of a product that alone: it has what makes its operands among its origins, as a
+    call of the library has, and computes none of that.
+    """
+    origins: Iterable[Any] = node.node.get_origins()
+    own = node.node.get_origin_node() if node.is_template() else None
+    if own is None or any(operator_name(each.target) in FLEX for each in origins):
+        return origins
+    return (own,)
 
 
 def call_of(node: Any, mode: VirtualDispatch, values: Values = NO_VALUES) -> Call | None:
@@ -311,6 +349,23 @@ def writer_of(name: str, inner: list[Any], graph: Any) -> Any:
     return last_of(origin for each in inner for origin in each.node.get_origins())
 
 
-def fused_kernel(name: str, work: KernelWork) -> FusedKernel | None:
+def fused_kernel(name: str, work: KernelWork, tile: Tile | None = None) -> FusedKernel | None:
     """None for a kernel that the script brings, of which the compiler knows the pointers alone."""
-    return FusedKernel(kind_of(name), work.parts, work.operations) if work.parts else None
+    if not work.parts:
+        return None
+    return FusedKernel(kind_of(name), work.parts, work.operations, tile)
+
+
+SETTING = re.compile(
+    r"\b(BLOCK_M|BLOCK_N|BLOCK_K|num_stages|num_warps)(?:\s*:\s*tl\.constexpr)?\s*=\s*(\d+)"
+)
+"""Of a template, as its kernel's source has it, and as inductor describes a choice."""
+
+
+def tile_in(text: str) -> Tile | None:
+    """Of a template of a product; None of any other kernel."""
+    found = {name: int(value) for name, value in SETTING.findall(text)}
+    if len(found) < 5:
+        return None
+    rows, columns, depth = (found[f"BLOCK_{dimension}"] for dimension in "MNK")
+    return Tile(rows, columns, depth, found["num_stages"], found["num_warps"])

@@ -137,6 +137,7 @@ class Compiling:
                 compiler: Any = import_module("torchtally.torch_private.compiler")
         from torchtally.torch_private.shortcuts import shortcuts
         from torchtally.virtual.compiling import fakes, target
+        from torchtally.virtual.compiling.choices import KernelChoices
         from torchtally.virtual.compiling.graphs import Lowering
         from torchtally.virtual.compiling.trees import Trees
 
@@ -160,7 +161,8 @@ class Compiling:
         optimizers.leave_out(compiler)
         for library in fakes.register():
             self.stack.callback(private.destroy, library)
-        lowering = Lowering(self.mode, compiler)
+        choices = KernelChoices(self.mode, self.chip, compiler)
+        lowering = Lowering(self.mode, compiler, choices)
         self.quiet = [
             *(instead_of(name, native_of(*name)) for name in QUIET),
             StandIn(torch.accelerator, "is_available", lambda: False),
@@ -171,6 +173,7 @@ class Compiling:
                     *fakes.stand_ins(compiler),
                     *target.stand_ins(compiler, self.chip),
                     *lowering.stand_ins(),
+                    *choices.stand_ins(),
                     *PaddingChoice(self.mode, compiler).stand_ins(),
                     *events.stand_ins(self.mode.observer.note, compiler),
                     *optimizers.stand_ins(compiler),

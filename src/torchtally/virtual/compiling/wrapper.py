@@ -8,10 +8,17 @@ from typing import Any
 import torch
 
 from torchtally.torch_private import without_dispatch_modes
-from torchtally.trace import Part
+from torchtally.trace import Part, Tile
 from torchtally.virtual.compiling.flex import ESTIMATED_MASK, NUMBERS, UNKNOWN_MASK, FlexNode
 from torchtally.virtual.compiling.host import HostPart
-from torchtally.virtual.compiling.kernels import KernelWork, LoweredGraph, LoweredNode, fused_kernel
+from torchtally.virtual.compiling.kernels import (
+    KernelWork,
+    LoweredGraph,
+    LoweredNode,
+    fused_kernel,
+    kind_of,
+    tile_in,
+)
 from torchtally.virtual.compiling.known import KnownPart, give
 from torchtally.virtual.depth import as_meta
 from torchtally.virtual.dispatch import VirtualDispatch
@@ -88,7 +95,7 @@ class Program:
         """Of a program in parts, each of which may be a CUDA graph."""
 
     def begin(self, node: int, *sizes: int) -> None:
-        self.node, self.sizes = node, sizes
+        self.node, self.sizes = node, sizes or self.sizes
         self.mode.observer.compiled(self.graph, node)
 
     def call(self, args: Any) -> Any:
@@ -145,7 +152,13 @@ class Program:
             self._attended[key] = flex.parts_with(parts, counts)
         return self._attended[key]
 
-    def launch(self, name: str, arguments: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    def launch(
+        self,
+        name: str,
+        arguments: tuple[str, ...],
+        values: tuple[Any, ...],
+        tile: Tile | None = None,
+    ) -> None:
         """A kernel runs."""
         node = self.graph.nodes[self.node]
         tensors = [
@@ -157,7 +170,7 @@ class Program:
         if node.flex is not None:
             parts = self.parts_attended(node.flex, work.parts, dict(tensors))
             work = work._replace(parts=parts)
-        kernel = fused_kernel(name, work)
+        kernel = fused_kernel(name, work, tile)
         written = [tensor for argument, tensor in tensors if argument.startswith(WRITTEN)]
         observer, capture = self.mode.observer, self.mode.capture
         if capture is None:
@@ -186,13 +199,14 @@ class TritonKernel:
         written = match["arguments"] if match is not None else ""
         self.arguments = tuple(part.partition(":")[0].strip() for part in written.split(","))
         self.program, self.name = program, name
+        self.tile = tile_in(source) if kind_of(name) == "template" else None
         is_brought = BROUGHT in source
         self.brought = HandedOn(name, source) if is_brought else None
         """By the script, not written by inductor."""
 
     def run(self, *args: Any, stream: Any = None, **kwargs: Any) -> None:
         if self.brought is None:
-            self.program.launch(self.name, self.arguments, args)
+            self.program.launch(self.name, self.arguments, args, self.tile)
             return
         arguments = dict(zip(self.arguments, args, strict=False)) | self.brought.constants
         accesses = self.brought.accesses
@@ -232,6 +246,8 @@ class ExternKernels:
         self._native = native
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        # A product with a result of another dtype is the operator's, too ("bmm_dtype").
+        name = name.removesuffix("_dtype")
         operator: Callable[..., Any] = (
             getattr(torch, name, None)
             or getattr(self._native, name, None)

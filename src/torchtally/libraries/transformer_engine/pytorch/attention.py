@@ -2,13 +2,15 @@
 
 Which one is taken, and what each keeps, is Transformer Engine's (pytorch/attention/
 dot_product_attention/utils.py, `get_attention_backend`, and backends.py): cuDNN keeps queries, keys
-and values, its result, the rows' log-sum-exp in float32 and the state of random numbers.
+and values, its result, the rows' log-sum-exp in float32 and the state of random numbers; in float8,
+with `fp8_dpa`, all but the last two with a byte for each number.
 
 B: sequences.  S: queries.  T: keys.  H: heads.  D: head dim.
 """
 
 import math
 import os
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torchtally.libraries.operators.attention import FlashOptions, attend
 from torchtally.libraries.operators.transformer_engine import laid_out
 
+from ..common.recipe import Recipe
 from .module import (
     LayerNorm,
     LayerNormLinear,
@@ -26,8 +29,13 @@ from .module import (
     RMSNorm,
     refuse,
 )
-from .quantization import is_since
+from .quantization import Precision, dtype_of, is_since, scaling_of
 
+NO_BACKEND = (
+    "No dot product attention backend is available for the provided inputs. Please run with "
+    "NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 to find out the reasons for disabling all backends."
+)
+RESULT_IN_HALF = "NVTE_DPA_FP8CS_O_in_F16"
 HALVES = (torch.float16, torch.bfloat16)
 Window = tuple[int, int]
 ALL: Window = (-1, -1)
@@ -148,6 +156,114 @@ class CudnnAttention(torch.autograd.Function):
         return *answers, grad_bias, None, None
 
 
+class Float8Attention(torch.autograd.Function):
+    """cuDNN's of float8 operands, `fp8_dpa` (`FusedAttnFunc` in backends.py): queries, keys and
+    values are quantised together and kept so, for backward, too.
+
+    By steps before, results and gradients are float8 as well, and converted back; by its own
+    largest value, cuDNN writes them in half precision.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor | None, value: Tensor | None, packed_at: int,
+        options: CudnnOptions, recipe: Recipe,
+    ) -> Tensor:  # fmt: skip
+        is_packed = key is None or value is None
+        parts = query.unbind(packed_at) if is_packed else (query, key, value)
+        kept, scale = quantized_together(query, parts, packed_at, recipe, is_packed)
+        operands = heads_third(kept, options)
+        of_result = None if recipe.delayed() else query.dtype
+        out, rows, state = torch.ops.transformer_engine.cudnn_attention(
+            *operands, None, *options.rest, options.sequence_first, of_result
+        )
+        half, scales = out, [scale]
+        if of_result is None:
+            scales.append(torch.empty_like(scale))
+            half = dequantized(out, scales[-1], query.dtype, options)
+        if is_backward_in_float8():
+            ctx.save_for_backward(*operands, out, rows, state, *scales)
+        else:
+            ctx.save_for_backward(*heads_third(parts, options), half, rows, state)
+        ctx.options, ctx.recipe, ctx.dtype = options, recipe, query.dtype
+        ctx.packed_at, ctx.shape = packed_at if is_packed else None, query.shape
+        result: Tensor = half.transpose(0, 1) if options.sequence_first else half
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        query, key, value, out, rows, *_ = ctx.saved_tensors
+        options, recipe = ctx.options, ctx.recipe
+        grad, dtype = grad.contiguous(), ctx.dtype
+        if is_backward_in_float8():
+            wide = dtype_of(recipe, is_gradient=True)
+            grad, scale = quantized(grad, recipe, wide)
+            dtype = wide if recipe.delayed() else dtype
+        (grad,) = heads_third((grad,), options)
+        if ctx.packed_at is not None:
+            whole = query.new_empty(ctx.shape, dtype=dtype)
+            grads = heads_third(whole.unbind(ctx.packed_at), options)
+        else:
+            grads = [
+                laid_out(x, x.shape[-1], options.sequence_first, dtype) for x in (query, key, value)
+            ]
+        torch.ops.transformer_engine.cudnn_attention_backward(
+            grad, query, key, value, None, out, rows, *grads, None, *options.rest
+        )
+        if ctx.packed_at is not None:
+            if dtype is not ctx.dtype:
+                whole = dequantize(whole, torch.empty_like(scale), ctx.dtype)
+            return whole, None, None, None, None, None
+        answers = heads_third(tuple(grads), options)
+        if dtype is not ctx.dtype:
+            scale = torch.empty_like(scale)
+            flat = dequantize(torch.cat([x.reshape(-1) for x in answers]), scale, ctx.dtype)
+            answers = split_as(flat, answers)
+        return *answers, None, None, None
+
+
+def is_backward_in_float8() -> bool:
+    return os.environ.get("NVTE_FP8_DPA_BWD", "1") != "0"
+
+
+def quantized(x: Tensor, recipe: Recipe, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(numbers, scale), over rows alone: attention transposes by itself."""
+    data, scale, _, _ = torch.ops.transformer_engine.quantize(
+        x, scaling_of(recipe, is_weight=False), dtype, True, False, ""
+    )
+    return data.view(x.shape), scale
+
+
+def quantized_together(
+    query: Tensor, parts: tuple[Any, ...], packed_at: int, recipe: Recipe, is_packed: bool
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Those that are tensors of their own are copied into one first (`combine_and_quantize`)."""
+    dtype = dtype_of(recipe, is_gradient=False)
+    if is_packed:
+        whole, scale = quantized(query, recipe, dtype)
+        return whole.unbind(packed_at), scale
+    flat, scale = quantized(torch.cat([x.reshape(-1) for x in parts]), recipe, dtype)
+    return split_as(flat, parts), scale
+
+
+def split_as(flat: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """One after the other, in the shapes of these."""
+    pieces = flat.split([part.numel() for part in parts])
+    return tuple(piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True))
+
+
+def dequantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    half: Tensor = torch.ops.transformer_engine.dequantize(x, scale, dtype)
+    return half
+
+
+def dequantized(out: Tensor, scale: Tensor, dtype: torch.dtype, options: CudnnOptions) -> Tensor:
+    """As it lies in memory, (B, S, H, D)."""
+    (as_it_lies,) = heads_third((out,), options)
+    (half,) = heads_third((dequantize(as_it_lies, scale, dtype),), options)
+    return half
+
+
 def has_flash_attention() -> bool:
     try:
         return bool(version("flash-attn"))
@@ -214,16 +330,27 @@ class DotProductAttention(nn.Module):
             assert key_layer is not None
             assert value_layer is not None
             parts = query_layer, key_layer, value_layer
-        backend = self.backend(parts, tensor_format, mask, core_attention_bias_type)
+        recipe = Precision.recipe
+        if recipe is not None and recipe.fp8_dpa:
+            check_float8(recipe, parts, tensor_format, mask, core_attention_bias_type, dropout)
+            backend = "FLOAT8"
+        else:
+            backend = self.backend(parts, tensor_format, mask, core_attention_bias_type)
         offsets = (cu_seqlens_q, cu_seqlens_kv, max_seqlen_q or 0, max_seqlen_kv or 0)
         if tensor_format != "thd":
             offsets = (None, None, 0, 0)
 
         def attended(*parts: Tensor) -> Tensor:
-            if backend == "FUSED":
+            if backend == "FLOAT8":
                 cudnn = CudnnOptions(tensor_format, mask, window, offsets)
                 operands = (qkv_layer, None, None) if qkv_layer is not None else contiguous(parts)
-                out: Tensor = CudnnAttention.apply(  # type: ignore[no-untyped-call]
+                out: Tensor = Float8Attention.apply(  # type: ignore[no-untyped-call]
+                    *operands, qkv_interleave_dim, cudnn, recipe
+                )
+            elif backend == "FUSED":
+                cudnn = CudnnOptions(tensor_format, mask, window, offsets)
+                operands = (qkv_layer, None, None) if qkv_layer is not None else contiguous(parts)
+                out = CudnnAttention.apply(  # type: ignore[no-untyped-call]
                     *operands, core_attention_bias, qkv_interleave_dim, cudnn
                 )
             elif backend == "FLASH":
@@ -252,11 +379,7 @@ class DotProductAttention(nn.Module):
         if fits and is_allowed("FUSED"):
             return "FUSED"
         if tensor_format == "thd" or not is_allowed("UNFUSED"):
-            raise ValueError(
-                "No dot product attention backend is available for the provided inputs. Please run "
-                "with NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 to find out the reasons for disabling all "
-                "backends."
-            )
+            raise ValueError(NO_BACKEND)
         return "UNFUSED"
 
     def unfused(
@@ -284,6 +407,26 @@ class DotProductAttention(nn.Module):
         return (
             out.permute(0, 2, 1, 3).contiguous() if first else out.permute(2, 0, 1, 3).contiguous()
         )
+
+
+def check_float8(
+    recipe: Recipe, parts: tuple[Tensor, ...], tensor_format: str, mask: str, bias: str,
+    dropout: float,
+) -> None:  # fmt: skip
+    """Raise where no backend attends in float8 (`get_attention_backend`), and for what is not known
+    here. flash_attn and the plain one do not train in it.
+    """
+    least = (9, 0) if recipe.delayed() else (10, 0)
+    is_half = all(part.dtype in HALVES and part.shape[-1] % 16 == 0 for part in parts)
+    if not is_half or not is_since(*least) or not is_allowed("FUSED"):
+        raise ValueError(NO_BACKEND)
+    if tensor_format == "thd" or bias != "no_bias" or mask == "arbitrary" or dropout:
+        raise NotImplementedError(
+            "tally knows fp8_dpa of Transformer Engine for formats sbhd and bshd, without a bias, "
+            "an arbitrary mask or dropout"
+        )
+    if os.environ.get(RESULT_IN_HALF, "1") == "0":
+        raise NotImplementedError(f"tally does not know {RESULT_IN_HALF}=0")
 
 
 def contiguous(parts: tuple[Tensor, ...]) -> list[Tensor]:

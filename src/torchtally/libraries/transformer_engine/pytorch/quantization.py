@@ -107,9 +107,13 @@ def checked(recipe: Recipe) -> Recipe:
     is_available, reason = SUPPORT[kind](return_reason=True)
     if not is_available:
         raise RuntimeError(reason)
-    for name in ("fp8_dpa", "fp8_mha", "backward_override"):
+    for name in ("fp8_mha", "backward_override"):
         if getattr(recipe, name):
             raise NotImplementedError(f"tally does not know {name} of Transformer Engine's recipes")
+    if recipe.fp8_dpa and not recipe.float8_per_tensor_scaling():
+        raise NotImplementedError(
+            f"tally does not know fp8_dpa of Transformer Engine's {type(recipe).__name__}"
+        )
     return recipe
 
 

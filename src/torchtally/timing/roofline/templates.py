@@ -1,0 +1,178 @@
+"""Products that a compiler computes by a template of its own: inductor's, in Triton.
+
+M, K, N: (M, K) @ (K, N).  m, n, k: a tile of the result, and what it takes in of K at a time.
+
+The tile is known, where a library's is not (`products.py`): one block of threads computes m x n of
+the result, over all of K, k at a time, with `stages` of these in shared memory. A multiprocessor
+holds as many blocks as its shared memory, registers and threads suffice for, and the blocks of a
+product come in rounds. In each round a step over k takes the longest of
+
+- the multiplications of all blocks that share the multiprocessor,
+- what they take in, at the rate at which the L2 cache serves one multiprocessor,
+- waiting for a load, which is asked for `stages - 1` steps before.
+
+What is fused behind the product is computed on the tile, while the tensor cores of its block wait.
+
+`benchmarks/published_templates.py` holds this against inductor's own timings of its choices.
+"""
+
+from dataclasses import replace
+from math import ceil, sqrt
+
+from torchtally.chips import Chip
+from torchtally.chips.capabilities import Capability, capability
+from torchtally.timing.roofline.convolutions import convolution_kernel
+from torchtally.timing.roofline.fused import instructions_s
+from torchtally.timing.roofline.kernel import Kernel
+from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
+from torchtally.timing.roofline.products import (
+    PIECES_PER_S,
+    Product,
+    alignment_share,
+    is_fed_by_pieces,
+    products_of,
+)
+from torchtally.timing.roofline.rates import (
+    achieved_flop_per_s,
+    bandwidth_bytes_per_s,
+    uses_matrix_unit,
+)
+from torchtally.trace import Call, Tile
+from torchtally.work import Cost, Kind, cost_of, heart_of
+
+MATRIX_SHARES = (((10, 0), 0.40), ((9, 0), 0.93))
+"""What templates reach of the library's best rate with tensor cores, by the compute capability
+from which on.
+
+9.0: Triton's kernels for eighteen products of whole tiles on an H100, of the chip's best tiles, in
+the median of cuBLAS's times (pytorch/helion pull request 3006, its report of an H100). 10.0: tiles
+of 128 x 128, 64 deep, take 0.673 ms for (3840, 1152) @ (1152, 49136) on a chip of Blackwell's
+(pytorch/pytorch pull request 159982): Triton's loads by pointers do not feed `tcgen05`. Earlier
+chips, and Blackwell's of other versions, multiply in `mma.sync`, which Triton writes as the
+library does: of 17 products of 2048 to 4096 on an A100, 1.0 in the median (triton-lang.org,
+tutorial 03, as of 2024)."""
+
+MMA_SYNC_SHARE = 1.0
+
+VECTOR_SHARE, VECTOR_LOADS = 1.6, 12
+"""Without tensor cores a thread multiplies sqrt(e) by sqrt(e) numbers for its e elements of the
+tile, and takes 2 sqrt(e) from shared memory for them: it reaches 1.6 / (1 + 12 / sqrt(e)) of the
+library's rate. A fit to half of nine products of float32 on a V100 in benchmarks/templates,
+the others had no part in it."""
+
+L2_BYTES_PER_CLOCK = 48
+"""What the L2 cache serves one multiprocessor with, operands that others take in as well: a fit,
+with `LATENCY_S`, to half of the products on an H100 in benchmarks/templates."""
+
+LATENCY_S = 1.0e-6
+"""From asking for a tile's next step to having it, in the same fit: twice what a library's
+pipeline waits (`products.LOAD_S`), since the threads that multiply compute every address, too."""
+
+STAGES_BEFORE_AMPERE = 2
+"""Without asynchronous copies the next step is on its way in registers, and no other."""
+
+ACCUMULATORS_BESIDE = 60
+"""Registers of a thread for addresses and operands, beside its elements of the tile: an estimate,
+as is that a thread has 255."""
+
+REGISTERS, THREADS_PER_WARP, MOST_REGISTERS = 65536, 32, 255
+"""Of a multiprocessor, and of a thread (CUDA C++ Programming Guide, "Technical Specifications per
+Compute Capability")."""
+
+CONVOLUTION_TIMES = 4.0
+"""How many times cuDNN's time a template of a convolution takes: the median, of 2.4 to 8.9, of the
+fastest for eight convolutions of float32 on a V100 (the notebook of "depth-anything" in
+benchmarks/templates)."""
+
+
+def is_template(call: Call) -> bool:
+    """A compiler's template of a product or a convolution, whose tile is known."""
+    return call.fused is not None and call.fused.tile is not None
+
+
+def template_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
+    """A product and what is fused with it, in tiles of `call.fused.tile`."""
+    heart, tile = heart_of(call), call.fused.tile if call.fused is not None else None
+    assert heart is not None
+    assert tile is not None
+    if kind is Kind.CONVOLUTION:
+        library = convolution_kernel(heart, cost_of(heart)[1], chip)
+        return replace(library, seconds=CONVOLUTION_TIMES * library.seconds)
+    products = products_of(heart, cost_of(heart)[1])
+    compute_s = sum(template_s(product, tile, chip) for product in products)
+    return bound_kernel(
+        compute_s=compute_s + instructions_s(call, chip),
+        memory_s=cost.bytes / bandwidth_bytes_per_s(chip),
+        overhead_s=KERNEL_S,
+    )
+
+
+def template_s(product: Product, tile: Tile, chip: Chip) -> float:
+    """Seconds for all rounds of blocks; at least its FLOPs at the rate of the library's best."""
+    rate = achieved_flop_per_s(product.dtype, chip) * rate_share(product, tile, chip)
+    if chip.multiprocessors is None or chip.compute_capability is None:
+        return product.flops / rate
+    blocks = product.batch * ceil(product.M / tile.rows) * ceil(product.N / tile.columns)
+    resident = resident_blocks(product, tile, capability(chip.compute_capability))
+    steps = ceil(product.K / tile.depth)
+    rounds, rest = divmod(blocks, resident * chip.multiprocessors)
+    whole_s = steps * step_s(product, tile, resident, rate, chip)
+    last = ceil(rest / chip.multiprocessors)
+    last_s = steps * step_s(product, tile, last, rate, chip) if last else 0.0
+    return rounds * whole_s + last_s
+
+
+def rate_share(product: Product, tile: Tile, chip: Chip) -> float:
+    """Of the rate that the library's best kernels reach."""
+    if not uses_matrix_unit(product.dtype, chip):
+        elements = tile.rows * tile.columns / (THREADS_PER_WARP * tile.warps)
+        return min(1.0, VECTOR_SHARE / (1 + VECTOR_LOADS / sqrt(elements)))
+    version = chip.compute_capability or (8, 0)
+    is_consumers = version >= (12, 0)
+    shares = (share for since, share in MATRIX_SHARES if version >= since and not is_consumers)
+    return next(shares, MMA_SYNC_SHARE) * alignment_share(product, chip)
+
+
+def resident_blocks(product: Product, tile: Tile, limits: Capability) -> int:
+    """That a multiprocessor holds at once: at least the one that it was compiled for."""
+    threads = THREADS_PER_WARP * tile.warps
+    registers = min(MOST_REGISTERS, tile.rows * tile.columns / threads + ACCUMULATORS_BESIDE)
+    return max(
+        1,
+        min(
+            limits.shared_kib * 1024 // shared_bytes(product, tile, limits),
+            limits.threads // threads,
+            int(REGISTERS / (threads * registers)),
+        ),
+    )
+
+
+def shared_bytes(product: Product, tile: Tile, limits: Capability) -> int:
+    """Of one block: both operands' part of each step that is there."""
+    stages = tile.stages if limits.version >= (8, 0) else 1
+    return max(1, stages * step_bytes(product, tile))
+
+
+def step_bytes(product: Product, tile: Tile) -> int:
+    """That a block takes in."""
+    return (tile.rows + tile.columns) * tile.depth * product.itemsize_bytes
+
+
+def step_s(product: Product, tile: Tile, blocks: int, rate: float, chip: Chip) -> float:
+    """Of so many blocks on one multiprocessor, at `rate` FLOP/s of the whole chip."""
+    assert chip.multiprocessors is not None
+    assert chip.compute_capability is not None
+    stages = tile.stages
+    if chip.compute_capability < (8, 0):
+        stages = min(stages, STAGES_BEFORE_AMPERE)
+    multiplied_s = 2 * tile.rows * tile.columns * tile.depth * chip.multiprocessors / rate
+    # One stage alone: a block asks for its next step when it is done with the last.
+    waited_s = LATENCY_S / (stages - 1) if stages > 1 else LATENCY_S + multiplied_s
+    taken_in_s = 0.0
+    if chip.boost_clock_hz is not None:
+        bytes_per_s = L2_BYTES_PER_CLOCK * chip.boost_clock_hz
+        taken_in_s = step_bytes(product, tile) / bytes_per_s
+    if is_fed_by_pieces(product, chip):
+        pieces = step_bytes(product, tile) / product.row_alignment_bytes
+        taken_in_s = max(taken_in_s, pieces / PIECES_PER_S)
+    return max(blocks * multiplied_s, blocks * taken_in_s, waited_s)
