@@ -47,7 +47,7 @@ def test_a_model_is_predicted_as_its_summary(micro_batches: int) -> None:
         assert prediction.step.peak_bytes == summary.peak_bytes
     else:
         assert prediction.step.step_s > summary.step_s
-    assert prediction.time_error == 0.043
+    assert prediction.time_error == 0.042
 
 
 def grouped(parameters: Any, model: Any) -> torch.optim.Optimizer:

@@ -73,7 +73,7 @@ def monitor(
         gpu: predict for this chip. Default: the trace's; of a model this machine's GPU, or this CPU
             once `tally bench` has measured it.
         tolerance: a fraction; warn beyond it. Default: the typical error of such a prediction
-            (of the time 5.2 % by published rates of the chip, 7.2 % by its data sheet, 11.2 % by a
+            (of the time 4.2 % by published rates of the chip, 4.5 % by its data sheet, 11.2 % by a
             calibration; 5 % of memory).
         micro_batches: forward and backward passes of a step; for the model.
         loss: a function of what the model returns, where the model does not return the loss.

@@ -17,8 +17,8 @@ class Error:
 
 ERRORS = {
     "calibrated": Error(0.112, 0.293),
-    "fitted": Error(0.043, 0.116),
-    "data sheet": Error(0.045, 0.165),
+    "fitted": Error(0.042, 0.114),
+    "data sheet": Error(0.045, 0.175),
 }
 """By what the time rests on: a calibration of the device (eleven models of `benchmarks/
 cpu_step_time.py`); rates of the chip that somebody published (`Chip.is_measured`); what its data
