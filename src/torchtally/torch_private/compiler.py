@@ -436,8 +436,6 @@ def settings() -> Iterator[None]:
     quiet = {
         "automatic_dynamic_local_pgo": False,
         "automatic_dynamic_remote_pgo": False,
-        # Nothing of what a compiler makes is garbage soon (virtual/compiling/request.py).
-        "run_gc_after_compile": False,
     }
     with (
         inductor_config.patch(

@@ -125,14 +125,17 @@ def fastest(
         queue = list(_waiting(pricing, chosen, global_batch))
         heapify(queue)
         while queue and (best is None or queue[0][0] <= best[0]):
-            _, number, run, ways, is_by_layers = heappop(queue)
+            _, number, run, options, is_by_layers = heappop(queue)
             if not is_by_layers:
                 layers_s = pricing.layers_s(run)
-                for way in ways:
-                    heappush(queue, (way.rounds * layers_s, number + way.place, run, (way,), True))
+                for option in options:
+                    heappush(
+                        queue,
+                        (option.rounds * layers_s, number + option.place, run, (option,), True),
+                    )
                 continue
-            (way,) = ways
-            run = replace(run, schedule=way.schedule, virtual_stages=way.chunks)
+            (option,) = options
+            run = replace(run, schedule=option.schedule, virtual_stages=option.chunks)
             key = _weights(run)
             if key not in states:
                 states[key] = _states(pricing, run, chosen)
@@ -146,45 +149,45 @@ def fastest(
     return None if best is None else Pricing(workload).step(best[-1])
 
 
-class Way(NamedTuple):
-    """To schedule a run."""
+class ScheduleOption(NamedTuple):
+    """A schedule for a run's micro-batches."""
 
     rounds: float
     """How often a step takes the time of all layers."""
     place: int
-    """How many layouts are enumerated between the run's first way and this one."""
+    """How many layouts are enumerated between the run's first option and this one."""
     schedule: Schedule
     chunks: int
 
 
 def _waiting(
     pricing: Pricing, choices: Choices, global_batch: int
-) -> Iterator[tuple[float, int, Layout, tuple[Way, ...], bool]]:
-    """Every run with its ways: what no step of them takes less than, by a floor, the number of the
-    first in the order of enumeration, and that it is no time by layers.
+) -> Iterator[tuple[float, int, Layout, tuple[ScheduleOption, ...], bool]]:
+    """Every run with its options: what no step by them takes less than (a floor), the number of
+    the first in the order of enumeration, and that it is no time by layers.
     """
     number, recomputes = 0, choices.recomputes
-    alike: dict[tuple[int, int], tuple[Way, ...]] = {}
+    alike: dict[tuple[int, int], tuple[ScheduleOption, ...]] = {}
     for mesh in _meshes(pricing.workload, choices, global_batch)[0]:
         for batches in _batches(mesh, choices, global_batch):
             key = mesh.pipeline, batches.micro_batches
             if key not in alike:
-                alike[key] = tuple(_ways(pricing, batches, choices))
-            ways = alike[key]
-            if not ways:
+                alike[key] = tuple(_options(pricing, batches, choices))
+            options = alike[key]
+            if not options:
                 continue
-            rounds = min(way.rounds for way in ways)
+            rounds = min(option.rounds for option in options)
             for place, recompute in enumerate(recomputes):
                 run = replace(batches, recompute=recompute)
-                yield rounds * pricing.floor_of_layers_s(run), number + place, run, ways, False
-            number += len(ways) * len(recomputes)
+                yield rounds * pricing.floor_of_layers_s(run), number + place, run, options, False
+            number += len(options) * len(recomputes)
 
 
-def _ways(pricing: Pricing, batches: Layout, choices: Choices) -> Iterator[Way]:
+def _options(pricing: Pricing, batches: Layout, choices: Choices) -> Iterator[ScheduleOption]:
     """They depend on the stages and the micro-batches alone."""
     hows = _schedules(batches, pricing.workload.model, choices, batches.micro_batches)
     for place, how in enumerate(hows):
-        yield Way(pricing.rounds(batches, *how), place * len(choices.recomputes), *how)
+        yield ScheduleOption(pricing.rounds(batches, *how), place * len(choices.recomputes), *how)
 
 
 Sharing = tuple[Sharding, int | None]
