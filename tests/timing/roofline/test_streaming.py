@@ -34,6 +34,14 @@ def test_what_fits_in_the_l2_cache_goes_at_twice_the_rate(cache_mb: float, secon
     assert kernel_of(add(10**6), cached).seconds == pytest.approx(seconds + KERNEL_S)
 
 
+def test_what_finds_each_element_gains_nothing_by_the_cache() -> None:
+    """A row that is added to all of a thousand."""
+    cached = replace(toy(), l2_cache_bytes=10**9)
+    row = given("other", 1000)
+    one = call("aten.add", [given("self", 1000, 1000), row], spec(1000, 1000))
+    assert kernel_of(one, cached).seconds == kernel_of(one, toy()).seconds
+
+
 def test_a_norm_gains_nothing_by_the_cache() -> None:
     cached = replace(toy(), l2_cache_bytes=10**9)
     norm = norm_backward(1000, 1000)

@@ -9,7 +9,8 @@ input again moves more, and `traffic_bytes` says how much. Work that is heavy fo
 units.
 
 Everything comes from device memory, except for what an elementwise kernel finds in the L2 cache
-because the one before left it there (`CACHED_TIMES`). Tensors that are read against the grain (a
+because the one before left it there (`CACHED_TIMES`): by vectors, since the rates at which places
+are found (`strided.py`) are those beside whole traffic. Tensors that are read against the grain (a
 transpose) may really be slower.
 """
 
@@ -176,11 +177,12 @@ def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
         return batch_norm_s(call, traffic - extra_bytes(call), chip)
     is_norm = kind is Kind.NORMALIZATION and not is_inference(call)
     bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)
-    if kind in CACHED:
+    found_s = places_s(call, kind, chip)
+    if kind in CACHED and not found_s:
         bandwidth /= 1 - cached_share(traffic, chip) * (1 - 1 / CACHED_TIMES)
     by_elements_s = max(casts_s(call, kind, chip), by_threads_s(call, chip))
     moving_s = traffic / bandwidth * imbalance(call, chip) + embedding_sums_s(call, chip)
-    return max(moving_s + places_s(call, kind, chip), by_elements_s)
+    return max(moving_s + found_s, by_elements_s)
 
 
 def cached_share(traffic: int, chip: Chip) -> float:
