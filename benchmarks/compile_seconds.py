@@ -3,9 +3,9 @@
 GPT-2 124M (12 x 1,024 tokens, bfloat16 by autocast, fused AdamW) compiled whole: target 25 s of CPU
 time. 32 layers of Llama-3-8B (1 x 4,096 tokens in bfloat16), each compiled by itself: 8 s. All are
 user and system time of a process of its own, imports included, of the fastest run, which other
-processes disturb least; with both cores busy it is a fifth more. A second step compiles nothing,
-and a script that does not compile imports nothing of the compiler. Ends with 1 where one of these
-is missed. The peer is the same GPT-2 without torch.compile.
+processes disturb least; it is to be judged where the cores do nothing else. A second step compiles
+nothing, and a script that does not compile imports nothing of the compiler. Ends with 1 where one
+of these is missed. The peer is the same GPT-2 without torch.compile.
 
     python -m benchmarks.compile_seconds [--repeat 3] [--layers N] [--json FILE]
 """
