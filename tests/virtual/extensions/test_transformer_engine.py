@@ -580,8 +580,12 @@ def test_other_layers(options):
 def test_what_is_not_known_is_named(gpu):
     import transformer_engine.pytorch as te
 
-    with pytest.raises(NotImplementedError, match="tp_size=2 of Transformer Engine"):
-        te.Linear(32, 32, tp_size=2)
+    with pytest.raises(NotImplementedError, match="fuse_wgrad_accumulation=True of Transformer"):
+        te.Linear(32, 32, fuse_wgrad_accumulation=True)
+    with pytest.raises(NotImplementedError, match="tp_size=2 of Transformer Engine's GroupedLin"):
+        te.GroupedLinear(2, 32, 32, tp_size=2)
+    with pytest.raises(NotImplementedError, match='"row" of Transformer Engine'):
+        te.LayerNormLinear(32, 32, tp_size=2, parallel_mode="row")
     with pytest.raises(NotImplementedError, match="inference_params"):
         te.DotProductAttention(H, D)(half(S, B, H, D), inference_params=object())
     with pytest.raises(ImportError, match="Fp8Padding"):

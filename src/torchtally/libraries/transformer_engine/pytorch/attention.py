@@ -10,7 +10,7 @@ B: sequences.  S: queries.  T: keys.  H: heads.  D: head dim.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,11 +22,13 @@ from torchtally.libraries.operators.attention import FlashOptions, attend
 from torchtally.libraries.operators.transformer_engine import laid_out
 
 from ..common.recipe import Recipe
+from .distributed import divide, world_size
 from .module import (
     LayerNorm,
     LayerNormLinear,
     Linear,
     RMSNorm,
+    WithProducts,
     refuse,
 )
 from .quantization import Precision, dtype_of, is_since, scaling_of
@@ -109,7 +111,7 @@ class CudnnOptions:
         return *self.offsets, *self.mask
 
 
-def heads_third(tensors: tuple[Tensor, ...], options: CudnnOptions) -> list[Tensor]:
+def heads_third(tensors: Iterable[Tensor], options: CudnnOptions) -> list[Tensor]:
     """(B, S, H, D), whatever lies first in memory."""
     return [tensor.transpose(0, 1) if options.sequence_first else tensor for tensor in tensors]
 
@@ -170,7 +172,7 @@ class Float8Attention(torch.autograd.Function):
         options: CudnnOptions, recipe: Recipe,
     ) -> Tensor:  # fmt: skip
         is_packed = key is None or value is None
-        parts = query.unbind(packed_at) if is_packed else (query, key, value)
+        parts: tuple[Any, ...] = query.unbind(packed_at) if is_packed else (query, key, value)
         kept, scale = quantized_together(query, parts, packed_at, recipe, is_packed)
         operands = heads_third(kept, options)
         of_result = None if recipe.delayed() else query.dtype
@@ -214,11 +216,11 @@ class Float8Attention(torch.autograd.Function):
             if dtype is not ctx.dtype:
                 whole = dequantize(whole, torch.empty_like(scale), ctx.dtype)
             return whole, None, None, None, None, None
-        answers = heads_third(tuple(grads), options)
+        answers = heads_third(grads, options)
         if dtype is not ctx.dtype:
             scale = torch.empty_like(scale)
             flat = dequantize(torch.cat([x.reshape(-1) for x in answers]), scale, ctx.dtype)
-            answers = split_as(flat, answers)
+            answers = list(split_as(flat, answers))
         return *answers, None, None, None
 
 
@@ -289,7 +291,7 @@ class DotProductAttention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         refuse(
-            {"tp_size": tp_size, "cp_group": cp_group, "softmax_type": softmax_type,
+            {"cp_group": cp_group, "softmax_type": softmax_type,
              "return_max_logit": return_max_logit}
         )  # fmt: skip
         self.qkv_format, self.attn_mask_type, self.window_size = (
@@ -468,8 +470,7 @@ class MultiheadAttention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         refuse(
-            {"tp_size": tp_size, "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
-             "sequence_parallel": sequence_parallel and tp_size > 1,
+            {"fuse_wgrad_accumulation": fuse_wgrad_accumulation,
              "zero_centered_gamma": zero_centered_gamma, **options}
         )  # fmt: skip
         if attention_type not in ("self", "cross"):
@@ -484,7 +485,13 @@ class MultiheadAttention(nn.Module):
         self.head = kv_channels or hidden_size // num_attention_heads
         self.groups = num_gqa_groups or num_attention_heads
         queries, keys = self.head * self.heads, self.head * self.groups
-        common: dict[str, Any] = {"bias": bias, "params_dtype": params_dtype, "device": device}
+        common: dict[str, Any] = {
+            "bias": bias, "params_dtype": params_dtype, "device": device, "tp_group": tp_group,
+            "tp_size": tp_size, "sequence_parallel": sequence_parallel,
+        }  # fmt: skip
+        size = tp_size if tp_group is None else world_size(tp_group)
+        self.heads, self.groups = divide(self.heads, size), divide(self.groups, size)
+        columns = {**common, "parallel_mode": "column" if set_parallel_mode else None}
         normed: dict[str, Any] = {
             "eps": layernorm_epsilon, "normalization": normalization,
             "return_layernorm_output": return_layernorm_output,
@@ -494,20 +501,20 @@ class MultiheadAttention(nn.Module):
             width, parts = queries + 2 * keys, None if fuse_qkv_params else split
             if input_layernorm:
                 self.layernorm_qkv = LayerNormLinear(
-                    hidden_size, width, parameters_split=parts, **normed, **common
+                    hidden_size, width, parameters_split=parts, **normed, **columns
                 )
             else:
-                self.qkv = Linear(hidden_size, width, parameters_split=parts, **common)
+                self.qkv = Linear(hidden_size, width, parameters_split=parts, **columns)
         else:
             parts = None if fuse_qkv_params else {"query": queries}
             if input_layernorm:
                 self.layernorm_query = LayerNormLinear(
-                    hidden_size, queries, parameters_split=parts, **normed, **common
+                    hidden_size, queries, parameters_split=parts, **normed, **columns
                 )
             else:
-                self.query_layer = Linear(hidden_size, queries, **common)
+                self.query_layer = Linear(hidden_size, queries, **columns)
             parts = None if fuse_qkv_params else {"key": keys, "value": keys}
-            self.key_value = Linear(hidden_size, 2 * keys, parameters_split=parts, **common)
+            self.key_value = Linear(hidden_size, 2 * keys, parameters_split=parts, **columns)
         norms = {"RMSNorm": RMSNorm, "LayerNorm": LayerNorm}
         if qk_norm_type is not None and qk_norm_type not in norms:
             raise NotImplementedError(f"tally does not know qk_norm_type={qk_norm_type!r}")
@@ -521,7 +528,15 @@ class MultiheadAttention(nn.Module):
             num_attention_heads, self.head, num_gqa_groups, attention_dropout, qkv_format,
             attention_type=attention_type, softmax_type=softmax_type,
         )  # fmt: skip
-        self.proj = Linear(queries, hidden_size, return_bias=return_bias, **common)
+        self.proj = Linear(
+            queries, hidden_size, return_bias=return_bias,
+            parallel_mode="row" if set_parallel_mode else None, **common,
+        )  # fmt: skip
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        for child in self.children():
+            if isinstance(child, WithProducts):
+                child.set_tensor_parallel_group(tp_group)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Any = None,
