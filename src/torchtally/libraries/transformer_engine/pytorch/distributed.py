@@ -9,8 +9,14 @@ gradient of its weight, and its sums are reduce-scattered (pytorch/module/linear
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from torchtally.libraries.operators.transformer_engine import MX_BLOCK, scales_of
+
+from ..common.recipe import Recipe
+from .quantization import Operand
 
 Wait = Callable[[], object]
 MODES = ("column", "row", None)
@@ -65,12 +71,51 @@ class TensorParallel:
     def check_group(self) -> None:
         assert self.group is not None, "TP group not initialized."
 
-    def gather(self, x: Tensor) -> tuple[Tensor, Wait]:
-        """(all ranks' rows, what waits for them)."""
+    def gather(self, operand: Operand, recipe: Recipe | None) -> tuple[Operand, Wait]:
+        """(all ranks' rows, what waits for them): of a recipe with a scale for the whole tensor the
+        copy over rows alone, of MXFP8 each copy that is there and its scales, in one group.
+        """
         self.check_group()
-        out = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
-        work: Any = dist.all_gather_into_tensor(out, x.contiguous(), self.group, async_op=True)
-        return out, work.wait
+        pairs: list[tuple[Tensor, Tensor]] = []
+
+        def whole(data: Tensor, scales: Tensor | None, per_scale: int) -> tuple[Tensor, Any]:
+            if not data.numel():
+                return data, scales
+            out = data.new_empty((data.shape[0] * self.size, *data.shape[1:]))
+            if scales is not None and recipe is not None and recipe.mxfp8():
+                scales = self.whole_scales(
+                    scales, data.shape[0] // per_scale, out, per_scale, pairs
+                )
+            pairs.append((out, data))
+            return out, scales
+
+        rows = whole(operand.rows, operand.row_scales, 1)
+        is_shared = recipe is None or recipe.float8_per_tensor_scaling()
+        columns = rows if is_shared else whole(operand.columns, operand.column_scales, MX_BLOCK)
+        sent = [(as_bytes(out), as_bytes(data.contiguous())) for out, data in pairs]
+        if len(sent) == 1:
+            work: Any = dist.all_gather_into_tensor(*sent[0], self.group, async_op=True)
+        else:
+            outs, inputs = (list(each) for each in zip(*sent, strict=True))
+            work = self.group.allgather_into_tensor_coalesced(outs, inputs)
+        return Operand(*rows, *columns), work.wait
+
+    def whole_scales(
+        self, scales: Tensor, used: int, data: Tensor, per_scale: int,
+        pairs: list[tuple[Tensor, Tensor]],
+    ) -> Tensor:  # fmt: skip
+        """As cuBLAS reads them; what is sent is without the padding."""
+        M, K = data.shape
+        shape = scales_of("mxfp8", M, K)[1] if per_scale == 1 else scales_of("mxfp8", K, M)[1][::-1]
+        out = scales.new_empty(shape)
+        pairs.append((out[: used * self.size], scales[:used]))
+        return out
+
+    def agree_on_scale(self, x: Tensor) -> None:
+        """By the largest value of all ranks'."""
+        self.check_group()
+        largest = x.new_empty((1,), dtype=torch.float32)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, self.group)
 
     def reduce(self, x: Tensor) -> tuple[Tensor, Wait]:
         """(the sum of all ranks', or this rank's rows of it, what waits for it)."""
@@ -87,7 +132,11 @@ class TensorParallel:
 ALONE = TensorParallel()
 
 
-def now(answer: tuple[Tensor, Wait]) -> Tensor:
-    tensor, wait = answer
+def as_bytes(x: Tensor) -> Tensor:
+    return x.view(torch.uint8) if x.element_size() == 1 else x
+
+
+def now(answer: tuple[Any, Wait]) -> Any:
+    result, wait = answer
     wait()
-    return tensor
+    return result

@@ -20,6 +20,7 @@ from .quantization import (
     Precision,
     check_sizes,
     is_since,
+    multiplies_columns,
     operand,
 )
 
@@ -92,6 +93,30 @@ class ProductOptions:
         """Quantised before, for several micro-batches."""
 
 
+def own_operand(
+    x: Tensor, recipe: Recipe | None, parallel: TensorParallel, *, columns: bool,
+    is_gradient: bool = False,
+) -> Operand:  # fmt: skip
+    """Of a rank's rows, to be gathered: quantised before. With a scale for the whole
+    tensor, the same on all ranks, only what is read over rows can be gathered.
+    """
+    if recipe is None:
+        return Operand(x, None, x, None)
+    if recipe.mxfp8():
+        return operand(x, recipe, columns=columns, is_gradient=is_gradient)
+    if not recipe.delayed():
+        parallel.agree_on_scale(x)
+    rows, scale, *_ = operand(x, recipe, columns=False, is_gradient=is_gradient)
+    return Operand(rows, scale, rows, scale)
+
+
+def with_columns(gathered: Operand, recipe: Recipe | None) -> Operand:
+    """What is gathered over rows alone is transposed where products read it over columns."""
+    if recipe is None or recipe.mxfp8() or multiplies_columns(recipe):
+        return gathered
+    return Operand(*gathered[:2], gathered.rows.t().contiguous(), gathered.row_scales)
+
+
 class Product(torch.autograd.Function):
     """activation(x) @ weight.T + bias, of (M, K) and (N, K)."""
 
@@ -100,21 +125,22 @@ class Product(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, options: ProductOptions
     ) -> Tensor:
         recipe, (needs_x, needs_weight, _) = options.recipe, ctx.needs_input_grad[:3]
-        dtype, parallel, own = x.dtype, options.parallel, x
-        if parallel.gathers_inputs:
-            x = now(parallel.gather(x))
+        dtype, parallel = x.dtype, options.parallel
         if recipe is None:
             weight = weight.to(dtype)
-        inputs = operand(x, recipe, columns=needs_weight, activation=options.activation)
+        if parallel.gathers_inputs:
+            own = own_operand(x, recipe, parallel, columns=needs_weight)
+            over_rows = Operand(*own[:2], own.columns[:0], None)
+            inputs = now(parallel.gather(over_rows, recipe))
+        else:
+            own = inputs = operand(x, recipe, columns=needs_weight, activation=options.activation)
         weights = options.weights or operand(weight, recipe, columns=needs_x, is_weight=True)
         N, K = weight.shape
-        M = x.shape[0]
+        M = inputs.rows.shape[0]
         out = gemm(inputs[:2], weights[:2], bias, dtype, (M, N, K))
         if parallel.is_row:
             out = now(parallel.reduce(out))
-        if parallel.gathers_inputs:
-            inputs = Operand(own, None, own, None)
-        kept_inputs = inputs if options.keeps_rows else (None, None, *inputs[2:])
+        kept_inputs = own if options.keeps_rows else (None, None, *own[2:])
         ctx.save_for_backward(
             *(kept_inputs if needs_weight else (None,) * 4),
             *weights,
@@ -131,12 +157,16 @@ class Product(torch.autograd.Function):
         recipe, (needs_x, needs_weight, needs_bias) = options.recipe, ctx.needs_input_grad[:3]
         grad, parallel = grad.contiguous(), options.parallel
         if parallel.gathers_gradients:
-            grad = now(parallel.gather(grad))
-        grads = operand(grad, recipe, rows=needs_x, columns=needs_weight, is_gradient=True)
+            own = own_operand(grad, recipe, parallel, columns=needs_weight, is_gradient=True)
+            grads = with_columns(now(parallel.gather(own, recipe)), recipe)
+        else:
+            grads = operand(grad, recipe, rows=needs_x, columns=needs_weight, is_gradient=True)
         grad_x = grad_weight = None
         waits: list[Wait] = []
         if parallel.gathers_inputs and needs_weight:
-            columns, wait_for_columns = parallel.gather(columns)
+            is_shared = recipe is None or recipe.float8_per_tensor_scaling()
+            own = Operand(columns if is_shared else columns[:0], scales, columns, scales)
+            gathered, wait_for_columns = parallel.gather(own, recipe)
             waits.append(wait_for_columns)
         if needs_x:
             grad_x = gemm(grads[:2], weights[2:], None, dtype, (M, K, N))
@@ -147,6 +177,8 @@ class Product(torch.autograd.Function):
                 grad_x, wait_for_sums = parallel.reduce(grad_x)
                 waits.append(wait_for_sums)
         if needs_weight:
+            if parallel.gathers_inputs:
+                *_, columns, scales = with_columns(gathered, recipe)
             grad_weight = gemm(grads[2:], (columns, scales), None, dtype, (N, K, M))
         for wait in waits:
             wait()
@@ -216,9 +248,11 @@ class WithProducts(nn.Module):
         """Weights that serve all micro-batches of a step are quantised in the first."""
         recipe = Precision.recipe
         parallel = options.get("parallel", ALONE)
-        if recipe is not None and parallel.is_by_sequence and parallel.mode is not None:
+        is_known = recipe is None or recipe.float8_per_tensor_scaling() or recipe.mxfp8()
+        if not is_known and parallel.is_by_sequence and parallel.mode is not None:
             raise NotImplementedError(
-                "tally does not know sequence_parallel=True of Transformer Engine in float8"
+                "tally does not know sequence_parallel=True of Transformer Engine in "
+                f"{type(recipe).__name__}"
             )
         if recipe is None or is_first_microbatch is None:
             return ProductOptions(recipe, **options)
