@@ -16,12 +16,15 @@ from torchtally.libraries.operators.transformer_engine import ACTIVATIONS, halve
 from ..common.recipe import Recipe
 from .distributed import ALONE, TensorParallel, Wait, divide, now
 from .quantization import (
+    Float8Boundary,
     Operand,
     Precision,
     check_sizes,
+    dtype_of,
     is_since,
     multiplies_columns,
     operand,
+    stand_in,
 )
 
 MIB = 1 << 20
@@ -84,9 +87,11 @@ class ProductOptions:
     def __init__(
         self, recipe: Recipe | None, *, activation: str = "", keeps_rows: bool = False,
         weights: Operand | None = None, parallel: TensorParallel = ALONE,
+        boundary: Float8Boundary | None = None,
     ) -> None:  # fmt: skip
         self.recipe = recipe
         self.parallel = parallel
+        self.boundary = boundary
         self.activation = activation
         self.keeps_rows = keeps_rows
         self.weights = weights
@@ -132,7 +137,11 @@ class Product(torch.autograd.Function):
             own = own_operand(x, recipe, parallel, columns=needs_weight)
             over_rows = Operand(*own[:2], own.columns[:0], None)
             inputs = now(parallel.gather(over_rows, recipe))
+        elif options.boundary is not None and options.boundary.result is not None:
+            own = inputs = Operand(*options.boundary.result, *options.boundary.result)
+            options.boundary.result = None
         else:
+            options.boundary = None
             own = inputs = operand(x, recipe, columns=needs_weight, activation=options.activation)
         weights = options.weights or operand(weight, recipe, columns=needs_x, is_weight=True)
         N, K = weight.shape
@@ -169,7 +178,12 @@ class Product(torch.autograd.Function):
             gathered, wait_for_columns = parallel.gather(own, recipe)
             waits.append(wait_for_columns)
         if needs_x:
-            grad_x = gemm(grads[:2], weights[2:], None, dtype, (M, K, N))
+            handed = dtype if options.boundary is None else dtype_of(recipe, is_gradient=True)
+            grad_x = gemm(grads[:2], weights[2:], None, handed, (M, K, N))
+            if options.boundary is not None:
+                scale = grad_x.new_empty((1, 1), dtype=torch.float32)
+                options.boundary.gradient = grad_x, scale
+                grad_x = stand_in(grad_x, dtype)
             for wait in waits:
                 wait()
             waits.clear()
@@ -179,6 +193,8 @@ class Product(torch.autograd.Function):
         if needs_weight:
             if parallel.gathers_inputs:
                 *_, columns, scales = with_columns(gathered, recipe)
+            elif options.boundary is not None:
+                *_, columns, _ = with_columns(Operand(columns, scales, columns, scales), recipe)
             grad_weight = gemm(grads[2:], (columns, scales), None, dtype, (N, K, M))
         for wait in waits:
             wait()
@@ -327,20 +343,24 @@ class Linear(WithProducts):
         if bias:
             self.add_parameter("bias", shape[:1], self.parts, 0, params_dtype, device)
 
-    def product(self, x: Tensor, is_first_microbatch: bool | None) -> Any:
+    def product(
+        self, x: Tensor, is_first_microbatch: bool | None, boundary: Float8Boundary | None = None
+    ) -> Any:
         weight = self.joined("weight", self.parts)
         bias = self.joined("bias", self.parts) if self.use_bias else None
-        options = self.options("weight", weight, is_first_microbatch, parallel=self.parallel)
+        options = self.options(
+            "weight", weight, is_first_microbatch, parallel=self.parallel, boundary=boundary
+        )
         if self.return_bias:
             return product(x, weight, None, options), None if bias is None else bias.to(x.dtype)
         return product(x, weight, bias, options)
 
     def forward(
         self, inp: Tensor, is_first_microbatch: bool | None = None, fp8_output: bool = False,
-        fp8_grad: bool = False,
+        fp8_grad: bool = False, boundary: Float8Boundary | None = None,
     ) -> Any:  # fmt: skip
         first = next(self.parameters())
-        return self.product(cast(inp, first), is_first_microbatch)
+        return self.product(cast(inp, first), is_first_microbatch, boundary)
 
 
 class GroupedProduct(torch.autograd.Function):
@@ -514,7 +534,7 @@ class LayerNormLinear(Linear):
         self.eps, self.return_layernorm_output = eps, return_layernorm_output
         add_norm(self, in_features, normalization, params_dtype, device)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, inp: Tensor, is_first_microbatch: bool | None = None, fp8_output: bool = False,
         fp8_grad: bool = False,
     ) -> Any:  # fmt: skip
