@@ -207,8 +207,8 @@ def test_recipes_that_a_chip_does_not_have():
         assert te.is_mxfp8_available(return_reason=True)[1].startswith("Device compute capability")
         with pytest.raises(RuntimeError, match="or higher required for MXFP8"):
             te.autocast(recipe=MXFP8BlockScaling()).__enter__()
-        with pytest.raises(NotImplementedError, match="fp8_mha"):
-            te.autocast(recipe=DelayedScaling(fp8_dpa=True, fp8_mha=True)).__enter__()
+        with pytest.raises(NotImplementedError, match="fp8_mha without fp8_dpa"):
+            te.autocast(recipe=DelayedScaling(fp8_mha=True)).__enter__()
         with te.autocast(), pytest.raises(AssertionError, match="divisible by 16"):
             te.Linear(24, 16, params_dtype=BF16)(half(8, 24))
 
@@ -430,6 +430,81 @@ def test_attention_in_float8_multiplies_at_float8s_rate():
     assert 1.2 < seconds({}) / seconds({"fp8_dpa": True}) < 2
 
 
+WIDTH = H * D
+
+
+def float8_layer(chip: str, name: str, **options: bool) -> tuple[Ledger, list[int]]:
+    """(a step of a layer of attention with rotary embeddings, bytes that its graph keeps)."""
+    kept: list[int] = []
+
+    def step() -> None:
+        import transformer_engine.pytorch as te
+        from transformer_engine.common import recipe
+
+        layer = te.MultiheadAttention(
+            WIDTH, H, D, attention_dropout=0.0, bias=False, params_dtype=BF16
+        )
+        x = half(S, B, WIDTH)
+        angles = te.RotaryPositionEmbedding(D)(S)
+
+        def run() -> Tensor:
+            with te.autocast(recipe=getattr(recipe, name)(fp8_dpa=True, **options)):
+                return layer(x, rotary_pos_emb=angles, is_first_microbatch=not kept)
+
+        kept.append(0)
+        kept.append(kept_by(run, result_bytes=2 * NUMBERS))
+        run().sum().backward()
+        assert x.grad.dtype is BF16
+
+    return traced(step, chip), kept[1:]
+
+
+@pytest.mark.parametrize("options", [{}, {"fp8_mha": True}])
+def test_between_attention_and_the_product_behind_it_nothing_is_converted(options):
+    """By steps before: queries, keys and values are quantised, and the products' own operands but
+    the last one's; converted back are the gradients alone. Hopper transposes the result for the
+    weight's gradient.
+    """
+    ledger, _ = float8_layer("H100-SXM", "DelayedScaling", **options)
+    runs = 3  # one before, one that is measured, one with its backward pass
+    quantized = Counter(flops(ledger, "quantize"))
+    weights = 3 * WIDTH * WIDTH
+    assert quantized == {3 * NUMBERS: runs + 1, 9 * NUMBERS: runs + 1, weights: 1, 3 * weights: 1}
+    assert len(flops(ledger, "dequantize")) == 1
+    copies = [entry.cost for entry in ledger.entries if entry.call.name == "aten.clone"]
+    turned = [cost for cost in copies if cost.bytes_read == cost.bytes_written == NUMBERS]
+    assert len(turned) == 1
+    ledger, _ = float8_layer("B200", "DelayedScaling", **options)
+    copies = [entry.cost for entry in ledger.entries if entry.call.name == "aten.clone"]
+    assert not [cost for cost in copies if cost.bytes_read == cost.bytes_written == NUMBERS]
+
+
+@pytest.mark.parametrize("chip", ["H100-SXM", "B200"])
+def test_what_attention_hands_on_in_float8_is_kept_once(chip):
+    """The input, queries, keys and values, and the result, each with its scale."""
+    _, kept = float8_layer(chip, "DelayedScaling")
+    assert kept == [NUMBERS + 3 * NUMBERS + NUMBERS + 3 * 512 + ROWS_AND_STATE]
+
+
+def test_what_autograd_sees_between_them_has_no_memory(gpu):
+    from transformer_engine.pytorch.quantization import stand_in
+
+    seen = stand_in(torch.empty(S * B, WIDTH, device="cuda", dtype=torch.float8_e4m3fn), BF16)
+    assert (seen.shape, seen.dtype) == ((S * B, WIDTH), BF16)
+    assert seen.untyped_storage().nbytes() == BF16.itemsize
+
+
+def test_queries_that_are_products_float8_results_are_not_known():
+    with torchtally.virtual_gpu("H100-SXM"):
+        import transformer_engine.pytorch as te
+        from transformer_engine.common.recipe import DelayedScaling
+
+        layer = te.MultiheadAttention(WIDTH, H, D, attention_dropout=0.0, params_dtype=BF16)
+        not_known = pytest.raises(NotImplementedError, match="without rotary embeddings")
+        with te.autocast(recipe=DelayedScaling(fp8_dpa=True, fp8_mha=True)), not_known:
+            layer(half(S, B, WIDTH))
+
+
 def test_where_nothing_attends_in_float8():
     with torchtally.virtual_gpu("H100-SXM"):
         import transformer_engine.pytorch as te
@@ -580,8 +655,12 @@ def test_other_layers(options):
 def test_what_is_not_known_is_named(gpu):
     import transformer_engine.pytorch as te
 
-    with pytest.raises(NotImplementedError, match="tp_size=2 of Transformer Engine"):
-        te.Linear(32, 32, tp_size=2)
+    with pytest.raises(NotImplementedError, match="fuse_wgrad_accumulation=True of Transformer"):
+        te.Linear(32, 32, fuse_wgrad_accumulation=True)
+    with pytest.raises(NotImplementedError, match="tp_size=2 of Transformer Engine's GroupedLin"):
+        te.GroupedLinear(2, 32, 32, tp_size=2)
+    with pytest.raises(NotImplementedError, match='"row" of Transformer Engine'):
+        te.LayerNormLinear(32, 32, tp_size=2, parallel_mode="row")
     with pytest.raises(NotImplementedError, match="inference_params"):
         te.DotProductAttention(H, D)(half(S, B, H, D), inference_params=object())
     with pytest.raises(ImportError, match="Fp8Padding"):

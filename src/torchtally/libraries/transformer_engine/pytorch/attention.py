@@ -10,7 +10,7 @@ B: sequences.  S: queries.  T: keys.  H: heads.  D: head dim.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,14 +22,16 @@ from torchtally.libraries.operators.attention import FlashOptions, attend
 from torchtally.libraries.operators.transformer_engine import laid_out
 
 from ..common.recipe import Recipe
+from .distributed import divide, world_size
 from .module import (
     LayerNorm,
     LayerNormLinear,
     Linear,
     RMSNorm,
+    WithProducts,
     refuse,
 )
-from .quantization import Precision, dtype_of, is_since, scaling_of
+from .quantization import Float8Boundary, Precision, dtype_of, is_since, scaling_of, stand_in
 
 NO_BACKEND = (
     "No dot product attention backend is available for the provided inputs. Please run with "
@@ -109,7 +111,7 @@ class CudnnOptions:
         return *self.offsets, *self.mask
 
 
-def heads_third(tensors: tuple[Tensor, ...], options: CudnnOptions) -> list[Tensor]:
+def heads_third(tensors: Iterable[Tensor], options: CudnnOptions) -> list[Tensor]:
     """(B, S, H, D), whatever lies first in memory."""
     return [tensor.transpose(0, 1) if options.sequence_first else tensor for tensor in tensors]
 
@@ -167,10 +169,10 @@ class Float8Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor | None, value: Tensor | None, packed_at: int,
-        options: CudnnOptions, recipe: Recipe,
+        options: CudnnOptions, recipe: Recipe, boundary: Float8Boundary | None,
     ) -> Tensor:  # fmt: skip
         is_packed = key is None or value is None
-        parts = query.unbind(packed_at) if is_packed else (query, key, value)
+        parts: tuple[Any, ...] = query.unbind(packed_at) if is_packed else (query, key, value)
         kept, scale = quantized_together(query, parts, packed_at, recipe, is_packed)
         operands = heads_third(kept, options)
         of_result = None if recipe.delayed() else query.dtype
@@ -180,12 +182,18 @@ class Float8Attention(torch.autograd.Function):
         half, scales = out, [scale]
         if of_result is None:
             scales.append(torch.empty_like(scale))
-            half = dequantized(out, scales[-1], query.dtype, options)
+            if boundary is None:
+                half = dequantized(out, scales[-1], query.dtype, options)
+            else:
+                (as_it_lies,) = heads_third((out,), options)
+                boundary.result = as_it_lies.flatten(-2).flatten(0, -2), scales[-1]
+                half = stand_in(out, query.dtype)
         if is_backward_in_float8():
             ctx.save_for_backward(*operands, out, rows, state, *scales)
         else:
             ctx.save_for_backward(*heads_third(parts, options), half, rows, state)
         ctx.options, ctx.recipe, ctx.dtype = options, recipe, query.dtype
+        ctx.boundary = boundary
         ctx.packed_at, ctx.shape = packed_at if is_packed else None, query.shape
         result: Tensor = half.transpose(0, 1) if options.sequence_first else half
         return result
@@ -194,11 +202,18 @@ class Float8Attention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         query, key, value, out, rows, *_ = ctx.saved_tensors
         options, recipe = ctx.options, ctx.recipe
-        grad, dtype = grad.contiguous(), ctx.dtype
-        if is_backward_in_float8():
+        dtype = ctx.dtype
+        if ctx.boundary is not None:
+            given, scale = ctx.boundary.gradient
+            ctx.boundary.gradient = None
+            grad, dtype = given.view(grad.shape), given.dtype
+        elif is_backward_in_float8():
+            grad = grad.contiguous()
             wide = dtype_of(recipe, is_gradient=True)
             grad, scale = quantized(grad, recipe, wide)
             dtype = wide if recipe.delayed() else dtype
+        else:
+            grad = grad.contiguous()
         (grad,) = heads_third((grad,), options)
         if ctx.packed_at is not None:
             whole = query.new_empty(ctx.shape, dtype=dtype)
@@ -213,13 +228,13 @@ class Float8Attention(torch.autograd.Function):
         if ctx.packed_at is not None:
             if dtype is not ctx.dtype:
                 whole = dequantize(whole, torch.empty_like(scale), ctx.dtype)
-            return whole, None, None, None, None, None
-        answers = heads_third(tuple(grads), options)
+            return whole, None, None, None, None, None, None
+        answers = heads_third(grads, options)
         if dtype is not ctx.dtype:
             scale = torch.empty_like(scale)
             flat = dequantize(torch.cat([x.reshape(-1) for x in answers]), scale, ctx.dtype)
-            answers = split_as(flat, answers)
-        return *answers, None, None, None
+            answers = list(split_as(flat, answers))
+        return *answers, None, None, None, None
 
 
 def is_backward_in_float8() -> bool:
@@ -289,7 +304,7 @@ class DotProductAttention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         refuse(
-            {"tp_size": tp_size, "cp_group": cp_group, "softmax_type": softmax_type,
+            {"cp_group": cp_group, "softmax_type": softmax_type,
              "return_max_logit": return_max_logit}
         )  # fmt: skip
         self.qkv_format, self.attn_mask_type, self.window_size = (
@@ -311,7 +326,7 @@ class DotProductAttention(nn.Module):
         core_attention_bias: Tensor | None = None, alibi_slopes: Tensor | None = None,
         fast_zero_fill: bool = True, inference_params: Any = None,
         pad_between_seqs: bool | None = None, qkv_layer: Tensor | None = None,
-        qkv_interleave_dim: int = -3, **options: Any,
+        qkv_interleave_dim: int = -3, boundary: Float8Boundary | None = None, **options: Any,
     ) -> Tensor:  # fmt: skip
         refuse({"inference_params": inference_params, **options})
         tensor_format = qkv_format or self.qkv_format
@@ -345,7 +360,7 @@ class DotProductAttention(nn.Module):
                 cudnn = CudnnOptions(tensor_format, mask, window, offsets)
                 operands = (qkv_layer, None, None) if qkv_layer is not None else contiguous(parts)
                 out: Tensor = Float8Attention.apply(  # type: ignore[no-untyped-call]
-                    *operands, qkv_interleave_dim, cudnn, recipe
+                    *operands, qkv_interleave_dim, cudnn, recipe, boundary
                 )
             elif backend == "FUSED":
                 cudnn = CudnnOptions(tensor_format, mask, window, offsets)
@@ -448,6 +463,23 @@ def flash(
     return out.transpose(0, 1).contiguous() if is_first else out
 
 
+def boundary_before_projection(angles: Any, options: dict[str, Any]) -> Float8Boundary | None:
+    """By steps before, attention's result and its gradient stay in float8 (`dpa_fp8_output` and
+    `proj_fp8_grad` in multi_head_attention.py); with `fp8_mha` queries, keys and values would be
+    products' float8 results, too, but where rotary embeddings turn them.
+    """
+    recipe = Precision.recipe
+    if recipe is None or not recipe.fp8_dpa or not recipe.delayed():
+        return None
+    if recipe.fp8_mha and angles is None:
+        raise NotImplementedError(
+            "tally does not know fp8_mha of Transformer Engine's DelayedScaling without rotary "
+            "embeddings"
+        )
+    is_handed = is_backward_in_float8() and not options.get("checkpoint_core_attention")
+    return Float8Boundary() if is_handed else None
+
+
 class MultiheadAttention(nn.Module):
     def __init__(
         self, hidden_size: int, num_attention_heads: int, kv_channels: int | None = None,
@@ -468,8 +500,7 @@ class MultiheadAttention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         refuse(
-            {"tp_size": tp_size, "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
-             "sequence_parallel": sequence_parallel and tp_size > 1,
+            {"fuse_wgrad_accumulation": fuse_wgrad_accumulation,
              "zero_centered_gamma": zero_centered_gamma, **options}
         )  # fmt: skip
         if attention_type not in ("self", "cross"):
@@ -484,7 +515,13 @@ class MultiheadAttention(nn.Module):
         self.head = kv_channels or hidden_size // num_attention_heads
         self.groups = num_gqa_groups or num_attention_heads
         queries, keys = self.head * self.heads, self.head * self.groups
-        common: dict[str, Any] = {"bias": bias, "params_dtype": params_dtype, "device": device}
+        common: dict[str, Any] = {
+            "bias": bias, "params_dtype": params_dtype, "device": device, "tp_group": tp_group,
+            "tp_size": tp_size, "sequence_parallel": sequence_parallel,
+        }  # fmt: skip
+        size = tp_size if tp_group is None else world_size(tp_group)
+        self.heads, self.groups = divide(self.heads, size), divide(self.groups, size)
+        columns = {**common, "parallel_mode": "column" if set_parallel_mode else None}
         normed: dict[str, Any] = {
             "eps": layernorm_epsilon, "normalization": normalization,
             "return_layernorm_output": return_layernorm_output,
@@ -494,20 +531,20 @@ class MultiheadAttention(nn.Module):
             width, parts = queries + 2 * keys, None if fuse_qkv_params else split
             if input_layernorm:
                 self.layernorm_qkv = LayerNormLinear(
-                    hidden_size, width, parameters_split=parts, **normed, **common
+                    hidden_size, width, parameters_split=parts, **normed, **columns
                 )
             else:
-                self.qkv = Linear(hidden_size, width, parameters_split=parts, **common)
+                self.qkv = Linear(hidden_size, width, parameters_split=parts, **columns)
         else:
             parts = None if fuse_qkv_params else {"query": queries}
             if input_layernorm:
                 self.layernorm_query = LayerNormLinear(
-                    hidden_size, queries, parameters_split=parts, **normed, **common
+                    hidden_size, queries, parameters_split=parts, **normed, **columns
                 )
             else:
-                self.query_layer = Linear(hidden_size, queries, **common)
+                self.query_layer = Linear(hidden_size, queries, **columns)
             parts = None if fuse_qkv_params else {"key": keys, "value": keys}
-            self.key_value = Linear(hidden_size, 2 * keys, parameters_split=parts, **common)
+            self.key_value = Linear(hidden_size, 2 * keys, parameters_split=parts, **columns)
         norms = {"RMSNorm": RMSNorm, "LayerNorm": LayerNorm}
         if qk_norm_type is not None and qk_norm_type not in norms:
             raise NotImplementedError(f"tally does not know qk_norm_type={qk_norm_type!r}")
@@ -521,7 +558,15 @@ class MultiheadAttention(nn.Module):
             num_attention_heads, self.head, num_gqa_groups, attention_dropout, qkv_format,
             attention_type=attention_type, softmax_type=softmax_type,
         )  # fmt: skip
-        self.proj = Linear(queries, hidden_size, return_bias=return_bias, **common)
+        self.proj = Linear(
+            queries, hidden_size, return_bias=return_bias,
+            parallel_mode="row" if set_parallel_mode else None, **common,
+        )  # fmt: skip
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        for child in self.children():
+            if isinstance(child, WithProducts):
+                child.set_tensor_parallel_group(tp_group)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Any = None,
@@ -530,6 +575,7 @@ class MultiheadAttention(nn.Module):
         rotary_pos_emb: Any = None, **options: Any,
     ) -> Any:  # fmt: skip
         of_norm = None
+        boundary = boundary_before_projection(rotary_pos_emb, options)
         if self.attention_type == "self":
             layer = self.layernorm_qkv if self.input_layernorm else self.qkv
             mixed = layer(hidden_states, is_first_microbatch=is_first_microbatch)
@@ -558,9 +604,9 @@ class MultiheadAttention(nn.Module):
         context = self.core_attention(
             query, key, value, qkv_format=self.qkv_format, attention_mask=attention_mask,
             attn_mask_type=attn_mask_type or self.attn_mask_type,
-            window_size=window_size or self.window_size, **options,
+            window_size=window_size or self.window_size, boundary=boundary, **options,
         )  # fmt: skip
-        out = self.proj(context, is_first_microbatch=is_first_microbatch)
+        out = self.proj(context, is_first_microbatch=is_first_microbatch, boundary=boundary)
         answers = list(out) if self.return_bias else [out]
         if of_norm is not None:
             answers.append(of_norm)

@@ -14,12 +14,17 @@ from torch import Tensor, nn
 from torchtally.libraries.operators.transformer_engine import ACTIVATIONS, halves
 
 from ..common.recipe import Recipe
+from .distributed import ALONE, TensorParallel, Wait, divide, now
 from .quantization import (
+    Float8Boundary,
     Operand,
     Precision,
     check_sizes,
+    dtype_of,
     is_since,
+    multiplies_columns,
     operand,
+    stand_in,
 )
 
 MIB = 1 << 20
@@ -36,13 +41,13 @@ def refuse(options: Mapping[str, Any]) -> None:
 
 
 NOT_KNOWN: dict[str, Any] = {
-    "tp_size": 1, "sequence_parallel": False, "fuse_wgrad_accumulation": False,
+    "fuse_wgrad_accumulation": False,
     "delay_wgrad_compute": False, "save_original_input": False, "symmetric_ar_type": None,
     "ub_overlap_ag": False, "ub_overlap_rs": False, "ub_overlap_rs_dgrad": False,
     "ub_bulk_dgrad": False, "ub_bulk_wgrad": False, "ub_tp_comm_overlap": False,
     "zero_centered_gamma": False, "checkpoint": False, "return_max_logit": False,
     "softmax_type": "vanilla", "cp_group": None, "inference_params": None, "kv_layer": None,
-    "score_mod": None, "num_splits": 1,
+    "score_mod": None, "num_splits": 1, "return_layernorm_output_gathered": False,
 }  # fmt: skip
 
 
@@ -81,13 +86,40 @@ def gemm_into(
 class ProductOptions:
     def __init__(
         self, recipe: Recipe | None, *, activation: str = "", keeps_rows: bool = False,
-        weights: Operand | None = None,
+        weights: Operand | None = None, parallel: TensorParallel = ALONE,
+        boundary: Float8Boundary | None = None,
     ) -> None:  # fmt: skip
         self.recipe = recipe
+        self.parallel = parallel
+        self.boundary = boundary
         self.activation = activation
         self.keeps_rows = keeps_rows
         self.weights = weights
         """Quantised before, for several micro-batches."""
+
+
+def own_operand(
+    x: Tensor, recipe: Recipe | None, parallel: TensorParallel, *, columns: bool,
+    is_gradient: bool = False,
+) -> Operand:  # fmt: skip
+    """Of a rank's rows, to be gathered: quantised before. With a scale for the whole
+    tensor, the same on all ranks, only what is read over rows can be gathered.
+    """
+    if recipe is None:
+        return Operand(x, None, x, None)
+    if recipe.mxfp8():
+        return operand(x, recipe, columns=columns, is_gradient=is_gradient)
+    if not recipe.delayed():
+        parallel.agree_on_scale(x)
+    rows, scale, *_ = operand(x, recipe, columns=False, is_gradient=is_gradient)
+    return Operand(rows, scale, rows, scale)
+
+
+def with_columns(gathered: Operand, recipe: Recipe | None) -> Operand:
+    """What is gathered over rows alone is transposed where products read it over columns."""
+    if recipe is None or recipe.mxfp8() or multiplies_columns(recipe):
+        return gathered
+    return Operand(*gathered[:2], gathered.rows.t().contiguous(), gathered.row_scales)
 
 
 class Product(torch.autograd.Function):
@@ -98,35 +130,74 @@ class Product(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, options: ProductOptions
     ) -> Tensor:
         recipe, (needs_x, needs_weight, _) = options.recipe, ctx.needs_input_grad[:3]
-        dtype = x.dtype
+        dtype, parallel = x.dtype, options.parallel
         if recipe is None:
             weight = weight.to(dtype)
-        inputs = operand(x, recipe, columns=needs_weight, activation=options.activation)
+        if parallel.gathers_inputs:
+            own = own_operand(x, recipe, parallel, columns=needs_weight)
+            over_rows = Operand(*own[:2], own.columns[:0], None)
+            inputs = now(parallel.gather(over_rows, recipe))
+        elif options.boundary is not None and options.boundary.result is not None:
+            own = inputs = Operand(*options.boundary.result, *options.boundary.result)
+            options.boundary.result = None
+        else:
+            options.boundary = None
+            own = inputs = operand(x, recipe, columns=needs_weight, activation=options.activation)
         weights = options.weights or operand(weight, recipe, columns=needs_x, is_weight=True)
         N, K = weight.shape
-        M = x.shape[0]
+        M = inputs.rows.shape[0]
         out = gemm(inputs[:2], weights[:2], bias, dtype, (M, N, K))
-        kept_inputs = inputs if options.keeps_rows else (None, None, *inputs[2:])
+        if parallel.is_row:
+            out = now(parallel.reduce(out))
+        kept_inputs = own if options.keeps_rows else (None, None, *own[2:])
         ctx.save_for_backward(
             *(kept_inputs if needs_weight else (None,) * 4),
             *weights,
             x if options.activation else None,
         )
         ctx.options, ctx.sizes, ctx.dtype = options, (M, N, K), dtype
-        return out
+        answer: Tensor = out
+        return answer
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         _, _, columns, scales, *weights, x = ctx.saved_tensors
         (M, N, K), dtype, options = ctx.sizes, ctx.dtype, ctx.options
         recipe, (needs_x, needs_weight, needs_bias) = options.recipe, ctx.needs_input_grad[:3]
-        grad = grad.contiguous()
-        grads = operand(grad, recipe, rows=needs_x, columns=needs_weight, is_gradient=True)
+        grad, parallel = grad.contiguous(), options.parallel
+        if parallel.gathers_gradients:
+            own = own_operand(grad, recipe, parallel, columns=needs_weight, is_gradient=True)
+            grads = with_columns(now(parallel.gather(own, recipe)), recipe)
+        else:
+            grads = operand(grad, recipe, rows=needs_x, columns=needs_weight, is_gradient=True)
         grad_x = grad_weight = None
+        waits: list[Wait] = []
+        if parallel.gathers_inputs and needs_weight:
+            is_shared = recipe is None or recipe.float8_per_tensor_scaling()
+            own = Operand(columns if is_shared else columns[:0], scales, columns, scales)
+            gathered, wait_for_columns = parallel.gather(own, recipe)
+            waits.append(wait_for_columns)
         if needs_x:
-            grad_x = gemm(grads[:2], weights[2:], None, dtype, (M, K, N))
+            handed = dtype if options.boundary is None else dtype_of(recipe, is_gradient=True)
+            grad_x = gemm(grads[:2], weights[2:], None, handed, (M, K, N))
+            if options.boundary is not None:
+                scale = grad_x.new_empty((1, 1), dtype=torch.float32)
+                options.boundary.gradient = grad_x, scale
+                grad_x = stand_in(grad_x, dtype)
+            for wait in waits:
+                wait()
+            waits.clear()
+            if parallel.is_column:
+                grad_x, wait_for_sums = parallel.reduce(grad_x)
+                waits.append(wait_for_sums)
         if needs_weight:
+            if parallel.gathers_inputs:
+                *_, columns, scales = with_columns(gathered, recipe)
+            elif options.boundary is not None:
+                *_, columns, _ = with_columns(Operand(columns, scales, columns, scales), recipe)
             grad_weight = gemm(grads[2:], (columns, scales), None, dtype, (N, K, M))
+        for wait in waits:
+            wait()
         if options.activation and grad_x is not None:
             grad_x = torch.ops.transformer_engine.activation_backward(grad_x, x, options.activation)
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
@@ -169,6 +240,11 @@ class WithProducts(nn.Module):
         for part_name, part in zip(split, whole.split(list(split.values())), strict=True):
             self.register_parameter(f"{part_name}_{name}", nn.Parameter(part))
 
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        for parallel in vars(self).values():
+            if isinstance(parallel, TensorParallel):
+                parallel.group = tp_group
+
     def joined(self, name: str, split: Mapping[str, int] | None) -> Tensor:
         if split is None:
             whole: Tensor = getattr(self, name)
@@ -187,6 +263,13 @@ class WithProducts(nn.Module):
     ) -> ProductOptions:
         """Weights that serve all micro-batches of a step are quantised in the first."""
         recipe = Precision.recipe
+        parallel = options.get("parallel", ALONE)
+        is_known = recipe is None or recipe.float8_per_tensor_scaling() or recipe.mxfp8()
+        if not is_known and parallel.is_by_sequence and parallel.mode is not None:
+            raise NotImplementedError(
+                "tally does not know sequence_parallel=True of Transformer Engine in "
+                f"{type(recipe).__name__}"
+            )
         if recipe is None or is_first_microbatch is None:
             return ProductOptions(recipe, **options)
         if is_first_microbatch or name not in self.quantized:
@@ -212,8 +295,13 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, options: ProductOpti
         check_sizes(options.recipe, x, weight)
     bias = None if bias is None else bias.to(x.dtype)
     flat = x.reshape(-1, x.shape[-1])
-    out: Tensor = Product.apply(flat, weight, bias, options)  # type: ignore[no-untyped-call]
-    return out.view(*x.shape[:-1], weight.shape[0])
+    added_after = bias if options.parallel.adds_bias_after else None
+    fused = None if options.parallel.adds_bias_after else bias
+    out: Tensor = Product.apply(flat, weight, fused, options)  # type: ignore[no-untyped-call]
+    if added_after is not None:
+        out = out + added_after
+    first, *others = x.shape[:-1]
+    return out.view(options.parallel.rows_after(first), *others, weight.shape[0])
 
 
 Split = Mapping[str, int] | Iterable[str] | None
@@ -234,9 +322,19 @@ class Linear(WithProducts):
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, return_bias: bool = False,
         params_dtype: torch.dtype | None = None, parameters_split: Split = None,
-        device: Any = "cuda", **options: Any,
+        device: Any = "cuda", tp_group: Any = None, tp_size: int = 1,
+        parallel_mode: str | None = None, sequence_parallel: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**options)
+        self.parallel = TensorParallel(tp_group, tp_size, parallel_mode, sequence_parallel)
+        if self.parallel.is_column:
+            out_features = divide(out_features, self.parallel.size)
+        elif self.parallel.is_row:
+            in_features = divide(in_features, self.parallel.size)
+        if self.parallel.is_column and isinstance(parameters_split, Mapping):
+            parameters_split = {
+                name: divide(size, self.parallel.size) for name, size in parameters_split.items()
+            }
         self.in_features, self.out_features = in_features, out_features
         self.use_bias, self.return_bias = bias, return_bias
         self.parts = parts_of(parameters_split, out_features)
@@ -245,20 +343,24 @@ class Linear(WithProducts):
         if bias:
             self.add_parameter("bias", shape[:1], self.parts, 0, params_dtype, device)
 
-    def product(self, x: Tensor, is_first_microbatch: bool | None) -> Any:
+    def product(
+        self, x: Tensor, is_first_microbatch: bool | None, boundary: Float8Boundary | None = None
+    ) -> Any:
         weight = self.joined("weight", self.parts)
         bias = self.joined("bias", self.parts) if self.use_bias else None
-        options = self.options("weight", weight, is_first_microbatch)
+        options = self.options(
+            "weight", weight, is_first_microbatch, parallel=self.parallel, boundary=boundary
+        )
         if self.return_bias:
             return product(x, weight, None, options), None if bias is None else bias.to(x.dtype)
         return product(x, weight, bias, options)
 
     def forward(
         self, inp: Tensor, is_first_microbatch: bool | None = None, fp8_output: bool = False,
-        fp8_grad: bool = False,
+        fp8_grad: bool = False, boundary: Float8Boundary | None = None,
     ) -> Any:  # fmt: skip
         first = next(self.parameters())
-        return self.product(cast(inp, first), is_first_microbatch)
+        return self.product(cast(inp, first), is_first_microbatch, boundary)
 
 
 class GroupedProduct(torch.autograd.Function):
@@ -332,6 +434,12 @@ class GroupedLinear(WithProducts):
         return_bias: bool = False, params_dtype: torch.dtype | None = None, device: Any = "cuda",
         **options: Any,
     ) -> None:  # fmt: skip
+        for name, usual in (("parallel_mode", None), ("tp_size", 1)):
+            if options.get(name, usual) != usual:
+                raise NotImplementedError(
+                    f"tally does not know {name}={options[name]!r} of Transformer Engine's "
+                    "GroupedLinear"
+                )
         super().__init__(**options)
         self.num_gemms = num_gemms
         self.in_features, self.out_features = in_features, out_features
@@ -419,10 +527,14 @@ class LayerNormLinear(Linear):
         super().__init__(
             in_features, out_features, bias, params_dtype=params_dtype, device=device, **options
         )
+        if self.parallel.is_row:
+            raise NotImplementedError(
+                'tally does not know parallel_mode="row" of Transformer Engine\'s LayerNormLinear'
+            )
         self.eps, self.return_layernorm_output = eps, return_layernorm_output
         add_norm(self, in_features, normalization, params_dtype, device)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, inp: Tensor, is_first_microbatch: bool | None = None, fp8_output: bool = False,
         fp8_grad: bool = False,
     ) -> Any:  # fmt: skip
@@ -442,9 +554,17 @@ class LayerNormMLP(WithProducts):
         self, hidden_size: int, ffn_hidden_size: int, eps: float = 1e-5, bias: bool = True,
         normalization: str = "LayerNorm", activation: str = "gelu", return_bias: bool = False,
         return_layernorm_output: bool = False, params_dtype: torch.dtype | None = None,
-        device: Any = "cuda", **options: Any,
+        device: Any = "cuda", tp_group: Any = None, tp_size: int = 1,
+        set_parallel_mode: bool = False, sequence_parallel: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(**options)
+        self.columns, self.rows = (
+            TensorParallel(tp_group, tp_size, mode if set_parallel_mode else None,
+                           sequence_parallel)
+            for mode in ("column", "row")
+        )  # fmt: skip
+        if set_parallel_mode:
+            ffn_hidden_size = divide(ffn_hidden_size, self.columns.size)
         if activation not in ACTIVATIONS:
             raise NotImplementedError(f"Activation type {activation} is not supported!")
         self.activation, self.eps = activation, eps
@@ -464,12 +584,15 @@ class LayerNormMLP(WithProducts):
         x = normed(self, inp, self.eps)
         fc1_bias, fc2_bias = (getattr(self, f"{name}_bias", None) for name in ("fc1", "fc2"))
         weight = self.fc1_weight
-        options = self.options("fc1", weight, is_first_microbatch, keeps_rows=True)
+        options = self.options(
+            "fc1", weight, is_first_microbatch, keeps_rows=True, parallel=self.columns
+        )
         hidden = product(x, weight, fc1_bias, options)
         weight = self.fc2_weight
         options = self.options(
-            "fc2", weight, is_first_microbatch, keeps_rows=True, activation=self.activation
-        )
+            "fc2", weight, is_first_microbatch, keeps_rows=True, activation=self.activation,
+            parallel=self.rows,
+        )  # fmt: skip
         out = product(hidden, weight, None if self.return_bias else fc2_bias, options)
         answers: list[Any] = [out]
         if self.return_bias:

@@ -107,9 +107,14 @@ def checked(recipe: Recipe) -> Recipe:
     is_available, reason = SUPPORT[kind](return_reason=True)
     if not is_available:
         raise RuntimeError(reason)
-    for name in ("fp8_mha", "backward_override"):
-        if getattr(recipe, name):
-            raise NotImplementedError(f"tally does not know {name} of Transformer Engine's recipes")
+    if recipe.backward_override:
+        raise NotImplementedError(
+            "tally does not know backward_override of Transformer Engine's recipes"
+        )
+    if recipe.fp8_mha and not recipe.fp8_dpa:
+        raise NotImplementedError(
+            "tally does not know fp8_mha without fp8_dpa of Transformer Engine's recipes"
+        )
     if recipe.fp8_dpa and not recipe.float8_per_tensor_scaling():
         raise NotImplementedError(
             f"tally does not know fp8_dpa of Transformer Engine's {type(recipe).__name__}"
@@ -124,6 +129,19 @@ class Operand(NamedTuple):
     row_scales: Tensor | None
     columns: Tensor
     column_scales: Tensor | None
+
+
+class Float8Boundary:
+    """What attention and the product behind it hand each other in float8, with its scale; what
+    autograd sees between them has no memory.
+    """
+
+    result: tuple[Tensor, Tensor] | None = None
+    gradient: tuple[Tensor, Tensor] | None = None
+
+
+def stand_in(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(1, dtype=dtype).expand(x.shape)
 
 
 def scaling_of(recipe: Recipe, is_weight: bool) -> str:

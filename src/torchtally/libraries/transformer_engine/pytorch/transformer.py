@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention import MultiheadAttention
-from .module import NORMS, LayerNormMLP
+from .module import NORMS, LayerNormMLP, WithProducts
 
 
 class BiasDropoutAdd(torch.autograd.Function):
@@ -69,7 +69,8 @@ class TransformerLayer(nn.Module):
         self.parallel_attention_mlp = parallel_attention_mlp
         common: dict[str, Any] = {
             "bias": bias, "params_dtype": params_dtype, "device": device, "tp_size": tp_size,
-            "normalization": normalization, "sequence_parallel": sequence_parallel and tp_size > 1,
+            "tp_group": tp_group, "set_parallel_mode": set_parallel_mode,
+            "normalization": normalization, "sequence_parallel": sequence_parallel,
             "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
             "zero_centered_gamma": zero_centered_gamma, "ub_tp_comm_overlap": ub_tp_comm_overlap,
             "return_bias": not parallel_attention_mlp,
@@ -98,6 +99,11 @@ class TransformerLayer(nn.Module):
             if output_layernorm
             else None
         )
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        for child in self.children():
+            if isinstance(child, MultiheadAttention | WithProducts):
+                child.set_tensor_parallel_group(tp_group)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Any = None,
