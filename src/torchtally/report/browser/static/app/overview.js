@@ -131,7 +131,8 @@ function timeCard(run) {
       ? "Kernels as they ran; a profiler that records stacks slows the host."
       : time.basis === "calibrated"
       ? `Predicted by a calibration. Such steps were ${formatShare(time.error)} off in the median.`
-      : `Predicted from the data sheet. Published training steps were ${
+      : `Predicted ${time.basis === "fitted" ? "by published rates of the chip"
+        : "from its data sheet"}. Published training steps were ${
         formatShare(time.error)} off in the median; half of them further.`));
 }
 
