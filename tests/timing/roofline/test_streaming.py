@@ -14,7 +14,7 @@ from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.lists import OF_4_KB
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.timing.roofline.rows import WEIGHT_ROWS_S
-from torchtally.timing.roofline.streaming import REDUCTION_S
+from torchtally.timing.roofline.streaming import LOSS_S, REDUCTION_S
 from torchtally.trace import Call
 
 
@@ -186,6 +186,12 @@ def test_a_loss_of_rows_is_summed_up_by_one_block(rows: int, measured_s: float) 
     inputs = [given("self", rows, 50257), given("target", rows, dtype="int64")]
     one = call("aten.nll_loss_forward", inputs, (), (), reduction=1, ignore_index=-100)
     assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(measured_s, rel=0.25)
+
+
+def test_a_loss_without_classes_takes_no_row() -> None:
+    inputs = [given("self", 4, 0), given("target", 4, dtype="int64")]
+    one = call("aten.nll_loss_forward", inputs, (), (), reduction=1)
+    assert kernel_of(one, chip("H100-SXM")).seconds == pytest.approx(LOSS_S + KERNEL_S, rel=0.01)
 
 
 def test_a_sum_takes_the_time_to_hand_its_parts_on() -> None:

@@ -40,7 +40,6 @@ a time: no kernel on lists is done before. 8 tensors of 131072 elements take an 
 addition, and 38 in Adam, whose numbers wait for square roots and quotients (a bench); AdamW's of
 two layers of 128 take 16 to 29 (tests/truth/corpus)."""
 
-
 ON_LISTS = ("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")
 """Beginnings of the names of operators on lists of tensors."""
 

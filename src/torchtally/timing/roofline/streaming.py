@@ -227,7 +227,7 @@ def by_threads_s(call: Call, chip: Chip) -> float:
     """Least seconds of a kernel whose threads have more to do for an element than its bytes."""
     name = call.plain_name
     if name == "index_add":
-        return finding_s(call.tensors("source")[0].elements, ADDED_PER_S, chip)
+        return finding_s(call.tensor("source").elements, ADDED_PER_S, chip)
     if name == "native_dropout":
         return finding_s(call.inputs[0].elements, DRAWN_PER_S, chip)
     if name == "max_pool2d_with_indices" and call.outputs:
@@ -236,7 +236,7 @@ def by_threads_s(call: Call, chip: Chip) -> float:
     if name == "max_pool2d_with_indices_backward" and call.outputs:
         return finding_s(call.outputs[0].elements, POOLED_BACKWARD_PER_S, chip)
     if name == "nll_loss_forward":
-        rows = call.inputs[0].elements // call.inputs[0].shape[-1]
+        rows = call.inputs[0].elements // max(1, *call.inputs[0].shape[-1:])
         return (LOSS_S + LOSS_ROW_S * rows) * CLOCK_HZ / (chip.boost_clock_hz or CLOCK_HZ)
     return chunk_s(call, chip)
 
