@@ -169,3 +169,14 @@ def test_torchs_own_transformer_is_named_throughout():
     assert "encoder.layers.0.self_attn" in names
     assert "decoder.layers.0.multihead_attn" in names
     assert "decoder.layers.0.linear1" in names
+
+
+def test_a_profiler_with_stacks_finds_the_module() -> None:
+    """It takes what is called `self` in the frame of `nn.Module.__call__` for the module."""
+
+    def script() -> None:
+        pair = Pair(linear(), linear()).cuda()
+        with torch.profiler.profile(with_stack=True):
+            pair(data())
+
+    assert products(traced(script)) == [("first", "Linear"), ("second", "Linear")]

@@ -21,3 +21,24 @@ def test_what_was_loaded_before_is_not_read_again(monkeypatch: pytest.MonkeyPatc
         assert not names
         monkeypatch.setitem(sys.modules, "loaded_later", ModuleType("loaded_later"))
     assert names == ["loaded_later"]
+
+
+class Library:
+    """As cffi's: says that it is a module, takes no weak reference, and makes what is asked of."""
+
+    __slots__ = ()
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return ModuleType
+
+    @property
+    def __dict__(self) -> dict[str, object]:  # type: ignore[override]
+        raise AssertionError("its functions would be made")
+
+
+def test_a_library_of_cffi_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_openssl.lib", Library())
+    assert isinstance(sys.modules["_openssl.lib"], ModuleType)
+    with replacing({len: len}):
+        read_loaded_modules()

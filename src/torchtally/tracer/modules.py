@@ -86,15 +86,18 @@ class Modules:
 
     def stand_ins(self) -> list[StandIn]:
         native_call = nn.Module.__call__
+        modules = self
 
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._is_of_compiler(module):
-                return native_call(module, *args, **kwargs)
-            self._enter(module, sys._getframe(1))
+        # Of a profiler with stacks, which takes `self` in a frame of this code for the module, be
+        # it a closure's (`recordPyCall`, torch/csrc/autograd/profiler_python.cpp).
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if modules._is_of_compiler(self):
+                return native_call(self, *args, **kwargs)
+            modules._enter(self, sys._getframe(1))
             try:
-                return native_call(module, *args, **kwargs)
+                return native_call(self, *args, **kwargs)
             finally:
-                self._leave()
+                modules._leave()
 
         # Dynamo would wrap a function that it does not look into, unless it has this name
         # (`_TorchDynamoContext.__call__`, torch/_dynamo/eval_frame.py).

@@ -39,6 +39,7 @@ from torchtally.tracer.stopper import (
     is_broken_stdout,
 )
 from torchtally.tracer.texts import compile_text
+from torchtally.virtual.later_modules import first_spec
 
 TEXT_NAMES = {"-": "stdin", "-c": "-c"}
 """What lines of a script that has no file are reported under, by its target."""
@@ -86,9 +87,8 @@ def find_module(name: str) -> ModuleSpec | None:
         if package is None or package.submodule_search_locations is None:
             return None
         path = list(package.submodule_search_locations)
-    specs = (finder.find_spec(name, path) for finder in sys.meta_path)
     try:
-        return next((spec for spec in specs if spec is not None), None)
+        return first_spec(sys.meta_path, name, path)
     except KeyError:  # a package that is only a directory, in one that is not imported yet
         spec = ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = [os.path.join(place, last) for place in path or ()]

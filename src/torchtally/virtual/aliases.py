@@ -91,7 +91,9 @@ class ImportedFunctions:
             module, known = modules.get(name), read.get(name)
             if known is not None and known[0]() is module and len(vars(module)) in known[1]:
                 continue
-            if isinstance(module, ModuleType):
+            # By its type: a library of cffi's says that it is a module (`__class__`), makes its
+            # functions when it is asked for their names, and takes no weak reference.
+            if module is not None and issubclass(type(module), ModuleType):
                 if known is None or known[0]() is not module:
                     known = read[name] = weakref.ref(module), set()
                 known[1].add(len(vars(module)))

@@ -1,7 +1,7 @@
 """What is replaced in modules that the script may import later, or has imported already."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -12,6 +12,17 @@ from torchtally.virtual.stand_ins import StandIn, apply
 
 Replacements = Callable[[ModuleType], list[StandIn]]
 """What to replace once a module is loaded."""
+
+
+def first_spec(
+    finders: Iterable[Any], name: str, path: Any = None, target: Any = None
+) -> ModuleSpec | None:
+    """Of the first finder that has the module. One that lacks `find_spec`, as before Python 3.4, is
+    passed by, as Python does (`_find_spec`, importlib/_bootstrap.py).
+    """
+    finders = [finder for finder in finders if hasattr(finder, "find_spec")]
+    specs = (finder.find_spec(name, path, target) for finder in finders)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 class Patches:
@@ -28,9 +39,8 @@ class Patches:
             return None
         self._busy.add(name)
         try:
-            finders = (finder for finder in sys.meta_path if finder is not self)
-            specs = (finder.find_spec(name, path, target) for finder in finders)
-            spec = next((spec for spec in specs if spec is not None), None)
+            others = (finder for finder in sys.meta_path if finder is not self)
+            spec = first_spec(others, name, path, target)
         finally:
             self._busy.discard(name)
         execute: Any = getattr(spec and spec.loader, "exec_module", None)

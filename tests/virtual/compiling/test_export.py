@@ -1,7 +1,9 @@
 """`torch.export` on the virtual GPU: a module is traced as torch traces it, and then runs."""
 
+import sys
 from collections import Counter
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -49,3 +51,10 @@ def test_a_model_on_the_host_exports_too() -> None:
         assert program.module().weight.device.type == "cpu"
 
     assert not torchtally.run(run, gpu=GPU).ops
+
+
+def test_tracing_alone_needs_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("triton.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "triton", None)  # as if it were not installed
+    assert operators(torchtally.run(exported, gpu=GPU))["aten.addmm"] == 1

@@ -106,21 +106,21 @@ class Compiling:
 
     def export(self, module: Any, *args: Any, **options: Any) -> Any:
         """`torch.export.export`, which traces a module by fake tensors, as compiling does."""
-        reason = self.reason_for_eager(module, INDUCTOR)
+        reason = self.reason_for_eager(module, INDUCTOR, needs_triton=False)
         if reason:
             raise UnsupportedError(f"torch.export traces as torch.compile does, and {reason}")
         with self.outside():
             return self._native_export(module, *args, **options)
 
-    def reason_for_eager(self, model: Any, backend: Any) -> str:
-        """Why it cannot compile here; "" where it can."""
+    def reason_for_eager(self, model: Any, backend: Any, *, needs_triton: bool = True) -> str:
+        """Why it cannot compile here; "" where it can. Tracing alone needs no triton."""
         if self.chip.gcn_architecture:
             return "compiling for ROCm is not simulated"
         if self.chip.compute_capability is None:
             return f"{self.chip.name} is not a GPU"
         if backend != INDUCTOR:
             return f"its backend {backend!r} is not inductor"
-        if find_spec("triton") is None:
+        if needs_triton and find_spec("triton") is None:
             return 'inductor needs triton: pip install "torchtally[compile]"'
         if self._compiler is None:
             try:
@@ -184,7 +184,8 @@ class Compiling:
                 ]
             )
         )
-        self.stack.enter_context(compiler.triton_driver(TritonDriver()))
+        if find_spec("triton") is not None:
+            self.stack.enter_context(compiler.triton_driver(TritonDriver()))
         self.stack.callback(forget, compiler)
         return compiler
 

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torchtally
+from torchtally.virtual.later_modules import first_spec
 
 HOME = Path(torchtally.__file__).parent / "libraries"
 NOTE = "{name} is not installed: tally's stand-in for version {version} is used ({what})"
@@ -57,11 +58,7 @@ ON_REQUEST = {
 def is_absent(name: str) -> bool:
     """No other finder has it."""
     others = (finder for finder in sys.meta_path if not isinstance(finder, Absent))
-    return all(getattr(each, "find_spec", no_spec)(name, None) is None for each in others)
-
-
-def no_spec(name: str, path: Any = None) -> None:
-    return None
+    return first_spec(others, name) is None
 
 
 class Absent:
