@@ -55,6 +55,7 @@ from torchtally.tracer.storage_records import StorageRecords
 from torchtally.tracer.tokens import TokenCounter
 from torchtally.virtual.compiling.kernels import LoweredGraph
 from torchtally.virtual.compiling.origins import Origin
+from torchtally.virtual.facts import FALLING
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 from torchtally.virtual.streams import CURRENT
@@ -518,7 +519,10 @@ class Recorder:
         self.placeholders.count(frame, operator, value)
 
     def assumption_read(self, operator: str, assumption: str) -> None:
-        self.placeholders.count(sys._getframe(1), operator, assumption)
+        frame = sys._getframe(1)
+        if assumption is FALLING:
+            self.watch_loop(frame, "the next of numbers that fall")
+        self.placeholders.count(frame, operator, assumption)
 
     def watch_loop(self, frame: FrameType, value: str) -> None:
         self.placeholders.watch_loop(frame, value, len(self.step_ends))

@@ -21,6 +21,7 @@ from torchtally.virtual.facts import (
     Facts,
     assumption_of,
     facts_or_range,
+    is_loss,
     keep_facts,
     readable,
     routing,
@@ -124,6 +125,8 @@ def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
     virtual = virtual_of(tensor)
     if virtual is not None:
         mode.host_reads(virtual)
+    if is_loss(tensor):
+        mode.values.losses.give(tensor)  # of compiled code, of a graph that was replayed
     real = readable(tensor)
     if real is not None:
         mode.values.note_read(call, assumption_of(call.virtuals))

@@ -42,6 +42,7 @@ class VirtualStorage:
         "facts_dtype",
         "home",
         "is_lent",
+        "is_trained",
         "lent_address",
         "number",
         "requested_bytes",
@@ -65,6 +66,8 @@ class VirtualStorage:
         """Of the blocks of a mask for `flex_attention`: see `block_masks.py`."""
         self.assumption: str | None = None
         """What was assumed for value or facts, to be said where they are read."""
+        self.is_trained = False
+        """It follows from parameters, by floats alone: what may be a loss (`facts/losses.py`)."""
         self.is_lent = False
         self.lent_address = 0
         """Where it lies in memory of others, where it has no block."""
@@ -77,6 +80,7 @@ class VirtualStorage:
         storage = cls.__new__(cls)
         storage.requested_bytes, storage.number, storage.home = requested_bytes, number, home
         storage.is_lent, storage.lent_address, storage.block = True, address, None
+        storage.is_trained = False
         storage.forget()
         storage.facts_dtype = None
         return storage

@@ -15,6 +15,7 @@ from torchtally.virtual import values
 from torchtally.virtual.facts import (
     Derived,
     Facts,
+    FallingLosses,
     assumption_of,
     constant,
     facts_of,
@@ -23,6 +24,7 @@ from torchtally.virtual.facts import (
     is_whole,
     keep_facts,
     settle,
+    turns,
 )
 from torchtally.virtual.invocation import Invocation, replace_tensors, tensors_in
 from torchtally.virtual.observer import Observer
@@ -30,6 +32,8 @@ from torchtally.virtual.storage import HostMemory, VirtualStorage, virtual_of
 
 OVERWRITES = frozenset(["aten.copy_", "aten.fill_", "aten.zero_", "aten.normal_", "aten.uniform_"])
 """In-place operators whose result does not depend on what was there before."""
+GIVEN = frozenset(f"aten.{kind}_like" for kind in ("ones", "zeros", "full"))
+"""Operators whose result does not depend on their tensor's values."""
 UNCOMPUTED: set[OpOverload] = set()
 """Custom operators that failed to load, or to build, compiled code of theirs for the host."""
 
@@ -43,6 +47,7 @@ class ValueKeeper:
         self.host = host
         self.observer = observer
         self.random = random
+        self.losses = FallingLosses()
 
     def keep(self, call: Invocation, outputs: Any, result: Any, home: Any) -> Any:
         """Compute the values of a call whose inputs all have one; drop those overwritten.
@@ -55,7 +60,7 @@ class ValueKeeper:
             revive(call.inputs[0])
         real = None
         if all(map(has_value, call.inputs)) and all(map(may_have_value, outputs)):
-            real = self.compute(call)
+            real = None if turns(call) else self.compute(call)
         if real is None:
             if is_mutating:
                 overwrite(call)
@@ -63,6 +68,7 @@ class ValueKeeper:
                 give_derived(outputs, call)
             if call.operator.updated and is_training(call):
                 forget(call, call.operator.updated)
+            self.losses.ran(call, outputs)
             # A host leaf's gradient has to be on the CPU: the engine compares devices
             # (`validate_outputs`, torch/csrc/autograd/engine.cpp).
             if home is self.host and inside_backward():
@@ -72,7 +78,8 @@ class ValueKeeper:
         if is_mutating:
             update_assumption(call)
             return result
-        assumption = assumption_of(call.virtuals)
+        is_given = call.operator.name in GIVEN
+        assumption = None if is_given else assumption_of(call.virtuals)
         if home is self.host:
             self.note_read(call, assumption)
             return real

@@ -25,6 +25,7 @@ from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.extensions.handed_on import HandedOn
 from torchtally.virtual.extensions.launches import launch
 from torchtally.virtual.extensions.triton_kernels import NAMESPACE as USERS
+from torchtally.virtual.facts import is_any_trained, mark_trained
 from torchtally.virtual.storage import make_virtual, virtual_of
 
 MARK = "launched_by"
@@ -101,6 +102,9 @@ class Program:
     def call(self, args: Any) -> Any:
         """Run it: AOTAutograd hands it a list, which it empties."""
         before = self.node
+        inputs = [argument for argument in args if isinstance(argument, torch.Tensor)]
+        is_trained = is_any_trained(inputs, map(virtual_of, inputs))
+        del inputs
         self.known = known = self.known_part.with_arguments(args)
         of_host = self.host.compute(known)
         whole_numbers = self.known_part.of_outputs(known)
@@ -110,6 +114,8 @@ class Program:
             self.host.put(of_host, outputs)
             for position, value in whole_numbers:
                 give(outputs[position], value)
+            if is_trained and not self.graph.is_backward:
+                mark_trained(each for each in outputs if isinstance(each, torch.Tensor))
             return outputs
         finally:
             self.node = before

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchtally.trace import Literal
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.extensions.declared import declaration_of
+from torchtally.virtual.facts import is_any_trained, mark_trained
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.operators import Operator, kernel
 from torchtally.virtual.storage import is_pinned, virtual_of
@@ -54,11 +55,11 @@ def launch(
     mode.check_place()
     check_pointers(tensors, mode)
     mode.notify(call, (), call.home)
-    for key in stored:
-        for tensor in within(tensors[key]):
-            virtual = virtual_of(tensor)
-            if virtual is not None:
-                virtual.forget()
+    results = [tensor for key in stored for tensor in within(tensors[key])]
+    for virtual in filter(None, map(virtual_of, results)):
+        virtual.forget()
+    if is_any_trained(call.inputs, call.virtuals):
+        mark_trained(results)
 
 
 def check_pointers(arguments: Mapping[str, Any], mode: VirtualDispatch) -> None:

@@ -6,8 +6,16 @@ operator, which the modules named below fill.
 
 from torchtally.virtual.facts import arithmetic, elements, logic, reductions, routing, sources
 from torchtally.virtual.facts.facts import Facts, constant
+from torchtally.virtual.facts.losses import (
+    FallingLosses,
+    is_any_trained,
+    is_loss,
+    mark_trained,
+    turns,
+)
 from torchtally.virtual.facts.rules import Derived, is_uninformed, rule_of
 from torchtally.virtual.facts.tensors import (
+    FALLING,
     assumption_of,
     facts_of,
     facts_or_range,
@@ -24,21 +32,27 @@ from torchtally.virtual.facts.tensors import (
 assert all((arithmetic, elements, logic, reductions, sources)), "imported for the rules they add"
 
 __all__ = [
+    "FALLING",
     "Derived",
     "Facts",
+    "FallingLosses",
     "assumption_of",
     "constant",
     "facts_of",
     "facts_or_range",
     "is_any_informed",
+    "is_any_trained",
     "is_informed",
+    "is_loss",
     "is_uninformed",
     "is_whole",
     "keep_facts",
+    "mark_trained",
     "readable",
     "routing",
     "rule_of",
     "settle",
     "spread_of",
     "substitute",
+    "turns",
 ]

@@ -85,6 +85,7 @@ class Facts:
 ANY = Facts()
 UNIT = Facts(0, 1)
 NON_NEGATIVE = Facts(0)
+NON_POSITIVE = Facts(upper=0)
 MAYBE_INFINITE = Facts(is_finite=False)
 """Infinity was written to some elements."""
 

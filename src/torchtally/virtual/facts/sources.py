@@ -4,6 +4,7 @@ import math
 
 from torchtally.virtual.facts.facts import (
     NON_NEGATIVE,
+    NON_POSITIVE,
     UNIT,
     Facts,
     constant,
@@ -91,6 +92,22 @@ def within_one(call: Invocation) -> Facts:
 )  # fmt: skip
 def non_negative(call: Invocation) -> Facts:
     return NON_NEGATIVE
+
+
+@rule("_log_softmax", "log_sigmoid_forward", needs_facts=False)
+def non_positive(call: Invocation) -> Derived:
+    return (NON_POSITIVE, None) if name_of(call) == "log_sigmoid_forward" else NON_POSITIVE
+
+
+@rule("mse_loss", "smooth_l1_loss", "huber_loss", needs_facts=False)
+def distance(call: Invocation) -> Facts:
+    return NON_NEGATIVE
+
+
+@rule("nll_loss_forward", "nll_loss2d_forward")
+def likelihood(call: Invocation) -> Derived:
+    """The mean or sum of negative likelihoods, and the sum of their weights."""
+    return (NON_NEGATIVE, None) if bounds(call.args[0]).upper <= 0 else None
 
 
 @rule("isnan", "isinf", "isposinf", "isneginf", needs_facts=False)

@@ -15,6 +15,9 @@ from torchtally.virtual.storage import VirtualStorage, virtual_of
 FEW_ELEMENTS = 4096
 """Kept values up to so many are looked at for their bounds."""
 
+FALLING = "assumed: losses fall"
+"""What is said where a script reads a loss, or what follows from one."""
+
 EVEN = "assumed: evenly drawn"
 """What is said where a script reads what random integers or a random mask decide."""
 
@@ -28,7 +31,7 @@ def facts_of(tensor: Tensor) -> Facts | None:
         if tensor.dtype is not virtual.facts_dtype or tensor.is_neg():
             return None
         return virtual.facts if is_whole(tensor, virtual) else virtual.facts.of_part
-    if virtual.value is None or tensor.numel() > FEW_ELEMENTS:
+    if virtual.value is None or tensor.numel() > FEW_ELEMENTS or virtual.assumption is FALLING:
         return None
     real = values.real_of(tensor)
     facts = None if real is None else facts_of_values(real)
@@ -98,7 +101,8 @@ def settle(facts: Facts, sources: Sequence[VirtualStorage | None]) -> tuple[Fact
     """Facts derived from the elements of `sources`, and the assumption that they rest on."""
     assumption = assumption_of(sources)
     if assumption is not None:
-        return replace(facts, is_assumed=True), assumption
+        # Of a loss its value is assumed, and its bounds are certain.
+        return facts if assumption is FALLING else replace(facts, is_assumed=True), assumption
     is_spread = facts.is_spread and not facts.is_constant
     if not facts.is_assumed and not is_spread:
         return facts, None
