@@ -58,7 +58,7 @@ class FallingLosses:
         """Within the bounds of what is known. Of what is never positive it is negative: a
         likelihood's logarithm rises.
         """
-        number = next(self._places) ** EXPONENT
+        number: float = next(self._places) ** EXPONENT
         if math.isfinite(facts.lower) and math.isfinite(facts.upper):
             return facts.lower + (facts.upper - facts.lower) * number
         if math.isfinite(facts.upper):
