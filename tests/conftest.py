@@ -15,6 +15,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 from tests import warm
+from tests.machines import sitecustomize as machine
 from tests.thorough import without_thorough
 
 install_import_hook(["torchtally.checkpoints", "torchtally.train"], "beartype.beartype")
@@ -28,6 +29,11 @@ settings.load_profile("torchtally")
 # What `tally bench` kept on this machine must not change what a test computes.
 os.environ["XDG_DATA_HOME"] = os.environ.get("TALLY_TESTS_DATA_HOME") or tempfile.mkdtemp()
 os.environ["TALLY_TESTS_DATA_HOME"] = os.environ["XDG_DATA_HOME"]
+
+# With TALLY_TESTS_MACHINE all tests run on an invented machine, and so do Pythons they start.
+if machine.VARIABLE in os.environ:
+    folders = (os.path.dirname(machine.__file__), os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
 
 
 def stop_passing_on_ignored_signals() -> None:

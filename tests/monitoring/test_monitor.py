@@ -13,6 +13,7 @@ from tests.builders import TraceBuilder, mm_call
 from tests.monitoring.loops import GPU, gpt2, predicted, rows
 from torchtally.errors import TraceFileError, UsageError
 from torchtally.monitoring.monitor import Monitor
+from torchtally.timing.calibration import library
 
 Logged = list[tuple[int, dict[str, Any]]]
 
@@ -216,7 +217,7 @@ def test_a_host_that_was_never_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(library, "processor_name", lambda: "a CPU that was never measured")
     text = unpredicted(capsys, nn.Linear(4, 4))
     assert "not predicted: the speed of CPU is unknown. Run `tally bench --device cpu`" in text
 
