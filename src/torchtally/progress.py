@@ -7,6 +7,7 @@ A closed pipe does not end the work that is shown.
 
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -18,6 +19,8 @@ from torchtally.units import format_seconds
 
 CLEAR_LINE = "\r\x1b[K"
 CLEAR_BELOW = "\x1b[J"
+TABS, COLOURS = re.compile(r"(\t)"), re.compile(r"(\t|\x1b\[[0-9;]*m)")
+"""What stays of lines that are printed."""
 INTERVAL_S = 0.2
 """Between two drawings on a terminal."""
 SPARSE_S = 10.0
@@ -198,3 +201,18 @@ def printable(text: str) -> str:
     """The text without control, escape and direction characters; line breaks become spaces."""
     kept = (char if char.isprintable() else " " if char.isspace() else "" for char in text)
     return "".join(kept)
+
+
+def printable_lines(text: str, *, is_coloured: bool = False) -> str:
+    """The same line by line; tabs stay, and colours where they are those of a report.
+
+    Whatever commands print passes here or `printable`, since names, notes and source lines are of
+    files by strangers, and a terminal obeys control characters.
+    """
+    kept = COLOURS if is_coloured else TABS
+    return "\n".join(
+        line
+        if line.isprintable()
+        else "".join(part if kept.fullmatch(part) else printable(part) for part in kept.split(line))
+        for line in text.split("\n")
+    )

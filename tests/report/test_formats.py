@@ -12,7 +12,7 @@ from torchtally.ledger import account
 from torchtally.report import formats
 from torchtally.report.formats import format_names, render
 from torchtally.report.ledger import ledger_report, view_report
-from torchtally.report.report import Look, Report
+from torchtally.report.report import Look, Report, table_report
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views import by
@@ -65,6 +65,14 @@ def test_csv_has_plain_numbers_below_the_names_of_columns() -> None:
     assert [line for line in render(two, "csv", LOOK).splitlines() if line[:1] in ("#", "")] == [
         "# one", "", "# two",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"), [("=1+2", "'=1+2"), ("@SUM(A1)", "'@SUM(A1)"), ("-", "-"), ("a=1", "a=1")]
+)
+def test_a_spreadsheet_computes_no_name(name: str, cell: str) -> None:
+    table = Table("Names", (Column("name", "name", Unit.TEXT),), ((name,),), (None,))
+    assert render(table_report(table), "csv", LOOK) == f"name\n{cell}\n"
 
 
 def test_markdown() -> None:

@@ -19,7 +19,7 @@ from importlib import import_module
 from types import ModuleType
 
 from torchtally.cli.arguments import Parser
-from torchtally.cli.streams import as_read, unwritable_as_error
+from torchtally.cli.streams import say, unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 
 COMMANDS = (
@@ -89,10 +89,10 @@ def main(argv: list[str] | None = None) -> int:
     except TallyError as error:
         if isinstance(error, OutputError):
             _silence_stdout()
-        _say(as_read(f"tally: error: {_printable(str(error))}"))
+        say(f"tally: error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        _say("tally: interrupted")
+        say("tally: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
@@ -151,17 +151,6 @@ class _Version(argparse.Action):
         with unwritable_as_error():
             print(f"tally {version('torchtally')}", flush=True)
         parser.exit()
-
-
-def _printable(message: str) -> str:
-    """The message without what a file's name or content could do to a terminal."""
-    return "".join(char if char == "\n" or char.isprintable() else "?" for char in message)
-
-
-def _say(message: str) -> None:
-    """On stderr, which may be as full or as closed as stdout: the exit code then says it alone."""
-    with suppress(OSError, ValueError):
-        print(message, file=sys.stderr, flush=True)
 
 
 def _flush_stdout() -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from torchtally.cli.output import is_coloured
-from torchtally.cli.streams import as_read
+from torchtally.cli.streams import say
 from torchtally.errors import TallyError
 
 Words = list[str]
@@ -82,7 +82,7 @@ def is_readable(words: Words, check: Callable[[Words], object]) -> bool:
     try:
         check(words)
     except TallyError as error:
-        print(f"tally: {error}", file=sys.stderr)
+        say(f"tally: {error}")
     except SystemExit:  # --help, which has been printed
         pass
     else:
@@ -106,7 +106,7 @@ def show_answer(words: Words, answer: Callable[[Words], int]) -> int:
     try:
         code = answer(words)
     except TallyError as error:
-        print(as_read(f"tally: error: {error}"), file=sys.stderr)
+        say(f"tally: error: {error}")
         return error.exit_code
     except SystemExit as ended:
         return int(ended.code or 0)

@@ -1,7 +1,6 @@
 """`tally audit`: run a script on a real GPU and on a simulated one, and hold them side by side."""
 
 import argparse
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from torchtally.cli.arguments import (
     fraction,
     positive_count,
 )
-from torchtally.cli.chip_names import say_variants
+from torchtally.cli.chip_names import say, say_variants
 from torchtally.cli.output import add_format, place_of
 from torchtally.errors import UsageError
 
@@ -146,18 +145,15 @@ def both(
 
     from torchtally.trace.measurement import failed_measurement
 
-    def say(what: str) -> None:
-        if not is_quiet and sys.stderr is not None:
-            print(f"tally: {what}", file=sys.stderr, flush=True)
-
     steps = f"{ours.steps} training step{'s' * (ours.steps > 1)}"
-    say(f"{steps} on the GPU")
+    say(f"{steps} on the GPU", is_quiet=is_quiet)
     started_s = time.monotonic()
     measured = runs.measure(ours)
     if measured.failure:
         return measured, failed_measurement("not run", "the script failed on the GPU")
-    say(f"done in {time.monotonic() - started_s:.1f} s; the same on a simulated {chip.name}")
+    took = f"done in {time.monotonic() - started_s:.1f} s"
+    say(f"{took}; the same on a simulated {chip.name}", is_quiet=is_quiet)
     started_s = time.monotonic()
     predicted = runs.measure(replace(ours, gpu=chip.name))
-    say(f"done in {time.monotonic() - started_s:.1f} s")
+    say(f"done in {time.monotonic() - started_s:.1f} s", is_quiet=is_quiet)
     return measured, predicted

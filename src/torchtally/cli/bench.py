@@ -1,13 +1,13 @@
 """`tally bench`: measure this machine, and keep the measurement for predictions."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_format, write_report
+from torchtally.cli.streams import say
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import format_fraction
@@ -188,10 +188,9 @@ def _measure(args: argparse.Namespace) -> "Calibration":
 
 
 def _say_what_is_kept(path: Path, partial: "Calibration") -> None:
-    print(
+    say(
         f"tally: interrupted; {len(partial.samples)} measurements are kept in {path}.\n"
-        f"Missing: {', '.join(partial.missing)}. `tally bench --resume` measures them.",
-        file=sys.stderr,
+        f"Missing: {', '.join(partial.missing)}. `tally bench --resume` measures them."
     )
 
 
@@ -202,4 +201,4 @@ def _keep(calibration: "Calibration", args: argparse.Namespace) -> None:
     if args.output is not None:
         write(calibration, Path(args.output))
     if not args.no_keep:
-        print(f"tally: kept for predictions: {keep(calibration)}", file=sys.stderr)
+        say(f"tally: kept for predictions: {keep(calibration)}")

@@ -6,9 +6,9 @@ there; plan: no chip) it stays that.
 """
 
 import os
-import sys
 from collections.abc import Iterable
 
+from torchtally.cli import streams
 from torchtally.units import format_label_bytes
 
 GPU_VARIABLE = "TALLY_GPU"
@@ -56,5 +56,5 @@ def say_variants(names: Iterable[str], *, is_quiet: bool = False) -> None:
 
 
 def say(text: str, *, is_quiet: bool) -> None:
-    if not is_quiet and sys.stderr is not None:
-        print(f"tally: {text}", file=sys.stderr, flush=True)
+    if not is_quiet:
+        streams.say(f"tally: {text}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchtally.cli.arguments import RunParser, Subparsers, one_of, positive_count
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
+from torchtally.cli.streams import say
 from torchtally.errors import ScriptError, UsageError
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def trace_at(state: "RepositoryState", top: str, args: argparse.Namespace) -> "T
 
     if not os.path.exists(os.path.join(state.folder, args.script)):
         raise ScriptError(f"{args.script}: no such file at {state.name}. Choose other commits.")
-    print(f"tally: {state.name}: {args.script}", file=sys.stderr, flush=True)
+    say(f"tally: {state.name}: {args.script}")
     with tempfile.TemporaryDirectory(prefix="tally-") as folder:
         file = os.path.join(folder, "run.tally")
         run_there(state, top, file, args)

@@ -1,7 +1,6 @@
 """`tally export`: a run in the formats of other tools, a trained model as others load it."""
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
@@ -9,6 +8,7 @@ from torchtally.cli.chip_names import say_variants
 from torchtally.cli.ledgers import add_convention, ledger_of_file
 from torchtally.cli.output import emit, place_of, write_bytes
 from torchtally.cli.show import chip_of, step_selection
+from torchtally.cli.streams import say
 from torchtally.report.exports import export_names
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def export_run(args: argparse.Namespace) -> int:
     exported = export(ledger, args.to, Wanted(args.of or "", args.step is not None))
     write_parts(exported, args.to, place)
     for remark in exported.remarks:
-        print(f"tally: note: {remark}", file=sys.stderr)
+        say(f"tally: note: {remark}")
     return 0
 
 

@@ -13,6 +13,7 @@ from torchtally.atomic import write_atomically
 from torchtally.cli.arguments import RunParser, argparse_type
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
+from torchtally.progress import printable_lines
 from torchtally.report.formats import format_names, render
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def write_report(
         if reports is not None and args.format == "text":
             reports.append(report)
         else:
-            emit(render(report, args.format, look(sys.stdout)))
+            drawn = look(sys.stdout)
+            emit(render(report, args.format, drawn), is_coloured=drawn.is_coloured)
 
 
 _reports: "ContextVar[list[Report] | None]" = ContextVar("reports", default=None)
@@ -161,8 +163,10 @@ def is_coloured(stream: TextIO | None) -> bool:
     return stream is not None and not declined and stream.isatty()
 
 
-def emit(text: str, stream: TextIO | None = None) -> None:
-    """Print a report. Characters that the stream's encoding lacks become question marks.
+def emit(text: str, stream: TextIO | None = None, *, is_coloured: bool = False) -> None:
+    """Print a report, or what else a command answers, made safe for a terminal.
+
+    Characters that the stream's encoding lacks become question marks.
 
     Raises OutputError where it cannot be written, and BrokenPipeError where its reader has gone.
     """
@@ -171,7 +175,8 @@ def emit(text: str, stream: TextIO | None = None) -> None:
         raise OutputError("the report cannot be printed: stdout is closed.")
     encoding = stream.encoding or "utf-8"
     with unwritable_as_error():
-        stream.write(text.encode(encoding, "replace").decode(encoding))
+        safe = printable_lines(text, is_coloured=is_coloured)
+        stream.write(safe.encode(encoding, "replace").decode(encoding))
         stream.flush()
 
 

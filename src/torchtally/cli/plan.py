@@ -381,8 +381,9 @@ def show_findings(findings: "Sequence[Finding]") -> int:
     from torchtally.report.gates import findings_text
 
     if sys.stderr is not None:
-        text = findings_text(findings, width=width(), is_coloured=is_coloured(sys.stderr))
-        emit(text, sys.stderr)
+        colour = is_coloured(sys.stderr)
+        text = findings_text(findings, width=width(), is_coloured=colour)
+        emit(text, sys.stderr, is_coloured=colour)
     return 0 if all(finding.holds for finding in findings) else GATE_EXIT
 
 

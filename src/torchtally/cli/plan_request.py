@@ -12,6 +12,7 @@ from torchtally.cli.plan_adapters import adapter_request
 from torchtally.cli.plan_inference import inference_request
 from torchtally.cli.plan_preference import is_preference, preference_request
 from torchtally.cli.plan_samples import has_samples, sample_of
+from torchtally.cli.streams import say
 from torchtally.errors import UnknownFamilyError, UsageError
 from torchtally.progress import StatusLine
 
@@ -109,9 +110,9 @@ def configured_layout(
     model = None if subject is None else subject.model
     layers = None if model is None else model.layers
     layout_file = configuration(args.layout, layers)
-    say = f"{args.layout}, of {layout_file.framework}: {layout_file.words}"
+    read = f"{args.layout}, of {layout_file.framework}: {layout_file.words}"
     batch = "" if layout_file.batch is None else f", steps of {layout_file.batch} sequences"
-    print(f"tally: {say}{batch}", file=sys.stderr)
+    say(f"tally: {read}{batch}")
     return layout_file
 
 

@@ -218,5 +218,5 @@ def progress_stream(args: argparse.Namespace) -> TextIO | None:
 
 
 def show(args: argparse.Namespace, text: str) -> None:
-    emit(text, args.stderr)
+    emit(text, args.stderr, is_coloured=is_coloured(args.stderr))
     args.stderr.flush()

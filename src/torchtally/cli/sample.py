@@ -105,5 +105,6 @@ def compare(trained: "Trained", args: argparse.Namespace) -> int:
     from torchtally.train.comparing import compare_weights
 
     report = table_report(compare_weights(trained, tokens=args.tokens).table())
-    emit(render(report, "json" if args.json else "text", look(sys.stdout)))
+    drawn = look(sys.stdout)
+    emit(render(report, "json" if args.json else "text", drawn), is_coloured=drawn.is_coloured)
     return 0

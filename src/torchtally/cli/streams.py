@@ -4,17 +4,20 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from torchtally.errors import OutputError
+from torchtally.progress import printable_lines
 
 NARROWEST = 20
 
 
 def as_read(message: str) -> str:
-    """A message for stderr: wrapped between words in a terminal, else its lines as they are, for
-    programs that search them.
+    """A message for stderr, safe to print: wrapped between words in a terminal, else its lines as
+    they are, for programs that search them.
     """
+    message = printable_lines(message)
     if not sys.stderr.isatty():
         return message
     width = max(NARROWEST, shutil.get_terminal_size().columns)
@@ -24,6 +27,14 @@ def as_read(message: str) -> str:
         )
         for line in message.split("\n")
     )
+
+
+def say(message: str, stream: TextIO | None = None) -> None:
+    """On stderr, which may be as full or as closed as stdout: the exit code then says it alone."""
+    stream = stream or sys.stderr
+    if stream is not None:
+        with suppress(OSError, ValueError):
+            print(as_read(message), file=stream, flush=True)
 
 
 @contextmanager

@@ -161,9 +161,9 @@ IN_COLUMNS: Mapping[Unit, Callable[[Any], str]] = {
 
 
 def cell_text(cell: Cell, unit: Unit) -> str:
-    """A text as it is (so are a column's title and "total"), a number in its unit."""
+    """A text (so are a column's title and "total"), made safe to print; a number in its unit."""
     if isinstance(cell, str):
-        return cell
+        return printable(cell)
     if cell is None:
         return "" if unit.is_text else "-"
     return IN_COLUMNS[unit](cell)

@@ -13,14 +13,15 @@ from torchtally.table import Table
 
 
 def join(lines: Sequence[Text], is_coloured: bool) -> str:
-    """One text, each line with its end; in colour on a terminal."""
+    """One text, each line with its end; in colour on a terminal. All colours are of our styles."""
     if not is_coloured:
-        return "".join(line.plain + "\n" for line in lines)
+        return "".join(printable(line.plain) + "\n" for line in lines)
     stream = io.StringIO()
     console = Console(
         file=stream, force_terminal=True, color_system="standard", width=100_000, highlight=False
     )
     for line in lines:
+        line.plain = printable(line.plain)
         console.print(line, soft_wrap=True)
     return stream.getvalue()
 

@@ -13,6 +13,9 @@ from torchtally.report.document import cells_by_name, rows_of
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 
+FORMULA = "=+-@"
+"""What a formula of a spreadsheet begins with."""
+
 
 def render(report: Report, look: Look) -> str:
     """Each table: a line with the names of its columns, then its rows."""
@@ -31,6 +34,12 @@ def _lines(table: Table) -> Iterator[list[str | int | float]]:
     yield list(cells_by_name(table, table.totals))
     for row in rows_of(table):
         yield [
-            "" if cell is None else printable(cell) if isinstance(cell, str) else cell
+            "" if cell is None else _text(cell) if isinstance(cell, str) else cell
             for cell in row.values()
         ]
+
+
+def _text(cell: str) -> str:
+    """Behind an apostrophe what a spreadsheet would compute: names come from strangers."""
+    text = printable(cell)
+    return f"'{text}" if text[1:] and text[0] in FORMULA else text
