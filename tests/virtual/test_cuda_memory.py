@@ -187,6 +187,25 @@ def test_a_storage_resized_takes_the_new_block_before_it_gives_the_old_one(
     assert torch.cuda.memory_allocated() == 0
 
 
+@pytest.mark.parametrize(("is_emptied", "with_view"), [(False, 5), (True, 1)])
+def test_a_tensor_gets_another_storage_while_a_view_of_its_first_one_lives(
+    watched: VirtualGPU, is_emptied: bool, with_view: int
+) -> None:
+    x, other = torch.zeros(4 * MIB, device="cuda"), torch.zeros(MIB, device="cuda")
+    view = x.view(-1)
+    if is_emptied:
+        x.untyped_storage().resize_(0)
+    x.set_(other)  # type: ignore[call-overload]
+    assert torch.cuda.memory_allocated() == with_view * 4 * MIB
+    assert x.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    del view
+    assert torch.cuda.memory_allocated() == 4 * MIB
+    del other
+    assert torch.cuda.memory_allocated() == 4 * MIB
+    x.set_()  # type: ignore[call-overload]
+    assert torch.cuda.memory_allocated() == 0
+
+
 def test_streams_allocate_from_their_own_segments(watched: VirtualGPU) -> None:
     side = torch.cuda.Stream()
     first = torch.zeros(1, device="cuda")

@@ -47,6 +47,16 @@ def test_the_missions_gradient():
         assert loss.is_leaf is False
 
 
+def test_a_tensor_that_gets_another_storage_writes_to_none():
+    with torchtally.virtual_gpu("H100-SXM"):
+        x, ids = torch.arange(6, device="cuda"), torch.arange(10, 14, device="cuda")
+        rows = x.view(2, 3)
+        x.set_(ids.untyped_storage(), 1, (2,), (1,))
+        assert (x.tolist(), ids.tolist()) == ([11, 12], [10, 11, 12, 13])
+        x.set_(rows)
+        assert (x.tolist(), ids.tolist()) == ([[0, 1, 2], [3, 4, 5]], [10, 11, 12, 13])
+
+
 def test_values_are_computed_without_waking_threads(monkeypatch: pytest.MonkeyPatch):
     native, threads = torch.set_num_threads, list[int]()
 

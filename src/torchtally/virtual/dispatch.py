@@ -66,6 +66,7 @@ from torchtally.virtual.storage import (
     VirtualStorage,
     make_virtual,
     pin,
+    virtual_of,
 )
 from torchtally.virtual.streams import current_stream_number
 from torchtally.virtual.templates import template_of
@@ -536,8 +537,9 @@ class VirtualDispatch(TorchDispatchMode):
             self.host_waits()
 
     def notice_resizes(self, call: Invocation) -> None:
-        for tensor, virtual in zip(call.inputs, call.virtuals, strict=True):
-            if virtual is not None:
+        for tensor in call.inputs:
+            # After `set_` a tensor has another storage, and its old one may be a view's still.
+            if (virtual := virtual_of(tensor)) is not None:
                 nbytes = tensor.untyped_storage().nbytes()
                 if nbytes != virtual.requested_bytes:
                     virtual.resize(nbytes)

@@ -54,6 +54,8 @@ class ValueKeeper:
 
         Returns the result, which on the host is the real tensor where there is one.
         """
+        if call.operator.name == "aten.set_":
+            return result  # the tensor has other elements now; none were written
         is_mutating = call.operator.is_mutating
         # `copy_` and its like do not read their target: an unknown value does not stay unknown.
         if call.operator.name in OVERWRITES:

@@ -192,6 +192,18 @@ def test_a_sharded_optimizer_gathers_the_state_of_all_parameters(rank: int) -> N
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("keeps_parameters", [False, True])
+def test_flat_parameters_hold_a_shard_alone_once_the_whole_is_gone(keeps_parameters: bool) -> None:
+    def script() -> None:
+        layer = nn.Linear(1024, 1024, bias=False, device="cuda")
+        whole_bytes = torch.cuda.memory_allocated()
+        model = FullyShardedDataParallel(layer, use_orig_params=keeps_parameters)
+        assert torch.cuda.memory_allocated() == whole_bytes // RANKS
+        assert len(list(model.parameters())) == 1
+
+    run(script)
+
+
 @pytest.mark.parametrize("rank", [0, RANKS - 1])
 @pytest.mark.parametrize("kind", StateDictType)
 def test_every_form_of_a_sharded_models_state_is_saved_and_loaded(
