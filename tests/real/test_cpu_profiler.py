@@ -356,7 +356,7 @@ def test_every_storage_lives_as_on_the_cpu(name: str) -> None:
     assert not simulation.trace.placeholders
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS])
+@pytest.mark.parametrize("name", MODELS)
 def test_little_is_left_out_of_the_comparison(name: str) -> None:
     """Python's numbers are doubles, and the peak with all scratch is within a tenth of the curve's.
 
