@@ -66,6 +66,43 @@ def test_compiled_code(tmp_path: Path) -> None:
     assert "train.py:4" in lines_of(run)
 
 
+INSTALLED = STEP.replace("print(", "def main(): pass\nprint(")
+ELSEWHERE = "import tools.layers\n" + INSTALLED.replace("model(", "tools.layers.call(model, ")
+COMMAND = "#!/usr/bin/env python\nimport sys\nfrom trainer.cli import main\nsys.exit(main())\n"
+
+
+@pytest.mark.parametrize("words", ["-m trainer.cli", "bin/train", "torchrun -m trainer.cli"])
+def test_an_installed_package_is_the_users_own_where_it_is_what_runs(
+    words: str, tmp_path: Path
+) -> None:
+    """As a module, by the command that it installs, or behind a launcher; others stay libraries."""
+    site = tmp_path / "lib" / "site-packages"
+    files = {
+        site / "trainer" / "__init__.py": "",
+        site / "trainer" / "cli.py": ELSEWHERE,
+        site / "tools" / "__init__.py": "",
+        site / "tools" / "layers.py": "def call(model, x):\n    return model(x)\n",
+        site / "trainer-1.dist-info" / "METADATA": "Name: trainer\nVersion: 1\n",
+        site / "trainer-1.dist-info" / "entry_points.txt":
+            "[console_scripts]\ntrain = trainer.cli:main\n",
+        tmp_path / "bin" / "train": COMMAND,
+    }  # fmt: skip
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    python = str(tmp_path / "bin" / "python")
+    setup = f"sys.executable = {python!r}; sys.path.append({str(site)!r})\n"
+    run = tally_run(*words.split(), cwd=tmp_path, setup=setup)
+    assert run.code == 0, run.stderr
+    sites = run.trace.sites
+    frames = {(frame.file, frame.is_own) for site in sites for frame in site.frames}
+    assert frames - {(str(tmp_path / "bin" / "train"), True)} == {
+        (str(site / "trainer" / "cli.py"), True),
+        (str(site / "tools" / "layers.py"), False),
+    }
+    assert "cli.py:5" in lines_of(run)
+
+
 def notebook(*cells: str) -> str:
     """A notebook with a text and these cells of code."""
     kinds: list[dict[str, Any]] = [{"cell_type": "markdown", "source": ["# Text"]}]

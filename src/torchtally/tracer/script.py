@@ -9,6 +9,7 @@ import builtins
 import importlib.util
 import os
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
+from importlib.metadata import entry_points
 from types import CodeType, ModuleType
 from typing import cast
 
@@ -28,6 +30,7 @@ from torchtally.tracer import tracebacks
 from torchtally.tracer.hints import hints
 from torchtally.tracer.notebook import cells, sources
 from torchtally.tracer.script_file import Script, check_file, read_script
+from torchtally.tracer.source import Code, classified_as
 from torchtally.tracer.steps import StepsDone
 from torchtally.tracer.stopper import (
     DONE,
@@ -230,7 +233,7 @@ def as_main(script: Script) -> Iterator[None]:
     sys.argv = [script.target, *script.arguments]
     vars(traceback)["walk_stack"] = tracebacks.walker(below=execute.__code__)
     try:
-        with path_of(script):
+        with path_of(script), classified_as(places_of(script, modules["__main__"])):
             yield
     finally:
         flush_outputs()  # of streams the script has put in their place
@@ -238,6 +241,39 @@ def as_main(script: Script) -> Iterator[None]:
         sys.argv, traceback.walk_stack = argv, walk_stack
         for name, module in modules.items():
             sys.modules[name] = module  # type: ignore[assignment]
+
+
+def places_of(script: Script, launcher: ModuleType | None) -> dict[str, Code]:
+    """What code is that does not lie where such code lies otherwise.
+
+    The program that began this process is ours. A package that is installed is the user's own
+    where it is what was asked for: as a module, or by the command that it installed.
+    """
+    places = {}
+    if file := getattr(launcher, "__file__", None):
+        places[file] = Code.INTERNAL
+    if script.is_module:
+        name = script.target
+    elif script.is_file:
+        places[script.target] = Code.OWN
+        name = installed_by(script.target)
+    else:
+        return places
+    spec = find_module(name.partition(".")[0]) if name else None
+    if spec is not None:
+        folders = spec.submodule_search_locations
+        origins = folders if folders is not None else [spec.origin]
+        places |= {origin: Code.OWN for origin in origins if origin is not None}
+    return places
+
+
+def installed_by(path: str) -> str:
+    """The module that a command of the environment starts; "" for every other file."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if folder not in (sysconfig.get_path("scripts"), os.path.dirname(sys.executable)):
+        return ""
+    found = entry_points(group="console_scripts", name=name.removesuffix(".exe"))
+    return next((entry.module for entry in found), "")
 
 
 @contextmanager

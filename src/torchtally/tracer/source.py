@@ -4,6 +4,8 @@ import linecache
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import cache
 from types import CodeType, FrameType
@@ -56,6 +58,24 @@ SCALE_FUNCTIONS = ("scale", "apply_scale", "_lazy_init_scale_growth_tracker", "g
 """Of the gradient scaler: scaling the loss is part of the forward pass."""
 
 
+_PLACES: dict[str, Code] = {}
+"""Real paths of files and packages whose place does not tell what they are."""
+
+
+@contextmanager
+def classified_as(places: Mapping[str, Code]) -> Iterator[None]:
+    """Within, code in these files and packages is what is said here."""
+    before = dict(_PLACES)
+    _PLACES.update({os.path.realpath(place): kind for place, kind in places.items()})
+    classify_path.cache_clear()
+    try:
+        yield
+    finally:
+        _PLACES.clear()
+        _PLACES.update(before)
+        classify_path.cache_clear()
+
+
 @cache
 def classify_path(path: str) -> Code:
     """What code in a file is, by where the file lies."""
@@ -64,6 +84,9 @@ def classify_path(path: str) -> Code:
     real = os.path.realpath(path)
     if real.startswith(INTERNAL_DIRECTORIES):
         return Code.INTERNAL
+    for place, kind in _PLACES.items():
+        if real == place or real.startswith(place + os.sep):
+            return kind
     if any(part in real for part in LIBRARY_PARTS):
         return Code.LIBRARY
     if real.startswith(PYTHON_DIRECTORIES):
