@@ -33,6 +33,19 @@ def unknown(device: str, *shape: int) -> Tensor:
     return torch.randn(shape or (N,), device=device)
 
 
+def full(device: str, *shape_and_number: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    *shape, number = shape_and_number
+    return torch.full(shape, number, dtype=dtype, device=device)  # type: ignore[arg-type]
+
+
+def gradient(factor: Tensor) -> Tensor:
+    """Of a sum of products by a constant."""
+    weights = torch.ones_like(factor, requires_grad=True)
+    (weights * factor).sum().backward()
+    assert weights.grad is not None
+    return weights.grad
+
+
 def ids(device: str, *shape: int, below: int = 100) -> Tensor:
     return torch.randint(0, below, shape or (N,), device=device)
 
@@ -100,6 +113,41 @@ DECIDED: dict[str, tuple[Call, float]] = {
     "cat": (lambda d: torch.cat([torch.ones(N, device=d), torch.ones(N, device=d)]), 1),
     "zeros padded": (lambda d: F.pad(torch.zeros(N, device=d), (1, 1)), 0),
     "an embedding of zeros": (lambda d: F.embedding(ids(d), torch.zeros(100, 64, device=d)), 0),
+    "a product of constants": (lambda d: full(d, 64, 128, 2.0) @ full(d, 128, 64, 3.0), 768),
+    "a scalar product": (lambda d: full(d, 1 << 20, 1.0) @ full(d, 1 << 20, 1.0), 1 << 20),
+    "a linear layer of constants": (
+        lambda d: F.linear(full(d, 64, 128, 1.0), full(d, 64, 128, 2.0), full(d, 64, 5.0)), 261),
+    "products in a batch": (lambda d: full(d, 4, 64, 64, 2.0) @ full(d, 4, 64, 64, 0.5), 64),
+    "a sum of indices": (
+        lambda d: torch.einsum("bij,bkj->bik", full(d, 4, 8, 64, 1.0), full(d, 4, 8, 64, 1.0)), 64),
+    "addmm with factors": (
+        lambda d: torch.addmm(full(d, 64, 1.0), full(d, 64, 64, 2.0), full(d, 64, 64, 3.0),
+                              beta=2, alpha=0.5), 194),
+    "a product in bfloat16": (
+        lambda d: full(d, 64, 300, 0.1).bfloat16() @ full(d, 300, 64, 3.0).bfloat16(), 90),
+    "a product beyond half": (
+        lambda d: (full(d, 64, 4096, 100.0) @ full(d, 4096, 64, 100.0)).half(), math.inf),
+    "a factor beyond half": (lambda d: full(d, N, 1000.0, dtype=torch.half) * 1000, math.inf),
+    "a convolution": (
+        lambda d: F.conv2d(full(d, 4, 4, 64, 64, 1.0), full(d, 8, 4, 3, 3, 1.0)), 36),
+    "a norm": (lambda d: full(d, N, -3.0).norm(), 192),
+    "another norm": (lambda d: full(d, N, -3.0).norm(1), 3 * N),
+    "the largest as a norm": (lambda d: full(d, N, -3.0).norm(math.inf), 3),
+    "no variance": (lambda d: full(d, N, 3.0).var(), 0),
+    "a product of all": (lambda d: full(d, 64, 100, 2.0).prod(1), 2.0**100),
+    "an overflow": (lambda d: full(d, N, 2.0).prod(), math.inf),
+    "equal scores": (lambda d: full(d, 64, 64, 3.0).softmax(1), 1 / 64),
+    "a distance": (lambda d: F.mse_loss(full(d, N, 2.0), full(d, N, 5.0)), 9),
+    "a pool": (lambda d: F.avg_pool2d(full(d, 4, 4, 64, 64, 3.0), 2), 3),
+    "nearest neighbours": (lambda d: F.interpolate(full(d, 4, 4, 64, 64, 3.0), scale_factor=2), 3),
+    "a count": (lambda d: torch.ones(N, device=d).count_nonzero(), N),
+    "a chain": (lambda d: (full(d, N, 3.0) + 1).sqrt().pow(3).neg().abs().log2(), 3),
+    "a gradient": (lambda d: gradient(full(d, 1 << 16, 2.0)), 2),
+    "a choice by a true mask": (lambda d: torch.where(full(d, 1 << 16, 1.0) > 0, 2.0, 3.0), 2),
+    "a constant that equals another": (
+        lambda d: torch.tensor(torch.equal(full(d, N, 2.0) * 2, full(d, N, 4.0))), 1),
+    "a constant that does not": (
+        lambda d: torch.tensor(torch.equal(full(d, N, 2.0) * 2, full(d, N, 5.0))), 0),
     "a one-hot row": (lambda d: F.one_hot(ids(d), 100).max() <= 1, 1),
 }  # fmt: skip
 
@@ -161,6 +209,17 @@ BOUNDED: dict[str, Call] = {
     "a quotient floored below zero": lambda d: (ids(d) - 50) // 7,
     "copied in broadcast": lambda d: torch.zeros(2, N, device=d).copy_(torch.randperm(N, device=d)),
     "an even choice as a bool": lambda d: ids(d, below=8).bool().long() + 1,
+    "a product": lambda d: torch.rand(64, 64, device=d) @ (torch.rand(64, 64, device=d) - 0.5),
+    "a product with a bias": lambda d: F.linear(
+        torch.rand(64, 64, device=d), torch.rand(64, 64, device=d), -torch.rand(64, device=d)),
+    "a convolution with an edge": lambda d: F.conv2d(
+        torch.rand(4, 4, 64, 64, device=d) + 1, torch.rand(8, 4, 3, 3, device=d), padding=1),
+    "norms of rows": lambda d: (torch.rand(8192, 4, device=d) - 2).norm(dim=1),
+    "sums of exponentials": lambda d: torch.rand(8192, 4, device=d).logsumexp(1),
+    "a pool with an edge": lambda d: F.avg_pool2d(torch.rand(4, 4, 64, 64, device=d) + 1, 3, 1, 1),
+    "spaced": lambda d: torch.linspace(3, -1, N, device=d),
+    "likelihoods": lambda d: unknown(d, 64, 64).log_softmax(1),
+    "counts": lambda d: (unknown(d, 8192, 4) > 0).count_nonzero(1),
     "in place": lambda d: torch.rand(N, device=d).add_(1).mul_(-2).clamp_(max=-2.5),
 }  # fmt: skip
 

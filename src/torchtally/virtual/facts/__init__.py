@@ -4,7 +4,15 @@
 operator, which the modules named below fill.
 """
 
-from torchtally.virtual.facts import arithmetic, elements, logic, reductions, routing, sources
+from torchtally.virtual.facts import (
+    arithmetic,
+    elements,
+    logic,
+    products,
+    reductions,
+    routing,
+    sources,
+)
 from torchtally.virtual.facts.facts import Facts, constant
 from torchtally.virtual.facts.losses import (
     FallingLosses,
@@ -29,7 +37,9 @@ from torchtally.virtual.facts.tensors import (
     substitute,
 )
 
-assert all((arithmetic, elements, logic, reductions, sources)), "imported for the rules they add"
+assert all((arithmetic, elements, logic, products, reductions, sources)), (
+    "imported for the rules they add"
+)
 
 __all__ = [
     "FALLING",

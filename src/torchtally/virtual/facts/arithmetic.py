@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from torchtally.virtual.facts.facts import (
     MAYBE_INFINITE,
@@ -21,6 +22,14 @@ def product(one: Number, other: Number) -> Number:
     return 0 if not one or not other else one * other
 
 
+def span_of_product(one: Facts, other: Facts) -> Facts:
+    """Of elements that are multiplied."""
+    if not (one.is_finite and other.is_finite):
+        return MAYBE_INFINITE
+    corners = [product(a, b) for a in (one.lower, one.upper) for b in (other.lower, other.upper)]
+    return Facts(min(corners), max(corners))
+
+
 @rule("mul", needs_facts=False)
 def mul(call: Invocation) -> Derived:
     """0 * x is 0 for a finite x."""
@@ -31,13 +40,13 @@ def mul(call: Invocation) -> Derived:
     for zero, factor in ((one, other), (other, one)):
         if zero.is_constant and not zero.lower and factor.is_finite:
             return constant(0)
-    if not (one.is_finite and other.is_finite):
+    span = span_of_product(one, other)
+    if not span.is_finite:
         return MAYBE_INFINITE
-    corners = [product(a, b) for a in (one.lower, one.upper) for b in (other.lower, other.upper)]
     shares = [facts.share for facts in (one, other) if facts.share is not None]
     is_bits = min(one.lower, other.lower) >= 0 and max(one.upper, other.upper) <= 1
     share = min(shares) if shares and is_bits else None
-    return Facts(min(corners), max(corners), share=share)
+    return replace(span, share=share)
 
 
 ROUNDING: dict[str | None, Callable[[float], int]] = {"floor": math.floor, "trunc": math.trunc}
@@ -98,7 +107,11 @@ def neg(call: Invocation) -> Derived:
 
 @rule("abs", needs_facts=False)
 def absolute(call: Invocation) -> Derived:
-    facts = bounds(call.args[0])
+    return sizes_of(bounds(call.args[0]))
+
+
+def sizes_of(facts: Facts) -> Facts:
+    """Without their signs."""
     largest = max(abs(facts.lower), abs(facts.upper))
     smallest = 0 if facts.lower <= 0 <= facts.upper else min(abs(facts.lower), abs(facts.upper))
     return Facts(smallest, largest, facts.is_finite)

@@ -32,6 +32,7 @@ def copy(call: Invocation) -> Derived:
 
 @rule(
     "index", "index_select", "gather", "take", "take_along_dim", "repeat", "masked_select",
+    "upsample_nearest1d", "upsample_nearest2d",
     "select_copy", "slice_copy", "expand_copy", "view_copy", "permute_copy",
     "max_pool2d_with_indices",
 )  # fmt: skip

@@ -94,6 +94,7 @@ def constant(number: Number) -> Facts:
     """All elements are equal to a number."""
     if math.isnan(number):
         return MAYBE_INFINITE
+    number += 0  # True is 1
     return Facts(number, number, is_finite=not math.isinf(number))
 
 

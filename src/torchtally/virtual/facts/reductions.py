@@ -6,8 +6,12 @@ n: elements of a part that is reduced to one.
 import math
 from dataclasses import replace
 
-from torchtally.virtual.facts.arithmetic import maximum, minimum
+from torchtally.virtual.facts.arithmetic import maximum, minimum, sizes_of
 from torchtally.virtual.facts.facts import (
+    MAYBE_INFINITE,
+    NON_NEGATIVE,
+    NON_POSITIVE,
+    UNIT,
     Facts,
     Number,
     constant,
@@ -75,6 +79,89 @@ def total(call: Invocation) -> Derived:
     return Facts(facts.lower * n, facts.upper * n, facts.is_finite)
 
 
+def is_constant(facts: Facts) -> bool:
+    """One finite number."""
+    return facts.is_constant and facts.is_finite
+
+
+@rule("prod")
+def product(call: Invocation) -> Derived:
+    facts, n = bounds(call.args[0]), count_reduced(call)
+    if not is_constant(facts):
+        return NON_NEGATIVE if facts.lower >= 0 and facts.is_finite else None
+    try:
+        return constant(facts.lower**n)
+    except OverflowError:
+        return constant(math.inf) if facts.lower > 0 or n % 2 == 0 else constant(-math.inf)
+
+
+@rule("linalg_vector_norm", needs_facts=False)
+def norm(call: Invocation) -> Derived:
+    """n elements of one size have n ** (1 / order) times that."""
+    facts, n, order = bounds(call.args[0]), count_reduced(call), argument(call, "ord", 2)
+    if not facts.is_finite or order <= 0:
+        return NON_NEGATIVE if facts.is_finite else MAYBE_INFINITE
+    sizes = sizes_of(facts)
+    if not n:
+        return constant(0)
+    factor = n ** (1 / order)
+    return Facts(sizes.lower * factor, sizes.upper * factor)
+
+
+@rule("var", "std", needs_facts=False)
+def spread(call: Invocation) -> Derived:
+    """Of one element there is none: 0 / 0."""
+    facts, n = bounds(call.args[0]), count_reduced(call)
+    if n <= argument(call, "correction", 1):
+        return MAYBE_INFINITE
+    return constant(0) if is_constant(facts) else NON_NEGATIVE
+
+
+@rule("count_nonzero", needs_facts=False)
+def count_nonzero(call: Invocation) -> Derived:
+    facts, n = bounds(call.args[0]), count_reduced(call)
+    if facts.lower > 0 or facts.upper < 0:
+        return constant(n)
+    return Facts(0, 0 if facts.is_constant else n)
+
+
+def size_of_dim(call: Invocation) -> int:
+    tensor = call.args[0]
+    return tensor.shape[call.argument("dim")] if tensor.dim() else 1
+
+
+@rule("_softmax", "_safe_softmax", needs_facts=False)
+def softmax(call: Invocation) -> Derived:
+    return constant(1 / size_of_dim(call)) if is_constant(bounds(call.args[0])) else UNIT
+
+
+@rule("_log_softmax", needs_facts=False)
+def log_softmax(call: Invocation) -> Derived:
+    is_even = is_constant(bounds(call.args[0]))
+    return constant(-math.log(size_of_dim(call))) if is_even else NON_POSITIVE
+
+
+@rule("logsumexp")
+def logsumexp(call: Invocation) -> Derived:
+    facts, n = bounds(call.args[0]), count_reduced(call)
+    if not facts.is_finite or not n:
+        return None
+    return Facts(facts.lower + math.log(n), facts.upper + math.log(n))
+
+
+@rule("mse_loss", needs_facts=False)
+def squared_distance(call: Invocation) -> Derived:
+    one, other = bounds(call.args[0]), bounds(call.args[1])
+    if not (is_constant(one) and is_constant(other)):
+        return NON_NEGATIVE
+    n = call.args[0].numel() if call.argument("reduction") == SUM else 1
+    return constant(n * (one.lower - other.lower) ** 2)
+
+
+SUM = 2
+"""As `at::Reduction` numbers it (ATen/core/Reduction.h)."""
+
+
 @rule("mean", "median", "mode", "cummax", "cummin", "_adaptive_avg_pool2d")
 def average(call: Invocation) -> Derived:
     facts = facts_of(call.args[0])
@@ -86,6 +173,13 @@ def average(call: Invocation) -> Derived:
         name in ("median", "mode") and "dim" in call.operator.arguments
     )
     return (within, None) if several else within
+
+
+@rule("avg_pool2d")
+def pool(call: Invocation) -> Derived:
+    facts = bounds(call.args[0])
+    within = Facts(facts.lower, facts.upper, facts.is_finite)
+    return within | constant(0) if any(argument(call, "padding", ())) else within
 
 
 @rule("max", "min", "amax", "amin", "aminmax")

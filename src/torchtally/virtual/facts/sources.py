@@ -46,6 +46,12 @@ def arange(call: Invocation) -> Derived:
     return Facts(*bounds, is_permutation=is_permutation, is_tight=True)
 
 
+@rule("linspace", needs_facts=False)
+def linspace(call: Invocation) -> Derived:
+    ends = known_facts(call.argument("start")), known_facts(call.argument("end"))
+    return None if None in ends else ends[0] | ends[1]  # type: ignore[operator]
+
+
 @rule("randperm", needs_facts=False)
 def randperm(call: Invocation) -> Facts:
     return Facts(0, call.args[0] - 1, is_permutation=True, is_tight=True)
@@ -74,7 +80,7 @@ def bernoulli(call: Invocation) -> Facts:
 
 
 @rule(
-    "rand", "rand_like", "eye", "_softmax", "_safe_softmax", "sigmoid", "special_expit",
+    "rand", "rand_like", "eye", "sigmoid", "special_expit",
     needs_facts=False,
 )  # fmt: skip
 def unit(call: Invocation) -> Facts:
@@ -87,19 +93,19 @@ def within_one(call: Invocation) -> Facts:
 
 
 @rule(
-    "exp", "linalg_vector_norm", "var", "std", "softplus", "square", "count_nonzero",
+    "exp", "softplus", "square",
     needs_facts=False,
 )  # fmt: skip
 def non_negative(call: Invocation) -> Facts:
     return NON_NEGATIVE
 
 
-@rule("_log_softmax", "log_sigmoid_forward", needs_facts=False)
+@rule("log_sigmoid_forward", needs_facts=False)
 def non_positive(call: Invocation) -> Derived:
-    return (NON_POSITIVE, None) if name_of(call) == "log_sigmoid_forward" else NON_POSITIVE
+    return NON_POSITIVE, None
 
 
-@rule("mse_loss", "smooth_l1_loss", "huber_loss", needs_facts=False)
+@rule("smooth_l1_loss", "huber_loss", needs_facts=False)
 def distance(call: Invocation) -> Facts:
     return NON_NEGATIVE
 

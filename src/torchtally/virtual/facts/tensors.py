@@ -31,13 +31,23 @@ def facts_of(tensor: Tensor) -> Facts | None:
         if tensor.dtype is not virtual.facts_dtype or tensor.is_neg():
             return None
         return virtual.facts if is_whole(tensor, virtual) else virtual.facts.of_part
-    if virtual.value is None or tensor.numel() > FEW_ELEMENTS or virtual.assumption is FALLING:
+    if virtual.value is None or virtual.assumption is FALLING:
         return None
-    real = values.real_of(tensor)
+    real = values.real_of(once_each(tensor))
     facts = None if real is None else facts_of_values(real)
     if facts is None or virtual.assumption is None:
         return facts
     return replace(facts, is_assumed=True)
+
+
+def once_each(tensor: Tensor) -> Tensor:
+    """A tensor without the repetitions of its elements that `expand` makes."""
+    if 0 not in tensor.stride():
+        return tensor
+    sizes = [
+        n if step else min(n, 1) for n, step in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    return tensor.detach().as_strided(sizes, tensor.stride())
 
 
 def facts_or_range(tensor: Tensor) -> Facts:
@@ -118,8 +128,7 @@ def keep_facts(tensor: Tensor, facts: Facts, assumption: str | None) -> None:
         return
     if virtual.value is None and is_small(tensor, virtual) and is_fixed(stored):
         values.give_value(tensor, values_of(stored, tensor))
-    else:
-        virtual.facts, virtual.facts_dtype = stored, tensor.dtype
+    virtual.facts, virtual.facts_dtype = stored, tensor.dtype
     virtual.assumption = assumption
 
 
