@@ -6,10 +6,11 @@ limitation: a value that a function returns, or that goes into an attribute, is 
 """
 
 import ast
+import dis
 import linecache
+from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
-from types import CodeType
+from types import CodeType, FrameType
 
 from torchtally.trace import Use
 
@@ -33,15 +34,30 @@ Position = tuple[int | None, int | None, int | None, int | None]
 
 def use_of(code: CodeType, instruction: int) -> Use:
     """What the value is for that the code reads at an instruction."""
-    position = next(islice(code.co_positions(), instruction // 2, None), None)
+    found = expression_in(code, instruction)
+    return Use.NUMBER if found is None else Consumers(found[0]).of(found[1])
+
+
+@lru_cache(maxsize=1024)
+def expression_in(code: CodeType, instruction: int) -> "tuple[SyntaxTree, ast.expr] | None":
+    """The expression that code evaluates at an instruction; None without source."""
+    positions = list(code.co_positions())
+    position = positions[instruction // 2] if instruction // 2 < len(positions) else None
     source = parse_file(code.co_filename)
     if position is None or source is None:
-        return Use.NUMBER
-    node = source.at(position)
-    return Use.NUMBER if node is None else Consumers(source).of(node)
+        return None
+    jumps = [each.offset for each in dis.get_instructions(code)
+             if "JUMP" in each.opname and positions[each.offset // 2] == position]  # fmt: skip
+    node = source.at(position, jumps.index(instruction) if instruction in jumps else 0)
+    return None if node is None else (source, node)
 
 
-@lru_cache(maxsize=4)
+def expression_at(frame: FrameType) -> "tuple[SyntaxTree, ast.expr] | None":
+    """The expression that a frame is at."""
+    return expression_in(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(maxsize=16)
 def parse_file(file: str) -> "SyntaxTree | None":
     """The syntax tree of a file; None where there is no source that parses."""
     text = "".join(linecache.getlines(file))
@@ -56,16 +72,56 @@ class SyntaxTree:
 
     def __init__(self, tree: ast.Module) -> None:
         self.parents: dict[ast.AST, ast.AST] = {}
-        self._expressions: dict[Position, ast.expr] = {}
+        self._expressions: dict[Position, list[ast.expr]] = {}
+        """Of a position mostly one. Python 3.11 asks for the truth of an operand that is no
+        comparison at the position of the one before it that is, or of the statement.
+        """
         for node in ast.walk(tree):  # outer nodes first, so that the innermost stays
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
             if isinstance(node, ast.expr):
-                place = node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
-                self._expressions[place] = node
+                self._expressions[place_of(node)] = [node]
+        for node in list(self.parents):
+            if isinstance(node, (ast.If, ast.While, ast.Assert)):
+                self._learn_operands(node)
 
-    def at(self, position: Position) -> ast.expr | None:
-        return self._expressions.get(position)
+    def _learn_operands(self, statement: ast.If | ast.While | ast.Assert) -> None:
+        place = place_of(statement)
+        self._expressions[place] = []
+        for operand in operands_of(statement.test):
+            if isinstance(operand, ast.Compare):
+                place = place_of(operand)
+                self._expressions[place] = []
+            self._expressions[place].append(operand)
+
+    def at(self, position: Position, turn: int = 0) -> ast.expr | None:
+        """The expression there; of several the one whose turn it is."""
+        nodes = self._expressions.get(position)
+        return nodes[turn % len(nodes)] if nodes else None
+
+    def after(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements behind one, in the same block."""
+        for _, block in ast.iter_fields(self.parents[statement]):
+            if isinstance(block, list) and statement in block:
+                rest: list[ast.stmt] = block[block.index(statement) + 1 :]
+                return rest
+        return []
+
+    def value_of(self, scope: ast.AST, name: str) -> ast.Constant | None:
+        """The literal that a function assigns to a name, or has as its argument's default."""
+        if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = [*scope.args.posonlyargs, *scope.args.args]
+            defaults = zip(reversed(arguments), reversed(scope.args.defaults), strict=False)
+            named = [*defaults, *zip(scope.args.kwonlyargs, scope.args.kw_defaults, strict=True)]
+            for argument, default in named:
+                if argument.arg == name and isinstance(default, ast.Constant):
+                    return default
+        for node in ast.walk(scope):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=target)], value=ast.Constant() as value):
+                    if target == name:
+                        return value
+        return None
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function around a node, or the module."""
@@ -74,6 +130,22 @@ class SyntaxTree:
         ):
             node = self.parents[node]
         return node
+
+
+def place_of(node: ast.expr | ast.stmt) -> Position:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def operands_of(test: ast.expr) -> Iterator[ast.expr]:
+    """Those of `and`, `or` and `not`, in order."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield from operands_of(operand)
+        case ast.BoolOp(values=operands):
+            for operand in operands:
+                yield from operands_of(operand)
+        case _:
+            yield test
 
 
 class Consumers:

@@ -43,6 +43,7 @@ from torchtally.trace import (
 from torchtally.tracer.by_hand import HandUpdates
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.captured import Captured, Placed
+from torchtally.tracer.checks import passing_answer
 from torchtally.tracer.compiled import CompiledRuns, call_of, numbers
 from torchtally.tracer.engine import ForwardOrigins, builds_graph_anew, is_nested
 from torchtally.tracer.listeners import Bookkeeper, Timekeeper
@@ -50,7 +51,7 @@ from torchtally.tracer.loading import LoadingTimes
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT, PlaceholderReads
 from torchtally.tracer.saved_files import identify
-from torchtally.tracer.source import Stacks, Walk, own_frame
+from torchtally.tracer.source import Stacks, Walk, asking_frame, own_frame
 from torchtally.tracer.storage_records import StorageRecords
 from torchtally.tracer.tokens import TokenCounter
 from torchtally.virtual.compiling.kernels import LoweredGraph
@@ -523,6 +524,10 @@ class Recorder:
         if assumption is FALLING:
             self.watch_loop(frame, "the next of numbers that fall")
         self.placeholders.count(frame, operator, assumption)
+
+    def passing_answer(self, given: Any) -> Any:
+        """See `checks.py`."""
+        return passing_answer(asking_frame(sys._getframe(1)), given)
 
     def watch_loop(self, frame: FrameType, value: str) -> None:
         self.placeholders.watch_loop(frame, value, len(self.step_ends))

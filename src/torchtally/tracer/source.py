@@ -230,6 +230,16 @@ class Stacks:
         return frame
 
 
+OURS = os.path.dirname(torchtally.__file__) + os.sep
+
+
+def asking_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of any code but ours, torch's own too."""
+    while frame is not None and frame.f_code.co_filename.startswith(OURS):
+        frame = frame.f_back
+    return frame
+
+
 class Walk:
     """What a walk up the stack met besides lines."""
 

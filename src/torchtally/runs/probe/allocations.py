@@ -14,6 +14,7 @@ from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.recorder import Recorder
 from torchtally.virtual.description import describe
 from torchtally.virtual.device_memory import DeviceMemory
+from torchtally.virtual.facts import FALLING
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 
@@ -94,6 +95,8 @@ class AllocationRecorder(Recorder):
         self.watch_loop(sys._getframe(1), value)
 
     def assumption_read(self, operator: str, assumption: str) -> None:
+        if assumption is FALLING:
+            self.watch_loop(sys._getframe(1), assumption)
         self.values_read += 1
 
     def memory_refused(
