@@ -174,6 +174,15 @@ def test_float32_is_refused_in_the_kernels_words(gpu):
         flash_attn_func(heads().float(), heads(), heads())
 
 
+def test_a_query_normed_under_autocast_is_named_with_the_cast_it_needs(gpu):
+    from flash_attn import flash_attn_func
+
+    with torch.autocast("cuda", torch.bfloat16):
+        query = torch.nn.functional.rms_norm(heads().float(), (64,))
+        with pytest.raises(RuntimeError, match="autocast runs rms_norm in float32 from"):
+            flash_attn_func(query, heads(), heads())
+
+
 def test_fused_layers_beside_attention():
     def step() -> None:
         from flash_attn.bert_padding import pad_input, unpad_input

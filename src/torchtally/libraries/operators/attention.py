@@ -42,11 +42,22 @@ class FlashOptions:
         return self.causal, *self.window
 
 
+def origin(name: str, tensor: Tensor) -> str:
+    """Which operand has the wrong dtype, what made it, and what to do."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    made = f", made by {tensor.grad_fn.name()}" if tensor.grad_fn is not None else ""
+    # PyTorch 2.12 put rms_norm on autocast's list of float32 (ATen/autocast_mode.h).
+    autocast = "rmsnorm" in made.lower() and torch.is_autocast_enabled("cuda")
+    reason = "; autocast runs rms_norm in float32 from PyTorch 2.12 on" if autocast else ""
+    return f"the {name} is {dtype}{made}{reason}. Cast it, as by {name}.to(torch.bfloat16)"
+
+
 def check(options: FlashOptions, *operands: Tensor) -> None:
     """Raise what the kernels raise."""
     allowed = (*HALVES, FLOAT8) if options.version == 3 else HALVES
-    if any(tensor.dtype not in allowed for tensor in operands):
-        raise RuntimeError(WRONG_DTYPE)
+    for name, tensor in zip(("query", "key", "value"), operands, strict=False):
+        if tensor.dtype not in allowed:
+            raise RuntimeError(f"{WRONG_DTYPE}: {origin(name, tensor)}")
     if any(tensor.shape[-1] > LARGEST_HEAD for tensor in operands):
         raise RuntimeError(WRONG_HEAD)
 
