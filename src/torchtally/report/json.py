@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from torchtally.chips import Chip
 from torchtally.chips.chip import Link, Node, Offer
+from torchtally.diagnosis import diagnose
 from torchtally.fit.network_advisor import TimedChange, TimedRun
 from torchtally.fit.results import ChangeResult
 from torchtally.ledger import (
@@ -30,6 +31,7 @@ from torchtally.memory.workspace import KINDS, Trust
 from torchtally.report.document import (
     Document,
     gaps_document,
+    in_words,
     pick,
     picks,
     rows_of,
@@ -85,6 +87,14 @@ def ledger_document(ledger: Ledger) -> Document:
         "host_state": None
         if trace.host_state is None
         else pick(trace.host_state, *HostState.__struct_fields__),
+        "diagnoses": [
+            {
+                **_place(diagnosis.line),
+                **pick(diagnosis, "rule", "remedy", "cost_bytes"),
+                "cause": in_words(diagnosis.cause),
+            }
+            for diagnosis in diagnose(ledger)
+        ],
         "totals": pick(ledger.total, "flops", *FLOPS, "flops_matmul", *MOVED),
         "memory": _memory(ledger),
         "time": _time(ledger),

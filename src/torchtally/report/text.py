@@ -11,6 +11,7 @@ from rich.text import Text
 
 from torchtally.ledger import Uncounted, Untimed
 from torchtally.progress import printable
+from torchtally.report.diagnoses import diagnosis_sentences
 from torchtally.report.effects import sections
 from torchtally.report.generation import generation_sentences, generation_verdict
 from torchtally.report.grid import INDENT, table_lines, wrap
@@ -88,6 +89,7 @@ def summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     if summary.shortage is not None:
         yield Text()
         yield from table_lines(summary.shortage.holders.top(TOP_HOLDERS), width, is_brief=True)
+    yield from _diagnoses(summary, width)
     if summary.total.count:
         yield from _time(summary, width)
     yield Text()
@@ -108,6 +110,12 @@ def _ending_lines(summary: Summary, width: int) -> Iterator[Text]:
         yield from _ending(summary, width)
 
 
+def _diagnoses(summary: Summary, width: int) -> Iterator[Text]:
+    """Why it costs what it costs, where something is wrong."""
+    for sentence in diagnosis_sentences(summary.diagnoses, summary.own_root):
+        yield from _prose(sentence, width, "yellow")
+
+
 def _doubts(summary: Summary, width: int) -> Iterator[Text]:
     """What is counted, what is unknown, and what a real GPU would do otherwise."""
     if summary.total.count:
@@ -123,6 +131,7 @@ def _doubts(summary: Summary, width: int) -> Iterator[Text]:
 def opening_sentences(summary: Summary) -> tuple[str, ...]:
     """What the one-page report says above its tables, the verdict first."""
     parts = [_verdict(summary, LIMIT), _ending_lines(summary, LIMIT)]
+    parts += [_diagnoses(summary, LIMIT)]
     parts += [_time(summary, LIMIT)] if summary.total.count else []
     return _sentences(*parts, _heading(summary, LIMIT))
 

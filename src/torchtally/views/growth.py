@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from torchtally.chips import find_chip
-from torchtally.ledger import Ledger, Line, line_of
-from torchtally.memory import is_alive
+from torchtally.diagnosis.holding import NOTHING, Held, held_at_end
+from torchtally.ledger import Ledger, Line
 from torchtally.table import Cell, Column, Number, Prose, Table
 from torchtally.units import Unit
 from torchtally.views.lines import TEXTS, line_texts, root_of
@@ -15,10 +15,6 @@ FIRST_STEADY_STEP = 2
 GROWTH = Column("growth_bytes", "growth", Unit.BYTES)
 PER_STEP = Column("growth_per_step_bytes", "per step", Unit.BYTES)
 STORAGES = Column("storages", "storages", Unit.COUNT, rank=1)
-
-Held = tuple[int, int]
-"""Bytes, storages."""
-NOTHING: Held = (0, 0)
 
 
 @view("growth", "alive at the end of a step but not a step before: leaks", "memory")
@@ -77,22 +73,6 @@ def growth(ledger: Ledger) -> Table:
         totals=totals if steps else (),
         note=_note(ledger, before, grown),
     )
-
-
-def held_at_end(ledger: Ledger, step: int) -> dict[Line | None, Held]:
-    """Bytes alive at the last operator of a completed step, by line; none before the first."""
-    kept: dict[Line | None, Held] = {}
-    if step < 1:
-        return kept
-    tick = ledger.trace.step_ends[step - 1] - 1
-    entry_at = {entry.op.clock: entry for entry in ledger.entries if entry.is_first}
-    for storage in ledger.memory.storages:
-        if is_alive(storage, tick):
-            entry = entry_at.get(storage.born)
-            line = None if entry is None else line_of(entry)
-            size, count = kept.get(line, NOTHING)
-            kept[line] = size + storage.bytes, count + 1
-    return kept
 
 
 def _change(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torchtally.chips import Chip, find_chip
+from torchtally.diagnosis import Diagnosis, diagnose
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory.allocator import replay
 from torchtally.memory.workspace import (
@@ -114,6 +115,7 @@ class Summary:
     script: str
     world: World
     verdict: Verdict
+    diagnoses: tuple[Diagnosis, ...]
     time: StepTime | None
     generation: GenerationFigures | None
     """Where what is reported is one generation of tokens, or has one to train on."""
@@ -180,6 +182,7 @@ def summarise(ledger: Ledger) -> Summary:
         script=trace.script,
         world=trace.world,
         verdict=verdict,
+        diagnoses=diagnose(ledger),
         time=step_time(ledger),
         generation=generation_figures(ledger),
         generates=bool(ledger.course.generations or ledger.course.rollouts),

@@ -8,6 +8,7 @@ name ends in `_steps` holds differences from the row before. Numbers are FLOPs, 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from torchtally.diagnosis import diagnose
 from torchtally.ledger import Ledger
 from torchtally.progress import printable
 from torchtally.report.browser.places import (
@@ -18,6 +19,7 @@ from torchtally.report.browser.places import (
     place_text,
     steps_of,
 )
+from torchtally.report.diagnoses import diagnosis_sentences
 from torchtally.report.document import Document, in_words
 from torchtally.report.effects import sections
 from torchtally.report.generation import generation_verdict
@@ -428,6 +430,7 @@ def _remarks(ledger: Ledger, root: str) -> list[Document]:
                  for note in trace.notes]  # fmt: skip
         remarks.append(("Differences from a real GPU", lines))
     remarks += [(title, list(lines)) for title, lines in sections(surroundings_of(trace), root)]
+    remarks += [(sentence, []) for sentence in diagnosis_sentences(diagnose(ledger), root)]
     if ledger.step_s:
         remarks += [
             (sentence, [])

@@ -157,6 +157,7 @@ RUN = part(
     host_state=maybe(part(
         "elements whole_elements parameter_bytes gradient_bytes optimizer_bytes"
     )),
+    diagnoses=list_of(f"{PLACE} rule cause remedy cost_bytes"),
     totals=part(f"flops {PHASES} flops_matmul {MOVED}"),
     memory=part(
         """device peak_allocated_bytes peak_tick peak_reserved_bytes context_bytes context_trust
