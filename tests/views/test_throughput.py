@@ -1,5 +1,6 @@
 """Tokens and samples a second: what a step's batch is, and who tells."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -167,6 +168,66 @@ def test_single_ids_are_tokens_and_the_product_tells_samples() -> None:
     assert rates.samples is not None
     assert (rates.tokens.size, rates.samples.size) == (6, 6)
     assert rates.samples.op.startswith("aten.addmm")
+
+
+class Images(nn.Module):
+    """Patches of 16 images with one label each, by a convolution or by a product; DiT in small."""
+
+    def __init__(self, patch: nn.Module, *, is_column: bool = False) -> None:
+        super().__init__()
+        self.patch, self.is_column = patch, is_column
+        self.label = nn.Embedding(1000, 8)
+        self.time = nn.Linear(4, 8)
+        self.block = nn.Sequential(nn.Linear(8, 32), nn.Linear(32, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape = (16, 1) if self.is_column else (16,)
+        labels = torch.zeros(shape, dtype=torch.long, device="cuda")
+        time = self.time(torch.zeros(16, 4, device="cuda"))[:, None]
+        h = self.patch(x)
+        if h.dim() == 4:
+            h = h.flatten(2).transpose(1, 2)
+        condition = self.label(labels).view(16, 1, 8) + time
+        return self.block(h + condition)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("is_column", [False, True])
+@pytest.mark.parametrize(
+    ("patch", "shape"),
+    [(nn.Conv2d(3, 8, 4, 4), (16, 3, 32, 32)), (nn.Linear(48, 8), (16, 64, 48))],
+    ids=["convolution", "product"],
+)
+def test_labels_of_images_are_no_tokens(
+    patch: nn.Module, shape: tuple[int, ...], is_column: bool, micro_batches: int
+) -> None:
+    rates = of(
+        training(
+            lambda: Images(copy.deepcopy(patch), is_column=is_column).cuda(),
+            lambda net: net(torch.zeros(shape, device="cuda")),
+            micro_batches=micro_batches,
+        )
+    )
+    assert rates.tokens is None
+    assert rates.samples is not None
+    assert rates.samples.size == 16 * micro_batches
+
+
+def test_ids_of_packed_sequences_are_tokens() -> None:
+    """One dimension of 64 ids, whose heads are multiplied one by one, too."""
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.up, self.head = nn.Embedding(9, 8), nn.Linear(8, 32), nn.Linear(4, 4)
+            self.down = nn.Linear(32, 8)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.down(self.head(self.up(self.words(ids)).view(64, 8, 4)).view(64, 32))
+
+    rates = of(training(Packed, lambda net: net(torch.zeros(64, dtype=torch.long, device="cuda"))))
+    assert rates.tokens is not None
+    assert rates.tokens.size == 64
 
 
 # By hand ---------------------------------------------------------------------------------------

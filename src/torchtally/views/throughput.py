@@ -1,7 +1,9 @@
 """Tokens and samples per second, where the step's batch shows how many."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from torchtally.ledger import Entry, Ledger, Line, line_of
 from torchtally.timing.calibration.features import matrices
@@ -84,14 +86,8 @@ def samples_of(ledger: Ledger) -> Batch | None:
     for kind in (Kind.CONVOLUTION, Kind.PRODUCT):
         first = _same_site([entry for entry in _forward(ledger) if entry.kind is kind])
         if first:
-            makers = {
-                output: entry
-                for entry in reversed(ledger.entries)
-                for output in entry.op.outputs
-                if output >= 0
-            }
-            sizes = [_first_dimension(entry, makers) for entry in first]
-            return _batch(first, [size for size in sizes if size is not None])
+            shapes = [_input_shape(entry, _makers(ledger)) for entry in first]
+            return _batch(first, [shape[0] for shape in shapes if shape])
     return None
 
 
@@ -118,11 +114,42 @@ def _lookups(ledger: Ledger) -> list[Entry]:
             number = entry.op.inputs[0] if call is entry.call else -1
             is_own = number >= 0 and ledger.trace.storages[number].role is Role.PARAMETER
             tables.setdefault(number if is_own else entry.site, []).append(entry)
+    if not tables:
+        return []
     return max(
-        tables.values(),
+        _without_labels(ledger, list(tables.values())),
         key=lambda them: sum(_indices(entry).elements for entry in them),
         default=[],
     )
+
+
+def _without_labels(ledger: Ledger, tables: list[list[Entry]]) -> list[list[Entry]]:
+    """Without those where an index is looked up for a whole sample: its class, its time of noise.
+
+    Most products, or any convolution, then work on several positions for each index: on 16 images
+    of 64 patches for 16 labels. Ids of packed sequences are positions themselves.
+    """
+    all_flops, flops_of = 0, Counter[int]()
+    is_seen = set[int]()
+    makers = _makers(ledger)
+    for entry in _forward(ledger):
+        if entry.kind in (Kind.CONVOLUTION, Kind.PRODUCT):
+            all_flops += entry.cost.flops
+            shape = _input_shape(entry, makers)
+            positions = prod(shape[2:] if entry.kind is Kind.CONVOLUTION else shape[1:-1])
+            if positions > 1:
+                flops_of[shape[0]] += entry.cost.flops
+                if entry.kind is Kind.CONVOLUTION:
+                    is_seen.add(shape[0])
+
+    def are_labels(lookups: list[Entry]) -> bool:
+        indices = [_indices(lookup) for lookup in lookups]
+        counts = {spec.elements for spec in indices}
+        return all(spec.elements == (*spec.shape, 1)[0] for spec in indices) and (
+            counts <= is_seen or 2 * sum(flops_of[count] for count in counts) > all_flops
+        )
+
+    return [lookups for lookups in tables if not are_labels(lookups)]
 
 
 def _lookup(entry: Entry) -> Call | None:
@@ -145,19 +172,29 @@ def _same_site(entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.site is entries[0].site]
 
 
-def _first_dimension(entry: Entry, makers: dict[int, Entry]) -> int | None:
+def _makers(ledger: Ledger) -> dict[int, Entry]:
+    """By the number of a storage, the operator that made it."""
+    return {
+        output: entry
+        for entry in reversed(ledger.entries)
+        for output in entry.op.outputs
+        if output >= 0
+    }
+
+
+def _input_shape(entry: Entry, makers: dict[int, Entry]) -> tuple[int, ...]:
     """Of the input of a convolution, or of the left operand of a product as it was made: a layer
-    flattens (B, T, D) to (B * T, D) before it multiplies.
+    flattens (B, T, D) to (B * T, D) before it multiplies. Empty where the operator does not tell.
     """
     call = entry.call
     if entry.kind is Kind.CONVOLUTION:
-        return call.inputs[0].shape[0]
+        return call.inputs[0].shape
     operands = matrices(call)
     if operands is None:
-        return None
+        return ()
     left = operands[0]
     number = entry.op.inputs[next(n for n, spec in enumerate(call.inputs) if spec is left)]
     maker = makers.get(number)
     spec = None if maker is None else maker.call.outputs[maker.op.outputs.index(number)]
     is_whole = spec is not None and spec.elements == left.elements and bool(spec.shape)
-    return spec.shape[0] if spec is not None and is_whole else left.shape[0]
+    return spec.shape if spec is not None and is_whole else left.shape
