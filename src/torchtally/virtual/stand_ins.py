@@ -1,7 +1,7 @@
 """Replacements in torch while a virtual GPU is active: a table, undone as a whole."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -54,30 +54,29 @@ _active: dict[int, Replaced] = {}
 
 @contextmanager
 def apply(stand_ins: Iterable[StandIn]) -> Iterator[None]:
-    """Put every stand-in in place; on the way out put back exactly what was there."""
-    replaced: list[Replaced] = []
-    try:
+    """Put every stand-in in place; on the way out put back exactly what was there.
+
+    One that cannot be put back, or is gone already, keeps no other from it.
+    """
+    with ExitStack() as stack:
         for stand_in in stand_ins:
             before = vars(stand_in.owner).get(stand_in.name, _ABSENT)
             value = as_function(stand_in.value)
             name_after(value, stand_in)
             each = (stand_in.owner, stand_in.name, before, value)
-            replaced.append(each)
             _active[id(each)] = each
-            setattr(stand_in.owner, stand_in.name, value)
+            stack.callback(_active.pop, id(each), None)
+            stack.callback(put, stand_in.owner, stand_in.name, before)
+            put(stand_in.owner, stand_in.name, value)
         yield
-    finally:
-        for each in reversed(replaced):
-            put_back(each)
-            del _active[id(each)]
 
 
-def put_back(replaced: Replaced) -> None:
-    owner, name, before, _ = replaced
-    if before is _ABSENT:
+def put(owner: Any, name: str, value: Any) -> None:
+    """Give a name its value; with `_ABSENT`, none."""
+    if value is not _ABSENT:
+        setattr(owner, name, value)
+    elif name in vars(owner):
         delattr(owner, name)
-    else:
-        setattr(owner, name, before)
 
 
 @contextmanager
@@ -85,13 +84,10 @@ def suspend() -> Iterator[None]:
     """Within, torch is as it was: for what binds its functions when it is imported."""
     replaced = dict(_active)
     _active.clear()
-    for each in reversed(replaced.values()):
-        put_back(each)
     try:
-        yield
+        with turned(list(replaced.values()), native=True):
+            yield
     finally:
-        for owner, name, _, value in replaced.values():
-            setattr(owner, name, value)
         _active.update(replaced)
 
 
@@ -103,19 +99,21 @@ def native_methods(owner: type, *, native: bool = True) -> Iterator[None]:
     methods = [
         each for each in _active.values() if each[0] is owner and isinstance(each[3], FunctionType)
     ]
-    turn(methods, native=native)
-    try:
+    with turned(methods, native=native):
         yield
-    finally:
-        turn(methods, native=not native)
 
 
-def turn(replaced: Iterable[Replaced], *, native: bool) -> None:
-    for each in replaced:
-        if native:
-            put_back(each)
-        else:
-            setattr(each[0], each[1], each[3])
+@contextmanager
+def turned(replaced: Sequence[Replaced], *, native: bool) -> Iterator[None]:
+    """Within, these are torch's own, or the session's; afterwards they are what they were.
+
+    Contexts nest: the compiler, which meets torch's methods, suspends the session now and then.
+    """
+    with ExitStack() as stack:
+        for owner, name, before, value in reversed(replaced):
+            stack.callback(put, owner, name, vars(owner).get(name, _ABSENT))
+            put(owner, name, before if native else value)
+        yield
 
 
 def active() -> list[Replaced]:
