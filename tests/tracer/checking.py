@@ -63,6 +63,10 @@ def refuted(a: Tensor, b: Tensor) -> None:
     assert not torch.equal(a, b)
     assert not torch.allclose(a, b)
     assert differ(a, b)
+    is_other = not (a == b).all()
+    assert is_other
+    is_same = not not (a == b).all()  # noqa: SIM208
+    assert not is_same
 
 
 def by_torch(a: Tensor, b: Tensor) -> None:

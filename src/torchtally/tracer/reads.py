@@ -80,7 +80,9 @@ class SyntaxTree:
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
             if isinstance(node, ast.expr):
-                self._expressions[place_of(node)] = [node]
+                # `not x` asks x for its truth.
+                is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+                self._expressions[place_of(node)] = list(operands_of(node)) if is_not else [node]
         for node in list(self.parents):
             if isinstance(node, (ast.If, ast.While, ast.Assert)):
                 self._learn_operands(node)
