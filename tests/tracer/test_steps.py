@@ -8,6 +8,7 @@ from torch import nn
 
 import torchtally
 from tests.traces import accounted, ops, traced
+from torchtally.steps import course_of
 from torchtally.trace import Phase
 
 
@@ -183,6 +184,43 @@ def test_one_optimizer_after_another():
             del optimizer
 
     assert len(traced(script).step_ends) == 6
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (3, 3, 3), (2, 20, 2), (4, 2)])
+def test_models_trained_one_after_the_other_share_no_step(counts: tuple[int, ...]):
+    """Every model and optimizer is made before the first step."""
+
+    def script() -> None:
+        models = [layer() for _ in counts]
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in models]
+        for model, optimizer, count in zip(models, optimizers, counts, strict=True):
+            for _ in range(count):
+                learn(model, optimizer)
+
+    trace = traced(script, steps=None)
+    assert len(trace.step_ends) == sum(counts)
+    course = course_of(trace)
+    assert [step.experiment for step in course.steps] == [
+        number for number, count in enumerate(counts, 1) for _ in range(count)
+    ]
+    assert len(course.representative.signature[Phase.BACKWARD]) < 4
+
+
+def test_models_that_read_each_other_share_a_step_however_often_each_steps():
+    def script() -> None:
+        generator, critic = layer(), layer()
+        of_generator, of_critic = (
+            torch.optim.SGD(m.parameters(), lr=0.1) for m in (generator, critic)
+        )
+        for _ in range(3):
+            for _ in range(2):
+                critic(generator(torch.ones(1, 4, device="cuda")).detach()).sum().backward()
+                of_critic.step()
+            for _ in range(2):
+                critic(generator(torch.ones(1, 4, device="cuda"))).sum().backward()
+                of_generator.step()
+
+    assert len(traced(script, steps=None).step_ends) == 5  # c c g, g c, c g, g c, c g
 
 
 def test_an_optimizer_that_is_gone_is_not_waited_for():

@@ -6,8 +6,10 @@ gradients, optimizer state.
 """
 
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from types import FrameType
 from typing import Any
 
@@ -230,6 +232,14 @@ class Recorder:
                 self._trainable.add(virtual.number)
 
     # Operators.
+
+    def storages_read(self, first: int) -> set[int]:
+        """Numbers of what operators outside of optimizers have been called with, from a tick on."""
+        numbers: set[int] = set()
+        for op in self._ops[bisect_left(self._ops, first, key=attrgetter("clock")) :]:
+            if op.phase is not Phase.OPTIMIZER:
+                numbers.update(op.inputs)
+        return numbers
 
     def operator_ran(self, invocation: Invocation, outputs: Sequence[Tensor]) -> None:
         if self.is_stopped:

@@ -2,6 +2,7 @@
 
 A training step ends with the optimizer's step; with several optimizers, when each of them has
 stepped. One that was constructed but never steps is waited for during `PATIENCE_STEPS` steps.
+Models that are trained one after the other share no step (`_is_next_model`).
 Where no optimizer exists it ends with the last update by hand (`by_hand.py`).
 """
 
@@ -52,6 +53,14 @@ class StepLimit:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ConsecutiveSteps:
+    """Of one optimizer, with none of another one between them: the ticks of their ends."""
+
+    optimizer: weakref.ref[Optimizer]
+    ticks: list[int]
+
+
 def ignore() -> None:
     """Nothing is to be done when the steps are done."""
 
@@ -80,6 +89,10 @@ class Steps:
         """Whether they step parameters on the host."""
         self._steps_taken: list[tuple[Optimizer, int]] = []
         """Steps of optimizers since the last training step ended: who, and the tick of its end."""
+        self._has_shared_step = False
+        """The last training step was one of several optimizers."""
+        self._runs: list[ConsecutiveSteps] = []
+        """The last two optimizers that stepped, each again and again."""
         self._steps_of_one_model = 0
         self._weights: dict[int, weakref.ref[Tensor]] = {}
         """Those that this model's steps have updated, by id."""
@@ -144,6 +157,10 @@ class Steps:
     def _step_taken(self, optimizer: Optimizer) -> None:
         self._excused.discard(optimizer)
         self._steps_taken.append((optimizer, self.recorder.clock))
+        self._note_run(optimizer)
+        if self._is_next_model():
+            self._end(self._ends_of_two_models(optimizer))
+            return
         ends = self._ends()
         if ends:
             self._count_model(len(ends))
@@ -174,6 +191,41 @@ class Steps:
         self._weights |= updated
         self._steps_of_one_model += steps
 
+    def _note_run(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped: again, or after another one."""
+        if not self._runs or self._runs[-1].optimizer() is not optimizer:
+            self._runs = [*self._runs[-1:], ConsecutiveSteps(weakref.ref(optimizer), [])]
+        self._runs[-1].ticks.append(self.recorder.clock)
+
+    def _is_next_model(self) -> bool:
+        """One optimizer has stepped twice or more, and now another one has stepped twice, for which
+        nothing that the first one trains was read: the script trains one model after the other.
+
+        A GAN's optimizers may step several times each, too; what one trains, the other reads.
+        """
+        if len(self._runs) < 2 or len(self._runs[0].ticks) < 2 or len(self._runs[1].ticks) != 2:
+            return False
+        earlier, later = self._runs
+        if (optimizer := earlier.optimizer()) is None:
+            return False
+        read = self.recorder.storages_read(later.ticks[0])
+        virtuals = map(virtual_of, parameters(optimizer))
+        return bool(read) and read.isdisjoint(v.number for v in virtuals if v is not None)
+
+    def _ends_of_two_models(self, optimizer: Optimizer) -> list[int]:
+        """Each step of either was a training step. Only the later optimizer is waited for."""
+        earlier, later = self._runs
+        ends = self.recorder.step_ends
+        if ends and ends[-1] == later.ticks[0] and self._has_shared_step:
+            ends.pop()
+        last = ends[-1] if ends else 0
+        self._excused.update(each for each in self._optimizers if each is not optimizer)
+        self._steps_taken = []
+        self._updated = {id(each): weakref.ref(each) for each in parameters(optimizer)}
+        self._weights = {}
+        self._count_model(len(later.ticks))
+        return [tick for tick in (*earlier.ticks, *later.ticks) if tick > last]
+
     def _ends(self) -> list[int]:
         """Ticks at which training steps ended; called when an optimizer has stepped.
 
@@ -188,6 +240,7 @@ class Steps:
         if missing and len(self._steps_taken) <= PATIENCE_STEPS:
             return []
         self._excused.update(missing)
+        self._has_shared_step = len(stepped) > 1
         ends, shared, rest = [], set(), list[tuple[Optimizer, int]]()
         for optimizer, tick in self._steps_taken:
             shared.add(id(optimizer))
