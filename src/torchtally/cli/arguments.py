@@ -244,7 +244,7 @@ def check_script(args: argparse.Namespace, example: str) -> None:
 
 
 def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:
-    """Add --writes. `place` says where the files of an isolated run are."""
+    """Add --writes and --network. `place` says where the files of an isolated run are."""
     parser.add_argument(
         "--writes",
         choices=("isolated", "real"),
@@ -252,6 +252,14 @@ def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:
         metavar="HOW",
         help=f"isolated (default): what the script writes goes to {place}, and existing files are "
         "not changed; real: the script writes as it does without tally",
+    )
+    parser.add_argument(
+        "--network",
+        choices=("off", "downloads", "on"),
+        default="downloads",
+        metavar="HOW",
+        help="downloads (default): what would publish something is not sent, and what else is sent "
+        "is listed; off: no connection; on: as without tally",
     )
 
 

@@ -98,6 +98,7 @@ def command(args: argparse.Namespace) -> int:
         is_module=args.module is not None,
         steps=args.steps,
         writes=args.writes,
+        network=args.network,
     )
     with Measurements() as runs:
         chip = chip_of(args.gpu, runs.device())

@@ -149,6 +149,7 @@ def command(args: argparse.Namespace) -> int:
         placeholder_limit=args.placeholder_limit,
         folds=not args.no_folding,
         writes=args.writes,
+        network=args.network,
     )
     fleet = Fleet(searches, argument, ours)
     progress = FitProgress(fleet, is_quiet=args.quiet)

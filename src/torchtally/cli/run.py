@@ -343,6 +343,8 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         what_ifs=tuple(args.what_if),
         prediction=Prediction(roofline(target.name)),
         host_clock=args.host_clock,
+        network=args.network,
+        is_own_process=True,
         world=args.world,
         exchange=None if args.ranks is None else args.ranks.mailbox,
         variables=args.launch.environment if args.launch else {},

@@ -145,6 +145,7 @@ def advisors(
         steps=steps,
         run_s=run_s,
         writes=args.writes,
+        network=args.network,
         world=args.world,
         variables=variables,
     )
@@ -155,6 +156,7 @@ def advisors(
         run_s=run_s,
         what_ifs=args.what_if,
         writes=args.writes,
+        network=args.network,
         world=args.world,
         variables=variables,
         compares=args.compares,

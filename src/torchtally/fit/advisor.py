@@ -13,7 +13,7 @@ from torchtally.trace import World
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
-    from torchtally.isolation import Writes
+    from torchtally.isolation import Network, Writes
     from torchtally.ledger import Ledger
     from torchtally.tracer.script_file import Script
 
@@ -41,13 +41,14 @@ class Advisor:
         steps: int,
         run_s: float,
         writes: "Writes" = "isolated",
+        network: "Network" = "downloads",
         world: World = World(),  # noqa: B008 (frozen)
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.script = script
         self.chip = chip
         self.steps = steps
-        self.writes = writes
+        self.writes, self.network = writes, network
         self.world, self.variables = world, tuple((variables or {}).items())
         self.max_s = patience_s(run_s)
         self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
@@ -130,6 +131,7 @@ class Advisor:
             max_seconds=self.max_s,
             what_ifs=change.what_ifs,
             writes=self.writes,
+            network=self.network,
             allocator_settings=change.settings or None,
             capacities=((self.capacity_bytes, self.chip.total_memory_bytes),),
         )

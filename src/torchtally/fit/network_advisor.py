@@ -21,7 +21,7 @@ from torchtally.views.collectives import evidence_of
 from torchtally.views.summary import reserved_bytes_of
 
 if TYPE_CHECKING:
-    from torchtally.isolation import Writes
+    from torchtally.isolation import Network, Writes
     from torchtally.tracer.script_file import Script
 
 AS_IT_IS = "the script as it is"
@@ -66,11 +66,13 @@ class NetworkAdvisor:
         run_s: float,
         what_ifs: Sequence[str] = (),
         writes: "Writes" = "isolated",
+        network: "Network" = "downloads",
         world: World = World(),  # noqa: B008 (frozen)
         variables: Mapping[str, str] | None = None,
         compares: bool = False,
     ) -> None:
-        self.script, self.gpu, self.steps, self.writes = script, gpu, steps, writes
+        self.script, self.gpu, self.steps = script, gpu, steps
+        self.writes, self.network = writes, network
         self.what_ifs = tuple(what_ifs)
         """Of the run itself."""
         self.compares = compares
@@ -149,6 +151,7 @@ class NetworkAdvisor:
             max_seconds=self.max_s,
             what_ifs=what_ifs,
             writes=self.writes,
+            network=self.network,
         )
 
 

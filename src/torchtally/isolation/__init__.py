@@ -4,7 +4,11 @@ overlay     the user's files as the script sees them: what exists, under what th
 files       Python's functions on files, led through the overlay
 guard       refuses writes that bypass it
 writers     compiled libraries that open files by themselves, given the overlay's paths
-uploads     trackers, hubs and buckets, which would publish placeholders
+network     what of the network a run may use
+publishing  which requests would publish placeholders, and programs, which programs would
+sending     the layers that clients send by, and what the script gets in a server's place
+uploads     trackers, hubs and buckets: answers with which a script goes on
+connections the kernel denies TCP
 clock       the clock a script reads: predicted time
 session     all of that put in place
 run         one run, isolated or not
@@ -14,3 +18,6 @@ from typing import Literal
 
 Writes = Literal["isolated", "real"]
 """Where a script's files go: to a folder of the run, or where the script says."""
+
+Network = Literal["off", "downloads", "on"]
+"""What of the network a script may use: nothing, all but what publishes, or everything."""

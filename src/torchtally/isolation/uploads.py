@@ -2,7 +2,8 @@
 
 Experiment trackers are put into the mode in which they do nothing, by their environment variable
 and where the script starts them. Calls that upload to hubs and buckets, or change what is there,
-are not made. Each such call is reported. Downloads are made as ever.
+are not made. Each such call is reported. Downloads are made as ever. That a script can go on is
+done here; that nothing is sent by another way, in the layers below (`sending`).
 """
 
 import os
@@ -13,14 +14,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import signature
-from types import FrameType
 from typing import Any
 
+from torchtally.isolation.publishing import READING_METHODS
+from torchtally.isolation.sending import Report, passing
 from torchtally.trace import EffectKind
-from torchtally.virtual.later_modules import Replacements, patching
+from torchtally.virtual.later_modules import Replacements
 from torchtally.virtual.stand_ins import StandIn
-
-Report = Callable[[EffectKind, str, FrameType | None], None]
 
 ENVIRONMENT = {
     "WANDB_MODE": "disabled",
@@ -28,6 +28,9 @@ ENVIRONMENT = {
     "NEPTUNE_MODE": "debug",
     "SWANLAB_MODE": "disabled",
     "CLEARML_OFFLINE_MODE": "1",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
 }
 """Variables that trackers read when a run starts without saying otherwise."""
 REMOTE = (
@@ -40,6 +43,7 @@ REMOTE = (
 )
 """Variables that name a server; without them files are written, below the run's folder."""
 
+DISABLED = {"mode": "disabled"}
 WRITING = re.compile(
     "(create|upload|preupload|delete|update|move|copy|merge|edit|rename|add|hide|comment|change|"
     "super_squash|permanently|request|set|pause|restart|resume|enable|disable|duplicate|scale|"
@@ -67,29 +71,25 @@ def environment(values: Mapping[str, str], without: tuple[str, ...]) -> Iterator
                 os.environ[name] = value
 
 
-@contextmanager
-def withhold_uploads(report: Report) -> Iterator[None]:
-    """Within, the script publishes nothing. `report` is told of what was withheld, and where."""
-    with environment(ENVIRONMENT, REMOTE), patching(publishing(report)):
-        yield
-
-
-def publishing(report: Report) -> list[tuple[str, Replacements]]:
+def answers(report: Report) -> list[tuple[str, Replacements]]:
     """What is replaced in libraries that publish, by module."""
     return [
-        ("wandb", partial(starting, report, "wandb.init", "init", {"mode": "disabled"})),
+        ("wandb.sdk.wandb_init", partial(starting, report, "wandb.init", "init", DISABLED)),
+        ("wandb.sdk.wandb_login", partial(logging_in, report, "wandb")),
+        ("wandb", partial(starting, report, "wandb.init", "init", DISABLED)),
         ("wandb", partial(logging_in, report, "wandb")),
-        ("swanlab", partial(starting, report, "swanlab.init", "init", {"mode": "disabled"})),
+        ("swanlab", partial(starting, report, "swanlab.init", "init", DISABLED)),
         ("swanlab", partial(logging_in, report, "swanlab")),
         ("neptune", partial(starting, report, "neptune.init_run", "init_run", {"mode": "debug"})),
         ("comet_ml", partial(comet, report)),
         ("trackio", partial(trackio, report)),
-        ("mlflow", partial(mlflow, report)),
+        ("mlflow.tracking._tracking_service.registry", partial(mlflow, report)),
         ("huggingface_hub.hf_api", partial(hub, report)),
         ("botocore.client", partial(botocore, report)),
         ("aiobotocore.client", partial(aiobotocore, report)),
         ("google.cloud.storage.blob", partial(google_blob, report)),
         ("azure.storage.blob", partial(azure_blob, report)),
+        ("gcsfs.core", partial(google_files, report)),
     ]
 
 
@@ -151,18 +151,26 @@ TRACKIO_PLACES = ("space_id", "server_url", "dataset_id", "bucket_id", "webhook_
 
 
 def mlflow(report: Report, module: Any) -> list[StandIn]:
-    """Without the server: what is logged goes to files."""
-    native = module.set_tracking_uri
+    """Without the server, whoever names it: what is logged goes to files."""
+    native, reported = module.TrackingStoreRegistry.get_store, set[str]()
 
     @wraps(native)
-    def set_tracking_uri(uri: Any) -> Any:
-        scheme = str(uri).partition(":")[0]
-        if "://" in str(uri) and scheme not in ("file", "sqlite"):
-            report(EffectKind.WITHHELD, "mlflow.set_tracking_uri", sys._getframe(1))
-            return None
-        return native(uri)
+    def get_store(registry: Any, store_uri: Any = None, artifact_uri: Any = None) -> Any:
+        utils = sys.modules["mlflow.tracking._tracking_service.utils"]
+        uri = str(utils._resolve_tracking_uri(store_uri))
+        if is_remote(uri):
+            if uri not in reported:  # each call of MLflow asks for its store
+                report(EffectKind.WITHHELD, f"mlflow to {uri[:80]}", sys._getframe(1))
+                reported.add(uri)
+            store_uri, artifact_uri = "mlruns", None
+        return native(registry, store_uri, artifact_uri)
 
-    return [StandIn(module, "set_tracking_uri", set_tracking_uri)]
+    return [StandIn(module.TrackingStoreRegistry, "get_store", get_store)]
+
+
+def is_remote(uri: str) -> bool:
+    scheme, mark, _ = uri.partition("://")
+    return scheme.startswith("databricks") or (bool(mark) and scheme not in ("file", "sqlite"))
 
 
 # Hubs and buckets --------------------------------------------------------------------------------
@@ -222,7 +230,11 @@ def botocore(report: Report, module: Any) -> list[StandIn]:
 
     def call(client: Any, operation_name: str, api_params: Any) -> Any:
         if operation_name.startswith(BUCKET_READING):
-            return native(client, operation_name, api_params)
+            token = passing.set(True)
+            try:
+                return native(client, operation_name, api_params)
+            finally:
+                passing.reset(token)
         report(EffectKind.WITHHELD, f"AWS {operation_name}", sys._getframe(1))
         return dict(WITHHELD_BY_AWS)
 
@@ -235,7 +247,11 @@ def aiobotocore(report: Report, module: Any) -> list[StandIn]:
 
     async def call(client: Any, operation_name: str, api_params: Any) -> Any:
         if operation_name.startswith(BUCKET_READING):
-            return await native(client, operation_name, api_params)
+            token = passing.set(True)
+            try:
+                return await native(client, operation_name, api_params)
+            finally:
+                passing.reset(token)
         report(EffectKind.WITHHELD, f"AWS {operation_name}", sys._getframe(1))
         return dict(WITHHELD_BY_AWS)
 
@@ -246,6 +262,20 @@ def google_blob(report: Report, module: Any) -> list[StandIn]:
     names = ("upload_from_file", "upload_from_filename", "upload_from_string", "delete", "rewrite",
              "compose", "patch", "update", "make_public")  # fmt: skip
     return withheld_methods(report, module.Blob, names, "google.cloud.storage")
+
+
+def google_files(report: Report, module: Any) -> list[StandIn]:
+    """gcsfs tries again for half a minute where a request fails."""
+    native = module.GCSFileSystem._request
+
+    @wraps(native)
+    async def request(files: Any, method: str, path: str, *args: Any, **options: Any) -> Any:
+        if method.upper() in READING_METHODS:
+            return await native(files, method, path, *args, **options)
+        report(EffectKind.WITHHELD, f"gcsfs {method} {path[:60]}", sys._getframe(1))
+        return 200, {"Location": "withheld"}, None, b"{}"
+
+    return [StandIn(module.GCSFileSystem, "_request", request)]
 
 
 def azure_blob(report: Report, module: Any) -> list[StandIn]:

@@ -127,6 +127,7 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
             limit=limit_of(args.steps),
             memory_is_limited=not args.no_oom,
             writes=args.writes,
+            network=args.network,
             host_clock=args.host_clock,
             on_start=begin,
             on_step=progress.complete_step,

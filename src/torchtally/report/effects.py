@@ -37,6 +37,8 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
     if processes:
         names = [f"{effect.name[:NAME_WIDTH]} ({_times(effect.count)})" for effect in processes]
         yield "Programs that the script started; what they write is real:", shorten(names)
+    if surroundings.network.startswith("off"):
+        yield f"Network: {surroundings.network}", []
     for kind, sentence in SENTENCES.items():
         lines = list(_at_lines(by_kind[kind], own_root))
         if lines:
@@ -45,6 +47,8 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
 
 SENTENCES = {
     EffectKind.WITHHELD: "Withheld, since a simulated run would publish placeholders:",
+    EffectKind.SENT: "Sent for real to these hosts:",
+    EffectKind.REFUSED: "Refused, since the run has --network off:",
     EffectKind.CLOCK: "Clocks that read predicted time (--host-clock: host time):",
 }
 
@@ -91,13 +95,19 @@ def _at_lines(effects: Sequence[Effect], own_root: str) -> Iterator[str]:
     for effect in effects:
         by_frame.setdefault(effect.frame, []).append(effect)
     for frame, calls in by_frame.items():
-        names = ", ".join(call.name[:80] for call in calls)
-        what = f"{names}, {_times(max(call.count for call in calls))}"
+        what = _calls(calls)
         if frame is None:
             yield what
             continue
         place = cut_left(f"{short_path(frame.file, own_root)}:{frame.line}", NAME_WIDTH)
         yield f"{place}  {cut_right(frame.text, SOURCE_WIDTH)}  ({what})"
+
+
+def _calls(calls: Sequence[Effect]) -> str:
+    if calls[0].kind is EffectKind.SENT:
+        return ", ".join(f"{call.name[:80]}, {_times(call.count)}" for call in calls)
+    names = ", ".join(call.name[:80] for call in calls)
+    return f"{names}, {_times(max(call.count for call in calls))}"
 
 
 def shorten(lines: list[str]) -> list[str]:

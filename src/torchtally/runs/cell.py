@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from torchtally.isolation import Writes
+from torchtally.isolation import Network, Writes
 from torchtally.runs.function import EndedRun, run_to_end
 from torchtally.runs.notebook_state import NotebookState, is_virtual
 from torchtally.trace import Role
@@ -31,6 +31,7 @@ def run_cell(
     rank: int = 0,
     memory_is_limited: bool = True,
     writes: Writes = "isolated",
+    network: Network = "downloads",
     host_clock: bool = False,
     on_start: Callable[[Recording], None],
     on_step: Callable[[int], None],
@@ -62,6 +63,7 @@ def run_cell(
             rank=rank,
             memory_is_limited=memory_is_limited,
             writes=writes,
+            network=network,
             host_clock=host_clock,
             on_start=begin,
             on_step=on_step,

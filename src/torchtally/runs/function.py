@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from torchtally.chips import Chip, Cluster
-from torchtally.isolation import Writes
+from torchtally.isolation import Network, Writes
 from torchtally.isolation.run import isolation
 from torchtally.runs.tracing_context import isolated_recording
 from torchtally.timing.prediction import Prediction
@@ -40,6 +40,7 @@ def run(
     memory_is_limited: bool = True,
     placeholder_limit: int = PLACEHOLDER_LIMIT,
     writes: Writes = "isolated",
+    network: Network = "downloads",
     files: str | None = None,
     host_clock: bool = False,
     prediction: Predictor | None = None,
@@ -63,6 +64,8 @@ def run(
         writes: "isolated": what `function` writes does not change any file that exists, since it
             would write placeholders; "real": it writes as it would alone. Threads that run already
             write for real.
+        network: "downloads": what would publish something is not sent; "off": connections of
+            Python's sockets are refused; "on": as alone.
         files: the folder that isolated files are kept in, for the caller to look at; None: they
             are dropped afterwards. The trace lists them in either case.
         host_clock: clocks that `function` reads are the host's, not the predicted one.
@@ -81,6 +84,7 @@ def run(
         memory_is_limited=memory_is_limited,
         placeholder_limit=placeholder_limit,
         writes=writes,
+        network=network,
         files=files,
         host_clock=host_clock,
         prediction=prediction,
@@ -110,6 +114,7 @@ def run_to_end(
     memory_is_limited: bool = True,
     placeholder_limit: int = PLACEHOLDER_LIMIT,
     writes: Writes = "isolated",
+    network: Network = "downloads",
     files: str | None = None,
     host_clock: bool = False,
     prediction: Predictor | None = None,
@@ -135,6 +140,7 @@ def run_to_end(
         placeholder_limit=placeholder_limit,
         prediction=prediction or Prediction(roofline_of_chip),
         host_clock=host_clock,
+        network=network,
         world=world_of(gpus, rank),
     )
     with isolated_recording(isolation(writes, files), record) as (isolated, recording_):

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from torchtally.isolation import Writes
+from torchtally.isolation import Network, Writes
 from torchtally.runs.allocations import Allocations
 from torchtally.trace import World
 
@@ -44,6 +44,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     allocator_settings: str | None = None
     """For PYTORCH_CUDA_ALLOC_CONF; None leaves it unchanged."""
     writes: Writes = "isolated"
+    network: Network = "downloads"
     capabilities: tuple[Capability, ...] = ()
     """Of other chips whose operators are compared with this run's."""
     capacities: tuple[tuple[int, int], ...] = ()
@@ -60,6 +61,7 @@ class MeasureRequest(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
     gpu: str | None = None
     """The chip to simulate; None: this machine's GPU."""
     writes: Writes = "isolated"
+    network: Network = "downloads"
     """Of a simulated run; one on this machine's GPU writes for real."""
 
 
@@ -79,6 +81,7 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     max_seconds: float | None = None
     what_ifs: tuple[str, ...] = ()
     writes: Writes = "isolated"
+    network: Network = "downloads"
 
 
 class DeviceRequest(msgspec.Struct, frozen=True, tag="device"):

@@ -44,6 +44,8 @@ def trace(request: TraceRequest, folder: Path, reply: Callable[[TraceResult], No
         prediction=Prediction(roofline(request.gpu)),
         world=request.world,
         variables=dict(request.variables),
+        network=request.network,
+        is_own_process=True,
     )
     files = isolation(request.writes, str(folder / WRITTEN))
     with isolated_recording(files, recorded) as (isolated, record):

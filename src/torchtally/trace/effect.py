@@ -1,4 +1,4 @@
-"""What the script did outside of its GPU: files, processes, uploads, clocks."""
+"""What the script did outside of its GPU: files, processes, uploads, requests, clocks."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -18,6 +18,10 @@ class EffectKind(StrEnum):
     """A program that the script started. Its files are real."""
     WITHHELD = "withheld"
     """A call that would have published something, and was not made."""
+    SENT = "sent"
+    """Requests or connections that may have sent something; the name is the host's."""
+    REFUSED = "refused"
+    """A connection that the run was not allowed to open (`--network off`)."""
     CLOCK = "clock"
     """A clock that was read, and answered predicted time."""
 

@@ -14,7 +14,8 @@ import torch
 
 from torchtally.chips import Chip, Cluster, chip
 from torchtally.errors import UsageError
-from torchtally.isolation.uploads import withhold_uploads
+from torchtally.isolation import Network
+from torchtally.isolation.network import limited_network
 from torchtally.torch_private import releases
 from torchtally.trace import (
     Call,
@@ -197,6 +198,8 @@ def recording(
     world: World = World(),  # noqa: B008 (frozen)
     variables: Mapping[str, str] | None = None,
     exchange: Exchange | None = None,
+    network: Network = "downloads",
+    is_own_process: bool = False,
 ) -> Iterator[Recording]:
     """A virtual GPU that records. `on_step` is called with the number of each completed step, and
     `on_done` when the limit is reached.
@@ -207,7 +210,8 @@ def recording(
     the script's clocks and `torch.cuda.Event`s answer from; without it those raise, and clocks are
     the host's, as with `host_clock`. `written` lists
     the script's effects on files; `facts` are more of the run's. `exchange` is with other ranks
-    that are simulated at the same time.
+    that are simulated at the same time. `network` says what of it the script may use, in a process
+    of tally's own for good.
     """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     recorder = Recorder(placeholder_limit=placeholder_limit)
@@ -239,16 +243,14 @@ def recording(
         apply(stand_ins(what_ifs)),
         watch(Steps(recorder, limit, on_step, on_done)),
         clock,
-        withhold_uploads(recorder.effect),
+        limited_network(network, recorder.effect, is_own_process=is_own_process) as network_of_run,
     ):
         if exchange is not None:
             device.mode.groups.messages = Messages(exchange)
         if prediction is not None:
             prediction.join(world, device.mode.groups.groups)
-        record = Recording(
-            device, recorder, script, what_ifs, written, {"cwd": os.getcwd(), **(facts or {})}
-        )
-        yield record
+        facts = {"cwd": os.getcwd(), "network": network_of_run, **(facts or {})}
+        yield Recording(device, recorder, script, what_ifs, written, facts)
 
 
 @contextmanager

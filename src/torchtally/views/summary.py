@@ -106,6 +106,8 @@ class Surroundings:
     """The directory that it was run in."""
     files: str
     """The folder of an isolated run, "dropped" or "real"."""
+    network: str
+    """What of it the script might use, and who enforced that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,9 @@ def summarise(ledger: Ledger) -> Summary:
 
 
 def surroundings_of(trace: Trace) -> Surroundings:
-    return Surroundings(trace.effects, trace.facts.get("cwd", ""), trace.facts.get("files", ""))
+    return Surroundings(
+        trace.effects, *(trace.facts.get(name, "") for name in ("cwd", "files", "network"))
+    )
 
 
 def judge(ledger: Ledger) -> Verdict:

@@ -7,7 +7,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from torchtally.virtual.aliases import replacing
+from torchtally.virtual.aliases import replace, replacing
 from torchtally.virtual.stand_ins import StandIn, apply
 
 Replacements = Callable[[ModuleType], list[StandIn]]
@@ -33,6 +33,8 @@ class Patches:
         self._stack = stack
         self._names = {name for name, _ in patches}
         self._busy: set[str] = set()
+        self.replaced_late: dict[Any, Any] = {}
+        """Functions of modules that were loaded within, and what each is now."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in self._names or name in self._busy:
@@ -48,7 +50,7 @@ class Patches:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                self.patch(module)
+                self.replaced_late |= self.patch(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[union-attr,method-assign]
         return spec
@@ -82,3 +84,5 @@ def patching(patches: Sequence[tuple[str, Replacements]]) -> Iterator[None]:
             yield
         finally:
             sys.meta_path.remove(finder)
+            if finder.replaced_late:  # modules loaded within have imported these by name
+                replace({new: old for old, new in finder.replaced_late.items()})

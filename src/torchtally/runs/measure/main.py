@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from torchtally.chips import chip
+from torchtally.isolation.network import limited_network
 from torchtally.isolation.run import isolation
-from torchtally.isolation.uploads import withhold_uploads
 from torchtally.runs.measure.meter import Meter
 from torchtally.runs.protocol import WRITTEN, MeasureRequest
 from torchtally.timing.prediction import Prediction
@@ -41,7 +41,9 @@ def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement]
     with ExitStack() as stack:
         isolated = stack.enter_context(isolation(writes, str(folder / WRITTEN)))
         if request.gpu is not None:
-            stack.enter_context(withhold_uploads(meter.roles.effect))
+            stack.enter_context(
+                limited_network(request.network, meter.roles.effect, is_own_process=True)
+            )
             kernel_s = Prediction(roofline(request.gpu)).kernel_s
             stack.enter_context(virtual_gpu(chip(request.gpu), kernel_s=kernel_s))
         stack.enter_context(apply(steps.stand_ins()))

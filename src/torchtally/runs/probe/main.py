@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from torchtally.chips import chip
+from torchtally.isolation.network import limited_network
 from torchtally.isolation.run import isolation
-from torchtally.isolation.uploads import withhold_uploads
 from torchtally.memory.allocator import replay
 from torchtally.memory.allocator.replay import BORN, events
 from torchtally.memory.workspace.kind import BLAS, SCRATCH
@@ -63,7 +63,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
     steps = Steps(recorder, limit, ignore_step, stopper.steps_are_done)
     with ExitStack() as stack:
         isolated = stack.enter_context(isolation(request.writes, str(folder / WRITTEN)))
-        stack.enter_context(withhold_uploads(recorder.effect))
+        stack.enter_context(limited_network(request.network, recorder.effect, is_own_process=True))
         gpu = stack.enter_context(
             virtual_gpu(
                 chip(request.gpu),
