@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run_tally import Run, tally_run
-from torchtally.isolation.uploads import withhold_uploads
+from torchtally.isolation.network import limited_network
 from torchtally.trace import EffectKind
 
 PACKAGES = {
@@ -19,9 +19,15 @@ def login(): raise AssertionError("asks a server")
 def init(project, space_id=None, dataset_id=None):
     print("trackio", space_id, dataset_id)
 """,
-    "mlflow.py": """
-def set_tracking_uri(uri):
-    print("mlflow", uri)
+    "mlflow/tracking/_tracking_service/utils.py": """
+import os
+def _resolve_tracking_uri(uri): return uri or os.environ["MLFLOW_TRACKING_URI"]
+""",
+    "mlflow/tracking/_tracking_service/registry.py": """
+from mlflow.tracking._tracking_service import utils
+class TrackingStoreRegistry:
+    def get_store(self, store_uri=None, artifact_uri=None):
+        print("mlflow", utils._resolve_tracking_uri(store_uri))
 """,
     "comet_ml.py": """
 class Experiment:
@@ -58,13 +64,15 @@ sys.path.insert(0, os.path.abspath("site-packages"))
 def connect(*args): raise AssertionError(f"connects to {args}")
 socket.socket.connect = connect
 
-import wandb, trackio, mlflow, comet_ml
+import wandb, trackio, comet_ml
+from mlflow.tracking._tracking_service.registry import TrackingStoreRegistry
 from wandb import init as start_run
 wandb.login()
 start_run("p", mode="online")
 trackio.init("p", space_id="me/space")
-mlflow.set_tracking_uri("https://example.org")
-mlflow.set_tracking_uri("file:runs")
+os.environ["MLFLOW_TRACKING_URI"] = "https://example.org"
+TrackingStoreRegistry().get_store()
+TrackingStoreRegistry().get_store("file:runs")
 comet_ml.Experiment(api_key="x")
 
 from botocore.client import BaseClient
@@ -101,6 +109,7 @@ def test_only_downloads_and_local_files_get_through(published: Run):
     assert [line for line in published.stdout.splitlines() if line] == [
         "wandb disabled",
         "trackio None None",
+        "mlflow mlruns",
         "mlflow file:runs",
         "comet True",
         "aws GetObject",
@@ -127,7 +136,7 @@ def test_each_call_is_reported_with_its_line(published: Run):
         "wandb.login": "wandb.login()",
         "wandb.init": "start_run(",
         "trackio.init": "trackio.init(",
-        "mlflow.set_tracking_uri": "example.org",
+        "mlflow to https://example.org": "get_store()",
         "comet_ml.Experiment": "comet_ml.Experiment(",
         "AWS PutObject": "PutObject",
         "google.cloud.storage upload_from_filename": "upload_from_filename",
@@ -145,7 +154,7 @@ def test_variables_are_as_before_afterwards(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://example.org")
     before = dict(os.environ)
-    with withhold_uploads(lambda *call: None):
+    with limited_network("downloads", lambda *call: None):
         assert os.environ["WANDB_MODE"] == "disabled"
         assert "MLFLOW_TRACKING_URI" not in os.environ
     assert dict(os.environ) == before

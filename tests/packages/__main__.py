@@ -39,6 +39,8 @@ def main() -> int:
         parser.error("needs uv, which installs an environment in a second: pip install uv")
     chosen = [each for each in packages() if not arguments.names or each.module in arguments.names]
     results: dict[str, Any] = {}
+    if arguments.names and RESULTS.exists():  # the others' stay
+        results = json.loads(RESULTS.read_text())["packages"]
     for group in batched(chosen, TOGETHER):
         for name, result in trials(group, arguments.uv):
             results[name] = result

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from torchtally.isolation.publishing import Request, publisher
+from torchtally.isolation.publishing import HttpRequest, publisher
 
 COMMANDS = re.compile(
     r"wandb (sync|sweep|agent|launch|artifact put|job create|beta sync)\b|"
@@ -96,4 +96,4 @@ def publishes(words: list[str]) -> bool:
 def requests_by(words: list[str]) -> bool:
     method = "POST" if any(SENDS_BY_CURL.match(word) for word in words) else "GET"
     urls = [word for word in words if re.match(r"https?://", word)]
-    return any(publisher(Request.to(method, url), None) for url in urls)
+    return any(publisher(HttpRequest.to(method, url), None) for url in urls)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "SEARCH"})
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request that is about to be made."""
 
     method: str
@@ -26,7 +26,7 @@ class Request(NamedTuple):
     """As far as it is known: bytes or a string; None where it is not."""
 
     @classmethod
-    def to(cls, method: str, url: str, body: object = None) -> "Request":
+    def to(cls, method: str, url: str, body: object = None) -> "HttpRequest":
         parts = urlsplit(url)
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
         return cls(method.upper(), (parts.hostname or "").lower(), path, body)
@@ -254,7 +254,7 @@ def domains(host: str) -> Iterator[str]:
         host = host.partition(".")[2]
 
 
-def publisher(request: Request, frame: FrameType | None) -> str | None:
+def publisher(request: HttpRequest, frame: FrameType | None) -> str | None:
     """The client or server by which a request would publish something; None where it would not."""
     if not request.changes:
         return request.host if SENT_BY_GET.match(request.host + request.path) else None
@@ -273,7 +273,7 @@ def publisher(request: Request, frame: FrameType | None) -> str | None:
 # Answers -----------------------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What the script gets in the server's place."""
 
     status: int
@@ -295,11 +295,11 @@ class Answer(NamedTuple):
 WHY = "not sent, since a simulated run would publish placeholders (--network on: send it)"
 
 
-def answer(request: Request) -> Answer:
+def answer(request: HttpRequest) -> HttpAnswer:
     """A message to people counts as taken; all else is forbidden, which no client tries again."""
     if (host := named(request.host, WEBHOOKS)) is not None:
-        return Answer(200, "OK", WEBHOOKS[host])
+        return HttpAnswer(200, "OK", WEBHOOKS[host])
     message = f"{request.method} {request.host}: {WHY}."
     # Where clients look for what a server says: MLflow and AWS, Slack, Telegram, Google.
     said = {"error_code": "PERMISSION_DENIED", "message": message, "error": message, "ok": False}
-    return Answer(403, f"{request.method} {WHY}", json.dumps(said | {"description": message}))
+    return HttpAnswer(403, f"{request.method} {WHY}", json.dumps(said | {"description": message}))

@@ -16,7 +16,7 @@ from typing import Any
 
 from torchtally.errors import TallyError
 from torchtally.isolation.programs import publishing_command
-from torchtally.isolation.publishing import WHY, Answer, Request, answer, publisher
+from torchtally.isolation.publishing import WHY, HttpAnswer, HttpRequest, answer, publisher
 from torchtally.isolation.threads import OtherThreads
 from torchtally.trace import EffectKind
 from torchtally.virtual.later_modules import Replacements
@@ -49,7 +49,7 @@ class Gate:
     def is_open(self) -> bool:
         return passing.get() or self.is_in_other_thread
 
-    def answer(self, request: Request, frame: FrameType | None) -> Answer | None:
+    def answer(self, request: HttpRequest, frame: FrameType | None) -> HttpAnswer | None:
         """What the script gets in place of the server's answer; None: the request is made."""
         if self.is_open:
             return None
@@ -92,7 +92,7 @@ def layers(gate: Gate) -> list[tuple[str, Replacements]]:
 class AnsweringSocket:
     """In place of a connection: takes what is sent, and has an answer to be read."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HttpAnswer) -> None:
         self._answer = answer.bytes
 
     def sendall(self, data: object) -> None:
@@ -114,9 +114,9 @@ def http_client(gate: Gate, module: Any) -> list[StandIn]:
     @wraps(native)
     def putrequest(connection: Any, method: str, url: str, *args: Any, **options: Any) -> Any:
         host = connection._tunnel_host or connection.host
-        request = Request(method.upper(), str(host).lower(), url)
+        request = HttpRequest(method.upper(), str(host).lower(), url)
         if "://" in url:  # to a proxy
-            request = Request.to(method, url)
+            request = HttpRequest.to(method, url)
         answer_ = gate.answer(request, sys._getframe(1))
         if answer_ is not None:
             connection.close()
@@ -134,7 +134,7 @@ def urllib3(gate: Gate, module: Any) -> list[StandIn]:
     def urlopen(
         pool: Any, method: str, url: str, body: Any = None, *args: Any, **options: Any
     ) -> Any:
-        request = Request.to(method, url, body)
+        request = HttpRequest.to(method, url, body)
         answer_ = gate.answer(request._replace(host=str(pool.host).lower()), sys._getframe(1))
         if answer_ is not None:
             return sys.modules["urllib3"].HTTPResponse(
@@ -166,7 +166,7 @@ def httpx(gate: Gate, package: str, module: Any) -> list[StandIn]:
             body = request.content
         except Exception:  # a stream, which is read once
             body = None
-        sent = Request.to(request.method, str(request.url), body)
+        sent = HttpRequest.to(request.method, str(request.url), body)
         answer_ = gate.answer(sent, frame)
         if answer_ is None:
             return None
@@ -205,7 +205,7 @@ def aiohttp(gate: Gate, module: Any) -> list[StandIn]:
         base = getattr(session, "_base_url", None)
         address = str(url if base is None else base.join(sys.modules["yarl"].URL(str(url))))
         body = options.get("json") or options.get("data")
-        sent = Request.to(method, address, str(body) if isinstance(body, dict) else body)
+        sent = HttpRequest.to(method, address, str(body) if isinstance(body, dict) else body)
         answer_ = gate.answer(sent, sys._getframe(1))
         if answer_ is None:
             return await native(session, method, url, *args, **options)
@@ -237,7 +237,7 @@ def wandb_service(gate: Gate, module: Any) -> list[StandIn]:
             api = request.api_request
             kind = next((field.name for field, _ in api.ListFields() if field.message_type), "")
             query = api.graphql_request.query if kind == "graphql_request" else None
-            if kind in WANDB_READS or Request("POST", "", "/graphql", query).is_query:
+            if kind in WANDB_READS or HttpRequest("POST", "", "/graphql", query).is_query:
                 return
         raise gate.refuse(f"wandb {kind}", frame)
 

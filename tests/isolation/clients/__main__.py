@@ -12,7 +12,13 @@ from pathlib import Path
 from tests.isolation.server import Requests, counting_server
 
 WAYS = Path(__file__).with_name("ways.py")
-PACKAGES = ["wandb", "mlflow-skinny", "comet_ml", "neptune", "clearml", "swanlab", "trackio", "sentry-sdk", "slack_sdk", "discord-webhook", "python-telegram-bot", "knockknock", "boto3", "s3fs", "google-cloud-storage", "gcsfs", "azure-storage-blob", "minio", "modelscope", "kaggle", "prometheus-client", "posthog", "opentelemetry-exporter-otlp-proto-http", "requests", "httpx"]
+PACKAGES = (
+    *("wandb", "mlflow-skinny", "comet_ml", "neptune", "clearml", "swanlab", "trackio"),
+    *("sentry-sdk", "slack_sdk", "discord-webhook", "python-telegram-bot", "knockknock"),
+    *("boto3", "s3fs", "google-cloud-storage", "gcsfs", "azure-storage-blob", "minio"),
+    *("modelscope", "kaggle", "prometheus-client", "posthog", "requests", "httpx"),
+    "opentelemetry-exporter-otlp-proto-http",
+)
 TIMEOUT_S = 600
 
 
