@@ -20,7 +20,7 @@ def test_each_line_of_the_script_is_told_by_what_follows_from_its_value():
     uses = {
         placeholder.frame.line: str(placeholder.use)
         for placeholder in trace.placeholders
-        if placeholder.frame
+        if placeholder.frame and placeholder.use is not Use.EXIT
     }
     expected = {
         number: word for number, word in enumerate(EXPECTED, 1) if word in {str(use) for use in Use}

@@ -85,6 +85,7 @@ def model_facts(summary: ModelSummary) -> Iterator[str]:
 
 def summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     yield from _verdict(summary, width)
+    yield from _departures(summary, width)
     yield from _ending_lines(summary, width)
     if summary.shortage is not None:
         yield Text()
@@ -130,7 +131,7 @@ def _doubts(summary: Summary, width: int) -> Iterator[Text]:
 
 def opening_sentences(summary: Summary) -> tuple[str, ...]:
     """What the one-page report says above its tables, the verdict first."""
-    parts = [_verdict(summary, LIMIT), _ending_lines(summary, LIMIT)]
+    parts = [_verdict(summary, LIMIT), _departures(summary, LIMIT), _ending_lines(summary, LIMIT)]
     parts += [_diagnoses(summary, LIMIT)]
     parts += [_time(summary, LIMIT)] if summary.total.count else []
     return _sentences(*parts, _heading(summary, LIMIT))
@@ -213,6 +214,21 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     else:
         text = "The script did not get that far."
     yield from map(Text, wrap(text, width))
+
+
+def _departures(summary: Summary, width: int) -> Iterator[Text]:
+    """What a value that does not exist has ended: figures may be of less than a real run's."""
+    left = [each for each in summary.placeholders if each.use is Use.EXIT]
+    for each in left[:MOST_LISTED]:
+        where = _place_of(each, summary.own_root)
+        source = each.frame.text[:200] if each.frame else ""
+        times = f", {_times(each.count)}" if each.count > 1 else ""
+        text = (
+            f"{where} {each.given[:400]}{times}, by a value that does not exist on the simulated "
+            f"GPU: {source}. A real run may go on for longer."
+        )
+        yield from _prose(text, width, "yellow")
+    yield from _more(len(left))
 
 
 def _besides(outcome: Verdict) -> str:
@@ -532,25 +548,23 @@ def _coverage(summary: Summary, width: int) -> Iterator[Text]:
 
 
 def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
-    placeholders = summary.placeholders
+    placeholders = [each for each in summary.placeholders if each.use is not Use.EXIT]
     if not placeholders:
         return
     yield from _prose("Placeholders for values that virtual tensors do not have:", width)
     uses = list(Use)  # branches first: they may have taken another way than on the device
     ordered = sorted(placeholders, key=lambda each: (uses.index(each.use), -each.count))
     for placeholder in ordered[:MOST_LISTED]:
-        place = "(no line)"
-        if placeholder.frame:
-            place = (
-                f"{short_path(placeholder.frame.file, summary.own_root)}:{placeholder.frame.line}"
-            )
-        place, source = (
-            cut_left(place, NAME_WIDTH),
-            placeholder.frame.text[:200] if placeholder.frame else "",
-        )
+        place = cut_left(_place_of(placeholder, summary.own_root), NAME_WIDTH)
+        source = placeholder.frame.text[:200] if placeholder.frame else ""
         text = f"{place}  {source}  ({_what_gave(placeholder)}, {_times(placeholder.count)})"
         yield from map(Text, wrap(text, width))
     yield from _more(len(placeholders))
+
+
+def _place_of(placeholder: Placeholder, own_root: str) -> str:
+    frame = placeholder.frame
+    return "(no line)" if frame is None else f"{short_path(frame.file, own_root)}:{frame.line}"
 
 
 def _what_gave(placeholder: Placeholder) -> str:

@@ -38,6 +38,8 @@ from torchtally.trace.storage import Storage
 class Use(StrEnum):
     """What a script does with a value that it reads."""
 
+    EXIT = "exit"
+    """It leaves a loop, a function or itself because of it."""
     BRANCH = "branch"
     """A condition depends on it, so the run may take another way than on the real device."""
     NUMBER = "number"

@@ -3,11 +3,24 @@
 import linecache
 from types import CodeType, FrameType
 
+from msgspec.structs import replace
+
 from torchtally.errors import EndlessLoopError
 from torchtally.trace import Frame, Placeholder, Use
+from torchtally.tracer.departures import Departures, Exit
 from torchtally.tracer.reads import use_of
-from torchtally.tracer.source import Stacks, line_of, own_frame
+from torchtally.tracer.source import (
+    Code,
+    Stacks,
+    asking_frame,
+    classify_path,
+    line_of,
+    own_frame,
+)
 from torchtally.tracer.texts import shown_file
+
+LEFT = "left after"
+"""Of what an unknown value ended."""
 
 PLACEHOLDER_LIMIT = 10_000
 """Placeholders that a condition may read between two training steps."""
@@ -24,6 +37,7 @@ class PlaceholderReads:
         self._stacks, self._limit = stacks, limit
         self._reads: dict[tuple[int, int], tuple[Use, int, CodeType]] = {}
         """By code and instruction: what the value read there is for, and the line."""
+        self._departures = Departures()
         self._loop_reads: dict[tuple[int, int], tuple[int, int]] = {}
         """By code and line: training steps completed, and placeholders read there since then."""
 
@@ -34,10 +48,31 @@ class PlaceholderReads:
         )
 
     def count(self, frame: FrameType, operator: str, value: str) -> None:
+        """One more read; `watch` tells what the script does because of it."""
         reader = self._stacks.reader(frame)
         use = Use.NUMBER if reader is None else self._read_at(reader)[0]
         key = (own_frame(self._stacks, frame), operator, value, use)
         self.counts[key] = self.counts.get(key, 0) + 1
+
+    def watch(self, frame: FrameType, operator: str) -> None:
+        """Tell what the frame leaves because of a placeholder that it has read."""
+        asking = asking_frame(frame)
+        if asking is None:
+            return
+        is_own = classify_path(shown_file(asking.f_code.co_filename)) is Code.OWN
+
+        def left(at: FrameType, statement: Exit, rounds: int) -> None:
+            own, code = own_frame(self._stacks, at), at.f_code
+            text = linecache.getline(code.co_filename, statement.lineno).strip()
+            given = f"{LEFT} {rounds:,} {'round' if rounds == 1 else 'rounds'}"
+            if own is not None and is_own:
+                own = replace(own, line=statement.lineno, text=text)
+            else:
+                given += f", in {shown_file(code.co_filename)}:{statement.lineno}: {text}"
+            key = own, operator, given, Use.EXIT
+            self.counts[key] = self.counts.get(key, 0) + 1
+
+        self._departures.watch(asking, left, is_own=is_own)
 
     def _read_at(self, reader: FrameType) -> tuple[Use, int]:
         """What the value read by a frame is for, and the line that reads."""

@@ -528,11 +528,13 @@ class Recorder:
         frame = sys._getframe(1)
         self.watch_loop(frame, value)
         self.placeholders.count(frame, operator, value)
+        self.placeholders.watch(frame, operator)
 
     def assumption_read(self, operator: str, assumption: str) -> None:
         frame = sys._getframe(1)
         if assumption is FALLING:
             self.watch_loop(frame, "the next of numbers that fall")
+            self.placeholders.watch(frame, operator)
         self.placeholders.count(frame, operator, assumption)
 
     def passing_answer(self, given: Any) -> Any:

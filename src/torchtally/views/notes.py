@@ -43,7 +43,7 @@ def _rows(ledger: Ledger) -> Iterator[tuple[Cell, ...]]:
     uses = list(Use)
     for each in sorted(trace.placeholders, key=lambda each: (uses.index(each.use), -each.count)):
         kind = f"placeholder, {each.use}"
-        verb = "" if each.is_assumption else "gave "
+        verb = "" if each.is_assumption or each.use is Use.EXIT else "gave "
         yield kind, each.count, f"{each.op} {verb}{each.given}", *at(each.frame)
     for note in trace.notes:
         yield "difference", note.count, note.text, "", ""
