@@ -51,7 +51,7 @@ class Departures:
                 del self._rounds[key]
                 left(at, statement, rounds)
 
-        frame.f_trace = Watch(exits, frame.f_lineno, decided).event
+        frame.f_trace = FrameWatch(exits, frame.f_lineno, decided).event
         sys.settrace(ignore_call)
 
 
@@ -59,7 +59,7 @@ def ignore_call(frame: FrameType, kind: str, argument: Any) -> None:
     """Functions called meanwhile are not traced."""
 
 
-class Watch:
+class FrameWatch:
     """Follows one frame past the statements that a value decides."""
 
     def __init__(self, exits: dict[Exit, Loop | None], line: int, decided: Any) -> None:
