@@ -90,7 +90,6 @@ def probe(children: Children, tmp_path: Path) -> Probe:
 PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "verdicts", "steps")
 
 
-@pytest.mark.xfail(reason="calls are not folded since losses have values: `tally fit` is slower")
 @pytest.mark.parametrize("autocast", [True, False])
 def test_memory_is_the_same(probe: Probe, autocast: bool) -> None:
     """20 calls: the first one takes cuBLAS's workspace, two more show that they are alike."""

@@ -30,7 +30,7 @@ from torchtally import torch_private as private
 from torchtally.runs.probe.allocations import AllocationRecorder
 from torchtally.virtual.device_memory import DeviceMemory
 from torchtally.virtual.dispatch import SPECIAL, VirtualDispatch
-from torchtally.virtual.facts import Facts
+from torchtally.virtual.facts import FALLING, Facts
 from torchtally.virtual.invocation import META, Invocation
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import VirtualStorage, virtual_of
@@ -62,6 +62,8 @@ class FoldedTensor:
     offset: int
     known: tuple[Facts | None, torch.dtype | None, str | None]
     """What is known of the elements of its storage."""
+    is_trained: bool
+    """They follow from parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +274,15 @@ class Folding:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 virtual = virtual_of(leaf)
-                if virtual is None or virtual.number < first or virtual.value is not None:
+                if virtual is None or virtual.number < first:
+                    return None
+                if virtual.value is not None and virtual.assumption is not FALLING:
                     return None
                 contents.append(
                     FoldedTensor(virtual.number - first, leaf.shape, leaf.stride(), leaf.dtype,
                            int(leaf.storage_offset()),
-                           (virtual.facts, virtual.facts_dtype, virtual.assumption))
+                           (virtual.facts, virtual.facts_dtype, virtual.assumption),
+                           virtual.is_trained)
                 )  # fmt: skip
             elif isinstance(leaf, PLAIN):
                 contents.append(leaf)
@@ -346,10 +351,13 @@ class Folding:
             storage = torch.UntypedStorage(pattern.sizes[leaf.storage], device=META)
             virtual = alive[leaf.storage]
             virtual.facts, virtual.facts_dtype, virtual.assumption = leaf.known
+            virtual.is_trained = leaf.is_trained
             storage.virtual = virtual  # type: ignore[attr-defined]
             storages[leaf.storage] = storage
         tensor = torch.empty(0, dtype=leaf.dtype, device=META)
         tensor.set_(storage, leaf.offset, leaf.shape, leaf.stride)
+        if leaf.known[2] is FALLING:
+            self.mode.values.losses.give(tensor)
         return tensor
 
 
