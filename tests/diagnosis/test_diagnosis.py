@@ -105,6 +105,28 @@ def test_parameters_without_gradients_are_counted() -> None:
     assert "16 of 18 trained parameters get no gradient" in sentence
 
 
+def test_a_checkpoint_for_each_of_a_few_large_blocks_is_no_fault() -> None:
+    """Recomputing one of three blocks holds most at the peak, and is a third of what is done."""
+
+    class Block(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(
+                *(layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.GELU()))
+            )
+
+    def train() -> None:
+        blocks = nn.ModuleList(Block() for _ in range(3)).to("cuda")
+        optimizer = torch.optim.SGD(blocks.parameters(), lr=0.1)
+        for _ in range(2):
+            x = torch.randn(65536, 128, device="cuda")
+            for block in blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            x.mean().backward()
+            optimizer.step()
+
+    assert rules_of(train) == []
+
+
 def test_frozen_parameters_and_those_not_used_are_no_fault() -> None:
     def train() -> None:
         model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256)).to("cuda")
@@ -158,6 +180,54 @@ def test_a_mask_for_every_head(is_expanded: bool) -> None:
             F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     assert rules_of(predict) == ["masks"] * is_expanded
+
+
+def test_a_bias_of_attention_is_no_mask() -> None:
+    def predict() -> None:
+        q, k, v = (torch.randn(1, 8, 1024, 64, device="cuda") for _ in range(3))
+        bias = torch.randn(1, 8, 1024, 1024, device="cuda")
+        with torch.no_grad():
+            F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+    assert rules_of(predict) == []
+
+
+def models_in_turn(count: int) -> Train:
+    def train() -> None:
+        models = [nn.Linear(1024, 1024, device="cuda") for _ in range(count)]
+        for model in models:
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+            for _ in range(3):
+                model(torch.randn(8, 1024, device="cuda")).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return train
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_models_that_wait_for_their_turn(count: int) -> None:
+    trace = torchtally.run(models_in_turn(count), gpu="H100-SXM", steps=None)
+    found = diagnose(account(trace))
+    assert [each.rule for each in found] == ["idle_models"] * (count > 1)
+    if found:  # the weights and biases of two models: their optimizers are gone
+        assert found[0].cost_bytes == 2 * (4 * MIB + 4096)
+
+
+def test_an_optimizer_that_steps_now_and_then_is_not_idle() -> None:
+    """Its state is held and not touched, while its parameters are read."""
+
+    def train() -> None:
+        often, seldom = (nn.Linear(1024, 1024, device="cuda") for _ in range(2))
+        adams = [torch.optim.AdamW(model.parameters(), fused=True) for model in (often, seldom)]
+        for step in range(6):
+            seldom(often(torch.randn(8, 1024, device="cuda"))).mean().backward()
+            adams[0].step()
+            if step % 2 == 0:
+                adams[1].step()
+
+    trace = torchtally.run(train, gpu="H100-SXM", steps=None)
+    assert [each.rule for each in diagnose(account(trace))] == []
 
 
 @pytest.mark.parametrize("keeps", [True, False])

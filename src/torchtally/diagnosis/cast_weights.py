@@ -2,44 +2,43 @@
 
 from collections.abc import Iterator
 
-from torchtally.diagnosis.holding import crowded_tick, entry_at, heaviest_line, held_with_makers
-from torchtally.diagnosis.rule import LEAST_SHARE, Diagnosis, rule
-from torchtally.ledger import Ledger
+from torchtally.diagnosis.diagnosis import Diagnosis
+from torchtally.diagnosis.peak import HeldStorage, MemoryPeak
+from torchtally.diagnosis.rule import rule
 from torchtally.table import Number
 from torchtally.trace import Phase, Role
 from torchtally.units import Unit
 
 COPIES = ("aten._to_copy", "aten.to")
-FEWEST = 2
-"""Casts: one that is in use is no cache."""
 
 
 @rule("cast_weights")
-def cast_weights(ledger: Ledger) -> Iterator[Diagnosis]:
-    """Those at a peak outside of training: there no backward pass needs them."""
-    tick, peak_bytes = crowded_tick(ledger), ledger.memory.peak_bytes
-    now = entry_at(ledger, tick)
+def cast_weights(peak: MemoryPeak) -> Iterator[Diagnosis]:
+    """Find casts held at a peak outside of training, where no backward pass needs them."""
+    ledger = peak.ledger
     trains = any(entry.op.phase is Phase.BACKWARD for entry in ledger.entries)
-    if now is None or (trains and now.op.phase is not Phase.EVALUATION):
+    if trains and peak.phase is not Phase.EVALUATION:
         return
     parameters = {
         storage.number for storage in ledger.trace.storages if storage.role is Role.PARAMETER
     }
-    casts = [
-        (storage, entry)
-        for storage, _, entry in held_with_makers(ledger, tick)
-        if entry is not None and entry.call.name in COPIES and {*entry.op.inputs} & parameters
-    ]
-    cast_bytes = sum(storage.bytes for storage, _ in casts)
-    if len(casts) < FEWEST or cast_bytes < LEAST_SHARE * peak_bytes:
-        return
-    yield Diagnosis(
+
+    def is_cast(held: HeldStorage) -> bool:
+        maker = held.maker
+        is_copy = maker is not None and maker.call.name in COPIES
+        return is_copy and maker is not None and not parameters.isdisjoint(maker.op.inputs)
+
+    if sum(map(is_cast, peak.held)) < 2:
+        return  # the one that is in use
+    yield from peak.diagnose(
         "cast_weights",
-        ("Autocast keeps ", Number(cast_bytes, Unit.BYTES), " of weights cast to half precision"
-         " until its region ends, though nothing is trained in it."),
+        is_cast,
+        lambda cast_bytes: (
+            "Autocast keeps ",
+            Number(cast_bytes, Unit.BYTES),
+            " of weights cast to half precision until its region ends, though nothing is trained"
+            " in it.",
+        ),
         "Convert the model once (.to(torch.bfloat16)), freeze it (requires_grad_(False)), or set"
         " cache_enabled=False.",
-        heaviest_line(casts),
-        cast_bytes,
-        cast_bytes / peak_bytes,
-    )  # fmt: skip
+    )

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from torchtally.diagnosis.rule import Diagnosis, rule
+from torchtally.diagnosis.diagnosis import Diagnosis
+from torchtally.diagnosis.peak import MemoryPeak
+from torchtally.diagnosis.rule import rule
 from torchtally.ledger import Entry, Ledger, line_of
 from torchtally.table import Number
 from torchtally.trace import FORWARD_PHASES, Phase, Role
@@ -13,12 +15,13 @@ LEAST_SHARE = 0.05
 
 
 @rule("gradients")
-def gradients(ledger: Ledger) -> Iterator[Diagnosis]:
-    """Those of the reported step, on one rank whose parameters are whole.
+def gradients(peak: MemoryPeak) -> Iterator[Diagnosis]:
+    """Find parameters of the reported step, on one rank whose parameters are whole.
 
     A parameter's gradient is made by a backward operator of the line that read the parameter: a
     line without backward operators passed no gradient on.
     """
+    ledger = peak.ledger
     if ledger.trace.world.size > 1 or ledger.reported_period.step is None:
         return
     parameters = {
@@ -48,18 +51,23 @@ def gradients(ledger: Ledger) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         "gradients",
-        (Number(len(lost), Unit.COUNT), " of ", Number(len(parameters), Unit.COUNT), " trained"
-         " parameters get no gradient, though the forward pass reads them: they are not trained."),
+        (
+            Number(len(lost), Unit.COUNT),
+            " of ",
+            Number(len(parameters), Unit.COUNT),
+            " trained parameters get no gradient, though the forward pass reads them: they do not"
+            " learn.",
+        ),
         "A reentrant checkpoint whose inputs need no gradient does that (use_reentrant=False"
         " does not), and so do .detach() and no_grad.",
         line_of(readers[lost[0]]),
         lost_bytes,
         1.0,
-    )  # fmt: skip
+    )
 
 
 def bytes_of_gradients(ledger: Ledger) -> int:
-    """Bytes of all gradients that live in the reported period."""
+    """Sum the bytes of all gradients that live in the reported period."""
     first, last = ledger.reported[0].op.clock, ledger.reported[-1].op.clock
     return sum(
         storage.bytes

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from torchtally.diagnosis.holding import crowded_tick, heaviest_line, held_with_makers
-from torchtally.diagnosis.rule import LEAST_SHARE, Diagnosis, rule
-from torchtally.ledger import Entry, Ledger
+from torchtally.diagnosis.diagnosis import Diagnosis
+from torchtally.diagnosis.peak import MemoryPeak
+from torchtally.diagnosis.rule import rule
+from torchtally.ledger import Entry
 from torchtally.table import Number
 from torchtally.units import Unit
 
@@ -13,48 +14,50 @@ MASKS = ("attn_bias", "attn_mask")
 
 
 @rule("masks")
-def masks(ledger: Ledger) -> Iterator[Diagnosis]:
-    """Masks of four dimensions, and what they were made of, where they are much of the peak."""
-    makers = {number: entry for entry in ledger.entries for number in entry.op.outputs}
-    held: set[int] = set()
-    for entry in ledger.entries:
-        if entry.call.name.startswith(ATTENTION):
-            held.update(_with_sources(entry, makers))
-    if not held:
+def masks(peak: MemoryPeak) -> Iterator[Diagnosis]:
+    """Find masks of four dimensions that were booleans, and what they were converted from."""
+    attentions = [entry for entry in peak.ledger.entries if entry.call.name.startswith(ATTENTION)]
+    if not attentions:
         return
-    tick, peak_bytes = crowded_tick(ledger), ledger.memory.peak_bytes
-    kept = [
-        (storage, entry)
-        for storage, _, entry in held_with_makers(ledger, tick)
-        if storage.number in held
-    ]
-    mask_bytes = sum(storage.bytes for storage, _ in kept)
-    if mask_bytes < LEAST_SHARE * peak_bytes:
-        return
-    yield Diagnosis(
+    makers = {
+        number: entry
+        for entry in peak.ledger.entries
+        for number in entry.op.outputs
+        if number not in entry.op.inputs
+    }
+    held = {number for entry in attentions for number in mask_of(entry, makers)}
+    yield from peak.diagnose(
         "masks",
-        (Number(mask_bytes, Unit.BYTES), " at the peak are masks of attention, one value for"
-         " every head, query and key."),
+        lambda each: each.storage.number in held,
+        lambda mask_bytes: (
+            Number(mask_bytes, Unit.BYTES),
+            " at the peak are masks of attention, one value for every head, query and key.",
+        ),
         "A mask of shape (batch, 1, 1, keys) broadcasts; is_causal=True, packed sequences or"
         " flex_attention need none.",
-        heaviest_line(kept),
-        mask_bytes,
-        mask_bytes / peak_bytes,
-    )  # fmt: skip
+    )
 
 
-def _with_sources(attention: Entry, makers: dict[int, Entry]) -> Iterator[int]:
-    """The storage of the call's mask, and those of the masks it was converted from."""
-    for spec, number in zip(attention.call.inputs, attention.op.inputs, strict=True):
+def mask_of(attention: Entry, makers: dict[int, Entry]) -> list[int]:
+    """Numbers of the storages of a call's mask and of those it was converted from, each of as many
+    elements; none of a bias that was no mask of booleans: it has other values for every query.
+    """
+    numbers: list[int] = []
+    is_boolean = False
+    for spec, first in zip(attention.call.inputs, attention.op.inputs, strict=True):
         if spec.argument not in MASKS or len(spec.shape) < 4:
             continue
-        elements = spec.elements
-        while number >= 0:
-            yield number
+        number, is_boolean = first, spec.dtype == "bool"
+        while number >= 0 and number not in numbers:
+            numbers.append(number)
             maker = makers.get(number)
-            sources = [] if maker is None else [
-                source
+            if maker is None:
+                break
+            sources = {
+                given.dtype: source
                 for given, source in zip(maker.call.inputs, maker.op.inputs, strict=True)
-                if given.elements == elements and source >= 0 and source != number
-            ]  # fmt: skip
-            number = sources[0] if sources else -1
+                if given.elements == spec.elements and source != number
+            }
+            is_boolean |= "bool" in sources
+            number = sources.get("bool", next(iter(sources.values()), -1))
+    return numbers if is_boolean else []

@@ -1,9 +1,9 @@
 """Growth from step to step: what a training loop comes to hold more and more of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torchtally.chips import find_chip
-from torchtally.diagnosis.holding import NOTHING, Held, held_at_end
+from torchtally.diagnosis.growth import NOTHING, BytesAndCount, HeldByLine, held_at_end
 from torchtally.ledger import Ledger, Line
 from torchtally.table import Cell, Column, Number, Prose, Table
 from torchtally.units import Unit
@@ -76,8 +76,10 @@ def growth(ledger: Ledger) -> Table:
 
 
 def _change(
-    before: Mapping[Line | None, Held], after: Mapping[Line | None, Held], line: Line | None
-) -> Held:
+    before: HeldByLine,
+    after: HeldByLine,
+    line: Line | None,
+) -> BytesAndCount:
     older, newer = before.get(line, NOTHING), after.get(line, NOTHING)
     return newer[0] - older[0], newer[1] - older[1]
 

@@ -86,7 +86,8 @@ def samples_of(ledger: Ledger) -> Batch | None:
     for kind in (Kind.CONVOLUTION, Kind.PRODUCT):
         first = _same_site([entry for entry in _forward(ledger) if entry.kind is kind])
         if first:
-            shapes = [_input_shape(entry, _makers(ledger)) for entry in first]
+            makers = _makers(ledger)
+            shapes = [_input_shape(entry, makers) for entry in first]
             return _batch(first, [shape[0] for shape in shapes if shape])
     return None
 
