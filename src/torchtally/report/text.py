@@ -16,11 +16,12 @@ from torchtally.report.effects import sections
 from torchtally.report.generation import generation_sentences, generation_verdict
 from torchtally.report.grid import INDENT, table_lines, wrap
 from torchtally.report.odd_sizes import odd_size_sentences
+from torchtally.report.placeholders import departure_sentences, placeholder_lines, times_text
 from torchtally.report.plain import LIMIT, cut_left, cut_right
 from torchtally.report.terminal import join
 from torchtally.steps import Period
 from torchtally.table import Table
-from torchtally.trace import HostState, Placeholder, Use, World
+from torchtally.trace import HostState, World
 from torchtally.units import (
     format_bytes,
     format_count,
@@ -218,17 +219,10 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
 
 def _departures(summary: Summary, width: int) -> Iterator[Text]:
     """What a value that does not exist has ended: figures may be of less than a real run's."""
-    left = [each for each in summary.placeholders if each.use is Use.EXIT]
-    for each in left[:MOST_LISTED]:
-        where = _place_of(each, summary.own_root)
-        source = each.frame.text[:200] if each.frame else ""
-        times = f", {_times(each.count)}" if each.count > 1 else ""
-        text = (
-            f"{where} {each.given[:400]}{times}, by a value that does not exist on the simulated "
-            f"GPU: {source}. A real run may go on for longer."
-        )
-        yield from _prose(text, width, "yellow")
-    yield from _more(len(left))
+    left, others = departure_sentences(summary.placeholders, summary.own_root)
+    for sentence in left:
+        yield from _prose(sentence, width, "yellow")
+    yield from _more(others)
 
 
 def _besides(outcome: Verdict) -> str:
@@ -424,7 +418,7 @@ def _operators(missing: Sequence[Untimed | Uncounted], width: int) -> Iterator[T
         name = cut_left(operator.op, NAME_WIDTH)
         text = f"{name} x {operator.count} ({operator.reason[:200]})"
         yield from map(Text, wrap(text, width))
-    yield from _more(len(missing))
+    yield from _more(len(missing) - MOST_LISTED)
 
 
 def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
@@ -548,31 +542,12 @@ def _coverage(summary: Summary, width: int) -> Iterator[Text]:
 
 
 def _placeholders(summary: Summary, width: int) -> Iterator[Text]:
-    placeholders = [each for each in summary.placeholders if each.use is not Use.EXIT]
-    if not placeholders:
-        return
-    yield from _prose("Placeholders for values that virtual tensors do not have:", width)
-    uses = list(Use)  # branches first: they may have taken another way than on the device
-    ordered = sorted(placeholders, key=lambda each: (uses.index(each.use), -each.count))
-    for placeholder in ordered[:MOST_LISTED]:
-        place = cut_left(_place_of(placeholder, summary.own_root), NAME_WIDTH)
-        source = placeholder.frame.text[:200] if placeholder.frame else ""
-        text = f"{place}  {source}  ({_what_gave(placeholder)}, {_times(placeholder.count)})"
-        yield from map(Text, wrap(text, width))
-    yield from _more(len(placeholders))
-
-
-def _place_of(placeholder: Placeholder, own_root: str) -> str:
-    frame = placeholder.frame
-    return "(no line)" if frame is None else f"{short_path(frame.file, own_root)}:{frame.line}"
-
-
-def _what_gave(placeholder: Placeholder) -> str:
-    """Which operator gave what, and whether a condition depends on it."""
-    given = placeholder.given[:80]
-    verb = "" if placeholder.is_assumption else "gave "
-    branch = "branch: " if placeholder.use is Use.BRANCH else ""
-    return f"{branch}{placeholder.op[:80]} {verb}{given}"
+    listed, others = placeholder_lines(summary.placeholders, summary.own_root)
+    if listed:
+        yield from _prose("Placeholders for values that virtual tensors do not have:", width)
+        for line in listed:
+            yield from map(Text, wrap(line, width))
+        yield from _more(others)
 
 
 def _notes(summary: Summary, width: int) -> Iterator[Text]:
@@ -580,9 +555,9 @@ def _notes(summary: Summary, width: int) -> Iterator[Text]:
         return
     yield from _prose("Differences from a real GPU:", width)
     for note in summary.notes[:MOST_LISTED]:
-        times = f" ({_times(note.count)})" if note.count > 1 else ""
+        times = f" ({times_text(note.count)})" if note.count > 1 else ""
         yield from map(Text, wrap(f"{note.text[:400]}{times}", width))
-    yield from _more(len(summary.notes))
+    yield from _more(len(summary.notes) - MOST_LISTED)
 
 
 def _effects(summary: Summary, width: int) -> Iterator[Text]:
@@ -592,13 +567,10 @@ def _effects(summary: Summary, width: int) -> Iterator[Text]:
             yield from map(Text, wrap(printable(line), width))
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
 def _more(count: int) -> Iterator[Text]:
-    if count > MOST_LISTED:
-        yield Text(f"{INDENT}and {count - MOST_LISTED} more: --json lists all")
+    """How many are not listed."""
+    if count > 0:
+        yield Text(f"{INDENT}and {count} more: --json lists all")
 
 
 def _next(summary: Summary, file: str) -> Iterator[Text]:

@@ -274,7 +274,7 @@ class Playing:
         """Collectives that have begun, and until when they go on."""
         self.computing_s = 0.0
         """Until when the device computes what it was given."""
-        self.computes = [kernel.bound is not Bound.NETWORK for kernel in run.kernels]
+        self.computes = [not kernel.bound.is_link for kernel in run.kernels]
         self.next = 0
         self._streams: dict[int, RankStream] = {}
         self._waits = iter(run.waits)

@@ -1,4 +1,4 @@
-"""Costs by what limits them: compute, memory, network, overhead."""
+"""Costs by what limits them: compute, memory, network, transfer, overhead."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ NOTE = (
 )
 
 
-@view("bound", "what limits it: compute, memory, network, overhead", "time")
+@view("bound", "what limits it: compute, memory, network, transfer, overhead", "time")
 def bounds(ledger: Ledger) -> Table:
     """By what would have to be faster, and the line that waits for it most."""
     by_bound = ledger.by_bound() if ledger.is_timed else {}

@@ -26,7 +26,7 @@ def to_host(size: int, *, is_pinned: bool) -> Call:
 def test_pinned_memory_by_hand(way: object) -> None:
     kernel = kernel_of(way(MEGABYTE, is_pinned=True), toy())  # type: ignore[operator]
     assert kernel.seconds == pytest.approx(MEGABYTE / (1e10 * PINNED_SHARE) + LATENCY_S)
-    assert kernel.bound is Bound.NETWORK
+    assert kernel.bound is Bound.TRANSFER
 
 
 def test_pageable_memory_is_slower() -> None:

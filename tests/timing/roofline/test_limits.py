@@ -12,6 +12,7 @@ def test_the_slowest_resource_counts_and_overhead_is_added() -> None:
 def test_each_bound() -> None:
     assert bound_kernel(compute_s=2.0, overhead_s=1.0).bound is Bound.COMPUTE
     assert bound_kernel(network_s=2.0, memory_s=1.0, overhead_s=0.0).bound is Bound.NETWORK
+    assert bound_kernel(transfer_s=2.0, memory_s=1.0, overhead_s=0.0).bound is Bound.TRANSFER
     assert bound_kernel(memory_s=1.0, overhead_s=2.0).bound is Bound.OVERHEAD
 
 

@@ -1,7 +1,7 @@
-"""Copies between host and device: over the host's link, bound NETWORK.
+"""Copies between host and device: over the host's link, bound TRANSFER.
 
 A copy over PCIe waits for a link outside the chip, as a collective does: faster memory or
-arithmetic would not help, a faster link would. `Bound.NETWORK` says that.
+arithmetic would not help, a faster link would.
 """
 
 from torchtally.chips import Chip
@@ -59,7 +59,7 @@ def host_copy_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     speed = link.bytes_per_s_per_direction * PINNED_SHARE
     if not all(spec.is_pinned for spec in host):
         speed = min(PAGEABLE_OF_PINNED * speed, PAGEABLE_BYTES_PER_S)
-    return bound_kernel(memory_s=memory_s, network_s=moved_bytes / speed, overhead_s=LATENCY_S)
+    return bound_kernel(memory_s=memory_s, transfer_s=moved_bytes / speed, overhead_s=LATENCY_S)
 
 
 def host_side(call: Call) -> list[TensorSpec]:

@@ -10,10 +10,18 @@ class Bound(StrEnum):
     COMPUTE = "compute"
     MEMORY = "memory"
     NETWORK = "network"
+    """Collectives, over the links between chips."""
+    TRANSFER = "transfer"
+    """Copies between host and device, over the host's link."""
     BUBBLE = "bubble"
     """Waiting for other ranks: pipeline bubbles, and loads that differ."""
     OVERHEAD = "overhead"
     """Launching: the kernel is too small to fill the device, or the host issues it too late."""
+
+    @property
+    def is_link(self) -> bool:
+        """Whether a link outside of the chip is waited for: its arithmetic and memory are free."""
+        return self in (Bound.NETWORK, Bound.TRANSFER)
 
 
 @dataclass(frozen=True, slots=True)

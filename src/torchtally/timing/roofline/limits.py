@@ -45,9 +45,14 @@ def gap_s(chip: Chip, *, is_in_graph: bool = False) -> float:
 
 
 def bound_kernel(
-    *, compute_s: float = 0.0, memory_s: float = 0.0, network_s: float = 0.0, overhead_s: float
+    *,
+    compute_s: float = 0.0,
+    memory_s: float = 0.0,
+    network_s: float = 0.0,
+    transfer_s: float = 0.0,
+    overhead_s: float,
 ) -> Kernel:
-    """Compute, memory and network overlap: the slowest counts. The overhead comes on top.
+    """Compute, memory and links overlap: the slowest counts. The overhead comes on top.
 
     The bound is whichever of these two is larger.
     """
@@ -55,6 +60,7 @@ def bound_kernel(
         (compute_s, Bound.COMPUTE),
         (memory_s, Bound.MEMORY),
         (network_s, Bound.NETWORK),
+        (transfer_s, Bound.TRANSFER),
         key=lambda limit: limit[0],
     )
     return Kernel(work_s + overhead_s, bound if work_s >= overhead_s else Bound.OVERHEAD)

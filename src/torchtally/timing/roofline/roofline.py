@@ -65,7 +65,7 @@ class Roofline:
         Raises UsageError where the chip lacks a number that the time depends on.
         """
         modelled = self._model(call, kind, cost)
-        if modelled.seconds > 0 and modelled.bound is not Bound.NETWORK and self.ranks is not None:
+        if modelled.seconds > 0 and not modelled.bound.is_link and self.ranks is not None:
             modelled = replace(modelled, seconds=modelled.seconds * self.slowest)
         if self._corrections is None or modelled.seconds <= 0:
             return modelled

@@ -12,7 +12,7 @@ function accumulated(steps) {
 }
 
 const FORWARD_PHASES = new Set(["forward", "prefill", "decode"]);
-const BOUNDS = ["compute", "memory", "network", "overhead"];
+const BOUNDS = ["compute", "memory", "network", "transfer", "overhead"];
 
 class Run {
   constructor(data) {
