@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn
 
 from torchtally.chips.capabilities import BFLOAT16_SINCE, FLOAT8_SINCE
 from torchtally.chips.capabilities import capability as row_of
-from torchtally.errors import UsageError, check_choice, needed_package
+from torchtally.errors import UnsupportedError, UsageError, check_choice, needed_package
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.train.wide_update import Keeping, WideUpdate
 
@@ -73,14 +74,14 @@ class Precision:
         """What the device lacks, as the end of a sentence; "" where it lacks nothing."""
         least = SINCE.get(self.recipe.products)
         is_everywhere = self.recipe.products == "bfloat16"  # but on older GPUs
-        if least is None or (device.type != "cuda" and is_everywhere):
+        capability = capability_of(device)
+        if least is None or (capability is None and is_everywhere):
             return ""
-        if device.type != "cuda":
+        if capability is None:
             generation = row_of(least).generation
             return (
                 f"needs an NVIDIA GPU of the {generation} generation or newer; {device} is not one"
             )
-        capability = torch.cuda.get_device_capability(device)
         if capability >= least:
             return ""
         needed, own = (".".join(map(str, version)) for version in (least, capability))
@@ -102,6 +103,8 @@ class Precision:
         products = self.recipe.products
         torch.set_float32_matmul_precision("high" if products == "tf32" else "highest")
         model = model.to(device=device if moves else None, dtype=self.weight_dtype)
+        if self.weight_dtype is not torch.float32:  # with float32 weights, autocast casts inputs
+            model.register_forward_pre_hook(partial(cast_inputs, self.weight_dtype))
         return convert_to_fp8(model) if products == FP8 else model
 
     def autocast(self, device: torch.device | str) -> AbstractContextManager[object]:
@@ -123,6 +126,24 @@ class Precision:
         """The loss scaler, which also searches for the scale; None without loss scaling."""
         is_scaled = self.recipe.products == "float16"  # small gradients would underflow to 0
         return torch.amp.GradScaler(torch.device(device).type) if is_scaled else None
+
+
+def capability_of(device: torch.device) -> tuple[int, int] | None:
+    """The compute capability of a CUDA device; None of a host, of a simulated one, too."""
+    if device.type != "cuda":
+        return None
+    try:
+        return torch.cuda.get_device_capability(device)
+    except UnsupportedError:
+        return None
+
+
+def cast_inputs(dtype: torch.dtype, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give a model of bfloat16 weights its floats in their dtype."""
+    return tuple(
+        each.to(dtype) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
+        for each in inputs
+    )
 
 
 def precision(name: str) -> Precision:

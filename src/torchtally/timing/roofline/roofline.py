@@ -12,7 +12,7 @@ from torchtally.timing.roofline.calibrated import Corrections
 from torchtally.timing.roofline.collectives import Communicators
 from torchtally.timing.roofline.datasheet import datasheet_kernel
 from torchtally.timing.roofline.host import host_kernel
-from torchtally.timing.roofline.kernel import Bound, Kernel
+from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import is_in_graph, launches_of
 from torchtally.timing.roofline.limits import gap_s
 from torchtally.timing.roofline.rates import peak_of
