@@ -11,6 +11,7 @@ from tests.cli.run_tally import TIMEOUT_S, environment
 from tests.timing.calibration.machines import HOST
 from tests.warm import warm
 from torchtally.timing.calibration.file import write
+from torchtally.train.precision import PRECISIONS
 
 SCRIPT = """\
 import torch
@@ -85,3 +86,30 @@ def test_a_training_is_planned_for_the_cpu_that_was_measured(folder: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "10 steps of 4 on CPU" in done.stdout
     assert re.search(r"^  step +[0-9.]+ us$", done.stdout, re.M)
+
+
+TEACHER = """\
+task = "teacher"
+batch = 4
+[log]
+folder = "runs"
+"""
+GPUS_ALONE = ("tf32", "fp8")
+"""Precisions that need tensor cores."""
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_training_in_each_precision(folder: Path, precision: str) -> None:
+    """On a CPU that was measured, which is then simulated before the first step."""
+    work = folder / precision
+    work.mkdir()
+    (work / "teacher.toml").write_text(TEACHER)
+    (work / "calibrations").symlink_to(folder / "calibrations")
+    run = tally(work, "train", "teacher.toml", "--steps", "2", "--precision", precision)
+    if precision in GPUS_ALONE:
+        assert run.returncode == 2
+        assert f"precision {precision} needs an NVIDIA GPU" in run.stderr
+        assert "CPU is not one. Use" in run.stderr or "cpu is not one. Use" in run.stderr
+    else:
+        assert run.returncode == 0, run.stderr
+        assert "2 steps, loss" in run.stdout + run.stderr

@@ -79,9 +79,8 @@ class Precision:
             return ""
         if capability is None:
             generation = row_of(least).generation
-            return (
-                f"needs an NVIDIA GPU of the {generation} generation or newer; {device} is not one"
-            )
+            name = "a simulated CPU" if device.type == "cuda" else device
+            return f"needs an NVIDIA GPU of the {generation} generation or newer; {name} is not one"
         if capability >= least:
             return ""
         needed, own = (".".join(map(str, version)) for version in (least, capability))
