@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.run_tally import TIMEOUT_S, Run, command, environment, tally_run
+from torchtally.cli.arguments import ignores_option
 from torchtally.trace import Ending
 
 STEP = """\
@@ -234,6 +235,70 @@ def test_a_chip_is_ours_also_behind_a_script_with_a_gpu_of_its_own(tmp_path: Pat
     )  # fmt: skip
     assert done.stdout == "None 1\n"
     assert "nothing was allocated on the T4" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "near"),
+    [("--asert", "--assert"), ("--buget", "--budget"), ("--ouput=x", "--output")],
+)
+def test_a_misspelled_option_does_not_go_to_a_script_without_it(
+    tmp_path: Path, option: str, near: str
+) -> None:
+    """It would run on, and the limit would be gone."""
+    run = run_script(STEP, option, "peak < 1KiB", cwd=tmp_path)
+    assert run.code == 2
+    name = option.partition("=")[0]
+    assert run.stderr.splitlines()[-2:] == [
+        f"tally: error: unknown option {name}: train.py has none of this name. "
+        f"Did you mean {near}?",
+        f"If it is for the script, put it after --: tally run ... train.py -- {name}",
+    ]
+
+
+def test_what_is_misspelled_on_purpose_goes_after_two_dashes(tmp_path: Path) -> None:
+    run = run_script(STEP, "--", "--asert", "x", cwd=tmp_path)
+    assert run.stdout.startswith("['train.py', '--asert', 'x']")
+
+
+NO_PARSER = "import torch\n"
+SOME_OPTIONS = "import argparse\nargparse.ArgumentParser().parse_known_args()\n"
+OTHERS = {
+    "an option of its own": ("import sys\nasert = '--asert' in sys.argv\n", ""),
+    "a parser, which refuses it": ("import argparse\nargparse.ArgumentParser().parse_args()\n", ""),
+    "a parser of transformers": ("from transformers import HfArgumentParser\n", ""),
+    "a framework": ("import hydra\n", ""),
+    "a module beside it": ("import settings\n", "import argparse\n"),
+    "an option in a module beside it": ("import settings\n", "parser.add('asert')\n"),
+}
+
+
+@pytest.mark.parametrize(("script", "module"), OTHERS.values(), ids=OTHERS.keys())
+def test_what_may_be_the_scripts_own_is_not_judged(
+    tmp_path: Path, script: str, module: str
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "settings.py").write_text(module)
+    assert not ignores_option(str(tmp_path / "train.py"), "--asert")
+
+
+@pytest.mark.parametrize("script", [NO_PARSER, SOME_OPTIONS], ids=["none", "parse_known_args"])
+def test_a_script_that_lets_any_option_pass_is_found(tmp_path: Path, script: str) -> None:
+    (tmp_path / "train.py").write_text(script)
+    assert ignores_option(str(tmp_path / "train.py"), "--asert")
+
+
+def test_gpus_is_gpu_but_where_the_script_has_it(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(NO_PARSER)
+    plain = command("plain.py")
+    plain[plain.index("--gpu") : plain.index("--gpu") + 2] = ["--gpus", "T4"]
+    done = subprocess.run(
+        plain, cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=True,
+    )  # fmt: skip
+    assert "nothing was allocated on the T4" in done.stderr
+    parser = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--gpus')\n"
+    run = run_script(parser + "print(p.parse_args().gpus)\n", "--gpus", "2", cwd=tmp_path)
+    assert run.stdout == "2\n"
 
 
 def test_options_that_only_we_have_are_ours_behind_the_script(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        namespace, unknown = super().parse_known_args(args, namespace)
+        given = sys.argv[1:] if args is None else args
+        namespace, unknown = super().parse_known_args(list(map(self.spelled, given)), namespace)
         if unknown:
             option = unknown[0].partition("=")[0]
             if option.startswith("-"):
@@ -75,6 +76,13 @@ class Parser(argparse.ArgumentParser):
         with unwritable_as_error():
             file.write(message)
             file.flush()
+
+    def spelled(self, arg: str) -> str:
+        """An argument with the option's name as the command has it: --gpus is --gpu, too."""
+        name, mark, value = arg.partition("=")
+        if name == "--gpus" and name not in self._option_string_actions:
+            return f"--gpu{mark}{value}" if "--gpu" in self._option_string_actions else arg
+        return arg
 
     def _options(self) -> list[str]:
         return [option for option in self._option_string_actions if option.startswith("--")]
@@ -124,6 +132,8 @@ class TrainParser(Parser):
         return [*own, *config, *changes]
 
 
+NEAR = 0.85
+"""How alike a misspelled option is: --asert and --assert share 14 of 15 letters."""
 STARTS = ("-m", "-c")
 """Options after which a script's own arguments come, as behind a script."""
 
@@ -148,6 +158,53 @@ def is_option_of(script: str, option: str) -> bool:
     except OSError:  # not to be read, or too long for a script that a person has written
         return False
     return any(f"{quote}{option}{quote}" in text for quote in ("'", '"'))
+
+
+READERS = re.compile(
+    r"^\s*(import|from)\s+(argparse|optparse|getopt|absl|click|typer|fire|hydra|omegaconf|docopt|tyro|"
+    r"tap|jsonargparse|simple_parsing|configargparse|plac|cyclopts|draccus|sacred)\b|"
+    r"ArgumentParser|LightningCLI|\.parse_args|configurator",
+    re.MULTILINE,
+)
+"""What reads a script's arguments in its place: each of them refuses an option that it lacks."""
+LENIENT = re.compile(r"parse_known_args|ignore_unknown_options|sys\.argv|from sys import argv")
+"""What lets an option pass that nothing asks for."""
+
+
+def ignores_option(script: str, option: str) -> bool:
+    """Whether a script runs on with an option that its text does not name; False where something
+    that it imports, or a module of its own, may read arguments.
+    """
+    texts = texts_of(script)
+    if texts is None:
+        return False
+    words = "|".join(re.escape(option.lstrip("-").replace("-", mark)) for mark in "-_")
+    if any(re.search(rf"\b({words})\b", text) for text in texts):
+        return False
+    return any(map(LENIENT.search, texts)) or not any(map(READERS.search, texts))
+
+
+def texts_of(script: str) -> list[str] | None:
+    """The text of a script, and of the modules beside it that it imports; None where they are not
+    to be read, or lie in packages.
+    """
+    texts: list[str] = []
+    folder = os.path.dirname(script)
+    pending, seen = [script], {script}
+    while pending:
+        try:
+            text = read_bytes(pending.pop()).decode(errors="replace")
+        except OSError:
+            return None
+        texts.append(text)
+        for root in re.findall(r"^\s*(?:from|import)\s+(\w*)", text, re.MULTILINE):
+            module = os.path.join(folder, f"{root}.py")
+            if not root or os.path.isdir(os.path.join(folder, root)):
+                return None
+            if os.path.isfile(module) and module not in seen:
+                seen.add(module)
+                pending.append(module)
+    return texts
 
 
 def is_launcher(ours: Sequence[str], theirs: Sequence[str]) -> bool:
@@ -178,6 +235,8 @@ class RunParser(Parser):
         rest = iter(args)
         for arg in rest:
             has_started = bool(theirs) or not given.isdisjoint(STARTS)
+            if not (theirs and is_option_of(theirs[0], arg.partition("=")[0])):
+                arg = self.spelled(arg)
             option = self.own_option(arg, has_started)
             if arg == "--":
                 theirs += ["--", *rest] if is_launcher(ours, theirs) else rest
@@ -198,6 +257,8 @@ class RunParser(Parser):
                 if arg == option and self._option_string_actions[option].nargs is None:
                     ours += islice(rest, 1)
             elif has_started or not arg.startswith("-") or arg == "-":
+                if theirs:
+                    self.check_spelling(arg, theirs[0])
                 theirs.append(arg)
             else:
                 name = arg.partition("=")[0]
@@ -217,6 +278,21 @@ class RunParser(Parser):
         if name not in self._option_string_actions:
             return None
         return None if has_started and name in ("-h", "--help", "--compile", *STARTS) else name
+
+    def check_spelling(self, arg: str, script: str) -> None:
+        """An option that is nearly one of ours and none of the script's was meant for us: a script
+        that does not look at it would run without the limit that it was to set.
+        """
+        from difflib import get_close_matches
+
+        name = arg.partition("=")[0]
+        alike = [option for option in self._options() if option[:3] == name[:3]]
+        near = get_close_matches(name, alike, n=1, cutoff=NEAR)
+        if near and ignores_option(script, name):
+            self.error(
+                f"unknown option {name}: {script} has none of this name. Did you mean {near[0]}?\n"
+                f"If it is for the script, put it after --: {self.prog} ... {script} -- {name}"
+            )
 
     def say_shared(self, option: str, script: str) -> None:
         print(
