@@ -100,3 +100,41 @@ def test_a_plan_is_checked(
     out, err = capsys.readouterr()
     assert message in err
     assert bool(out) == (code != 2)
+
+
+CAUGHT = """\
+import sys, torch
+model = torch.nn.Linear(20, 20, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    CASE
+    model(x).sum().backward()
+    optimizer.step()
+except RuntimeError as error:
+    print("failed:", type(error).__name__)
+"""
+CASES = {
+    "a shape": 'x = torch.randn(4, 21, device="cuda")',
+    "no memory": 'x = torch.empty(1 << 40, 20, device="cuda")',
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_script_that_caught_its_exception_and_trained_nothing_passes_no_gate(
+    tmp_path: Path, case: str
+) -> None:
+    (tmp_path / "train.py").write_text(CAUGHT.replace("CASE", case))
+    run = tally_run("train.py", "--assert", "peak < 10GiB", "--assert", "flops > 1", cwd=tmp_path)
+    assert run.stdout.startswith("failed: ")
+    assert run.code == 3
+    assert "peak < 10GiB: cannot be decided" in run.stderr
+    assert "no training step was completed" in run.stderr
+    assert "Move them to the GPU" not in run.stderr
+    assert ("Out of memory once, and the script went on" in run.stderr) is ("40" in case)
+
+
+def test_a_script_that_ended_in_its_parser_is_not_told_to_use_the_gpu(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nsys.exit(2)\n")
+    run = tally_run("train.py", cwd=tmp_path)
+    assert run.code == 2
+    assert "The script did not get that far." in run.stderr

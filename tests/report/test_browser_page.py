@@ -253,7 +253,7 @@ def test_the_first_view_says_whether_it_fits_and_how_long_it_takes(opened: Any) 
     page = opened(page_of(layered()))
     assert page.evaluate("document.querySelector('#verdict').textContent") == "Fits H100-SXM"
     text = page.evaluate("document.querySelector('main').innerText")
-    assert "needed, between" in text
+    assert "reserved; with the CUDA context between" in text
     assert "typically between" in text
     assert "1 operators without a rule" in text
 

@@ -1,6 +1,7 @@
 """Beyond the chip's memory: what the script is told and may do, and what the report says."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,7 @@ def test_an_uncaught_refusal_is_reported(process: Callable[..., tuple[Run, Any]]
     run, document = process("--no-advice")
     assert (run.code, run.stdout) == (1, "")
     traceback, report = run.stderr.split("does not fit H100-SXM: ")
+    assert re.match(r"needs [\d.]+ GiB or more, and has 79.19 GiB\n", report)
     assert (
         "\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 28.00 GiB. " in traceback
     )

@@ -286,7 +286,10 @@ class RunParser(Parser):
         from difflib import get_close_matches
 
         name = arg.partition("=")[0]
-        alike = [option for option in self._options() if option[:3] == name[:3]]
+        options = self._options()
+        if name in options:
+            return  # ours before the script, and its own after it
+        alike = [option for option in options if option[:3] == name[:3]]
         near = get_close_matches(name, alike, n=1, cutoff=NEAR)
         if near and ignores_option(script, name):
             self.error(

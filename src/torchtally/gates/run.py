@@ -1,11 +1,12 @@
 """The limits of one `tally run`: its own, and those of its budget."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtally.errors import UsageError
 from torchtally.gates.budget import Budget, BudgetFile
 from torchtally.gates.check import Finding, check
+from torchtally.gates.gauges import GaugeReading
 from torchtally.gates.limits import Limit, parse_limits
 from torchtally.ledger import Ledger
 
@@ -25,7 +26,10 @@ class RunGates:
         if self.budget is not None:
             is_update = self.file is not None
             limits += parse_limits(self.budget.limits) if is_update else self.budget.all_limits()
-        return check(ledger, limits)
+        findings = check(ledger, limits)
+        if ledger.trace.step_ends or ledger.course.generations:
+            return findings
+        return [replace(each, reading=undecided(each.reading)) for each in findings]
 
     def update(self, ledger: Ledger) -> Budget | None:
         """The budget as it was written; None where it is not to be. Raises UsageError."""
@@ -34,6 +38,14 @@ class RunGates:
         budget = self.budget.update(ledger)
         self.file.with_budget(budget).save()
         return budget
+
+
+def undecided(reading: GaugeReading) -> GaugeReading:
+    """A quantity of a run that neither trained nor generated: as much as it came to. A script that
+    caught its own exception would else pass by having done nothing.
+    """
+    doubt = reading.doubt or "no training step was completed, and nothing was generated"
+    return replace(reading, doubt=doubt, is_most=False)
 
 
 def run_gates(

@@ -4,6 +4,7 @@ Numbers are never cut. Names come from strangers: they are stripped of control c
 read as markup.
 """
 
+import posixpath
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -36,7 +37,7 @@ from torchtally.views.lines import short_path
 from torchtally.views.loading import SlowLoading
 from torchtally.views.model_summary import ModelSummary
 from torchtally.views.parameters import ModelParameters
-from torchtally.views.shortage import Shortage
+from torchtally.views.shortage import Shortage, SurvivedShortage
 from torchtally.views.step_time import StepTime
 from torchtally.views.steps import RunShare
 from torchtally.views.summary import Summary, Verdict, summarise
@@ -108,8 +109,21 @@ def summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
 def _ending_lines(summary: Summary, width: int) -> Iterator[Text]:
     if summary.shortage is not None:
         yield from _shortage(summary.shortage, width)
-    else:
-        yield from _ending(summary, width)
+        return
+    if summary.survived is not None:
+        yield from _prose(_survived(summary.survived), width, "yellow")
+    yield from _ending(summary, width)
+
+
+def _survived(shortage: SurvivedShortage) -> str:
+    """That the script caught errors of memory; what it did without it may be another thing."""
+    line = shortage.line
+    place = f" at {posixpath.basename(line.file)}:{line.line}" if line else ""
+    which = "of" if shortage.count == 1 else "the largest of"
+    return (
+        f"Out of memory {times_text(shortage.count)}, and the script went on: a request {which} "
+        f"{format_bytes(shortage.requested_bytes)}{place}."
+    )
 
 
 def _diagnoses(summary: Summary, width: int) -> Iterator[Text]:
@@ -191,6 +205,9 @@ def verdict(outcome: Verdict) -> str:
     if outcome.capacity_bytes is None:
         return f"{peak} on {chip}, whose memory is unknown"
     claim = {"close": "close to the limit of"}.get(outcome.claim, outcome.claim)
+    if outcome.is_open:
+        needed, has = map(format_bytes, (outcome.needed_bytes, outcome.capacity_bytes))
+        return f"{claim} {chip}: needs {needed} or more, and has {has}"
     return f"{claim} {chip}: {peak} of {format_bytes(outcome.capacity_bytes)}"
 
 
@@ -202,12 +219,17 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose(verdict(outcome), width, style if outcome.device else "bold red")
     if outcome.device:
         allocated = format_bytes(outcome.peak_bytes)
+        reserved = "Reserved"
+        if outcome.is_open:
+            reserved = f"{format_bytes(outcome.reserved_bytes)} were reserved"
         text = (
-            f"Reserved by the allocator; {allocated} of it allocated at most, "
+            f"{reserved} by the allocator; {allocated} of it allocated at most, "
             f"in {outcome.peak_moment}. "
         )
         text += _besides(outcome)
-    elif summary.ending.kind in ("steps", "exit"):
+    elif summary.survived is not None:
+        text = "What the script asked for did not fit."
+    elif summary.ending.kind in ("steps", "exit") and not summary.ending.message:
         text = (
             "The script kept all its tensors on the CPU. Move them to the GPU: many scripts have "
             "an option for that (--device cuda), others need model.to('cuda') and inputs too."

@@ -30,10 +30,9 @@ def memory_range(ledger: Ledger) -> MemoryRange:
     verdict = judge(ledger)
     nccl_bytes = verdict.communicators.bytes
     refusal = ledger.trace.final_refusal
-    allocated_bytes, reserved_bytes = verdict.peak_bytes, verdict.reserved_bytes
+    allocated_bytes, reserved_bytes = verdict.peak_bytes, verdict.wanted_bytes
     if refusal is not None:
         allocated_bytes = max(allocated_bytes, refusal.allocated_bytes + refusal.requested_bytes)
-        reserved_bytes = max(reserved_bytes, refusal.reserved_bytes + refusal.requested_bytes)
     least_bytes = max(allocated_bytes, round(reserved_bytes * (1 - ALLOCATOR_ERROR)))
     most_bytes = round(reserved_bytes * (1 + ALLOCATOR_ERROR))
     high_bytes = most_bytes + verdict.context_high_bytes + nccl_bytes
@@ -42,7 +41,7 @@ def memory_range(ledger: Ledger) -> MemoryRange:
         high_bytes += min(free_bytes, verdict.trial_bytes)
     return MemoryRange(
         low_bytes=least_bytes + verdict.context_low_bytes,
-        likely_bytes=reserved_bytes + verdict.context_bytes + nccl_bytes,
+        likely_bytes=verdict.needed_bytes,
         high_bytes=high_bytes,
         capacity_bytes=verdict.capacity_bytes,
         is_open=refusal is not None,

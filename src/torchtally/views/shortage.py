@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Ledger
 from torchtally.table import Column, Table
-from torchtally.trace import Refusal, Site
+from torchtally.trace import Frame, Refusal, Site
 from torchtally.units import Unit
 from torchtally.views.holdings import bytes_of, group_holdings, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, root_of
@@ -80,3 +80,24 @@ def common_module(paths: set[str]) -> str:
             break
         common.append(names[0])
     return f"{'.'.join(common)} ({len(paths)})".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivedShortage:
+    """Requests that ran out of memory, in a script that caught the errors."""
+
+    count: int
+    requested_bytes: int
+    """By the largest of them."""
+    line: Frame | None
+    """Of it."""
+
+
+def survived_shortage(ledger: Ledger) -> SurvivedShortage | None:
+    """Find them among a trace's refusals; None where there are none, or the last ended the run."""
+    trace = ledger.trace
+    refusals = [refusal for refusal in trace.refusals if refusal is not trace.final_refusal]
+    if not refusals or trace.final_refusal is not None:
+        return None
+    largest = max(refusals, key=lambda refusal: refusal.requested_bytes)
+    return SurvivedShortage(len(refusals), largest.requested_bytes, trace.sites[largest.site].line)

@@ -38,7 +38,7 @@ from torchtally.views.operators import phases
 from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.peak import peak_lines
 from torchtally.views.shortage import COLUMNS as HOLDER_COLUMNS
-from torchtally.views.shortage import Shortage, holders
+from torchtally.views.shortage import Shortage, SurvivedShortage, holders, survived_shortage
 from torchtally.views.step_time import StepTime, step_time
 from torchtally.views.steps import RunShares, run_shares, steps, unlike
 
@@ -69,6 +69,8 @@ class Verdict:
     """Where the peak was reached: "step 2, backward of model.py:41"."""
     reserved_bytes: int
     """In the allocator's segments at most, as `torch.cuda.max_memory_reserved()`."""
+    wanted_bytes: int
+    """The same, with the request at which the run ended for want of memory."""
     context_bytes: int
     """What the CUDA context takes besides, by estimate."""
     context_low_bytes: int
@@ -85,6 +87,16 @@ class Verdict:
     claim: str
     """"fits", "close", "does not fit" or "unknown": "close" says that the error of such
     predictions decides."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes of the device that the run takes in all, by the likely figures."""
+        return self.wanted_bytes + self.context_bytes + self.communicators.bytes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run ended at a request: what would have come after it is not known."""
+        return self.wanted_bytes > self.reserved_bytes
 
 
 def column_names() -> frozenset[str]:
@@ -146,6 +158,8 @@ class Summary:
     """Where the run does not fit but went on (--no-oom): memory at the peak by line."""
     shortage: Shortage | None
     """Where the run ended because it did not fit."""
+    survived: SurvivedShortage | None
+    """Where it did not fit, and the script went on."""
     lines: Table
     library_lines: Table | None
     """Where most of the work is in library code that several of the user's own lines call."""
@@ -203,6 +217,7 @@ def summarise(ledger: Ledger) -> Summary:
         categories=categories(ledger),
         peak_lines=(None if verdict.fits or shortage else peak_lines(ledger).top(TOP_HOLDERS)),
         shortage=shortage,
+        survived=survived_shortage(ledger),
         lines=lines(ledger).top(TOP_OWN_LINES if is_behind else TOP_LINES),
         library_lines=library_lines(ledger).top(TOP_LINES) if is_behind else None,
         modules=repeated_modules(ledger).top(TOP_MODULES) if has_modules else None,
@@ -238,6 +253,7 @@ def judge(ledger: Ledger) -> Verdict:
         peak_bytes=memory.peak_bytes,
         peak_moment=str(moment_at(ledger, memory.peak_tick) or ""),
         reserved_bytes=reserved_bytes_of(ledger),
+        wanted_bytes=wanted_bytes_of(ledger),
         context_bytes=context_bytes(target.compute_capability) if target else 0,
         context_low_bytes=low_bytes,
         context_high_bytes=high_bytes,
@@ -303,6 +319,14 @@ def reserved_bytes_of(ledger: Ledger) -> int:
         reserved.bytes for reserved in ledger.trace.reserved if reserved.device == memory.device
     )
     return max(mine, default=memory.peak_bytes)
+
+
+def wanted_bytes_of(ledger: Ledger) -> int:
+    """What is reserved at most, and what a request that ended the run would have taken besides."""
+    refusal, reserved_bytes = ledger.trace.final_refusal, reserved_bytes_of(ledger)
+    if refusal is None:
+        return reserved_bytes
+    return max(reserved_bytes, refusal.reserved_bytes + refusal.requested_bytes)
 
 
 def fits_in(ledger: Ledger, left_bytes: int) -> bool:

@@ -52,10 +52,12 @@ function memoryCard(run, picture) {
     h("h2", {}, "Memory"),
     h("p", { class: `figure ${tone}`, id: "verdict" }, sentence(chip)),
     gauge(run),
-    h("p", {}, verdict.is_open ? "At least " : "", h("b", {}, formatBytes(verdict.likely_bytes)),
+    h("p", {}, verdict.is_open ? "At least " : "Peak ",
+      h("b", {}, formatBytes(verdict.is_open ? verdict.likely_bytes : verdict.reserved_bytes)),
       capacity ? ` of ${formatBytes(capacity)}` : "", verdict.is_open
         ? " needed, with the request at which the run ended; what comes after it is not known."
-        : ` needed, between ${formatBytes(verdict.low_bytes)} and ${formatBytes(verdict.high_bytes)}.`),
+        : ` reserved; with the CUDA context between ${formatBytes(verdict.low_bytes)} and ${
+          formatBytes(verdict.high_bytes)}.`),
     verdict.shortage ? h("p", { class: "bad" }, verdict.shortage) : null,
     h("p", { class: "faint" }, `${formatBytes(verdict.allocated_bytes)} allocated at the peak, in ${
       verdict.peak_moment || "no step"}; ${formatBytes(verdict.reserved_bytes)} reserved by the `
