@@ -101,6 +101,28 @@ def test_sparse_gradients_of_an_embedding():
         table.weight.grad = None
 
 
+def test_a_sparse_update_moves_the_rows_that_it_touches():
+    """SGD adds 20 rows of 64 numbers to a table of a million: read with the values, and written."""
+
+    def train() -> None:
+        table = torch.nn.EmbeddingBag(1_000_000, 64, mode="sum", sparse=True, device="cuda")
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+        for _ in range(2):
+            ids = torch.randint(0, 1_000_000, (20,), device="cuda")
+            table(ids, torch.arange(0, 20, 10, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trace = torchtally.run(train, gpu="H100-SXM", steps=2)
+    ledger = torchtally.account(trace, roofline=torchtally.roofline("H100-SXM"))
+    update = ledger.by_op()["aten.add_"]
+    rows_bytes = 20 * 64 * 4
+    assert update.flops == 20 * 64
+    assert update.bytes_read == 2 * rows_bytes + 20 * 8
+    assert update.bytes_written == rows_bytes
+    assert update.kernel_s < 10e-6
+
+
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("is_weighted", [False, True])

@@ -217,8 +217,9 @@ def add_in_place(mode: VirtualDispatch, call: Invocation) -> Any:
 def result_of(
     mode: VirtualDispatch, call: Invocation, dense: Tensor, sparse: Tensor, result: Tensor
 ) -> Tensor:
-    """Record the operator with the values in the place of the sparse tensor."""
-    recorded = Invocation(call.operator, (dense, private.sparse_values(sparse)), {})
+    """Record the operator with the values in the place of the sparse tensor, and their indices."""
+    parts = {f"indices{n}": part for n, part in enumerate(indices_of(sparse))}
+    recorded = Invocation(call.operator, (dense, private.sparse_values(sparse)), parts)
     finished: Tensor = mode.finish(recorded, result, recorded.home)
     return finished
 

@@ -15,6 +15,7 @@ from torchtally.work.arithmetic import add_flops
 from torchtally.work.cost import Cost
 from torchtally.work.rule import (
     FIRST,
+    RULES,
     Kind,
     PerElement,
     is_set,
@@ -95,6 +96,21 @@ def scatter(call: Call) -> Cost:
     adds = always or bool(call.literal("reduce"))
     n = call.tensor("index").elements
     return store(call, elements=n, adds=adds, source="src")
+
+
+@rule("add_ sub_", kind=Kind.ELEMENTWISE)
+def add_in_place(call: Call) -> Cost:
+    """Of a sparse tensor, its values where their indices say: CUDA's kernel calls `index_add_`
+    (add_out_dense_sparse_cuda, aten/src/ATen/native/sparse/cuda/SparseCUDATensorMath.cu).
+    """
+    if is_sparse_sum(call):
+        return store(call, elements=call.tensor("other").elements, adds=True, source="other")
+    return RULES[call.name.removesuffix("_")].formula(call)
+
+
+def is_sparse_sum(call: Call) -> bool:
+    """Whether a sparse tensor is added to a dense one."""
+    return call.plain_name in ("add", "sub") and bool(call.tensors("indices0"))
 
 
 @rule("index_add index_reduce index_copy", kind=Kind.INDEXING)

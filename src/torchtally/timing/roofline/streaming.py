@@ -32,6 +32,7 @@ from torchtally.timing.roofline.rows import is_by_rows, rows_s
 from torchtally.timing.roofline.strided import CLOCK_HZ, casts_s, finding_s, places_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost, Kind
+from torchtally.work.indexing import is_sparse_sum
 from torchtally.work.rule import integers
 
 EXTRA_READS: dict[str, tuple[str, ...]] = {
@@ -228,6 +229,8 @@ def by_threads_s(call: Call, chip: Chip) -> float:
     name = call.plain_name
     if name == "index_add":
         return finding_s(call.tensor("source").elements, ADDED_PER_S, chip)
+    if is_sparse_sum(call):
+        return finding_s(call.tensor("other").elements, ADDED_PER_S, chip)
     if name == "native_dropout":
         return finding_s(call.inputs[0].elements, DRAWN_PER_S, chip)
     if name == "max_pool2d_with_indices" and call.outputs:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from torchtally.chips import Chip
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Kind
+from torchtally.work.indexing import is_sparse_sum
 
 PLACES_PER_S = 7e9
 """Of one multiprocessor, elements that it finds in a second, while no memory moves: a fit.
@@ -83,7 +84,7 @@ def places_s(call: Call, kind: Kind, chip: Chip) -> float:
         return finding_s(elements, TRANSPOSED_PLACES_PER_S, chip)
     if kind not in (Kind.ELEMENTWISE, Kind.COPY) or call.plain_name.startswith("_foreach_"):
         return 0.0
-    if lie_alike(tensors):
+    if lie_alike(tensors) or is_sparse_sum(call):
         return 0.0
     is_across = kind is Kind.COPY and lie_across(tensors)
     per_s = TRANSPOSED_PLACES_PER_S if is_across else PLACES_PER_S
