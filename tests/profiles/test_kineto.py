@@ -166,3 +166,16 @@ def test_missing_files_and_folders_are_said_to_be(tmp_path: Path) -> None:
         read_kineto(str(tmp_path / "none.json"))
     with pytest.raises(TraceFileError, match="a folder"):
         read_kineto(str(tmp_path))
+
+
+@pytest.mark.parametrize("key", ["ts", "dur"])
+@pytest.mark.parametrize("value", [1e308, -1e308, 1e17])
+def test_a_time_that_no_profiler_writes_is_left_out(tmp_path: Path, key: str, value: float) -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 2.0, "dur": 5.0,
+              "args": {"stream": 7, "correlation": 1, "device": 0}}  # fmt: skip
+    device = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0}
+    events = [kernel, {**kernel, key: value}]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"deviceProperties": [device], "traceEvents": events}))
+    read_profile = read_kineto(str(path))
+    assert [each.name for each in read_profile.activities] == ["gemm"]

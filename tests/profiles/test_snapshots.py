@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torchtally.ledger import Ledger, account
 from torchtally.memory import Category
 from torchtally.memory.allocator import AllocatorSettings, replay
 from torchtally.profiles.history import EARLIER, trace_of_snapshot
-from torchtally.profiles.snapshot import read_snapshot
+from torchtally.profiles.snapshot import is_pickle, read_snapshot
 from torchtally.report.snapshot import snapshot_report
 from torchtally.trace import Trace
 from torchtally.views.summary import reserved_bytes_of
@@ -152,3 +153,18 @@ def test_a_pickle_cut_short_is_said_to_be_none(tmp_path: Path, content: bytes) -
     path.write_bytes(content)
     with pytest.raises(TraceFileError):
         read_snapshot(str(path))
+
+
+def test_a_few_bytes_that_ask_for_gigabytes_are_refused(tmp_path: Path) -> None:
+    """The place in a pickle's memo of what it has read: a table of as many pointers."""
+    path = tmp_path / "bomb.pickle"
+    path.write_bytes(b"\x80\x02]r" + (400_000_000).to_bytes(4, "little") + b".")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(TraceFileError, match=r"PyTorch's .MemoryError"):
+        read_snapshot(str(path))
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_a_pipe_that_no_process_writes_to_is_no_snapshot(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_pickle(str(tmp_path / "pipe"))

@@ -5,7 +5,6 @@ A kernel belongs to the host operator in which its launch lies: kernel and launc
 no launch was recorded, since before 2024 a kernel's is its own correlation.
 """
 
-import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -111,7 +110,7 @@ class KinetoReader:
             self.events += 1
             category = event.cat
             if event.ph == "X":
-                if not math.isfinite(event.ts) or not math.isfinite(event.dur or 0.0):
+                if not is_time(event.ts) or not is_time(event.dur or 0.0):
                     self.malformed += 1
                     continue
                 if category == "python_function":
@@ -194,7 +193,7 @@ class KinetoReader:
 
     def _add_memory(self, event: KinetoEvent) -> None:
         args = event.args
-        if args is None or args.block_bytes is None or not math.isfinite(event.ts):
+        if args is None or args.block_bytes is None or not is_time(event.ts):
             self.malformed += 1
             return
         device = -1 if args.device_kind == DEVICE_TYPE_CPU else (args.device_number or 0)
@@ -288,3 +287,12 @@ def collective_of(args: Args) -> Collective | None:
         args.group_size or 0,
         args.group or "",
     )
+
+
+LATEST_US = 9.2e15
+"""Microseconds since 1970 whose nanoseconds 64 bits hold: until 2261."""
+
+
+def is_time(us: float) -> bool:
+    """Whether it is one that a profiler can have written: finite, and no further away."""
+    return abs(us) < LATEST_US

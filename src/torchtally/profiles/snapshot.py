@@ -7,11 +7,13 @@ instruction that would import or call something is refused.
 import io
 import pickle
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchtally.errors import TraceFileError
-from torchtally.reading import read_bytes
+from torchtally.reading import open_at_once, read_bytes
 
 MOST_BYTES = 4 << 30
 MAGIC = b"\x80"
@@ -70,6 +72,32 @@ class MemorySnapshot:
         return sum(block.bytes for block in self.held)
 
 
+LEAST_ROOM_BYTES, ROOM_OF_CONTENT = 1 << 29, 100
+"""What unpickling may take: an event of 20 bytes becomes a dict of 400. Eight bytes of a pickle can
+ask for a table of 2**32 pointers.
+"""
+
+
+@contextmanager
+def limited_memory(room_bytes: int) -> Iterator[None]:
+    """Within, the process can take so much more memory, where the system limits it (Linux)."""
+    try:
+        import resource
+
+        size_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limits = [size_pages * resource.getpagesize() + room_bytes, soft, hard]
+    least = min(limit for limit in limits if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_AS, (least, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 class _Plain(pickle.Unpickler):
     """Only what needs no import."""
 
@@ -83,7 +111,7 @@ class _Plain(pickle.Unpickler):
 def is_pickle(path: str) -> bool:
     """By its first byte. False for a file that cannot be read: who reads it says why."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
             return file.read(1) == MAGIC
     except OSError:
         return False
@@ -93,7 +121,8 @@ def read_snapshot(path: str) -> MemorySnapshot:
     """The history of the device on which most happened. Raises TraceFileError for another file."""
     try:
         content = read_bytes(path, MOST_BYTES)
-        document = _Plain(io.BytesIO(content)).load()
+        with limited_memory(LEAST_ROOM_BYTES + ROOM_OF_CONTENT * len(content)):
+            document = _Plain(io.BytesIO(content)).load()
     except FileNotFoundError:
         raise TraceFileError(f"{path}: no such file.") from None
     except OSError as error:
