@@ -259,6 +259,17 @@ def test_the_first_view_says_whether_it_fits_and_how_long_it_takes(opened: Any) 
 
 
 @needs_chromium
+def test_the_first_view_says_what_grows(opened: Any) -> None:
+    builder = TraceBuilder()
+    for _ in range(3):
+        builder.run(factory_call(1 << 20), site=site(frame("train.py", 7, "kept.append(x)")))
+        builder.end_step()
+    page = opened(page_of(builder.build()))
+    (cause,) = page.evaluate("[...document.querySelectorAll('.cause')].map((p) => p.innerText)")
+    assert cause.startswith("train.py:7: Memory grows by 4.00 MiB with every step")
+
+
+@needs_chromium
 def test_the_source_has_a_line_with_its_costs_and_opens_it(opened: Any) -> None:
     page = opened(page_of(layered(), train=SOURCE.replace("line_41()", "logits = self.lm_head(x)")))
     page.click("[data-view=source]")

@@ -33,7 +33,7 @@ from torchtally.trace.ranks import COMMUNICATORS
 from torchtally.units import format_bytes, format_number
 from torchtally.views import by
 from torchtally.views.generation import generation_figures
-from torchtally.views.lines import is_behind_libraries
+from torchtally.views.lines import is_behind_libraries, root_of
 from torchtally.views.moments import moment_at
 from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import parameters_of
@@ -152,6 +152,10 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
         "context_bytes": outcome.context_bytes,
         "communicator_bytes": outcome.communicators.bytes,
         "peak_moment": name_text(outcome.peak_moment),
+        "causes": [
+            name_text(sentence)
+            for sentence in diagnosis_sentences(diagnose(ledger), root_of(ledger.by_line()))
+        ],
         "time": None
         if time is None
         else {
@@ -430,7 +434,6 @@ def _remarks(ledger: Ledger, root: str) -> list[Document]:
                  for note in trace.notes]  # fmt: skip
         remarks.append(("Differences from a real GPU", lines))
     remarks += [(title, list(lines)) for title, lines in sections(surroundings_of(trace), root)]
-    remarks += [(sentence, []) for sentence in diagnosis_sentences(diagnose(ledger), root)]
     if ledger.step_s:
         remarks += [
             (sentence, [])

@@ -59,6 +59,7 @@ function memoryCard(run, picture) {
         : ` reserved; with the CUDA context between ${formatBytes(verdict.low_bytes)} and ${
           formatBytes(verdict.high_bytes)}.`),
     verdict.shortage ? h("p", { class: "bad" }, verdict.shortage) : null,
+    verdict.causes.map((cause) => h("p", { class: "warning cause" }, cause)),
     h("p", { class: "faint" }, `${formatBytes(verdict.allocated_bytes)} allocated at the peak, in ${
       verdict.peak_moment || "no step"}; ${formatBytes(verdict.reserved_bytes)} reserved by the `
       + `allocator; ${formatBytes(verdict.context_bytes + verdict.communicator_bytes)} besides, `
