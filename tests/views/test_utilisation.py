@@ -77,6 +77,48 @@ def test_mfu_counts_what_the_model_asks_for_and_hfu_what_is_done() -> None:
     assert hfu.fraction == pytest.approx(5 / 3 * (mfu.fraction or 0))
 
 
+def evaluated(times: int) -> Trace:
+    """A step of a product and its backward pass, then products that nothing trains on."""
+    call = mm_call(M, M, M, "bfloat16")
+    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, *[Phase.EVALUATION] * times)
+    return one_step(*((call, phase) for phase in phases))
+
+
+@pytest.mark.parametrize("times", [0, 1, 5])
+def test_mfu_of_a_whole_run_counts_the_work_whose_time_it_counts(times: int) -> None:
+    """Every product takes a millisecond, so however many evaluate, MFU is that of one."""
+    ledger = account(evaluated(times), roofline=stopwatch(), step="all")
+    products_s = ledger.by_op()["aten.mm"].seconds
+    mfu = figures(ledger)["mfu_full"]
+    assert mfu.amount == (3 + times) * PRODUCT_FLOPS
+    assert mfu.amount / products_s == pytest.approx(PRODUCT_FLOPS / MS)
+    assert (", and of evaluation" in mfu.convention) == (times > 0)
+
+
+@pytest.mark.parametrize("times", [0, 3])
+def test_rules_by_parameters_leave_evaluation_out_of_both(times: int) -> None:
+    def script() -> None:
+        table = nn.Embedding(64, 32).cuda()
+        head = nn.Linear(32, 64, bias=False).cuda()
+        optimizer = torch.optim.SGD([*table.parameters(), *head.parameters()], lr=0.1)
+        for _ in range(2):
+            ids = torch.zeros(4, 16, dtype=torch.long, device="cuda")
+            head(table(ids)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for _ in range(times):
+                with torch.no_grad():
+                    head(torch.zeros(64, 32, device="cuda"))
+
+    ledger = account(traced(script), roofline=DATASHEET, step="all")
+    by_name = figures(ledger)
+    evaluation = ledger.by_phase().get(Phase.EVALUATION)
+    assert (evaluation is not None) == (times > 0)
+    trained_s = (ledger.step_s or 0) - (evaluation.seconds if evaluation else 0)
+    assert by_name["mfu_6n"].amount == 2 * 64 * 6 * (2 * 64 * 32)
+    assert by_name["mfu_6n"].per_s == pytest.approx(by_name["mfu_6n"].amount / trained_s)
+
+
 def test_mbu_is_bytes_over_time_over_bandwidth() -> None:
     figure = figures(account(products(), roofline=stopwatch()))["mbu"]
     assert figure.amount == 5 * 3 * 2 * M**2

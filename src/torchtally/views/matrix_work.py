@@ -81,8 +81,10 @@ def works_of(entries: Iterable[Entry]) -> list[Work]:
 
 
 def needed_flops(works: Iterable[Work], attention: Convention) -> int:
-    """Of the forward and backward pass, without recomputation."""
-    phases = FORWARD_PHASES | {Phase.BACKWARD}
+    """Of the forward and backward pass, and of evaluation where a period has it, since its time is
+    in the period's; without recomputation.
+    """
+    phases = FORWARD_PHASES | {Phase.BACKWARD, Phase.EVALUATION}
     return sum(work.needed_flops(attention) for work in works if work.phase in phases)
 
 

@@ -2,11 +2,12 @@
 
 N: parameters.  L, H, Q, T: layers, heads, head dim, sequence.
 
-MFU counts what the model asks for: the matrix products of the forward and backward pass, nothing
-repeated, no optimizer (PaLM, arXiv 2204.02311, appendix B; Megatron-LM, arXiv 2205.05198, section
-5). The backward of attention counts twice its forward, although fused kernels compute the scores
-again and so take two and a half times it. HFU counts what is done: with recomputation, the
-optimizer's products, and fused attention's backward in full.
+MFU counts what the model asks for: the matrix products of the forward and backward pass, those of
+evaluation where the time is that of a whole run, nothing repeated, no optimizer (PaLM, arXiv
+2204.02311, appendix B; Megatron-LM, arXiv 2205.05198, section 5). The backward of attention counts
+twice its forward, although fused kernels compute the scores again and so take two and a half times
+it. HFU counts what is done: with recomputation, the optimizer's products, and fused attention's
+backward in full.
 
 How attention counts makes honest MFUs differ, so they stand side by side: in full, causal by half,
 or by the rule of six FLOPs for each parameter and token, which leaves attention out.
@@ -21,7 +22,7 @@ from torchtally.chips import Chip
 from torchtally.errors import UsageError
 from torchtally.ledger import Entry, Ledger
 from torchtally.table import Cell, Column, Table
-from torchtally.trace import FORWARD_PHASES, Role
+from torchtally.trace import FORWARD_PHASES, Phase, Role
 from torchtally.units import Unit
 from torchtally.views.bounds import NO_TIMES
 from torchtally.views.columns import part_of
@@ -149,7 +150,9 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
     works = works_with_peak(works_of(ledger.reported), chip)
 
     def flops(key: str, name: str, convention: str, amount: int, count: Count) -> Utilisation:
-        per_s = amount / step_s if step_s else None
+        # Rules by parameters count what is trained, hence no time of evaluation.
+        work_s = step_s - evaluation_s(ledger) if key in BY_PARAMETERS else step_s
+        per_s = amount / work_s if work_s > 0 else None
         peak = _peak(works, chip, count)
         return Utilisation(key, name, convention, amount, per_s, peak.flop_per_s, peak.description)
 
@@ -179,6 +182,14 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
 IN_FULL = frozenset({"mfu_full", "hfu_full"})
 BY_PARAMETERS = frozenset({"mfu_6n", "mfu_6n_inner", "mfu_palm"})
 ROUNDING = 1e-9
+
+
+def evaluation_s(ledger: Ledger) -> float:
+    """Seconds of the reported period's evaluation; no single step has any."""
+    if ledger.reported_period.step is not None:
+        return 0.0
+    evaluation = ledger.by_phase().get(Phase.EVALUATION)
+    return evaluation.seconds if evaluation is not None else 0.0
 
 
 PART = "of it in "
@@ -248,10 +259,11 @@ def _counts(ledger: Ledger, works: Sequence[Work]) -> Iterator[tuple[str, str, s
     is_causal = any(work.is_causal for work in works)
     how = ", attention in full" if any(work.is_attention for work in works) else ""
     by_half = "the same, causal attention counted by half"
+    also = ", and of evaluation" if any(work.phase is Phase.EVALUATION for work in works) else ""
     yield (
         "mfu_full",
         f"MFU{how}",
-        f"products of the forward and backward pass{how}",
+        f"products of the forward and backward pass{also}{how}",
         sum(map(needed, works)),
         needed,
     )
