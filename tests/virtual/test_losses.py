@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import torchtally
 from tests.traces import traced
+from torchtally.torch_private import TorchDispatchMode
 from torchtally.trace import Use
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -139,6 +141,71 @@ def test_lbfgs_searches_as_long_as_it_may():
 
     traced(script)
     assert len(calls) == 40
+
+
+def minimise(layer: torch.nn.Linear, x: Tensor) -> list[Tensor]:
+    """Two steps of LBFGS; the directions that it keeps."""
+    optimizer = torch.optim.LBFGS(layer.parameters(), history_size=7)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (layer(x).tanh() - x).pow(2).mean()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    (state,) = optimizer.state.values()
+    return state["old_dirs"]
+
+
+class Dots(TorchDispatchMode):
+    """Counts scalar products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten.dot.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_lbfgs_keeps_its_history_and_does_the_products_of_a_real_run():
+    torch.manual_seed(0)
+    with Dots() as real:
+        kept = minimise(torch.nn.Linear(16, 16), torch.randn(64, 16))
+    sizes: list[int] = []
+
+    def script() -> None:
+        layer, x = torch.nn.Linear(512, 512).cuda(), torch.randn(32, 512, device="cuda")
+        sizes.append(len(minimise(layer, x)))
+
+    trace = traced(script)
+    dots = [op for op in trace.ops if trace.calls[op.call].name.startswith("aten.dot")]
+    assert sizes == [len(kept)] == [7]
+    assert len(dots) == real.count
+
+
+def test_an_unknown_number_is_more_than_nothing(gpu: None):
+    """Compared with a guard against zero it is as the number that is read for it: 1."""
+    norm = torch.randn(4096, device="cuda").norm()
+    assert (norm > 1e-12).item()
+    assert (norm >= 1e-12).item()
+    assert not (norm < 1e-12).item()
+    assert not (norm > 1e-3).item()  # a tolerance
+    assert not (norm > 0).item()
+    assert not (norm * 0 > 1e-12).item()
+    assert not (norm.clamp(max=1e-13) > 1e-12).item()
+
+
+def test_no_loop_goes_on_for_being_above_a_guard():
+    def script() -> None:
+        rest = torch.randn(4096, device="cuda").norm()
+        while rest > 1e-9:
+            raise AssertionError
+        assert not rest > 1e-9  # what a check waits for comes first
+
+    uses = [read.use for read in traced(script).placeholders]
+    assert Use.EXIT in uses
 
 
 def test_early_stopping_and_plateaus_see_a_training_that_goes_well(gpu: None):

@@ -85,6 +85,8 @@ class Checks:
                 case ast.If(test=test) if child is test:
                     of_test = self.of_arms(parent)
                     return None if of_test is None else of_test is not is_negated
+                case ast.While(test=test) if child is test and not is_negated:
+                    return False  # no loop goes on because of what is not known
                 case ast.Compare(ops=[op], comparators=[ast.Constant(value=bool() as other)]):
                     is_negated ^= other is isinstance(op, (ast.NotEq, ast.IsNot))
                 case ast.Call(func=function) if child is not function:

@@ -40,6 +40,8 @@ class Facts:
     """Both bounds are the value of some element."""
     spans: "Spans | None" = None
     """Of a mask of zeros and ones: where the ones of each row are."""
+    is_likely: bool = False
+    """Of a truth that is not known: it reads as True."""
     is_assumed: bool = False
     """The bounds rest on an assumption; share and evenness always do."""
 
@@ -142,7 +144,7 @@ def as_truth(facts: Facts) -> Facts | None:
     """Facts of whether elements are different from zero; they are not all equal."""
     if facts.lower > 0 or facts.upper < 0:
         return replace(constant(1), is_assumed=facts.is_assumed)
-    if facts.spans is not None:
+    if facts.spans is not None or facts.is_likely:
         return facts
     share = 1 - 1 / facts.size if facts.is_even else facts.share
     return None if share is None else Facts(0, 1, share=share, is_assumed=facts.is_assumed)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from torchtally.virtual import values
 from torchtally.virtual.facts.facts import (
     Facts,
     constant,
@@ -49,6 +50,8 @@ def compare(call: Invocation) -> Derived:
         return Facts(0, 1, spans=spans)
     if name in ("lt", "le", "gt", "ge") and (answer := above_mask(name, one, other)) is not None:
         return answer
+    if call.args[0].dim() == 0 and is_above_zero(name, one, other):
+        return Facts(0, 1, is_likely=True)
     if name in ("gt", "ge"):
         one, other, name = other, one, {"gt": "lt", "ge": "le"}[name]
     if name == "le":
@@ -84,6 +87,25 @@ def above_mask(name: str, one: Facts, other: Facts) -> Facts | None:
     if not (is_first or (is_unknown(other) and one.upper <= MASKED)):
         return None
     return replace(constant(int(is_first == (name in ("gt", "ge")))), is_assumed=True)
+
+
+NEGLIGIBLE = torch.finfo(torch.float32).eps
+"""A threshold of at most this guards against zero: float32 tells no two numbers apart by less."""
+
+
+def is_above_zero(name: str, one: Facts, other: Facts) -> bool:
+    """An unknown number is asked whether it is more than nothing, and may be: as the number that
+    is read for it, which is 1 where that is within its bounds, it is.
+    """
+    if name in ("lt", "le"):
+        one, other, name = other, one, {"lt": "gt", "le": "ge"}[name]
+    return (
+        name in ("gt", "ge")
+        and other.is_constant
+        and 0 < other.lower <= NEGLIGIBLE
+        and one.is_finite
+        and one.lower <= other.lower < min(one.upper, values.PLACEHOLDER_FLOAT)
+    )
 
 
 def is_unknown(facts: Facts) -> bool:

@@ -169,8 +169,10 @@ def substitute(tensor: Tensor) -> float | int | bool | complex:
     """
     given = values.placeholder(tensor.dtype)
     facts = facts_of(tensor)
-    if facts is None or isinstance(given, (bool, complex)):
+    if facts is None or isinstance(given, complex):
         return given
+    if isinstance(given, bool):
+        return facts.is_likely
     if isinstance(given, float):
         return float(min(max(given, facts.lower), facts.upper))
     return (int(facts.lower) + int(facts.upper)) // 2
