@@ -1,17 +1,20 @@
 """The formats of reports: each one file, all of the same tables."""
 
 import csv
+import html
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.report.test_text import HOSTILE, realistic
-from torchtally.ledger import account
+from tests.views.stopwatch import stopwatch
+from torchtally.ledger import Ledger, account
 from torchtally.report import formats
 from torchtally.report.formats import format_names, render
-from torchtally.report.ledger import ledger_report, view_report
+from torchtally.report.ledger import ledger_report, roofline_report, view_report
 from torchtally.report.report import Look, Report, table_report
 from torchtally.table import Column, Table
 from torchtally.units import Unit
@@ -97,6 +100,20 @@ def test_html() -> None:
     page = render(REPORT, "html", LOOK)
     assert "<h1>run</h1>" in page
     assert '<td class="number">2.00 KiB</td>' in page
+
+
+@pytest.mark.parametrize("page", [ledger_report, roofline_report])
+@pytest.mark.parametrize("format", ["markdown", "html"])
+def test_a_page_about_a_run_says_what_the_terminal_says(
+    format: str, page: Callable[[Ledger], Report]
+) -> None:
+    """The verdict, the peak, the step and its MFU: all that a gate is about."""
+    ledger = account(realistic(), roofline=stopwatch())
+    told = render(ledger_report(ledger), "text", Look(width=10_000)).splitlines()
+    page_text = html.unescape(render(page(ledger), format, LOOK)).replace("\\", "")
+    for beginning in ("fits H100-SXM: peak 10.00 MiB of", "  Reserved", "Step: 2.00 ms", "  MFU: "):
+        [line] = [line for line in told if line.startswith(beginning)]
+        assert line.strip() in page_text, line
 
 
 @pytest.mark.parametrize("format", format_names())

@@ -1,6 +1,7 @@
 """The reports of a traced run: its page, a view, the roofline plot."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from torchtally.fit.network_advisor import TimedChange, TimedRun
@@ -17,7 +18,7 @@ from torchtally.report.json import (
 )
 from torchtally.report.plot import plot_text
 from torchtally.report.report import Look, Report
-from torchtally.report.text import summary_text
+from torchtally.report.text import closing_sentences, opening_sentences, summary_text
 from torchtally.table import Table
 from torchtally.units import format_seconds
 from torchtally.views import by
@@ -59,17 +60,18 @@ def ledger_report(
         return {**ledger_document(ledger), **tried}
 
     def text(look: Look) -> str:
-        summary = summarise(ledger).with_columns(columns or ())
         return summary_text(summary, file=file, width=look.width, is_coloured=look.is_coloured)
 
+    summary = summarise(ledger).with_columns(columns or ())
     return Report(
         schema="run",
         title=ledger.trace.script,
-        facts=ledger_facts(ledger),
+        facts=(*opening_sentences(summary, is_titled=True), software_fact(ledger)),
         plots=() if ledger.roofline is None else (roofline_plot(ledger),),
         tables=tuple(
             (key, by(ledger, key).with_some_of(columns or ()).top(MOST_ROWS)) for key in PAGE_VIEWS
         ),
+        remarks=closing_sentences(summary),
         text=text,
         document=document,
     )
@@ -77,14 +79,17 @@ def ledger_report(
 
 def ledger_facts(ledger: Ledger) -> tuple[str, ...]:
     """On which chip, of which period, by which convention."""
-    trace, step_s = ledger.trace, ledger.step_s
+    step_s = ledger.step_s
     how = "measured" if ledger.is_measured else "predicted"
     time = "" if step_s is None else f", {format_seconds(step_s)} {how}"
-    return (
-        f"On {trace.chip}, per {ledger.period}{time}.",
-        (f"PyTorch {trace.torch_version}; " if trace.torch_version else "")
-        + f"{ledger.convention.description}.",
-    )
+    return f"On {ledger.trace.chip}, per {ledger.period}{time}.", software_fact(ledger)
+
+
+def software_fact(ledger: Ledger) -> str:
+    """By which PyTorch and which convention."""
+    version = ledger.trace.torch_version
+    torch = f"PyTorch {version}; " if version else ""
+    return f"{torch}{ledger.convention.description}."
 
 
 def view_report(table: Table, ledger: Ledger) -> Report:
@@ -99,7 +104,7 @@ def view_report(table: Table, ledger: Ledger) -> Report:
 
 
 def roofline_report(ledger: Ledger) -> Report:
-    """The roofline plot; on a page, the views beside it."""
+    """The page about a run; for a terminal, its roofline plot alone."""
     plot = roofline_plot(ledger)
 
     def text(look: Look) -> str:
@@ -107,12 +112,6 @@ def roofline_report(ledger: Ledger) -> Report:
             plot, width=look.width, is_coloured=look.is_coloured, is_ascii=look.is_ascii
         )
 
-    return Report(
-        schema="run",
-        title=ledger.trace.script,
-        facts=ledger_facts(ledger),
-        plots=(plot,),
-        tables=tuple((key, by(ledger, key).top(MOST_ROWS)) for key in PAGE_VIEWS),
-        text=text,
-        document=partial(ledger_document, ledger),
+    return replace(
+        ledger_report(ledger), plots=(plot,), text=text, document=partial(ledger_document, ledger)
     )

@@ -18,7 +18,7 @@ from torchtally.report.generation import generation_sentences, generation_verdic
 from torchtally.report.grid import INDENT, table_lines, wrap
 from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.placeholders import departure_sentences, placeholder_lines, times_text
-from torchtally.report.plain import LIMIT, cut_left, cut_right
+from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import join
 from torchtally.steps import Period
 from torchtally.table import Table
@@ -48,6 +48,8 @@ MOST_LISTED = 3
 """Of placeholders, notes and uncounted operators; the rest are numbered."""
 NAME_WIDTH = 48
 TOP_HOLDERS = 8
+ONE_LINE = 10**6
+"""A width at which no sentence is wrapped: a page has a paragraph for each."""
 
 
 def summary_text(
@@ -96,7 +98,8 @@ def summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     if summary.total.count:
         yield from _time(summary, width)
     yield Text()
-    yield from _heading(summary, width)
+    yield from _name_lines(summary, width)
+    yield from _scope(summary, width)
     if summary.total.count:
         yield from _tables(summary, width)
         yield Text()
@@ -144,24 +147,31 @@ def _doubts(summary: Summary, width: int) -> Iterator[Text]:
 # As sentences, for pages ------------------------------------------------------------------------
 
 
-def opening_sentences(summary: Summary) -> tuple[str, ...]:
-    """What the one-page report says above its tables, the verdict first."""
-    parts = [_verdict(summary, LIMIT), _departures(summary, LIMIT), _ending_lines(summary, LIMIT)]
-    parts += [_diagnoses(summary, LIMIT)]
-    parts += [_time(summary, LIMIT)] if summary.total.count else []
-    return _sentences(*parts, _heading(summary, LIMIT))
+def opening_sentences(summary: Summary, *, is_titled: bool = False) -> tuple[str, ...]:
+    """What the one-page report says above its tables, the verdict first; where a title names the
+    script, without it.
+    """
+    parts = [
+        _verdict(summary, ONE_LINE),
+        _departures(summary, ONE_LINE),
+        _ending_lines(summary, ONE_LINE),
+    ]
+    parts += [_diagnoses(summary, ONE_LINE)]
+    parts += [_time(summary, ONE_LINE)] if summary.total.count else []
+    parts += [] if is_titled else [_name_lines(summary, ONE_LINE)]
+    return _sentences(*parts, _scope(summary, ONE_LINE))
 
 
 def closing_sentences(summary: Summary) -> tuple[str, ...]:
     """What it says below them: what is counted, unknown or different, and which files changed."""
-    return _sentences(_doubts(summary, LIMIT), _effects(summary, LIMIT))
+    return _sentences(_doubts(summary, ONE_LINE), _effects(summary, ONE_LINE))
 
 
 def model_sentences(summary: ModelSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is said of a model above and below the tree of its modules."""
     page = summarise(summary.ledger)
-    above = _sentences(_verdict(page, LIMIT), _time(page, LIMIT))
-    return (*above, *model_facts(summary)), _sentences(_doubts(page, LIMIT))
+    above = _sentences(_verdict(page, ONE_LINE), _time(page, ONE_LINE))
+    return (*above, *model_facts(summary)), _sentences(_doubts(page, ONE_LINE))
 
 
 def _sentences(*parts: Iterator[Text]) -> tuple[str, ...]:
@@ -481,8 +491,12 @@ def _ending(summary: Summary, width: int) -> Iterator[Text]:
         yield from _prose(NOT_INSTALLED, width)
 
 
-def _heading(summary: Summary, width: int) -> Iterator[Text]:
+def _name_lines(summary: Summary, width: int) -> Iterator[Text]:
     yield Text(cut_right(summary.script, width), style="bold")
+
+
+def _scope(summary: Summary, width: int) -> Iterator[Text]:
+    """Which part of the run is reported, and how large the model is."""
     parts = [
         f"per {summary.period.name}",
         _parameters(summary.parameters),

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from torchtally.ledger import Ledger
 from torchtally.report.browser.document import facts, page_document
 from torchtally.report.page import Html, element
+from torchtally.report.text import opening_sentences
+from torchtally.views.summary import summarise
 
 STYLES = ("uplot.min.css", "style.css")
 STARTER = "start.js"
@@ -55,7 +57,7 @@ NO_SCRIPTS = "This page needs JavaScript to draw its tables and charts."
 def browser_page(ledger: Ledger, sources: Mapping[str, str]) -> str:
     """The interactive report of a run. `sources` are texts of files that ran, by their path."""
     document = page_document(ledger, sources)
-    sentences = (document["verdict"]["sentence"], *facts(ledger))
+    sentences = (*opening_sentences(summarise(ledger), is_titled=True), *facts(ledger))
     data = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return shell(ledger.trace.script, sentences, data)
 
