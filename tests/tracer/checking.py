@@ -1,8 +1,11 @@
 """Checks of two tensors without values, which pass. Not a test, which pytest would rewrite."""
 
+import math
 import unittest
 from collections.abc import Callable
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -79,7 +82,41 @@ def by_unittest(a: Tensor, b: Tensor) -> None:
     case.assertFalse(torch.equal(a, b))  # noqa: PT009
 
 
+def numbers_by_unittest(a: Tensor, b: Tensor) -> None:
+    case = unittest.TestCase()
+    case.assertAlmostEqual(a.sum().item(), 3.25)  # noqa: PT009
+    case.assertLess(a.sum().item(), -3)  # noqa: PT009
+    case.assertLess(3, a.sum().item())  # noqa: PT009
+    case.assertGreaterEqual((a * b).mean().item(), 100)  # noqa: PT009
+    case.assertNotEqual(a.sum().item(), 1.0)  # noqa: PT009
+    case.assertEqual((a > 0).sum().item(), 2000)  # noqa: PT009
+    assert a.sum().item() == pytest.approx(0.25)
+    assert math.isclose(a.sum().item(), 3.5)
+
+
+EXPECTED = np.zeros(7, dtype=np.float32)
+"""What another program has computed."""
+
+
+def numbers_by_numpy(a: Tensor, b: Tensor) -> None:
+    np.testing.assert_almost_equal(a.norm().item(), 17.25)
+    np.testing.assert_allclose(a.sum().item(), 3.25)
+    torch.testing.assert_close(a.sum().item(), 3.25)
+
+
+def arrays_by_numpy(a: Tensor, b: Tensor) -> None:
+    array = a.cpu().numpy()
+    np.testing.assert_allclose(array[:7], EXPECTED, rtol=1e-5)
+    np.testing.assert_array_equal(array[:7], EXPECTED)
+    np.testing.assert_array_less(array, b.cpu())
+    np.testing.assert_allclose(a[:7].cpu(), EXPECTED)
+    assert np.allclose(array[:7], EXPECTED)
+    if not np.array_equal(array[:7], EXPECTED):
+        raise ValueError("differ")
+
+
 CHECKS: list[Callable[[Tensor, Tensor], None]] = [
     close, returned, guarded, guarded_by_several, ended, asserted, refuted, by_torch, by_unittest,
+    numbers_by_unittest, numbers_by_numpy, arrays_by_numpy,
     torch.testing.assert_close,
 ]  # fmt: skip

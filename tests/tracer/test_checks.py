@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -56,3 +57,21 @@ def test_a_number_stays_within_what_is_known_of_it():
 
     with pytest.raises(AssertionError):
         traced(script)
+
+
+def test_arrays_of_other_shapes_and_known_ones_fail():
+    def script() -> None:
+        a = unknown().cpu().numpy()
+        is_any = np.allclose(a, 0), np.array_equal(a, np.zeros(N))
+        assert is_any == (False, False), "no check waits for it"
+        with pytest.raises(AssertionError):
+            np.testing.assert_allclose(a, np.zeros(7))
+        with pytest.raises(AssertionError):
+            np.testing.assert_allclose(np.ones(N), np.zeros(N))
+        known = torch.ones(N, device="cuda").cpu().numpy()
+        with pytest.raises(AssertionError):
+            np.testing.assert_allclose(known, np.zeros(N))
+        np.testing.assert_allclose(a, np.zeros(N))
+
+    (read,) = [each for each in traced(script).placeholders if "testing" in each.op]
+    assert (read.op, read.given) == ("numpy.testing.assert_allclose", "True")

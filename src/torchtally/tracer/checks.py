@@ -165,6 +165,16 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE,
 }  # fmt: skip
+RELATIONS: dict[str, type[ast.cmpop]] = {
+    "less": ast.Lt, "lessequal": ast.LtE, "greater": ast.Gt, "greaterequal": ast.GtE,
+    "array_less": ast.Lt, "notequal": ast.NotEq, "notalmostequal": ast.NotEq,
+    **dict.fromkeys(
+        ["is", "equal", "equals", "almostequal", "almost_equal", "approx_equal", "array_equal",
+         "array_almost_equal", "close", "allclose", "isclose"], ast.Eq),
+}  # fmt: skip
+"""What functions of unittest, NumPy, torch and math ask of two numbers, by their names without
+`assert`.
+"""
 
 
 def passing_number(
@@ -172,20 +182,34 @@ def passing_number(
 ) -> Number | None:
     """A number that a check compares, in the same line or by a name, with one that is known."""
     for compared in [node, *reads_of_name(source, node)]:
-        comparison = source.parents.get(compared)
-        if not isinstance(comparison, ast.Compare) or len(comparison.ops) != 1:
+        comparison = comparison_of(source, compared)
+        other = None if comparison is None else number_in(frame, source, comparison[1])
+        if comparison is None or other is None:
             continue
-        wanted = Checks(source).of(comparison)
-        is_left = comparison.left is compared
-        other = number_in(frame, source, comparison.comparators[0] if is_left else comparison.left)
-        if not isinstance(wanted, bool) or other is None:
-            continue
-        operator = type(comparison.ops[0])
-        if not is_left:
-            operator = MIRRORED.get(operator, operator)
-        number = satisfying(operator if wanted else OPPOSITE.get(operator, operator), other, given)
+        number = satisfying(comparison[0], other, given)
         return None if number == given else number
     return None
+
+
+def comparison_of(
+    source: SyntaxTree, compared: ast.expr
+) -> tuple[type[ast.cmpop], ast.expr] | None:
+    """How a check compares a number, and with what."""
+    match source.parents.get(compared):
+        case ast.Compare(left=left, ops=[op], comparators=[right]) as whole:
+            operator: type[ast.cmpop] | None = type(op)
+        case ast.Call(args=[left, right, *_]) as whole:
+            operator = RELATIONS.get(called_name(whole).removeprefix("assert").strip("_").lower())
+        case _:
+            return None
+    is_asserted = isinstance(whole, ast.Call) and called_name(whole).startswith("assert")
+    wanted = True if is_asserted else Checks(source).of(whole)
+    if operator is None or not isinstance(wanted, bool) or compared not in (left, right):
+        return None
+    if compared is right:
+        operator = MIRRORED.get(operator, operator)
+    other = right if compared is left else left
+    return operator if wanted else OPPOSITE.get(operator, operator), other
 
 
 def reads_of_name(source: SyntaxTree, node: ast.expr) -> list[ast.expr]:
@@ -209,6 +233,8 @@ def number_in(frame: FrameType, source: SyntaxTree, node: ast.expr) -> Number | 
         case ast.Name(id=name):
             given = source.value_of(source.scope(node), name)
             value = frame.f_globals.get(name) if given is None else given.value
+        case ast.Call(args=[first, *_]) if called_name(node) in ("approx", "tensor", "array"):
+            return number_in(frame, source, first)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as positive)):
             value = -positive
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -219,6 +245,8 @@ def satisfying(operator: type[ast.cmpop], other: Number, given: Number) -> Numbe
     """The number given where it is as compared, else one that is."""
     if operator is ast.Eq:
         return other
+    if operator is ast.NotEq and given == other:
+        return other + 1
     is_below, is_above = given < other, given > other
     if operator in (ast.Lt, ast.LtE) and not is_below:
         return other / 2 if other > 0 else other * 2 - (not other)

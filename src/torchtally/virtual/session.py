@@ -53,6 +53,7 @@ from torchtally.virtual.invocation import limit_signatures
 from torchtally.virtual.later_modules import patching
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.operators import KNOWN
+from torchtally.virtual.placeholder_arrays import PlaceholderArrays
 from torchtally.virtual.processes import ScriptProcesses
 from torchtally.virtual.saving import (
     Loading,
@@ -277,9 +278,9 @@ def _activate(
     mode.groups.note = mode.observer.note
     mode.groups.prepare = lambda: prepare_groups(stack, mode)
     processes = ScriptProcesses(mode.groups.world)
-    saving = Saving(mode)
+    saving, arrays = Saving(mode), PlaceholderArrays(lambda: mode.observer)
     stand_ins = [
-        *_table(mode, target, autocast, stack),
+        *_table(mode, target, autocast, stack, arrays),
         *saving.stand_ins(),
         *processes.stand_ins(),
     ]
@@ -307,6 +308,7 @@ def _activate(
                 *safetensors_files.patches(saving.save, saving.load),
                 *TritonKernels(mode).patches(),
                 *requested.patches(mode.observer.note),
+                *arrays.patches(),
             ]
         )
     )
@@ -338,7 +340,11 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
 
 
 def _table(
-    mode: VirtualDispatch, target: Chip, autocast: Autocast, stack: ExitStack
+    mode: VirtualDispatch,
+    target: Chip,
+    autocast: Autocast,
+    stack: ExitStack,
+    arrays: PlaceholderArrays,
 ) -> list[StandIn]:
     """Everything that is replaced in torch during the session."""
     native_clear, native_group = torch.clear_autocast_cache, private.group_tensors
@@ -356,7 +362,7 @@ def _table(
         }
 
     return [
-        *TensorMethods(mode).stand_ins(),
+        *TensorMethods(mode, arrays).stand_ins(),
         *gradients.stand_ins(mode),
         *Factories(mode).stand_ins(),
         *CudaModule(mode, target).stand_ins(),

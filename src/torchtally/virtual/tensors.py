@@ -14,6 +14,7 @@ from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.facts import assumption_of, readable, substitute
 from torchtally.virtual.invocation import META
 from torchtally.virtual.moves import Moves
+from torchtally.virtual.placeholder_arrays import PlaceholderArrays
 from torchtally.virtual.shown_devices import (
     WRAPPED_ON,
     as_device,
@@ -45,8 +46,8 @@ def record_stream(tensor: Tensor, stream: Any) -> None:
 class TensorMethods:
     """Replacements of methods of `torch.Tensor` that need a real device."""
 
-    def __init__(self, mode: VirtualDispatch) -> None:
-        self.mode = mode
+    def __init__(self, mode: VirtualDispatch, arrays: PlaceholderArrays) -> None:
+        self.mode, self.arrays = mode, arrays
         self.moves = Moves(mode)
         self.data: Any = torch.Tensor.data
         self.native_repr: Any = torch.Tensor.__repr__
@@ -204,7 +205,9 @@ class TensorMethods:
         self.mode.observer.placeholder_given("aten.numpy", f"{value} in every element")
         element = self.native_numpy(torch.full((), value, dtype=tensor.dtype))
         array = np.broadcast_to(element, tuple(tensor.shape))
-        return array.copy() if array.nbytes <= REAL_ARRAY_BYTES else array
+        array = array.copy() if array.nbytes <= REAL_ARRAY_BYTES else array
+        self.arrays.add(array)
+        return array
 
     def tolist(self, tensor: Tensor) -> Any:
         virtual = shown_virtual(tensor)
