@@ -128,8 +128,8 @@ def test_one_file_for_llama_cpp(
     assert len(reader.get_field("tokenizer.ggml.tokens").contents()) == 257
     norms = [tensor for tensor in reader.tensors if tensor.tensor_type.name == "F32"]
     assert len(norms) == 2 * 2 + 1 + 1  # of two layers and the end, and the slowing of pairs
-    assert "already has a model" in refused(capsys, *out)
-    assert tally(*out, "--overwrite", "--weights", "int4") == 0
+    assert "add --replace to overwrite it" in refused(capsys, *out)
+    assert tally(*out, "--replace", "--weights", "int4") == 0
 
 
 def test_lm_eval_opens_the_export(trained: TrainConfig, tmp_path: Path) -> None:

@@ -507,13 +507,13 @@ def test_a_mistake_is_named_and_nothing_is_lost(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "directory").mkdir()
     (tmp_path / "train.py").write_text("raise AssertionError('this script is never run')")
-    (tmp_path / "run.tally").write_text("from before")
+    (tmp_path / "run.tally").write_text("torchtally trace from before")
     assert status(*arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert named in err
     assert "Traceback" not in err
-    assert (tmp_path / "run.tally").read_text() == "from before"
+    assert (tmp_path / "run.tally").read_text() == "torchtally trace from before"
     assert sorted(os.listdir(tmp_path)) == ["directory", "run.tally", "train.py"]
 
 

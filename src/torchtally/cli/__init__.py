@@ -19,6 +19,7 @@ from importlib import import_module
 from types import ModuleType
 
 from torchtally.cli.arguments import Parser
+from torchtally.cli.replacement import check_outputs
 from torchtally.cli.streams import say, unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 
@@ -81,8 +82,7 @@ def main(argv: list[str] | None = None) -> int:
         if not argv:
             parser(argv).print_help()
             return NOTHING_ASKED
-        args = _parse(argv)
-        args.argv = argv
+        args = parsed(argv)
         with collection_kept():
             status: int = args.command(args)
         _flush_stdout()
@@ -113,12 +113,18 @@ def collection_kept() -> Iterator[None]:
             gc.enable()
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def parsed(argv: list[str]) -> argparse.Namespace:
+    """The arguments. Raises UsageError where they name a file that is not to be replaced, and
+    SystemExit where they are none, having said why.
+    """
     try:
-        return parser(argv).parse_args(argv)
+        args = parser(argv).parse_args(argv)
     except SystemExit:  # --help and --version have printed
         _flush_stdout()
         raise
+    args.argv = argv
+    check_outputs(args)
+    return args
 
 
 def parser(argv: list[str]) -> argparse.ArgumentParser:

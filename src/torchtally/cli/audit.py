@@ -13,6 +13,7 @@ from torchtally.cli.arguments import (
 )
 from torchtally.cli.chip_names import say, say_variants
 from torchtally.cli.output import add_format, place_of
+from torchtally.cli.replacement import add_output
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
         help=f"how many lines (default {DEFAULT_TOP})")  # fmt: skip
     add_format(parser)
-    add("-o", "--output", metavar="FILE", help="keep both measurements, as JSON")
+    add_output(parser, "-o", "--output", metavar="FILE", help="keep both measurements, as JSON")
     add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
     add("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(command=command)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torchtally.cli.arguments import Subparsers, one_of, positive_count
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
+from torchtally.cli.replacement import add_output
 from torchtally.cli.show import step_selection, view_names
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--script", metavar="COMMAND", help="the same for a script, which is simulated first"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="keep the account as a trace")
+    add_output(parser, "-o", "--output", metavar="FILE", help="keep the account as a trace")
     add_columns(parser)
     parser.add_argument("--sort", metavar="COLUMN", help="with --by: largest first by this column")
     add_filter(parser)

@@ -7,6 +7,7 @@ from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.ledgers import add_convention, ledger_of_file
 from torchtally.cli.output import emit, place_of, write_bytes
+from torchtally.cli.replacement import add_output, check_output
 from torchtally.cli.show import chip_of, step_selection
 from torchtally.cli.streams import say
 from torchtally.report.exports import export_names
@@ -39,7 +40,7 @@ Of a run, totals are of one step, as in `tally show`; a memory snapshot covers t
 of the data as tokenizer.json, which transformers loads; GGUF has all of it in one file.
 """
 OF_A_RUN = ("gpu", "of")
-OF_A_MODEL = ("dtype", "weights", "overwrite")
+OF_A_MODEL = ("dtype", "weights")
 
 
 def epilog() -> str:
@@ -70,13 +71,14 @@ def add_parser(subparsers: Subparsers) -> None:
         "--to", choices=(*export_names(), *MODELS), required=True, metavar="FORMAT",
         help="the format, one of those below",
     )  # fmt: skip
-    parser.add_argument(
+    add_output(
+        parser,
         "-o",
         "--output",
         "--out",
         metavar="FILE",
-        help="where it goes, replacing what is there (default: beside RUN; - for stdout, where it "
-        "is text); .gz at its end compresses",
+        help="where it goes (default: beside RUN; - for stdout, where it is text); .gz at its end "
+        "compresses",
     )
     parser.add_argument(
         "--step",
@@ -106,7 +108,7 @@ def add_parser(subparsers: Subparsers) -> None:
         ),
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="hf, gguf: replace the model in FILE"
+        "--overwrite", dest="replace", action="store_true", help="the same as --replace"
     )
     parser.set_defaults(command=command)
 
@@ -151,6 +153,8 @@ def export_run(args: argparse.Namespace) -> int:
     say_variants([args.gpu] if args.gpu else [])
     ledger = ledger_of_file(args, chip_of(args.gpu) if args.gpu else None)
     exported = export(ledger, args.to, Wanted(args.of or "", args.step is not None))
+    for part in exported.parts:
+        check_output(place + part if place != "-" else place, "-o", args)
     write_parts(exported, args.to, place)
     for remark in exported.remarks:
         say(f"tally: note: {remark}")
@@ -191,8 +195,8 @@ def export_model(args: argparse.Namespace) -> int:
 
     place = args.output
     written = Path(place, CONFIG) if args.to == "hf" else Path(place)
-    if written.exists() and not args.overwrite:
-        raise UsageError(f"{place}: already has a model. Use --overwrite to replace it.")
+    if written.exists() and not args.replace:
+        raise UsageError(f"{place}: already has a model. Add --replace to overwrite it.")
     trained = load_trained(args.file, args.step)
     parts, has_tokenizer = export(
         trained, place, dtype=args.dtype, weights=args.weights, is_gguf=args.to == "gguf"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
 from torchtally.cli.arguments import RunParser, argparse_type
+from torchtally.cli.replacement import add_output
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
 from torchtally.progress import printable_lines
@@ -42,11 +43,16 @@ def add_format(parser: argparse.ArgumentParser, *, has_html: bool = False) -> No
     is_optional = not isinstance(parser, RunParser)
     optional: dict[str, Any] = {"nargs": "?", "const": "-"} if is_optional else {}
     place = "or to stdout" if is_optional else "- for stdout"
-    either.add_argument(
-        "--json", metavar="FILE", help=f"short for --format json; to FILE, {place}", **optional
+    add_output(
+        parser,
+        "--json",
+        group=either,
+        metavar="FILE",
+        help=f"short for --format json; to FILE, {place}",
+        **optional,
     )
     if has_html:
-        parser.add_argument("--html", metavar="FILE", help="a page for a browser, to FILE")
+        add_output(parser, "--html", metavar="FILE", help="a page for a browser, to FILE")
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:

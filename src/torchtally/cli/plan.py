@@ -32,6 +32,7 @@ from torchtally.cli.plan_questions import question_of
 from torchtally.cli.plan_request import CONFIGURATIONS, RECIPE, framework_of, request
 from torchtally.cli.plan_samples import EXAMPLES as SAMPLE_EXAMPLES
 from torchtally.cli.plan_samples import add_samples
+from torchtally.cli.replacement import add_output
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
@@ -281,8 +282,10 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         "(.yaml), Megatron-LM (its arguments)",
     )
     for option, (name, form) in CONFIGURATIONS.items():
-        group.add_argument(
+        add_output(
+            parser,
             f"--{option}",
+            group=group,
             metavar="FILE",
             help=f"--search among the layouts that {name} supports, and write the best as {form}",
         )
@@ -294,8 +297,10 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--explain", action="store_true", help="print each formula with its numbers and sources"
     )
     group.add_argument("--top", type=positive_count, metavar="N", help="rows per table; default 10")
-    group.add_argument(
+    add_output(
+        parser,
         "--page",
+        group=group,
         metavar="FILE",
         help="napkin math as a page for a browser, offline: the closed forms with sliders, "
         "starting from the numbers given here",
@@ -313,10 +318,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Answer the question of the arguments; without any, ask for one."""
+    from torchtally.cli import parsed
     from torchtally.cli.asking import converse, is_terminal
 
     if args.argv == [NAME] and is_terminal():
-        return converse(lambda words: command(parsed_words(words)), request_of_words)
+        return converse(lambda words: command(parsed([NAME, *words])), request_of_words)
     if args.page is not None:
         write_napkin(args)
         return 0
@@ -341,18 +347,11 @@ def command(args: argparse.Namespace) -> int:
     return show_findings(findings)
 
 
-def parsed_words(words: "Sequence[str]") -> argparse.Namespace:
-    """The arguments that the words are. Raises SystemExit where they are none, having said why."""
-    from torchtally.cli import parser
-
-    args = parser([NAME]).parse_args([NAME, *words])
-    args.argv = [NAME, *words]
-    return args
-
-
 def request_of_words(words: "Sequence[str]") -> "Request":
     """Raises UsageError for a model or chips that are not known."""
-    return request(parsed_words(words))
+    from torchtally.cli import parsed
+
+    return request(parsed([NAME, *words]))
 
 
 def write_napkin(args: argparse.Namespace) -> None:

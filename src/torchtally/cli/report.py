@@ -7,6 +7,7 @@ from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.ledgers import add_convention, ledger_of_file
 from torchtally.cli.output import write_or_emit
+from torchtally.cli.replacement import add_output, check_output
 from torchtally.cli.show import chip_of, step_selection
 from torchtally.cli.sources import source_texts
 
@@ -41,10 +42,13 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EPILOG,
     )
     parser.add_argument("file", metavar="FILE", help="a trace, as `tally run -o FILE` wrote it")
-    parser.add_argument(
-        "-o", "--output", metavar="PAGE", help="where the page goes (default: FILE with .html; "
-        "- for stdout)"
-    )  # fmt: skip
+    add_output(
+        parser,
+        "-o",
+        "--output",
+        metavar="PAGE",
+        help="where the page goes (default: FILE with .html; - for stdout)",
+    )
     add_account(parser)
     parser.add_argument(
         "--no-source", action="store_true", help="no text of files but the lines that ran"
@@ -63,8 +67,9 @@ def add_account(parser: argparse.ArgumentParser) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Write the page. Raises TraceFileError for a file that is not a whole trace."""
-    ledger = ledger_of(args)
     place = args.output or f"{args.file.removesuffix('.tally')}.html"
+    check_output(place, "-o", args)
+    ledger = ledger_of(args)
     write_page(ledger, place, has_source=not args.no_source)
     if place != "-":
         print(place)

@@ -20,6 +20,7 @@ from torchtally.cli.arguments import (
 )
 from torchtally.cli.chip_names import gpu_or_default, say
 from torchtally.cli.output import add_columns, check_columns, place_of
+from torchtally.cli.replacement import add_output
 from torchtally.errors import UsageError
 from torchtally.progress import is_terminal
 from torchtally.report.formats import format_names
@@ -127,16 +128,16 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--tokens", type=positive_count, metavar="N",
                         help="for a script that generates: stop after N decoding passes "
                         "(default: it runs to its end)")  # fmt: skip
-    parser.add_argument("-o", "--output", default=DEFAULT_OUTPUT, metavar="FILE",
-                        help=f"where the trace goes (default {DEFAULT_OUTPUT}), "
-                        "for `tally show`")  # fmt: skip
+    add_output(parser, "-o", "--output", default=DEFAULT_OUTPUT, metavar="FILE",
+               help=f"where the trace goes (default {DEFAULT_OUTPUT}), "
+               "for `tally show`")  # fmt: skip
     parser.add_argument("--format", choices=format_names(), default="text", metavar="FORMAT",
                         help="format of the report on stderr: "
                         f"{', '.join(format_names())}")  # fmt: skip
-    parser.add_argument("--json", metavar="FILE", help="also write the report as JSON")
-    parser.add_argument("--html", metavar="FILE",
-                        help="also write an interactive page: source, memory over time, treemap, "
-                        "roofline; `tally report` makes it from a trace")  # fmt: skip
+    add_output(parser, "--json", metavar="FILE", help="also write the report as JSON")
+    add_output(parser, "--html", metavar="FILE",
+               help="also write an interactive page: source, memory over time, treemap, "
+               "roofline; `tally report` makes it from a trace")  # fmt: skip
     add_columns(parser)
     parser.add_argument("-m", dest="module", metavar="MODULE",
                         help="run a module, as `python -m` does")  # fmt: skip

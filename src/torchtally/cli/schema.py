@@ -5,6 +5,7 @@ import os
 
 from torchtally.cli.arguments import Subparsers, one_of
 from torchtally.cli.output import add_format, emit, write_bytes, write_report
+from torchtally.cli.replacement import check_output
 
 NAME = "schema"
 SUMMARY = "what the JSON documents hold: keys, units, JSON Schema"
@@ -64,7 +65,7 @@ def command(args: argparse.Namespace) -> int:
     if args.name is not None and (args.vocabulary or args.out):
         raise UsageError("--vocabulary and --out cover all documents: leave out the name.")
     if args.out is not None:
-        return _write_all(args.out)
+        return _write_all(args)
     if args.name is not None and not args.fields:
         emit(schema_text(args.name))
         return 0
@@ -76,15 +77,18 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_all(folder: str) -> int:
-    """A file for each. Raises UsageError where the folder cannot be made."""
+def _write_all(args: argparse.Namespace) -> int:
+    """A file for each. Raises UsageError where the folder cannot be made, or has other files."""
     from torchtally.errors import UsageError
     from torchtally.report.schemas.json_schema import schema_text
 
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(args.out, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be created ({error.strerror}).") from error
-    for name in document_names():
-        write_bytes(schema_text(name).encode(), os.path.join(folder, f"{name}.json"))
+        raise UsageError(f"{args.out}: cannot be created ({error.strerror}).") from error
+    places = {name: os.path.join(args.out, f"{name}.json") for name in document_names()}
+    for place in places.values():
+        check_output(place, "--out DIR", args)
+    for name, place in places.items():
+        write_bytes(schema_text(name).encode(), place)
     return 0

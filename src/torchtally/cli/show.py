@@ -16,6 +16,7 @@ from torchtally.cli.output import (
     choose,
     write_report,
 )
+from torchtally.cli.replacement import add_output
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="a plot: each operator's speed against what the chip allows; with --gpu, another chip",
     )
-    parser.add_argument(
+    add_output(
+        parser,
         "--html",
         metavar="FILE",
         help="a page for a browser, to FILE: that plot, and the views by bound, line and module",

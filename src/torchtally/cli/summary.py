@@ -6,6 +6,7 @@ import os
 from torchtally.cli.arguments import Subparsers, positive_count
 from torchtally.cli.chip_names import gpu_or_default
 from torchtally.cli.output import add_columns, add_filter, add_format, place_of, write_report
+from torchtally.cli.replacement import add_output
 from torchtally.errors import ScriptError, TallyError, UsageError
 
 NAME = "summary"
@@ -89,9 +90,8 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_columns(parser)
     add_filter(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write the step's trace, for tally show and others"
-    )
+    help = "write the step's trace, for tally show and others"
+    add_output(parser, "-o", "--output", metavar="FILE", help=help)
     add_format(parser, has_html=True)
     parser.set_defaults(command=command)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import positive_count
 from torchtally.cli.output import add_format, look, write_report
+from torchtally.cli.replacement import add_output, check_output
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="stop a run whose best loss is above the median of the others")  # fmt: skip
     add("--dry-run", action="store_true", help="print the runs without starting them")
     add_format(parser)
-    add("--parquet", metavar="FILE", help="the results as Parquet, see below")
+    add_output(parser, "--parquet", metavar="FILE", help="the results as Parquet, see below")
     parser.set_defaults(command=command)
 
 
@@ -113,10 +114,11 @@ def command(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """What is asked for must be possible before anything runs."""
     from torchtally.sweep.on_ray import check_ray
-    from torchtally.sweep.parquet import check_parquet
+    from torchtally.sweep.parquet import check_parquet, steps_file
 
     if args.parquet is not None:
         check_parquet(Path(args.parquet))
+        check_output(str(steps_file(Path(args.parquet))), "--parquet", args)
     if args.on == "ray":
         if args.stop_worse:
             raise UsageError("--stop-worse is for runs on this machine: leave out --on ray.")

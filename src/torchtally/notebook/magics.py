@@ -13,6 +13,7 @@ from typing import Any
 from torchtally.cli.arguments import Parser, add_isolation
 from torchtally.cli.chip_names import gpu_or_default
 from torchtally.cli.output import place_of
+from torchtally.cli.replacement import add_output, check_outputs
 from torchtally.cli.run import limit_of, step_count
 from torchtally.errors import LimitError, ScriptError, TallyError, UsageError
 from torchtally.gates import check, parse_limits
@@ -79,7 +80,7 @@ def cell_parser() -> Parser:
         help="stop after N training steps (default: 2 of the same model)",
     )  # fmt: skip
     parser.add_argument("--name", metavar="NAME", help="give the ledger this name; _ is it, too")
-    parser.add_argument("-o", "--output", metavar="FILE", help="save the trace")
+    add_output(parser, "-o", "--output", metavar="FILE", help="save the trace")
     parser.add_argument(
         "--assert", action="append", default=[], dest="limits", metavar="LIMIT",
         help="what must hold, or the cell fails: 'peak < 24GiB' (repeatable)",
@@ -102,6 +103,7 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
     limits = parse_limits(args.limits)
     if args.name is not None and not args.name.isidentifier():
         raise UsageError(f"--name {args.name}: not a Python name.")
+    check_outputs(args)
     place = place_of(args.output, "-o")  # absolute, since the cell may change the directory
     gpu = gpu_or_default(args.gpu)
     name = name_of_this_cell(shell)

@@ -76,6 +76,7 @@ def page(
         element("meta", http_equiv="Content-Security-Policy", content=POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
+        element("meta", name="generator", content="torchtally"),
         element("title", title),
         element("style", Html(STYLE)),
     )

@@ -90,6 +90,7 @@ def shell(title: str, sentences: Sequence[str], data: str, app: App = REPORT) ->
         element("meta", http_equiv="Content-Security-Policy", content=policy(app)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
+        element("meta", name="generator", content="torchtally"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", f"{title} - torchtally"),
         element("style", Html(style_text())),

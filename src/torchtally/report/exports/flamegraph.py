@@ -127,6 +127,7 @@ def svg(totals: StackTotals, ledger: Ledger) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" role="img">',
+        "<!-- torchtally -->",
         f"<style>{STYLE}</style>",
         *header(totals, ledger),
         *(box_svg(each, totals, bottom) for each in boxes),

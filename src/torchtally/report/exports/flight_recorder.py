@@ -14,5 +14,10 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
     """A pickle for each rank that ran, by its number; of the whole run."""
     ranks = (ledger, *ledger.others)
     return Exported(
-        {str(rank.trace.world.rank): pickle.dumps(flight_record(rank)) for rank in ranks}
+        {
+            str(rank.trace.world.rank): pickle.dumps(
+                flight_record(rank) | {"exporter": "torchtally"}
+            )
+            for rank in ranks
+        }
     )

@@ -1,4 +1,6 @@
-"""The page about the run in Markdown: what `tally show --format markdown` prints."""
+"""The page about the run in Markdown: what `tally show --format markdown` prints, marked as
+ours.
+"""
 
 from torchtally.ledger import Ledger
 from torchtally.report.exports import Exported, Wanted
@@ -12,4 +14,5 @@ SUFFIX = ".md"
 
 def export(ledger: Ledger, wanted: Wanted) -> Exported:
     """One text."""
-    return Exported({"": render(run_report(ledger), "markdown", Look())})
+    text = render(run_report(ledger), "markdown", Look())
+    return Exported({"": f"<!-- torchtally -->\n{text}"})

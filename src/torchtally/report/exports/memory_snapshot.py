@@ -27,6 +27,7 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
     for rank in (ledger, *ledger.others):
         record = memory_snapshot(rank, rank.reported_period if wanted.is_of_a_period else None)
         number = "" if rank is ledger else f".rank{rank.trace.world.rank}"
-        parts[number] = pickle.dumps(record.document, protocol=SNAPSHOT_PROTOCOL)
+        document = record.document | {"exporter": "torchtally"}
+        parts[number] = pickle.dumps(document, protocol=SNAPSHOT_PROTOCOL)
         remarks += record.disagreements
     return Exported(parts, tuple(remarks))

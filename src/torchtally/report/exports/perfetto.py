@@ -46,6 +46,7 @@ def timeline_text(ledger: Ledger, ranks: Sequence[RankTracks], remark: str = "")
     """The reported period of every rank that ran, one event a line, ASCII only."""
     trace = ledger.trace
     about = {
+        "exporter": "torchtally",
         "script": trace.script,
         "chip": trace.chip if ledger.roofline is None else ledger.roofline.chip.name,
         "period": ledger.period,
