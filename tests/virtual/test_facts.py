@@ -148,6 +148,29 @@ DECIDED: dict[str, tuple[Call, float]] = {
         lambda d: torch.tensor(torch.equal(full(d, N, 2.0) * 2, full(d, N, 4.0))), 1),
     "a constant that does not": (
         lambda d: torch.tensor(torch.equal(full(d, N, 2.0) * 2, full(d, N, 5.0))), 0),
+    "equal elements, normalised": (lambda d: F.layer_norm(full(d, 8, N, 3.0), (N,)), 0),
+    "with weight and bias": (
+        lambda d: F.layer_norm(full(d, 8, N, 3.0), (N,), unknown(d), full(d, N, 5.0)), 5),
+    "by the root of mean squares": (
+        lambda d: F.rms_norm(full(d, 8, N, 3.0), (N,), full(d, N, 2.0), eps=7.0), 1.5),
+    "attention to equal values": (
+        lambda d: F.scaled_dot_product_attention(
+            full(d, 2, 4, 64, 64, 0.0), unknown(d, 2, 4, 64, 64), full(d, 2, 4, 64, 64, 3.0)), 3),
+    "causal attention": (
+        lambda d: F.scaled_dot_product_attention(
+            *[full(d, 64, 4, 2, 64, 0.0)] * 2, full(d, 64, 4, 2, 64, 3.0), is_causal=True), 3),
+    "the last sum": (lambda d: full(d, N, 3.0).cumsum(0)[-1], 3 * N),
+    "a column of sums": (lambda d: full(d, 64, N, 3.0).cumsum(1)[:, 99], 300),
+    "a row of sums": (lambda d: full(d, 64, N, 2.0).cumsum(0)[9], 20),
+    "one sum, copied": (lambda d: full(d, 64, N, -2.0).cumsum(0).clone()[9, 7:9], -20),
+    "the last of an arange": (lambda d: torch.arange(0.0, N, 0.5, device=d)[-1], N - 0.5),
+    "the middle of a linspace": (lambda d: torch.linspace(3, -1, N + 1, device=d)[N // 2], 1),
+    "a trace": (lambda d: full(d, 64, 64, 3.0).trace(), 192),
+    "a list": (lambda d: torch._foreach_add(*[[full(d, N, 2.0)]] * 2, alpha=2)[0], 6),
+    "a list in place": (lambda d: in_place([full(d, N, 3.0), unknown(d), full(d, N, 2.0)]), 4),
+    "norms of a list": (lambda d: torch._foreach_norm([unknown(d), full(d, N, -3.0)])[1], 192),
+    "clipped": (lambda d: clipped(full(d, N, 1.0)), 0.5),
+    "one step of momentum": (lambda d: stepped(full(d, N, 2.0)), 1.5),
     "a one-hot row": (lambda d: F.one_hot(ids(d), 100).max() <= 1, 1),
 }  # fmt: skip
 
@@ -164,6 +187,25 @@ def test_facts_decide_what_they_can(name: str):
         assert set(torch.unique(torch.tensor(result.tolist()).double()).tolist()) == {expected}
 
     assert traced(script).placeholders == ()
+
+
+def in_place(tensors: list[Tensor]) -> Tensor:
+    torch._foreach_mul_(tensors, 2.0)
+    return tensors[-1]
+
+
+def clipped(gradient: Tensor) -> Tensor:
+    weight = torch.nn.Parameter(torch.empty_like(gradient))
+    weight.grad = gradient
+    torch.nn.utils.clip_grad_norm_([weight], 32, foreach=True)
+    return gradient
+
+
+def stepped(start: Tensor) -> Tensor:
+    weight = torch.nn.Parameter(start)
+    weight.grad = torch.ones_like(start)
+    torch.optim.SGD([weight], lr=0.5, momentum=0.9, foreach=True).step()
+    return weight.detach()
 
 
 BOUNDED: dict[str, Call] = {
@@ -275,8 +317,22 @@ UNDECIDED: dict[str, Call] = {
     "more than float16 holds": lambda d: (torch.rand(N, device=d) * 1e5).half() < 1e6,
     "rounded to tens": lambda d: torch.round(15 * torch.rand(N, device=d), decimals=-1) <= 15,
     "inverted isin": lambda d: ~torch.isin(ids(d), 7, invert=True),
+    "sums turned round": lambda d: torch.ones(64, 64, device=d).cumsum(0).flip(0)[-1] == 64,
+    "sums transposed": lambda d: torch.ones(64, 64, device=d).cumsum(0).t().contiguous()[-1] == 64,
+    "sums in part written over": lambda d: sums_written_over(d)[-1] == N,
+    "sums along a row": lambda d: torch.ones(64, 64, device=d).cumsum(0)[:, 3] == 64,
+    "attention with a mask of unknown choice": lambda d: F.scaled_dot_product_attention(
+        *[torch.ones(1, 1, 64, 64, device=d)] * 3, attn_mask=unknown(d, 64, 64) > 0) == 1,
+    "a foreach operator beside an unknown": lambda d: torch._foreach_add(
+        [torch.ones(N, device=d)], [unknown(d)])[0] == 2,
     "updated by a foreach operator": lambda d: foreach(torch.zeros(N, device=d), unknown(d)) == 0,
 }  # fmt: skip
+
+
+def sums_written_over(device: str) -> Tensor:
+    sums = torch.ones(N, device=device).cumsum(0)
+    sums[:9] = torch.randn(9, device=device)
+    return sums
 
 
 def foreach(tensor: Tensor, change: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def is_elementwise_on_lists(call: Invocation) -> bool:
 
     Its meta kernel is a Python loop over hundreds of tensors: not worth running as a check.
     """
-    if not call.operator.name.startswith("aten._foreach_"):
+    if not call.operator.is_foreach:
         return False
     lists = [arg for arg in call.args if isinstance(arg, list) and arg]
     shapes = [[tensor.shape for tensor in arg] for arg in lists if isinstance(arg[0], Tensor)]

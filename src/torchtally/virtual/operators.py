@@ -134,6 +134,7 @@ class Operator:
     is_attention: bool
     """What it costs depends on the values of masks and offsets, too (`attended.py`)."""
     is_elementwise: bool
+    is_foreach: bool
     """Each element of its one result depends on one element of each argument."""
     may_give_facts: bool
     templates: dict[int, Any] = field(default_factory=dict)
@@ -172,6 +173,11 @@ class KnownOperators:
 
 
 KNOWN = KnownOperators()
+
+
+def is_foreach(name: str) -> bool:
+    """One operator on each tensor of a list."""
+    return name.startswith("aten._foreach_")
 
 
 def is_elementwise(overload: OpOverload) -> bool:
@@ -237,7 +243,8 @@ def learn(
         needs_facts=needs_facts,
         is_attention=any(part in name for part in ("attention", "varlen_attn", "flash_attn")),
         is_elementwise=is_elementwise(overload),
-        may_give_facts=fact_rule is not None or is_elementwise(overload),
+        is_foreach=is_foreach(name),
+        may_give_facts=fact_rule is not None or is_elementwise(overload) or is_foreach(name),
     )
 
 
@@ -270,5 +277,6 @@ def kernel(name: str, arguments: tuple[str, ...], written: frozenset[str]) -> Op
         needs_facts=False,
         is_attention=False,
         is_elementwise=False,
+        is_foreach=False,
         may_give_facts=False,
     )

@@ -3,7 +3,7 @@
 Where an input has none, facts of the result are derived instead.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -156,6 +156,8 @@ def derive(call: Invocation) -> Derived:
     operator = call.operator
     if operator.needs_facts and not is_any_informed(call.virtuals):
         return None
+    if operator.is_foreach:
+        return [fold_one_of_each(call, args) for args in one_of_each(call)]
     if operator.is_elementwise and all(map(is_informed, call.virtuals)):
         folded = fold(call)
         if folded is not None:
@@ -165,23 +167,50 @@ def derive(call: Invocation) -> Derived:
 
 def fold(call: Invocation) -> Facts | None:
     """An operator that works element by element, on constants: done once, on one element."""
-    elements: dict[int, Tensor] = {}
-    for tensor in call.inputs:
-        facts = facts_of(tensor)
-        if facts is None or not facts.is_constant:
-            return None
-        shape = (1,) * tensor.dim()  # a tensor of no dimension has no say in the dtype
-        elements[id(tensor)] = torch.full(shape, facts.lower, dtype=tensor.dtype)
-    if not elements:
+    result = on_one_element(call, call.args, call.inputs)
+    return None if result is None or result.is_complex() else constant(result.item())
+
+
+def on_one_element(call: Invocation, args: Sequence[Any], inputs: Sequence[Tensor]) -> Any:
+    """What an operator gives for one element of constants; None where one is not constant."""
+    each = list(map(facts_of, inputs))
+    if not each or not all(facts is not None and facts.is_constant for facts in each):
         return None
+    elements = {  # a tensor of no dimension has no say in the dtype
+        id(tensor): torch.full((1,) * tensor.dim(), facts.lower, dtype=tensor.dtype)  # type: ignore[union-attr]
+        for tensor, facts in zip(inputs, each, strict=True)
+    }
     try:
         result = call.operator.overload(
-            *replace_tensors(call.args, elements),
+            *replace_tensors(args, elements),
             **{name: replace_tensors(arg, elements) for name, arg in call.kwargs.items()},
         )
     except (RuntimeError, NotImplementedError):  # no kernel on the host
         return None
-    return None if result.is_complex() else constant(result.item())
+    return next(iter(elements.values())) if result is None else result
+
+
+def one_of_each(call: Invocation) -> Iterator[tuple[Any, ...]]:
+    """The arguments of a `_foreach_` operator for one tensor after the other."""
+    for place in range(len(call.args[0])):
+        yield tuple([arg[place]] if isinstance(arg, (list, tuple)) else arg for arg in call.args)
+
+
+def fold_one_of_each(call: Invocation, args: tuple[Any, ...]) -> Facts | None:
+    """As `fold`. The norm of n elements is n ** (1 / order) times that of one."""
+    if any(isinstance(arg, (list, tuple)) for arg in call.kwargs.values()):
+        return None  # `out`
+    result = on_one_element(call, args, tensors_in(args))
+    if result is None:
+        return None
+    (element,) = result if isinstance(result, (list, tuple)) else (result,)
+    if element.is_complex():
+        return None
+    if call.operator.name != "aten._foreach_norm":
+        return constant(element.item())
+    order = args[1] if len(args) > 1 else 2
+    count = args[0][0].numel()
+    return constant(element.item() * count ** (1 / order)) if order > 0 and count else None
 
 
 def give_derived(outputs: Sequence[Tensor], call: Invocation) -> None:
@@ -206,10 +235,10 @@ def overwrite(call: Invocation) -> None:
                    for v in call.virtuals)  # fmt: skip
     if not is_known and call.operator.needs_facts:
         return
-    after = facts_after(call) if call.operator.returns_self else None
+    after = facts_after(call)
     forget(call, call.operator.written)
-    if after is not None:
-        keep_facts(*after)
+    for each in after:
+        keep_facts(*each)
 
 
 def forget(call: Invocation, names: frozenset[str]) -> None:
@@ -219,17 +248,33 @@ def forget(call: Invocation, names: frozenset[str]) -> None:
             values.drop_value(tensor)
 
 
-def facts_after(call: Invocation) -> tuple[Tensor, Facts, str | None] | None:
-    """All elements of the storage written to, what is known of them, and on what it rests."""
-    target, virtual, derived = call.inputs[0], call.virtuals[0], derive(call)
+def facts_after(call: Invocation) -> list[tuple[Tensor, Facts, str | None]]:
+    """All elements of each storage written to, what is known of them, and on what it rests."""
+    if not call.operator.returns_self and not call.operator.is_foreach:
+        return []
+    derived = derive(call)
+    if derived is None:
+        return []
+    if call.operator.is_foreach:
+        return [
+            (target, *settle(facts, call.virtuals))
+            for target, facts in zip(call.args[0], derived, strict=True)  # type: ignore[arg-type]
+            if facts is not None and is_whole_storage(target)
+        ]
+    target, virtual = call.inputs[0], call.virtuals[0]
     if virtual is None or not isinstance(derived, Facts):
-        return None
+        return []
     if is_whole(target, virtual):
-        return target, *settle(derived, sources_of(call))
+        return [(target, *settle(derived, sources_of(call)))]
     count = virtual.requested_bytes // target.element_size()
     storage = target.detach().as_strided((count,), (1,), 0)
     before = facts_of(storage)
-    return None if before is None else (storage, *settle(before | derived, call.virtuals))
+    return [] if before is None else [(storage, *settle(before | derived, call.virtuals))]
+
+
+def is_whole_storage(tensor: Tensor) -> bool:
+    virtual = virtual_of(tensor)
+    return virtual is not None and is_whole(tensor, virtual)
 
 
 def sources_of(call: Invocation) -> Sequence[VirtualStorage | None]:

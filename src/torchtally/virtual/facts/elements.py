@@ -26,8 +26,16 @@ def copy(call: Invocation) -> Derived:
         facts = facts_of_values(source, limit=source.numel())
     else:
         facts = facts_of(source)
+    if facts is None:
+        return None
+    if facts.ramp is not None and (name_of(call) in MOVING or not source.is_contiguous()):
+        facts = replace(facts, ramp=None)
     is_repeated = source.numel() != call.args[0].numel()  # `copy_` broadcasts
-    return facts.of_part if facts is not None and is_repeated else facts
+    return facts.of_part if is_repeated else facts
+
+
+MOVING = ("copy", "roll", "flip")
+"""What may give elements other places."""
 
 
 @rule(

@@ -6,6 +6,7 @@ them. Unknown floats are assumed to be finite, as in a run that goes well.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,6 +19,29 @@ if TYPE_CHECKING:
     from torchtally.virtual.facts.spans import Spans
 
 Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """Elements that rise evenly along one dimension: of `arange`, or sums of a constant."""
+
+    first: Number
+    step: Number
+    stride: int
+    """From one element to the next along it, in elements of the storage."""
+    size: int
+
+    def at(self, position: int) -> Number:
+        """The element at a position of the storage."""
+        return self.first + position // self.stride % self.size * self.step
+
+    def is_level(self, offset: int, extents: Iterable[tuple[int, int]]) -> bool:
+        """A view of these sizes and strides does not run along the dimension."""
+        within = offset % self.stride
+        for size, stride in extents:
+            if size > 1 and stride % (self.stride * self.size):
+                within += (size - 1) * stride
+        return within < self.stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +64,7 @@ class Facts:
     """Both bounds are the value of some element."""
     spans: "Spans | None" = None
     """Of a mask of zeros and ones: where the ones of each row are."""
+    ramp: Ramp | None = None
     is_likely: bool = False
     """Of a truth that is not known: it reads as True."""
     is_assumed: bool = False
@@ -57,9 +82,11 @@ class Facts:
     @property
     def of_part(self) -> "Facts":
         """What holds for any part of the elements, and for any repetition of them."""
-        if self.total is None and not self.is_tight and self.spans is None:
+        if self.total is None and not self.is_tight and self.spans is None and self.ramp is None:
             return self
-        return replace(self, total=None, is_permutation=False, is_tight=False, spans=None)
+        return replace(
+            self, total=None, is_permutation=False, is_tight=False, spans=None, ramp=None
+        )
 
     def is_all(self, number: Number) -> bool:
         """Every element is this number."""

@@ -1,4 +1,4 @@
-"""Bounds of products of matrices and of convolutions: constants have closed forms at any size.
+"""Bounds of products of matrices, convolutions, attention: constants have closed forms at any size.
 
 k: elements of one operand that a product sums over.
 """
@@ -46,3 +46,19 @@ def convolution(call: Invocation) -> Derived:
         product |= constant(0)
     bias = argument(call, "bias")
     return product if bias is None else added(product, bounds(bias))
+
+
+@rule(
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
+def attention(call: Invocation) -> Derived:
+    """Means of values, unless a mask leaves a query none, or dropout scales them."""
+    value = bounds(call.argument("value"))
+    bias = argument(call, "attn_bias", argument(call, "attn_mask"))
+    is_open = bias is None or bounds(bias).is_finite
+    if argument(call, "dropout_p", 0) or not is_open:
+        return None
+    return [Facts(value.lower, value.upper, value.is_finite)]

@@ -6,7 +6,9 @@ n: elements of a part that is reduced to one.
 import math
 from dataclasses import replace
 
-from torchtally.virtual.facts.arithmetic import maximum, minimum, sizes_of
+import torch
+
+from torchtally.virtual.facts.arithmetic import maximum, minimum, sizes_of, span_of_product
 from torchtally.virtual.facts.facts import (
     MAYBE_INFINITE,
     NON_NEGATIVE,
@@ -14,8 +16,10 @@ from torchtally.virtual.facts.facts import (
     UNIT,
     Facts,
     Number,
+    Ramp,
     constant,
 )
+from torchtally.virtual.facts.products import added
 from torchtally.virtual.facts.rules import Derived, argument, bounds, name_of, rule
 from torchtally.virtual.facts.tensors import (
     facts_of,
@@ -79,6 +83,12 @@ def total(call: Invocation) -> Derived:
     return Facts(facts.lower * n, facts.upper * n, facts.is_finite)
 
 
+@rule("trace")
+def trace(call: Invocation) -> Derived:
+    facts, n = facts_of(call.args[0]), min(call.args[0].shape)
+    return None if facts is None else Facts(facts.lower * n, facts.upper * n, facts.is_finite)
+
+
 def is_constant(facts: Facts) -> bool:
     """One finite number."""
     return facts.is_constant and facts.is_finite
@@ -139,6 +149,35 @@ def softmax(call: Invocation) -> Derived:
 def log_softmax(call: Invocation) -> Derived:
     is_even = is_constant(bounds(call.args[0]))
     return constant(-math.log(size_of_dim(call))) if is_even else NON_POSITIVE
+
+
+def scaled_and_shifted(call: Invocation, normalised: float) -> Facts:
+    """Equal elements, once they are normalised, with weight and bias."""
+    weight, bias = argument(call, "weight"), argument(call, "bias")
+    result = constant(normalised)
+    if weight is not None:
+        result = span_of_product(result, bounds(weight))
+    return result if bias is None else added(result, bounds(bias))
+
+
+@rule("native_layer_norm", "native_group_norm")
+def layer_norm(call: Invocation) -> Derived:
+    """Equal elements are their mean, and have no variance."""
+    inputs, epsilon = bounds(call.args[0]), call.argument("eps")
+    if not is_constant(inputs) or not epsilon:
+        return None
+    return scaled_and_shifted(call, 0), inputs, constant(epsilon**-0.5)
+
+
+@rule("_fused_rms_norm")
+def rms_norm(call: Invocation) -> Derived:
+    inputs, epsilon = bounds(call.args[0]), argument(call, "eps")
+    if epsilon is None:
+        epsilon = torch.finfo(call.args[0].dtype).eps
+    if not is_constant(inputs) or not epsilon:
+        return None
+    scale = (inputs.lower**2 + epsilon) ** -0.5
+    return scaled_and_shifted(call, inputs.lower * scale), constant(scale)
 
 
 @rule("logsumexp")
@@ -210,8 +249,18 @@ DIM_GIVES_TWO = ("max", "min")
 
 @rule("cumsum")
 def cumulative(call: Invocation) -> Derived:
-    facts = facts_of(call.args[0])
-    if facts is None or facts.lower < 0:
+    tensor, facts = call.args[0], facts_of(call.args[0])
+    if facts is None or not tensor.numel():
         return None
-    n = call.args[0].shape[call.argument("dim")] if call.args[0].dim() else 1
+    n = size_of_dim(call)
+    if is_constant(facts):
+        shape, dim = tensor.shape or (1,), call.argument("dim")
+        is_in_order = not call.operator.is_inplace or tensor.is_contiguous()
+        ramp = Ramp(facts.lower, facts.lower, math.prod(shape[dim:][1:]), n)
+        last = facts.lower * n
+        return Facts(
+            min(facts.lower, last), max(facts.lower, last), ramp=ramp if is_in_order else None
+        )
+    if facts.lower < 0:
+        return None
     return Facts(facts.lower, facts.upper * n if facts.total is None else facts.total)

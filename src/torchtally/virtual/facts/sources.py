@@ -1,12 +1,14 @@
 """Constants, ranges and choices that a call's own arguments give."""
 
 import math
+from dataclasses import replace
 
 from torchtally.virtual.facts.facts import (
     NON_NEGATIVE,
     NON_POSITIVE,
     UNIT,
     Facts,
+    Ramp,
     constant,
 )
 from torchtally.virtual.facts.rules import Derived, argument, bounds, known_facts, name_of, rule
@@ -43,13 +45,20 @@ def arange(call: Invocation) -> Derived:
     last = start + (count - 1) * step
     is_permutation = (start, step) == (0, 1) and isinstance(end, int)
     bounds = min(start, last), max(start, last)
-    return Facts(*bounds, is_permutation=is_permutation, is_tight=True)
+    ramp = Ramp(start, step, 1, count) if count > 0 else None
+    return Facts(*bounds, is_permutation=is_permutation, is_tight=True, ramp=ramp)
 
 
 @rule("linspace", needs_facts=False)
 def linspace(call: Invocation) -> Derived:
     ends = known_facts(call.argument("start")), known_facts(call.argument("end"))
-    return None if None in ends else ends[0] | ends[1]  # type: ignore[operator]
+    if ends[0] is None or ends[1] is None:
+        return None
+    within, intervals = ends[0] | ends[1], call.argument("steps") - 1
+    if intervals < 1 or not (ends[0].is_constant and ends[1].is_constant):
+        return within
+    step = (ends[1].lower - ends[0].lower) / intervals
+    return replace(within, ramp=Ramp(ends[0].lower, step, 1, intervals + 1))
 
 
 @rule("randperm", needs_facts=False)

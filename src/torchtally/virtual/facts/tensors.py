@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchtally import torch_private as private
 from torchtally.virtual import values
-from torchtally.virtual.facts.facts import MAYBE_INFINITE, Facts, in_dtype, range_of
+from torchtally.virtual.facts.facts import MAYBE_INFINITE, Facts, constant, in_dtype, range_of
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 
 FEW_ELEMENTS = 4096
@@ -30,7 +30,9 @@ def facts_of(tensor: Tensor) -> Facts | None:
     if virtual.facts is not None:
         if tensor.dtype is not virtual.facts_dtype or tensor.is_neg():
             return None
-        return virtual.facts if is_whole(tensor, virtual) else virtual.facts.of_part
+        if is_whole(tensor, virtual):
+            return virtual.facts
+        return on_ramp(tensor, virtual.facts) or virtual.facts.of_part
     if virtual.value is None or virtual.assumption is FALLING:
         return None
     real = values.real_of(once_each(tensor))
@@ -38,6 +40,16 @@ def facts_of(tensor: Tensor) -> Facts | None:
     if facts is None or virtual.assumption is None:
         return facts
     return replace(facts, is_assumed=True)
+
+
+def on_ramp(tensor: Tensor, facts: Facts) -> Facts | None:
+    """The one number that a view has of elements that rise."""
+    ramp = facts.ramp
+    offset = int(tensor.storage_offset())
+    if ramp is None or not ramp.is_level(offset, zip(tensor.shape, tensor.stride(), strict=True)):
+        return None
+    stored = in_dtype(constant(ramp.at(offset)), tensor.dtype)
+    return None if stored is None else replace(stored, is_assumed=facts.is_assumed)
 
 
 def once_each(tensor: Tensor) -> Tensor:
