@@ -9,7 +9,7 @@ from typing import Any
 from torchtally.isolation.files import Files
 from torchtally.isolation.naming import error_of, naming, real_path_of
 from torchtally.isolation.natives import OS
-from torchtally.isolation.places import RealFile, copy_file
+from torchtally.isolation.places import RealFile
 
 LINK_FUNCTIONS = tuple(getattr(OS, name) for name in ("lchown", "lchmod") if name in OS)
 
@@ -24,8 +24,9 @@ class Changing:
         if self.files.is_off:
             OS.mkdir(path, mode, dir_fd=dir_fd)
             return
-        with self.files.inside, naming(path):
-            OS.mkdir(self._new(path, dir_fd), mode)
+        with naming(path):
+            new = self._new(path, dir_fd)
+            self.files.overlay.calling(new)(OS.mkdir, new, mode)
 
     def _new(self, path: Any, directory: int | None) -> str:
         """Where something new is made under a path of the script."""
@@ -40,10 +41,10 @@ class Changing:
         if self.files.is_off:
             OS.rmdir(path, dir_fd=dir_fd)
             return
-        with self.files.inside, naming(path):
+        with naming(path):
             logical, place = self.files.look_up(path, dir_fd, follows_last=False)
             if self.files.overlay.is_real(logical):
-                OS.rmdir(logical)
+                self.files.overlay.calling(logical)(OS.rmdir, logical)
                 return
             if not place.is_directory:
                 raise error_of(errno.ENOTDIR, path)
@@ -55,10 +56,10 @@ class Changing:
         if self.files.is_off:
             OS.unlink(path, dir_fd=dir_fd)
             return
-        with self.files.inside, naming(path):
+        with naming(path):
             logical, place = self.files.look_up(path, dir_fd, follows_last=False)
             if self.files.overlay.is_real(logical):
-                OS.unlink(logical)
+                self.files.overlay.calling(logical)(OS.unlink, logical)
                 return
             if place.is_directory:
                 raise error_of(errno.EISDIR, path)
@@ -70,7 +71,7 @@ class Changing:
         if self.files.is_off:
             OS.replace(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
             return
-        with self.files.inside, naming(src, dst):
+        with naming(src, dst):
             source, place = self.files.look_up(src, src_dir_fd, follows_last=False)
             target = self.files.logical(dst, dst_dir_fd, follows_last=False)
             if source == target:
@@ -96,22 +97,18 @@ class Changing:
         self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None,
         follow_symlinks: bool = True,
     ) -> None:  # fmt: skip
-        """A copy where the file existed before: by a second name of it, it could be changed."""
+        """Of a file that existed before, of its copy: by a second name of it, it could be changed."""
         if self.files.is_off:
             OS.link(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd,
                     follow_symlinks=follow_symlinks)  # fmt: skip
             return
-        with self.files.inside, naming(src, dst):
+        with naming(src, dst):
             logical, place = self.files.look_up(src, src_dir_fd, follows_last=False)
             if place.is_directory:
                 raise error_of(errno.EPERM, src)
             new = self._new(dst, dst_dir_fd)
-            if self.files.overlay.is_real(logical) or place.path == self.files.overlay.upper(
-                logical
-            ):
-                OS.link(place.path, new, follow_symlinks=False)
-            else:
-                copy_file(place, new)
+            source = self.files.overlay.target(logical)
+            self.files.overlay.calling(new)(OS.link, source, new, follow_symlinks=False)
 
     def symlink(
         self, src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None
@@ -119,8 +116,9 @@ class Changing:
         if self.files.is_off:
             OS.symlink(src, dst, target_is_directory, dir_fd=dir_fd)
             return
-        with self.files.inside, naming(src, dst):
-            OS.symlink(src, self._new(dst, dir_fd), target_is_directory)
+        with naming(src, dst):
+            new = self._new(dst, dir_fd)
+            self.files.overlay.calling(new)(OS.symlink, src, new, target_is_directory)
             self.files.overlay.forget_links()
 
     def making(self, native: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +128,7 @@ class Changing:
         def stand_in(path: Any, *args: Any, dir_fd: int | None = None, **options: Any) -> Any:
             if self.files.is_off:
                 return native(path, *args, dir_fd=dir_fd, **options)
-            with self.files.inside, naming(path):
+            with naming(path):
                 return native(self._new(path, dir_fd), *args, **options)
 
         return stand_in
@@ -142,15 +140,18 @@ class Changing:
         def stand_in(path: Any, *args: Any, **options: Any) -> Any:
             if self.files.is_off:
                 return native(path, *args, **options)
-            with self.files.inside, naming(path):
+            with naming(path):
                 if isinstance(path, int):
-                    return native(self._changeable(path), *args, **options)
-                directory = options.pop("dir_fd", None)
-                follows = options.get("follow_symlinks", True) and native not in LINK_FUNCTIONS
-                logical, place = self.files.look_up(path, directory, follows_last=follows)
-                if place.is_directory and not self.files.overlay.is_real(logical):
+                    place = self._changeable(path)
+                else:
+                    directory = options.pop("dir_fd", None)
+                    follows = options.get("follow_symlinks", True) and native not in LINK_FUNCTIONS
+                    logical = self.files.look_up(path, directory, follows_last=follows)[0]
+                    place = self._target(logical)
+                if place is None:
                     return None
-                return native(self.files.overlay.target(logical), *args, **options)
+                # The kernel lets the keeper alone change modes and times.
+                return self.files.overlay.calling(place, everywhere=True)(native, place, *args, **options)
 
         return stand_in
 
@@ -161,15 +162,25 @@ class Changing:
         def stand_in(fd: int, *args: Any) -> Any:
             if self.files.is_off:
                 return native(fd, *args)
-            with self.files.inside:
-                place = self._changeable(fd)
-                return native(fd, *args) if isinstance(place, int) else by_path(place, *args)
+            place = self._changeable(fd)
+            if place is None:
+                return None
+            function = native if isinstance(place, int) else by_path
+            return self.files.overlay.calling(place, everywhere=True)(function, place, *args)
 
         return stand_in
 
-    def _changeable(self, descriptor: int) -> int | str:
+    def _changeable(self, descriptor: int) -> int | str | None:
         """An open file, or the path of its copy where it was opened in the lower tree to read."""
         real = real_path_of(descriptor)
-        if not os.path.isfile(real) or self.files.overlay.is_real(real):
+        if not real.startswith("/") or self.files.overlay.is_real(real):
             return descriptor
-        return self.files.overlay.target(self.files.overlay.logical(real))
+        return self._target(self.files.overlay.logical(real))
+
+    def _target(self, logical: str) -> str | None:
+        """The path of a copy; None for a directory that existed before, which stays as it is."""
+        place = self.files.overlay.find(logical)
+        is_lower = place is not None and place.path != self.files.overlay.upper(logical)
+        if place is not None and place.is_directory and is_lower:
+            return logical if self.files.overlay.is_real(logical) else None
+        return self.files.overlay.target(logical)

@@ -15,16 +15,12 @@ from torchtally.trace import Effect, EffectKind, FileId, StubFile
 
 def effects_of(files: Files, saved: Mapping[FileId, StubFile]) -> list[Effect]:
     """All effects; `saved` by the files' devices and inodes."""
-    with files.inside:
-        files.overlay.refresh()
-        return [
-            *written_files(files.overlay, saved),
-            *taken_away(files.overlay),
-            *(
-                Effect(EffectKind.PROCESS, name, count=count)
-                for name, count in files.children.items()
-            ),
-        ]
+    files.overlay.refresh()
+    return [
+        *written_files(files.overlay, saved),
+        *taken_away(files.overlay),
+        *(Effect(EffectKind.PROCESS, name, count=count) for name, count in files.children.items()),
+    ]
 
 
 def written_files(overlay: Overlay, saved: Mapping[FileId, StubFile]) -> Iterator[Effect]:
@@ -64,7 +60,6 @@ def taken_away(overlay: Overlay) -> Iterator[Effect]:
 
 def drop_if_empty(files: Files) -> None:
     """Remove the folder of a run that has written nothing."""
-    with files.inside:
-        folder = files.overlay.folder
-        if place_at(folder) is not None and set(OS.listdir(folder)) <= {JOURNAL}:
-            shutil.rmtree(files.overlay.folder)
+    folder = files.overlay.folder
+    if place_at(folder) is not None and set(OS.listdir(folder)) <= {JOURNAL}:
+        shutil.rmtree(folder)

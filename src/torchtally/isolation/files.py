@@ -1,26 +1,26 @@
 """Opening files during a run: they are read in both trees, and written in the upper one.
 
 They take what the native ones take and raise what those raise, about the path as the script gave
-it. Other threads than the run's, and our own code, have the native ones.
+it. Other threads than the run's, and our own code (`callers`), have the native ones.
 """
 
 import errno
 import os
 import stat
 import sys
-import threading
-from collections.abc import Callable
-from functools import partial
-from types import CodeType
+import tempfile
+from types import FrameType
 from typing import Any
 
 from torchtally.isolation import guard
+from torchtally.isolation.callers import have_called, is_ours
 from torchtally.isolation.naming import (
     error_of,
     is_exclusive,
     is_unnamed,
     is_writing,
     naming,
+    open_file_at,
     real_path_of,
 )
 from torchtally.isolation.natives import OPEN, OS
@@ -43,39 +43,28 @@ is not changed by them either.
 DOWNLOAD_DEPTH = 40
 
 
-class Inside(threading.local):
-    """Whether this thread is within a stand-in or code of ours: then functions are the native."""
-
-    depth = 0
-    temporary = 0
-    """How many calls of tempfile that make something in the system's directory it is within."""
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
-
-
 class Files:
     """The stand-ins of one run, above its overlay."""
 
     def __init__(self, overlay: Overlay, temporary_directory: str) -> None:
         self.overlay = overlay
-        self.inside = Inside()
         self.is_over = False
         """What still has a stand-in of ours after the run has the native function in it."""
         self.children: dict[str, int] = {}
         """Programs that were started, and how often."""
         self._others = OtherThreads()
         self._temporary_directory = os.path.realpath(temporary_directory)
-        self._downloaders: dict[CodeType, bool] = {}
 
     @property
     def is_off(self) -> bool:
-        return self.is_over or bool(self.inside.depth) or self._others.is_current
+        """Whether the caller of the stand-in that asks has the native function."""
+        return self.is_over or self._others.is_current or have_called(sys._getframe(1))
 
     # For the guard.
+
+    def are_changed_by(self, frame: FrameType | None) -> bool:
+        """Whether the script changes a file from this frame on."""
+        return not (self.is_over or self._others.is_current or is_ours(frame))
 
     def owns(self, path: str) -> bool:
         return self.overlay.is_real(
@@ -119,14 +108,11 @@ class Files:
         return logical, place
 
     def exists(self, path: str) -> bool:
-        with self.inside:
-            return self.overlay.find(self.logical(path)) is not None
+        return self.overlay.find(self.logical(path)) is not None
 
     def real_path(self, path: Any, *, writes: bool = False, has_content: bool = True) -> str:
         """The path to hand to a library that opens the file by itself."""
-        if self.is_off:
-            return os.fsdecode(path)
-        with self.inside, naming(path):
+        with naming(path):
             logical = self.logical(path)
             place = self.overlay.find(logical)
             if writes:
@@ -140,18 +126,24 @@ class Files:
     def open_descriptor(
         self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
     ) -> int:
-        writes = flags & guard.WRITING
-        if self.is_off or (self.overlay.is_clean and not writes):
+        if self.is_off or (self.overlay.is_clean and not flags & guard.WRITING):
             return int(OS.open(path, flags, mode, dir_fd=dir_fd))
-        with self.inside, naming(path):
+        return self._open_led(path, flags, mode, dir_fd)
+
+    def _open_led(
+        self, path: Any, flags: int, mode: int = 0o666, directory: int | None = None
+    ) -> int:
+        with naming(path):
             follows = not flags & os.O_NOFOLLOW and not is_exclusive(flags)
-            logical = self.logical(path, dir_fd, follows_last=follows)
+            logical = self.logical(path, directory, follows_last=follows)
             place = self.overlay.find(logical)
-            if writes and not is_unnamed(flags):
-                real = self._writable(logical, place, flags)
-            else:
+            if not flags & guard.WRITING or is_unnamed(flags):
                 real = place.path if place is not None else self.overlay.upper(logical)
-            return int(OS.open(real, flags, mode))
+                return int(OS.open(real, flags, mode))
+            if (number := open_file_at(logical)) is not None:
+                return os.dup(number)  # opened anew, the user's file behind it would be cut
+            real = self._writable(logical, place, flags)
+            return int(self.overlay.calling(real)(OS.open, real, flags, mode))
 
     def _writable(self, path: str, place: RealFile | None, flags: int) -> str:
         if self.overlay.is_real(path):
@@ -171,26 +163,24 @@ class Files:
     def is_kept(self, path: str) -> bool:
         """Whether a new file is made for real: a temporary one, or by a download."""
         parent = parent_of(path)
-        is_temporary = self.inside.temporary and parent == self._temporary_directory
-        if not is_temporary and not self._is_download():
+        if not self._is_kept_by_caller(parent):
             return False
         place = self.overlay.find(parent)
         is_kept = place is not None and place.path == parent
         if is_kept:
-            self.overlay.real_roots.add(path)
+            self.overlay.keep(path)
         return is_kept
 
-    def _is_download(self) -> bool:
-        frame = sys._getframe(1)
+    def _is_kept_by_caller(self, parent: str) -> bool:
+        frame: FrameType | None = sys._getframe(1)
         for _ in range(DOWNLOAD_DEPTH):
-            code = frame.f_code
-            if code not in self._downloaders:
-                name = code.co_filename.replace(os.sep, "/")
-                self._downloaders[code] = name.endswith(DOWNLOADERS)
-            if self._downloaders[code]:
-                return True
-            if frame.f_back is None:
+            if frame is None:
                 break
+            name = frame.f_code.co_filename
+            if name == tempfile.__file__:
+                return parent == self._temporary_directory
+            if name.endswith(DOWNLOADERS):
+                return True
             frame = frame.f_back
         return False
 
@@ -205,22 +195,8 @@ class Files:
         if self.is_off or reads or isinstance(file, int):
             return OPEN(file, *options, opener)
         # The native `open` announces the path before it calls the opener, which leads it elsewhere.
-        opener = self.opener(opener)
-        with self.inside:
-            return OPEN(file, *options, opener)
+        return OPEN(file, *options, opener or self.opener)
 
-    def opener(self, own: Any) -> Callable[..., Any]:
-        """What opens a file for Python's file objects: the script's own function, or ours."""
-        return self._outside_again(own or partial(self.open_descriptor, mode=0o666))
-
-    def _outside_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Calls a function of the script, from within a stand-in."""
-
-        def call(*args: Any) -> Any:
-            depth, self.inside.depth = self.inside.depth, 0
-            try:
-                return function(*args)
-            finally:
-                self.inside.depth = depth
-
-        return call
+    def opener(self, path: Any, flags: int) -> int:
+        """What opens a file for Python's file objects."""
+        return self._open_led(path, flags)

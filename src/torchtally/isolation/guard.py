@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import FrameType
 from typing import Any, Protocol
 
 from torchtally.errors import TallyError
@@ -32,8 +33,8 @@ class RefusedWriteError(TallyError, PermissionError):
 class Guarded(Protocol):
     """The files of a run."""
 
-    @property
-    def is_off(self) -> bool: ...
+    def are_changed_by(self, frame: FrameType | None) -> bool:
+        """Whether the script, not tally, makes a change from this frame on."""
 
     def owns(self, path: str) -> bool:
         """Whether the run has made the file, so that it may change it."""
@@ -53,7 +54,7 @@ class Guard:
 def watch(files: Guarded | None) -> None:
     """Guard these files from now on; None for none."""
     if not Guard.is_installed:
-        sys.addaudithook(partial(hook, CHECKS, Guard))
+        sys.addaudithook(partial(hook, CHECKS, Guard, sys._getframe))
         Guard.is_installed = True
     Guard.files = files
 
@@ -63,7 +64,7 @@ def hook(
 ) -> None:
     """Reads no global name: Python sets a module's to None at exit, and goes on calling hooks."""
     check = checks.get(event)
-    if check is None or guard.files is None or guard.files.is_off:
+    if check is None or guard.files is None or not guard.files.are_changed_by(frame_of(1)):
         return
     check(guard.files, event, args)
 

@@ -22,7 +22,7 @@ class Looking:
     def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:
         if self.files.is_off or self.files.overlay.is_clean or isinstance(path, int):
             return OS.stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
-        with self.files.inside, naming(path):
+        with naming(path):
             return self.files.look_up(path, dir_fd, follows_last=follow_symlinks)[1].stat
 
     def lstat(self, path: Any, *, dir_fd: int | None = None) -> Any:
@@ -35,7 +35,7 @@ class Looking:
         def stand_in(path: Any, *args: Any, **options: Any) -> Any:
             if self.files.is_off or self.files.overlay.is_clean or isinstance(path, int):
                 return native(path, *args, **options)
-            with self.files.inside, naming(path):
+            with naming(path):
                 directory = options.pop("dir_fd", None)
                 follows = options.get("follow_symlinks", True)
                 try:
@@ -51,7 +51,7 @@ class Looking:
     def readlink(self, path: Any, *, dir_fd: int | None = None) -> Any:
         if self.files.is_off or self.files.overlay.is_clean:
             return OS.readlink(path, dir_fd=dir_fd)
-        with self.files.inside, naming(path):
+        with naming(path):
             place = self.files.look_up(path, dir_fd, follows_last=False)[1]
             text = OS.readlink(place.path)
             return os.fsencode(text) if isinstance(path, bytes) else text
@@ -59,7 +59,7 @@ class Looking:
     def listdir(self, path: Any = None) -> Any:
         if self.files.is_off:
             return OS.listdir(path)
-        with self.files.inside, naming(path):
+        with naming(path):
             names = self.files.overlay.names(self._directory(path))
             return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
@@ -75,7 +75,7 @@ class Looking:
     def scandir(self, path: Any = None) -> Any:
         if self.files.is_off:
             return OS.scandir(path)
-        with self.files.inside, naming(path):
+        with naming(path):
             logical = self._directory(path)
             if self.files.overlay.is_clean and logical != parent_of(self.files.overlay.folder):
                 return OS.scandir(path)
@@ -92,18 +92,16 @@ class Looking:
             yield MergedEntry(shown_name, shown_path, find, follow)
 
     def _place(self, path: str) -> RealFile | None:
-        with self.files.inside:
-            return self.files.overlay.find(path)
+        return self.files.overlay.find(path)
 
     def _follow(self, path: str) -> RealFile | None:
-        with self.files.inside:
-            return self.files.overlay.find(self.files.overlay.resolve(path))
+        return self.files.overlay.find(self.files.overlay.resolve(path))
 
     def chdir(self, path: Any) -> None:
         if self.files.is_off or self.files.overlay.is_clean or isinstance(path, int):
             OS.chdir(path)
             return
-        with self.files.inside, naming(path):
+        with naming(path):
             OS.chdir(self.files.look_up(path)[1].path)
 
     def getcwd(self) -> str:

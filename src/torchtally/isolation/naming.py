@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import sys
 from typing import Any
 
@@ -49,3 +50,19 @@ def is_unnamed(flags: int) -> bool:
 
 def is_writing(mode: str) -> bool:
     return not set("wax+").isdisjoint(mode)
+
+
+OPEN_FILE = re.compile(r"/proc/(?:self|(\d+))/(?:task/\d+/)?fd/(\d+)")
+
+
+def is_open_file(path: str) -> bool:
+    """Whether a path is of a link to an open file, whose text is no path."""
+    return path.startswith("/proc/") and OPEN_FILE.fullmatch(path) is not None
+
+
+def open_file_at(path: str) -> int | None:
+    """The number of this process's open file at a path, as of /dev/stdout."""
+    found = OPEN_FILE.fullmatch(path)
+    if found is None or found[1] not in (None, str(os.getpid())):
+        return None
+    return int(found[2])

@@ -15,8 +15,12 @@ import itertools
 import os
 import shutil
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from torchtally.isolation.journal import JOURNAL, Journal, new_folder
+from torchtally.isolation.keeper import Keeper
+from torchtally.isolation.naming import is_open_file
 from torchtally.isolation.natives import OS
 from torchtally.isolation.places import RealFile, copy_file, is_directory, parent_of, place_at
 
@@ -33,10 +37,11 @@ SHARED_MEMORY = "/dev/shm/"
 class Overlay:
     """Both trees of one run. All paths given here are logical ones."""
 
-    def __init__(self, folder: str, start: str) -> None:
+    def __init__(self, folder: str, start: str, keeper: Keeper | None = None) -> None:
         """`folder` becomes the upper tree; `start` is the directory in which the run starts.
 
-        Where another run is using the folder, one with a number in its name is taken.
+        Where another run is using the folder, one with a number in its name is taken. `keeper`: of
+        a process that the kernel restricts.
         """
         folder, self.journal = free_folder(os.path.abspath(folder))
         self.folder = os.path.realpath(folder)
@@ -45,6 +50,9 @@ class Overlay:
         """Paths that the run has removed or renamed, and what lies below them now."""
         self.real_roots: set[str] = set()
         """What the run has made for real: temporary files and downloads."""
+        self._kept: set[str] = set()
+        """Those of them that the keeper alone can make."""
+        self.keeper = keeper
         self.is_clean = True
         """Nothing was written yet: the script sees what exists."""
         self.lock = threading.RLock()
@@ -64,10 +72,13 @@ class Overlay:
         return f"{self.folder}/{ROOT}{path if path != '/' else ''}"
 
     def logical(self, real: str) -> str:
-        """The path whose upper one this is; any other path is its own."""
+        """The path whose upper or lower one this is."""
         if real == self.folder:
             return self.start
         if not real.startswith(self.folder + "/"):
+            for path, lower in self.lowers.items():
+                if lower is not None and f"{real}/".startswith(f"{lower}/"):
+                    return path + real[len(lower) :]
             return real
         rest = real[len(self.folder) + 1 :]
         if rest == ROOT or rest.startswith(ROOT + "/"):
@@ -92,15 +103,21 @@ class Overlay:
         if path.startswith(SYSTEM) and not path.startswith(SHARED_MEMORY):
             return True
         is_own = path == self.folder or path.startswith(self.folder + "/")
-        return is_own or self._is_in_real_root(path)
+        return is_own or is_below(path, self.real_roots)
 
-    def _is_in_real_root(self, path: str) -> bool:
-        roots = self.real_roots
-        while roots and path not in roots:
-            if path == "/":
-                return False
-            path = parent_of(path)
-        return bool(roots)
+    def keep(self, path: str) -> None:
+        """Let what is made at a path, and below it, be made for real."""
+        self.real_roots.add(path)
+        self._kept.add(path)
+
+    def calling(self, path: str | int, *, everywhere: bool = False) -> Callable[..., Any]:
+        """What calls a native function that changes what is at a path, or an open file: the keeper
+        where the kernel keeps this thread from it, by the place or (`everywhere`) by the function.
+        """
+        if self.keeper is None or (isinstance(path, str) and path.startswith(SYSTEM)):
+            return call
+        is_free = not everywhere and (isinstance(path, int) or not is_below(path, self._kept))
+        return call if is_free else self.keeper.call
 
     def resolve(self, path: str, *, follows_last: bool = True) -> str:
         """The logical path of an absolute one. Raises OSError for a loop of links."""
@@ -141,6 +158,8 @@ class Overlay:
 
     def _link(self, path: str) -> str | None:
         """The text of a symbolic link; None where there is none."""
+        if is_open_file(path):
+            return None
         try:
             return str(OS.readlink(self.upper(path)))
         except OSError as error:
@@ -169,7 +188,7 @@ class Overlay:
         A directory that is in both trees is found in the lower one.
         """
         if self.is_real(path):
-            return place_at(path)
+            return RealFile(path, OS.stat(path)) if is_open_file(path) else place_at(path)
         upper, lower = place_at(self.upper(path)), self.lower(path)
         if upper is not None and not upper.is_directory:
             return upper
@@ -222,7 +241,9 @@ class Overlay:
                     self._shadow(path)
                 else:
                     self._shadow(parent_of(path))
-                    copy_file(place, upper, has_content=has_content)
+                    # The kernel lets the keeper alone set times.
+                    calling = self.calling(upper, everywhere=True)
+                    calling(copy_file, place, upper, has_content=has_content)
             return upper
 
     def make_parent(self, path: str) -> None:
@@ -283,7 +304,7 @@ class Overlay:
             assert place is not None
             self.forget_links()
             if self.is_real(source) and self.is_real(target):
-                OS.replace(source, target)
+                self.calling(target, everywhere=True)(OS.replace, source, target)
             elif self.is_real(source) or self.is_real(target):
                 self._carry(place, source, target)
             else:
@@ -299,11 +320,11 @@ class Overlay:
         if before is not None and not self.is_real(target):
             self.remove(target)
         elif before is not None and before.is_directory:
-            OS.rmdir(target)
+            self.calling(target)(OS.rmdir, target)
         if self.is_real(source):
-            shutil.move(place.path, goal)
+            self.calling(goal, everywhere=True)(shutil.move, place.path, goal)
         else:
-            self._copy(source, goal)
+            self.calling(goal, everywhere=True)(self._copy, source, goal)
             self.remove(source)
 
     def _copy(self, path: str, goal: str) -> None:
@@ -327,7 +348,8 @@ class Overlay:
         upper = self.upper(source)
         is_written = place_at(upper) is not None
         if is_written:
-            OS.rename(upper, self.upper(target))
+            # Between directories, the first version of Landlock lets nobody else.
+            self.calling(upper, everywhere=True)(OS.rename, upper, self.upper(target))
         hides = self.lower(target) is not None and place_at(self.lower(target) or "") is not None
         if lower is not None or hides or inner:
             self._record(target, lower)
@@ -351,6 +373,19 @@ class Overlay:
 
     def close(self) -> None:
         self.journal.close()
+
+
+def is_below(path: str, roots: set[str]) -> bool:
+    """Whether a path is one of these, or in one."""
+    while roots and path not in roots:
+        if path == "/":
+            return False
+        path = parent_of(path)
+    return bool(roots)
+
+
+def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)
 
 
 def free_folder(folder: str) -> tuple[str, Journal]:

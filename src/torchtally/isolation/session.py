@@ -88,12 +88,8 @@ def file_io(files: Files) -> type:
         def __init__(
             self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
         ) -> None:
-            if files.is_off or isinstance(file, int) or opener is not None:
-                super().__init__(file, mode, closefd, opener)
-                return
-            opener = files.opener(None)
-            with files.inside:
-                super().__init__(file, mode, closefd, opener)
+            is_native = files.is_off or isinstance(file, int) or opener is not None
+            super().__init__(file, mode, closefd, opener if is_native else files.opener)
 
     return FileIO
 

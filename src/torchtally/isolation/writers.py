@@ -183,8 +183,7 @@ def sqlite(files: Files, native: Callable[..., Any]) -> Callable[..., Any]:
         if name in ("", ":memory:") or "mode=memory" in name or name.startswith("file::memory:"):
             return native(database, *args, **options)
         real = uri_path(files, name) if is_uri else database_path(files, name)
-        with files.inside:
-            return native(real, *args, **options)
+        return native(real, *args, **options)
 
     return connect
 
