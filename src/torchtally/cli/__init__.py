@@ -75,7 +75,11 @@ examples:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        from torchtally.isolation.own_process import own_process
+
+        own_process()
+        argv = sys.argv[1:]
     if sys.stderr is None:  # closed by the caller: messages must not land in stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:

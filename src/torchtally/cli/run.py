@@ -303,6 +303,7 @@ def ranks_asked(choice: "tuple[int, ...] | str", size: int) -> "list[int] | None
 def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
     from torchtally.cli.run_report import conclude
+    from torchtally.isolation.callers import Ours
     from torchtally.isolation.run import SUFFIX, folder_beside, isolation
     from torchtally.report.run_progress import RunProgress
     from torchtally.runs.tracing_context import isolated_recording
@@ -330,7 +331,13 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         return conclude(script, session, isolated, outcome, args)
 
     stopper = Stopper(leaving, max_seconds=args.max_seconds)
-    files = isolation(args.writes, folder_beside(args.trace_place), shown=args.output + SUFFIX)
+    files = isolation(
+        args.writes,
+        folder_beside(args.trace_place),
+        shown=args.output + SUFFIX,
+        restricts=True,
+        own=() if args.ranks is None else (str(args.ranks.mailbox.folder),),
+    )
     record = partial(
         recording,
         target,
@@ -352,7 +359,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     )
     with progress.moving(), isolated_recording(files, record) as (isolated, session):
         if args.ranks is not None:
-            args.ranks.mailbox.outside = isolated.suspend
+            args.ranks.mailbox.outside = Ours.thread
         progress.operators = lambda: session.recorder.clock
         progress.tokens = lambda: session.recorder.tokens.decoded
         progress.host_operators = lambda: session.recorder.host_operators

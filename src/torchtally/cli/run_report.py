@@ -41,15 +41,17 @@ def conclude(
     from torchtally.gates import GATE_EXIT
     from torchtally.tracer.idle import IDLE_EXIT, complaint
 
-    with isolated.suspend():
+    def save_and_report() -> bool:
         os.chdir(args.started_in)
-        try:
-            trace, peers = gather_traces(session.trace(outcome.ending), args)
-            isolated.tidy()
-            holds = report(script, trace, peers, args)
-        except TallyError as error:
-            print(f"tally: error: {error}", file=args.stderr, flush=True)
-            return error.exit_code
+        trace, peers = gather_traces(session.trace(outcome.ending), args)
+        isolated.tidy()
+        return report(script, trace, peers, args)
+
+    try:
+        holds = isolated.outside(save_and_report)
+    except TallyError as error:
+        print(f"tally: error: {error}", file=args.stderr, flush=True)
+        return error.exit_code
     if outcome.exit_code == 0 and (reason := complaint(session)):
         print(f"tally: error: {reason}", file=args.stderr, flush=True)
         return IDLE_EXIT

@@ -1,15 +1,16 @@
 """Who calls a stand-in: the script, or code of ours that wants the file system as it is.
 
 Told by the stack alone, so that nothing can be left behind by an exception that a signal's handler
-raises within a stand-in: whatever the script has called there (a handler, a finalizer, `__fspath__`)
-is the script.
+raises within a stand-in: whatever the script has called there (a handler, a finalizer,
+`__fspath__`) is the script.
 """
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import torchtally
 from torchtally.virtual import stand_ins
@@ -60,9 +61,18 @@ class Ours:
                 del cls.threads[ident]
 
 
+def for_script(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a native function in a stand-in: what that calls in turn is called by the script."""
+    return function(*args)
+
+
 def is_ours(frame: FrameType | None) -> bool:
     """Whether code of ours has called, from this frame on."""
+    if frame is not None and frame.f_code is for_script.__code__:
+        return True
     while frame is not None:
+        if frame.f_code is for_script.__code__:
+            return False
         kind = _kind(frame)
         if kind == IS_TALLY:
             return threading.get_ident() in Ours.threads

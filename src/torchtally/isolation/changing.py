@@ -1,7 +1,6 @@
 """Functions of `os` that make, remove and change files: they do it in the upper tree."""
 
 import errno
-import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -97,7 +96,7 @@ class Changing:
         self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None,
         follow_symlinks: bool = True,
     ) -> None:  # fmt: skip
-        """Of a file that existed before, of its copy: by a second name of it, it could be changed."""
+        """Of its copy where it existed before: by a second name of it, it could be changed."""
         if self.files.is_off:
             OS.link(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd,
                     follow_symlinks=follow_symlinks)  # fmt: skip
@@ -151,7 +150,9 @@ class Changing:
                 if place is None:
                     return None
                 # The kernel lets the keeper alone change modes and times.
-                return self.files.overlay.calling(place, everywhere=True)(native, place, *args, **options)
+                return self.files.overlay.calling(place, everywhere=True)(
+                    native, place, *args, **options
+                )
 
         return stand_in
 

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from torchtally.isolation import guard
-from torchtally.isolation.callers import have_called, is_ours
+from torchtally.isolation.callers import for_script, have_called, is_ours
 from torchtally.isolation.naming import (
     error_of,
     is_exclusive,
@@ -50,6 +50,8 @@ class Files:
         self.overlay = overlay
         self.is_over = False
         """What still has a stand-in of ours after the run has the native function in it."""
+        self.are_kept_by_kernel = False
+        """Whether changes that bypass the overlay are denied, in compiled code and programs too."""
         self.children: dict[str, int] = {}
         """Programs that were started, and how often."""
         self._others = OtherThreads()
@@ -195,7 +197,9 @@ class Files:
         if self.is_off or reads or isinstance(file, int):
             return OPEN(file, *options, opener)
         # The native `open` announces the path before it calls the opener, which leads it elsewhere.
-        return OPEN(file, *options, opener or self.opener)
+        if opener is not None:
+            return for_script(OPEN, file, *options, opener)
+        return OPEN(file, *options, self.opener)
 
     def opener(self, path: Any, flags: int) -> int:
         """What opens a file for Python's file objects."""

@@ -60,7 +60,11 @@ def watch(files: Guarded | None) -> None:
 
 
 def hook(
-    checks: Mapping[str, "Check"], guard: type[Guard], event: str, args: tuple[Any, ...]
+    checks: Mapping[str, "Check"],
+    guard: type[Guard],
+    frame_of: Callable[[int], FrameType],
+    event: str,
+    args: tuple[Any, ...],
 ) -> None:
     """Reads no global name: Python sets a module's to None at exit, and goes on calling hooks."""
     check = checks.get(event)

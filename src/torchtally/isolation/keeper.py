@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from torchtally.isolation.callers import Ours
 
@@ -27,12 +27,13 @@ class Keeper:
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._process = os.getpid()
+        self._start = _thread.start_new_thread  # another one takes part in the simulation
         # Not a threading.Thread: the script's `threading.enumerate()` is its own.
-        _thread.start_new_thread(self._serve, ())
+        self._start(self._serve, ())
 
     def _serve(self) -> None:
         while True:
-            _thread.start_new_thread(self._work.get(), ())
+            self._start(self._work.get(), ())
 
     def call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """What the function returns or raises, called by a free thread; in a process that the
@@ -102,19 +103,3 @@ class Task:
             finally:
                 self._error = None  # no cycle with its traceback
         return self._value
-
-
-class OwnProcess:
-    """Whether this process is ours to restrict: one that runs `tally`, and nothing else."""
-
-    number: ClassVar[int | None] = None
-
-
-def own_process() -> None:
-    """Say so: this process ends with the command that it runs."""
-    OwnProcess.number = os.getpid()
-
-
-def is_own_process() -> bool:
-    """A process of a user's own (a notebook, pytest) goes on when a run in it has ended."""
-    return OwnProcess.number == os.getpid()

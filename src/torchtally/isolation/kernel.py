@@ -21,8 +21,11 @@ VERSION, BENEATH = 1, 1
 WRITE_FILE = 1 << 1
 TRUNCATE = 1 << 14
 REMOVE_DIR, REMOVE_FILE, MAKE_REG = 1 << 4, 1 << 5, 1 << 8
-CHANGES = WRITE_FILE | sum(1 << bit for bit in range(4, 13))
-"""Writing; removing and making whatever a directory can hold."""
+MAKE_DIR = 1 << 7
+CHANGES = WRITE_FILE | (sum(1 << bit for bit in range(4, 13)) & ~MAKE_DIR)
+"""Writing; removing and making whatever a directory can hold, but a directory: a new one harms
+nothing, and programs that a script starts make those in which it then writes.
+"""
 REFER = 1 << 13
 """Moving files between directories: known since ABI 2, and denied where it is not handled."""
 SINCE = {REFER: 2, TRUNCATE: 3}
@@ -45,7 +48,7 @@ TRUNCATES = {"x86_64": 76, "aarch64": 45}
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty",
            "/dev/ptmx", "/dev/pts")  # fmt: skip
-SHARED_MEMORY = "/dev/shm"  # noqa: S108
+SHARED_MEMORY = "/dev/shm"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

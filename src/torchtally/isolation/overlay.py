@@ -37,11 +37,10 @@ SHARED_MEMORY = "/dev/shm/"
 class Overlay:
     """Both trees of one run. All paths given here are logical ones."""
 
-    def __init__(self, folder: str, start: str, keeper: Keeper | None = None) -> None:
+    def __init__(self, folder: str, start: str) -> None:
         """`folder` becomes the upper tree; `start` is the directory in which the run starts.
 
-        Where another run is using the folder, one with a number in its name is taken. `keeper`: of
-        a process that the kernel restricts.
+        Where another run is using the folder, one with a number in its name is taken.
         """
         folder, self.journal = free_folder(os.path.abspath(folder))
         self.folder = os.path.realpath(folder)
@@ -52,7 +51,8 @@ class Overlay:
         """What the run has made for real: temporary files and downloads."""
         self._kept: set[str] = set()
         """Those of them that the keeper alone can make."""
-        self.keeper = keeper
+        self.keeper: Keeper | None = None
+        """Of a process that the kernel restricts."""
         self.is_clean = True
         """Nothing was written yet: the script sees what exists."""
         self.lock = threading.RLock()

@@ -2,21 +2,28 @@
 
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 from torchtally.isolation import Writes
+from torchtally.isolation.callers import Ours
 from torchtally.isolation.effects import drop_if_empty, effects_of
 from torchtally.isolation.files import Files
+from torchtally.isolation.keeper import Keeper
+from torchtally.isolation.own_process import is_own_process
 from torchtally.isolation.session import isolated_files
+from torchtally.isolation.temporary import TemporaryFolder
 from torchtally.trace import Effect, FileId, StubFile
+
+T = TypeVar("T")
 
 SUFFIX = ".files"
 """Of the folder beside the trace's file."""
 REAL, DROPPED = "real", "dropped"
+BY_KERNEL, BY_PYTHON = "the kernel (Landlock)", "Python's own functions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,29 +34,42 @@ class Isolation:
     """None where the script writes for real."""
     where: str
     """The folder as the user calls it, REAL or DROPPED."""
+    temporary: TemporaryFolder | None = None
     facts: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "facts", {"files": self.where})
+        facts = {"files": self.where}
+        if self.files is not None:
+            facts["files_kept_by"] = BY_KERNEL if self.files.are_kept_by_kernel else BY_PYTHON
+        object.__setattr__(self, "facts", facts)
 
     @property
     def written(self) -> Callable[[Mapping[FileId, StubFile]], list[Effect]] | None:
         """Lists the script's effects on files."""
         return None if self.files is None else partial(effects_of, self.files)
 
-    def suspend(self) -> AbstractContextManager[None]:
-        """Within, this thread sees the file system as it is, to write what tally writes."""
-        return nullcontext() if self.files is None else self.files.inside
+    def outside(self, function: Callable[..., T], *args: Any) -> T:
+        """What a function of tally returns or raises, which sees and changes the file system as it
+        is: it saves a trace.
+        """
+        keeper = None if self.files is None else self.files.overlay.keeper
+        if keeper is not None:
+            return keeper.call(function, *args)
+        with Ours.thread():
+            return function(*args)
 
     def tidy(self) -> None:
-        """After the run: remove the folder where nothing is in it, or nobody asked for it."""
-        if self.files is None or not os.path.isdir(self.files.overlay.folder):
+        """After the run, outside of it: remove the folder where nothing is in it, or nobody asked
+        for it, and the temporary files.
+        """
+        if self.files is None:
             return
         if self.where == DROPPED:
-            with self.files.inside:
-                shutil.rmtree(self.files.overlay.folder)
+            shutil.rmtree(self.files.overlay.folder, ignore_errors=True)
         else:
             drop_if_empty(self.files)
+        if self.temporary is not None:
+            self.temporary.remove()
 
 
 def folder_beside(trace_file: str) -> str | None:
@@ -58,25 +78,38 @@ def folder_beside(trace_file: str) -> str | None:
 
 
 @contextmanager
-def isolation(writes: Writes, folder: str | None, *, shown: str = "") -> Iterator[Isolation]:
+def isolation(
+    writes: Writes,
+    folder: str | None,
+    *,
+    shown: str = "",
+    restricts: bool = False,
+    own: Iterable[str] = (),
+) -> Iterator[Isolation]:
     """Within, the script's files are isolated, or not.
 
     They are kept in a folder, which the user calls `shown`; without one they are dropped when the
-    run has ended. Raises UsageError where the folder cannot be used.
+    run has ended. `restricts`: a process of tally's own is restricted by the kernel, where it can,
+    until it has ended; but for `own`, folders of tally's in which it writes during the run.
+
+    Raises UsageError where the folder cannot be used.
     """
     if writes == "real":
         yield Isolation(None, REAL)
-    elif folder is None:
-        temporary = tempfile.mkdtemp(prefix="tally-files-")
-        try:
-            with isolated_files(temporary) as files:
-                yield Isolation(files, DROPPED)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    else:
-        with isolated_files(folder) as files:
-            number = files.overlay.folder.removeprefix(os.path.realpath(folder))
-            try:
-                yield Isolation(files, (shown or folder) + number)
-            finally:
-                drop_if_empty(files)
+        return
+    keeper = Keeper() if restricts and is_own_process() else None
+    temporary = TemporaryFolder()
+    isolated = None
+    try:
+        place = folder or temporary.inner("files")
+        with isolated_files(place, temporary, keeper, own) as files:
+            number = files.overlay.folder.removeprefix(os.path.realpath(place))
+            where = (shown or folder) + number if folder else DROPPED
+            isolated = Isolation(files, where, temporary)
+            yield isolated
+    finally:
+        if isolated is None:
+            temporary.remove()
+        else:
+            isolated.outside(isolated.tidy)
+        temporary.close()

@@ -6,18 +6,22 @@ import multiprocessing.util
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torchtally.isolation import guard
+from torchtally.isolation.callers import for_script
 from torchtally.isolation.changing import Changing
 from torchtally.isolation.files import Files
 from torchtally.isolation.imports import importing_written
+from torchtally.isolation.keeper import Keeper
+from torchtally.isolation.kernel import is_enforced, restrict
 from torchtally.isolation.looking import Looking
 from torchtally.isolation.natives import FILE_IO, OS
 from torchtally.isolation.overlay import Overlay
-from torchtally.isolation.temporary import system_directory, temporary_files
+from torchtally.isolation.temporary import TemporaryFolder, temporary_files_in
 from torchtally.isolation.writers import sqlite, torch_writers, writers
 from torchtally.virtual.aliases import replacing
 from torchtally.virtual.later_modules import patching
@@ -25,30 +29,51 @@ from torchtally.virtual.stand_ins import StandIn, apply, as_function
 
 
 @contextmanager
-def isolated_files(folder: str) -> Iterator[Files]:
+def isolated_files(
+    folder: str, temporary: TemporaryFolder, keeper: Keeper | None, own: Iterable[str] = ()
+) -> Iterator[Files]:
     """Within, what the script writes goes to a folder, and what existed before stays unchanged.
 
-    The folder is emptied first when an earlier run has left it. Raises UsageError where it is
-    something else, or cannot be made.
+    The folder is emptied first when an earlier run has left it. With a keeper, the kernel denies
+    this thread any other change, but of `own` folders, for ever. Raises UsageError where the folder
+    is something else, or cannot be made.
     """
-    temporary = system_directory()
     overlay = Overlay(folder, os.getcwd())
-    files = Files(overlay, temporary)
+    files = Files(overlay, tempfile.gettempdir())
     stand_ins = [*os_functions(files), *opening(files)]
     functions = {
         getattr(each.owner, each.name): each.value for each in stand_ins if callable(each.value)
     }
     with ExitStack() as stack:
         stack.callback(overlay.close)
-        stack.enter_context(apply([*stand_ins, *temporary_files(files), *torch_writers(files)]))
+        if keeper is not None:
+            place = temporary.inner("tmp")
+            stack.enter_context(temporary_files_in(place))
+            overlay.real_roots.add(place)
+            if kept_by_kernel((overlay.folder, place, *own), probe=f"{temporary.path}/probe"):
+                overlay.keeper, files.are_kept_by_kernel = keeper, True
+        stack.enter_context(apply([*stand_ins, *torch_writers(files)]))
         stack.enter_context(replacing(functions))
         stack.enter_context(supporting(stand_ins))
         stack.enter_context(patching(writers(files)))
         stack.enter_context(importing_written(overlay))
-        stack.callback(setattr, files, "is_over", True)
-        stack.callback(Active.leave, files)
+        if keeper is None:  # else the guard holds until the process has ended
+            stack.callback(setattr, files, "is_over", True)
+            stack.callback(Active.leave, files)
         Active.enter(files)
         yield files
+
+
+def kept_by_kernel(folders: Iterable[str], *, probe: str) -> bool:
+    """Whether the kernel lets this thread change what is in some folders alone from now on, as is
+    tried with a file elsewhere.
+    """
+    os.close(OS.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
+    try:
+        restrict(folders)
+    except OSError:
+        return False
+    return is_enforced(probe)
 
 
 def opening(files: Files) -> list[StandIn]:
@@ -88,8 +113,10 @@ def file_io(files: Files) -> type:
         def __init__(
             self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
         ) -> None:
-            is_native = files.is_off or isinstance(file, int) or opener is not None
-            super().__init__(file, mode, closefd, opener if is_native else files.opener)
+            if files.is_off or isinstance(file, int) or opener is not None:
+                for_script(super().__init__, file, mode, closefd, opener)
+            else:
+                super().__init__(file, mode, closefd, files.opener)
 
     return FileIO
 

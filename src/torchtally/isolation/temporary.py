@@ -14,24 +14,34 @@ from contextlib import contextmanager, suppress
 from torchtally.isolation.journal import JOURNAL, Journal, is_cleared
 from torchtally.isolation.natives import OS
 
-PREFIX = "tally-"
+PREFIX = "tally-run-"
 NEW_S = 60.0
 """How long a folder may be empty: its run is about to mark it."""
 
 
-@contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Within, an empty folder, locked for as long as this process lives."""
-    system = tempfile.gettempdir()
-    remove_left(system, PREFIX)
-    folder = os.path.join(system, PREFIX + secrets.token_hex(4))
-    OS.mkdir(folder, 0o700)
-    journal = Journal(folder)
-    try:
-        yield os.path.realpath(folder)
-    finally:
-        journal.close()
-        shutil.rmtree(folder, ignore_errors=True)
+class TemporaryFolder:
+    """An empty folder of one run, locked for as long as this process lives."""
+
+    def __init__(self) -> None:
+        system = tempfile.gettempdir()
+        remove_left(system, PREFIX)
+        self.path = os.path.realpath(os.path.join(system, PREFIX + secrets.token_hex(4)))
+        OS.mkdir(self.path, 0o700)
+        self._journal = Journal(self.path)
+
+    def inner(self, name: str) -> str:
+        """The path of an empty folder in it."""
+        path = os.path.join(self.path, name)
+        if not os.path.isdir(path):
+            OS.mkdir(path, 0o700)
+        return path
+
+    def remove(self) -> None:
+        """What another thread of the script still writes there may stay, for the next run."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def close(self) -> None:
+        self._journal.close()
 
 
 def remove_left(directory: str, prefix: str) -> None:

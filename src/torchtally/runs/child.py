@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from torchtally.isolation.own_process import own_process
 from torchtally.runs.protocol import (
     ANSWER,
     DeviceRequest,
@@ -27,6 +28,7 @@ def main(argv: list[str]) -> None:
 
         place = serve(int(place), preload).folder
     end_with_parent(int(lifeline))
+    own_process()
     perform(Path(place))
 
 

@@ -28,10 +28,13 @@ def trace(request: TraceRequest, folder: Path, reply: Callable[[TraceResult], No
 
     def leaving(outcome: ScriptOutcome) -> int:
         record.recorder.is_stopped = True
-        with isolated.suspend():
-            record.trace(outcome.ending).save(Path(request.place))
-            reply(TraceResult(ending=outcome.ending.kind, message=outcome.ending.message))
+        isolated.outside(save, outcome)
         return 0
+
+    def save(outcome: ScriptOutcome) -> None:
+        record.trace(outcome.ending).save(Path(request.place))
+        reply(TraceResult(ending=outcome.ending.kind, message=outcome.ending.message))
+        isolated.tidy()
 
     stopper = Stopper(leaving, max_seconds=request.max_seconds)
     recorded = partial(
@@ -47,7 +50,7 @@ def trace(request: TraceRequest, folder: Path, reply: Callable[[TraceResult], No
         network=request.network,
         is_own_process=True,
     )
-    files = isolation(request.writes, str(folder / WRITTEN))
+    files = isolation(request.writes, str(folder / WRITTEN), restricts=True)
     with isolated_recording(files, recorded) as (isolated, record):
         code = leaving(run(script, stopper))
         flush_outputs()

@@ -31,15 +31,18 @@ def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement]
             meter.step_completed(step)
 
     def leaving(outcome: ScriptOutcome) -> int:
-        with isolated.suspend():
-            reply(meter.measurement(outcome))
+        isolated.outside(answer, outcome)
         return 0
+
+    def answer(outcome: ScriptOutcome) -> None:
+        reply(meter.measurement(outcome))
+        isolated.tidy()
 
     stopper = Stopper(leaving)
     steps = Steps(meter.roles, StepLimit(request.steps), step_done, stopper.steps_are_done)
     writes = "real" if request.gpu is None else request.writes
     with ExitStack() as stack:
-        isolated = stack.enter_context(isolation(writes, str(folder / WRITTEN)))
+        isolated = stack.enter_context(isolation(writes, str(folder / WRITTEN), restricts=True))
         if request.gpu is not None:
             stack.enter_context(
                 limited_network(request.network, meter.roles.effect, is_own_process=True)

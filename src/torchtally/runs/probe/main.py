@@ -54,15 +54,19 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
             recorder.by_hand.finish()
         recorder.is_stopped = True
         gc.disable()  # much is allocated here that stays, and then the process ends
-        with isolated.suspend():
-            reply(result(outcome.ending, recorder, folding, gpu, differences, request.capacities))
+        isolated.outside(answer, outcome.ending)
         return 0
+
+    def answer(ending: Ending) -> None:
+        reply(result(ending, recorder, folding, gpu, differences, request.capacities))
+        isolated.tidy()
 
     stopper = Stopper(leaving, max_seconds=request.max_seconds)
     limit = StepLimit(request.steps)
     steps = Steps(recorder, limit, ignore_step, stopper.steps_are_done)
     with ExitStack() as stack:
-        isolated = stack.enter_context(isolation(request.writes, str(folder / WRITTEN)))
+        files = isolation(request.writes, str(folder / WRITTEN), restricts=True)
+        isolated = stack.enter_context(files)
         stack.enter_context(limited_network(request.network, recorder.effect, is_own_process=True))
         gpu = stack.enter_context(
             virtual_gpu(

@@ -47,13 +47,10 @@ def other_ranks(
     """
     # Not a TemporaryDirectory: the script's end would remove it, by the exit handlers it runs.
     folder = Path(tempfile.mkdtemp(prefix="tally-ranks-"))
-    try:
-        with _supervisor(folder, arguments, rank, asked) as mailbox:
-            for other in asked or ():
-                mailbox.want(other)
-            yield mailbox
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with _supervisor(folder, arguments, rank, asked) as mailbox:
+        for other in asked or ():
+            mailbox.want(other)
+        yield mailbox
 
 
 @contextmanager
@@ -110,6 +107,7 @@ def main(name: str, lifeline: int) -> None:
                 )
             for child in children.collect_ended():
                 mailbox.end(child.key, child.code)
+    shutil.rmtree(folder, ignore_errors=True)  # the first rank may be kept from it by the kernel
 
 
 if __name__ == "__main__":
