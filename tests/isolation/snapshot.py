@@ -8,7 +8,7 @@ Snapshot = dict[str, tuple[object, ...]]
 
 
 def snapshot(root: Path, *, without: tuple[str, ...] = ()) -> Snapshot:
-    """Content, inode, mode and time of modification of files; inode and mode of directories."""
+    """Content, inode, mode, times and attributes of files; inode and mode of directories."""
     state: Snapshot = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -21,5 +21,6 @@ def snapshot(root: Path, *, without: tuple[str, ...] = ()) -> Snapshot:
             state[name] = ("directory", status.st_ino, status.st_mode)
         else:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            state[name] = (digest, status.st_ino, status.st_mode, status.st_mtime_ns)
+            attributes = os.listxattr(path) if hasattr(os, "listxattr") else []
+            state[name] = (digest, status.st_ino, status.st_mode, status.st_mtime_ns, *attributes)
     return state

@@ -20,7 +20,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from os import remove as remove_by_name
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def way(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-def prepare(root: Path) -> None:
+def prepare(root: Path, names: Iterable[str] = WAYS) -> None:
     """One directory for each way, all alike."""
     import numpy as np
     import torch
@@ -60,7 +60,7 @@ def prepare(root: Path) -> None:
     (model / "helper.py").write_text("x = 1\n")
     py_compile.compile(str(model / "helper.py"))
     (model / "helper.py").write_text("x = 1 + 1\n")
-    for name in WAYS:
+    for name in names:
         shutil.copytree(model, root / name, symlinks=True)
     shutil.rmtree(model)
 

@@ -39,6 +39,7 @@ def conclude(
     Returns the exit code.
     """
     from torchtally.gates import GATE_EXIT
+    from torchtally.runs.children import sigterm_raises
     from torchtally.tracer.idle import IDLE_EXIT, complaint
 
     def save_and_report() -> bool:
@@ -48,7 +49,8 @@ def conclude(
         return report(script, trace, peers, args)
 
     try:
-        holds = isolated.outside(save_and_report)
+        with sigterm_raises():
+            holds = isolated.outside(save_and_report)
     except TallyError as error:
         print(f"tally: error: {error}", file=args.stderr, flush=True)
         return error.exit_code

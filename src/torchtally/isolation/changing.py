@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any
 
 from torchtally.isolation.files import Files
+from torchtally.isolation.journal import Journal
 from torchtally.isolation.naming import error_of, naming, real_path_of
 from torchtally.isolation.natives import OS
 from torchtally.isolation.places import RealFile
@@ -119,6 +120,14 @@ class Changing:
             new = self._new(dst, dir_fd)
             self.files.overlay.calling(new)(OS.symlink, src, new, target_is_directory)
             self.files.overlay.forget_links()
+
+    def closerange(self, low: int, high: int, /) -> None:
+        """All but what the run itself has open."""
+        for ours in sorted(Journal.descriptors):
+            if low <= ours < high:
+                OS.closerange(low, ours)
+                low = ours + 1
+        OS.closerange(low, high)
 
     def making(self, native: Callable[..., Any]) -> Callable[..., Any]:
         """For a function that makes a pipe or a device."""

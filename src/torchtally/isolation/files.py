@@ -23,7 +23,7 @@ from torchtally.isolation.naming import (
     open_file_at,
     real_path_of,
 )
-from torchtally.isolation.natives import OPEN, OS
+from torchtally.isolation.natives import OPEN, OPEN_CODE, OS
 from torchtally.isolation.overlay import Overlay
 from torchtally.isolation.places import RealFile, parent_of
 from torchtally.isolation.threads import OtherThreads
@@ -54,6 +54,8 @@ class Files:
         """Whether changes that bypass the overlay are denied, in compiled code and programs too."""
         self.children: dict[str, int] = {}
         """Programs that were started, and how often."""
+        self.shared: tuple[str, ...] = ()
+        """Names of shared memory that was there before."""
         self._others = OtherThreads()
         self._temporary_directory = os.path.realpath(temporary_directory)
 
@@ -111,6 +113,12 @@ class Files:
 
     def exists(self, path: str) -> bool:
         return self.overlay.find(self.logical(path)) is not None
+
+    def is_written(self, path: str) -> bool:
+        """Whether the run has a copy of a file."""
+        logical = self.logical(path)
+        place = self.overlay.find(logical)
+        return place is not None and place.path == self.overlay.upper(logical)
 
     def real_path(self, path: Any, *, writes: bool = False, has_content: bool = True) -> str:
         """The path to hand to a library that opens the file by itself."""
@@ -200,6 +208,10 @@ class Files:
         if opener is not None:
             return for_script(OPEN, file, *options, opener)
         return OPEN(file, *options, self.opener)
+
+    def open_code(self, path: Any) -> Any:
+        """`io.open_code`: a file that is run."""
+        return OPEN_CODE(path) if self.is_off else self.open(path, "rb")
 
     def opener(self, path: Any, flags: int) -> int:
         """What opens a file for Python's file objects."""

@@ -43,12 +43,21 @@ class Guarded(Protocol):
 
     def child_started(self, program: str) -> None: ...
 
+    @property
+    def are_kept_by_kernel(self) -> bool:
+        """Whether changes that nobody announces are denied, too."""
+
 
 class Guard:
     """The process's hook, and the files that it guards now."""
 
     files: Guarded | None = None
     is_installed = False
+
+
+def is_kept_by_kernel() -> bool:
+    """Whether the kernel denies this run the change of any file but its own."""
+    return Guard.files is not None and Guard.files.are_kept_by_kernel
 
 
 def watch(files: Guarded | None) -> None:

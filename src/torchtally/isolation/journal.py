@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
+from typing import ClassVar
 
 from torchtally.errors import UsageError
 from torchtally.isolation.natives import OS
@@ -23,12 +24,18 @@ MAGIC = b"torchtally files 1\n"
 class Journal:
     """Of one folder, which is locked as long as the journal is open in the process that made it."""
 
-    def __init__(self, folder: str) -> None:
+    descriptors: ClassVar[set[int]] = set()
+    """Those of all journals, which the script may not close: it closes ranges of them."""
+
+    def __init__(self, folder: str, *, is_new: bool = True) -> None:
+        """`is_new`: else that of a run that goes on, which another process has made."""
         self.path = os.path.join(folder, JOURNAL)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor: int = OS.open(self.path, flags, 0o666)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(self._descriptor, MAGIC)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor: int = OS.open(self.path, flags | (os.O_CREAT if is_new else 0), 0o666)
+        self.descriptors.add(self._descriptor)
+        if is_new:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(self._descriptor, MAGIC)
         self._read_bytes = len(MAGIC)
 
     def append(self, path: str, lower: str | None) -> None:
@@ -56,10 +63,15 @@ class Journal:
         """In a forked process: append by a descriptor of its own, so that the lock stays behind."""
         inherited = self._descriptor
         self._descriptor = OS.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        os.close(inherited)
+        self.descriptors.add(self._descriptor)
+        self._close(inherited)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._close(self._descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        self.descriptors.discard(descriptor)
+        os.close(descriptor)
 
 
 def new_folder(folder: str) -> Journal | None:

@@ -43,7 +43,7 @@ class Keeper:
         """
         if os.getpid() != self._process:
             return function(*args, **options)
-        task = Task(function, args, options)
+        task = FreeCall(function, args, options)
         collects = gc.isenabled()
         gc.disable()  # a finalizer of the script's must not run in a free thread
         try:
@@ -55,7 +55,7 @@ class Keeper:
         return task.result()  # type: ignore[no-any-return]
 
 
-class Task:
+class FreeCall:
     """One call."""
 
     def __init__(self, function: Callable[..., Any], args: Any, options: Any) -> None:

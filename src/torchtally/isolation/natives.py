@@ -32,7 +32,7 @@ READING = (
 CHANGING = (
     "open", "mkdir", "rmdir", "remove", "unlink", "rename", "replace", "link", "symlink", "chmod",
     "lchmod", "chown", "lchown", "utime", "truncate", "setxattr", "removexattr", "chflags",
-    "lchflags", "fchmod", "fchown", "mkfifo", "mknod",
+    "lchflags", "fchmod", "fchown", "mkfifo", "mknod", "closerange",
 )  # fmt: skip
 
 OS: Any = Natives(os, (*READING, *CHANGING))
@@ -41,4 +41,5 @@ TIME: Any = Natives(
     ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "sleep"),
 )
 OPEN: Any = builtins.open
+OPEN_CODE: Any = io.open_code
 FILE_IO = io.FileIO

@@ -37,12 +37,16 @@ SHARED_MEMORY = "/dev/shm/"
 class Overlay:
     """Both trees of one run. All paths given here are logical ones."""
 
-    def __init__(self, folder: str, start: str) -> None:
+    def __init__(self, folder: str, start: str, *, is_new: bool = True) -> None:
         """`folder` becomes the upper tree; `start` is the directory in which the run starts.
 
-        Where another run is using the folder, one with a number in its name is taken.
+        Where another run is using the folder, one with a number in its name is taken. `is_new`:
+        else the folder is that of this run, which another process has begun.
         """
-        folder, self.journal = free_folder(os.path.abspath(folder))
+        if is_new:
+            folder, self.journal = free_folder(os.path.abspath(folder))
+        else:
+            self.journal = Journal(folder, is_new=False)
         self.folder = os.path.realpath(folder)
         self.start = os.path.realpath(start)
         self.lowers: dict[str, str | None] = {}
@@ -53,7 +57,7 @@ class Overlay:
         """Those of them that the keeper alone can make."""
         self.keeper: Keeper | None = None
         """Of a process that the kernel restricts."""
-        self.is_clean = True
+        self.is_clean = is_new
         """Nothing was written yet: the script sees what exists."""
         self.lock = threading.RLock()
         self._plain: set[str] = set()

@@ -23,7 +23,8 @@ T = TypeVar("T")
 SUFFIX = ".files"
 """Of the folder beside the trace's file."""
 REAL, DROPPED = "real", "dropped"
-BY_KERNEL, BY_PYTHON = "the kernel (Landlock)", "Python's own functions"
+BY_KERNEL, BY_PYTHON = "kernel", "python"
+"""Who keeps the script from changing other files: Landlock, or Python's own functions."""
 
 
 @dataclass(frozen=True, slots=True)

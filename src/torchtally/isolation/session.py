@@ -7,8 +7,9 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from types import FunctionType
 from typing import Any
 
 from torchtally.isolation import guard
@@ -21,7 +22,8 @@ from torchtally.isolation.kernel import is_enforced, restrict
 from torchtally.isolation.looking import Looking
 from torchtally.isolation.natives import FILE_IO, OS
 from torchtally.isolation.overlay import Overlay
-from torchtally.isolation.temporary import TemporaryFolder, temporary_files_in
+from torchtally.isolation.shared_memory import shared_memory, shared_names
+from torchtally.isolation.temporary import TemporaryFolder
 from torchtally.isolation.writers import sqlite, torch_writers, writers
 from torchtally.virtual.aliases import replacing
 from torchtally.virtual.later_modules import patching
@@ -40,28 +42,38 @@ def isolated_files(
     """
     overlay = Overlay(folder, os.getcwd())
     files = Files(overlay, tempfile.gettempdir())
-    stand_ins = [*os_functions(files), *opening(files)]
-    functions = {
-        getattr(each.owner, each.name): each.value for each in stand_ins if callable(each.value)
-    }
     with ExitStack() as stack:
         stack.callback(overlay.close)
         if keeper is not None:
-            place = temporary.inner("tmp")
-            stack.enter_context(temporary_files_in(place))
+            place = temporary.take()
             overlay.real_roots.add(place)
             if kept_by_kernel((overlay.folder, place, *own), probe=f"{temporary.path}/probe"):
                 overlay.keeper, files.are_kept_by_kernel = keeper, True
-        stack.enter_context(apply([*stand_ins, *torch_writers(files)]))
-        stack.enter_context(replacing(functions))
-        stack.enter_context(supporting(stand_ins))
-        stack.enter_context(patching(writers(files)))
-        stack.enter_context(importing_written(overlay))
+        place_stand_ins(files, stack, shared_names())
         if keeper is None:  # else the guard holds until the process has ended
             stack.callback(setattr, files, "is_over", True)
             stack.callback(Active.leave, files)
         Active.enter(files)
         yield files
+
+
+def place_stand_ins(files: Files, stack: ExitStack, shared: Sequence[str]) -> None:
+    """Lead through the overlay whatever opens and changes files, until the stack is closed.
+    `shared` memory was there before.
+    """
+    files.shared = tuple(shared)
+    stand_ins = [*os_functions(files), *opening(files)]
+    functions = {
+        getattr(each.owner, each.name): each.value for each in stand_ins if callable(each.value)
+    }
+    for each in stand_ins:
+        if isinstance(each.value, FunctionType):  # to be pickled by name, for another process
+            each.value.__module__, each.value.__qualname__ = each.owner.__name__, each.name
+    stack.enter_context(apply([*stand_ins, *shared_memory(files), *torch_writers(files)]))
+    stack.enter_context(replacing(functions))
+    stack.enter_context(supporting(stand_ins))
+    stack.enter_context(patching(writers(files)))
+    stack.enter_context(importing_written(files.overlay))
 
 
 def kept_by_kernel(folders: Iterable[str], *, probe: str) -> bool:
@@ -82,6 +94,7 @@ def opening(files: Files) -> list[StandIn]:
     return [
         StandIn(builtins, "open", opened),
         StandIn(io, "open", opened),
+        StandIn(io, "open_code", as_function(files.open_code)),
         StandIn(io, "FileIO", file_io(files)),
         StandIn(sqlite3, "connect", connect),
         StandIn(sqlite3.dbapi2, "connect", connect),
@@ -91,15 +104,36 @@ def opening(files: Files) -> list[StandIn]:
     ]
 
 
+JOIN = "from torchtally.isolation.session import join; join({folder!r}, {start!r}, {shared!r}); "
+
+
 def spawning(files: Files) -> Any:
-    """Processes that multiprocessing does not fork are announced by no audit event."""
+    """Processes that multiprocessing does not fork are announced by no audit event. They take part
+    in the run: its server of semaphores and shared memory writes no file, and need not.
+    """
     native = multiprocessing.util.spawnv_passfds
 
     def spawnv_passfds(path: Any, args: Any, passfds: Any) -> int:
         files.child_started("python (multiprocessing)")
-        return native(path, args, passfds)
+        words = list(args)
+        if "-c" in words and "resource_tracker" not in words[place := words.index("-c") + 1]:
+            overlay = files.overlay
+            words[place] = (
+                JOIN.format(folder=overlay.folder, start=overlay.start, shared=files.shared)
+                + words[place]
+            )
+        return native(path, words, passfds)
 
     return spawnv_passfds
+
+
+def join(folder: str, start: str, shared: Sequence[str]) -> None:
+    """Take part in a run, from the first line of a process that it has spawned to its end."""
+    files = Files(Overlay(folder, start, is_new=False), tempfile.gettempdir())
+    files.overlay.real_roots.add(os.path.realpath(tempfile.gettempdir()))
+    Active.joined = ExitStack()
+    place_stand_ins(files, Active.joined, shared)
+    Active.enter(files)
 
 
 def file_io(files: Files) -> type:
@@ -130,7 +164,7 @@ def os_functions(files: Files) -> list[StandIn]:
         "chdir": looking.chdir, "getcwd": looking.getcwd, "getcwdb": looking.getcwdb,
         "mkdir": changing.mkdir, "rmdir": changing.rmdir, "remove": changing.unlink,
         "unlink": changing.unlink, "rename": changing.rename, "replace": changing.rename,
-        "link": changing.link, "symlink": changing.symlink,
+        "link": changing.link, "symlink": changing.symlink, "closerange": changing.closerange,
     }  # fmt: skip
     made_of = {
         looking.looking: ("access", "statvfs", "pathconf", "getxattr", "listxattr"),
@@ -182,6 +216,8 @@ class Active:
     """The isolated runs of the process: one at most, but a test may have one in another."""
 
     files: list[Files] = []  # noqa: RUF012
+    joined: ExitStack | None = None
+    """Of a process that has joined a run: closed where it is freed, hence kept."""
 
     @classmethod
     def enter(cls, files: Files) -> None:

@@ -8,13 +8,13 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from torchtally.isolation.journal import JOURNAL, Journal, is_cleared
 from torchtally.isolation.natives import OS
 
 PREFIX = "tally-run-"
+VARIABLE = "TMPDIR"
 NEW_S = 60.0
 """How long a folder may be empty: its run is about to mark it."""
 
@@ -28,6 +28,22 @@ class TemporaryFolder:
         self.path = os.path.realpath(os.path.join(system, PREFIX + secrets.token_hex(4)))
         OS.mkdir(self.path, 0o700)
         self._journal = Journal(self.path)
+        self._before: tuple[str | None, str | None] | None = None
+
+    def take(self) -> str:
+        """Have `tempfile` and what asks the environment use it, here and in programs."""
+        self._before = tempfile.tempdir, os.environ.get(VARIABLE)
+        tempfile.tempdir = os.environ[VARIABLE] = self.inner("tmp")
+        return tempfile.tempdir
+
+    def _give_back(self) -> None:
+        if self._before is not None:
+            tempfile.tempdir, variable = self._before
+            self._before = None
+            if variable is None:
+                os.environ.pop(VARIABLE, None)
+            else:
+                os.environ[VARIABLE] = variable
 
     def inner(self, name: str) -> str:
         """The path of an empty folder in it."""
@@ -38,6 +54,7 @@ class TemporaryFolder:
 
     def remove(self) -> None:
         """What another thread of the script still writes there may stay, for the next run."""
+        self._give_back()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def close(self) -> None:
@@ -56,17 +73,3 @@ def remove_left(directory: str, prefix: str) -> None:
                     is_cleared(path)
                 elif OS.lstat(path).st_mtime < time.time() - NEW_S:
                     OS.rmdir(path)
-
-
-@contextmanager
-def temporary_files_in(folder: str) -> Iterator[None]:
-    """Within, `tempfile` and what asks the environment use this folder, here and in programs."""
-    before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
-    tempfile.tempdir = os.environ["TMPDIR"] = folder
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
-        os.environ.pop("TMPDIR")
-        if variable is not None:
-            os.environ["TMPDIR"] = variable

@@ -189,11 +189,14 @@ def sqlite(files: Files, native: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def database_path(files: Files, name: str) -> str:
-    """The database's copy, with what sqlite keeps beside it."""
+    """The database's copy, with what sqlite keeps beside it: that is sqlite's own afterwards, which
+    removes it unseen.
+    """
     copy = partial(files.real_path, writes=True)
-    for suffix in ("-journal", "-wal"):
-        if files.exists(name + suffix):
-            copy(name + suffix)
+    if not files.is_written(name):
+        for suffix in ("-journal", "-wal"):
+            if files.exists(name + suffix):
+                copy(name + suffix)
     return copy(name)
 
 

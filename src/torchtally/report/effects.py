@@ -35,8 +35,9 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
         )
     processes = by_kind[EffectKind.PROCESS]
     if processes:
+        programs = PROGRAMS.get(surroundings.files_kept_by, "what they write is real")
         names = [f"{effect.name[:NAME_WIDTH]} ({_times(effect.count)})" for effect in processes]
-        yield "Programs that the script started; what they write is real:", shorten(names)
+        yield f"Programs that the script started; {programs}:", shorten(names)
     if surroundings.network.startswith("off"):
         yield f"Network: {surroundings.network}", []
     for kind, sentence in SENTENCES.items():
@@ -67,10 +68,19 @@ def written_section(effects: Sequence[Effect], surroundings: Surroundings) -> It
     if surroundings.files in ("", "dropped"):
         place = "deleted after the run"
     yield (
-        f"Written: {count}, {format_bytes(total_bytes)} in a real run; {place}, "
-        "and no file that existed before was changed",
+        f"Written: {count}, {format_bytes(total_bytes)} in a real run; {place}"
+        + UNCHANGED.get(surroundings.files_kept_by, ""),
         shorten(lines),
     )
+
+
+KERNEL = "kernel"
+"""As `isolation.run` calls it."""
+UNCHANGED = {
+    KERNEL: ", and the kernel let no other file be changed",
+    "python": ", and Python's own functions changed no file that existed before",
+}
+PROGRAMS = {KERNEL: "the kernel let them change none but the run's own files"}
 
 
 def _file(effect: Effect, cwd: str) -> str:

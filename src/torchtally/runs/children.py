@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -251,7 +252,12 @@ class Children:
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Within, SIGTERM raises SystemExit, so that contexts are left and children ended."""
+    """Within, SIGTERM raises SystemExit, so that contexts are left and children ended. Only the
+    main thread can say so: another one is told by whoever waits for it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def exit_(number: int, frame: object) -> None:
         raise SystemExit(128 + number)

@@ -117,6 +117,8 @@ class Surroundings:
     cwd: str
     """The directory that it was run in."""
     files: str
+    files_kept_by: str
+    """What denied changes of others: "kernel" or "python"; "" where nothing did, or is known."""
     """The folder of an isolated run, "dropped" or "real"."""
     network: str
     """What of it the script might use, and who enforced that."""
@@ -233,7 +235,8 @@ def summarise(ledger: Ledger) -> Summary:
 
 def surroundings_of(trace: Trace) -> Surroundings:
     return Surroundings(
-        trace.effects, *(trace.facts.get(name, "") for name in ("cwd", "files", "network"))
+        trace.effects,
+        *(trace.facts.get(name, "") for name in ("cwd", "files", "files_kept_by", "network")),
     )
 
 

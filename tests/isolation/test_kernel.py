@@ -1,0 +1,175 @@
+"""Where the kernel keeps a run from the user's files, it does so whoever changes them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run_tally import SCRIPTS, Run, environment, tally_run
+from tests.isolation.snapshot import Snapshot, snapshot
+from tests.scripts import destroy
+from tests.scripts.bypass import WAYS
+from tests.warm import TALLY, warm
+from torchtally.isolation.kernel import abi
+
+OURS = ("run.tally",)
+pytestmark = pytest.mark.skipif(abi() < 3, reason="this kernel has no Landlock, or an early one")
+SEEN = {
+    "program_with_an_open_file": "'of the program\\n'",
+    "spawned_process": "'of the script and of the process'",
+    "path_that_writes": "'y'",
+    "handler_that_writes": "'of the handler'",
+    "shared_memory_of_another_process": "'mine'",
+    "many_descriptors_closed": "'after'",
+    "written_code": "5",
+    "function_by_name": "'the same'",
+}
+"""What the script sees of its own changes, where they are led to the run's folder."""
+SILENT = ("c_mode", "c_mode_of_an_open_file", "c_times", "c_attributes",
+          "shell_changes_modes_and_times")  # fmt: skip
+"""They succeed, and change nothing."""
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[SharedMemory]:
+    memory = SharedMemory(create=True, size=8)
+    memory.buf[:4] = b"user"
+    yield memory
+    memory.close()
+    memory.unlink()
+
+
+@pytest.fixture(scope="module")
+def tried(
+    tmp_path_factory: pytest.TempPathFactory, memory: SharedMemory
+) -> tuple[Run, Snapshot, Snapshot]:
+    """All ways in one run."""
+    root = tmp_path_factory.mktemp("bypass")
+    destroy.prepare(root, WAYS)
+    before = snapshot(root)
+    os.environ["TALLY_TESTS_SHARED"] = memory.name
+    run = tally_run("--steps", "all", str(SCRIPTS / "bypass.py"), cwd=root)
+    return run, before, snapshot(root, without=OURS)
+
+
+def test_sixty_ways_are_tried():
+    assert len({**destroy.WAYS, **WAYS}) >= 60
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_nothing_is_changed(name: str, tried: tuple[Run, Snapshot, Snapshot]):
+    run, before, after = tried
+    assert of_way(after, name) == of_way(before, name), run.stdout
+    (said,) = [line for line in run.stdout.splitlines() if line.startswith(f"{name}: ")]
+    if name in SEEN:
+        assert said == f"{name}: {SEEN[name]}"
+    elif name.startswith(("c_", "sqlite_", "history_", "arrow_")) and name not in SILENT:
+        assert "refused" in said or name == "c_at_the_end"
+
+
+def of_way(state: Snapshot, name: str) -> Snapshot:
+    made = (f"{name}/__pycache__",)
+    return {
+        path: facts
+        for path, facts in state.items()
+        if path.startswith(f"{name}/") and not path.startswith(made)
+    }
+
+
+def test_shared_memory_is_unchanged(tried: tuple[Run, Snapshot, Snapshot], memory: SharedMemory):
+    assert tried[0].code == 0, tried[0].stderr
+    again = SharedMemory(memory.name)
+    assert bytes(again.buf[:4]) == b"user"
+    again.close()
+
+
+def test_the_report_says_who_kept_the_files(tried: tuple[Run, Snapshot, Snapshot]):
+    report = " ".join(tried[0].stderr.split())
+    assert "and the kernel let no other file be changed" in report
+    assert "the kernel let them change none but the run's own files" in report
+    assert tried[0].trace.facts["files_kept_by"] == "kernel"
+
+
+def test_the_snapshot_sees_a_change(tmp_path: Path):
+    """The checker is checked: without isolation the same script changes nearly every directory."""
+    destroy.prepare(tmp_path, WAYS)
+    before = snapshot(tmp_path)
+    memory = SharedMemory(create=True, size=8)
+    subprocess.run(
+        [sys.executable, str(SCRIPTS / "bypass.py")],
+        cwd=tmp_path,
+        env=environment() | {"TALLY_TESTS_SHARED": memory.name},
+        capture_output=True,
+        check=True,
+    )
+    changed = {name for name in WAYS if of_way(snapshot(tmp_path), name) != of_way(before, name)}
+    assert {*WAYS} - changed <= {"function_by_name", "shared_memory_of_another_process"}
+    memory.close()
+
+
+DENIED = """\
+import pyarrow as pa
+from pyarrow import fs
+fs.LocalFileSystem().delete_file("ckpt.pt")
+"""
+
+
+def test_an_error_by_the_kernel_is_explained(tmp_path: Path):
+    (tmp_path / "train.py").write_text(DENIED)
+    (tmp_path / "ckpt.pt").write_text("weights")
+    run = tally_run("train.py", cwd=tmp_path)
+    assert run.code == 1
+    assert "Cannot delete file 'ckpt.pt'" in run.stderr
+    assert "the kernel keeps a simulated run" in run.stderr
+    assert "--writes real" in run.stderr
+    assert tally_run("--writes", "real", "train.py", cwd=tmp_path).code == 0
+    assert not (tmp_path / "ckpt.pt").exists()
+
+
+def test_nothing_is_explained_that_the_user_may_not_do(tmp_path: Path):
+    (tmp_path / "train.py").write_text("raise PermissionError(13, 'Permission denied', '/nowhere')")
+    assert "the kernel keeps" in tally_run("train.py", cwd=tmp_path).stderr
+    (tmp_path / "train.py").write_text("raise PermissionError(1, 'Operation not permitted')")
+    assert "the kernel keeps" not in tally_run("train.py", cwd=tmp_path).stderr
+
+
+CHILD = """\
+import subprocess, torch
+subprocess.run("echo x > ckpt.pt", shell=True)
+net = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(3):
+    net(torch.ones(2, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("command", [
+    ("fit", "train.py", "--vary", "{}", "--to", "2", "--gpu", "T4", "--quiet"),
+    ("run", "train.py", "--gpu", "2xH100-SXM", "--rank", "0,1"),
+    ("run", "train.py", "--gpu", "H100-SXM", "--what-if", "optimizer=fused"),
+])  # fmt: skip
+def test_other_processes_are_kept_from_files_too(tmp_path: Path, command: tuple[str, ...]):
+    (tmp_path / "train.py").write_text(CHILD)
+    (tmp_path / "ckpt.pt").write_text("weights of last week")
+    before = snapshot(tmp_path)
+    subprocess.run(warm(TALLY, *command), cwd=tmp_path, env=environment(), capture_output=True)
+    assert snapshot(tmp_path, without=OURS) == before
+
+
+def test_temporary_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Those of a run, and those that a killed one has left."""
+    system = tmp_path / "system"
+    system.mkdir()
+    left = system / "tally-run-left"
+    left.mkdir()
+    (left / ".journal").write_bytes(b"torchtally files 1\n")
+    monkeypatch.setenv("TMPDIR", str(system))
+    (tmp_path / "train.py").write_text("import tempfile\nprint(tempfile.mkdtemp())\n")
+    run = tally_run("train.py", cwd=tmp_path, setup="import tempfile; tempfile.tempdir = None\n")
+    assert run.stdout.startswith(f"{system}/tally-run-"), run.stderr
+    assert os.listdir(system) == []
