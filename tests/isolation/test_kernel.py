@@ -111,6 +111,17 @@ def test_the_snapshot_sees_a_change(tmp_path: Path):
     memory.close()
 
 
+def test_an_early_landlock_does_too(tmp_path: Path):
+    """Its first version knows no truncation, and lets no file be moved between directories."""
+    destroy.prepare(tmp_path)
+    before = snapshot(tmp_path)
+    setup = "import torchtally.isolation.kernel as kernel; kernel.abi = lambda: 1\n"
+    run = tally_run(str(SCRIPTS / "destroy.py"), cwd=tmp_path, setup=setup)
+    assert run.code == 0, run.stderr
+    assert run.trace.facts["files_kept_by"] == "kernel"
+    assert snapshot(tmp_path, without=OURS) == before
+
+
 DENIED = """\
 import pyarrow as pa
 from pyarrow import fs

@@ -43,7 +43,8 @@ for _ in sys.stdin:
     pid = os.fork()
     if not pid:
         sys.stdin.close()
-        os._exit(main(["run", "saves.py", "--gpu", "H100-SXM", "--steps", "100000", "--quiet"]))
+        sys.argv[1:] = "run", "saves.py", "--gpu", "H100-SXM", "--steps", "100000", "--quiet"
+        os._exit(main())
     print("pid", pid, flush=True)
     os.waitpid(pid, 0)
     print("ended", flush=True)

@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -182,16 +183,11 @@ class Files:
         return is_kept
 
     def _is_kept_by_caller(self, parent: str) -> bool:
-        frame: FrameType | None = sys._getframe(1)
-        for _ in range(DOWNLOAD_DEPTH):
-            if frame is None:
-                break
-            name = frame.f_code.co_filename
+        for name in files_on_stack():
             if name == tempfile.__file__:
                 return parent == self._temporary_directory
             if name.endswith(DOWNLOADERS):
                 return True
-            frame = frame.f_back
         return False
 
     def open(
@@ -216,3 +212,18 @@ class Files:
     def opener(self, path: Any, flags: int) -> int:
         """What opens a file for Python's file objects."""
         return self._open_led(path, flags)
+
+
+def files_on_stack() -> Iterator[str]:
+    """Whose code has called, from the innermost on."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(DOWNLOAD_DEPTH):
+        if frame is None:
+            return
+        yield frame.f_code.co_filename
+        frame = frame.f_back
+
+
+def is_by_downloader() -> bool:
+    """Whether it is for a download, or for a build."""
+    return any(name.endswith(DOWNLOADERS) for name in files_on_stack())

@@ -60,6 +60,11 @@ def abi() -> int:
     return max(int(_call(CREATE_RULESET, None, 0, VERSION)), 0)
 
 
+def can_move() -> bool:
+    """Whether a restricted thread may move a file from one directory of its own to another."""
+    return abi() >= SINCE[REFER]
+
+
 def _call(number: int, *args: object) -> int:
     words = [ctypes.c_size_t(each) if isinstance(each, int) else each for each in args]
     return int(_libc.syscall(ctypes.c_long(number), *words))

@@ -20,6 +20,7 @@ from typing import Any
 
 from torchtally.isolation.journal import JOURNAL, Journal, new_folder
 from torchtally.isolation.keeper import Keeper
+from torchtally.isolation.kernel import can_move
 from torchtally.isolation.naming import is_open_file
 from torchtally.isolation.natives import OS
 from torchtally.isolation.places import RealFile, copy_file, is_directory, parent_of, place_at
@@ -245,9 +246,7 @@ class Overlay:
                     self._shadow(path)
                 else:
                     self._shadow(parent_of(path))
-                    # The kernel lets the keeper alone set times.
-                    calling = self.calling(upper, everywhere=True)
-                    calling(copy_file, place, upper, has_content=has_content)
+                    copy_file(place, upper, self._set_times, has_content=has_content)
             return upper
 
     def make_parent(self, path: str) -> None:
@@ -339,7 +338,11 @@ class Overlay:
             for name in self.names(path):
                 self._copy(f"{path}/{name}", f"{goal}/{name}")
         elif place is not None:
-            copy_file(place, goal)
+            copy_file(place, goal, self._set_times)
+
+    def _set_times(self, path: str, ns: tuple[int, int]) -> None:
+        """The kernel lets the keeper alone do so."""
+        self.calling(path, everywhere=True)(OS.utime, path, ns=ns)
 
     def _rename(self, source: str, target: str) -> None:
         self.make_parent(target)
@@ -352,8 +355,8 @@ class Overlay:
         upper = self.upper(source)
         is_written = place_at(upper) is not None
         if is_written:
-            # Between directories, the first version of Landlock lets nobody else.
-            self.calling(upper, everywhere=True)(OS.rename, upper, self.upper(target))
+            is_free = self.keeper is None or can_move()
+            self.calling(upper, everywhere=not is_free)(OS.rename, upper, self.upper(target))
         hides = self.lower(target) is not None and place_at(self.lower(target) or "") is not None
         if lower is not None or hides or inner:
             self._record(target, lower)

@@ -42,7 +42,13 @@ def is_directory(path: str) -> bool:
     return place is not None and place.is_directory
 
 
-def copy_file(place: RealFile, target: str, *, has_content: bool = True) -> None:
+def copy_file(
+    place: RealFile,
+    target: str,
+    set_times: Callable[[str, tuple[int, int]], None],
+    *,
+    has_content: bool = True,
+) -> None:
     """A copy with the same mode and times. Sockets, pipes and devices are never copied."""
     if place.is_link:
         OS.symlink(OS.readlink(place.path), target)
@@ -53,9 +59,9 @@ def copy_file(place: RealFile, target: str, *, has_content: bool = True) -> None
     try:
         if has_content:
             copy_content(place.path, writer)
-        os.utime(writer, ns=(place.stat.st_atime_ns, place.stat.st_mtime_ns))
     finally:
         os.close(writer)
+    set_times(target, (place.stat.st_atime_ns, place.stat.st_mtime_ns))
 
 
 def copy_content(source: str, writer: int) -> None:

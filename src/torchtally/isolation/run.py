@@ -55,7 +55,7 @@ class Isolation:
         """
         keeper = None if self.files is None else self.files.overlay.keeper
         if keeper is not None:
-            return keeper.call(function, *args)
+            return keeper.do(function, *args)
         with Ours.thread():
             return function(*args)
 
@@ -85,6 +85,7 @@ def isolation(
     *,
     shown: str = "",
     restricts: bool = False,
+    temporary_in: str | None = None,
     own: Iterable[str] = (),
 ) -> Iterator[Isolation]:
     """Within, the script's files are isolated, or not.
@@ -92,6 +93,7 @@ def isolation(
     They are kept in a folder, which the user calls `shown`; without one they are dropped when the
     run has ended. `restricts`: a process of tally's own is restricted by the kernel, where it can,
     until it has ended; but for `own`, folders of tally's in which it writes during the run.
+    `temporary_in`: one for temporary files, instead of the system's.
 
     Raises UsageError where the folder cannot be used.
     """
@@ -99,7 +101,7 @@ def isolation(
         yield Isolation(None, REAL)
         return
     keeper = Keeper() if restricts and is_own_process() else None
-    temporary = TemporaryFolder()
+    temporary = TemporaryFolder(temporary_in)
     isolated = None
     try:
         place = folder or temporary.inner("files")

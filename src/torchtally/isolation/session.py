@@ -6,6 +6,7 @@ import multiprocessing.util
 import os
 import shutil
 import sqlite3
+import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 from torchtally.isolation import guard
 from torchtally.isolation.callers import for_script
 from torchtally.isolation.changing import Changing
-from torchtally.isolation.files import Files
+from torchtally.isolation.files import Files, is_by_downloader
 from torchtally.isolation.imports import importing_written
 from torchtally.isolation.keeper import Keeper
 from torchtally.isolation.kernel import is_enforced, restrict
@@ -99,9 +100,23 @@ def opening(files: Files) -> list[StandIn]:
         StandIn(sqlite3, "connect", connect),
         StandIn(sqlite3.dbapi2, "connect", connect),
         StandIn(multiprocessing.util, "spawnv_passfds", spawning(files)),
+        *([StandIn(subprocess, "_fork_exec", building(files))] if os.name == "posix" else []),
         # Its other way opens every directory on the way and works below the open one.
         StandIn(shutil, "_use_fd_functions", False),
     ]
+
+
+def building(files: Files) -> Any:
+    """Compilers are started by the keeper, since what they build is kept for the next run."""
+    native = subprocess._fork_exec  # type: ignore[attr-defined]
+
+    def fork_exec(*args: Any) -> int:
+        keeper = files.overlay.keeper
+        if keeper is None or files.is_off or not is_by_downloader():
+            return int(native(*args))
+        return int(keeper.call(native, *args))
+
+    return fork_exec
 
 
 JOIN = "from torchtally.isolation.session import join; join({folder!r}, {start!r}, {shared!r}); "

@@ -22,10 +22,12 @@ NEW_S = 60.0
 class TemporaryFolder:
     """An empty folder of one run, locked for as long as this process lives."""
 
-    def __init__(self) -> None:
-        system = tempfile.gettempdir()
-        remove_left(system, PREFIX)
-        self.path = os.path.realpath(os.path.join(system, PREFIX + secrets.token_hex(4)))
+    def __init__(self, directory: str | None = None) -> None:
+        """In the system's directory, or in one of tally's."""
+        if directory is None:
+            directory = tempfile.gettempdir()
+            remove_left(directory, PREFIX)
+        self.path = os.path.realpath(os.path.join(directory, PREFIX + secrets.token_hex(4)))
         OS.mkdir(self.path, 0o700)
         self._journal = Journal(self.path)
         self._before: tuple[str | None, str | None] | None = None

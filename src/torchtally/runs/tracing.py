@@ -50,7 +50,9 @@ def trace(request: TraceRequest, folder: Path, reply: Callable[[TraceResult], No
         network=request.network,
         is_own_process=True,
     )
-    files = isolation(request.writes, str(folder / WRITTEN), restricts=True)
+    files = isolation(
+        request.writes, str(folder / WRITTEN), restricts=True, temporary_in=str(folder)
+    )
     with isolated_recording(files, recorded) as (isolated, record):
         code = leaving(run(script, stopper))
         flush_outputs()

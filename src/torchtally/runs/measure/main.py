@@ -42,7 +42,9 @@ def measure(request: MeasureRequest, folder: Path, reply: Callable[[Measurement]
     steps = Steps(meter.roles, StepLimit(request.steps), step_done, stopper.steps_are_done)
     writes = "real" if request.gpu is None else request.writes
     with ExitStack() as stack:
-        isolated = stack.enter_context(isolation(writes, str(folder / WRITTEN), restricts=True))
+        isolated = stack.enter_context(
+            isolation(writes, str(folder / WRITTEN), restricts=True, temporary_in=str(folder))
+        )
         if request.gpu is not None:
             stack.enter_context(
                 limited_network(request.network, meter.roles.effect, is_own_process=True)

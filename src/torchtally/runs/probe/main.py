@@ -65,7 +65,9 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
     limit = StepLimit(request.steps)
     steps = Steps(recorder, limit, ignore_step, stopper.steps_are_done)
     with ExitStack() as stack:
-        files = isolation(request.writes, str(folder / WRITTEN), restricts=True)
+        files = isolation(
+            request.writes, str(folder / WRITTEN), restricts=True, temporary_in=str(folder)
+        )
         isolated = stack.enter_context(files)
         stack.enter_context(limited_network(request.network, recorder.effect, is_own_process=True))
         gpu = stack.enter_context(
