@@ -11,6 +11,7 @@ from tests.documents import DOCUMENTS, REPOSITORY, differences, furnish, other_t
 from tests.lecture import notebooks as lecture
 from torchtally.cli import parser
 from torchtally.errors import UsageError
+from torchtally.isolation.kernel import abi
 
 PAGES = {str(page.relative_to(REPOSITORY)) for page in lecture.PAGES}
 """They are executed as notebooks."""
@@ -19,6 +20,8 @@ PAGES = {str(page.relative_to(REPOSITORY)) for page in lecture.PAGES}
 @pytest.mark.parametrize("name", sorted(set(DOCUMENTS) - PAGES))
 @pytest.mark.skipif(bool(other_torch()), reason=other_torch())
 def test_a_document_holds(name: str, tmp_path: Path) -> None:
+    if name == "docs/files.md" and not abi():
+        pytest.skip("it shows what the kernel keeps, which this one does not")
     diff = differences(name, (REPOSITORY / name).read_text(encoding="utf-8"), furnish(tmp_path))
     assert not diff, f"{diff}\n`make docs` brings the documents up to date."
 
