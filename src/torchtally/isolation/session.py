@@ -25,10 +25,14 @@ from torchtally.isolation.natives import FILE_IO, OS
 from torchtally.isolation.overlay import Overlay
 from torchtally.isolation.shared_memory import shared_memory, shared_names
 from torchtally.isolation.temporary import TemporaryFolder
+from torchtally.isolation.uploads import environment
 from torchtally.isolation.writers import sqlite, torch_writers, writers
 from torchtally.virtual.aliases import replacing
 from torchtally.virtual.later_modules import patching
 from torchtally.virtual.stand_ins import StandIn, apply, as_function
+
+BY_PYTHON = {"HF_HUB_DISABLE_XET": "1"}
+"""By which libraries download in Python, whose files the keeper opens, not by compiled code."""
 
 
 @contextmanager
@@ -50,6 +54,7 @@ def isolated_files(
             overlay.real_roots.add(place)
             if kept_by_kernel((overlay.folder, place, *own), probe=f"{temporary.path}/probe"):
                 overlay.keeper, files.are_kept_by_kernel = keeper, True
+                stack.enter_context(environment(BY_PYTHON, ()))
         place_stand_ins(files, stack, shared_names())
         if keeper is None:  # else the guard holds until the process has ended
             stack.callback(setattr, files, "is_over", True)
