@@ -55,6 +55,7 @@ def prepare(root: Path, names: Iterable[str] = WAYS) -> None:
     database.execute("insert into t values (1)")
     database.commit()
     database.close()
+    leave_log_of_writes(model)
     with zipfile.ZipFile(model / "a.zip", "w") as archive:
         archive.writestr("x", "before")
     (model / "helper.py").write_text("x = 1\n")
@@ -63,6 +64,22 @@ def prepare(root: Path, names: Iterable[str] = WAYS) -> None:
     for name in names:
         shutil.copytree(model, root / name, symlinks=True)
     shutil.rmtree(model)
+
+
+def leave_log_of_writes(folder: Path) -> None:
+    """A database of a program that was killed: its second row is in the log alone."""
+    living = sqlite3.connect(folder / "living.db")
+    living.execute("pragma journal_mode = wal")
+    living.execute("create table t (x)")
+    living.execute("insert into t values (1)")
+    living.commit()
+    living.execute("pragma wal_checkpoint(truncate)")
+    living.execute("insert into t values (2)")
+    living.commit()
+    for suffix in ("", "-wal"):
+        shutil.copy(folder / f"living.db{suffix}", folder / f"wal.db{suffix}")
+    living.close()
+    (folder / "living.db").unlink()
 
 
 # By Python's files -------------------------------------------------------------------------------
@@ -353,6 +370,16 @@ def sqlite_by_uri() -> None:
     database.execute("drop table t")
     database.commit()
     database.close()
+
+
+@way
+def sqlite_with_a_log_of_writes_left_over() -> None:
+    for rows in (3, 4, 5):
+        database = sqlite3.connect("wal.db")
+        database.execute("insert into t values (2)")
+        database.commit()
+        assert database.execute("select count(*) from t").fetchone() == (rows,)
+        database.close()
 
 
 @way

@@ -10,7 +10,6 @@ network     what of the network a run may use
 publishing  which requests would publish placeholders, and programs, which programs would
 sending     the layers that clients send by, and what the script gets in a server's place
 uploads     trackers, hubs and buckets: answers with which a script goes on
-connections the kernel denies TCP
 clock       the clock a script reads: predicted time
 session     all of that put in place
 run         one run, isolated or not

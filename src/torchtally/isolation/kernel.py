@@ -13,7 +13,8 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 # include/uapi/linux/landlock.h; the numbers of system calls are the same on all architectures.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
@@ -29,6 +30,7 @@ nothing, and programs that a script starts make those in which it then writes.
 REFER = 1 << 13
 """Moving files between directories: known since ABI 2, and denied where it is not handled."""
 SINCE = {REFER: 2, TRUNCATE: 3}
+CONNECT_TCP, FIRST_WITH_NETWORK = 1 << 1, 4
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -77,9 +79,35 @@ def _check(result: int, what: str) -> int:
     return result
 
 
-def restrict(folders: Iterable[str], files: Iterable[str] = ()) -> None:
+def deny_connections() -> bool:
+    """Deny TCP connections to this thread and all that it starts, for ever. False where the kernel
+    cannot do so (before Linux 6.7); then nothing is changed.
+    """
+    if abi() < FIRST_WITH_NETWORK:
+        return False
+    with suppress(OSError), _ruleset(struct.pack("=QQ", 0, CONNECT_TCP)) as rules:
+        _enforce(rules)
+        return True
+    return False
+
+
+@contextmanager
+def _ruleset(attributes: bytes) -> Iterator[int]:
+    rules = _check(_call(CREATE_RULESET, attributes, len(attributes), 0), "Landlock")
+    try:
+        yield rules
+    finally:
+        os.close(rules)
+
+
+def _enforce(rules: int) -> None:
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _check(_call(RESTRICT_SELF, rules, 0), "Landlock")
+
+
+def restrict(folders: Iterable[str]) -> None:
     """Let this thread, and all that it starts from now on, change nothing but what is in some
-    folders, and write to some files that are there.
+    folders.
 
     Raises OSError where the kernel does not do so; then nothing is restricted but, at most, what
     programs gain that run as another user.
@@ -88,21 +116,14 @@ def restrict(folders: Iterable[str], files: Iterable[str] = ()) -> None:
     if not version:
         raise OSError(errno.ENOSYS, "this kernel has no Landlock")
     handled = CHANGES | sum(right for right, since in SINCE.items() if version >= since)
-    attributes = struct.pack("=Q", handled)
-    ruleset = _check(_call(CREATE_RULESET, attributes, len(attributes), 0), "Landlock")
-    try:
+    with _ruleset(struct.pack("=Q", handled)) as rules:
         for folder in folders:
-            _allow(ruleset, folder, handled)
-        for file in files:
-            _allow(ruleset, file, WRITE_FILE)
+            _allow(rules, folder, handled)
         for device in DEVICES:
-            _allow(ruleset, device, WRITE_FILE | (TRUNCATE & handled))
+            _allow(rules, device, WRITE_FILE | (TRUNCATE & handled))
         objects = WRITE_FILE | MAKE_REG | REMOVE_FILE | (TRUNCATE & handled)
-        _allow(ruleset, SHARED_MEMORY, objects)
-        _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-        _check(_call(RESTRICT_SELF, ruleset, 0), "Landlock")
-    finally:
-        os.close(ruleset)
+        _allow(rules, SHARED_MEMORY, objects)
+        _enforce(rules)
     _filter_calls(truncates=version < SINCE[TRUNCATE])
 
 

@@ -1,7 +1,7 @@
 """What of the network a run may use: `--network off`, `downloads` or `on`.
 
 off         no connection: the kernel denies TCP to a process of tally's own and to all that it
-            starts (`connections`); Python's sockets are refused wherever the run is
+            starts (`kernel`); Python's sockets are refused wherever the run is
 downloads   what is known to publish something is not sent; what else is sent is reported by host
 on          as without tally
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 from torchtally.errors import TallyError
 from torchtally.isolation import Network
-from torchtally.isolation.connections import deny_connections
+from torchtally.isolation.kernel import deny_connections
 from torchtally.isolation.sending import Gate, Report, layers, passing
 from torchtally.isolation.uploads import ENVIRONMENT, REMOTE, answers, environment
 from torchtally.trace import EffectKind
