@@ -24,6 +24,7 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/cli/test_show.py::*": 2,
     "tests/cli/test_starts.py::*": 3,
     "tests/corpus/test_corpus.py::test_a_script_is_right_unless_it_is_known_not_to_be": 8,
+    "tests/explain/test_damaged.py::*": 12,
     "tests/lecture/test_notebooks.py::test_a_page_prints_as_a_notebook_what_it_says": 12,
     "tests/memory/allocator/test_replay.py::*": 3,
     "tests/models/test_closed_forms.py::*": 3,

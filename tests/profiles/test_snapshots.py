@@ -15,10 +15,12 @@ from torchtally.errors import TraceFileError
 from torchtally.ledger import Ledger, account
 from torchtally.memory import Category
 from torchtally.memory.allocator import AllocatorSettings, replay
+from torchtally.memory.allocator.replay import Replayed
 from torchtally.profiles.history import EARLIER, trace_of_snapshot
 from torchtally.profiles.snapshot import is_pickle, read_snapshot
 from torchtally.report.snapshot import snapshot_report
 from torchtally.trace import Trace
+from torchtally.views import allocators
 from torchtally.views.summary import reserved_bytes_of
 
 Json = dict[str, Any]
@@ -74,6 +76,40 @@ def test_other_settings_are_replayed_on_its_requests(tmp_path: Path, recorded: J
     # Rests that are too small to split off are fewer where segments grow.
     assert 0.99 < expandable.peak_allocated_bytes / said["peak_allocated_bytes"] <= 1
     assert expandable.peak_reserved_bytes < said["peak_reserved_bytes"]
+
+
+def test_the_requests_are_played_once_for_each_of_the_settings(
+    tmp_path: Path, recorded: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a chip that holds them all, too; and how far it is is told."""
+    played: list[AllocatorSettings | None] = []
+
+    def counted(trace: Trace, **options: Any) -> Replayed:
+        played.append(options.get("settings"))
+        return replay(trace, **options)
+
+    monkeypatch.setattr(allocators, "replay", counted)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(recorded["snapshot"]))
+    trace = trace_of_snapshot(read_snapshot(str(path)), "H100-SXM")
+    shares: list[float] = []
+    snapshot_report(account(trace, step="all"), on_played=shares.append)
+    assert len(played) == len(shares) == 5
+    assert shares == sorted(shares)
+
+
+def test_a_stack_is_read_once(tmp_path: Path) -> None:
+    """Of rows that a pickle shares, as torch's do."""
+    frame = {"filename": "train.py", "line": 3, "name": "step"}
+    row = {"action": "alloc", "size": 512, "stream": 0}
+    events = [row | {"addr": 512 * n, "frames": [frame, frame]} for n in range(9)]
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [events]}))
+    snapshot = read_snapshot(str(path))
+    assert len(snapshot.events) == 9
+    assert len({id(event.frames) for event in snapshot.events}) == 1
+    assert snapshot.events[0].frames == (("train.py", 3, "step"),) * 2
+    assert len(trace_of_snapshot(snapshot).sites) == 2  # none, and that one
 
 
 def test_a_history_that_begins_late_has_what_was_held_before(

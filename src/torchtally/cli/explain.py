@@ -148,6 +148,7 @@ def explain_snapshot(args: argparse.Namespace) -> int:
     from torchtally.ledger import account
     from torchtally.profiles.history import trace_of_snapshot
     from torchtally.profiles.snapshot import read_snapshot
+    from torchtally.progress import StatusLine
     from torchtally.report.ledger import view_report
     from torchtally.report.snapshot import snapshot_report
     from torchtally.trace import Trace
@@ -158,18 +159,24 @@ def explain_snapshot(args: argparse.Namespace) -> int:
             "A memory snapshot is explained alone: give one file, and --against a trace if you "
             "like."
         )
-    trace = trace_of_snapshot(
-        read_snapshot(args.files[0]), chip(args.gpu).name if args.gpu is not None else ""
-    )
-    if args.output is not None:
-        trace.save(args.output)
-    ledger = account(trace, step="all")
-    if args.by is not None:
-        table = by(ledger, args.by)
-        write_report(view_report(choose(table, args), ledger), args)
-        return 0
-    other = None if args.against is None else account(Trace.load(args.against))
-    write_report(snapshot_report(ledger, other), args)
+    path, gpu = args.files[0], chip(args.gpu).name if args.gpu is not None else ""
+    with StatusLine() as line:
+        line.show(f"reading {os.path.basename(path)}", at_once=line.is_redrawn)
+        trace = trace_of_snapshot(read_snapshot(path), gpu)
+        if args.output is not None:
+            trace.save(args.output)
+        line.show(f"accounting for {len(trace.ops):,} allocations", at_once=line.is_redrawn)
+        ledger = account(trace, step="all")
+        if args.by is None:
+            other = None if args.against is None else account(Trace.load(args.against))
+            report = snapshot_report(
+                ledger,
+                other,
+                lambda share: line.show("trying the allocator's settings", share=share),
+            )
+        else:
+            report = view_report(choose(by(ledger, args.by), args), ledger)
+    write_report(report, args)
     return 0
 
 

@@ -51,14 +51,19 @@ def packet(name: str) -> tuple[Overload, ...]:
         return ()
     try:
         overload_packet = getattr(getattr(torch.ops, namespace), operator)
-        # Overloads of TorchScript alone ("prim_Device") are unknown to the dispatcher.
-        return tuple(
-            getattr(overload_packet, each)
-            for each in overload_packet.overloads()
-            if not each.startswith("prim")
-        )
+        overloads = [getattr(overload_packet, each) for each in overload_packet.overloads()]
     except (AttributeError, RuntimeError):
         return ()
+    return tuple(filter(is_dispatched, overloads))
+
+
+def is_dispatched(overload: Overload) -> bool:
+    """Not one of TorchScript alone, as "aten::mul_.t" for lists."""
+    try:
+        private.has_composite_kernel(overload)
+    except RuntimeError:
+        return False
+    return True
 
 
 def overload_of(name: str, arguments: Arguments) -> Overload | None:

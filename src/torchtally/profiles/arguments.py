@@ -32,7 +32,7 @@ def fitting(values: tuple[Any, ...] | None, count: int) -> tuple[Any, ...] | Non
 def json_of(text: bytes) -> object:
     try:
         return msgspec.json.decode(text) if text else None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
 
 

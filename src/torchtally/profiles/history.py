@@ -53,6 +53,14 @@ class Life(NamedTuple):
     role: Role | None
 
 
+class Stack(NamedTuple):
+    """What the stack of an allocation tells."""
+
+    site: int
+    phase: Phase
+    role: Role | None
+
+
 def trace_of_snapshot(snapshot: MemorySnapshot, chip: str = "") -> Trace:
     """The trace. `chip` names the GPU, which a snapshot does not."""
     return AllocatorHistory(snapshot, chip).trace()
@@ -64,7 +72,8 @@ class AllocatorHistory:
         self.chip = chip
         self._streams: dict[int, int] = {}
         self._sites: dict[Site, int] = {Site("", "", ()): 0}
-        self._site_of_frames: dict[tuple[StackFrame, ...], int] = {}
+        self._stacks: dict[int, Stack] = {}
+        """By the id of its frames, of which the snapshot has each stack's once."""
 
     def trace(self) -> Trace:
         snapshot = self.snapshot
@@ -86,11 +95,9 @@ class AllocatorHistory:
                 reserved.append(Reserved(DEVICE, len(ops), max(0, reserved_now)))
             elif event.action == "alloc":
                 alive[event.address] = len(lives)
-                lives.append(
-                    Life(len(ops), event.bytes, self._stream(event.stream), role_of(event.frames))
-                )
-                site = self._site(event.frames)
-                ops.append(Op(len(ops), 0, site, phase_of(event.frames), (), ()))
+                stack = self._stack(event.frames)
+                lives.append(Life(len(ops), event.bytes, self._stream(event.stream), stack.role))
+                ops.append(Op(len(ops), 0, stack.site, stack.phase, (), ()))
             elif event.address in alive:
                 deaths[alive.pop(event.address)] = len(ops)
                 requested[event.address] = 1
@@ -169,9 +176,9 @@ class AllocatorHistory:
             return 0
         return self._streams.setdefault(address, len(self._streams) + 1)
 
-    def _site(self, frames: tuple[StackFrame, ...]) -> int:
-        number = self._site_of_frames.get(frames)
-        if number is None:
+    def _stack(self, frames: tuple[StackFrame, ...]) -> Stack:
+        stack = self._stacks.get(id(frames))
+        if stack is None:
             rows = tuple(
                 Frame(
                     place.file,
@@ -184,8 +191,9 @@ class AllocatorHistory:
                 if is_shown(place.file)
             )[:MOST_FRAMES]
             site = Site("", "", rows)
-            number = self._site_of_frames[frames] = self._sites.setdefault(site, len(self._sites))
-        return number
+            number = self._sites.setdefault(site, len(self._sites))
+            stack = self._stacks[id(frames)] = Stack(number, phase_of(frames), role_of(frames))
+        return stack
 
 
 def renumber(storages: list[Storage]) -> list[Storage]:

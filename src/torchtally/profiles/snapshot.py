@@ -145,6 +145,31 @@ def _not_one(path: str, why: str) -> TraceFileError:
     )
 
 
+class Stacks:
+    """Stacks of a document, which has most of them several times: each is one object."""
+
+    def __init__(self) -> None:
+        self._frames: dict[int, StackFrame | None] = {}
+        """By the id of its row, which the document keeps."""
+        self._stacks: dict[tuple[int, ...], tuple[StackFrame, ...]] = {}
+
+    def of(self, rows: Any) -> tuple[StackFrame, ...]:
+        key = tuple(map(id, rows or ()))
+        stack = self._stacks.get(key)
+        if stack is None:
+            frames = map(self._frame, rows or ())
+            stack = self._stacks[key] = tuple(frame for frame in frames if frame is not None)
+        return stack
+
+    def _frame(self, row: Mapping[str, Any]) -> StackFrame | None:
+        if id(row) not in self._frames:
+            file = str(row["filename"])
+            is_known = file and file != "??"
+            frame = StackFrame(file, int(row["line"]), str(row["name"])) if is_known else None
+            self._frames[id(row)] = frame
+        return self._frames[id(row)]
+
+
 def _snapshot(path: str, document: Mapping[str, Any]) -> MemorySnapshot:
     traces = document.get("device_traces") or []
     segments = document["segments"]
@@ -152,12 +177,12 @@ def _snapshot(path: str, document: Mapping[str, Any]) -> MemorySnapshot:
     devices = {int(segment.get("device", 0)) for segment in segments}
     device = sizes.index(max(sizes)) if any(sizes) else min(devices, default=0)
     own = [segment for segment in segments if int(segment.get("device", 0)) == device]
-    settings = document.get("allocator_settings") or {}
+    settings, stacks = document.get("allocator_settings") or {}, Stacks()
     return MemorySnapshot(
         file=path,
         device=device,
-        events=tuple(_events(traces[device] if device < len(traces) else [])),
-        held=tuple(_blocks_held(own)),
+        events=tuple(_events(traces[device] if device < len(traces) else [], stacks)),
+        held=tuple(_blocks_held(own, stacks)),
         reserved_bytes=sum(count(segment["total_size"]) for segment in own),
         settings=str(settings.get("PYTORCH_CUDA_ALLOC_CONF", "") or "")
         if isinstance(settings, dict)
@@ -165,7 +190,7 @@ def _snapshot(path: str, document: Mapping[str, Any]) -> MemorySnapshot:
     )
 
 
-def _events(rows: list[Mapping[str, Any]]) -> Iterator[AllocatorEvent]:
+def _events(rows: list[Mapping[str, Any]], stacks: Stacks) -> Iterator[AllocatorEvent]:
     for row in rows:
         action = str(row["action"])
         if action not in ACTIONS:
@@ -177,11 +202,11 @@ def _events(rows: list[Mapping[str, Any]]) -> Iterator[AllocatorEvent]:
             int(row.get("addr", 0)),
             count(row["size"]),
             int(row.get("stream", 0)),
-            tuple(_frames(row.get("frames"))),
+            stacks.of(row.get("frames")),
         )
 
 
-def _blocks_held(segments: list[Mapping[str, Any]]) -> Iterator[HeldBlock]:
+def _blocks_held(segments: list[Mapping[str, Any]], stacks: Stacks) -> Iterator[HeldBlock]:
     for segment in segments:
         address = int(segment.get("address", 0))
         for block in segment["blocks"]:
@@ -192,16 +217,9 @@ def _blocks_held(segments: list[Mapping[str, Any]]) -> Iterator[HeldBlock]:
                     size,
                     count(block.get("requested_size", size)),
                     int(segment.get("stream", 0)),
-                    tuple(_frames(block.get("frames"))),
+                    stacks.of(block.get("frames")),
                 )
             address += size
-
-
-def _frames(rows: Any) -> Iterator[StackFrame]:
-    for row in rows or ():
-        file = str(row["filename"])
-        if file and file != "??":
-            yield StackFrame(file, int(row["line"]), str(row["name"]))
 
 
 def count(value: Any) -> int:

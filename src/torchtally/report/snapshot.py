@@ -1,9 +1,8 @@
 """The page about a memory snapshot: who holds what at the peak, and what the allocator wastes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torchtally.ledger import Ledger
-from torchtally.memory.allocator import replay
 from torchtally.profiles.history import EARLIER
 from torchtally.report.document import table_part
 from torchtally.report.explained import page_text
@@ -26,19 +25,25 @@ SETTINGS = (
 ROWS = 12
 
 
-def snapshot_report(ledger: Ledger, predicted: Ledger | None = None) -> Report:
-    """Of a trace made of a snapshot; beside a simulated run where there is one."""
+def snapshot_report(
+    ledger: Ledger,
+    predicted: Ledger | None = None,
+    on_played: Callable[[float], None] = lambda share: None,
+) -> Report:
+    """Of a trace made of a snapshot; beside a simulated run where there is one. `on_played` is
+    told which share of the allocator's settings has been tried.
+    """
     measured = ledger.trace.measured
     assert measured is not None, "a trace that no snapshot became"
     tables: dict[str, Table] = {
         "categories": categories(ledger),
         "peak-line": by(ledger, "peak-line").top(ROWS),
-        "allocator": allocators(ledger, SETTINGS),
+        "allocator": allocators(ledger, SETTINGS, on_played),
     }
     if predicted is not None:
         tables["predicted"] = beside(ledger, predicted)
     title = f"{measured.file}: {measured.made_by}"
-    sentences = tuple(facts(ledger))
+    sentences = tuple(facts(ledger, tables["allocator"]))
     shown = tuple((name, table) for name, table in tables.items() if table.rows)
     return Report(
         schema="snapshot",
@@ -55,7 +60,7 @@ def snapshot_report(ledger: Ledger, predicted: Ledger | None = None) -> Report:
     )
 
 
-def facts(ledger: Ledger) -> Iterator[str]:
+def facts(ledger: Ledger, allocator: Table) -> Iterator[str]:
     trace, memory = ledger.trace, ledger.memory
     reserved = reserved_bytes_of(ledger)
     yield (
@@ -69,12 +74,12 @@ def facts(ledger: Ledger) -> Iterator[str]:
             "first, with a larger max_entries if it is full."
         )
         return
-    modelled = replay(trace, device=memory.device)
-    if modelled.peak_reserved_bytes == reserved:
+    modelled = int(allocator.column("peak_reserved_bytes")[0] or 0)  # under the run's own settings
+    if modelled == reserved:
         yield "The same requests give the same segments in our model of the allocator, to the byte."
     else:
         yield (
-            f"Our model of the allocator reserves {format_bytes(modelled.peak_reserved_bytes)} "
+            f"Our model of the allocator reserves {format_bytes(modelled)} "
             "for the same requests: a history has neither streams that wait for each other nor "
             "emptied caches."
         )

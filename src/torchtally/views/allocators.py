@@ -1,6 +1,6 @@
 """The same requests under other settings of the allocator: what each would reserve."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torchtally.chips import find_chip
 from torchtally.ledger import Ledger
@@ -19,8 +19,11 @@ COLUMNS = (
 )
 
 
-def allocators(ledger: Ledger, texts: Sequence[str]) -> Table:
+def allocators(
+    ledger: Ledger, texts: Sequence[str], on_played: Callable[[float], None] = lambda share: None
+) -> Table:
     """The run as it was, and under each of these settings. Raises UsageError for a wrong one.
+    `on_played` is told which share of them has been played.
 
     Peaks are those without an end of memory; retries and the verdict those on the run's chip.
     """
@@ -28,10 +31,16 @@ def allocators(ledger: Ledger, texts: Sequence[str]) -> Table:
     chip = find_chip(trace.chip)
     capacity_bytes = None if chip is None else room_bytes(chip)
     rows = []
-    for text in dict.fromkeys((trace.allocator_settings, *texts)):
+    all_texts = list(dict.fromkeys((trace.allocator_settings, *texts)))
+    for place, text in enumerate(all_texts):
+        on_played(place / len(all_texts))
         settings = AllocatorSettings.parse(text)
-        endless = replay(trace, device=device, settings=settings)
-        there = replay(trace, device=device, settings=settings, capacity_bytes=capacity_bytes)
+        endless = there = replay(trace, device=device, settings=settings)
+        is_limited = settings.per_process_memory_fraction is not None
+        if capacity_bytes is not None and (
+            is_limited or endless.peak_reserved_bytes > capacity_bytes
+        ):
+            there = replay(trace, device=device, settings=settings, capacity_bytes=capacity_bytes)
         rows.append(
             (
                 endless.peak_allocated_bytes,
