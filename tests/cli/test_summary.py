@@ -125,6 +125,30 @@ def test_what_a_model_raises_is_shown_with_its_own_line(
     assert "net.py:11. Does --input match what the model expects?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"hidden_size": 1e308}, "hidden_size: expected a whole number, found '1e+308'"),
+        ({"vocab_size": "x"}, "vocab_size: expected a whole number, found 'x'"),
+        ({"hidden_size": -64}, "hidden_size: expected at least 1, found '-64'"),
+        ({"num_attention_heads": 0}, "num_attention_heads: expected at least 1, found '0'"),
+        ({"num_hidden_layers": -3}, "num_hidden_layers: expected at least 0, found '-3'"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: expected at most 10,000, found"),
+        ({"intermediate_size": 10**30}, "intermediate_size: expected at most"),
+        ({"text_config": {"n_layer": True}}, "text_config.n_layer: expected a whole number"),
+        ({"rms_norm_eps": "x"}, "transformers rejects it: Validation error for field 'rms_norm"),
+    ],
+)
+def test_a_configuration_that_no_model_has_names_its_key(
+    changed: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | changed))
+    assert main(["summary", "config.json"]) == 2
+    err = capsys.readouterr().err
+    assert f"tally: error: config.json: {message}" in err
+    assert "Traceback" not in err
+
+
 def test_json_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text, message in [
         ("{}", "no model_type"),

@@ -18,6 +18,7 @@ from torch import nn
 
 from torchtally.errors import ScriptError, UsageError, did_you_mean
 from torchtally.models.calls import CHANNELS, IMAGE, LABELLED, USUAL_SEQUENCE
+from torchtally.models.config_sizes import check_sizes
 from torchtally.models.inputs import InputSpec, input_spec
 from torchtally.reading import read_bytes
 
@@ -157,11 +158,12 @@ def _of_config(path: str) -> ModelSource:
         raise UsageError(
             f"{path}: no model_type (of transformers) and no _class_name (of diffusers)."
         )
+    check_sizes(path, values)
     transformers = _import_library("transformers", path)
     try:
         config = transformers.AutoConfig.for_model(**values)
-    except (ValueError, TypeError, KeyError) as error:
-        message = str(error).partition("\n")[0][:300]
+    except Exception as error:  # each configuration has checks of its own
+        message = " ".join(str(error).split())[:300]
         raise UsageError(f"{path}: transformers rejects it: {message}") from error
     kind = _class_of(transformers, config, path)
 

@@ -145,8 +145,8 @@ def _not_one(path: str, why: str) -> TraceFileError:
     )
 
 
-class Stacks:
-    """Stacks of a document, which has most of them several times: each is one object."""
+class SharedStacks:
+    """SharedStacks of a document, which has most of them several times: each is one object."""
 
     def __init__(self) -> None:
         self._frames: dict[int, StackFrame | None] = {}
@@ -177,7 +177,7 @@ def _snapshot(path: str, document: Mapping[str, Any]) -> MemorySnapshot:
     devices = {int(segment.get("device", 0)) for segment in segments}
     device = sizes.index(max(sizes)) if any(sizes) else min(devices, default=0)
     own = [segment for segment in segments if int(segment.get("device", 0)) == device]
-    settings, stacks = document.get("allocator_settings") or {}, Stacks()
+    settings, stacks = document.get("allocator_settings") or {}, SharedStacks()
     return MemorySnapshot(
         file=path,
         device=device,
@@ -190,7 +190,7 @@ def _snapshot(path: str, document: Mapping[str, Any]) -> MemorySnapshot:
     )
 
 
-def _events(rows: list[Mapping[str, Any]], stacks: Stacks) -> Iterator[AllocatorEvent]:
+def _events(rows: list[Mapping[str, Any]], stacks: SharedStacks) -> Iterator[AllocatorEvent]:
     for row in rows:
         action = str(row["action"])
         if action not in ACTIONS:
@@ -206,7 +206,7 @@ def _events(rows: list[Mapping[str, Any]], stacks: Stacks) -> Iterator[Allocator
         )
 
 
-def _blocks_held(segments: list[Mapping[str, Any]], stacks: Stacks) -> Iterator[HeldBlock]:
+def _blocks_held(segments: list[Mapping[str, Any]], stacks: SharedStacks) -> Iterator[HeldBlock]:
     for segment in segments:
         address = int(segment.get("address", 0))
         for block in segment["blocks"]:
