@@ -53,7 +53,7 @@ class Life(NamedTuple):
     role: Role | None
 
 
-class Stack(NamedTuple):
+class StackTold(NamedTuple):
     """What the stack of an allocation tells."""
 
     site: int
@@ -72,7 +72,7 @@ class AllocatorHistory:
         self.chip = chip
         self._streams: dict[int, int] = {}
         self._sites: dict[Site, int] = {Site("", "", ()): 0}
-        self._stacks: dict[int, Stack] = {}
+        self._stacks: dict[int, StackTold] = {}
         """By the id of its frames, of which the snapshot has each stack's once."""
 
     def trace(self) -> Trace:
@@ -176,7 +176,7 @@ class AllocatorHistory:
             return 0
         return self._streams.setdefault(address, len(self._streams) + 1)
 
-    def _stack(self, frames: tuple[StackFrame, ...]) -> Stack:
+    def _stack(self, frames: tuple[StackFrame, ...]) -> StackTold:
         stack = self._stacks.get(id(frames))
         if stack is None:
             rows = tuple(
@@ -192,7 +192,7 @@ class AllocatorHistory:
             )[:MOST_FRAMES]
             site = Site("", "", rows)
             number = self._sites.setdefault(site, len(self._sites))
-            stack = self._stacks[id(frames)] = Stack(number, phase_of(frames), role_of(frames))
+            stack = self._stacks[id(frames)] = StackTold(number, phase_of(frames), role_of(frames))
         return stack
 
 
