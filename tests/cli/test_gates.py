@@ -138,3 +138,50 @@ def test_a_script_that_ended_in_its_parser_is_not_told_to_use_the_gpu(tmp_path: 
     run = tally_run("train.py", cwd=tmp_path)
     assert run.code == 2
     assert "The script did not get that far." in run.stderr
+
+
+WITHOUT_TRITON = """
+from importlib.machinery import PathFinder
+class Finder:
+    find_distributions = PathFinder.find_distributions
+    invalidate_caches = PathFinder.invalidate_caches
+    def find_spec(name, path=None, target=None):
+        return None if name.split(".")[0] == "triton" else PathFinder.find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
+    del sys.modules[name]  # of a warm process
+"""
+COMPILED = """\
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+x = torch.randn(64, 256, device="cuda")
+torch.export.export(model, (x,)).module()(x)
+compiled = torch.compile(model)
+@torch.compile
+def loss_of(y):
+    return y.square().mean()
+for _ in range(2):
+    loss_of(compiled(x)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_what_could_not_be_compiled_decides_nothing(tmp_path: Path) -> None:
+    """Eager code is not what the script asked for: every form of the report begins with that."""
+    (tmp_path / "train.py").write_text(COMPILED)
+    files = ("--json", "report.json", "--html", "page.html")
+    words = ("--assert", "peak < 1GiB", "--assert", "mfu < 90%", *files, "--no-advice")
+    done = tally_run(*words, "train.py", cwd=tmp_path, setup=WITHOUT_TRITON)
+    said = "torch.compile ran eagerly: inductor needs triton, which is not installed: pip install"
+    assert done.code == GATE_EXIT
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("tally: ")]
+    assert " ".join(" ".join(lines).split()).startswith(said)
+    assert done.stderr.count("cannot be decided") == 2
+    document = json.loads((tmp_path / "report.json").read_text())
+    [caveat] = document["caveats"]
+    assert caveat.startswith(said)
+    assert said in (tmp_path / "page.html").read_text()
+    meant = tally_run("--compile", "eager", *words[:4], "train.py", cwd=tmp_path)
+    assert (meant.code, "ran eagerly" in meant.stderr) == (0, False)

@@ -66,7 +66,7 @@ class Budget:
         """
         figures = {}
         for name in self.figures or RECORDED:
-            reading = GAUGES[name].read(ledger)
+            reading = GAUGES[name].reading(ledger)
             if reading.value is None or reading.doubt:
                 if name not in self.figures:
                     continue

@@ -35,7 +35,8 @@ class Finding:
         if value is None:
             return False
         return not reading.doubt or (
-            self.limit.holds(value) is (self.limit.is_upper is reading.is_most)
+            reading.is_most is not None
+            and self.limit.holds(value) is (self.limit.is_upper is reading.is_most)
         )
 
     @property
@@ -56,7 +57,7 @@ def check(ledger: Ledger, limits: Iterable[Limit]) -> Findings:
 
 def _finding(ledger: Ledger, limit: Limit) -> Finding:
     gauge = GAUGES[limit.name]
-    reading = gauge.read(ledger)
+    reading = gauge.reading(ledger)
     finding = Finding(limit, gauge.unit, reading)
     if finding.holds or reading.value is None:
         return finding

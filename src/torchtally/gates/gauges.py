@@ -1,7 +1,7 @@
 """The quantities of a run that can be limited, and what shows where they come from."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from torchtally.ledger import Ledger, Total
@@ -11,7 +11,7 @@ from torchtally.views import by
 from torchtally.views.lines import lines
 from torchtally.views.parameters import parameters_of
 from torchtally.views.peak import peak_lines
-from torchtally.views.summary import reserved_bytes_of, why_no_time
+from torchtally.views.summary import caveats_of, reserved_bytes_of, why_no_time
 from torchtally.views.throughput import throughput
 from torchtally.views.utilisation import model_utilisation
 
@@ -26,8 +26,8 @@ class GaugeReading:
     """None where it is unknown."""
     doubt: str = ""
     """Why it is unknown, or may be another; "" where it is what it is."""
-    is_most: bool = False
-    """A doubtful value is what the quantity is at most, not at least."""
+    is_most: bool | None = False
+    """A doubtful value is what the quantity is at most, not at least; None: neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,12 @@ class Gauge:
     evidence: Callable[[Ledger], Table]
     """The lines that it comes from, largest first."""
     is_better_lower: bool = True
+
+    def reading(self, ledger: Ledger) -> GaugeReading:
+        """Of a run that was not the one that was asked for, nothing is certain."""
+        reading = self.read(ledger)
+        doubts = caveats_of(ledger)
+        return replace(reading, doubt=doubts[0], is_most=None) if doubts else reading
 
 
 def _sorted_lines(column: str) -> Callable[[Ledger], Table]:

@@ -50,7 +50,7 @@ def sentence(finding: Finding) -> str:
     if finding.holds:
         return f"{limit.text}: holds, {value}"
     if not finding.is_decided:
-        bound = "at most" if reading.is_most else "at least"
+        bound = {True: "at most", False: "at least", None: "counted as"}[reading.is_most]
         return f"{limit.text}: cannot be decided, {limit.name} is {bound} {value}; {reading.doubt}"
     where = f" in {finding.where}" if finding.where else ""
     return f"{limit.text}: DOES NOT HOLD, {limit.name} is {value}{where}"

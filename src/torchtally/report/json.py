@@ -49,7 +49,7 @@ from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.steps import RunShare, run_shares, unlike
-from torchtally.views.summary import judge, shortage_of
+from torchtally.views.summary import caveats_of, judge, shortage_of
 from torchtally.views.throughput import Batch, Throughput, throughput
 from torchtally.views.time_range import TimeRange, time_range
 from torchtally.views.utilisation import Utilisation, utilisations
@@ -117,6 +117,7 @@ def ledger_document(ledger: Ledger) -> Document:
             }
             for placeholder in trace.placeholders
         ],
+        "caveats": list(caveats_of(ledger)),
         "notes": picks(trace.notes, "text", "count"),
         "effects": [effect_document(effect) for effect in trace.effects],
         "loading": [

@@ -222,6 +222,8 @@ def verdict(outcome: Verdict) -> str:
 
 
 def _verdict(summary: Summary, width: int) -> Iterator[Text]:
+    for caveat in summary.caveats:
+        yield from _prose(caveat, width, "bold red")
     outcome = summary.verdict
     style = STYLES.get(outcome.claim, "bold")
     if generated := generation_verdict(summary.generation):

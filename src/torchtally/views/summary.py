@@ -18,6 +18,7 @@ from torchtally.memory.workspace import (
 from torchtally.steps import Period
 from torchtally.table import Table
 from torchtally.trace import Effect, Ending, HostState, Note, Placeholder, Trace, World
+from torchtally.trace.caveats import caveats
 from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
 from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
@@ -129,6 +130,8 @@ class Summary:
     """All that the one-page report says, in the order it says it."""
 
     script: str
+    caveats: tuple[str, ...]
+    """Sentences on which all else rests, where the run was not the one that was asked for."""
     world: World
     verdict: Verdict
     diagnoses: tuple[Diagnosis, ...]
@@ -198,6 +201,7 @@ def summarise(ledger: Ledger) -> Summary:
     is_behind = ledger.delegate is None and is_behind_libraries(ledger)
     return Summary(
         script=trace.script,
+        caveats=caveats_of(ledger),
         world=trace.world,
         verdict=verdict,
         diagnoses=diagnose(ledger),
@@ -231,6 +235,11 @@ def summarise(ledger: Ledger) -> Summary:
         ending=trace.ending,
         steps=len(trace.step_ends),
     )
+
+
+def caveats_of(ledger: Ledger) -> tuple[str, ...]:
+    """Sentences on which all else rests."""
+    return caveats(ledger.trace.notes)
 
 
 def surroundings_of(trace: Trace) -> Surroundings:

@@ -42,7 +42,7 @@ from torchtally.views.plot import Plot
 from torchtally.views.provenance import Provenances, provenances
 from torchtally.views.ranges import memory_range
 from torchtally.views.roofline_plot import roofline_plot
-from torchtally.views.summary import judge, shortage_of, surroundings_of
+from torchtally.views.summary import caveats_of, judge, shortage_of, surroundings_of
 from torchtally.views.time_range import time_range
 from torchtally.views.timeline import BAR_ORDER
 from torchtally.views.tracks import lanes_of, name_of, timed_parts
@@ -152,6 +152,7 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
         "context_bytes": outcome.context_bytes,
         "communicator_bytes": outcome.communicators.bytes,
         "peak_moment": name_text(outcome.peak_moment),
+        "caveats": [name_text(caveat) for caveat in caveats_of(ledger)],
         "causes": [
             name_text(sentence)
             for sentence in diagnosis_sentences(diagnose(ledger), root_of(ledger.by_line()))

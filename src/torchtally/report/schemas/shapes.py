@@ -200,6 +200,7 @@ RUN = part(
     ops=list_of(f"operator count flops {MOVED} {TIMING}"),
     coverage=COVERAGE,
     placeholders=list_of(f"{PLACE} operator given use count"),
+    caveats=Listed(item=Plain(like="text")),
     notes=list_of("text count"),
     effects=list_of(f"kind name {PLACE} count bytes placeholder_bytes"),
     loading=list_of(f"{PLACE} workers batch_s"),

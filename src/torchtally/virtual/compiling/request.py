@@ -16,6 +16,7 @@ from torch import nn
 from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
+from torchtally.trace.caveats import NOT_COMPILED
 from torchtally.virtual import own_code
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import deferred, events, optimizers
@@ -71,13 +72,15 @@ class Compiling:
         native = getattr(*name)
 
         def convert(converter: Any, *args: Any, **options: Any) -> Any:
-            if not self.mode.is_here or self._compiler is not None:
+            if not self.mode.is_here:
                 return native(converter, *args, **options)
+            is_prepared = self._compiler is not None
             reason = self.reason_for_eager(converter, INDUCTOR)
             if reason:
-                self.mode.observer.note(f"torch.compile ran eagerly: {reason}")
+                self.mode.observer.note(f"{NOT_COMPILED}{reason}")
                 return private.frame_left_alone()
-            return getattr(*name)(converter, *args, **options)
+            convert_now = native if is_prepared else getattr(*name)
+            return convert_now(converter, *args, **options)
 
         return convert
 
@@ -89,7 +92,8 @@ class Compiling:
             return EagerModule(model) if isinstance(model, nn.Module) else model
         reason = self.reason_for_eager(model, backend)
         if reason:
-            self.mode.observer.note(f"torch.compile ran eagerly: {reason}")
+            is_asked = backend == INDUCTOR
+            self.mode.observer.note(f"{NOT_COMPILED if is_asked else 'torch.compile: '}{reason}")
             return eagerly(model)
         module = private.module_compiled_in_place(model)
         if module is not None and private.is_torchs_own(module):
@@ -119,9 +123,11 @@ class Compiling:
         if self.chip.compute_capability is None:
             return f"{self.chip.name} is not a GPU"
         if backend != INDUCTOR:
-            return f"its backend {backend!r} is not inductor"
+            return f"its backend {backend!r} is not inductor, and ran eagerly"
         if needs_triton and find_spec("triton") is None:
-            return 'inductor needs triton: pip install "torchtally[compile]"'
+            return (
+                'inductor needs triton, which is not installed: pip install "torchtally[compile]"'
+            )
         if self._compiler is None:
             try:
                 self._compiler = self.prepare()

@@ -50,6 +50,7 @@ function memoryCard(run, picture) {
   const at = bytesAt(run, run.peakTick);
   return h("section", { class: "card wide-card" },
     h("h2", {}, "Memory"),
+    verdict.caveats.map((caveat) => h("p", { class: "bad caveat" }, caveat)),
     h("p", { class: `figure ${tone}`, id: "verdict" }, sentence(chip)),
     gauge(run),
     h("p", {}, verdict.is_open ? "At least " : "Peak ",
