@@ -7,8 +7,8 @@
     ├── ScriptError            the user's script cannot be run             (exit 2)
     ├── LimitError             a limit of a cell does not hold             (exit 3)
     ├── CheckpointError        cannot be written, or is damaged            (exit 1)
-    ├── OutputError            stdout is closed or full                    (exit 1)
-    ├── TraceFileError         not a trace, cut short, or of another version (exit 1)
+    ├── OutputError            stdout or a file is closed, full, ...       (exit 1)
+    ├── TraceFileError         not there, not a trace, cut short, ...  (exit 2)
     ├── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
     └── EndlessLoopError       a loop waits for a value that does not exist (exit 1)
 
@@ -55,11 +55,13 @@ class CheckpointError(TallyError):
 
 
 class OutputError(TallyError):
-    """A report that cannot be printed: stdout is closed, or its disk is full."""
+    """A report or a file that cannot be written: stdout is closed, the disk is full."""
 
 
 class TraceFileError(TallyError):
-    pass
+    """A file that is not there, cannot be read, or is not what it is given as."""
+
+    exit_code = 2
 
 
 class UnsupportedError(TallyError):

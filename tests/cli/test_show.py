@@ -108,7 +108,7 @@ def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "none.tally"]) == 1
+    assert main(["show", "none.tally"]) == 2
     out, err = capsys.readouterr()
     assert not out
     assert err.startswith("tally: error: none.tally: no such file.")
@@ -116,14 +116,14 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_file_name_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "\x1b[31m.tally"]) == 1
+    assert main(["show", "\x1b[31m.tally"]) == 2
     assert "\x1b" not in capsys.readouterr().err
 
 
 def test_a_file_cut_in_half(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     whole = Path(file).read_bytes()
     Path(file).write_bytes(whole[: len(whole) // 2])
-    assert main(["show", file]) == 1
+    assert main(["show", file]) == 2
     assert "cut short" in capsys.readouterr().err
 
 
@@ -489,7 +489,7 @@ def test_a_reader_that_leaves_early_ends_the_command_in_silence(file: str) -> No
 
 def test_an_error_without_a_stderr_still_has_its_exit_code(file: str) -> None:
     for line in ("tally show none 2>&-", "tally show none 2>/dev/full"):
-        assert shell(line, file).returncode == 1
+        assert shell(line, file).returncode == 2
 
 
 def test_rows_by_conditions_and_columns_that_are_hidden(

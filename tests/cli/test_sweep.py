@@ -156,7 +156,7 @@ WRONG = {
     ),
     "a folder of Parquet": (
         ["teacher.toml", "--grid", "seed=1", "--parquet", "none/r.parquet"],
-        "its folder does not exist",
+        "cannot be written, there is no directory",
     ),
     "nothing to resume": (["--resume", "--out", "none"], "no sweep to resume"),
 }

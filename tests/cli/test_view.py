@@ -114,7 +114,7 @@ def test_a_broken_trace_is_an_error_before_anything_is_drawn(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "run.tally").write_bytes(b"nothing")
-    assert main(["view", "run.tally", "--browser"]) == 1
+    assert main(["view", "run.tally", "--browser"]) == 2
     assert "run.tally: not a trace" in capsys.readouterr().err
 
 

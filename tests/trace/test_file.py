@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.builders import TraceBuilder, copy_in_call, frame, mm_call, site, spec
 from tests.strategies import traces
-from torchtally.errors import TraceFileError
+from torchtally.errors import OutputError, TraceFileError
 from torchtally.trace import Call, Refusal, Trace, decoding
 from torchtally.trace import file as trace_file
 from torchtally.trace.decoding import decoded_bytes_at_most
@@ -396,7 +396,7 @@ def test_a_failed_write_keeps_the_old_file(file: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(TraceFileError, match="No space left on device"):
+    with pytest.raises(OutputError, match="No space left on device"):
         small_trace().save(file)
     assert file.read_bytes() == before
     assert os.listdir(file.parent) == ["run.tally"]
@@ -419,7 +419,7 @@ def test_a_device_is_written_to_not_replaced() -> None:
 
 @pytest.mark.parametrize("place", ["", "missing/run.tally"])
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, place: str) -> None:
-    with pytest.raises(TraceFileError, match="Choose another place with -o FILE"):
+    with pytest.raises(OutputError, match="Choose another place with -o FILE"):
         small_trace().save(os.path.join(tmp_path, place))
 
 

@@ -19,7 +19,7 @@ from importlib import import_module
 from types import ModuleType
 
 from torchtally.cli.arguments import Parser
-from torchtally.cli.replacement import check_outputs
+from torchtally.cli.destination import check_outputs
 from torchtally.cli.streams import say, unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from torchtally.cli.streams import as_read, unwritable_as_error
-from torchtally.errors import ScriptError, TallyError, UsageError, did_you_mean
+from torchtally.errors import TallyError, UsageError, did_you_mean
 from torchtally.reading import read_bytes
 from torchtally.units import (
     parse_count,
@@ -315,11 +315,18 @@ class RunParser(Parser):
 
 
 def check_script(args: argparse.Namespace, example: str) -> None:
-    """Raises UsageError where no script is given, and ScriptError for one that is not there."""
-    if args.script is None and args.module is None:
+    """Raises UsageError where no script is given, and ScriptError for one that cannot be run."""
+    if args.module is not None:
+        from torchtally.tracer.script import check
+        from torchtally.tracer.script_file import Script
+
+        check(Script(args.module, is_module=True))
+        return
+    if args.script is None:
         raise UsageError(f"missing script.\nGive one: `{example}`, or -m MODULE.")
-    if args.module is None and not os.path.exists(args.script):
-        raise ScriptError(f"{args.script}: no such file.\nGive the path of the training script.")
+    from torchtally.tracer.script_file import check_file
+
+    check_file(args.script)
 
 
 def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:

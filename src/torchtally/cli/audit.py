@@ -12,8 +12,8 @@ from torchtally.cli.arguments import (
     positive_count,
 )
 from torchtally.cli.chip_names import say, say_variants
-from torchtally.cli.output import add_format, place_of
-from torchtally.cli.replacement import add_output
+from torchtally.cli.destination import add_output, place_of
+from torchtally.cli.output import add_format
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
+from torchtally.cli.destination import add_output
 from torchtally.cli.output import add_format, write_report
-from torchtally.cli.replacement import add_output
 from torchtally.cli.streams import say
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
@@ -78,7 +78,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--gpu", metavar="NAME", help="with --import: the GPU of a trace that names none"
     )
     help = "also write the calibration to FILE"
-    add_output(parser, "-o", dest="output", metavar="FILE", help=help)
+    add_output(parser, "-o", dest="output", makes_folder=True, metavar="FILE", help=help)
     parser.add_argument(
         "--no-keep", action="store_true", help="do not keep the calibration for later predictions"
     )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count
 from torchtally.cli.chip_names import say_variants
+from torchtally.cli.destination import add_output
 from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
-from torchtally.cli.replacement import add_output
 from torchtally.cli.show import step_selection, view_names
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
+from torchtally.cli.destination import add_output, check_output, place_of
 from torchtally.cli.ledgers import add_convention, ledger_of_file
-from torchtally.cli.output import emit, place_of, write_bytes
-from torchtally.cli.replacement import add_output, check_output
+from torchtally.cli.output import emit, write_bytes
 from torchtally.cli.show import chip_of, step_selection
 from torchtally.cli.streams import say
 from torchtally.report.exports import export_names
@@ -76,6 +76,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "-o",
         "--output",
         "--out",
+        makes_folder=True,
         metavar="FILE",
         help="where it goes (default: beside RUN; - for stdout, where it is text); .gz at its end "
         "compresses",

@@ -4,14 +4,13 @@ import argparse
 import os
 import shutil
 import sys
-import tempfile
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
 from torchtally.cli.arguments import RunParser, argparse_type
-from torchtally.cli.replacement import add_output
+from torchtally.cli.destination import add_output
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
 from torchtally.progress import printable_lines
@@ -187,7 +186,7 @@ def emit(text: str, stream: TextIO | None = None, *, is_coloured: bool = False) 
 
 
 def write_or_emit(text: str, place: str) -> None:
-    """To a file, or to stdout for "-". Raises UsageError where the file cannot be written."""
+    """To a file, or to stdout for "-". Raises OutputError where it cannot be written."""
     if place == "-":
         emit(text)
         return
@@ -195,38 +194,8 @@ def write_or_emit(text: str, place: str) -> None:
 
 
 def write_bytes(content: bytes, place: str) -> None:
-    """To a file, whole or not at all. Raises UsageError where it cannot be written."""
+    """To a file, whole or not at all. Raises OutputError where it cannot be written."""
     try:
         write_atomically(place, content)
     except OSError as error:
-        raise UsageError(f"{place}: cannot be written ({error.strerror}).") from error
-
-
-def place_of(path: str | None, option: str) -> Any:
-    """The absolute path, once it is known that a file can be written there."""
-    if path is None or path == "-":
-        return path
-    absolute = os.path.abspath(path)
-    reason = why_not_writable(absolute)
-    if reason:
-        raise UsageError(
-            f"{path}: cannot be written, {reason}.\nChoose another with {option} FILE."
-        )
-    return absolute
-
-
-def why_not_writable(path: str) -> str:
-    """Why no file can be written there, by trying; "" where it can."""
-    directory = os.path.dirname(path)
-    if os.path.isdir(path):
-        return "it is a directory"
-    if not os.path.isdir(directory):
-        return f"there is no directory {directory}"
-    try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            open(path, "ab").close()  # a device or a pipe
-        else:
-            tempfile.TemporaryFile(dir=directory).close()
-    except OSError as error:
-        return str(error.strerror or error)
-    return ""
+        raise OutputError(f"{place}: cannot be written ({error.strerror}).") from error

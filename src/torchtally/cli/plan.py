@@ -20,6 +20,7 @@ from torchtally.cli.arguments import (
     usd,
 )
 from torchtally.cli.chip_names import say_variants
+from torchtally.cli.destination import add_output
 from torchtally.cli.output import add_format, write_or_emit, write_report
 from torchtally.cli.plan_adapters import EXAMPLES as ADAPTER_EXAMPLES
 from torchtally.cli.plan_adapters import add_adapters
@@ -32,7 +33,6 @@ from torchtally.cli.plan_questions import question_of
 from torchtally.cli.plan_request import CONFIGURATIONS, RECIPE, framework_of, request
 from torchtally.cli.plan_samples import EXAMPLES as SAMPLE_EXAMPLES
 from torchtally.cli.plan_samples import add_samples
-from torchtally.cli.replacement import add_output
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s

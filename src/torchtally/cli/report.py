@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
+from torchtally.cli.destination import add_output, check_output
 from torchtally.cli.ledgers import add_convention, ledger_of_file
 from torchtally.cli.output import write_or_emit
-from torchtally.cli.replacement import add_output, check_output
 from torchtally.cli.show import chip_of, step_selection
 from torchtally.cli.sources import source_texts
 

@@ -19,8 +19,8 @@ from torchtally.cli.arguments import (
     seconds,
 )
 from torchtally.cli.chip_names import gpu_or_default, say
-from torchtally.cli.output import add_columns, check_columns, place_of
-from torchtally.cli.replacement import add_output
+from torchtally.cli.destination import add_output, place_of
+from torchtally.cli.output import add_columns, check_columns
 from torchtally.errors import UsageError
 from torchtally.progress import is_terminal
 from torchtally.report.formats import format_names

@@ -4,8 +4,8 @@ import argparse
 import os
 
 from torchtally.cli.arguments import Subparsers, one_of
+from torchtally.cli.destination import check_output
 from torchtally.cli.output import add_format, emit, write_bytes, write_report
-from torchtally.cli.replacement import check_output
 
 NAME = "schema"
 SUMMARY = "what the JSON documents hold: keys, units, JSON Schema"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Subparsers, one_of, positive_count, price, until
 from torchtally.cli.chip_names import say_variants
+from torchtally.cli.destination import add_output
 from torchtally.cli.ledgers import add_convention, ledger_of_file
 from torchtally.cli.output import (
     add_columns,
@@ -16,7 +17,6 @@ from torchtally.cli.output import (
     choose,
     write_report,
 )
-from torchtally.cli.replacement import add_output
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import os
 
 from torchtally.cli.arguments import Subparsers, positive_count
 from torchtally.cli.chip_names import gpu_or_default
-from torchtally.cli.output import add_columns, add_filter, add_format, place_of, write_report
-from torchtally.cli.replacement import add_output
+from torchtally.cli.destination import add_output, place_of
+from torchtally.cli.output import add_columns, add_filter, add_format, write_report
 from torchtally.errors import ScriptError, TallyError, UsageError
 
 NAME = "summary"

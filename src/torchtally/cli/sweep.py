@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import positive_count
+from torchtally.cli.destination import add_output, check_output
 from torchtally.cli.output import add_format, look, write_report
-from torchtally.cli.replacement import add_output, check_output
 from torchtally.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import Any
 
 from torchtally.cli.arguments import Parser, add_isolation
 from torchtally.cli.chip_names import gpu_or_default
-from torchtally.cli.output import place_of
-from torchtally.cli.replacement import add_output, check_outputs
+from torchtally.cli.destination import add_output, check_outputs, place_of
 from torchtally.cli.run import limit_of, step_count
 from torchtally.errors import LimitError, ScriptError, TallyError, UsageError
 from torchtally.gates import check, parse_limits

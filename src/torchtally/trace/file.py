@@ -21,7 +21,7 @@ from hashlib import blake2b
 import msgspec
 
 from torchtally.atomic import write_atomically
-from torchtally.errors import TraceFileError
+from torchtally.errors import OutputError, TraceFileError
 from torchtally.reading import open_at_once
 from torchtally.trace.checks import InvalidTraceError
 from torchtally.trace.decoding import WORD, allowed_bytes, decoded_bytes_at_most, machine_bytes
@@ -42,7 +42,8 @@ Path = str | os.PathLike[str]
 def write_body(body: bytes, path: Path) -> None:
     """Write a body to `path`, whole or not at all: an older file there stays until then.
 
-    Raises TraceFileError when the body is too large or the file cannot be written.
+    Raises TraceFileError when the body is too large, and OutputError when the file cannot be
+    written.
     """
     name = os.fspath(path)
     if len(body) > BODY_LIMIT_BYTES:
@@ -58,7 +59,7 @@ def write_body(body: bytes, path: Path) -> None:
     try:
         write_atomically(name, header, packed)
     except OSError as error:
-        raise TraceFileError(
+        raise OutputError(
             f"{name}: the trace could not be written ({error.strerror or error}).\n"
             "Choose another place with -o FILE."
         ) from error

@@ -211,7 +211,7 @@ class Trace(Browsable, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def save(self, path: Path) -> None:
         """Write the trace to a file, whole or not at all: an older file there stays until then.
 
-        Raises TraceFileError when the file cannot be written.
+        Raises OutputError when the file cannot be written.
         """
         with collection_paused():
             body = encode(pack(self))

@@ -11,7 +11,7 @@ from tests.calibrations import gpu as calibration
 from tests.report.test_text import realistic
 from tests.views.stopwatch import stopwatch
 from torchtally.cli import COMMANDS, main, parser
-from torchtally.cli.replacement import is_ours
+from torchtally.cli.destination import is_ours
 from torchtally.ledger import account
 from torchtally.report.browser.page import browser_page
 from torchtally.report.exports import Wanted, export, export_names
@@ -56,7 +56,7 @@ def below(words: str, of_words: argparse.ArgumentParser) -> Iterator[tuple[str, 
 CASES = [
     (name, option)
     for name, of_command in parsers()
-    for option in (of_command.get_default("outputs") or {}).values()
+    for option, _ in (of_command.get_default("outputs") or {}).values()
 ]
 
 
