@@ -216,6 +216,21 @@ def test_the_engines_code_is_above_every_hook():
     assert private.engine_code() not in codes_met(lambda look: look())
 
 
+def test_the_engine_is_asked_within_its_frame():
+    x, y, one = (torch.ones(1, requires_grad=requires) for requires in (True, True, False))
+
+    def backward(look) -> None:
+        x.register_hook(lambda grad: look())
+        private.run_engine((2 * x,), (one,), False, create_graph=False, accumulate_grad=True)
+
+    assert private.engine_code() in codes_met(backward)
+    assert x.grad is not None
+    assert x.grad.item() == 2
+    assert [g.item() for g in private.run_engine((3 * y,), (one,), False, False, (y,))] == [3]
+    owner, name = private.AUTOGRAD_ENGINE
+    assert callable(getattr(owner, name).run_backward)
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_the_code_of_recomputation_is_above_the_second_forward_only(use_reentrant: bool):
     runs: list[bool] = []
@@ -352,7 +367,7 @@ def test_torch_has_every_name_written_there():
 
 def test_torch_has_every_name_that_is_replaced():
     places = [place for place in vars(private).values() if isinstance(place, private.PrivateName)]
-    assert len(places) == 11
+    assert len(places) == 12
     for owner, name in places:
         assert hasattr(owner, name), f"{owner.__name__}.{name}"
     for owner, name in (

@@ -22,6 +22,34 @@ def learn(model: nn.Module, optimizer: torch.optim.Optimizer, size: int = 4) -> 
     optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_backward_that_the_engine_is_asked_for(by_name: bool):
+    """A schedule of pipelines keeps outputs without their data, which `backward` refuses."""
+
+    def script() -> None:
+        model = layer()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            out = model(torch.ones(1, 4, device="cuda", requires_grad=True))
+            gradient = torch.ones_like(out)
+            out.data = torch.empty(1, device="cuda")
+            engine = torch.autograd.Variable._execution_engine
+            if by_name:
+                engine.run_backward(tensors=(out,), grad_tensors=(gradient,), keep_graph=False,
+                                    create_graph=False, inputs=(), allow_unreachable=True,
+                                    accumulate_grad=True)  # fmt: skip
+            else:
+                engine.run_backward((out,), (gradient,), False, False, (), True, True)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trace = traced(script)
+    phases = [op.phase for op in ops(trace, "aten.mm")]
+    assert phases == [Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD] * 2
+    (text,) = {op.site.line.text for op in ops(trace, "aten.mm") if op.site.line}
+    assert text.startswith("out = model(")
+
+
 def forever(reached: list[int] | None = None) -> Callable[[], None]:
     """A script that trains until it is stopped; `reached` counts the steps begun."""
 

@@ -244,6 +244,22 @@ def engine_code() -> Any:
     return torch.autograd.graph._engine_run_backward.__code__
 
 
+AUTOGRAD_ENGINE = PrivateName(torch.autograd.Variable, "_execution_engine")
+
+
+def run_engine(
+    tensors: Any, grad_tensors: Any, keep_graph: bool, create_graph: bool, inputs: Any = (),
+    allow_unreachable: bool = False, accumulate_grad: bool = False,
+) -> Any:  # fmt: skip
+    """The engine's `run_backward` (torch/csrc/autograd/python_engine.cpp), within that frame."""
+    return torch.autograd.graph._engine_run_backward(
+        tensors,
+        *(grad_tensors, keep_graph, create_graph, inputs),
+        allow_unreachable=allow_unreachable,
+        accumulate_grad=accumulate_grad,
+    )
+
+
 def recompute_codes() -> tuple[Any, ...]:
     """Code under which `torch.utils.checkpoint`, either kind, runs a forward again."""
     import torch.utils.checkpoint as checkpoint

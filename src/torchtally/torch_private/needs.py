@@ -37,7 +37,7 @@ NEEDS = {
     "charging backward operators to the forward line that made them": """
         torch._C._autograd._get_sequence_nr torch._C._current_autograd_node
         torch.autograd.graph.Node._input_metadata torch.autograd.graph.Node._sequence_nr
-        torch.autograd.graph._engine_run_backward""",
+        torch.autograd.Variable._execution_engine torch.autograd.graph._engine_run_backward""",
     "following memory from birth to death": """
         torch._C._storage_Use_Count torch.Tensor._is_view torch.Tensor._use_count
         torch.UntypedStorage._cdata""",

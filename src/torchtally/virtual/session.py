@@ -18,6 +18,7 @@ from torchtally.torch_private import releases
 from torchtally.trace import World
 from torchtally.virtual import (
     attention,
+    engine,
     gradients,
     kernels,
     nested,
@@ -364,6 +365,7 @@ def _table(
     return [
         *TensorMethods(mode, arrays).stand_ins(),
         *gradients.stand_ins(mode),
+        *engine.stand_ins(),
         *Factories(mode).stand_ins(),
         *CudaModule(mode, target).stand_ins(),
         *autocast.stand_ins(),
