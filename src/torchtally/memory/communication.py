@@ -6,7 +6,8 @@ and copies carry on what they hold. FSDP copies its shards into the input of an 
 result into the whole parameters; it and DDP copy gradients into the buffers that they reduce.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torchtally.trace import Call, Op, Role, Trace
@@ -24,6 +25,10 @@ COPIES = frozenset(
 SPREADS = frozenset(["aten.split_with_sizes_copy", "fsdp.split_with_sizes_copy", "aten.cat"])
 """Take a gathered buffer apart, or put its chunks together: the results are the parameters."""
 
+SUMS = frozenset(["aten.add_", "aten._foreach_add_"])
+"""Add up gradients in a buffer of the script's own."""
+CLEARS = frozenset(["aten.zero_", "aten.fill_", "aten._foreach_zero_"])
+
 
 @dataclass(slots=True)
 class Communication:
@@ -35,8 +40,9 @@ class Communication:
     """Other storages that collectives read or write."""
     gather_groups: dict[int, int] = field(default_factory=dict)
     """By storage of a shard: the group that gathers it."""
-    reduced_bytes: dict[int, int] = field(default_factory=dict)
-    """By group: bytes of the distinct gradients that are reduced in it."""
+    reduced: dict[int, Mapping[int, float]] = field(default_factory=dict)
+    """By group: bytes of each gradient, by number of its storage, that are reduced in it within a
+    step, that one in which most are."""
 
 
 def communication(trace: Trace) -> Communication:
@@ -47,6 +53,7 @@ def communication(trace: Trace) -> Communication:
     origins = Origins(trace)
     for op in trace.ops:
         origins.follow(op, storages)
+    storages.reduced = most_of_a_step(origins.reduced_bytes)
     return storages
 
 
@@ -54,46 +61,50 @@ class Origins:
     """Which storages hold values of which parameters and gradients, up to an operator."""
 
     def __init__(self, trace: Trace) -> None:
-        roles = [storage.role for storage in trace.storages]
         self.trace = trace
-        self.roles = roles
-        self.shards: dict[int, frozenset[int]] = {
-            number: frozenset([number])
-            for number, role in enumerate(roles)
-            if role is Role.PARAMETER
-        }
+        self.roles = [storage.role for storage in trace.storages]
+        self.shards = self._of_role(Role.PARAMETER)
         """Parameters that a storage has values of, by its number."""
-        self.gradients: dict[int, frozenset[int]] = {
-            number: frozenset([number])
-            for number, role in enumerate(roles)
-            if role is Role.GRADIENT
-        }
-        self._counted: set[tuple[int, int]] = set()
+        self.gradients = self._of_role(Role.GRADIENT)
+        self.reduced_bytes: dict[int, dict[int, dict[int, float]]] = {}
+        """By group and step: of each gradient."""
         self._groups = [group_of(call) for call in trace.calls]
         self._matters = [
-            group is not None or call.name in COPIES
+            group is not None or call.name in COPIES | SUMS | CLEARS
             for call, group in zip(trace.calls, self._groups, strict=True)
         ]
+
+    def _of_role(self, role: Role) -> dict[int, set[int]]:
+        return {number: {number} for number, each in enumerate(self.roles) if each is role}
 
     def follow(self, op: Op, storages: Communication) -> None:
         if not self._matters[op.call]:
             return
         call, group = self.trace.calls[op.call], self._groups[op.call]
-        if group is None:
+        if group is not None:
+            self._communicate(call, group, op, storages)
+        elif call.name in COPIES:
             self._copy(call, op, storages)
         else:
-            self._communicate(call, group, op, storages)
+            self._add_up(call, op)
 
     def _copy(self, call: Call, op: Op, storages: Communication) -> None:
         sources, targets = ends_of(call, op)
         spreads = call.name in SPREADS and any(source in storages.gathered for source in sources)
         for held in (self.shards, self.gradients):
-            origins = frozenset().union(*(held.get(source, ()) for source in sources))
-            if origins:
-                for target in targets:
-                    held[target] = held.get(target, frozenset()) | origins
+            carry(held, sources, targets)
         if spreads:
             storages.gathered.update(self._without_role(targets))
+
+    def _add_up(self, call: Call, op: Op) -> None:
+        """Gradients alone: what an optimizer adds to a parameter is one no more."""
+        sources, targets = ends_of(call, op)
+        targets = list(self._without_role(targets))
+        if call.name in SUMS:
+            carry(self.gradients, sources, targets)
+        else:
+            for target in targets:
+                self.gradients.pop(target, None)
 
     def _communicate(self, call: Call, group: int, op: Op, storages: Communication) -> None:
         touched = [number for number in (*op.inputs, *op.outputs) if number >= 0]
@@ -106,15 +117,48 @@ class Origins:
         else:
             storages.buffers |= free - storages.gathered
         if "reduce" in call.name:
-            for number in touched:
-                for gradient in self.gradients.get(number, ()):
-                    if (group, gradient) not in self._counted:
-                        self._counted.add((group, gradient))
-                        size = self.trace.storages[gradient].requested_bytes
-                        storages.reduced_bytes[group] = storages.reduced_bytes.get(group, 0) + size
+            self._reduce(call, group, op)
+
+    def _reduce(self, call: Call, group: int, op: Op) -> None:
+        step = bisect_right(self.trace.step_ends, op.clock)
+        reduced = self.reduced_bytes.setdefault(group, {}).setdefault(step, {})
+        # What is sent may be a part of a flat buffer: of each gradient in it as much.
+        parts: dict[int, float] = {}
+        specs, numbers = (*call.inputs, *call.outputs), (*op.inputs, *op.outputs)
+        for spec, number in zip(specs, numbers, strict=True):
+            if number >= 0:
+                whole = self.trace.storages[number].requested_bytes
+                parts[number] = max(parts.get(number, 0.0), spec.bytes / max(whole, spec.bytes, 1))
+        sent: dict[int, float] = {}
+        for number, part in parts.items():
+            for gradient in self.gradients.get(number, ()):
+                size = self.trace.storages[gradient].requested_bytes
+                sent[gradient] = max(sent.get(gradient, 0.0), part * size)
+        for gradient, part in sent.items():
+            most = self.trace.storages[gradient].requested_bytes
+            reduced[gradient] = min(reduced.get(gradient, 0.0) + part, most)
+        carry(self.gradients, *ends_of(call, op))
 
     def _without_role(self, numbers: Iterable[int]) -> Iterator[int]:
         return (number for number in numbers if self.roles[number] is None)
+
+
+def carry(held: dict[int, set[int]], sources: Iterable[int], targets: Iterable[int]) -> None:
+    """Let the targets hold what the sources do, too."""
+    origins = set[int]().union(*(held.get(source, ()) for source in sources))
+    if origins:
+        for target in targets:
+            held.setdefault(target, set()).update(origins)
+
+
+def most_of_a_step(
+    reduced_bytes: Mapping[int, Mapping[int, Mapping[int, float]]],
+) -> dict[int, Mapping[int, float]]:
+    """By group: of the step with most bytes, each gradient's."""
+    return {
+        group: max(steps.values(), key=lambda gradients: sum(gradients.values()))
+        for group, steps in reduced_bytes.items()
+    }
 
 
 def group_of(call: Call) -> int | None:
