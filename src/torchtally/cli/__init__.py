@@ -20,6 +20,7 @@ from types import ModuleType
 
 from torchtally.cli.arguments import Parser
 from torchtally.cli.destination import check_outputs
+from torchtally.cli.installation import lack
 from torchtally.cli.streams import say, unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 
@@ -95,6 +96,11 @@ def main(argv: list[str] | None = None) -> int:
             _silence_stdout()
         say(f"tally: error: {error}")
         return error.exit_code
+    except (ImportError, AttributeError) as error:
+        if (sentence := lack(error)) is None:
+            raise
+        say(f"tally: error: {sentence}")
+        return TallyError.exit_code
     except KeyboardInterrupt:
         say("tally: interrupted")
         return INTERRUPTED

@@ -13,6 +13,7 @@ from torchtally.cli.arguments import (
 )
 from torchtally.cli.chip_names import say, say_variants
 from torchtally.cli.destination import add_output, place_of
+from torchtally.cli.installation import check_simulates
 from torchtally.cli.output import add_format
 from torchtally.errors import UsageError
 
@@ -89,6 +90,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.measurements import Measurements
     from torchtally.runs.protocol import MeasureRequest
 
+    check_simulates()
     check_script(args, "tally audit train.py")
     if args.gpu is not None:
         say_variants([args.gpu], is_quiet=args.quiet)

@@ -14,6 +14,7 @@ from torchtally.cli.arguments import (
     seconds,
 )
 from torchtally.cli.chip_names import gpu_or_default, say_variants
+from torchtally.cli.installation import check_simulates
 from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
 
@@ -131,6 +132,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.probes import Probes
     from torchtally.runs.protocol import ProbeRequest
 
+    check_simulates()
     check_script(args, 'tally fit train.py --vary "--batch_size={}"')
     argument = parse(args.vary)
     margin = parse_margin(args.margin)
