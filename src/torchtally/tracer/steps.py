@@ -7,6 +7,7 @@ Where no optimizer exists it ends with the last update by hand (`by_hand.py`).
 """
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 from torchtally import torch_private as private
 from torchtally.trace import HostState, Role
 from torchtally.tracer.recorder import Recorder
+from torchtally.tracer.sweeps import jobs_left_out
 from torchtally.virtual.compiling.optimizers import watch_steps
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import virtual_of
@@ -171,6 +173,8 @@ class Steps:
         completed = len(self.recorder.step_ends)
         self.on_step(completed)
         if self.limit.is_reached(completed, self._steps_of_one_model):
+            if jobs := jobs_left_out(sys._getframe()):
+                self.recorder.note(jobs)
             self.on_done()
             raise StepsDone
 
