@@ -14,7 +14,8 @@
 
 `train` has its own: NaN or inf in a step (exit 4), out of memory, lost ranks (exit 1).
 
-Our own mistakes are ``assert`` and ordinary exceptions: those print a traceback.
+Our own mistakes are ``assert`` and ordinary exceptions: those print a traceback. After a script
+that has run they are told in a sentence, and the rest of the report comes (`cli/own_errors.py`).
 """
 
 from collections.abc import Collection, Iterable

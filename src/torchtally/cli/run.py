@@ -21,7 +21,7 @@ from torchtally.cli.arguments import (
 from torchtally.cli.chip_names import gpu_or_default, say
 from torchtally.cli.destination import add_output, place_of
 from torchtally.cli.output import add_columns, check_columns
-from torchtally.errors import UsageError
+from torchtally.errors import TallyError, UsageError
 from torchtally.progress import is_terminal
 from torchtally.report.formats import format_names
 
@@ -302,6 +302,7 @@ def ranks_asked(choice: "tuple[int, ...] | str", size: int) -> "list[int] | None
 
 def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
+    from torchtally.cli.own_errors import sentence
     from torchtally.cli.run_report import conclude
     from torchtally.isolation.callers import Ours
     from torchtally.isolation.run import SUFFIX, folder_beside, isolation
@@ -357,20 +358,26 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
         exchange=None if args.ranks is None else args.ranks.mailbox,
         variables=args.launch.environment if args.launch else {},
     )
-    with progress.moving(), isolated_recording(files, record) as (isolated, session):
-        if args.ranks is not None:
-            args.ranks.mailbox.outside = Ours.thread
-        progress.operators = lambda: session.recorder.clock
-        progress.tokens = lambda: session.recorder.tokens.decoded
-        progress.host_operators = lambda: session.recorder.host_operators
-        progress.host_bytes = lambda: session.gpu.host_bytes
-        progress.peak_bytes = lambda: session.gpu.peak_allocated_bytes
-        if display is not None:
-            display.refresh = lambda: session.recorder.tell(display.account)
-            display.now_bytes = lambda: session.gpu.allocated_bytes
-            display.peak_bytes = progress.peak_bytes
-        code = leaving(run(script, stopper))
-        leave_threads_behind(code)
+    code: int | None = None
+    try:
+        with progress.moving(), isolated_recording(files, record) as (isolated, session):
+            if args.ranks is not None:
+                args.ranks.mailbox.outside = Ours.thread
+            progress.operators = lambda: session.recorder.clock
+            progress.tokens = lambda: session.recorder.tokens.decoded
+            progress.host_operators = lambda: session.recorder.host_operators
+            progress.host_bytes = lambda: session.gpu.host_bytes
+            progress.peak_bytes = lambda: session.gpu.peak_allocated_bytes
+            if display is not None:
+                display.refresh = lambda: session.recorder.tell(display.account)
+                display.now_bytes = lambda: session.gpu.allocated_bytes
+                display.peak_bytes = progress.peak_bytes
+            code = leaving(run(script, stopper))
+            leave_threads_behind(code)
+    except Exception as error:
+        if code is None or isinstance(error, TallyError):
+            raise
+        say(sentence("an orderly end", error), is_quiet=False)
     return code
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from torchtally.cli.chip_names import say
 from torchtally.cli.output import emit, is_coloured, look, width, write_or_emit
+from torchtally.cli.own_errors import told
 from torchtally.errors import TallyError
 
 if TYPE_CHECKING:
@@ -44,9 +45,14 @@ def conclude(
 
     def save_and_report() -> bool:
         os.chdir(args.started_in)
-        trace, peers = gather_traces(session.trace(outcome.ending), args)
-        isolated.tidy()
-        return report(script, trace, peers, args)
+        trace: Trace | None = None
+        peers: list[Trace] = []
+        with told("the trace", args.stderr):
+            trace = session.trace(outcome.ending)
+            trace, peers = gather_traces(trace, args)
+        with told("the folder of the run's files", args.stderr):
+            isolated.tidy()
+        return not is_gated(args) if trace is None else report(script, trace, peers, args)
 
     try:
         with sigterm_raises():
@@ -76,6 +82,11 @@ def gather_traces(trace: "Trace", args: argparse.Namespace) -> "tuple[Trace, lis
     return trace, []
 
 
+def is_gated(args: argparse.Namespace) -> bool:
+    """Whether limits were asked for: none of them holds that cannot be looked at."""
+    return bool(args.gates.limits) or args.gates.budget is not None
+
+
 def report(
     script: "Script", trace: "Trace", peers: "list[Trace]", args: argparse.Namespace
 ) -> bool:
@@ -88,33 +99,84 @@ def report(
     import gc
 
     from torchtally.ledger import account
-    from torchtally.report.formats import render
-    from torchtally.report.ledger import ledger_report
     from torchtally.timing.targets import known_roofline
 
     advisor, network_advisor = advisors(script, trace, args)
     gc.disable()  # a million records, none of them garbage
     failed: TallyError | None = None
     try:
-        trace.save(args.trace_place)
-        args.is_saved = True
+        with told("the trace's file", args.stderr):
+            trace.save(args.trace_place)
+            args.is_saved = True
     except TallyError as error:
         failed = error
-    ledger = account(trace, roofline=known_roofline(trace.chip), peers=peers)
+    ledger: Ledger | None = None
+    findings: Sequence[Finding] | None = None
+    with told("the account", args.stderr):
+        ledger = account(trace, roofline=known_roofline(trace.chip), peers=peers)
+    if ledger is None:
+        return not is_gated(args)
     if not args.quiet:
+        show_page(ledger, args)
+    with told("the limits' check", args.stderr):
+        findings = args.gates.findings(ledger)
+        show_findings(findings, args)
+    if trace.ending.kind in COMPLETE:
+        with told("the budget", args.stderr):
+            update_budget(ledger, args)
+    try:
+        with told("the advice", args.stderr):
+            if trace.final_refusal is not None and not args.no_advice:
+                advise(advisor, ledger, args)
+            elif trace.ending.kind in COMPLETE and not args.no_advice and not peers:
+                advise_network(network_advisor, ledger, args)
+    finally:
+        write_files(ledger, advisor, network_advisor, findings or (), args)
+    if failed is not None:
+        raise failed
+    if findings is None:
+        return not is_gated(args)
+    return all(finding.holds for finding in findings)
+
+
+PARTS = ("phase", "category", "line", "repeated-module")
+"""Views that are shown each by itself where the page cannot be made."""
+
+
+def show_page(ledger: "Ledger", args: argparse.Namespace) -> None:
+    """The page about the run; where an error of ours is in its way, the parts that can be made."""
+    from torchtally.report.formats import render
+    from torchtally.report.ledger import ledger_report
+    from torchtally.report.report import table_report
+    from torchtally.report.text import verdict
+    from torchtally.views import by
+    from torchtally.views.summary import judge
+
+    with told("the report", args.stderr):
         page = ledger_report(ledger, file=args.output, columns=args.columns)
         show(args, render(page, args.format, look(args.stderr)))
-    findings = args.gates.findings(ledger)
-    show_findings(findings, args)
-    if trace.ending.kind in COMPLETE:
-        update_budget(ledger, args)
-    try:
-        if trace.final_refusal is not None and not args.no_advice:
-            advise(advisor, ledger, args)
-        elif trace.ending.kind in COMPLETE and not args.no_advice and not peers:
-            advise_network(network_advisor, ledger, args)
-    finally:
-        if args.json_place is not None:
+        return
+    with told("the verdict", args.stderr):
+        show(args, f"{verdict(judge(ledger))}\n")
+    for name in PARTS:
+        with told(f"the view by {name}", args.stderr):
+            show(args, "\n" + render(table_report(by(ledger, name)), "text", look(args.stderr)))
+
+
+def write_files(
+    ledger: "Ledger",
+    advisor: "Advisor",
+    network_advisor: "NetworkAdvisor",
+    findings: "Sequence[Finding]",
+    args: argparse.Namespace,
+) -> None:
+    """What --json and --html ask for."""
+    from torchtally.cli.report import write_page
+    from torchtally.report.formats import render
+    from torchtally.report.ledger import ledger_report
+
+    if args.json_place is not None:
+        with told("the JSON document", args.stderr):
             page = ledger_report(
                 ledger,
                 changes=advisor.results,
@@ -123,13 +185,9 @@ def report(
                 findings=findings,
             )
             write_or_emit(render(page, "json", look(args.stderr)), args.json_place)
-        if args.html_place is not None:
-            from torchtally.cli.report import write_page
-
+    if args.html_place is not None:
+        with told("the interactive page", args.stderr):
             write_page(ledger, args.html_place)
-    if failed is not None:
-        raise failed
-    return all(finding.holds for finding in findings)
 
 
 def advisors(

@@ -70,6 +70,8 @@ HINTS = (
 
 def hints(error: BaseException) -> Iterator[str]:
     """For an uncaught error: at most one of each kind, of the error and what it follows from."""
+    if any(map(tracebacks.is_our_mistake, tracebacks.error_chain(error))):
+        yield OWN
     messages = [f"{type(each).__name__}: {each}" for each in tracebacks.error_chain(error)]
     for hint in HINTS:
         match = next(filter(None, map(hint.pattern.search, messages)), None)
@@ -85,6 +87,10 @@ def hints(error: BaseException) -> Iterator[str]:
         )
 
 
+OWN = (
+    "tally: note: this is an error of tally's own, not of the script. Please report it to "
+    "torchtally's maintainers, with the lines above."
+)
 REFUSED = re.compile(
     r"Permission denied|[Ee]rrno 13|os error 13|EACCES|readonly database|unable to open database"
 )
