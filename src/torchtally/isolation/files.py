@@ -130,7 +130,10 @@ class Files:
                 if place is None and self.is_kept(logical):
                     return logical
                 return self.overlay.target(logical, has_content=has_content)
-            return place.path if place is not None else self.overlay.upper(logical)
+            if place is not None:
+                return place.path
+            # A pattern may be read as well; what the run has taken away is not there.
+            return self.overlay.upper(logical) if OS.access(path, os.F_OK) else os.fsdecode(path)
 
     # Opening.
 

@@ -66,6 +66,20 @@ OPENERS = (
     NativeOpener("pyarrow.feather", "read_table", 0, "source", READS),
     NativeOpener("pyarrow.csv", "write_csv", 1, "output_file", REPLACES),
     NativeOpener("pyarrow.csv", "read_csv", 0, "input_file", READS),
+    NativeOpener("tables.file", "File.__init__", 1, "filename", BY_MODE),
+    *(
+        NativeOpener("polars.dataframe.frame", f"DataFrame.write_{kind}", 1, "file", REPLACES)
+        for kind in ("avro", "csv", "ipc", "json", "ndjson", "parquet")
+    ),
+    *(
+        NativeOpener("polars.lazyframe.frame", f"LazyFrame.sink_{kind}", 1, "path", REPLACES)
+        for kind in ("csv", "ipc", "ndjson", "parquet")
+    ),
+    *(
+        NativeOpener("polars", f"{way}_{kind}", 0, "source", READS)
+        for way in ("read", "scan")
+        for kind in ("avro", "csv", "ipc", "json", "ndjson", "parquet")
+    ),
     NativeOpener("_gdbm", "open", 0, "filename", CHANGES),
     NativeOpener("_dbm", "open", 0, "filename", CHANGES),
 )
@@ -80,6 +94,7 @@ def writers(files: Files) -> list[tuple[str, Replacements]]:
     return [
         *((writer.module, replacements(writer)) for writer in OPENERS),
         ("numpy.lib._datasource", partial(numpy_openers, files)),
+        ("duckdb", lambda module: [StandIn(module, "connect", sqlite(files, module.connect))]),
     ]
 
 
@@ -171,16 +186,19 @@ def map_file(files: Files, native: Callable[..., Any]) -> Any:
 # sqlite3 -----------------------------------------------------------------------------------------
 
 
+IN_MEMORY = ":memory:"
+
+
 def sqlite(files: Files, native: Callable[..., Any]) -> Callable[..., Any]:
-    """`sqlite3.connect`: a database that is opened to read alone is not copied."""
+    """`sqlite3.connect` and its like: a database opened to read alone is not copied."""
 
     @wraps(native)
-    def connect(database: Any, *args: Any, **options: Any) -> Any:
-        if files.is_off:
+    def connect(database: Any = IN_MEMORY, *args: Any, **options: Any) -> Any:
+        if files.is_off or not isinstance(database, (str, bytes, os.PathLike)):
             return native(database, *args, **options)
         name = database if isinstance(database, str) else os.fsdecode(database)
         is_uri = name.startswith("file:") and (options.get("uri") or (len(args) > 6 and args[6]))
-        if name in ("", ":memory:") or "mode=memory" in name or name.startswith("file::memory:"):
+        if name == "" or name.startswith((IN_MEMORY, "file::memory:")) or "mode=memory" in name:
             return native(database, *args, **options)
         real = uri_path(files, name) if is_uri else database_path(files, name)
         return native(real, *args, **options)
