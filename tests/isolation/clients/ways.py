@@ -316,10 +316,11 @@ def modelscope():
 
 @way
 def kaggle():
-    from kagglesdk.kaggle_http_client import KaggleHttpClient
+    from kagglesdk.kaggle_client import KaggleClient
 
-    with KaggleHttpClient() as client:
-        client._session.post(f"{SERVER}/api/v1/datasets.DatasetApiService/CreateDataset")
+    client = KaggleClient()
+    client.http_client()._endpoint = SERVER
+    client.datasets.dataset_api_client.create_dataset()
 
 
 @way
