@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.run_tally import TIMEOUT_S, Run, command, environment, tally_run
-from torchtally.cli.arguments import ignores_option
+from torchtally.cli.arguments import RunParser, ignores_option
 from torchtally.trace import Ending
 
 STEP = """\
@@ -253,6 +253,22 @@ def test_a_misspelled_option_does_not_go_to_a_script_without_it(
         f"Did you mean {near}?",
         f"If it is for the script, put it after --: tally run ... train.py -- {name}",
     ]
+
+
+def test_nor_to_a_module_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pack").mkdir()
+    for name in ("train.py", "pack/__main__.py"):
+        (tmp_path / name).write_text("import torch\n")
+    (tmp_path / "asert.py").write_text("asert = 1\n")
+    parser = RunParser()
+    for option in ("-m", "--assert", "-c"):
+        parser.add_argument(option)
+    for module in ("train", "pack"):
+        with pytest.raises(SystemExit):
+            parser.split(["-m", module, "--asert", "peak < 1KiB"])
+    for others in (["-m", "asert"], ["-m", "installed"], ["-c", "pass"]):
+        assert parser.split([*others, "--asert", "x"])[1] == ["--asert", "x"]
 
 
 def test_what_is_misspelled_on_purpose_goes_after_two_dashes(tmp_path: Path) -> None:

@@ -207,6 +207,17 @@ def texts_of(script: str) -> list[str] | None:
     return texts
 
 
+def script_among(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+    """The file that is run, as far as the arguments have been read; None where it is not known, as
+    of a module that is installed.
+    """
+    if "-m" in ours[:-1]:
+        module = ours[ours.index("-m") + 1].replace(".", os.sep)
+        files = (f"{module}.py", os.path.join(module, "__main__.py"))
+        return next(filter(os.path.isfile, files), None)
+    return theirs[0] if theirs and "-c" not in ours else None
+
+
 def is_launcher(ours: Sequence[str], theirs: Sequence[str]) -> bool:
     """A launcher starts the script; what -- means is for it to say then."""
     from torchtally.tracer.launchers import launcher_of
@@ -257,8 +268,8 @@ class RunParser(Parser):
                 if arg == option and self._option_string_actions[option].nargs is None:
                     ours += islice(rest, 1)
             elif has_started or not arg.startswith("-") or arg == "-":
-                if theirs:
-                    self.check_spelling(arg, theirs[0])
+                if script := script_among(ours, theirs):
+                    self.check_spelling(arg, script)
                 theirs.append(arg)
             else:
                 name = arg.partition("=")[0]
