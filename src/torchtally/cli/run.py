@@ -367,6 +367,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
             progress.tokens = lambda: session.recorder.tokens.decoded
             progress.host_operators = lambda: session.recorder.host_operators
             progress.host_bytes = lambda: session.gpu.host_bytes
+            progress.building = lambda: session.gpu.builds.current
             progress.peak_bytes = lambda: session.gpu.peak_allocated_bytes
             if display is not None:
                 display.refresh = lambda: session.recorder.tell(display.account)

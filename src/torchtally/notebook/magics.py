@@ -116,6 +116,7 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
         progress.operators = lambda: recording.recorder.clock
         progress.host_operators = lambda: recording.recorder.host_operators
         progress.host_bytes = lambda: recording.gpu.host_bytes
+        progress.building = lambda: recording.gpu.builds.current
         progress.peak_bytes = lambda: recording.gpu.peak_allocated_bytes
 
     with progress.moving():

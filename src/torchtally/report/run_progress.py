@@ -48,6 +48,7 @@ class RunProgress:
         self.display = display
         self.steps_expected = steps
         self.steps = 0
+        self.building: Callable[[], str] = str
         self.tokens: Callable[[], int] = int
         self.operators: Callable[[], int] = int
         self.host_operators: Callable[[], int] = int
@@ -74,8 +75,12 @@ class RunProgress:
     def line(self) -> str:
         """What there is so far: step 1/2, 3512 operators, peak 3.20 GiB, 4.10 s.
 
-        Before the first step a model is built, on the host as a rule: what there is of it.
+        Before the first step a model is built, on the host as a rule: what there is of it. A
+        compiler of C++ takes minutes, in which nothing else happens.
         """
+        if extension := self.building():
+            seconds = format_seconds(self._status.elapsed_s)
+            return f"compiling the script's C++ extension {extension[:40]}, {seconds}"
         if not self.steps and (tokens := self.tokens()):
             return (
                 f"decoding pass {tokens}, {self.operators()} operators, "

@@ -47,6 +47,7 @@ from torchtally.virtual.distributed import (
     symmetric,
 )
 from torchtally.virtual.extensions import absent, cuda_kernels, custom_operators, requested
+from torchtally.virtual.extensions.builds import Builds
 from torchtally.virtual.extensions.triton_kernels import TritonKernels
 from torchtally.virtual.factories import Factories
 from torchtally.virtual.flex_attention import FlexAttention
@@ -78,8 +79,12 @@ assert SPECIAL, f"{special.__name__}, {value_shapes.__name__}: handlers register
 class VirtualGPU:
     """A session's handle: the chip it simulates and the memory of its tensors."""
 
-    def __init__(self, chip: Chip, mode: VirtualDispatch, processes: ScriptProcesses) -> None:
+    def __init__(
+        self, chip: Chip, mode: VirtualDispatch, processes: ScriptProcesses, builds: Builds
+    ) -> None:
         self.chip = chip
+        self.builds = builds
+        """C++ extensions that are being built."""
         self.mode = mode
         self.processes = processes
         """Those that the script has started."""
@@ -299,9 +304,11 @@ def _activate(
     stack.enter_context(_not_in_children(mode))
     stack.enter_context(private.keep_default_device())
     stack.enter_context(private.include_autocast_key())
+    builds = Builds()
     stack.enter_context(
         patching(
             [
+                *builds.patches(),
                 (private.FSDP_PARAMETERS, chunks.stand_ins),
                 (private.ZERO_OPTIMIZER, states.stand_ins_of_zero),
                 (private.FSDP_OPTIMIZERS, states.stand_ins_of_fsdp),
@@ -315,7 +322,7 @@ def _activate(
     )
     stack.enter_context(absent.with_stand_ins(mode.observer.note))
     stack.enter_context(mode)
-    return VirtualGPU(target, mode, processes)
+    return VirtualGPU(target, mode, processes, builds)
 
 
 def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
