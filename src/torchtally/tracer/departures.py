@@ -30,29 +30,38 @@ class Departures:
     """Watches what becomes of placeholders."""
 
     def __init__(self) -> None:
-        self._rounds: dict[tuple[CodeType, int], tuple[int, int]] = {}
+        self._rounds: dict[Exit, tuple[int, int]] = {}
         """By statement: the frame, and how often it was decided there."""
+        self._exits: dict[tuple[int, int, bool], tuple[dict[Exit, Loop | None], CodeType]] = {}
+        """By the id of code, which is kept: Python hashes code by all that is in it."""
 
     def watch(self, frame: FrameType, left: Left, *, is_own: bool) -> None:
         """A frame has read a placeholder; `left` is told of a statement that leaves because of it.
 
         In libraries' functions a return is no departure: they return early all the time.
         """
-        exits = exits_behind(frame.f_code, frame.f_lasti, is_own)
+        exits = self._exits_behind(frame.f_code, frame.f_lasti, is_own)
         if not exits or sys.gettrace() is not None:
             return
 
         def decided(at: FrameType, statement: Exit, *, has_left: bool) -> None:
-            key = at.f_code, statement.lineno
-            before, rounds = self._rounds.get(key, (0, 0))
+            before, rounds = self._rounds.get(statement, (0, 0))
             rounds = rounds + 1 if before == id(at) else 1
-            self._rounds[key] = id(at), rounds
+            self._rounds[statement] = id(at), rounds
             if has_left:
-                del self._rounds[key]
+                del self._rounds[statement]
                 left(at, statement, rounds)
 
         frame.f_trace = FrameWatch(exits, frame.f_lineno, decided).event
         sys.settrace(ignore_call)
+
+    def _exits_behind(
+        self, code: CodeType, instruction: int, is_own: bool
+    ) -> dict[Exit, Loop | None]:
+        key = id(code), instruction, is_own
+        if key not in self._exits:
+            self._exits[key] = exits_behind(code, instruction, is_own), code
+        return self._exits[key][0]
 
 
 def ignore_call(frame: FrameType, kind: str, argument: Any) -> None:
@@ -72,6 +81,7 @@ class FrameWatch:
         return next((each for each in self._left_over if line in lines_of_test(each)), None)
 
     def event(self, frame: FrameType, kind: str, argument: Any) -> Any:
+        """The next of the frame: each is a call of Python's, so what is asked first is cheap."""
         self._events += 1
         pending, line = self._pending, frame.f_lineno
         if pending is not None and not (kind == "line" and line in lines_of_test(pending)):
@@ -91,10 +101,12 @@ class FrameWatch:
         frame.f_trace = None
 
 
+@lru_cache(maxsize=4096)
 def lines_of_test(statement: Exit) -> range:
     return range(statement.lineno, (statement.test.end_lineno or statement.lineno) + 1)
 
 
+@lru_cache(maxsize=4096)
 def lines_of(statement: ast.stmt) -> range:
     return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
 
@@ -135,7 +147,6 @@ def leaving(arm: list[ast.stmt]) -> ast.stmt | None:
 # Which statements a value decides ----------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)
 def exits_behind(code: CodeType, instruction: int, is_own: bool) -> dict[Exit, Loop | None]:
     """Statements that may leave by the value read there, each with the loop around it."""
     found = expression_in(code, instruction)

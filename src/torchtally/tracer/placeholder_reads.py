@@ -38,6 +38,7 @@ class PlaceholderReads:
         self._reads: dict[tuple[int, int], tuple[Use, int, CodeType]] = {}
         """By code and instruction: what the value read there is for, and the line."""
         self._departures = Departures()
+        self._own_files: dict[str, bool] = {}
         self._loop_reads: dict[tuple[int, int], tuple[int, int]] = {}
         """By code and line: training steps completed, and placeholders read there since then."""
 
@@ -59,7 +60,7 @@ class PlaceholderReads:
         asking = asking_frame(frame)
         if asking is None:
             return
-        is_own = classify_path(shown_file(asking.f_code.co_filename)) is Code.OWN
+        is_own = self._is_own(asking.f_code)
 
         def left(at: FrameType, statement: Exit, rounds: int) -> None:
             own, code = own_frame(self._stacks, at), at.f_code
@@ -73,6 +74,12 @@ class PlaceholderReads:
             self.counts[key] = self.counts.get(key, 0) + 1
 
         self._departures.watch(asking, left, is_own=is_own)
+
+    def _is_own(self, code: CodeType) -> bool:
+        file = code.co_filename
+        if file not in self._own_files:
+            self._own_files[file] = classify_path(shown_file(file)) is Code.OWN
+        return self._own_files[file]
 
     def _read_at(self, reader: FrameType) -> tuple[Use, int]:
         """What the value read by a frame is for, and the line that reads."""
