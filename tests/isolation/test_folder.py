@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from torchtally.errors import UsageError
-from torchtally.isolation.journal import JOURNAL
+from torchtally.isolation.journal import JOURNAL, MAGIC, Journal
 from torchtally.isolation.overlay import Overlay
 
 
@@ -37,6 +37,28 @@ def test_a_folder_of_the_users_is_not_touched(tmp_path: Path, content: dict[str,
     with pytest.raises(UsageError, match="was not created by tally"):
         Overlay(str(folder), str(tmp_path))
     assert {path.name: path.read_text() for path in folder.iterdir()} == content
+
+
+def test_what_a_killed_run_was_setting_up_is_removed(tmp_path: Path):
+    """A run that goes on has its lock, a user's folder no mark."""
+    folder = tmp_path / "run.files"
+    living = Journal(str(make(tmp_path, "run.files.0badcafe")))
+    for name in ("run.files.01234567", "run.files.2", "run.files.notours!"):
+        (make(tmp_path, name) / JOURNAL).write_bytes(MAGIC)
+    make(tmp_path, "run.files.89abcdef")
+    os.utime(tmp_path / "run.files.89abcdef", (0, 0))
+    (make(tmp_path, "run.files.76543210") / "weights.pt").write_text("mine")
+    Overlay(str(folder), str(tmp_path)).close()
+    assert sorted(os.listdir(tmp_path)) == [
+        "run.files", "run.files.0badcafe", "run.files.2", "run.files.76543210",
+        "run.files.notours!",
+    ]  # fmt: skip
+    living.close()
+
+
+def make(root: Path, name: str) -> Path:
+    (root / name).mkdir()
+    return root / name
 
 
 def test_a_file_by_that_name_is_not_touched(tmp_path: Path):

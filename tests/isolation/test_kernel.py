@@ -176,7 +176,7 @@ def test_temporary_folders_are_removed(tmp_path: Path, monkeypatch: pytest.Monke
     """Those of a run, and those that a killed one has left."""
     system = tmp_path / "system"
     system.mkdir()
-    left = system / "tally-run-left"
+    left = system / "tally-run-01234567"
     left.mkdir()
     (left / ".journal").write_bytes(b"torchtally files 1\n")
     monkeypatch.setenv("TMPDIR", str(system))

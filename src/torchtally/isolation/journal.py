@@ -8,15 +8,21 @@ killed needs no repair: nothing outside of it was changed, and the next run remo
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import ClassVar
 
 from torchtally.errors import UsageError
 from torchtally.isolation.natives import OS
 
 JOURNAL = ".journal"
+TOKEN_BYTES = 4
+NEW_S = 60.0
+"""How long a folder may be empty: its run is about to mark it."""
 MAGIC = b"torchtally files 1\n"
 """The first line of a journal."""
 
@@ -80,8 +86,9 @@ def new_folder(folder: str) -> Journal | None:
     None where another run is using it, or has taken it just now. Raises UsageError where there is
     anything else, or no folder can be made.
     """
-    fresh = f"{folder}.{secrets.token_hex(4)}"
+    fresh = f"{folder}.{secrets.token_hex(TOKEN_BYTES)}"
     try:
+        remove_left(os.path.dirname(folder), f"{os.path.basename(folder)}.")
         if os.path.lexists(folder) and not is_cleared(folder):
             return None
         OS.mkdir(fresh)
@@ -101,6 +108,20 @@ def new_folder(folder: str) -> Journal | None:
     return journal
 
 
+def remove_left(directory: str, prefix: str) -> None:
+    """Remove folders that killed runs have left under names with a random end: those that are
+    marked as a run's and that no process holds, and empty ones that none is about to mark.
+    """
+    left = re.compile(re.escape(prefix) + rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
+    for name in filter(left.fullmatch, OS.listdir(directory or ".")):
+        path = os.path.join(directory, name)
+        with suppress(OSError, UsageError):
+            if os.path.lexists(os.path.join(path, JOURNAL)):
+                is_cleared(path)
+            elif OS.lstat(path).st_mtime < time.time() - NEW_S:
+                OS.rmdir(path)
+
+
 def is_cleared(folder: str) -> bool:
     """Remove what an earlier run has left; False where a run goes on there.
 
@@ -113,7 +134,7 @@ def is_cleared(folder: str) -> bool:
             is_ours = journal.readline() == MAGIC
             fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_ours and os.path.samestat(os.stat(path), os.fstat(journal.fileno())):
-                old = f"{folder}.{secrets.token_hex(4)}"
+                old = f"{folder}.{secrets.token_hex(TOKEN_BYTES)}"
                 OS.rename(folder, old)
                 shutil.rmtree(old)
                 return True

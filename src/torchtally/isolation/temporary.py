@@ -7,16 +7,12 @@ import os
 import secrets
 import shutil
 import tempfile
-import time
-from contextlib import suppress
 
-from torchtally.isolation.journal import JOURNAL, Journal, is_cleared
+from torchtally.isolation.journal import TOKEN_BYTES, Journal, remove_left
 from torchtally.isolation.natives import OS
 
 PREFIX = "tally-run-"
 VARIABLE = "TMPDIR"
-NEW_S = 60.0
-"""How long a folder may be empty: its run is about to mark it."""
 
 
 class TemporaryFolder:
@@ -27,7 +23,9 @@ class TemporaryFolder:
         if directory is None:
             directory = tempfile.gettempdir()
             remove_left(directory, PREFIX)
-        self.path = os.path.realpath(os.path.join(directory, PREFIX + secrets.token_hex(4)))
+        self.path = os.path.realpath(
+            os.path.join(directory, PREFIX + secrets.token_hex(TOKEN_BYTES))
+        )
         OS.mkdir(self.path, 0o700)
         self._journal = Journal(self.path)
         self._before: tuple[str | None, str | None] | None = None
@@ -61,17 +59,3 @@ class TemporaryFolder:
 
     def close(self) -> None:
         self._journal.close()
-
-
-def remove_left(directory: str, prefix: str) -> None:
-    """Remove the folders of runs that were killed: those that are marked as one, and that no
-    process holds, or that are empty.
-    """
-    for name in OS.listdir(directory):
-        path = os.path.join(directory, name)
-        if name.startswith(prefix):
-            with suppress(OSError):
-                if os.path.exists(os.path.join(path, JOURNAL)):
-                    is_cleared(path)
-                elif OS.lstat(path).st_mtime < time.time() - NEW_S:
-                    OS.rmdir(path)
