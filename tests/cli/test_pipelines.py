@@ -76,6 +76,48 @@ dist.recv(number, src=1)
 """
 
 
+FAILING_LATER = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+layer = torch.nn.Linear(64, 64, bias=False, device="cuda")
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+if rank == 1:
+    raise RuntimeError("stage 1 has no data")
+for _ in range(3):
+    out = layer(torch.ones(8, 64, device="cuda"))
+    dist.send(out.detach(), 1)
+    gradient = torch.empty_like(out)
+    dist.recv(gradient, 1)
+    out.backward(gradient)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+OBJECTS = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+words = [f"word {n}" for n in range(20_000)]
+settings = [{"width": 64, "words": words} if rank == 0 else None, None]
+dist.broadcast_object_list(settings, src=0)
+width, part = settings[0]["width"], [None]
+assert settings[0]["words"] == words
+widths = [width * (n + 1) for n in range(size)] if rank == 0 else None
+dist.scatter_object_list(part, widths, src=0)
+assert part == [width * (rank + 1)]
+pair = dist.new_group([1, 3])
+if rank in (1, 3):
+    shared = ["of rank 3"] if rank == 3 else [None]
+    dist.broadcast_object_list(shared, group=pair, group_src=1)
+    assert shared == ["of rank 3"]
+torch.nn.Linear(width, part[0], device="cuda")
+"""
+
+
 def run_of(
     text: str, tmp_path: Path, *options: str, gpus: int = 2, arguments: tuple[str, ...] = ()
 ) -> Run:
@@ -139,6 +181,25 @@ def test_a_stage_that_fails_is_shown(tmp_path: Path) -> None:
     assert run.code == 1
     assert "rank 1, which has ended without sending it" in run.stderr
     assert "the second stage has no data" in run.stderr
+
+
+def test_a_stage_that_fails_while_the_first_goes_on_ends_the_run(tmp_path: Path) -> None:
+    """The first one waits for no value of it, and trains to its end."""
+    run = run_of(FAILING_LATER, tmp_path)
+    assert run.code == 1
+    assert len(run.trace.step_ends) == 2
+    assert "tally: rank 1 failed:" in run.stderr
+    assert "The script failed; the report covers what ran before. rank 1:" in run.stderr
+    assert run.trace.ending.message == "rank 1: RuntimeError: stage 1 has no data"
+
+
+def test_objects_of_one_rank_reach_the_others(tmp_path: Path) -> None:
+    run = run_of(OBJECTS, tmp_path, "--rank", "0,1,3", gpus=4)
+    assert run.code == 0, run.stderr
+    peers = load_peers(run.trace, str(run.file))
+    weights = [s.requested_bytes for trace in (run.trace, *peers) for s in trace.storages
+               if s.requested_bytes >= 64 * 64 * 4]  # fmt: skip
+    assert {64 * 64 * 4 * n for n in (1, 2, 4)} <= set(weights)
 
 
 def test_a_stage_alone_is_told_to_name_the_others(tmp_path: Path) -> None:

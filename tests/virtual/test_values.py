@@ -614,3 +614,17 @@ def test_gradients_of_host_leaves_are_real_where_the_leaves_are():
     assert {placeholder.given for placeholder in placeholders(script)} <= {
         "a gradient of zeros on the host"
     }
+
+
+def test_a_tensor_that_grows_keeps_what_it_held():
+    """Of a storage that was emptied nothing is left."""
+
+    def script() -> None:
+        grown = torch.arange(5, dtype=torch.uint8, device="cuda").resize_(torch.tensor([7]))
+        assert grown.tolist() == [0, 1, 2, 3, 4, 0, 0]
+        emptied = torch.arange(1, 5, device="cuda")
+        emptied.untyped_storage().resize_(0)
+        emptied.untyped_storage().resize_(32)
+        assert emptied.tolist() == [0, 0, 0, 0]
+
+    assert traced(script).ending.kind == "exit"

@@ -26,6 +26,8 @@ PROBED_STEPS = 2
 """At least, where changes are tried after a run that ran out of memory."""
 COMPLETE = ("steps", "exit")
 """Endings of runs that went as the user asked."""
+RANK_EXIT = 1
+"""Where another rank failed: the job would have ended with it."""
 
 
 def conclude(
@@ -43,7 +45,7 @@ def conclude(
     from torchtally.runs.children import sigterm_raises
     from torchtally.tracer.idle import IDLE_EXIT, complaint
 
-    def save_and_report() -> bool:
+    def save_and_report() -> int:
         os.chdir(args.started_in)
         trace: Trace | None = None
         peers: list[Trace] = []
@@ -52,34 +54,53 @@ def conclude(
             trace, peers = gather_traces(trace, args)
         with told("the folder of the run's files", args.stderr):
             isolated.tidy()
-        return not is_gated(args) if trace is None else report(script, trace, peers, args)
+        if trace is None:
+            holds = not is_gated(args)
+        else:
+            holds = report(script, trace, peers, args)
+            if outcome.exit_code == 0 and trace.ending != outcome.ending:
+                return RANK_EXIT
+        return outcome.exit_code if holds else outcome.exit_code or GATE_EXIT
 
     try:
         with sigterm_raises():
-            holds = isolated.outside(save_and_report)
+            code = isolated.outside(save_and_report)
     except TallyError as error:
         print(f"tally: error: {error}", file=args.stderr, flush=True)
         return error.exit_code
     if outcome.exit_code == 0 and (reason := complaint(session)):
         print(f"tally: error: {reason}", file=args.stderr, flush=True)
         return IDLE_EXIT
-    return outcome.exit_code if holds else outcome.exit_code or GATE_EXIT
+    return code
 
 
 def gather_traces(trace: "Trace", args: argparse.Namespace) -> "tuple[Trace, list[Trace]]":
-    """The trace, and those of the other ranks that ran to the same end."""
+    """The trace, and those of the other ranks that ran to the same end. Where one of them failed,
+    that is how the run ended.
+    """
     from msgspec.structs import replace
 
     ranks = args.ranks
     if ranks is None:
         return trace, []
-    if trace.ending.kind in COMPLETE:
+    peers: list[Trace] = []
+    ending = trace.ending
+    if ending.kind in COMPLETE:
         peers = ranks.gather(trace, lambda text: say(text, is_quiet=args.quiet))
-        return replace(trace, peers=tuple(peer.world.rank for peer in peers)), peers
-    if ranks.is_first:
+        trace = replace(trace, peers=tuple(peer.world.rank for peer in peers))
+        for peer in reversed(peers):
+            if message := failure(peer):
+                ending = replace(peer.ending, message=f"rank {peer.world.rank}: {message}")
+    if ranks.is_first and (ending.kind not in COMPLETE or ending is not trace.ending):
         for rank, lines in ranks.failures():
             print(f"tally: rank {rank} failed:\n{lines}", file=args.stderr, flush=True)
-    return trace, []
+    return replace(trace, ending=ending), peers
+
+
+def failure(trace: "Trace") -> str:
+    """How the script of another rank ended, in words; "" where it did so as asked."""
+    ending = trace.ending
+    return ending.message if ending.kind in COMPLETE else ending.message or ending.kind
 
 
 def is_gated(args: argparse.Namespace) -> bool:

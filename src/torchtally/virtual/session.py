@@ -338,7 +338,7 @@ def prepare_groups(stack: ExitStack, mode: VirtualDispatch) -> None:
             [
                 *dtensor.stand_ins(mode),
                 *reductions.stand_ins(),
-                *objects.stand_ins(mode.groups.simulates),
+                *objects.stand_ins(mode.groups),
                 *coalescing.stand_ins(mode),
                 *checkpoints.stand_ins(),
                 *symmetric.stand_ins(mode),

@@ -29,6 +29,10 @@ class Home(Protocol):
     def resize(self, storage: "VirtualStorage", requested_bytes: int) -> None: ...
 
 
+MOST_KEPT_BYTES = 1 << 23
+"""Of a storage that grows."""
+
+
 class VirtualStorage:
     """One storage's stand-in for device memory. Deleted, hence freed, with the storage itself."""
 
@@ -90,8 +94,17 @@ class VirtualStorage:
         return self.lent_address if self.block is None else self.block.address
 
     def resize(self, requested_bytes: int) -> None:
-        """The storage was resized in place: a new allocation, and the old one is freed."""
+        """The storage was resized in place: a new allocation, and the old one is freed.
+
+        One that grows keeps its bytes (`resize_bytes_cuda`, ATen/native/cuda/Resize.cpp).
+        """
+        value, assumption = self.value, self.assumption
         self.forget()
+        if value is not None and 0 < value.nbytes() < requested_bytes <= MOST_KEPT_BYTES:
+            size = value.nbytes()
+            value.resize_(requested_bytes)
+            value[size:] = 0
+            self.value, self.assumption = value, assumption
         self.home.resize(self, requested_bytes)
 
     def forget(self) -> None:

@@ -17,6 +17,8 @@ from torchtally.isolation.natives import OS, TIME
 POLL_S = 0.005
 SURE_S = 2.0
 """How long all ranks wait for each other until that is assumed to be for ever."""
+EVERY = -1
+"""The number of no rank: whom an announcement is for."""
 UNKNOWN, KNOWN = b"0", b"1"
 
 
@@ -38,6 +40,10 @@ class Mailbox:
     def simulates(self, rank: int) -> bool:
         """Whether a rank is there, or can be."""
         return self.asked is None or rank in self.asked
+
+    def runs(self, rank: int) -> bool:
+        """Whether a rank is there for certain, whatever the script does."""
+        return rank == self.first or (self.asked is not None and rank in self.asked)
 
     def want(self, rank: int) -> None:
         """Have a rank started, if it is not yet."""
@@ -67,8 +73,20 @@ class Mailbox:
         Raises UnsupportedError where it never comes: the rank has ended, or all ranks wait for each
         other.
         """
+        return self._take(source, self._message(source, self.rank, key))
+
+    def announce(self, key: str, value: bytes | None) -> None:
+        """A message to whichever rank listens, now or later."""
+        self._write(
+            self._message(self.rank, EVERY, key), UNKNOWN if value is None else KNOWN + value
+        )
+
+    def hear(self, source: int, key: str) -> bytes | None:
+        """What another rank has announced, or will; raises as `receive` does."""
+        return self._take(source, self._message(source, EVERY, key))
+
+    def _take(self, source: int, name: str) -> bytes | None:
         self.want(source)
-        name = self._message(source, self.rank, key)
         message = self._read(name)
         if message is None:
             message = self._wait(source, name)

@@ -46,8 +46,6 @@ class SimulatedRanks:
             if rank != self.mailbox.rank and not os.path.exists(self._place(rank)):
                 lines = output_of(self.mailbox, rank)
                 raise ScriptError(f"rank {rank} ended with exit code {code}:\n{lines}")
-            if code:
-                tell(f"rank {rank} ended with exit code {code}")
         return load_peers(replace(trace, peers=tuple(wanted)), self.trace_place)
 
     def failures(self) -> Iterator[tuple[int, str]]:

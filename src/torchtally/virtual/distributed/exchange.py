@@ -5,6 +5,7 @@ pipeline stages tell each other, are known where they are sent, and needed where
 """
 
 import hashlib
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -27,6 +28,11 @@ class Exchange(Protocol):
     def send(self, to: int, key: str, value: bytes | None) -> None: ...
     def receive(self, source: int, key: str) -> bytes | None:
         """Waits for it."""
+
+    def runs(self, rank: int) -> bool: ...
+    def announce(self, key: str, value: bytes | None) -> None: ...
+    def hear(self, source: int, key: str) -> bytes | None:
+        """Waits for what another rank announces."""
 
 
 class Messages:
@@ -65,6 +71,18 @@ class Messages:
 
         return arrive
 
+    def share(self, group: Any, source: int, objects: Any) -> Any:
+        """Python objects that a rank has, told to all others of a group: what they are, for a rank
+        that is simulated beside it. None where they are not known.
+        """
+        key = self._key(group, source, "shared")
+        if source == dist.get_rank():
+            self.exchange.announce(key, pickled(objects))
+        elif self.exchange.runs(source):
+            content = self.exchange.hear(source, key)
+            return None if content is None else pickle.loads(content)
+        return None
+
     def _key(self, group: Any, other: int, way: str) -> str:
         """The same for sender and receiver: the group by its name and ranks, and a number."""
         ranks = dist.get_process_group_ranks(group)
@@ -93,6 +111,14 @@ def content_of(tensor: Tensor) -> bytes | None:
         return None
     flat = real.detach().contiguous().view(-1).view(torch.uint8)
     return bytes(flat.numpy().tobytes())
+
+
+def pickled(objects: Any) -> bytes | None:
+    """None of what the script's own ranks could not send either."""
+    try:
+        return pickle.dumps(objects)
+    except Exception:  # whatever an object's own code raises: the script's call raises it, too
+        return None
 
 
 def tensor_of(content: bytes, like: Tensor) -> Tensor:

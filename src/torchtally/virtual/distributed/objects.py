@@ -2,6 +2,7 @@
 
 A receiver learns the size of an object first, which only the sender knows. So this rank takes the
 sender's part: what it has in the list that it gave is what it is told, and the bytes are its own.
+Where the sender is simulated, too, what it has is put in that list before.
 Objects for this rank alone, shapes of a pipeline's stages, come from a rank that is simulated, too.
 """
 
@@ -12,33 +13,53 @@ import torch.distributed as dist
 
 from torchtally import torch_private as private
 from torchtally.errors import UnsupportedError
+from torchtally.virtual.distributed.groups import ProcessGroups
 from torchtally.virtual.stand_ins import StandIn
 
 
-def as_sender(native: Callable[..., Any]) -> Callable[..., Any]:
+def as_sender(native: Callable[..., Any], groups: ProcessGroups) -> Callable[..., Any]:
     """`broadcast_object_list` from whichever rank."""
 
     def broadcast_object_list(
-        object_list: list[Any], src: int | None = None, group: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        kwargs.pop("group_src", None)
-        rank = private.distributed_module().get_rank()
-        return native(object_list, rank, group, *args, **kwargs)
+        object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
+        group_src: int | None = None, *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        theirs = shared(groups, group, sender(group, src, group_src), object_list)
+        if theirs is not None:
+            object_list[:] = theirs
+        return native(object_list, dist.get_rank(), group, device, *args, **kwargs)
 
     return broadcast_object_list
 
 
-def scatter_object_list(native: Callable[..., Any]) -> Callable[..., Any]:
-    """Where another rank has the objects, this one gets None."""
+def scatter_object_list(native: Callable[..., Any], groups: ProcessGroups) -> Callable[..., Any]:
+    """Where another rank has the objects, and is not simulated, this one gets None."""
 
     def scatter(
         scatter_object_output_list: list[Any], scatter_object_input_list: Any = None,
         src: int | None = None, group: Any = None, group_src: int | None = None,
     ) -> Any:  # fmt: skip
         given = scatter_object_input_list or [None] * dist.get_world_size(group)
-        return native(scatter_object_output_list, given, dist.get_rank(), group)
+        theirs = shared(groups, group, sender(group, src, group_src), given)
+        return native(scatter_object_output_list, theirs or given, dist.get_rank(), group)
 
     return scatter
+
+
+def sender(group: Any, src: int | None, group_src: int | None) -> int:
+    """The global number of the rank that has the objects."""
+    if group_src is None:
+        return src or 0
+    whole: Any = dist.group.WORLD
+    return dist.get_global_rank(group or whole, group_src)
+
+
+def shared(groups: ProcessGroups, group: Any, source: int, objects: list[Any]) -> Any:
+    """What the sender has; None where it is this rank, or is not simulated."""
+    whole: Any = dist.group.WORLD
+    if groups.messages is None or dist.get_rank(group) < 0:
+        return None
+    return groups.messages.share(group or whole, source, objects)
 
 
 def from_simulated(native: Callable[..., Any], simulates: Callable[[int], bool]) -> Any:
@@ -48,10 +69,7 @@ def from_simulated(native: Callable[..., Any], simulates: Callable[[int], bool])
         object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
         group_src: int | None = None, *args: Any, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        source = src
-        if group_src is not None:
-            whole: Any = dist.group.WORLD
-            source = dist.get_global_rank(group or whole, group_src)
+        source = None if src is group_src is None else sender(group, src, group_src)
         if source is not None and not simulates(source):
             rank = dist.get_rank()
             raise UnsupportedError(
@@ -64,13 +82,12 @@ def from_simulated(native: Callable[..., Any], simulates: Callable[[int], bool])
     return recv_object_list
 
 
-def stand_ins(simulates: Callable[[int], bool]) -> list[StandIn]:
-    """`simulates` tells whether another rank is there, or can be."""
+def stand_ins(groups: ProcessGroups) -> list[StandIn]:
     module: Any = private.distributed_module()
     functions = {
-        "recv_object_list": from_simulated(module.recv_object_list, simulates),
-        "broadcast_object_list": as_sender(module.broadcast_object_list),
-        "scatter_object_list": scatter_object_list(module.scatter_object_list),
+        "recv_object_list": from_simulated(module.recv_object_list, groups.simulates),
+        "broadcast_object_list": as_sender(module.broadcast_object_list, groups),
+        "scatter_object_list": scatter_object_list(module.scatter_object_list, groups),
     }
     return [
         StandIn(owner, name, function)
