@@ -16,6 +16,8 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/cli/test_diff_commits.py::*": 3,
     "tests/cli/test_fit.py::*": 3,
     "tests/cli/test_fit.py::test_nothing_is_left_behind": 3,
+    "tests/cli/test_mistakes.py::*": 4,
+    "tests/cli/test_own_errors.py::*": 2,
     "tests/cli/test_pipelines.py::test_an_unmodified_pipeline_waits_as_the_closed_form_says": 3,
     "tests/cli/test_plan.py::*": 2,
     "tests/cli/test_plan_options.py::test_every_option_changes_the_answer_or_is_an_error": 12,
