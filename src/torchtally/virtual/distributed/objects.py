@@ -27,7 +27,9 @@ def as_sender(native: Callable[..., Any], groups: ProcessGroups) -> Callable[...
         theirs = shared(groups, group, sender(group, src, group_src), object_list)
         if theirs is not None:
             object_list[:] = theirs
-        return native(object_list, dist.get_rank(), group, device, *args, **kwargs)
+        # Not `dist.get_rank`, which FSDP's states are told another rank by (`states.py`).
+        rank = private.distributed_module().get_rank()
+        return native(object_list, rank, group, device, *args, **kwargs)
 
     return broadcast_object_list
 
