@@ -32,9 +32,6 @@ class Predicting:
         self.told.append((len(ops), tuple(waits)))
         self.ops = ops
 
-    def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"nobody sleeps {seconds} s")
-
     def between(self, first: int, end: int) -> float:
         return 1e-3 * sum(first <= op.clock < end for op in self.ops)
 

@@ -270,6 +270,7 @@ def _coverage(entries: Iterable[Entry], costs: Sequence[CallCost]) -> Coverage:
     return Coverage(
         counted=kinds.total() - free - missing.total(),
         free=free,
+        sleeps=kinds[Kind.SLEEP],
         uncounted=tuple(
             Uncounted(op, count, reason) for (op, reason), count in missing.most_common()
         ),

@@ -131,10 +131,12 @@ class Uncounted:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many operators of the step are counted, free (views, metadata) and neither."""
+    """How many operators of the step are counted, free (views, metadata, sleeps) and neither."""
 
     counted: int
     free: int
+    sleeps: int
+    """Of the free ones, the script's own `time.sleep`."""
     uncounted: tuple[Uncounted, ...]
     """Most frequent first."""
 

@@ -568,11 +568,12 @@ def _parameters(parameters: ModelParameters | None) -> str:
 
 def _coverage(summary: Summary, width: int) -> Iterator[Text]:
     coverage = summary.coverage
+    free = "views, metadata or sleeps" if coverage.sleeps else "views or metadata"
     if not coverage.uncounted:
-        text = f"Operators counted: {coverage.counted}; {coverage.free} more are views or metadata."
+        text = f"Operators counted: {coverage.counted}; {coverage.free} more are {free}."
         yield from _prose(f"{text} Every operator has a rule.", width)
         return
-    text = f"Operators counted: {coverage.counted}; {coverage.free} are views or metadata."
+    text = f"Operators counted: {coverage.counted}; {coverage.free} are {free}."
     yield from _prose(
         f"{text} NOT counted, missing from all totals: {coverage.uncounted_ops}.", width, "yellow"
     )

@@ -8,7 +8,8 @@ forward pass, as the deeper half of a network of which a loss takes the upper fe
 evaluation: a validation loop, sampling, a benchmark. What a step generates to train on is told
 apart before (`rollouts.py`).
 
-A view has no storage of its own. It belongs with the operator that reads its storage next.
+A view has no storage of its own. It belongs with the operator that reads its storage next. The
+script's own sleeps are evaluation where they are amid it.
 """
 
 from bisect import bisect_right
@@ -45,6 +46,7 @@ def with_evaluation(trace: Trace, flow: Flow) -> Trace:
     if not evaluation:
         return trace
     evaluation |= _views(flow, evaluation, end)
+    evaluation |= _sleeps(flow, evaluation, end)
     ops = tuple(
         replace(op, phase=Phase.EVALUATION) if place in evaluation else op
         for place, op in enumerate(trace.ops)
@@ -185,6 +187,8 @@ def _views(flow: Flow, evaluation: set[int], end: int) -> set[int]:
     forward = Phase.FORWARD
     for place in range(len(flow.ops) - 1, -1, -1):
         op = flow.ops[place]
+        if flow.is_sleep[op.call]:
+            continue
         if op.phase is forward and flow.is_view[op.call]:
             number = max(op.inputs, default=-1)
             if op.clock < end and reader_is_apart.get(number, is_apart):
@@ -194,3 +198,20 @@ def _views(flow: Flow, evaluation: set[int], end: int) -> set[int]:
         for number in (*op.inputs, *op.outputs):
             reader_is_apart[number] = is_apart
     return views
+
+
+def _sleeps(flow: Flow, evaluation: set[int], end: int) -> set[int]:
+    """The script's own sleeps amid evaluation; one on its border belongs to the step."""
+    sleeps: set[int] = set()
+    waiting: list[int] = []
+    is_apart = False
+    for place, op in enumerate(flow.ops):
+        if flow.is_sleep[op.call]:
+            if is_apart and op.clock < end:
+                waiting.append(place)
+            continue
+        is_apart = place in evaluation
+        if is_apart:
+            sleeps.update(waiting)
+        waiting.clear()
+    return sleeps

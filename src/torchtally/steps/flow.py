@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from torchtally.trace import Call, Op, Phase, Trace
+from torchtally.trace.sleep import SLEEP
 
 
 class Flow:
@@ -13,19 +14,21 @@ class Flow:
         self.trace = trace
         self.ops: Sequence[Op] = trace.ops
         self.is_view = [call.is_view for call in trace.calls]
+        self.is_sleep = [call.name == SLEEP for call in trace.calls]
         self._written_places = [_written_places(call) for call in trace.calls]
         self.differentiated = frozenset(trace.differentiated)
 
     @cached_property
     def untrained(self) -> list[int]:
-        """Forward operators, views left out, from which no value reaches another phase."""
+        """Forward operators from which no value reaches another phase; no views, no sleeps."""
         forward, evaluation = Phase.FORWARD, Phase.EVALUATION
         differentiated = self.differentiated
         needed: set[int] = set()
         untrained = []
         for place in range(len(self.ops) - 1, -1, -1):
             op = self.ops[place]
-            if op.phase is evaluation or (op.phase is forward and self.is_view[op.call]):
+            is_left_out = self.is_view[op.call] or self.is_sleep[op.call]
+            if op.phase is evaluation or (op.phase is forward and is_left_out):
                 continue
             if (
                 op.phase is not forward

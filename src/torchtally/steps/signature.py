@@ -1,8 +1,8 @@
 """What a training step runs, as far as another step must run it, too, to be called alike.
 
 A signature has, for each phase, the calls (operator, shapes, dtypes, literals) in order. Left out
-are views, and of the forward pass what no backward pass depends on or what depends on no weights:
-batches that are loaded, losses that are printed now and then.
+are views and sleeps, and of the forward pass what no backward pass depends on or what depends on no
+weights: batches that are loaded, losses that are printed now and then.
 """
 
 from bisect import bisect_left
@@ -33,7 +33,7 @@ def signatures(flow: Flow) -> list[Signature]:
         calls: dict[int, list[int]] = {id(phase): [] for phase in Phase}
         for place in range(first, end):
             op = flow.ops[place]
-            if not is_view[op.call] and place not in left_out:
+            if not is_view[op.call] and not flow.is_sleep[op.call] and place not in left_out:
                 calls[id(op.phase)].append(op.call)
         all_signatures.append({phase: tuple(calls[id(phase)]) for phase in PHASES})
     return all_signatures

@@ -63,6 +63,7 @@ class Prediction:
 
         `waits` are the ticks before which the host waited, `tick` is the next operator's.
         """
+        new = ops[len(self._ticks) :]  # before their calls: other threads go on meanwhile
         for call in calls[len(self._kernel_s) :]:
             time = self._time(call)
             self._issue_s.append(issue_by_phase(self._roofline.issue, time))
@@ -70,12 +71,12 @@ class Prediction:
             self._gap_s.append(time.gap_s)
             self._queued.append(time.queued)
             self._draws.append(self._draw(call, time))
-        kernel_s = self._kernel_s_beside(ops[len(self._ticks) :])
+        kernel_s = self._kernel_s_beside(new)
         if self._streams is not None:
-            self._advance_streams(self._streams, kernel_s, ops, waits, tick, stream_waits)
+            self._advance_streams(self._streams, kernel_s, new, waits, tick, stream_waits)
             return
         queue, is_host = self._queue, self._roofline.is_host
-        for op in ops[len(self._ticks) :]:
+        for op in new:
             self._pass_waits(waits, op.clock)
             issue_s = self._issue_s[op.call][id(op.phase)]
             if is_host:
@@ -90,7 +91,7 @@ class Prediction:
         self,
         streams: DeviceStreams,
         kernel_s: Sequence[float],
-        ops: Sequence[Op],
+        new: Sequence[Op],
         waits: Sequence[int],
         tick: int,
         stream_waits: Sequence[StreamWait],
@@ -103,7 +104,7 @@ class Prediction:
                 self._stream_waits += 1
             self._pass_waits(waits, tick)
 
-        for op in ops[len(self._ticks) :]:
+        for op in new:
             pass_waits(op.clock)
             streams.run(
                 op, self._issue_s[op.call][id(op.phase)], kernel_s[op.call], self._gap_s[op.call],
@@ -133,10 +134,6 @@ class Prediction:
         while self._waits < len(waits) and waits[self._waits] <= tick:
             (self._streams or self._queue).wait()
             self._waits += 1
-
-    def sleep(self, seconds: float) -> None:
-        """The host does nothing for a while; the device goes on."""
-        (self._streams or self._queue).host_s += seconds
 
     def between(self, first_tick: int, end_tick: int) -> float:
         """The device's seconds for operators at first_tick <= t < end_tick, and its idle time

@@ -22,9 +22,10 @@ from torchtally.timing.ranks import RankRun, Span, play
 from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.roofline.launches import is_in_graph, launches_of
 from torchtally.timing.roofline.lists import listed_tensors
-from torchtally.timing.slots import NOTHING, Slot, share_idle
+from torchtally.timing.slots import NOTHING, SLEEPING, Slot, share_idle
 from torchtally.timing.streams import slots_on_streams
 from torchtally.trace import FORWARD_PHASES, Call, Op, Phase, Trace
+from torchtally.trace.sleep import sleep_s
 from torchtally.work import Cost, Kind
 
 
@@ -45,10 +46,14 @@ class CallTime(NamedTuple):
     """What passes before its kernels, where they queue."""
     queued: int = 0
     """Places that its launches take in the queue; none in a CUDA graph, which takes one in all."""
+    sleep_s: float = 0.0
+    """Of the script's own sleep."""
 
 
 def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTime:
     """Raises UsageError where the chip lacks a number that the time depends on."""
+    if kind is Kind.SLEEP:
+        return no_time(call, kind)
     kernel = roofline.kernel(call, kind, cost)
     extra = 0 if roofline.is_host else max(0, launches_of(call, kind, cost) - 1)
     is_compiled, is_captured = call.fused is not None, is_in_graph(call)
@@ -61,7 +66,8 @@ def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTim
 
 def no_time(call: Call, kind: Kind) -> CallTime:
     """Of a call that runs no kernel, or of which no time is known."""
-    return CallTime(Kernel(0.0, Bound.OVERHEAD), kind, 0, is_in_graph(call))
+    bound = Bound.SLEEP if kind is Kind.SLEEP else Bound.OVERHEAD
+    return CallTime(Kernel(0.0, bound), kind, 0, is_in_graph(call), sleep_s=sleep_s(call))
 
 
 class DeviceQueue:
@@ -165,7 +171,8 @@ def schedule(parts: Sequence[TimedOps], roofline: Roofline) -> Timetable:
 
 def slot_in_line(issue_s: float, kernel: Kernel) -> Slot:
     """A CPU issues an operator, then computes it."""
-    bound = kernel.bound if kernel.seconds >= issue_s else Bound.OVERHEAD
+    is_own = kernel.seconds >= issue_s or kernel.bound is Bound.SLEEP
+    bound = kernel.bound if is_own else Bound.OVERHEAD
     return Slot(issue_s + kernel.seconds, kernel.seconds, bound, kernel.is_calibrated)
 
 
@@ -190,7 +197,7 @@ def slots_beside(run: RankRun, ends: Iterator[int]) -> list[Slot]:
         idle_s = queue.issue(issue_s, kernel_s, gap_s, queued)
         if kernel_s <= 0:
             since_launch.append((place, issue_s))
-            slots.append(NOTHING)
+            slots.append(SLEEPING if kernel.bound is Bound.SLEEP else NOTHING)
             continue
         if idle_s > gap_s:
             idle_s = share_idle(idle_s, issue_s, since_launch, slots)
@@ -216,6 +223,8 @@ def issue_by_phase(issue: Issue, time: CallTime) -> dict[int, float]:
 
     By id, since an enum's `__hash__` runs Python code, too slow once per operator.
     """
+    if time.sleep_s:
+        return dict.fromkeys(map(id, Phase), time.sleep_s)
     if time.is_in_graph:
         return dict.fromkeys(map(id, Phase), 0.0)
     if time.kind.is_free:

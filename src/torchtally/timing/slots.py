@@ -38,6 +38,10 @@ NOTHING = Slot(0.0, 0.0, Bound.OVERHEAD, False)
 """Of a view, before it is charged for idle time. One object for all: views are most of a trace."""
 
 
+SLEEPING = NOTHING._replace(bound=Bound.SLEEP)
+"""The same of the script's own sleep."""
+
+
 def share_idle(
     idle_s: float, issue_s: float, since_launch: Sequence[tuple[int, float]], slots: list[Slot]
 ) -> float:

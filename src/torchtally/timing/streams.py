@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torchtally.timing.launch_queue import LaunchQueue
 from torchtally.timing.ranks import NEVER, RankRun, Span
 from torchtally.timing.roofline import Bound
-from torchtally.timing.slots import NOTHING, Slot, share_idle
+from torchtally.timing.slots import NOTHING, SLEEPING, Slot, share_idle
 from torchtally.trace import HOST, Op, StreamWait
 
 ROUNDING_S = 1e-9
@@ -181,7 +181,7 @@ def slots_on_streams(
             end = next(ends, NEVER)
         if kernel.seconds <= 0:
             since_launch.append((place, run.issued[place]))
-            slots.append(NOTHING)
+            slots.append(SLEEPING if kernel.bound is Bound.SLEEP else NOTHING)
             continue
         own_s, waiting_s, idle_s = charged[place]
         if idle_s > run.gaps_s[place] + ROUNDING_S:

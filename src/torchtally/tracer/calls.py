@@ -62,6 +62,9 @@ class Calls:
             self.calls.append(call())
         return place
 
+    def of_sleep(self, call: Call) -> int:
+        return self.of_kernel((call,), lambda: call)
+
     def in_graph(self, place: int) -> int:
         """The place of a call as a CUDA graph issues it."""
         number = self._in_graphs.get(place)

@@ -50,8 +50,6 @@ class HostSchedule(Protocol):
     def host_s(self) -> float:
         """Since its beginning."""
 
-    def sleep(self, seconds: float) -> None: ...
-
 
 Report = Callable[[EffectKind, str, FrameType | None], None]
 
@@ -63,7 +61,6 @@ class ScriptClock:
         self._schedule = schedule
         self._report = report
         self._others = OtherThreads()
-        self._script_thread = threading.get_ident()
         self._lock = threading.Lock()
         self._is_measuring: dict[str, bool | None] = {}
         """By file: whether its code is given predicted time; None: as its caller is."""
@@ -80,12 +77,6 @@ class ScriptClock:
                 self._read_s += READ_S
             self._last_s = host_s
             return host_s + self._read_s
-
-    def sleep(self, seconds: float) -> None:
-        TIME.sleep(seconds)
-        if threading.get_ident() == self._script_thread and not self.is_stopped:
-            with self._lock:
-                self._schedule.sleep(seconds)
 
     def answers(self, frame: FrameType | None, name: str) -> bool:
         """Whether who reads a clock is given predicted time."""
@@ -142,9 +133,8 @@ def script_clock(schedule: HostSchedule, report: Report) -> Iterator[ScriptClock
     _clocks.append(script)
     clocks = {name: script.clock(name, None) for name in CLOCKS}
     clocks |= {f"{name}_ns": script.clock(f"{name}_ns", 10**9) for name in CLOCKS}
-    functions = {**clocks, "sleep": script.sleep}
-    stand_ins = [StandIn(time, name, value) for name, value in functions.items()]
-    by_native = {getattr(TIME, name): value for name, value in functions.items()}
+    stand_ins = [StandIn(time, name, value) for name, value in clocks.items()]
+    by_native = {getattr(TIME, name): value for name, value in clocks.items()}
     with (
         apply([*stand_ins, StandIn(builtins, "__import__", importing(script))]),
         replacing(by_native),

@@ -6,6 +6,7 @@ gradients, optimizer state.
 """
 
 import sys
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -42,6 +43,7 @@ from torchtally.trace import (
     Trace,
     World,
 )
+from torchtally.trace.sleep import sleep_call
 from torchtally.tracer.by_hand import HandUpdates
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.captured import Captured, Placed
@@ -80,6 +82,8 @@ class Recorder:
         self.is_one_of_many = False
         """The run is one rank of several: a parameter that a backward pass meets first, and no
         module or optimizer has, is one that was gathered from its shards."""
+        self._thread = threading.get_ident()
+        """The one that ran the last operator."""
         self.is_stopped = False
         """The trace has been taken: nothing is recorded any more."""
         self._calls = Calls()
@@ -252,7 +256,24 @@ class Recorder:
         stream = invocation.stream
         if stream is None:
             stream = CURRENT.stream.stream_id
+        self._thread = threading.get_ident()
         self._ops.append(Op(self.clock, call, site, phase, came_in, went_out, stream))
+        self.clock += 1
+
+    def slept(self, seconds: float, begun: int, caller: FrameType) -> None:
+        """The script has slept since a tick: an operator that takes the host's time alone.
+
+        A thread that sleeps beside one that trains, as one that waits for it, holds nothing up.
+        """
+        is_beside = self._thread != threading.get_ident() or self.clock != begun
+        if self.is_stopped or is_beside or seconds <= 0:
+            return
+        key, walk = self._stacks.read(caller, self.modules.outer)
+        phase = Phase.FORWARD if walk.engine is None else Phase.BACKWARD
+        if self.is_optimizing:
+            phase = Phase.OPTIMIZER
+        call = self._calls.of_sleep(sleep_call(seconds))
+        self._ops.append(Op(self.clock, call, self._site(self.modules.place, key), phase, (), ()))
         self.clock += 1
 
     def compiled(self, graph: LoweredGraph | None, node: int) -> None:

@@ -33,6 +33,7 @@ from torchtally.tracer.launchers import Launch
 from torchtally.tracer.listeners import Timekeeper
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.recorder import Recorder
+from torchtally.tracer.sleeps import recorded_sleeps
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone, ignore
 from torchtally.tracer.what_if import stand_ins, unused_changes
 from torchtally.virtual.dispatch import no_time
@@ -49,7 +50,6 @@ class Predictor(Timekeeper, Protocol):
     @property
     def host_s(self) -> float: ...
     def join(self, world: World, groups: Sequence[ProcessGroup]) -> None: ...
-    def sleep(self, seconds: float) -> None: ...
     def between(self, first_tick: int, end_tick: int) -> float: ...
     def kernel_s(self, call: Call) -> float: ...
 
@@ -87,11 +87,6 @@ class LiveSchedule:
         with self.lock:
             self.recorder.advance(self.prediction)
             return self.prediction.host_s
-
-    def sleep(self, seconds: float) -> None:
-        with self.lock:
-            self.recorder.advance(self.prediction)
-            self.prediction.sleep(seconds)
 
     def between(self, first_tick: int, end_tick: int) -> float:
         """Predicted seconds of the device between two ticks."""
@@ -242,6 +237,7 @@ def recording(
         environment(world, variables or {}),
         apply(stand_ins(what_ifs)),
         watch(Steps(recorder, limit, on_step, on_done)),
+        recorded_sleeps(recorder),
         clock,
         limited_network(network, recorder.effect, is_own_process=is_own_process) as network_of_run,
     ):

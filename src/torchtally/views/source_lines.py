@@ -112,7 +112,7 @@ def _number_in(path: str) -> Callable[[Entry], int]:
 
 
 def _bars(ledger: Ledger, path: str) -> dict[int, str]:
-    """C compute, M memory, N network, B bubbles, O overhead; against the slowest of all lines."""
+    """C compute, M memory, N network, B bubbles, S sleep, O overhead; against the slowest line."""
     by_line = seconds_by_bound(ledger, once_per_site(line_of))
     most = max((sum(parts.values()) for parts in by_line.values()), default=0.0)
     of_file = seconds_by_bound(ledger, once_per_site(_number_in(path)))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from torchtally.ledger import Ledger
-from torchtally.timing.roofline import Roofline
+from torchtally.timing.roofline import Bound, Roofline
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,10 @@ def time_range(ledger: Ledger) -> TimeRange | None:
         return TimeRange(step_s, step_s, step_s, 0.0, "measured")
     basis = basis_of(roofline)
     error = ERRORS[basis]
-    low_s, high_s = step_s / (1 + error.ninth), step_s / (1 - error.ninth)
+    asleep = ledger.by_bound().get(Bound.SLEEP)
+    sleep_s = asleep.seconds if asleep is not None else 0.0  # as long as the script says
+    work_s = step_s - sleep_s
+    low_s, high_s = work_s / (1 + error.ninth) + sleep_s, work_s / (1 - error.ninth) + sleep_s
     return TimeRange(low_s, step_s, high_s, error.median, basis)
 
 

@@ -1,9 +1,10 @@
-"""Operators that move no data: allocation, views made in place, questions about a tensor.
+"""Operators that move no data: allocation, views made in place, questions about a tensor, sleep.
 
 Most views need no rule: a result in storage that came in is one, whatever the operator's name.
 """
 
 from torchtally.trace import Call
+from torchtally.trace.sleep import SLEEP
 from torchtally.work.cost import Cost
 from torchtally.work.rule import Kind, rule
 
@@ -51,4 +52,10 @@ LABELS = (
 @rule(f"{ALLOCATIONS} {VIEWS} {QUESTIONS} {LABELS}", kind=Kind.METADATA)
 def no_cost(call: Call) -> Cost:
     """No FLOPs and no bytes, whatever the tensors' sizes."""
+    return Cost()
+
+
+@rule(SLEEP, kind=Kind.SLEEP)
+def no_work(call: Call) -> Cost:
+    """The host's time alone (`timing/schedule.py`)."""
     return Cost()

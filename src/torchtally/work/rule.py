@@ -47,6 +47,8 @@ class Kind(StrEnum):
     COMMUNICATION = "communication"
     VIEW = "view"
     METADATA = "metadata"
+    SLEEP = "sleep"
+    """The script's own `time.sleep`: no work of the device."""
     UNCOUNTED = "uncounted"
 
     @property
@@ -56,7 +58,7 @@ class Kind(StrEnum):
 
     @property
     def is_free(self) -> bool:
-        return self in (Kind.VIEW, Kind.METADATA)
+        return self in (Kind.VIEW, Kind.METADATA, Kind.SLEEP)
 
 
 MATMUL = frozenset(

@@ -17,8 +17,8 @@ HEADING = Style(dim=True, underline=True)
 SORTED = Style(bold=True, underline=True)
 
 COLOURS = ("green", "yellow", "magenta", "cyan", "blue", "red")
-OF_BOUND = {"C": "green", "M": "blue", "N": "magenta", "B": "yellow", "O": "red"}
-"""Letters of bounds in bars: compute, memory, network, bubble, overhead."""
+OF_BOUND = {"C": "green", "M": "blue", "N": "magenta", "B": "yellow", "S": "white", "O": "red"}
+"""Letters of bounds in bars: compute, memory, network, bubble, sleep, overhead."""
 OF_CATEGORY = {
     "P": "blue", "O": "cyan", "B": "bright_black", "W": "white", "G": "green", "I": "bright_cyan",
     "A": "yellow", "p": "bright_blue", "C": "magenta", "T": "red", "U": "white",

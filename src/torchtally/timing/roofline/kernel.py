@@ -15,6 +15,8 @@ class Bound(StrEnum):
     """Copies between host and device, over the host's link."""
     BUBBLE = "bubble"
     """Waiting for other ranks: pipeline bubbles, and loads that differ."""
+    SLEEP = "sleep"
+    """The script itself waits (`time.sleep`), and issues nothing."""
     OVERHEAD = "overhead"
     """Launching: the kernel is too small to fill the device, or the host issues it too late."""
 

@@ -12,7 +12,7 @@ function accumulated(steps) {
 }
 
 const FORWARD_PHASES = new Set(["forward", "prefill", "decode"]);
-const BOUNDS = ["compute", "memory", "network", "transfer", "overhead"];
+const BOUNDS = ["compute", "memory", "network", "transfer", "sleep", "overhead"];
 
 class Run {
   constructor(data) {
@@ -30,6 +30,12 @@ class Run {
     this.peakTick = memory.peak_tick;
     this.storages = this.unpackStorages(memory);
     this.leaves = this.makeLeaves();
+  }
+
+  /** Those of legends: without the script's own sleep, unless it has any. */
+  shownBounds() {
+    return BOUNDS.filter((bound) => bound !== "sleep"
+      || this.leaves.some((leaf) => leaf.bound === bound));
   }
 
   unpackStorages(memory) {

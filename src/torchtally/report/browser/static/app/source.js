@@ -103,7 +103,7 @@ class SourceView {
       h("ul", { class: "key" },
         h("li", {}, h("span", { class: "swatch phase-forward" }), "forward"),
         h("li", {}, h("span", { class: "swatch phase-backward" }), "backward, recomputed"),
-        run.isTimed ? BOUNDS.map((bound) => h("li", {},
+        run.isTimed ? run.shownBounds().map((bound) => h("li", {},
           h("span", { class: `swatch bound-${bound}` }), bound)) : null));
     this.drawBody();
   }

@@ -225,7 +225,7 @@ class StreamsView {
     const used = new Set(this.run.leaves.map((leaf) => leaf.phase));
     const hasNetwork = this.run.data.total.network_bytes > 0;
     const items = this.colour === "bound"
-      ? BOUNDS.filter((bound) => bound !== "network" || hasNetwork)
+      ? this.run.shownBounds().filter((bound) => bound !== "network" || hasNetwork)
         .map((bound) => [`--${bound}`, bound])
       : [...phases.filter((phase) => used.has(phase)).map((phase) => [PHASE_COLOURS[phase], phase]),
         ...(hasNetwork ? [["--network", "network"]] : [])];
