@@ -122,6 +122,22 @@ def test_an_early_landlock_does_too(tmp_path: Path):
     assert snapshot(tmp_path, without=OURS) == before
 
 
+@pytest.mark.parametrize("missing", ["abi", "_filter_calls"])
+def test_a_kernel_that_does_a_part_is_not_praised(tmp_path: Path, missing: str):
+    """The trace is saved all the same."""
+    (tmp_path / "train.py").write_text("open('log', 'w').write('x')\n")
+    setup = (
+        "import torchtally.isolation.kernel as kernel\n"
+        "def fail(**_): raise OSError(1, 'no filters here')\n"
+        f"kernel.{missing} = (lambda: 0) if {missing!r} == 'abi' else fail\n"
+    )
+    run = tally_run("train.py", cwd=tmp_path, setup=setup)
+    assert run.code == 0, run.stderr
+    assert run.trace.facts["files_kept_by"] == "python"
+    assert "Python's own functions changed no file that existed" in " ".join(run.stderr.split())
+    assert sorted(os.listdir(tmp_path)) == ["run.tally", "run.tally.files", "train.py"]
+
+
 DENIED = """\
 import pyarrow as pa
 from pyarrow import fs

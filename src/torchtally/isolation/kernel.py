@@ -109,8 +109,7 @@ def restrict(folders: Iterable[str]) -> None:
     """Let this thread, and all that it starts from now on, change nothing but what is in some
     folders.
 
-    Raises OSError where the kernel does not do so; then nothing is restricted but, at most, what
-    programs gain that run as another user.
+    Raises OSError where the kernel does not do so, or does a part of it.
     """
     version = abi()
     if not version:

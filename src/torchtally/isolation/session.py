@@ -52,9 +52,11 @@ def isolated_files(
         if keeper is not None:
             place = temporary.take()
             overlay.real_roots.add(place)
-            if kept_by_kernel((overlay.folder, place, *own), probe=f"{temporary.path}/probe"):
-                overlay.keeper, files.are_kept_by_kernel = keeper, True
-                stack.enter_context(environment(BY_PYTHON, ()))
+            overlay.keeper = keeper  # needed as well where the kernel does a part of it
+            stack.enter_context(environment(BY_PYTHON, ()))
+            files.are_kept_by_kernel = kept_by_kernel(
+                (overlay.folder, place, *own), probe=f"{temporary.path}/probe"
+            )
         place_stand_ins(files, stack, shared_names())
         if keeper is None:  # else the guard holds until the process has ended
             stack.callback(setattr, files, "is_over", True)
