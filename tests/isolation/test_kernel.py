@@ -52,7 +52,9 @@ def tried(
     destroy.prepare(root, WAYS)
     before = snapshot(root)
     os.environ["TALLY_TESTS_SHARED"] = memory.name
-    run = tally_run("--steps", "all", str(SCRIPTS / "bypass.py"), cwd=root)
+    # What the run spawns is to be its child: a warm Python would fork it from another process.
+    setup = f"import multiprocessing.spawn as s; s.set_executable({sys.executable!r})\n"
+    run = tally_run("--steps", "all", str(SCRIPTS / "bypass.py"), cwd=root, setup=setup)
     return run, before, snapshot(root, without=OURS)
 
 
@@ -200,3 +202,34 @@ def test_temporary_folders_are_removed(tmp_path: Path, monkeypatch: pytest.Monke
     run = tally_run("train.py", cwd=tmp_path, setup="import tempfile; tempfile.tempdir = None\n")
     assert run.stdout.startswith(f"{system}/tally-run-"), run.stderr
     assert os.listdir(system) == []
+
+
+SPAWNS = """\
+import multiprocessing, pathlib
+import torch, torchtally
+
+def train():
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=pathlib.Path("text").write_text, args=("of the process",))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert pathlib.Path("text").read_text() == "of the process"
+
+if __name__ == "__main__":
+    torchtally.run(train, gpu="H100-SXM")
+"""
+
+
+def test_a_spawned_process_takes_part_without_the_kernel(tmp_path: Path):
+    """In a process of the user's own, where no folder for temporary files is the run's."""
+    (tmp_path / "train.py").write_text(SPAWNS)
+    (tmp_path / "text").write_text("of the user")
+    subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        env=environment(),
+    )
+    assert (tmp_path / "text").read_text() == "of the user"

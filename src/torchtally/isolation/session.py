@@ -126,7 +126,10 @@ def building(files: Files) -> Any:
     return fork_exec
 
 
-JOIN = "from torchtally.isolation.session import join; join({folder!r}, {start!r}, {shared!r}); "
+JOIN = (
+    "from torchtally.isolation.session import join; "
+    "join({folder!r}, {start!r}, {real_roots!r}, {shared!r}); "
+)
 
 
 def spawning(files: Files) -> Any:
@@ -140,19 +143,23 @@ def spawning(files: Files) -> Any:
         words = list(args)
         if "-c" in words and "resource_tracker" not in words[place := words.index("-c") + 1]:
             overlay = files.overlay
-            words[place] = (
-                JOIN.format(folder=overlay.folder, start=overlay.start, shared=files.shared)
-                + words[place]
+            overlay.is_clean = False  # what the process changes, this one learns
+            join_first = JOIN.format(
+                folder=overlay.folder,
+                start=overlay.start,
+                real_roots=sorted(overlay.real_roots),
+                shared=files.shared,
             )
+            words[place] = join_first + words[place]
         return native(path, words, passfds)
 
     return spawnv_passfds
 
 
-def join(folder: str, start: str, shared: Sequence[str]) -> None:
+def join(folder: str, start: str, real_roots: Iterable[str], shared: Sequence[str]) -> None:
     """Take part in a run, from the first line of a process that it has spawned to its end."""
     files = Files(Overlay(folder, start, is_new=False), tempfile.gettempdir())
-    files.overlay.real_roots.add(os.path.realpath(tempfile.gettempdir()))
+    files.overlay.real_roots.update(real_roots)
     Active.joined = ExitStack()
     place_stand_ins(files, Active.joined, shared)
     Active.enter(files)
@@ -254,7 +261,7 @@ class Active:
 
 def _before_fork() -> None:
     for files in Active.files:
-        files.overlay.is_clean = False  # what the child removes, this process learns
+        files.overlay.is_clean = False  # what the child changes, this process learns
 
 
 def _after_fork_in_child() -> None:
