@@ -1,5 +1,7 @@
 """apex, xformers and deep_gemm where they are not installed."""
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -116,3 +118,38 @@ def test_products_in_float8_by_deep_gemm():
 def test_a_name_that_a_stand_in_lacks_is_told_apart(gpu):
     with pytest.raises(ImportError, match="fused_dense"):
         from apex import fused_dense  # noqa: F401
+
+
+def test_a_library_of_which_a_part_is_lacking_is_not_there_for_who_can_do_without():
+    def step() -> None:
+        try:
+            import xformers
+            from xformers.ops import no_such_kernel
+
+            has_it = (xformers, no_such_kernel)
+        except ModuleNotFoundError:
+            has_it = None
+        assert has_it is None
+        assert "xformers" not in sys.modules
+
+    torchtally.run(step, gpu="H100-SXM")
+
+
+def test_a_part_that_is_lacking_later_is_not_installed():
+    """Another file has the library already. Outside of a `try` the name is what is told."""
+
+    def step() -> None:
+        import apex.optimizers
+
+        assert not hasattr(apex.optimizers, "FusedNovoGrad")
+        missing = None
+        try:
+            from apex.optimizers import FusedNovoGrad
+        except ModuleNotFoundError as error:
+            missing = error.name
+        assert missing == "apex.optimizers.FusedNovoGrad"
+        with pytest.raises(ImportError, match="cannot import name 'FusedNovoGrad'") as refused:
+            from apex.optimizers import FusedNovoGrad  # noqa: F401
+        assert not isinstance(refused.value, ModuleNotFoundError)
+
+    torchtally.run(step, gpu="H100-SXM")

@@ -2,20 +2,20 @@
 
 A stand-in is given to the script's own code, and to an installed library that cannot do without:
 one whose import stands in no `try`. A library that only looks whether another is there is told the
-truth, as it would take another way.
+truth, as it would take another way. So is a script that tries to import more of it than the
+stand-in has: it has a way of its own without the library.
 """
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from importlib.machinery import ModuleSpec
+from functools import cache, partial
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import Distribution
-from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple, NoReturn
 
 import torchtally
 from torchtally.virtual.later_modules import first_spec
@@ -57,7 +57,7 @@ ON_REQUEST = {
 
 def is_absent(name: str) -> bool:
     """No other finder has it."""
-    others = (finder for finder in sys.meta_path if not isinstance(finder, Absent))
+    others = (finder for finder in sys.meta_path if not isinstance(finder, (Absent, StandInParts)))
     return first_spec(others, name) is None
 
 
@@ -72,14 +72,11 @@ class Absent:
         library = LIBRARIES.get(name)
         if library is None or not is_wanted(sys._getframe(1), name):
             return None
-        folder = HOME / name
         self.imported.add(name)
         self.note(
             NOTE.format(name=library.distribution, version=library.version, what=library.what)
         )
-        return spec_from_file_location(
-            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
+        return with_answers(PathFinder.find_spec(name, [str(HOME)]))
 
     def find_distributions(self, context: Any) -> Iterator[Distribution]:
         """For `importlib.metadata.version`, of those that were imported."""
@@ -94,6 +91,45 @@ class Absent:
         for name in list(sys.modules) if self.imported else ():
             if name.partition(".")[0] in self.imported:
                 del sys.modules[name]
+
+
+class StandInParts:
+    """A finder before all others, of the modules within stand-ins."""
+
+    def __init__(self, imported: Collection[str]) -> None:
+        self.imported = imported
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        library, _, part = name.partition(".")
+        if not part or library not in self.imported:
+            return None
+        return with_answers(PathFinder.find_spec(name, path))
+
+
+def with_answers(spec: ModuleSpec | None) -> ModuleSpec | None:
+    if spec is not None and spec.origin is not None:
+        spec.loader = AnsweringLoader(spec.name, spec.origin)
+    return spec
+
+
+class AnsweringLoader(SourceFileLoader):
+    """Of a stand-in's module, which answers for the names that it lacks."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        vars(module).setdefault("__getattr__", partial(refuse, module.__name__))
+
+
+def refuse(module: str, name: str) -> NoReturn:
+    """Raise AttributeError; to a script that tries to import the name, the error of a library
+    that is not installed.
+    """
+    frame = sys._getframe(1)
+    file = frame.f_code.co_filename
+    if is_import(frame) and is_attempt(file, frame.f_lineno):
+        missing = f"{module}.{name}"
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
 class StandInDistribution(Distribution):
@@ -119,7 +155,7 @@ def is_wanted(frame: FrameType | None, name: str) -> bool:
     if file.startswith(str(HOME)) or name in ON_REQUEST.get(module, ()):
         return True
     if not is_installed(file):
-        return True
+        return is_answered(importer, name)
     return is_import(importer) and not is_attempt(file, importer.f_lineno)
 
 
@@ -144,36 +180,97 @@ def is_installed(file: str) -> bool:
     return any(part in file for part in libraries)
 
 
+class ImportStatement(NamedTuple):
+    """A statement of a file."""
+
+    first_line: int
+    last_line: int
+    attempt: int | None
+    """The line of the innermost `try` whose body it stands in."""
+    parts: tuple[tuple[str, str], ...]
+    """Modules, each with a name of it, or with ""."""
+
+
 def is_import(frame: FrameType) -> bool:
     """The line that runs is an import, no call of `find_spec`."""
-    return any(
-        start <= frame.f_lineno <= end for start, end, _ in imports_of(frame.f_code.co_filename)
-    )
+    return import_at(frame.f_code.co_filename, frame.f_lineno) is not None
 
 
 def is_attempt(file: str, line: int) -> bool:
-    return any(tried for start, end, tried in imports_of(file) if start <= line <= end)
+    found = import_at(file, line)
+    return found is not None and found.attempt is not None
+
+
+def import_at(file: str, line: int) -> ImportStatement | None:
+    return next((i for i in imports_of(file) if i.first_line <= line <= i.last_line), None)
+
+
+def is_answered(importer: FrameType, library: str) -> bool:
+    """Whether a stand-in has all that is imported of it where its lack is provided for: in the same
+    `try`, or in a file that looks first whether it is there.
+    """
+    file = importer.f_code.co_filename
+    found = import_at(file, importer.f_lineno)
+    if found is not None and found.attempt is None:
+        return True
+    attempt = None if found is None else found.attempt
+    together = [each for each in imports_of(file) if attempt in (None, each.attempt)]
+    return all(
+        has_part(module, name)
+        for each in together
+        for module, name in each.parts
+        if module.partition(".")[0] == library
+    )
 
 
 @cache
-def imports_of(file: str) -> Sequence[tuple[int, int, bool]]:
-    """(first line, last line, whether it stands in a `try`) of each import in a file."""
+def has_part(module: str, name: str) -> bool:
+    """Whether a stand-in has a module, and a name in it."""
+    place = HOME.joinpath(*module.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    if not file.exists():
+        return False
+    if name in ("", "*") or has_part(f"{module}.{name}", ""):
+        return True
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update(alias.asname or alias.name for alias in node.names)
+    return name in names
+
+
+@cache
+def imports_of(file: str) -> Sequence[ImportStatement]:
+    """Those of a file, in no order."""
     try:
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return ()
-    tried = {
-        id(inner)
-        for node in ast.walk(tree)
+    attempts = {
+        id(inner): node.lineno
+        for node in ast.walk(tree)  # from the outermost to the innermost
         if isinstance(node, ast.Try)
         for statement in node.body
         for inner in ast.walk(statement)
     }
     return [
-        (node.lineno, node.end_lineno or node.lineno, id(node) in tried)
+        ImportStatement(
+            node.lineno, node.end_lineno or node.lineno, attempts.get(id(node)), parts_of(node)
+        )
         for node in ast.walk(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
     ]
+
+
+def parts_of(node: ast.Import | ast.ImportFrom) -> tuple[tuple[str, str], ...]:
+    if isinstance(node, ast.Import):
+        return tuple((alias.name, "") for alias in node.names)
+    if node.level or node.module is None:
+        return ()
+    return tuple((node.module, alias.name) for alias in node.names)
 
 
 @contextmanager
@@ -181,9 +278,12 @@ def with_stand_ins(note: Callable[[str], None]) -> Iterator[None]:
     """Within, libraries that are not installed have stand-ins."""
     finder = Absent(note)
     finders: list[Any] = sys.meta_path
+    parts = StandInParts(finder.imported)
+    finders.insert(0, parts)
     finders.append(finder)
     try:
         yield
     finally:
         finders.remove(finder)
+        finders.remove(parts)
         finder.forget()
