@@ -68,6 +68,7 @@ ONE_CASE_IN: dict[str, int] = {
     "tests/test_closed_forms.py::*": 4,
     "tests/test_docs.py::test_a_generated_part_that_is_stale_is_found": 9,
     "tests/test_layers.py::*": 2,
+    "tests/test_random_trainings.py::*": 60,
     "tests/test_reading.py::test_any_text_is_a_number_or_refused": 3,
     "tests/tracer/test_by_hand.py::*": 3,
     "tests/tracer/test_recompute.py::*": 2,
