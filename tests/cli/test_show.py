@@ -148,7 +148,6 @@ def test_json_to_a_place_that_is_not(file: str, capsys: pytest.CaptureFixture[st
         (["show", "x", "--top", "0"], "'0' is not above 0"),
         (["show", "x", "--top", "many"], "'many' is not a count. These work: 70B"),
         (["show", "x", "--conv", "full"], "unknown option --conv. Did you mean --convention"),
-        (["gpus", "extra"], "No chip is called 'extra'"),
         (["shw"], "unknown command 'shw'. Did you mean show?"),
     ],
 )

@@ -11,19 +11,7 @@ variant, and the command line says which.
     cluster("1024xH100-SXM").nodes                  128
 
 Chips of the user's own stand in a file of the same form, which the environment variable TALLY_CHIPS
-names. One with the name of ours takes its place. This is all that a chip needs:
-
-    [[chip]]
-    name = "Mine-1"
-    vendor = "Me"
-    architecture = "One"
-    memory_bytes = 64_000_000_000
-    memory_bandwidth_bytes_per_s = 1e12
-    source = "https://example.com/mine"
-    [chip.peaks]
-    bfloat16 = 100e12
-
-The head of `chips.toml` says what else can be given.
+names. One with the name of ours takes its place. `OWN_CHIP` is all that a chip needs.
 """
 
 from torchtally.chips.chip import (
@@ -37,6 +25,7 @@ from torchtally.chips.chip import (
 from torchtally.chips.clusters import Cluster, cluster
 from torchtally.chips.families import DEFAULT, Variant
 from torchtally.chips.lookup import (
+    OWN_CHIP,
     USERS_TABLE,
     chip,
     family_variant,
@@ -47,6 +36,7 @@ from torchtally.chips.table import TABLE, load_chips
 
 __all__ = [
     "DEFAULT",
+    "OWN_CHIP",
     "SAME_RATE",
     "TABLE",
     "USERS_TABLE",

@@ -37,7 +37,9 @@ class Capability:
 
 SMALL, LARGE = 2 * 4 * MIB + 8 * MIB // 64, 32 * MIB
 CAPABILITIES = (
-    Capability((0, 0), "before Volta", False, False, None, SMALL, 500 * MIB, float32_lanes=64),
+    Capability((0, 0), "before Pascal", False, False, None, SMALL, 500 * MIB, 48),
+    Capability((6, 0), "Pascal", False, False, None, SMALL, 500 * MIB, 48, float32_lanes=64),
+    Capability((6, 1), "Pascal", False, False, 1 / 32, SMALL, 500 * MIB, 48),
     Capability((7, 0), "Volta", False, False, None, SMALL, 500 * MIB, float32_lanes=64),
     Capability((7, 5), "Turing", False, False, 1 / 32, SMALL, 500 * MIB, 64, 1024, 64),
     Capability((8, 0), "Ampere", True, False, None, SMALL, 500 * MIB, 163, 2048, 64),

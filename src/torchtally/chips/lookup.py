@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from textwrap import indent
 
 from torchtally.chips.chip import Chip
 from torchtally.chips.families import Variant, variant
@@ -11,6 +12,17 @@ from torchtally.errors import UnknownChipError
 
 USERS_TABLE = "TALLY_CHIPS"
 """The environment variable that names a file with chips of the user's own."""
+OWN_CHIP = """\
+[[chip]]
+name = "Mine-1"
+vendor = "Me"
+architecture = "One"
+memory_bytes = 64_000_000_000
+memory_bandwidth_bytes_per_s = 1e12
+source = "https://example.com/mine"
+[chip.peaks]              # dense, in FLOP/s, by torch dtype; tf32 too
+bfloat16 = 100e12"""
+"""All that such a file needs. The head of `chips.toml` says what else can be given."""
 
 
 def known_chips() -> tuple[Chip, ...]:
@@ -61,7 +73,11 @@ def find_chip(name: str, among: Sequence[Chip] | None = None) -> Chip | None:
 def _unknown(name: str, chips: Sequence[Chip]) -> str:
     near = near_matches(name, chips)
     guess = f" Did you mean {_either(near)}?" if near else ""
-    return f"No chip is called {name!r}.{guess} `tally gpus` lists them all."
+    return (
+        f"No chip is called {name!r}.{guess} `tally gpus` lists them all.\n"
+        f"Seven values make a chip of your own, in a file that {USERS_TABLE} names:\n\n"
+        f"{indent(OWN_CHIP, '  ')}"
+    )
 
 
 def _either(names: Sequence[str]) -> str:
