@@ -35,6 +35,7 @@ from benchmarks.published_compiled import table as compiled_table
 from benchmarks.published_inference import engines_table
 from benchmarks.published_inference import sources as inference_sources
 from benchmarks.published_inference import table as inference_table
+from benchmarks.published_kernels import document_table as kernels_table
 from benchmarks.published_trainings import table as trainings_table
 from tests.corpus.score import score_line, score_table
 from tests.families_page import counted_families, families_table
@@ -268,6 +269,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "counted": counted_families,
     "trainings": trainings_table,
     "compiled": compiled_table,
+    "kernels": kernels_table,
     "inference": inference_table,
     "inference_sources": inference_sources,
     "engines": engines_table,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import compile_seconds, peer_models, peers
+from benchmarks import compile_seconds, peer_models, peers, published_kernels
 from tests.bench.small import bench_of_small_operators
 from tests.builders import big_trace
 from tests.warm import commands
@@ -180,6 +180,15 @@ def test_published_times(tmp_path: Path) -> None:
     by_name = figures(tmp_path, "published_times")
     assert len(by_name["rows"]) > 100
     assert by_name["median_error"] < 0.3
+
+
+def test_published_kernels() -> None:
+    """Classes whose rules are settled stay where they are: half B, which gives no constant."""
+    median_errors = {line[:2]: float(line[-1].rstrip("%")) for line in published_kernels.table()}
+    assert len(published_kernels.rows()) > 6000
+    assert len({chip for _, chip in median_errors}) == 7
+    for chip in ("B200", "H100-SXM", "H200-SXM", "RTX-PRO-6000"):
+        assert median_errors["products bfloat16, above 10 us", chip] < 11
 
 
 def test_published_templates(tmp_path: Path) -> None:
