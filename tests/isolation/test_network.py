@@ -8,9 +8,9 @@ import torchtally
 from tests.cli.run_tally import Run, tally_run
 from tests.isolation.server import Requests, changing, counting_server
 from torchtally.isolation.network import RefusedConnectionError, Watch, limited_network
+from torchtally.isolation.passages import Gate
 from torchtally.isolation.programs import publishing_command
 from torchtally.isolation.publishing import HttpRequest, answer, publisher
-from torchtally.isolation.sending import Gate
 from torchtally.trace import EffectKind
 
 LAYERS = {

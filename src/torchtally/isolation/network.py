@@ -21,8 +21,9 @@ from typing import Any
 from torchtally.errors import TallyError
 from torchtally.isolation import Network
 from torchtally.isolation.kernel import deny_connections
-from torchtally.isolation.sending import Gate, Report, layers, passing
-from torchtally.isolation.uploads import ENVIRONMENT, REMOTE, answers, environment
+from torchtally.isolation.passages import Gate, Report, passing, replacements
+from torchtally.isolation.sending import LAYERS
+from torchtally.isolation.uploads import ANSWERS, ENVIRONMENT, REMOTE, environment
 from torchtally.trace import EffectKind
 from torchtally.virtual.later_modules import patching
 
@@ -51,7 +52,7 @@ def limited_network(
     variables = {**ENVIRONMENT, **(OFFLINE if network == "off" else {})}
     with ExitStack() as stack:
         stack.enter_context(environment(variables, REMOTE))
-        stack.enter_context(patching([*answers(report), *layers(gate)]))
+        stack.enter_context(patching(replacements((*ANSWERS, *LAYERS), gate)))
         stack.enter_context(watched(Watch(gate, report, is_off=network == "off")))
         if is_own_process:
             # Never freed: a generator that is freed ends its `with`, at Python's exit, too.

@@ -35,6 +35,11 @@ class HttpRequest(NamedTuple):
     def changes(self) -> bool:
         return self.method.upper() not in READING_METHODS
 
+    def asks(self, kind: str) -> bool:
+        """Whether it changes nothing of a service, as one of ASKS says."""
+        can_ask = kind == "any" or self.method.upper() == "POST"
+        return can_ask and ASKS[kind].search(self.path) is not None
+
     @property
     def is_query(self) -> bool:
         """Whether it is GraphQL that changes nothing."""
@@ -44,93 +49,64 @@ class HttpRequest(NamedTuple):
         return not re.search(r"\bmutation\b", text)
 
 
-# Clients -----------------------------------------------------------------------------------------
+# Services ----------------------------------------------------------------------------------------
 
-NOTHING, ANYTHING = re.compile(r"(?!)"), re.compile("")
-SEARCHES = re.compile(r"(search|query|list|batch-?get|get-?latest\S*)/?(\?|$)", re.IGNORECASE)
-HUB = re.compile(r"/(paths-info/|(oauth|login)\b|api/(whoami|telemetry)|validate-yaml|"
-                 r"xet-read-token)")  # fmt: skip
-CLIENTS: dict[str, re.Pattern[str]] = {
-    "wandb": NOTHING,
-    "mlflow": SEARCHES,
-    "comet_ml": re.compile(r"/(get|list|query|search)[\w-]*/?(\?|$)"),
-    "neptune": re.compile(r"(search|query|get\w*|oauth\S*|token)/?(\?|$)"),
-    "neptune_scale": re.compile(r"(search|query|token)/?(\?|$)"),
-    "clearml": re.compile(r"/\w+\.(get|find|list|search|ping|login|hello|download)\w*(\?|$)"),
-    "swanlab": re.compile(r"/(login|search|list)\b"),
-    "trackio": re.compile(r"/api/(get|load|bulk_get|query)\w*"),
-    "aim": re.compile(r"/(search|query)\b"),
-    "dvclive": NOTHING,
-    "dvc_studio_client": NOTHING,
-    "litlogger": NOTHING,
-    "lightning_sdk": SEARCHES,
-    "dagshub": SEARCHES,
-    "polyaxon": SEARCHES,
-    "determined": re.compile(r"/(search|login)\b"),
-    "labml": NOTHING,
-    "guild": NOTHING,
-    "aimstack": NOTHING,
-    "visdom": NOTHING,
-    "tensorboard.uploader": NOTHING,
-    "huggingface_hub": HUB,
-    "hf_xet": NOTHING,
-    "modelscope": re.compile(r"/(login|search|list)\b"),
-    "modelscope_hub": re.compile(r"/(login|search|list)\b"),
-    "kaggle": re.compile(r"/(Get|List|Download|Search|Introspect)\w*(\?|$)"),
-    "kagglesdk": re.compile(r"/(Get|List|Download|Search|Introspect)\w*(\?|$)"),
-    "kagglehub": re.compile(r"/(Get|List|Download|Search|Introspect)\w*(\?|$)"),
-    "botocore": NOTHING,
-    "aiobotocore": NOTHING,
-    "s3fs": NOTHING,
-    "minio": re.compile(r"[?&]select(&|=)"),
-    "oss2": NOTHING,
-    "obs": NOTHING,
-    "qcloud_cos": NOTHING,
-    "google.cloud.storage": NOTHING,
-    "google.cloud.logging": re.compile(r"entries:list"),
-    "google.cloud.monitoring_v3": NOTHING,
-    "google.resumable_media": NOTHING,
-    "gcsfs": re.compile(r"/token(\?|$)"),
-    "azure.storage": re.compile(r"[?&]comp=(query|batch)(&|$)"),
-    "azure.ai.ml": SEARCHES,
-    "azureml": SEARCHES,
-    "adlfs": NOTHING,
-    "b2sdk": re.compile(r"/b2_(list|get|authorize|download)\w*"),
-    "dropbox": re.compile(r"/(list_folder|search|get_\w+|download)\b"),
-    "pydrive2": re.compile(r"/token(\?|$)"),
-    "zenodo_client": NOTHING,
-    "sentry_sdk": NOTHING,
-    "slack_sdk": re.compile(r"(\.(list|info|history|replies|test|members)|files\.info)(\?|$)"),
-    "slack": re.compile(r"\.(list|info|history|replies|test|members)(\?|$)"),
-    "telegram": re.compile(r"/bot[^/]+/get\w+"),
-    "telebot": re.compile(r"/bot[^/]+/get\w+"),
-    "telegram_send": re.compile(r"/bot[^/]+/get\w+"),
-    "discord_webhook": NOTHING,
-    "discord": NOTHING,
-    "dhooks": NOTHING,
-    "knockknock": NOTHING,
-    "pymsteams": NOTHING,
-    "apprise": NOTHING,
-    "notifiers": NOTHING,
-    "twilio": NOTHING,
-    "sendgrid": NOTHING,
-    "pushover": NOTHING,
-    "pushbullet": NOTHING,
-    "wxpusher": NOTHING,
-    "posthog": re.compile(r"/(decide|flags)/?(\?|$)"),
-    "segment": NOTHING,
-    "mixpanel": NOTHING,
-    "amplitude": NOTHING,
-    "datadog": SEARCHES,
-    "newrelic": NOTHING,
-    "influxdb_client": re.compile(r"/query\b"),
-    "prometheus_client": NOTHING,
-    "opentelemetry.exporter": NOTHING,
-    "langfuse": NOTHING,
-    "langsmith": SEARCHES,
-    "github": re.compile(r"/search/"),
+SERVICES = """
+wandb                                                            | wandb.ai                  |
+mlflow dagshub lightning_sdk polyaxon determined aim trackio     | dagshub.com               | reads
+comet_ml                                                         | comet.com comet.ml        | reads
+neptune neptune_scale clearml swanlab            | neptune.ai clear.ml swanlab.cn            | reads
+azureml azure.ai.ml langsmith                                    |                           | reads
+dvclive dvc_studio_client litlogger labml guild aimstack visdom tensorboard.uploader |       |
+huggingface_hub                                                  | huggingface.co hf.co      | hub
+                                 | router.huggingface.co api-inference.huggingface.co        | any
+modelscope modelscope_hub                                        | modelscope.cn             | reads
+kaggle kagglesdk kagglehub                                       | kaggle.com                | reads
+b2sdk dropbox pydrive2 gcsfs google.cloud.logging                |                           | reads
+google.cloud.storage google.cloud.monitoring_v3 google.resumable_media | storage.googleapis.com |
+azure.storage                                                    | blob.core.windows.net     | comp
+minio                                                            |                          | select
+botocore aiobotocore s3fs oss2 obs qcloud_cos hf_xet             | r2.cloudflarestorage.com  |
+adlfs zenodo_client github                       | zenodo.org api.github.com uploads.github.com |
+                            | aliyuncs.com myqcloud.com transfer.sh file.io pastebin.com     |
+slack_sdk slack                                                  | slack.com                 | reads
+telegram telebot telegram_send                                   | api.telegram.org          | reads
+                             | oapi.dingtalk.com open.feishu.cn qyapi.weixin.qq.com          | reads
+discord discord_webhook dhooks                   | discord.com discordapp.com hooks.slack.com |
+knockknock pymsteams apprise notifiers           | webhook.office.com ntfy.sh maker.ifttt.com |
+twilio sendgrid pushover pushbullet wxpusher     | api.twilio.com api.sendgrid.com           |
+            | api.pushover.net api.pushbullet.com api.mailgun.net api.day.app sctapi.ftqq.com |
+                                                 | notify-api.line.me api.line.me            |
+posthog datadog influxdb_client                  | i.posthog.com datadoghq.com               | reads
+sentry_sdk segment mixpanel amplitude            | sentry.io api.segment.io api.mixpanel.com |
+newrelic prometheus_client opentelemetry.exporter langfuse       | google-analytics.com      |
+            | oauth2.googleapis.com accounts.google.com iamcredentials.googleapis.com | any
+            | metadata.google.internal 169.254.169.254 sts.amazonaws.com              | any
+            | login.microsoftonline.com                                               | any
+"""
+"""What keeps or forwards what it is sent: packages of its clients, hosts with their subdomains, and
+which requests that would change something pass, since they ask something: none but these.
+"""
+ASKS = {
+    "": re.compile(r"(?!)"),
+    "any": re.compile(""),  # of a model; the token that clients download with
+    "reads": re.compile(
+        r"[/.:](b2_|bulk_|batch-?)?(get|list|find|load|search|query|download|authorize|introspect|"
+        r"login|oauth|token|ping|hello|decide|flags)[\w-]*/?(\?|$)|_token/?(\?|$)|"
+        r"/(list_folder|login|search|\w*token)/\w+/?(\?|$)|\.(info|history|replies|test|members)$",
+        re.IGNORECASE,
+    ),
+    "hub": re.compile(
+        r"/(paths-info/|(oauth|login)\b|api/(whoami|telemetry)|validate-yaml|"
+        r"xet-read-token)"
+    ),
+    "comp": re.compile(r"[?&]comp=(query|batch)(&|$)"),
+    "select": re.compile(r"[?&]select(&|=)"),
 }
-"""Packages of clients: what they ask by a method that changes something elsewhere, as paths."""
+"""Paths, with their queries, of requests by POST; `any` whatever the method is."""
+_ROWS = [[cell.split() for cell in row.split("|")] for row in SERVICES.strip().splitlines()]
+CLIENTS = {name: "".join(asks) for clients, _, asks in _ROWS for name in clients}
+HOSTS = {name: "".join(asks) for _, hosts, asks in _ROWS for name in hosts}
 ASKING = ("huggingface_hub.inference",)
 """Parts of such packages that ask a model, and keep nothing."""
 
@@ -149,66 +125,6 @@ def client_at(frame: FrameType | None) -> str:
     return ""
 
 
-# Servers -----------------------------------------------------------------------------------------
-
-IDENTITY = ("oauth2.googleapis.com", "accounts.google.com", "iamcredentials.googleapis.com",
-            "metadata.google.internal", "169.254.169.254", "login.microsoftonline.com",
-            "sts.amazonaws.com")  # fmt: skip
-"""Where clients get the token that they download with."""
-HOSTS: dict[str, re.Pattern[str]] = {
-    **dict.fromkeys(IDENTITY, ANYTHING),
-    "wandb.ai": NOTHING,
-    "comet.com": CLIENTS["comet_ml"],
-    "comet.ml": CLIENTS["comet_ml"],
-    "neptune.ai": CLIENTS["neptune"],
-    "clear.ml": CLIENTS["clearml"],
-    "swanlab.cn": CLIENTS["swanlab"],
-    "dagshub.com": SEARCHES,
-    "huggingface.co": HUB,
-    "hf.co": HUB,
-    "router.huggingface.co": ANYTHING,
-    "api-inference.huggingface.co": ANYTHING,
-    "modelscope.cn": CLIENTS["modelscope"],
-    "kaggle.com": CLIENTS["kaggle"],
-    "storage.googleapis.com": NOTHING,
-    "blob.core.windows.net": CLIENTS["azure.storage"],
-    "r2.cloudflarestorage.com": NOTHING,
-    "aliyuncs.com": NOTHING,
-    "myqcloud.com": NOTHING,
-    "sentry.io": NOTHING,
-    "hooks.slack.com": NOTHING,
-    "slack.com": CLIENTS["slack_sdk"],
-    "api.telegram.org": CLIENTS["telegram"],
-    "discord.com": NOTHING,
-    "discordapp.com": NOTHING,
-    "webhook.office.com": NOTHING,
-    "api.pushover.net": NOTHING,
-    "api.pushbullet.com": NOTHING,
-    "api.twilio.com": NOTHING,
-    "api.sendgrid.com": NOTHING,
-    "api.mailgun.net": NOTHING,
-    "api.day.app": NOTHING,
-    "ntfy.sh": NOTHING,
-    "maker.ifttt.com": NOTHING,
-    "oapi.dingtalk.com": re.compile(r"/gettoken"),
-    "open.feishu.cn": re.compile(r"_access_token"),
-    "qyapi.weixin.qq.com": re.compile(r"/gettoken"),
-    "sctapi.ftqq.com": NOTHING,
-    "notify-api.line.me": NOTHING,
-    "api.line.me": NOTHING,
-    "i.posthog.com": CLIENTS["posthog"],
-    "google-analytics.com": NOTHING,
-    "api.segment.io": NOTHING,
-    "api.mixpanel.com": NOTHING,
-    "datadoghq.com": SEARCHES,
-    "api.github.com": re.compile(r"/search/"),
-    "uploads.github.com": NOTHING,
-    "zenodo.org": NOTHING,
-    "transfer.sh": NOTHING,
-    "file.io": NOTHING,
-    "pastebin.com": NOTHING,
-}
-"""Servers that keep or forward what they are sent, subdomains included; as above."""
 BUCKET = re.compile(r"(^|\.)s3[.-]([\w-]+\.)*amazonaws\.com$")
 SENT_BY_GET = re.compile(
     r"api\.telegram\.org/bot[^/]+/(send|edit|forward|copy|delete|pin|set)\w*|"
@@ -222,21 +138,14 @@ PATHS = re.compile(
 """Of servers whose name says nothing: those of MLflow, W&B, Hugging Face, Sentry, OpenTelemetry and
 Prometheus.
 """
-WEBHOOKS = {
+TAKEN = '{"ok": true, "id": "0", "result": {"message_id": 0}, "code": 0, "errcode": 0, "status": 1}'
+MESSENGERS = {
+    **dict.fromkeys(("slack.com", "api.telegram.org", "discord.com", "discordapp.com"), TAKEN),
+    **dict.fromkeys(("oapi.dingtalk.com", "open.feishu.cn", "qyapi.weixin.qq.com"), TAKEN),
+    **dict.fromkeys(("api.pushover.net", "ntfy.sh", "maker.ifttt.com", "sctapi.ftqq.com"), TAKEN),
     "hooks.slack.com": "ok",
-    "slack.com": '{"ok": true}',
-    "api.telegram.org": '{"ok": true, "result": {"message_id": 0}}',
-    "discord.com": '{"id": "0"}',
-    "discordapp.com": '{"id": "0"}',
     "webhook.office.com": "1",
-    "api.pushover.net": '{"status": 1}',
-    "ntfy.sh": "{}",
-    "maker.ifttt.com": "",
     "api.day.app": '{"code": 200}',
-    "oapi.dingtalk.com": '{"errcode": 0}',
-    "open.feishu.cn": '{"code": 0}',
-    "qyapi.weixin.qq.com": '{"errcode": 0}',
-    "sctapi.ftqq.com": '{"code": 0}',
     "notify-api.line.me": '{"status": 200}',
 }
 """What these answer to a message that they have taken."""
@@ -261,13 +170,16 @@ def publisher(request: HttpRequest, frame: FrameType | None) -> str | None:
     if request.is_query:
         return None
     if (host := named(request.host, HOSTS)) is not None:
-        return None if HOSTS[host].search(request.path) else request.host
+        return None if request.asks(HOSTS[host]) else request.host
+    path = request.path
     if BUCKET.search(request.host):
         return request.host
-    if PATHS.search(request.path) and not SEARCHES.search(request.path):
+    if PATHS.search(path) and not request._replace(path=path.partition("/mlflow/")[2]).asks(
+        "reads"
+    ):
         return request.host
     client = client_at(frame)
-    return client if client and not CLIENTS[client].search(request.path) else None
+    return client if client and not request.asks(CLIENTS[client]) else None
 
 
 # Answers -----------------------------------------------------------------------------------------
@@ -297,8 +209,8 @@ WHY = "not sent, since a simulated run would publish placeholders (--network on:
 
 def answer(request: HttpRequest) -> HttpAnswer:
     """A message to people counts as taken; all else is forbidden, which no client tries again."""
-    if (host := named(request.host, WEBHOOKS)) is not None:
-        return HttpAnswer(200, "OK", WEBHOOKS[host])
+    if (host := named(request.host, MESSENGERS)) is not None:
+        return HttpAnswer(200, "OK", MESSENGERS[host])
     message = f"{request.method} {request.host}: {WHY}."
     # Where clients look for what a server says: MLflow and AWS, Slack, Telegram, Google.
     said = {"error_code": "PERMISSION_DENIED", "message": message, "error": message, "ok": False}
