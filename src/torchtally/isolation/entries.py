@@ -5,23 +5,23 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
+from torchtally.isolation.overlay import Overlay
 from torchtally.isolation.places import RealFile
 
 
 class MergedEntry:
     """Stands for `os.DirEntry`."""
 
-    __slots__ = ("_find", "_follow", "name", "path")
+    __slots__ = ("_logical", "_overlay", "name", "path")
 
-    def __init__(self, name: Any, path: Any, find: Any, follow: Any) -> None:
-        """`find` returns the entry's RealFile, `follow` that of what a link leads to, or None."""
+    def __init__(self, name: Any, path: Any, logical: str, overlay: Overlay) -> None:
         self.name, self.path = name, path
-        self._find, self._follow = find, follow
+        self._logical, self._overlay = logical, overlay
 
     def _place(self, *, follow_symlinks: bool) -> RealFile | None:
-        place: RealFile | None = self._find()
+        place = self._overlay.find(self._logical)
         if follow_symlinks and place is not None and place.is_link:
-            place = self._follow()
+            place = self._overlay.find(self._overlay.resolve(self._logical))
         return place
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:

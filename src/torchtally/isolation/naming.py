@@ -4,6 +4,8 @@ import fcntl
 import os
 import re
 import sys
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from torchtally.isolation.natives import OS
@@ -24,6 +26,29 @@ class naming:  # noqa: N801 (a context, made without a generator since it is ent
             error.filename = self.paths[0]
             if len(self.paths) > 1:
                 error.filename2 = self.paths[1]
+
+
+def led(
+    native: Callable[..., Any], *, paths: int = 1, looks: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have a method take the place of a function of `os`, for callers whose files are led. Its
+    errors are about its first arguments; one that `looks` has nothing to see before a first change.
+    """
+
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(native)
+        def stand_in(self: Any, *args: Any, **options: Any) -> Any:
+            given = (*args, *options.values())[:paths]
+            files = self.files
+            is_clean = looks and (files.overlay.is_clean or (given and isinstance(given[0], int)))
+            if is_clean or files.is_off:
+                return native(*args, **options)
+            with naming(*given):
+                return method(self, *args, **options)
+
+        return stand_in
+
+    return decorate
 
 
 def error_of(number: int, path: Any) -> OSError:
