@@ -5,11 +5,12 @@ import sys
 
 AT_EXIT = """\
 import os
-from torchtally.isolation import guard
+from torchtally.isolation import audit, guard
 
 guard.watch(None)
-for name in [name for name in vars(guard) if not name.startswith("__")]:
-    vars(guard)[name] = None  # as Python does to a module's names at exit
+for module in (audit, guard):
+    for name in [name for name in vars(module) if not name.startswith("__")]:
+        vars(module)[name] = None  # as Python does to a module's names at exit
 open(os.devnull).close()
 """
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from torchtally.isolation import guard
 from torchtally.isolation.callers import for_script, have_called, is_ours
 from torchtally.isolation.naming import (
+    WRITING,
     error_of,
     is_exclusive,
     is_unnamed,
@@ -140,7 +140,7 @@ class Files:
     def open_descriptor(
         self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
     ) -> int:
-        if self.is_off or (self.overlay.is_clean and not flags & guard.WRITING):
+        if self.is_off or (self.overlay.is_clean and not flags & WRITING):
             return int(OS.open(path, flags, mode, dir_fd=dir_fd))
         return self._open_led(path, flags, mode, dir_fd)
 
@@ -151,7 +151,7 @@ class Files:
             follows = not flags & os.O_NOFOLLOW and not is_exclusive(flags)
             logical = self.logical(path, directory, follows_last=follows)
             place = self.overlay.find(logical)
-            if not flags & guard.WRITING or is_unnamed(flags):
+            if not flags & WRITING or is_unnamed(flags):
                 real = place.path if place is not None else self.overlay.upper(logical)
                 return int(OS.open(real, flags, mode))
             if (number := open_file_at(logical)) is not None:

@@ -10,6 +10,9 @@ from typing import Any
 
 from torchtally.isolation.natives import OS
 
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+"""Flags of a file that is opened to be changed."""
+
 
 class naming:  # noqa: N801 (a context, made without a generator since it is entered often)
     """Errors raised within are about these paths, as the script gave them."""

@@ -10,16 +10,14 @@ import atexit
 import ctypes
 import ipaddress
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from threading import local
 from types import FrameType
 from typing import Any
 
 from torchtally.errors import TallyError
-from torchtally.isolation import Network
+from torchtally.isolation import Network, audit
 from torchtally.isolation.kernel import deny_connections
 from torchtally.isolation.passages import Gate, Report, passing, replacements
 from torchtally.isolation.sending import LAYERS
@@ -30,6 +28,7 @@ from torchtally.virtual.later_modules import patching
 OFF_BY_KERNEL, OFF_BY_PYTHON = "off, by the kernel", "off, by Python's own functions"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 """By which libraries use what they have downloaded, without asking for it first."""
+KIND = "network"
 
 
 class RefusedConnectionError(TallyError, PermissionError):
@@ -58,7 +57,7 @@ def limited_network(
             # Never freed: a generator that is freed ends its `with`, at Python's exit, too.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(stack.pop_all()))
             # Called after what the script registers; then names of modules are set to None.
-            atexit.register(setattr, Watch, "current", None)
+            atexit.register(audit.watch, KIND, None, CHECKS)
         if network == "off":
             by_kernel = is_own_process and deny_connections()
             network_of_run = OFF_BY_KERNEL if by_kernel else OFF_BY_PYTHON
@@ -67,9 +66,6 @@ def limited_network(
 
 class Watch:
     """Sees each connection that Python code opens."""
-
-    current: "Watch | None" = None
-    is_installed = False
 
     def __init__(self, gate: Gate, report: Report, *, is_off: bool) -> None:
         self.gate, self.report, self.is_off = gate, report, is_off
@@ -105,41 +101,25 @@ class Watch:
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Within, all that Python code connects to is seen. An audit hook cannot be taken away: there
-    is one for the process.
-    """
-    if not Watch.is_installed:
-        sys.addaudithook(partial(hook, CHECKS, Watch, sys._getframe))
-        Watch.is_installed = True
-    before, Watch.current = Watch.current, watch
+    """Within, all that Python code connects to is seen."""
+    before = audit.watch(KIND, watch, CHECKS)
     try:
         yield
     finally:
-        Watch.current = before
+        audit.watch(KIND, before, CHECKS)
 
 
-Check = Callable[[Watch, tuple[Any, ...], FrameType | None], None]
+def check_socket(watch: Watch, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    watch.connect(args[1], frame, is_datagram=event != "socket.connect")
 
 
-def hook(
-    checks: Mapping[str, Check],
-    watch: type[Watch],
-    frame: Callable[[int], FrameType],
-    event: str,
-    args: tuple[Any, ...],
-) -> None:
-    """Reads no global name: Python sets a module's to None at exit, and goes on calling hooks."""
-    check = checks.get(event)
-    if check is not None and watch.current is not None:
-        check(watch.current, args, frame(1))
+def check_name(watch: Watch, _: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    watch.name(args[0], frame)
 
 
-CHECKS: dict[str, Check] = {
-    "socket.connect": lambda watch, args, frame: watch.connect(args[1], frame, is_datagram=False),
-    "socket.sendto": lambda watch, args, frame: watch.connect(args[1], frame, is_datagram=True),
-    "socket.sendmsg": lambda watch, args, frame: watch.connect(args[1], frame, is_datagram=True),
-    "socket.getaddrinfo": lambda watch, args, frame: watch.name(args[0], frame),
-    "socket.gethostbyname": lambda watch, args, frame: watch.name(args[0], frame),
+CHECKS: dict[str, audit.Check] = {
+    **dict.fromkeys(("socket.connect", "socket.sendto", "socket.sendmsg"), check_socket),
+    **dict.fromkeys(("socket.getaddrinfo", "socket.gethostbyname"), check_name),
 }
 
 NAME_SERVER = 53

@@ -1,12 +1,11 @@
 """Compiled libraries that open files by themselves: their path arguments, led to the overlay.
 
-A row is one function: its module, its name there, which argument is the path, and what it does
-with the file. A library that is in no row opens what it is told to: docs/files.md says so.
+A library that is in no row opens what it is told to: docs/files.md says so.
 """
 
 import os
+import re
 from collections.abc import Callable
-from enum import Enum
 from functools import partial, wraps
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,82 +16,60 @@ from torchtally.isolation.files import Files
 from torchtally.virtual.later_modules import Replacements
 from torchtally.virtual.stand_ins import StandIn
 
+OPENERS = """
+safetensors            -                       serialize_file  1  filename       replaces
+safetensors            -                       safe_open       0  filename       reads
+tokenizers             Tokenizer               save            1  path           replaces
+tokenizers             Tokenizer               from_file       0  path           reads
+tokenizers.models      Model                   save            1  folder         changes
+h5py                   File                    __init__        1  name           by_mode
+tables.file            File                    __init__        1  filename       by_mode
+cv2                    -                       imwrite         0  filename       replaces
+cv2                    -                       imread          0  filename       reads
+lmdb                   -                       open            0  path           changes
+soundfile              SoundFile               __init__        1  file           by_mode
+torchaudio             -                       save            0  uri            replaces
+torchaudio             -                       load            0  uri            reads
+torchvision.io.image   -                       write_file      0  filename       replaces
+torchvision.io.image   -                       read_file       0  path           reads
+pyarrow                -               OSFile|memory_map       0  path           by_mode
+pyarrow                -               create_memory_map       0  path           replaces
+pyarrow                -                   output_stream       0  source         replaces
+pyarrow                -                    input_stream       0  source         reads
+pyarrow.parquet.core   ParquetWriter           __init__        1  where          replaces
+pyarrow.parquet.core   ParquetFile             __init__        1  source         reads
+pyarrow.parquet.core   ParquetDataset          __init__        1  path_or_paths  reads
+pyarrow.feather        -                   write_feather       1  dest           replaces
+pyarrow.feather        -                      read_table       0  source         reads
+pyarrow.csv            -                       write_csv       1  output_file    replaces
+pyarrow.csv            -                        read_csv       0  input_file     reads
+polars.dataframe.frame DataFrame  write_(avro|csv|ipc|json|ndjson|parquet)  1 file   replaces
+polars.lazyframe.frame LazyFrame             sink_(csv|ipc|ndjson|parquet)  1 path   replaces
+polars                 -    (read|scan)_(avro|csv|ipc|json|ndjson|parquet)  0 source reads
+_gdbm                  -                       open            0  filename       changes
+_dbm                   -                       open            0  filename       changes
+"""
+"""By module: a class of it, a pattern of names, which argument is the path (`self` counts), and
+what is done with the file there: it is read, written anew or changed, or as `mode` says.
+"""
 
-class Access(Enum):
-    """What a function does with the file at a path."""
 
-    READS = "reads it"
-    REPLACES = "writes it anew"
-    CHANGES = "writes to what is there"
-    BY_MODE = "as its argument `mode` says"
-
-
-class NativeOpener(NamedTuple):
-    """A function or class of a compiled library that takes a path."""
+class Opener(NamedTuple):
+    """Functions or classes of a compiled library that take a path."""
 
     module: str
-    name: str
-    place: int
-    """Of the path among its arguments; `self` counts."""
+    owner: str
+    names: str
+    place: str
     keyword: str
-    access: Access
-
-
-READS, REPLACES, CHANGES, BY_MODE = Access
-OPENERS = (
-    NativeOpener("safetensors", "serialize_file", 1, "filename", REPLACES),
-    NativeOpener("safetensors", "safe_open", 0, "filename", READS),
-    NativeOpener("tokenizers", "Tokenizer.save", 1, "path", REPLACES),
-    NativeOpener("tokenizers", "Tokenizer.from_file", 0, "path", READS),
-    NativeOpener("tokenizers.models", "Model.save", 1, "folder", CHANGES),
-    NativeOpener("h5py", "File.__init__", 1, "name", BY_MODE),
-    NativeOpener("cv2", "imwrite", 0, "filename", REPLACES),
-    NativeOpener("cv2", "imread", 0, "filename", READS),
-    NativeOpener("lmdb", "open", 0, "path", CHANGES),
-    NativeOpener("soundfile", "SoundFile.__init__", 1, "file", BY_MODE),
-    NativeOpener("torchaudio", "save", 0, "uri", REPLACES),
-    NativeOpener("torchaudio", "load", 0, "uri", READS),
-    NativeOpener("torchvision.io.image", "write_file", 0, "filename", REPLACES),
-    NativeOpener("torchvision.io.image", "read_file", 0, "path", READS),
-    NativeOpener("pyarrow", "OSFile", 0, "path", BY_MODE),
-    NativeOpener("pyarrow", "memory_map", 0, "path", BY_MODE),
-    NativeOpener("pyarrow", "create_memory_map", 0, "path", REPLACES),
-    NativeOpener("pyarrow", "output_stream", 0, "source", REPLACES),
-    NativeOpener("pyarrow", "input_stream", 0, "source", READS),
-    NativeOpener("pyarrow.parquet.core", "ParquetWriter.__init__", 1, "where", REPLACES),
-    NativeOpener("pyarrow.parquet.core", "ParquetFile.__init__", 1, "source", READS),
-    NativeOpener("pyarrow.parquet.core", "ParquetDataset.__init__", 1, "path_or_paths", READS),
-    NativeOpener("pyarrow.feather", "write_feather", 1, "dest", REPLACES),
-    NativeOpener("pyarrow.feather", "read_table", 0, "source", READS),
-    NativeOpener("pyarrow.csv", "write_csv", 1, "output_file", REPLACES),
-    NativeOpener("pyarrow.csv", "read_csv", 0, "input_file", READS),
-    NativeOpener("tables.file", "File.__init__", 1, "filename", BY_MODE),
-    *(
-        NativeOpener("polars.dataframe.frame", f"DataFrame.write_{kind}", 1, "file", REPLACES)
-        for kind in ("avro", "csv", "ipc", "json", "ndjson", "parquet")
-    ),
-    *(
-        NativeOpener("polars.lazyframe.frame", f"LazyFrame.sink_{kind}", 1, "path", REPLACES)
-        for kind in ("csv", "ipc", "ndjson", "parquet")
-    ),
-    *(
-        NativeOpener("polars", f"{way}_{kind}", 0, "source", READS)
-        for way in ("read", "scan")
-        for kind in ("avro", "csv", "ipc", "json", "ndjson", "parquet")
-    ),
-    NativeOpener("_gdbm", "open", 0, "filename", CHANGES),
-    NativeOpener("_dbm", "open", 0, "filename", CHANGES),
-)
+    access: str
 
 
 def writers(files: Files) -> list[tuple[str, Replacements]]:
     """What is replaced in those libraries, by module."""
-
-    def replacements(writer: NativeOpener) -> Replacements:
-        return lambda module: replacement(files, writer, module)
-
+    openers = [Opener(*row.split()) for row in OPENERS.strip().splitlines()]
     return [
-        *((writer.module, replacements(writer)) for writer in OPENERS),
+        *((opener.module, partial(led_openers, files, opener)) for opener in openers),
         ("numpy.lib._datasource", partial(numpy_openers, files)),
         ("duckdb", lambda module: [StandIn(module, "connect", sqlite(files, module.connect))]),
     ]
@@ -105,24 +82,22 @@ def numpy_openers(files: Files, module: Any) -> list[StandIn]:
     return [StandIn(openers, "_file_openers", {**openers._file_openers, None: files.open})]
 
 
-def replacement(files: Files, writer: NativeOpener, module: ModuleType) -> list[StandIn]:
+def led_openers(files: Files, opener: Opener, module: ModuleType) -> list[StandIn]:
     """Nothing where this version of the library has no such function."""
-    *owners, name = writer.name.split(".")
-    owner: Any = module
-    for part in owners:
-        owner = getattr(owner, part, None)
-    native = getattr(owner, name, None)
-    if native is None:
-        return []
-    is_static = isinstance(vars(owner).get(name), staticmethod) or (
-        isinstance(owner, type) and writer.place == 0
-    )
-    stand_in = redirect(files, native, writer.place, writer.keyword, writer.access)
-    return [StandIn(owner, name, staticmethod(stand_in) if is_static else stand_in)]
+    owner = module if opener.owner == "-" else getattr(module, opener.owner, None)
+    names = filter(re.compile(opener.names).fullmatch, dir(owner))
+    stand_ins = []
+    for name in names if owner is not None else ():
+        value: Any = redirect(
+            files, getattr(owner, name), int(opener.place), opener.keyword, opener.access
+        )
+        is_static = isinstance(owner, type) and opener.place == "0"
+        stand_ins.append(StandIn(owner, name, staticmethod(value) if is_static else value))
+    return stand_ins
 
 
 def redirect(
-    files: Files, native: Callable[..., Any], place: int, keyword: str, access: Access
+    files: Files, native: Callable[..., Any], place: int, keyword: str, access: str
 ) -> Callable[..., Any]:
     """The function, given the path where the overlay has the file."""
 
@@ -131,8 +106,11 @@ def redirect(
         path = args[place] if len(args) > place else options.get(keyword)
         if files.is_off or not isinstance(path, (str, bytes, os.PathLike)):
             return native(*args, **options)
-        mode = options.get("mode", args[place + 1] if len(args) > place + 1 else "r")
-        real = real_path(files, path, access, mode if isinstance(mode, str) else "r")
+        kind = access
+        if access == "by_mode":
+            mode = options.get("mode", args[place + 1] if len(args) > place + 1 else "r")
+            kind = BY_MODE.get(mode if isinstance(mode, str) else "r", "changes")
+        real = files.real_path(path, writes=kind != "reads", has_content=kind == "changes")
         if len(args) > place:
             args = (*args[:place], real, *args[place + 1 :])
         else:
@@ -142,10 +120,7 @@ def redirect(
     return stand_in
 
 
-def real_path(files: Files, path: Any, access: Access, mode: str) -> str:
-    if access is BY_MODE:
-        access = READS if mode in ("r", "rb") else REPLACES if mode in ("w", "wb") else CHANGES
-    return files.real_path(path, writes=access is not READS, has_content=access is CHANGES)
+BY_MODE = {"r": "reads", "rb": "reads", "w": "replaces", "wb": "replaces"}
 
 
 # torch -------------------------------------------------------------------------------------------
@@ -156,7 +131,7 @@ def torch_writers(files: Files) -> list[StandIn]:
     stand_ins = []
     for path in private.NATIVE_FILES:
         native = getattr(path.owner, path.name)
-        access = REPLACES if path.is_written else READS
+        access = "replaces" if path.is_written else "reads"
         stand_in: Any
         if isinstance(native, type):
             init = redirect(files, native.__init__, 1, path.keyword, access)  # type: ignore[misc]
