@@ -69,7 +69,7 @@ class Gate:
         self._report(EffectKind.WITHHELD, shown, frame)
 
 
-class Call(NamedTuple):
+class ClientCall(NamedTuple):
     """A call of a client that is about to be made."""
 
     gate: Gate
@@ -100,7 +100,7 @@ class Passage(NamedTuple):
     names: str
     """A pattern of whole names."""
     answer: Callable[..., Any]
-    """Takes a Call and its arguments, and returns what the script gets, or MADE. Where the function
+    """Takes a ClientCall and its arguments, and returns what the script gets, or MADE. Where the function
     is awaited, so is the answer.
     """
 
@@ -116,7 +116,7 @@ def gated(passage: Passage, gate: Gate, module: Any) -> list[StandIn]:
     names = [] if owner is None else filter(re.compile(passage.names).fullmatch, dir(owner))
     natives = {name: getattr(owner, name) for name in names}
     replaced = {
-        native: asking(passage, Call(gate, module, name, native, None))
+        native: asking(passage, ClientCall(gate, module, name, native, None))
         for name, native in natives.items()
         if callable(native)
     }
@@ -131,7 +131,7 @@ def gated(passage: Passage, gate: Gate, module: Any) -> list[StandIn]:
     ]
 
 
-def asking(passage: Passage, call: Call) -> Callable[..., Any]:
+def asking(passage: Passage, call: ClientCall) -> Callable[..., Any]:
     """The function, which asks first."""
     native, gate = call.native, call.gate
 

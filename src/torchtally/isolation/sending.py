@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from torchtally.isolation.passages import MADE, Call, Passage
+from torchtally.isolation.passages import MADE, ClientCall, Passage
 from torchtally.isolation.programs import publishing_command
 from torchtally.isolation.publishing import WHY, HttpAnswer, HttpRequest
 
@@ -36,7 +36,9 @@ class AnsweringSocket:
         return lambda *args, **options: None
 
 
-def http_client(call: Call, connection: Any, method: str, url: str, *_: Any, **__: Any) -> Any:
+def http_client(
+    call: ClientCall, connection: Any, method: str, url: str, *_: Any, **__: Any
+) -> Any:
     host = connection._tunnel_host or connection.host
     request = HttpRequest(method.upper(), str(host).lower(), url)
     if "://" in url:  # to a proxy
@@ -49,7 +51,7 @@ def http_client(call: Call, connection: Any, method: str, url: str, *_: Any, **_
 
 
 def urllib3(
-    call: Call, pool: Any, method: str, url: str, body: Any = None, *_: Any, **options: Any
+    call: ClientCall, pool: Any, method: str, url: str, body: Any = None, *_: Any, **options: Any
 ) -> Any:
     """Before it connects, and with the body in hand."""
     request = HttpRequest.to(method, url, body)._replace(host=str(pool.host).lower())
@@ -67,7 +69,7 @@ def urllib3(
     )
 
 
-def httpx(call: Call, transport: Any, request: Any) -> Any:
+def httpx(call: ClientCall, transport: Any, request: Any) -> Any:
     try:
         body = request.content
     except Exception:  # a stream, which is read once
@@ -85,7 +87,7 @@ def httpx(call: Call, transport: Any, request: Any) -> Any:
     )
 
 
-def aiohttp(call: Call, session: Any, method: str, url: Any, *_: Any, **options: Any) -> Any:
+def aiohttp(call: ClientCall, session: Any, method: str, url: Any, *_: Any, **options: Any) -> Any:
     """Its responses are made of a connection alone: what is refused is raised as a response's
     error.
     """
@@ -110,7 +112,7 @@ WANDB_KEEPS = frozenset({"cancel", "inform_finish", "inform_detach", "inform_tea
 """What the service is asked that sends nothing of a run."""
 
 
-def wandb_service(call: Call, client: Any, request: Any) -> Any:
+def wandb_service(call: ClientCall, client: Any, request: Any) -> Any:
     """All that the Go service of W&B is asked to do."""
     kind = request.WhichOneof("server_request_type") or ""
     if kind in WANDB_KEEPS:
@@ -130,7 +132,7 @@ GRPC_SERVICES = ("/opentelemetry.proto.collector.", "/tensorboard.service.", "/g
 GRPC_READS = ("Get", "List", "Read", "Search", "Query", "Batch", "Tail", "Stream", "Predict")
 
 
-def grpc(call: Call, channel: Any, method: Any, *args: Any, **options: Any) -> Any:
+def grpc(call: ClientCall, channel: Any, method: Any, *args: Any, **options: Any) -> Any:
     """Calls of services that keep what they are sent."""
     name = os.fsdecode(method)
     if name.rpartition("/")[2].startswith(GRPC_READS) or not name.startswith(GRPC_SERVICES):
@@ -145,7 +147,7 @@ def grpc(call: Call, channel: Any, method: Any, *args: Any, **options: Any) -> A
     return refused
 
 
-def xet(call: Call, *_: Any, **__: Any) -> Any:
+def xet(call: ClientCall, *_: Any, **__: Any) -> Any:
     """Uploads of Hugging Face's own storage, in Rust."""
     raise call.refuse(f"hf_xet {call.name}")
 
@@ -155,7 +157,7 @@ def xet(call: Call, *_: Any, **__: Any) -> Any:
 PIPES = ("stdin", "stdout", "stderr", "text", "universal_newlines", "encoding", "errors", "bufsize")
 
 
-def system(call: Call, command: Any) -> Any:
+def system(call: ClientCall, command: Any) -> Any:
     """A program that would publish something is not started: it counts as done."""
     if not (shown := publishing_command(command)):
         return MADE
@@ -163,7 +165,7 @@ def system(call: Call, command: Any) -> Any:
     return 0
 
 
-def popen(call: Call, process: Any, args: Any, *_: Any, **options: Any) -> Any:
+def popen(call: ClientCall, process: Any, args: Any, *_: Any, **options: Any) -> Any:
     if not (shown := publishing_command(args)):
         return MADE
     call.withhold(shown)

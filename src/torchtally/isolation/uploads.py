@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
-from torchtally.isolation.passages import MADE, Call, Passage
+from torchtally.isolation.passages import MADE, ClientCall, Passage
 from torchtally.isolation.publishing import READING_METHODS
 
 ENVIRONMENT = {
@@ -59,41 +59,41 @@ def environment(values: Mapping[str, str], without: tuple[str, ...]) -> Iterator
 # Trackers ----------------------------------------------------------------------------------------
 
 
-def started(call: Call, options: Mapping[str, Any], args: Any, given: Any) -> Any:
+def started(call: ClientCall, options: Mapping[str, Any], args: Any, given: Any) -> Any:
     """A tracker's run, with options by which it publishes nothing."""
     call.withhold(f"{call.module.__name__.partition('.')[0]}.{call.name}")
     return call.native(*args, **{**given, **options})
 
 
-def disabled(call: Call, *args: Any, **given: Any) -> Any:
+def disabled(call: ClientCall, *args: Any, **given: Any) -> Any:
     return started(call, {"mode": "disabled"}, args, given)
 
 
-def neptune(call: Call, *args: Any, **given: Any) -> Any:
+def neptune(call: ClientCall, *args: Any, **given: Any) -> Any:
     return started(call, {"mode": "debug"}, args, given)
 
 
-def comet(call: Call, *args: Any, **given: Any) -> Any:
+def comet(call: ClientCall, *args: Any, **given: Any) -> Any:
     options: dict[str, Any] = {"disabled": True}
     if call.name == "start":
         options = {"experiment_config": call.module.ExperimentConfig(**options)}
     return started(call, options, args, given)
 
 
-def trackio(call: Call, *args: Any, **given: Any) -> Any:
+def trackio(call: ClientCall, *args: Any, **given: Any) -> Any:
     """Local, without the places that it would copy its metrics to."""
     places = ("space_id", "server_url", "dataset_id", "bucket_id", "webhook_url")
     known = signature(call.native).parameters
     return started(call, {name: None for name in places if name in known}, args, given)
 
 
-def logged_in(call: Call, *_: Any, **__: Any) -> bool:
+def logged_in(call: ClientCall, *_: Any, **__: Any) -> bool:
     """A login asks a server, and perhaps the user; a run that publishes nothing needs none."""
     call.withhold(f"{call.module.__name__.partition('.')[0]}.login")
     return True
 
 
-def mlflow(call: Call, registry: Any, store_uri: Any = None, artifact_uri: Any = None) -> Any:
+def mlflow(call: ClientCall, registry: Any, store_uri: Any = None, artifact_uri: Any = None) -> Any:
     """Without the server, whoever names it: what is logged goes to files."""
     utils = sys.modules["mlflow.tracking._tracking_service.utils"]
     uri = str(utils._resolve_tracking_uri(store_uri))
@@ -118,7 +118,7 @@ HUB_CHANGES = (
 """Methods of Hugging Face's hub that change something there."""
 
 
-def hub(call: Call, *args: Any, **options: Any) -> Any:
+def hub(call: ClientCall, *args: Any, **options: Any) -> Any:
     """What a caller goes on with: the address that there would be, and a commit of zeros."""
     call.withhold(f"huggingface_hub {call.name}")
     repo_id = options.get("repo_id") or next((a for a in args if isinstance(a, str)), "")
@@ -144,7 +144,7 @@ AWS_READS = ("Get", "List", "Head", "Describe", "Select", "AssumeRole")
 """Operations that change nothing."""
 
 
-def aws(call: Call, client: Any, operation_name: str, api_params: Any) -> Any:
+def aws(call: ClientCall, client: Any, operation_name: str, api_params: Any) -> Any:
     """Every operation of every service of AWS passes here."""
     if operation_name.startswith(AWS_READS):
         return MADE
@@ -152,7 +152,7 @@ def aws(call: Call, client: Any, operation_name: str, api_params: Any) -> Any:
     return {"ResponseMetadata": {"HTTPStatusCode": 200}, "ETag": '""', "UploadId": "withheld"}
 
 
-def google_files(call: Call, files: Any, method: str, path: str, *_: Any, **__: Any) -> Any:
+def google_files(call: ClientCall, files: Any, method: str, path: str, *_: Any, **__: Any) -> Any:
     """gcsfs tries again for half a minute where a request fails."""
     if method.upper() in READING_METHODS:
         return MADE
@@ -160,7 +160,7 @@ def google_files(call: Call, files: Any, method: str, path: str, *_: Any, **__: 
     return 200, {"Location": "withheld"}, None, b"{}"
 
 
-def blob(call: Call, *_: Any, **__: Any) -> None:
+def blob(call: ClientCall, *_: Any, **__: Any) -> None:
     package = ".".join(call.module.__name__.split(".")[:3])
     call.withhold(f"{package} {call.name}")
 
