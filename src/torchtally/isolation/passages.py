@@ -100,8 +100,8 @@ class Passage(NamedTuple):
     names: str
     """A pattern of whole names."""
     answer: Callable[..., Any]
-    """Takes a ClientCall and its arguments, and returns what the script gets, or MADE. Where the function
-    is awaited, so is the answer.
+    """Takes the call and its arguments, and returns what the script gets, or MADE. Where the
+    function is awaited, so is the answer.
     """
 
 
