@@ -18,7 +18,8 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "docs/trainings.md",
     ),
     "Tensors": ("docs/number_formats.md", "docs/tensors.md"),
-    "Real hardware": ("docs/explain.md", "docs/real_traces.md", "docs/monitoring.md"),
+    "Real hardware": ("docs/explain.md", "docs/real_traces.md", "docs/kernels_by_chip.md",
+                      "docs/monitoring.md"),
     "Training": (
         "docs/training.md", "docs/checkpoints.md", "docs/many_gpus.md", "docs/sweep.md",
     ),
