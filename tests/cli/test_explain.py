@@ -136,7 +136,8 @@ def test_what_cannot_be_explained_is_said_in_a_line(
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     assert said in done.stderr
-    assert len(done.stderr.splitlines()) <= 12
+    sentence, _, _ = done.stderr.partition("\n\n")  # below it an example may stand
+    assert len(sentence.splitlines()) <= 3
 
 
 def test_an_export_of_nsight_systems_and_what_it_lacks(tmp_path: Path) -> None:

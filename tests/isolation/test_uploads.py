@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.cli.run_tally import Run, tally_run
 from torchtally.isolation.network import limited_network
+from torchtally.isolation.passages import Gate, Passage, gated
 from torchtally.trace import EffectKind
 
 PACKAGES = {
@@ -165,3 +167,11 @@ def test_uploads_are_withheld_where_the_script_writes_for_real(tmp_path: Path):
     (tmp_path / "train.py").write_text("import wandb\nwandb.init('p', mode='online')\n")
     run = tally_run("--writes", "real", "train.py", cwd=tmp_path)
     assert run.stdout == "wandb disabled\n"
+
+
+def test_a_constant_named_like_a_passage_stays() -> None:
+    client = ModuleType("client")
+    vars(client).update(upload_limit=5, upload_files=print)
+    passage = Passage("client", "", "upload_.*", lambda call, *_, **__: None)
+    replaced = gated(passage, Gate(lambda *_: None), client)
+    assert [stand_in.name for stand_in in replaced] == ["upload_files"]

@@ -68,7 +68,8 @@ def test_a_step_takes_what_its_script_sleeps() -> None:
 
 
 def test_the_line_that_sleeps_has_the_time() -> None:
-    slowest, total = max(ledger_of(training(NAP_S)).by_line().items(), key=lambda it: it[1].seconds)
+    lines = ledger_of(training(NAP_S)).by_line()
+    slowest, total = max(lines.items(), key=lambda line_total: line_total[1].seconds)
     assert slowest is not None
     assert "time.sleep" in slowest.text
     assert total.seconds == pytest.approx(NAP_S, rel=0.01)

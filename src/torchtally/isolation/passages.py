@@ -114,11 +114,10 @@ def gated(passage: Passage, gate: Gate, module: Any) -> list[StandIn]:
     """Nothing where this version of the client has no such functions."""
     owner = getattr(module, passage.owner, None) if passage.owner else module
     names = [] if owner is None else filter(re.compile(passage.names).fullmatch, dir(owner))
-    natives = {name: getattr(owner, name) for name in names}
+    natives = {name: native for name in names if callable(native := getattr(owner, name))}
     replaced = {
         native: asking(passage, ClientCall(gate, module, name, native, None))
         for name, native in natives.items()
-        if callable(native)
     }
     functions = {  # methods of one object, which the module has as functions
         name: MethodType(replaced[value.__func__], value.__self__)
@@ -126,7 +125,7 @@ def gated(passage: Passage, gate: Gate, module: Any) -> list[StandIn]:
         if isinstance(value, MethodType) and value.__func__ in replaced
     }
     return [
-        *(StandIn(owner, native, replaced[natives[native]]) for native in natives),
+        *(StandIn(owner, name, replaced[native]) for name, native in natives.items()),
         *(StandIn(module, name, value) for name, value in functions.items()),
     ]
 

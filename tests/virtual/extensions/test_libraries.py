@@ -1,6 +1,7 @@
 """apex, xformers and deep_gemm where they are not installed."""
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -151,5 +152,15 @@ def test_a_part_that_is_lacking_later_is_not_installed():
         with pytest.raises(ImportError, match="cannot import name 'FusedNovoGrad'") as refused:
             from apex.optimizers import FusedNovoGrad  # noqa: F401
         assert not isinstance(refused.value, ModuleNotFoundError)
+
+    torchtally.run(step, gpu="H100-SXM")
+
+
+def test_who_looks_first_is_told_of_a_library_that_answers_wholly():
+    """Here more of apex is imported than there is, and of deep_gemm what there is."""
+
+    def step() -> None:
+        assert find_spec("apex") is None
+        assert find_spec("deep_gemm") is not None
 
     torchtally.run(step, gpu="H100-SXM")
