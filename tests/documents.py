@@ -39,7 +39,7 @@ from benchmarks.published_kernels import document_table as kernels_table
 from benchmarks.published_trainings import table as trainings_table
 from tests.corpus.score import score_line, score_table
 from tests.families_page import counted_families, families_table
-from tests.layers import arrows_line, layers_table
+from tests.layers import arrows_line, districts_table
 from tests.lecture.pictures import LECTURE_PICTURES
 from tests.operators_page import operators_table
 from tests.warm import commands, warm
@@ -54,6 +54,10 @@ DOCUMENTS = tuple(
     str(path.relative_to(REPOSITORY))
     for folder in (REPOSITORY, REPOSITORY / "docs", REPOSITORY / "docs" / "lecture")
     for path in sorted(folder.glob("*.md"))
+) + tuple(
+    str(path.relative_to(REPOSITORY))
+    for folder in ("src", "tests")
+    for path in sorted((REPOSITORY / folder).rglob("README.md"))
 )
 TIMEOUT_S = 300
 
@@ -257,7 +261,7 @@ def in_markdown(table: Table) -> str:
 
 
 GENERATED: dict[str, Callable[[], str]] = {
-    "layers": layers_table,
+    "districts": districts_table,
     "arrows": arrows_line,
     "peers": peers_table,
     "peer_models": peer_models_table,

@@ -1,6 +1,6 @@
 """The layers of the package, as a table, and the imports that break it.
 
-ARCHITECTURE.md prints this table and `test_layers.py` holds the source to it.
+ARCHITECTURE.md prints districts, the site layers; `test_layers.py` holds the source to them.
 """
 
 import ast
@@ -74,6 +74,35 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 `__init__` and `__main__` stand above all of them.
 """
+
+DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
+    "simulator": (3, "runs a script on a GPU that is not there, and writes its trace", (
+        "torch_private", "virtual", "libraries", "isolation", "tracer", "explain", "runs",
+        "models", "fit", "expressions",
+    )),
+    "core": (1, "facts of a run and of devices; what they cost, hold and take", (
+        "errors", "units", "atomic", "shown", "table", "progress", "reading", "chips",
+        "number_formats", "strided", "trace", "steps", "work", "memory", "timing", "ledger",
+        "profiles",
+    )),
+    "plan": (2, "answers in closed form, before a script exists", ("plan",)),
+    "show": (3, "tables of numbers, causes and limits; text and documents of them", (
+        "diagnosis", "views", "gates", "report",
+    )),
+    "measured": (4, "a real training or device, beside what was predicted", (
+        "watch", "monitoring", "bench",
+    )),
+    "train": (4, "a training stack, durable loops, sweeps", ("checkpoints", "train", "sweep")),
+    "cli": (5, "what is typed: commands, cells, tests", (
+        "checkouts", "cli", "notebook", "pytest_plugin",
+    )),
+}  # fmt: skip
+"""Each district's floor, what it is for, and its rooms; in the order in which data pass them.
+
+Rooms import rooms of their own floor or of a lower one."""
+
+CLIMBING = frozenset({("report", "watch")})
+"""Imports of a room on a higher floor: of results that `report` prints. None may be added."""
 
 TORCH = frozenset(
     {
@@ -258,6 +287,33 @@ def layers_table() -> str:
         torch = "yes" if layer in TORCH else "through `tracer`" if layer in LAZY else "no"
         rows.append(f"| `{layer}` | {allowed} | {torch} |")
     return "\n".join(rows)
+
+
+def districts_table() -> str:
+    """Districts as Markdown: the floor, the rooms with links to their pages, what they are for."""
+    rows = ["| district | floor | what it does | rooms |", "|---|--:|---|---|"]
+    for district, (floor, purpose, rooms) in DISTRICTS.items():
+        names = ", ".join(linked(room) for room in rooms)
+        rows.append(f"| **{district}** | {floor} | {purpose} | {names} |")
+    return "\n".join(rows)
+
+
+def linked(room: str) -> str:
+    """A room's name, as a link where the room has a page."""
+    page = f"src/torchtally/{room}/README.md"
+    has_page = (Path(__file__).parents[1] / page).is_file()
+    return f"[`{room}`]({page})" if has_page else f"`{room}`"
+
+
+def climbs() -> set[tuple[str, str]]:
+    """(room, room on a higher floor that it may import)."""
+    floors = {room: floor for floor, _, rooms in DISTRICTS.values() for room in rooms}
+    return {
+        (room, other)
+        for room, below in LAYERS.items()
+        for other in below
+        if floors[other] > floors[room]
+    }
 
 
 def private_names(tree: ast.Module, package: str) -> list[tuple[int, str]]:

@@ -13,6 +13,7 @@ from torchtally.cli import parser
 from torchtally.errors import UsageError
 from torchtally.isolation.kernel import abi
 
+PACKAGE = REPOSITORY / "src" / "torchtally"
 PAGES = {str(page.relative_to(REPOSITORY)) for page in lecture.PAGES}
 """They are executed as notebooks."""
 
@@ -154,6 +155,39 @@ def test_links_within_the_repository_lead_somewhere(name: str) -> None:
     assert [
         target["target"] for target in targets if not (folder / target["target"]).exists()
     ] == []
+
+
+PATH = re.compile(r"`((?:\w+/)*\w+(?:/|\.(?:py|toml|json|js)))`")
+"""A file or folder that a room's page names: `work/geometry.py`, `pace.py`, `plan/activations/`."""
+
+
+def paths_not_there(page: Path, package: Path, text: str) -> list[str]:
+    """What a room's page names and nothing has: below the package, the repository, the room."""
+    roots = (package, package.parents[1], page.parent)
+    files = {file.name for file in page.parent.rglob("*")} | {
+        file.name for file in package.rglob("*")
+    }
+    return [
+        name
+        for name in PATH.findall(text)
+        if not any((root / name).exists() for root in roots)
+        and ("/" in name.rstrip("/") or name.rstrip("/") not in files)
+    ]
+
+
+@pytest.mark.parametrize(
+    "page", sorted(PACKAGE.rglob("README.md")), ids=lambda page: page.parent.name
+)
+def test_a_page_of_a_room_names_files_that_exist(page: Path) -> None:
+    assert paths_not_there(page, PACKAGE, page.read_text(encoding="utf-8")) == []
+
+
+def test_a_name_of_no_file_is_found() -> None:
+    page, text = (
+        PACKAGE / "work/README.md",
+        "see `work/geometry.py`, `work/geometries.py`, `gone.py`",
+    )
+    assert paths_not_there(page, PACKAGE, text) == ["work/geometries.py", "gone.py"]
 
 
 def test_the_package_and_the_changelog_agree_on_the_version() -> None:

@@ -8,10 +8,14 @@ import pytest
 
 import torchtally
 from tests.builders import TraceBuilder, frame, mm_call, site
+from tests.documents import REPOSITORY
 from tests.layers import (
+    CLIMBING,
+    DISTRICTS,
     LAYERS,
     breaches,
     classes_with_two_homes,
+    climbs,
     quantities_with_two_homes,
     second_sources,
 )
@@ -29,6 +33,26 @@ def test_every_layer_exists_and_imports_only_layers_before_it() -> None:
         assert (PACKAGE / layer).is_dir() or (PACKAGE / f"{layer}.py").is_file(), layer
         assert set(below) <= set(seen), f"{layer} would close a circle"
         seen.append(layer)
+
+
+def test_every_room_is_in_one_district_and_imports_no_higher_floor() -> None:
+    rooms = [room for _, _, rooms in DISTRICTS.values() for room in rooms]
+    assert sorted(rooms) == sorted(LAYERS)
+    assert climbs() == CLIMBING
+
+
+def test_an_import_of_a_higher_floor_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LAYERS, "views", (*LAYERS["views"], "bench"))
+    assert climbs() - CLIMBING == {("views", "bench")}
+
+
+@pytest.mark.parametrize(
+    ("page", "limit"),
+    [("ARCHITECTURE.md", 120), ("README.md", 150)]
+    + [(str(page.relative_to(REPOSITORY)), 60) for page in sorted(PACKAGE.rglob("README.md"))],
+)
+def test_a_page_of_the_house_is_short(page: str, limit: int) -> None:
+    assert len((REPOSITORY / page).read_text(encoding="utf-8").splitlines()) <= limit
 
 
 BAD = {

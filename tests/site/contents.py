@@ -1,51 +1,38 @@
-"""What the site holds, in the order in which it is read."""
+"""What the site holds, in the order in which it is read: as docs/README.md lists it."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.documents import REPOSITORY
 
-CONTENTS: dict[str, tuple[str, ...]] = {
-    "Start": ("README.md", "docs/how_to.md"),
-    "The lecture": ("docs/lecture/README.md", "docs/lecture/*.md"),
-    "A run": (
-        "docs/report.md", "docs/view.md", "docs/memory.md", "docs/time.md", "docs/compile.md",
-        "docs/kernels.md", "docs/generation.md", "docs/clusters.md", "docs/files.md",
-        "docs/exports.md", "docs/notebooks.md", "docs/summary.md", "docs/gates.md",
-    ),
-    "A plan": (
-        "docs/plan.md", "docs/questions.md", "docs/architectures.md", "docs/inference.md",
-        "docs/trainings.md",
-    ),
-    "Tensors": ("docs/number_formats.md", "docs/tensors.md"),
-    "Real hardware": ("docs/explain.md", "docs/real_traces.md", "docs/kernels_by_chip.md",
-                      "docs/monitoring.md"),
-    "Training": (
-        "docs/training.md", "docs/checkpoints.md", "docs/many_gpus.md", "docs/sweep.md",
-    ),
-    "How it works, and its limits": (
-        "docs/how_it_works.md", "docs/glossary.md", "docs/accuracy.md", "docs/limits.md",
-        "docs/published.md", "docs/corpus.md",
-        "docs/operators.md", "docs/peers.md", "benchmarks/README.md",
-    ),
+FURTHER: dict[str, tuple[str, ...]] = {
+    "Start": ("docs/README.md", "docs/lecture/*.md"),
     "Reference": (
-        "docs/library.md", "docs/reference/python.md", "docs/reference/commands/*.md",
-        "docs/schemas.md", "docs/reference/documents/*.md",
+        "docs/reference/python.md", "docs/reference/commands/*.md", "docs/reference/documents/*.md",
     ),
-    "The project": ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    "The project": ("src/torchtally/**/README.md", "docs/reference/rooms.md"),
 }  # fmt: skip
-"""Sections with their pages; a pattern stands for matches that no other entry names."""
+"""Patterns of a section's pages that the list does not name one by one."""
+
+
+def listed(text: str) -> dict[str, list[str]]:
+    """Sections of docs/README.md with the pages that they list, as paths in the repository."""
+    sections: dict[str, list[str]] = {}
+    for heading, body in re.findall(r"^## (.+)\n((?:(?!## ).*\n?)*)", text, re.M):
+        links = re.findall(r"^- \[[^\]]*\]\(([^)]+)\)", body, re.M)
+        sections[heading] = [re.sub(r"^docs/\.\./", "", f"docs/{link}") for link in links]
+    return sections
 
 
 def pages(root: Path = REPOSITORY) -> Iterator[tuple[str, list[str]]]:
     """Each section that has pages, with their paths below the root."""
-    named = {entry for entries in CONTENTS.values() for entry in entries if "*" not in entry}
-    for section, entries in CONTENTS.items():
-        paths = [
-            path
-            for entry in entries
-            for path in sorted(str(match.relative_to(root)) for match in root.glob(entry))
-            if entry == path or path not in named
-        ]
+    sections = listed((REPOSITORY / "docs/README.md").read_text(encoding="utf-8"))
+    named = {path for paths in sections.values() for path in paths}
+    for section, listed_paths in sections.items():
+        paths = [path for path in listed_paths if (root / path).exists()]
+        for pattern in FURTHER.get(section, ()):
+            matches = sorted(str(match.relative_to(root)) for match in root.glob(pattern))
+            paths += [path for path in matches if path not in named]
         if paths:
             yield section, paths

@@ -13,6 +13,7 @@ import griffe
 
 import torchtally
 from tests.documents import in_markdown
+from tests.layers import arrows_line, layers_table
 from torchtally.cli import COMMANDS, parser
 from torchtally.report.schemas import VERSIONS
 from torchtally.report.schemas.json_schema import schema_text
@@ -26,6 +27,7 @@ def reference() -> Iterator[tuple[str, str]]:
     for name in VERSIONS:
         yield f"documents/{name}.md", document_page(name)
     yield "python.md", python_page()
+    yield "rooms.md", rooms_page()
 
 
 def command_page(name: str) -> str:
@@ -55,6 +57,11 @@ def document_page(name: str) -> str:
         f"JSON Schema.\n\n{in_markdown(fields_table(name))}\n\n## JSON Schema\n\n"
         f"{fenced('json', schema)}"
     )
+
+
+def rooms_page() -> str:
+    """Which room may import which."""
+    return f"# Rooms, and what they may import\n\n{arrows_line()}\n\n{layers_table()}"
 
 
 def python_page() -> str:

@@ -46,7 +46,9 @@ def with_sources(text: str, folder: Path, root: Path) -> str:
             page = place.with_name(f"{place.name}.md")
             if not page.exists():
                 write(page, "")  # of notebooks that name each other
-                write(page, with_sources(source_page(target), target.parent, root))
+                text = source_page(target)
+                is_notebook = target.suffix == ".ipynb"  # in code, "](" is no link
+                write(page, with_sources(text, target.parent, root) if is_notebook else text)
             return f"{match['target'].rstrip('/')}.md"
         return match["target"]
 

@@ -37,7 +37,7 @@ def test_every_document_is_in_the_contents_once() -> None:
     listed = [path for _, paths in pages() for path in paths]
     documents = {str(path.relative_to(REPOSITORY)) for path in REPOSITORY.glob("docs/**/*.md")}
     assert len(listed) == len(set(listed))
-    assert documents - set(listed) == set(), "a new document has a place in tests/site/contents.py"
+    assert documents - set(listed) == set(), "a new document has a place in docs/README.md"
 
 
 def test_fences_that_say_why_are_fences() -> None:
