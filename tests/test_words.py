@@ -96,3 +96,96 @@ def test_a_phrase_of_dialect_is_found(text: str) -> None:
 )
 def test_plain_english_is_no_dialect(text: str) -> None:
     assert dialect(f"raise UsageError({text!r})") == []
+
+
+PREPOSITIONS = frozenset(
+    [
+        "about",
+        "above",
+        "across",
+        "after",
+        "against",
+        "along",
+        "among",
+        "around",
+        "as",
+        "at",
+        "before",
+        "behind",
+        "below",
+        "beneath",
+        "beside",
+        "besides",
+        "between",
+        "beyond",
+        "by",
+        "despite",
+        "down",
+        "during",
+        "except",
+        "for",
+        "from",
+        "in",
+        "inside",
+        "into",
+        "like",
+        "near",
+        "of",
+        "off",
+        "on",
+        "onto",
+        "out",
+        "outside",
+        "over",
+        "past",
+        "per",
+        "since",
+        "through",
+        "throughout",
+        "to",
+        "toward",
+        "towards",
+        "under",
+        "until",
+        "up",
+        "upon",
+        "via",
+        "with",
+        "within",
+        "without",
+    ]
+)
+
+
+def begins_with_a_preposition(source: str) -> list[str]:
+    """'7: "Of a generator"' for each docstring that does not stand alone in `help()`."""
+    described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = []
+    for node in nodes(parsed(source)):
+        docstring = ast.get_docstring(node) if isinstance(node, described) else None
+        words = (docstring or "").split()[:3]
+        if words and words[0].strip("*`\"',:").lower() in PREPOSITIONS:
+            found.append(f'{getattr(node, "lineno", 1)}: "{" ".join(words)}"')
+    return found
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    assert [
+        f"{path.relative_to(PACKAGE)}:{line}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line in begins_with_a_preposition(path.read_text(encoding="utf-8"))
+    ] == []
+
+
+@pytest.mark.parametrize("docstring", ["Of a device, 16 bytes.", "Within, torch is as it was."])
+def test_a_docstring_that_begins_with_a_preposition_is_found(docstring: str) -> None:
+    function = f'def f():\n    """{docstring}"""\n'
+    assert len(begins_with_a_preposition(function)) == 1
+    assert (
+        begins_with_a_preposition(
+            function.replace("Of a", "State of a").replace(
+                "Within, torch", "Context in which torch"
+            )
+        )
+        == []
+    )

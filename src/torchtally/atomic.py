@@ -8,7 +8,9 @@ from collections.abc import Iterable
 
 
 def write_atomically(path: str, *parts: bytes) -> None:
-    """Through a new file in the same directory, flushed to the disk and then renamed to `path`."""
+    """Writes through a new file in the same directory, flushed to the disk and then renamed to
+    `path`.
+    """
     if _is_device_or_pipe(path):
         with open(path, "wb") as stream:
             stream.writelines(parts)

@@ -95,7 +95,7 @@ class Repository:
 
 
 def repository() -> Repository:
-    """Of the folder that the process runs in. Raises UsageError where there is none."""
+    """Repository of the folder that the process runs in. Raises UsageError where there is none."""
     done = git(os.getcwd(), "rev-parse", "--show-toplevel", "--show-prefix")
     if done.returncode:
         raise UsageError(

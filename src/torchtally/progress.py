@@ -147,7 +147,7 @@ class StatusLine:
             self._drawn = len(lines)
 
     def _upwards(self) -> str:
-        """To the first of the lines that are drawn."""
+        """Escape sequence to the first of the lines that are drawn."""
         return f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else ""
 
     def say(self, text: str) -> None:

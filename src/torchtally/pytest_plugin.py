@@ -193,7 +193,7 @@ class TallyFixture:
         return ledger
 
     def summary(self, model: Any, *inputs: Any, **options: Any) -> "ModelSummary":
-        """Of a model, as of `torchtally.summary`."""
+        """Summary of a model, as of `torchtally.summary`."""
         from torchtally.models.summary import summary
 
         model_summary = summary(model, *inputs, **{"gpu": self.gpu, **options})

@@ -45,7 +45,7 @@ def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: Path, what: str, most_bytes: int = MOST_BYTES) -> str:
-    """Of a file in UTF-8. Raises UsageError naming the file, and `what` it was to be."""
+    """Text of a file in UTF-8. Raises UsageError naming the file, and `what` it was to be."""
     try:
         return read_bytes(path, most_bytes).decode()
     except (OSError, UnicodeDecodeError) as error:

@@ -39,7 +39,7 @@ class Shown:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, str]:
-        """By MIME type. A console shows the plain text, a browser the HTML."""
+        """Bundle by MIME type. A console shows the plain text, a browser the HTML."""
         return {
             mime: renderers[form](self)
             for mime, form in MIME_TYPES.items()

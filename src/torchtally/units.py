@@ -155,7 +155,7 @@ def format_count(n: int) -> str:
 
 
 def format_rate(per_s: float) -> str:
-    """Of anything countable, in a second."""
+    """Rate of anything countable, in a second."""
     return format_count(round(per_s)) if per_s >= 1000 else f"{per_s:.3g}"
 
 

@@ -35,12 +35,12 @@ SHAPES: tuple[Shape, ...] = (
 
 
 def backward_attention_flops(B: int, H: int, S: int, D: int) -> int:
-    """Of the backward pass."""
+    """FLOPs of the backward pass."""
     return 10 * B * H * S * S * D
 
 
 def heads(B: int, H: int, S: int, D: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As a model has them: the result of a projection, its heads moved forward."""
+    """Heads as a model has them: the result of a projection, its heads moved forward."""
     return torch.randn(B, S, H, D, device=device).to(dtype).transpose(1, 2)
 
 

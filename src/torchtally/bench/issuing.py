@@ -177,7 +177,9 @@ def listed_s(device: torch.device, chip: Chip, clock: Clock, operator_s: float) 
 def contents(
     trace: Trace, kernel_s: KernelSeconds
 ) -> tuple[Counter[Phase], Counter[Phase], dict[Phase, float]]:
-    """Of the last step, by phase: operators that compute, views, and seconds of kernels."""
+    """Contents of the last step, by phase: operators that compute, views, and seconds of
+    kernels.
+    """
     kinds = [cost_of(call)[0] for call in trace.calls]
     counts: Counter[Phase] = Counter()
     views: Counter[Phase] = Counter()

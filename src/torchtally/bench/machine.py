@@ -45,7 +45,7 @@ QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.
 
 
 def gpu_conditions(index: int) -> dict[str, str]:
-    """As nvidia-smi reports it; empty where nvidia-smi is missing."""
+    """Conditions as nvidia-smi reports them; empty where nvidia-smi is missing."""
     query = ",".join(QUERIED)
     line = output_of(
         "nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", str(index)

@@ -93,7 +93,7 @@ CHOSEN: tuple[Build, ...] = (
 
 
 def softmax(forward: Any, backward: Any) -> tuple[Build, Build]:
-    """Over rows, and its gradient."""
+    """Softmax over rows, and its gradient."""
 
     def gradient(n: int, make: Make) -> OpCall:
         tensor = make(*rows(n))

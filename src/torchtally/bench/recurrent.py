@@ -30,7 +30,7 @@ Build = Callable[[tuple[int, int, int, int], torch.dtype, torch.device], OpCall]
 
 
 def backward_recurrent_flops(T: int, B: int, I: int, H: int) -> int:  # noqa: E741
-    """Of the backward pass."""
+    """FLOPs of the backward pass."""
     return 2 * 2 * T * B * 4 * H * (I + H)
 
 
@@ -67,7 +67,7 @@ def forward(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.
 
 
 def backward(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> OpCall:
-    """Of a loss of the output alone."""
+    """Backward pass of a loss of the output alone."""
     run = forward(shape, dtype, device)
     output, hy, cy, workspace = run()
     literals: Literals = (False, LSTM, shape[3], 1, True, True, False, [], False)

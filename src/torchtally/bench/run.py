@@ -132,7 +132,7 @@ def interrupted_on(device: torch.device) -> Calibration:
 
 
 def begin(device: torch.device, stopwatch: Stopwatch, *, is_quick: bool) -> Calibration:
-    """Of the device itself and its memory."""
+    """Calibration of the device itself and its memory."""
     return Calibration(
         device=machine.name(device),
         kind=device.type,

@@ -90,7 +90,7 @@ class Stopwatch:
         return milliseconds / 1e3
 
     def wait(self) -> None:
-        """Until the device has done all it was given."""
+        """Waits until the device has done all it was given."""
         if self.is_gpu:
             torch.cuda.synchronize(self.device)
 

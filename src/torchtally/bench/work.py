@@ -48,7 +48,7 @@ class OpCall:
 def place(
     specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor], *, is_mixed: bool
 ) -> tuple[TensorSpec, ...]:
-    """On the accounted device, which `described` takes none of these for.
+    """Specs on the accounted device, which `described` takes none of these for.
 
     Where a GPU is measured, what is on the host stays there; a measured CPU is the device itself.
     """

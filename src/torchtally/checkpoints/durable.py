@@ -156,7 +156,7 @@ class Durable(Tabular, MutableMapping[str, Any]):
             raise SystemExit(EXIT_CODE + self._signals.stop)
 
     def begin(self) -> None:
-        """Before the first step: restore the random states of the checkpoint.
+        """Restores the random states of the checkpoint, before the first step.
 
         What the script drew before, as for a batch that is replaced, is undone.
         """

@@ -50,7 +50,7 @@ class Objects:
         about: Mapping[str, Any] | None = None,
         fingerprints: Mapping[str, Any] | None = None,
     ) -> None:
-        """`about` is kept beside the state, `fingerprints` are of the data."""
+        """Objects of a loop; `about` is kept beside the state, `fingerprints` are of the data."""
         self.ranks = ranks
         self._about, self.fingerprints = about or {}, as_json(fingerprints or {})
         self._objects, self._values = objects, values
@@ -89,8 +89,8 @@ class Objects:
         return {"config": self.config, "state": state, "fingerprints": self.fingerprints}
 
     def changes(self, manifest: Manifest) -> list[Change]:
-        """Of the config, the data's fingerprints, and the hyperparameters that the script gave,
-        which may have changed under the same config by another version's defaults.
+        """Changes of the config, the data's fingerprints, and the hyperparameters that the script
+        gave, which may have changed under the same config by another version's defaults.
         """
         changes = [
             *differences(manifest.config, self.config),
@@ -214,7 +214,7 @@ def _plain_name(key: str) -> str:
 
 
 def _hyperparameters(groups: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each parameter group."""
+    """Hyperparameters of each parameter group."""
     return {
         f"param_groups[{at}]": {
             key: value.item() if isinstance(value, Tensor) else value

@@ -49,7 +49,9 @@ class Saver:
         """Of the newest checkpoint, whole or being written."""
 
     def is_due(self, step: int) -> bool:
-        """By this process's clock; with several ranks the first one due decides for all."""
+        """Whether a save is due by this process's clock; with several ranks the first one due
+        decides for all.
+        """
         every, minutes = self._config.every, self._config.every_minutes
         return (every is not None and step % every == 0) or (
             minutes is not None and self._clock() - self._saved_s >= 60 * minutes

@@ -82,7 +82,7 @@ def check_shard(directory: Directory, name: str, file: SavedFile, pieces: Iterab
 
 
 def _crc32(directory: Directory, name: str, first: int, size_bytes: int) -> int:
-    """Of these bytes of a file, a few MiB at a time."""
+    """CRC-32 of these bytes of a file, a few MiB at a time."""
     memory, end, crc32 = (
         memoryview(bytearray(min(size_bytes, WRITE_CHUNK_BYTES))),
         first + size_bytes,

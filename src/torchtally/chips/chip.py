@@ -108,7 +108,7 @@ class Price:
         return median(offer.usd_per_hour for offer in self.offers)
 
     def cost_usd(self, seconds: float) -> float:
-        """Of one chip for so long; of a started hour a part."""
+        """Cost of one chip for so long; of a started hour a part."""
         return seconds / SECONDS_PER_HOUR * self.usd_per_hour
 
     @property
@@ -121,7 +121,7 @@ class Price:
 
     @property
     def as_of(self) -> str:
-        """Of the oldest offer."""
+        """Date of the oldest offer."""
         return min(offer.as_of for offer in self.offers)
 
     @property

@@ -39,7 +39,8 @@ def known_chips() -> tuple[Chip, ...]:
 
 
 def chip(name: str, among: Sequence[Chip] | None = None) -> Chip:
-    """As `find_chip`; the name of a family ("H100") is its commonest variant (`family_variant`).
+    """Chip as of `find_chip`; the name of a family ("H100") is its commonest variant
+    (`family_variant`).
 
     Raises UnknownChipError with the near matches.
     """

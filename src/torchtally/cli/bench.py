@@ -111,7 +111,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _import_traces(paths: list[str], gpu: str | None) -> "Calibration":
-    """Of traces of one chip, added to what was measured of it before."""
+    """Calibration by traces of one chip, added to what was measured of it before."""
     import datetime
 
     from torchtally.chips import chip
@@ -143,7 +143,9 @@ def _import_traces(paths: list[str], gpu: str | None) -> "Calibration":
 
 
 def _measure(args: argparse.Namespace) -> "Calibration":
-    """Of "auto" the GPU, or the CPU where the GPU is refused before anything is measured."""
+    """Calibration of a device; of "auto" the GPU, or the CPU where the GPU is refused before
+    anything is measured.
+    """
     from torchtally.bench.run import bench
     from torchtally.timing.calibration.library import keep
 

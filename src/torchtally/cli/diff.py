@@ -42,7 +42,9 @@ LAST_LINES = 12
 
 
 class DiffParser(RunParser):
-    """With --commits a script and its arguments follow, as for `tally run`."""
+    """Parser of `tally diff`: with --commits a script and its arguments follow, as for `tally
+    run`.
+    """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(args if args is not None else sys.argv[1:])
@@ -150,7 +152,7 @@ def ledger_of(file: str) -> "Ledger":
 
 
 def ledgers_of_commits(args: argparse.Namespace) -> "tuple[Ledger, Ledger]":
-    """Of the script at both. Raises UsageError for commits that there are not."""
+    """Ledgers of the script at both commits. Raises UsageError for commits that there are not."""
     from torchtally.checkouts import repository
     from torchtally.ledger import account
     from torchtally.timing.targets import known_roofline
@@ -178,7 +180,7 @@ def ledgers_of_commits(args: argparse.Namespace) -> "tuple[Ledger, Ledger]":
 
 
 def trace_at(state: "RepositoryState", top: str, args: argparse.Namespace) -> "Trace":
-    """Of a run there, whose files are called as those of the user's repository.
+    """Trace of a run there, whose files are called as those of the user's repository.
 
     Raises ScriptError where the script is not there, or fails.
     """

@@ -163,7 +163,7 @@ def export_run(args: argparse.Namespace) -> int:
 
 
 def write_parts(exported: "Exported", format: str, place: str) -> None:
-    """To files beside each other, whose names are printed, or one text to stdout for "-"."""
+    """Writes to files beside each other, whose names are printed, or one text to stdout for "-"."""
     from torchtally.errors import UsageError
 
     if place == "-":
@@ -178,7 +178,7 @@ def write_parts(exported: "Exported", format: str, place: str) -> None:
 
 
 def compress(content: str | bytes, place: str) -> bytes:
-    """As it stands in a file of this name; the same bytes for the same content."""
+    """Bytes as they stand in a file of this name; the same bytes for the same content."""
     import gzip
 
     plain = content.encode("utf-8", "replace") if isinstance(content, str) else content

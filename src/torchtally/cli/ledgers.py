@@ -21,7 +21,7 @@ def add_convention(parser: argparse.ArgumentParser) -> None:
 
 
 def ledger_of_file(args: argparse.Namespace, roofline: "Roofline | None" = None) -> "Ledger":
-    """Of `args.file`, for its `--step` and `--convention`, with the ranks that ran with it.
+    """Ledger of `args.file`, for its `--step` and `--convention`, with the ranks that ran with it.
 
     Args:
         args: of a command with these options.

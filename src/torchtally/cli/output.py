@@ -117,7 +117,7 @@ def check_columns(names: "Sequence[str] | None") -> None:
 def write_report(
     report: "Report", args: argparse.Namespace, *, is_beside_files: bool = False
 ) -> None:
-    """To stdout in the format asked for, or to the files named by --json and --html.
+    """Writes to stdout in the format asked for, or to the files named by --json and --html.
 
     `is_beside_files`: on stdout as well where these are given, and neither is stdout.
     """
@@ -140,7 +140,9 @@ _reports: "ContextVar[list[Report] | None]" = ContextVar("reports", default=None
 
 @contextmanager
 def reports_collected() -> "Iterator[list[Report]]":
-    """Within, reports that would be printed as plain text are kept instead: for who shows them."""
+    """Context in which reports that would be printed as plain text are kept instead: for who shows
+    them.
+    """
     reports: list[Report] = []
     token = _reports.set(reports)
     try:
@@ -186,7 +188,7 @@ def emit(text: str, stream: TextIO | None = None, *, is_coloured: bool = False) 
 
 
 def write_or_emit(text: str, place: str) -> None:
-    """To a file, or to stdout for "-". Raises OutputError where it cannot be written."""
+    """Writes to a file, or to stdout for "-". Raises OutputError where it cannot be written."""
     if place == "-":
         emit(text)
         return
@@ -194,7 +196,7 @@ def write_or_emit(text: str, place: str) -> None:
 
 
 def write_bytes(content: bytes, place: str) -> None:
-    """To a file, whole or not at all. Raises OutputError where it cannot be written."""
+    """Writes to a file, whole or not at all. Raises OutputError where it cannot be written."""
     try:
         write_atomically(place, content)
     except OSError as error:

@@ -15,7 +15,8 @@ WHOLE = "TALLY_TRACEBACK"
 
 @contextmanager
 def told(what: str, stream: TextIO | None) -> Iterator[None]:
-    """Within, an error of ours ends `what` is being made there, in a sentence, and nothing else.
+    """Context in which an error of ours ends `what` is being made there, in a sentence, and nothing
+    else.
 
     Errors that are the user's, and a reader who has gone, pass.
     """

@@ -372,7 +372,7 @@ def _check(args: argparse.Namespace) -> "tuple[Answer, list[Finding]]":
 
 
 def show_findings(findings: "Sequence[Finding]") -> int:
-    """On stderr, where no program reads the answer. Returns the exit code."""
+    """Shows findings on stderr, where no program reads the answer. Returns the exit code."""
     if not findings:
         return 0
     from torchtally.cli.output import emit, is_coloured, width

@@ -185,7 +185,9 @@ def _draft(text: str) -> "Model":
 
 
 def inference_question(args: argparse.Namespace) -> "Callable[[Request], Answer]":
-    """With chips how fast, without how large, or the largest that fits."""
+    """Question about inference: with chips how fast, without how large, or the largest that
+    fits.
+    """
     from torchtally.plan.questions.inference import inference
     from torchtally.plan.questions.inference_memory import LARGEST_SERVED, inference_memory
 

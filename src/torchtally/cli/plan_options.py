@@ -120,7 +120,7 @@ def used_options(request: "Request", question: Question) -> Options:
 
 
 def _count(request: "Request") -> Options:
-    """Of a number of parameters alone, attention's FLOPs are unknown: 6 FLOPs each."""
+    """Options that a number of parameters takes: attention's FLOPs are unknown, 6 FLOPs each."""
     from torchtally.plan.questions.request import sequence_of
 
     if request.subject is None or request.subject.model is None:

@@ -156,7 +156,7 @@ def _model(args: argparse.Namespace) -> "Subject | None":
 
 
 def _predicting(args: argparse.Namespace, said: "Subject | None") -> "Subject | None":
-    """With the prediction modules of --mtp."""
+    """Subject with the prediction modules of --mtp."""
     from torchtally.plan.architecture.prediction import with_prediction
     from torchtally.plan.questions import subject
 

@@ -85,7 +85,7 @@ def ledger_of(args: argparse.Namespace) -> "Ledger":
 
 
 def write_page(ledger: "Ledger", place: str, *, has_source: bool = True) -> None:
-    """To a file, or to stdout for "-". Raises UsageError where it cannot be written."""
+    """Writes to a file, or to stdout for "-". Raises UsageError where it cannot be written."""
     from torchtally.report.browser.page import browser_page
 
     write_or_emit(browser_page(ledger, source_texts(ledger) if has_source else {}), place)

@@ -247,7 +247,9 @@ def gates_of(args: argparse.Namespace, run: str) -> "RunGates":
 
 
 def be_rank_of(args: argparse.Namespace) -> "Mailbox | None":
-    """Of a process that simulates one of several ranks: its trace alone is what is wanted."""
+    """Mailbox of a process that simulates one of several ranks: its trace alone is what is
+    wanted.
+    """
     if "TALLY_RANK_OF" not in os.environ:
         return None
     from torchtally.runs.ranks.supervisor import mailbox_of_this_rank
@@ -286,7 +288,9 @@ def ranks_of(args: argparse.Namespace) -> "Iterator[SimulatedRanks | None]":
 
 
 def ranks_asked(choice: "tuple[int, ...] | str", size: int) -> "list[int] | None":
-    """By number; None for those that turn out to be needed. Raises UsageError for too many."""
+    """Ranks by number; None for those that turn out to be needed. Raises UsageError for too
+    many.
+    """
     if choice == STAGES:
         return None
     ranks = list(range(size)) if isinstance(choice, str) else list(choice)

@@ -214,7 +214,7 @@ def write_files(
 def advisors(
     script: "Script", trace: "Trace", args: argparse.Namespace
 ) -> "tuple[Advisor, NetworkAdvisor]":
-    """Of memory and of the network: they run the script again as it ran here."""
+    """Advisors on memory and on the network: they run the script again as it ran here."""
     from torchtally.fit.advisor import Advisor
     from torchtally.fit.network_advisor import NetworkAdvisor
 

@@ -13,7 +13,7 @@ MOST_BYTES = 1_000_000
 
 
 def source_texts(ledger: "Ledger") -> dict[str, str]:
-    """By path: of the Python files on this machine in which the recorded lines still stand.
+    """Texts by path: of the Python files on this machine in which the recorded lines still stand.
 
     A trace may be a stranger's, so a file of which it knows no line is not read into a report.
     """

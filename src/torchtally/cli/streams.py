@@ -30,7 +30,9 @@ def as_read(message: str) -> str:
 
 
 def say(message: str, stream: TextIO | None = None) -> None:
-    """On stderr, which may be as full or as closed as stdout: the exit code then says it alone."""
+    """Prints on stderr, which may be as full or as closed as stdout: the exit code then says it
+    alone.
+    """
     stream = stream or sys.stderr
     if stream is not None:
         with suppress(OSError, ValueError):
@@ -39,7 +41,7 @@ def say(message: str, stream: TextIO | None = None) -> None:
 
 @contextmanager
 def unwritable_as_error() -> Iterator[None]:
-    """Around writing to stdout: a full disk becomes an OutputError.
+    """Context around writing to stdout: a full disk becomes an OutputError.
 
     BrokenPipeError passes: a reader that has seen enough is no error.
     """

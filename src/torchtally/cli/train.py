@@ -183,7 +183,9 @@ def _roofline(gpu: str | None, config: "TrainConfig") -> "Roofline | None":
 def _peak_flop_per_s(
     roofline: "Roofline | None", config: "TrainConfig", own: "Ranks"
 ) -> float | None:
-    """Of the precision's products: the chip's, or measured now on a CPU that was not calibrated."""
+    """Peak of the precision's products: the chip's, or measured now on a CPU that was not
+    calibrated.
+    """
     from torchtally.runs.function import is_within_run
     from torchtally.train.precision import precision
     from torchtally.train.trainer import device_of, precision_name

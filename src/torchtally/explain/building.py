@@ -212,7 +212,7 @@ class Builder:
             )
 
     def _host_activity(self, operator: HostOperator) -> tuple[DeviceActivity, ...]:
-        """Of a CPU: the operator is its own kernel."""
+        """Activities of a CPU: the operator is its own kernel."""
         return (
             DeviceActivity(
                 operator.name,
@@ -360,7 +360,8 @@ MOST_FAILURES = 30
 
 
 def shown_operators(profile: Profile) -> list[int]:
-    """For each host operator the one of the trace that it is a part of, or is; NOWHERE above it.
+    """Numbers of the operators of the trace that each host operator is a part of, or is; NOWHERE
+    above it.
 
     An operator of another library is taken apart into operators of PyTorch within it.
     """
@@ -413,7 +414,7 @@ def is_plain(value: object) -> TypeGuard[tuple[int, ...]]:
 
 
 def commonest_float(profile: Profile) -> str:
-    """Of the arguments of all operators."""
+    """Commonest float of the arguments of all operators."""
     types: Counter[str] = Counter()
     for operator in profile.operators:
         if operator.arguments:

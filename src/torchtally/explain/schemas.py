@@ -113,15 +113,17 @@ def is_tensor_list(recorded: str) -> bool:
 
 
 def types_in_list(recorded: str) -> list[str]:
-    """Of "TensorList[float,]" its tensors' types, "" for one that is not given; [] where they were
-    not recorded.
+    """Types of the tensors of "TensorList[float,]", "" for one that is not given; [] where they
+    were not recorded.
     """
     return recorded[len(TYPED_LIST) : -1].split(",") if recorded.startswith(TYPED_LIST) else []
 
 
 @cache
 def is_composition(name: str) -> bool:
-    """In every overload, so that the dispatcher shows its parts alone."""
+    """Whether it is a composition in every overload, so that the dispatcher shows its parts
+    alone.
+    """
     overloads = [each for each in packet(name) if not private.overload_name(each).endswith("out")]
     return bool(overloads) and all(map(private.has_composite_kernel, overloads))
 

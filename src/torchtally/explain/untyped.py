@@ -85,8 +85,8 @@ def with_types(profile: Profile) -> Profile:
 
 
 def dtypes_of_operators(profile: Profile) -> dict[int, str]:
-    """For each operator what its first kernel that names a dtype names, those within it included;
-    none for an operator without such a kernel.
+    """Dtypes for each operator: what its first kernel that names a dtype names, those within it
+    included; none for an operator without such a kernel.
     """
     kernels: dict[int, list[str]] = defaultdict(list)
     for activity in profile.activities:
@@ -104,13 +104,13 @@ def dtypes_of_operators(profile: Profile) -> dict[int, str]:
 
 @cache
 def dtype_of(kernel: str) -> str | None:
-    """As Kineto spells it."""
+    """Dtype as Kineto spells it."""
     match = NAMED.search(kernel)
     return None if match is None else list(KERNEL_TYPES)[(match.lastindex or 1) - 1]
 
 
 def with_dtypes(name: str, arguments: Arguments, dtype: str) -> Arguments:
-    """As Kineto would have recorded them; as they are where no overload fits."""
+    """Arguments as Kineto would have recorded them; as they are where no overload fits."""
     for overload in packet(name):
         parts = private.schema(overload).arguments
         if any(part.is_out for part in parts):

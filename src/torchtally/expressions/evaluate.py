@@ -136,7 +136,7 @@ class _Evaluator:
         return ast.get_source_segment(self.source, node) or ast.unparse(node)
 
     def refusal(self, node: ast.AST) -> UsageError:
-        """Of syntax that is not understood."""
+        """Error of syntax that is not understood."""
         return UsageError(
             f"{shorten(self.code(node))} cannot be used here. Tensor expressions consist of "
             "calls, methods, indices, numbers and operators: x.transpose(0, 1)[1:] + 2."

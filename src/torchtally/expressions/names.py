@@ -32,7 +32,7 @@ OF_EINOPS = frozenset({"einsum", "rearrange", "reduce", "repeat"})
 
 @cache
 def functions() -> Mapping[object, frozenset[str]]:
-    """By module (or torch.Tensor): the names of what computes with tensors."""
+    """Functions by module (or torch.Tensor): the names of what computes with tensors."""
     table = torch.overrides.get_overridable_functions()
     names = {
         owner: frozenset(getattr(function, "__name__", "") for function in table[owner])

@@ -1,4 +1,4 @@
-"""After a script ran out of memory: try changes that may make it fit."""
+"""Changes that are tried after a script ran out of memory, and may make it fit."""
 
 import os
 from collections.abc import Mapping

@@ -39,7 +39,7 @@ class Argument:
 
 
 def parse(text: str) -> Argument:
-    """Of --vary. Raises UsageError."""
+    """Argument of --vary. Raises UsageError."""
     words = tuple(shlex.split(text))
     if len(words) not in (1, 2) or sum(word.count(HOLE) for word in words) != 1:
         raise UsageError(

@@ -65,7 +65,9 @@ def candidates(ledger: Ledger, arguments: tuple[str, ...]) -> tuple[Change, ...]
 
 
 def changes_of_ranks(ledger: Ledger) -> list[Change]:
-    """Of what ranks hold to share it: DistributedDataParallel's buckets, fully_shard's gathers."""
+    """Changes of what ranks hold to share it: DistributedDataParallel's buckets, fully_shard's
+    gathers.
+    """
     changes = []
     # When it is made, it broadcasts the parameters (torch/nn/parallel/distributed.py,
     # _sync_module_states); its buckets may not be there yet when memory runs out.

@@ -34,7 +34,7 @@ class Margin:
 
 
 def parse_margin(text: str) -> Margin:
-    """From "3%", "0.03" or "1GiB". Raises UsageError."""
+    """Margin from "3%", "0.03" or "1GiB". Raises UsageError."""
     plain = text.strip()
     number = plain.removesuffix("%").strip()
     is_percent = plain.endswith("%")

@@ -81,7 +81,7 @@ class Growth:
         return self._replayed[key]
 
     def number(self, first: int, second: int, value: int) -> int:
-        """On the line through two. Raises NotLinearError where that is no size."""
+        """Number on the line through two. Raises NotLinearError where that is no size."""
         if first == second:
             return first
         span, way = self.second_value - self.first_value, value - self.first_value

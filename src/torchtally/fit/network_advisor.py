@@ -1,5 +1,5 @@
-"""After a run, others of the same script: with changes that its collectives suggest, of several
-ranks; and of a run with changes (`--what-if`) the one without them.
+"""Runs of the same script after a run: with changes that its collectives suggest, of several ranks;
+and of a run with changes (`--what-if`) the one without them.
 """
 
 import os

@@ -105,7 +105,7 @@ class Search:
 
     @property
     def largest_fitting(self) -> int | None:
-        """Below everything that does not fit."""
+        """The largest value that fits, below everything that does not."""
         end = self.smallest_too_large
         fitting = (trial.value for trial in self.seen.values() if trial.fits)
         return max((value for value in fitting if end is None or value < end), default=None)

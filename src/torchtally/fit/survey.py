@@ -82,7 +82,7 @@ class Survey:
         done: Callable[[Probe], None],
         waiting: Callable[[tuple[int, ...]], None] = lambda values: None,
     ) -> None:
-        """Until every chip's answer is computed or given up."""
+        """Runs until every chip's answer is computed or given up."""
         while True:
             self.begin()
             running = set(runs.running)

@@ -61,8 +61,8 @@ class Budget:
         return [*derived, *parse_limits(self.limits)]
 
     def update(self, ledger: Ledger) -> "Budget":
-        """With the figures of this run, for the same gauges. Raises UsageError for one that is
-        unknown.
+        """Budget with the figures of this run, for the same gauges. Raises UsageError for one that
+        is unknown.
         """
         figures = {}
         for name in self.figures or RECORDED:
@@ -112,7 +112,7 @@ class BudgetFile:
         return budget
 
     def with_budget(self, budget: Budget) -> "BudgetFile":
-        """In the place of the one for the same run, else at the end."""
+        """Budgets with this one in the stead of the one for the same run, else at the end."""
         old = self.find(budget.run, budget.gpu)
         if old is None:
             return replace(self, budgets=(*self.budgets, budget))
@@ -155,7 +155,7 @@ def text_of(budgets: Iterable[Budget]) -> str:
 
 
 def _quote(text: str) -> str:
-    """As a basic string of TOML, which escapes like JSON but for DEL and surrogates."""
+    """Text as a basic string of TOML, which escapes like JSON but for DEL and surrogates."""
     escaped = "".join(
         char if char.isprintable() and char not in '"\\' else f"\\U{ord(char):08x}" for char in text
     )

@@ -45,7 +45,9 @@ class Gauge:
     is_better_lower: bool = True
 
     def reading(self, ledger: Ledger) -> GaugeReading:
-        """Of a run that was not the one that was asked for, nothing is certain."""
+        """Reading of a gauge; of a run that was not the one that was asked for, nothing is
+        certain.
+        """
         reading = self.read(ledger)
         doubts = caveats_of(ledger)
         return replace(reading, doubt=doubts[0], is_most=None) if doubts else reading
@@ -65,7 +67,7 @@ def _peak_lines(ledger: Ledger) -> Table:
 
 
 def _memory_gauge(read: Callable[[Ledger], int]) -> Callable[[Ledger], GaugeReading]:
-    """Of memory: exact, but of a run that never used the GPU."""
+    """Gauge of memory: exact, but of a run that never used the GPU."""
 
     def reading(ledger: Ledger) -> GaugeReading:
         if not ledger.memory.device:
@@ -76,7 +78,7 @@ def _memory_gauge(read: Callable[[Ledger], int]) -> Callable[[Ledger], GaugeRead
 
 
 def _work(read: Callable[[Total], int]) -> Callable[[Ledger], GaugeReading]:
-    """Of FLOPs: those of operators without a rule are missing."""
+    """Gauge of FLOPs: those of operators without a rule are missing."""
 
     def reading(ledger: Ledger) -> GaugeReading:
         missing = ledger.coverage.uncounted

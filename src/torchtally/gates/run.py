@@ -21,7 +21,7 @@ class RunGates:
     budget: Budget | None = None
 
     def findings(self, ledger: Ledger) -> list[Finding]:
-        """Of all limits; where the budget is written anew, of those by hand."""
+        """Findings of all limits; where the budget is written anew, of those by hand."""
         limits = list(self.limits)
         if self.budget is not None:
             is_update = self.file is not None

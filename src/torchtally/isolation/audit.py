@@ -18,8 +18,8 @@ def watching(kind: str) -> Any:
 
 
 def watch(kind: str, watcher: Any, checks: Mapping[str, Check]) -> Any:
-    """From now on `watcher` is told of some events, or nobody (None); who was before. A hook cannot
-    be taken away again: there is one of a kind for the process.
+    """Tells `watcher`, from now on, of some events, or stops to (None); returns who was told
+    before. A hook cannot be taken away again: there is one of a kind for the process.
     """
     if kind not in _installed:
         sys.addaudithook(partial(_hook, checks, kind, _watching, sys._getframe))

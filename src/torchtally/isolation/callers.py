@@ -50,7 +50,7 @@ class Ours:
     @classmethod
     @contextmanager
     def thread(cls) -> Iterator[None]:
-        """Within, this thread does the work of tally."""
+        """Context in which this thread does the work of tally."""
         ident = threading.get_ident()
         cls.threads[ident] = cls.threads.get(ident, 0) + 1
         try:

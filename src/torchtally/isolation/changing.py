@@ -92,7 +92,9 @@ class Changing:
         self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None,
         follow_symlinks: bool = True,
     ) -> None:  # fmt: skip
-        """Of its copy where it existed before: by a second name of it, it could be changed."""
+        """Links a copy where the file existed before: by a second name of it, it could be
+        changed.
+        """
         logical, place = self.files.look_up(src, src_dir_fd, follows_last=False)
         if place.is_directory:
             raise error_of(errno.EPERM, src)
@@ -116,7 +118,7 @@ class Changing:
         OS.closerange(low, high)
 
     def making(self, native: Callable[..., Any]) -> Any:
-        """For a function that makes a pipe or a device."""
+        """Stand-in for a function that makes a pipe or a device."""
 
         @led(native)
         def stand_in(
@@ -127,7 +129,9 @@ class Changing:
         return MethodType(stand_in, self)
 
     def changing(self, native: Callable[..., Any]) -> Any:
-        """For a function that changes a file's mode, owner, times, length or attributes."""
+        """Stand-in for a function that changes a file's mode, owner, times, length or
+        attributes.
+        """
 
         @led(native)
         def stand_in(self: Changing, path: Any, *args: Any, **options: Any) -> Any:
@@ -145,7 +149,7 @@ class Changing:
         return MethodType(stand_in, self)
 
     def changing_open(self, native: Callable[..., Any], by_path: Callable[..., Any]) -> Any:
-        """For a function that changes the mode or owner of an open file."""
+        """Stand-in for a function that changes the mode or owner of an open file."""
 
         @led(native)
         def stand_in(self: Changing, fd: int, *args: Any) -> Any:

@@ -86,7 +86,7 @@ class Files:
     # Paths.
 
     def logical(self, path: Any, directory: int | None = None, *, follows_last: bool = True) -> str:
-        """Of a path as the script gave it, in its working directory or an open one."""
+        """Path as the script gave it, in its working directory or an open one, made absolute."""
         text = os.fsdecode(path)
         if not text:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -29,7 +29,7 @@ class WrittenModules:
 
 @contextmanager
 def importing_written(overlay: Overlay) -> Iterator[None]:
-    """Within, the script can import modules that it has written."""
+    """Context in which the script can import modules that it has written."""
     finder = WrittenModules(overlay)
     sys.meta_path.append(finder)
     try:

@@ -28,7 +28,9 @@ MAGIC = b"torchtally files 1\n"
 
 
 class Journal:
-    """Of one folder, which is locked as long as the journal is open in the process that made it."""
+    """Journal of one folder, which is locked as long as the journal is open in the process that
+    made it.
+    """
 
     descriptors: ClassVar[set[int]] = set()
     """Those of all journals, which the script may not close: it closes ranges of them."""
@@ -66,7 +68,9 @@ class Journal:
             yield path, lower
 
     def reopen(self) -> None:
-        """In a forked process: append by a descriptor of its own, so that the lock stays behind."""
+        """Appends, in a forked process, by a descriptor of its own, so that the lock stays
+        behind.
+        """
         inherited = self._descriptor
         self._descriptor = OS.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         self.descriptors.add(self._descriptor)

@@ -46,7 +46,7 @@ class Keeper:
         return self._call(FreeCall(function, args, options), FreeCall.wait)  # type: ignore[no-any-return]
 
     def do(self, function: Callable[..., T], *args: Any) -> T:
-        """As `call`, for a long function: what a signal's handler raises ends it."""
+        """Result as of `call`, for a long function: what a signal's handler raises ends it."""
         return self._call(FreeCall(function, args, {}), FreeCall.interrupt)  # type: ignore[no-any-return]
 
     def _call(self, task: "FreeCall", give_up: Callable[["FreeCall", BaseException], None]) -> Any:

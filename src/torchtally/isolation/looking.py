@@ -28,7 +28,7 @@ class Looking:
         return self.files.look_up(path, dir_fd, follows_last=False)[1].stat
 
     def looking(self, native: Callable[..., Any]) -> Any:
-        """For a function that reads about a path."""
+        """Stand-in for a function that reads about a path."""
 
         @led(native, looks=True)
         def stand_in(self: Looking, path: Any, *args: Any, **options: Any) -> Any:

@@ -39,8 +39,9 @@ class RefusedConnectionError(TallyError, PermissionError):
 def limited_network(
     network: Network, report: Report, *, is_own_process: bool = False
 ) -> Iterator[str]:
-    """Within, the script publishes nothing, or connects to nothing, as is asked for. `report` is
-    told of what was withheld and what was sent, and where. What is given says who enforces it.
+    """Context in which the script publishes nothing, or connects to nothing, as is asked for.
+    `report` is told of what was withheld and what was sent, and where. What is given says who
+    enforces it.
 
     In a process of tally's own that holds until it has ended: clients send what is left at exit.
     """
@@ -101,7 +102,7 @@ class Watch:
 
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Within, all that Python code connects to is seen."""
+    """Context in which all that Python code connects to is seen."""
     before = audit.watch(KIND, watch, CHECKS)
     try:
         yield

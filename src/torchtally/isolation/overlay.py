@@ -301,7 +301,7 @@ class Overlay:
         self.forget_links()
 
     def rename(self, source: str, target: str) -> None:
-        """As `os.replace`, between any of the two trees and the real files of the run."""
+        """Renames as `os.replace`, between any of the two trees and the real files of the run."""
         with self.lock:
             place = self.find(source)
             assert place is not None
@@ -314,7 +314,7 @@ class Overlay:
                 self._rename(source, target)
 
     def _carry(self, place: RealFile, source: str, target: str) -> None:
-        """Between what is real and what is not: a file is moved or copied."""
+        """Moves or copies a file between what is real and what is not."""
         goal = target
         if not self.is_real(target):
             self.make_parent(target)
@@ -374,7 +374,7 @@ class Overlay:
         ]
 
     def enter_child(self) -> None:
-        """In a forked process: what other threads held at the fork is free."""
+        """Frees, in a forked process, what other threads held at the fork."""
         self.lock = threading.RLock()
         self.journal.reopen()
 

@@ -30,7 +30,7 @@ passing: ContextVar[bool] = ContextVar("passing", default=False)
 
 @contextmanager
 def let_pass() -> Iterator[None]:
-    """Within, the layers below ask nothing."""
+    """Context in which the layers below ask nothing."""
     token = passing.set(True)
     try:
         yield

@@ -65,7 +65,7 @@ def copy_file(
 
 
 def copy_content(source: str, writer: int) -> None:
-    """By the kernel where it can: a file system that shares blocks copies nothing."""
+    """Copies by the kernel where it can: a file system that shares blocks copies nothing."""
     reader: int = OS.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         copy: Callable[[int, int], int] = copy_range if sys.platform == "linux" else copy_block

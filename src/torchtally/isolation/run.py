@@ -60,8 +60,8 @@ class Isolation:
             return function(*args)
 
     def tidy(self) -> None:
-        """After the run, outside of it: remove the folder where nothing is in it, or nobody asked
-        for it, and the temporary files.
+        """Removes the folder, after the run and outside of it, where nothing is in it or it was not
+        asked for, and the temporary files.
         """
         if self.files is None:
             return
@@ -88,7 +88,7 @@ def isolation(
     temporary_in: str | None = None,
     own: Iterable[str] = (),
 ) -> Iterator[Isolation]:
-    """Within, the script's files are isolated, or not.
+    """Context in which the script's files are isolated, or not.
 
     They are kept in a folder, which the user calls `shown`; without one they are dropped when the
     run has ended. `restricts`: a process of tally's own is restricted by the kernel, where it can,

@@ -18,7 +18,7 @@ from torchtally.isolation.publishing import WHY, HttpAnswer, HttpRequest
 
 
 class AnsweringSocket:
-    """In place of a connection: takes what is sent, and has an answer to be read."""
+    """A socket in place of a connection: takes what is sent, and has an answer to be read."""
 
     def __init__(self, answer: HttpAnswer) -> None:
         self._answer = answer.bytes
@@ -53,7 +53,7 @@ def http_client(
 def urllib3(
     call: ClientCall, pool: Any, method: str, url: str, body: Any = None, *_: Any, **options: Any
 ) -> Any:
-    """Before it connects, and with the body in hand."""
+    """Stand-in before urllib3 connects, and with the body in hand."""
     request = HttpRequest.to(method, url, body)._replace(host=str(pool.host).lower())
     answer = call.gate.answer(request, call.frame)
     if answer is None:

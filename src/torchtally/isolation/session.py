@@ -39,7 +39,8 @@ BY_PYTHON = {"HF_HUB_DISABLE_XET": "1"}
 def isolated_files(
     folder: str, temporary: TemporaryFolder, keeper: Keeper | None, own: Iterable[str] = ()
 ) -> Iterator[Files]:
-    """Within, what the script writes goes to a folder, and what existed before stays unchanged.
+    """Context in which what the script writes goes to a folder, and what existed before stays
+    unchanged.
 
     The folder is emptied first when an earlier run has left it. With a keeper, the kernel denies
     this thread any other change, but of `own` folders, for ever. Raises UsageError where the folder
@@ -223,7 +224,9 @@ CHANGING = (
 
 @contextmanager
 def supporting(stand_ins: list[StandIn]) -> Iterator[None]:
-    """Within, `os.utime in os.supports_follow_symlinks` is as true as before, and its like."""
+    """Context in which `os.utime in os.supports_follow_symlinks` is as true as before, and its
+    like.
+    """
     tables: tuple[set[Any], ...] = (
         os.supports_dir_fd, os.supports_follow_symlinks, os.supports_fd, os.supports_effective_ids,
     )  # fmt: skip

@@ -19,7 +19,7 @@ class TemporaryFolder:
     """An empty folder of one run, locked for as long as this process lives."""
 
     def __init__(self, directory: str | None = None) -> None:
-        """In the system's directory, or in one of tally's."""
+        """Makes a folder in the system's directory, or in one of tally's."""
         if directory is None:
             directory = tempfile.gettempdir()
             remove_left(directory, PREFIX)

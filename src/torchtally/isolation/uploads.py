@@ -41,7 +41,7 @@ REMOTE = (
 
 @contextmanager
 def environment(values: Mapping[str, str], without: tuple[str, ...]) -> Iterator[None]:
-    """Within, these variables are set, and others are not."""
+    """Context in which these variables are set, and others are not."""
     before = {name: os.environ.get(name) for name in (*values, *without)}
     for name in without:
         os.environ.pop(name, None)
@@ -94,7 +94,7 @@ def logged_in(call: ClientCall, *_: Any, **__: Any) -> bool:
 
 
 def mlflow(call: ClientCall, registry: Any, store_uri: Any = None, artifact_uri: Any = None) -> Any:
-    """Without the server, whoever names it: what is logged goes to files."""
+    """Stand-in of MLflow without the server, whoever names it: what is logged goes to files."""
     utils = sys.modules["mlflow.tracking._tracking_service.utils"]
     uri = str(utils._resolve_tracking_uri(store_uri))
     if is_remote(uri):

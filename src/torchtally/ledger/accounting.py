@@ -1,4 +1,4 @@
-"""From a trace to its ledger."""
+"""Accounting: from a trace to its ledger."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -85,7 +85,7 @@ def account(
 def _flops_of_sites(
     trace: Trace, costs: Sequence[CallCost], period: Period
 ) -> list[tuple[Site, int]]:
-    """Of a period, evaluation included."""
+    """FLOPs of a period, evaluation included."""
     flops: Counter[int] = Counter()
     pairs = Counter((op.site, op.call) for op in trace.ops if period.first <= op.clock < period.end)
     for (site, call), count in pairs.items():

@@ -32,7 +32,7 @@ class Joined:
 
     @property
     def share(self) -> float:
-        """Of the measured operators, those that were found in the prediction."""
+        """Share of the measured operators that were found in the prediction."""
         whole = len(self.pairs) + len(self.only_real)
         return len(self.pairs) / whole if whole else 0.0
 
@@ -85,7 +85,7 @@ def computing(ledger: Ledger) -> Iterator[tuple[Phase, Iterator[Entry]]]:
 def left_over(
     phases: Mapping[Phase, Sequence[Entry]], pairs: Sequence[Pair], side: int
 ) -> list[Entry]:
-    """In the order in which they ran."""
+    """Entries left over, in the order in which they ran."""
     known = {pair[side].number for pair in pairs}
     rest = [entry for parts in phases.values() for entry in parts if entry.number not in known]
     return sorted(rest, key=lambda entry: entry.number)
@@ -107,7 +107,7 @@ def with_shapes(entry: Entry) -> Hashable:
 
 
 def name_alone(entry: Entry) -> Hashable:
-    """In place or not: that differs between releases, and costs the same."""
+    """Name, in place or not: that differs between releases, and costs the same."""
     return entry.call.name.removesuffix("_")
 
 

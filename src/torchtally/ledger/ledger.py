@@ -171,19 +171,21 @@ class Ledger(Browsable):
         return sums(self.reported, self.times.slots, key, self.times.kernels_s)
 
     def by_line(self) -> dict[Line | None, Total]:
-        """By the innermost line of the user's own code; of the model's where one line delegates."""
+        """Totals by the innermost line of the user's own code; of the model's where one line
+        delegates.
+        """
         return self.sums(once_per_site(line_of))
 
     def by_own_line(self) -> dict[Line | None, Total]:
-        """By the innermost line of the user's own code."""
+        """Totals by the innermost line of the user's own code."""
         return self.sums(once_per_site(own_line_of))
 
     def by_library_line(self) -> dict[Line | None, Total]:
-        """By the innermost line, of the user's code or a library's."""
+        """Totals by the innermost line, of the user's code or a library's."""
         return self.sums(once_per_site(library_line_of))
 
     def by_module(self) -> dict[Path, Total]:
-        """By module, each one's own operators alone."""
+        """Totals by module, each one's own operators alone."""
         return self.sums(once_per_site(module_of))
 
     def by_op(self) -> dict[str, Total]:
@@ -196,7 +198,7 @@ class Ledger(Browsable):
         return self.sums(phase_of)
 
     def by_bound(self) -> dict[Bound, Total]:
-        """By what limits an operator: compute, memory, network, overhead."""
+        """Totals by what limits an operator: compute, memory, network, overhead."""
         return self.sums(lambda entry: self.slot(entry).bound)
 
     def check(self) -> None:

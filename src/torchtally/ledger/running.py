@@ -35,7 +35,7 @@ class SoFar:
 
     @property
     def heat(self) -> tuple[float, int]:
-        """By which lines are ordered."""
+        """Sort key of lines."""
         return self.kernel_s, self.flops
 
 

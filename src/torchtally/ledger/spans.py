@@ -8,8 +8,8 @@ from torchtally.trace import Phase
 
 
 def spans_of(ledger: Ledger) -> Sequence[Span]:
-    """Of every entry, by its number, in seconds since the run began. Where evaluation is timed
-    apart (`Times.is_evaluation_apart`), it has a clock of its own, which begins at zero, too.
+    """Spans of every entry, by its number, in seconds since the run began. Where evaluation is
+    timed apart (`Times.is_evaluation_apart`), it has a clock of its own, which begins at zero, too.
     """
     times, evaluation = ledger.times, Phase.EVALUATION
     if times.spans:

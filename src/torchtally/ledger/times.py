@@ -58,7 +58,7 @@ class Times:
         return fsum(self.slots[entry.number].seconds * entry.share for entry in entries)
 
     def predicted_s(self, entries: Iterable[Entry]) -> float:
-        """Of measured times: what these entries' kernels would take by the roofline."""
+        """Seconds that the kernels of measured entries would take by the roofline."""
         if not self.kernels_s:
             return 0.0
         return fsum(self.kernels_s[entry.number] * entry.share for entry in entries)
@@ -86,7 +86,7 @@ class Untold(NamedTuple):
 
 
 def predict_times(ranks: Sequence[Untold], roofline: Roofline) -> list[Times]:
-    """Of one rank, or of several that ran together."""
+    """Times of one rank, or of several that ran together."""
     rooflines = [roofline.within(rank.trace.world, rank.trace.groups) for rank in ranks]
     answers = [
         _call_times(rank.trace, rank.costs, own) for rank, own in zip(ranks, rooflines, strict=True)

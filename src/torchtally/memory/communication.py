@@ -32,7 +32,7 @@ CLEARS = frozenset(["aten.zero_", "aten.fill_", "aten._foreach_zero_"])
 
 @dataclass(slots=True)
 class Communication:
-    """By number of storage or group. Of a run of one rank: nothing."""
+    """Communication by number of storage or group. Of a run of one rank: nothing."""
 
     gathered: set[int] = field(default_factory=set)
     """Storages that hold parameters gathered from their shards."""
@@ -154,7 +154,7 @@ def carry(held: dict[int, set[int]], sources: Iterable[int], targets: Iterable[i
 def most_of_a_step(
     reduced_bytes: Mapping[int, Mapping[int, Mapping[int, float]]],
 ) -> dict[int, Mapping[int, float]]:
-    """By group: of the step with most bytes, each gradient's."""
+    """Bytes by group: of the step with most, each gradient's."""
     return {
         group: max(steps.values(), key=lambda gradients: sum(gradients.values()))
         for group, steps in reduced_bytes.items()

@@ -23,7 +23,7 @@ class Pair:
         return self.predicted_bytes - self.measured_bytes
 
     def is_within(self, tolerance: float) -> bool:
-        """Off by at most this share of what was measured."""
+        """Whether it is off by at most this share of what was measured."""
         return abs(self.off_bytes) <= tolerance * self.measured_bytes
 
 
@@ -31,7 +31,7 @@ Peaks = Measurement | MeasuredStep
 
 
 def peaks(measured: Peaks, predicted: Peaks) -> tuple[Pair, Pair]:
-    """Of allocated and of reserved bytes."""
+    """Pairs of allocated and of reserved bytes."""
     return (
         Pair(measured.peak_allocated_bytes, predicted.peak_allocated_bytes),
         Pair(measured.peak_reserved_bytes, predicted.peak_reserved_bytes),
@@ -72,13 +72,13 @@ class Comparison:
 
     @property
     def held(self) -> tuple[tuple[Held, Pair], ...]:
-        """At the peak, by what is held."""
+        """Pairs at the peak, by what is held."""
         ours, theirs = self.measured.held, self.predicted.held
         return tuple((held_for, Pair(ours[held_for], theirs[held_for])) for held_for in Held)
 
     @property
     def lines(self) -> tuple[tuple[MeasuredLine, Pair], ...]:
-        """At the peak, the lines of either run, most bytes first."""
+        """Pairs at the peak: the lines of either run, most bytes first."""
         ours = {(line.file, line.line): line for line in self.measured.lines}
         theirs = {(line.file, line.line): line for line in self.predicted.lines}
         nothing = MeasuredLine("", 0, "", 0)
@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def unexplained(self) -> Pair:
-        """Of the peaks, what no line of the history explains."""
+        """Share of the peaks that no line of the history explains."""
         ours = sum(line.bytes for line in self.measured.lines)
         theirs = sum(line.bytes for line in self.predicted.lines)
         return Pair(

@@ -36,7 +36,7 @@ SAMPLE_RATE, FRAMES_PER_S = 16_000, 100
 
 
 class UnknownCallError(Exception):
-    """Of a class whose inputs are none of those that are made here."""
+    """Error of a class whose inputs are none of those that are made here."""
 
 
 def call_of(model: nn.Module, sample: ModelSample) -> ModelCall:
@@ -77,7 +77,7 @@ def _by_type(config: Any) -> MakeCall | None:
 
 
 def _by_parameters(model: nn.Module) -> MakeCall | None:
-    """By what the class takes."""
+    """Call by what the class takes."""
     taken = _parameters(model)
     if "decoder_input_ids" in taken:
         return _speech_to_text if "input_features" in taken else _text_to_text

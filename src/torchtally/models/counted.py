@@ -156,7 +156,7 @@ def _part(node: ModuleNode, prefix: str) -> CountedPart:
 
 
 def _active(in_experts: int, model: nn.Module, path: str) -> int:
-    """Of the experts' parameters, as many as the share of them that a token meets."""
+    """Active parameters of the experts: the share of them that a token meets."""
     config: Any = model.config
     config = config.get_text_config()
     experts, active = (_first(config, keys) for keys in (COUNT_KEYS, ACTIVE_KEYS))

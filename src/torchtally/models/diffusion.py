@@ -19,7 +19,7 @@ CLIP_TOKENS, SD3_TOKENS, FLUX_TOKENS, PIXART_TOKENS = 77, 333, 512, 300
 
 
 def _side(model: Any, sample: ModelSample, packed: int = 1) -> int:
-    """Of the latent."""
+    """Side of the latent."""
     config = model.config
     if sample.images is None:
         size = config.get("sample_size") or 1024 // PIXELS_PER_LATENT

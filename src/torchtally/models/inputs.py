@@ -82,7 +82,7 @@ class Inputs:
         )
 
     def on_gpu(self, devices: TensorDevices, weight_dtype: torch.dtype | None) -> "Inputs":
-        """As the model is called with them."""
+        """Inputs as the model is called with them."""
         memo: dict[int, Any] = {id(tensor): devices.on_gpu(tensor) for tensor in self.tensors}
 
         def move(value: Any) -> Any:

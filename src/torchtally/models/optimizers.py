@@ -27,7 +27,9 @@ def optimizer_names() -> dict[str, MakeOptimizer]:
 
 
 def make_optimizer(optimizer: str | MakeOptimizer, parameters: list[nn.Parameter]) -> Optimizer:
-    """By its name, or by a function of the parameters. Raises UsageError for an unknown name."""
+    """Optimizer by its name, or by a function of the parameters. Raises UsageError for an unknown
+    name.
+    """
     if not isinstance(optimizer, str):
         return optimizer(parameters)
     names = optimizer_names()

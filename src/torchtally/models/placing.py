@@ -91,7 +91,9 @@ def results_in(model: nn.Module) -> Iterator[Tensor]:
 
 
 def empty_dicts_in(model: nn.Module) -> Iterator[dict[Any, Any]]:
-    """Of hooks and children that a module does not have: ten of each, slow to copy generally."""
+    """Empty dicts of hooks and children that a module does not have: ten of each, slow to copy
+    generally.
+    """
     for module in model.modules():
         for value in vars(module).values():
             if type(value) in (dict, OrderedDict) and not value:

@@ -226,7 +226,7 @@ def _shapes_into(
 def facts_of(
     model: nn.Module, outputs: dict[nn.Module, tuple[Shape, ...]]
 ) -> Iterator[ModuleFacts]:
-    """Of each module; a parameter that several of them share belongs to the first."""
+    """Facts of each module; a parameter that several of them share belongs to the first."""
     seen: set[int] = set()
     for path, module in model.named_modules():
         own = [each for each in module.parameters(recurse=False) if id(each) not in seen]

@@ -20,7 +20,7 @@ NO_STEP = ExpectedStep(file="")
 
 
 class Parting(StrEnum):
-    """In what a training is not as predicted."""
+    """Respect in which a training is not as predicted."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -50,12 +50,12 @@ class Compared:
 
     @property
     def time_parted(self) -> float | None:
-        """By how much longer a step takes than predicted for this chip: 0.1 is ten percent."""
+        """Share by which a step takes longer than predicted for this chip: 0.1 is ten percent."""
         return more_than(self.step_s, self.expected.step_s) if self.is_same_chip else None
 
     @property
     def memory_parted(self) -> float | None:
-        """By how much more is allocated at most than predicted."""
+        """Share by which more is allocated at most than predicted."""
         return more_than(self.memory.peak_bytes, self.expected.peak_bytes)
 
     def of(self, kind: Parting) -> tuple[float | None, float | None]:
@@ -67,7 +67,7 @@ class Compared:
         return self.time_parted, self.prediction.time_error
 
     def has_parted(self, kind: Parting) -> bool:
-        """Beyond the error of the prediction."""
+        """Whether it is off beyond the error of the prediction."""
         parted, error = self.of(kind)
         return parted is not None and error is not None and SIGNS[kind] * parted > error
 

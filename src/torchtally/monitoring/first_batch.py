@@ -128,7 +128,7 @@ def capture(model: nn.Module, captured: Callable[[Inputs, torch.dtype | None], N
 
 
 def autocast_dtype() -> torch.dtype | None:
-    """Of the autocast that is on here, for a GPU or for the host."""
+    """Dtype of the autocast that is on here, for a GPU or for the host."""
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
             return torch.get_autocast_dtype(device)
@@ -151,7 +151,9 @@ def readable(inputs: Inputs) -> Inputs:
 
 @contextmanager
 def autocast_off() -> Iterator[None]:
-    """As at a step's beginning: the thread's autocast is the caller's, not the prediction's."""
+    """Context as at a step's beginning: the thread's autocast is the caller's, not the
+    prediction's.
+    """
     with torch.autocast("cpu", enabled=False):
         before = torch.is_autocast_enabled("cuda")
         torch.set_autocast_enabled("cuda", False)

@@ -83,7 +83,7 @@ def can_fork() -> bool:
 
 
 def _answer(function: Callable[[], Any], writer: int) -> NoReturn:
-    """In the child: the answer, and its end without what the parent would do at its own."""
+    """Answers in the child, and ends without what the parent would do at its own end."""
     try:
         gc.disable()  # nothing of the parent's is freed here: its memory is on the GPU
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -104,7 +104,9 @@ def monitor(
 
 
 def is_to_be_made(prediction: Any) -> bool:
-    """On a simulated GPU: a trace's file that is not there yet. It may be this very run's."""
+    """Whether it will be made on a simulated GPU: a trace's file that is not there yet. It may be
+    this very run's.
+    """
     is_path = isinstance(prediction, str | os.PathLike)
     return is_path and is_simulated() and not os.path.exists(prediction)
 
@@ -345,7 +347,7 @@ def _chip_at_hand(device: torch.device) -> str:
 
 
 def _name_at_hand(device: torch.device) -> str:
-    """As our tables have it, or as the driver does."""
+    """Name as our tables have it, or as the driver does."""
     if device.type != "cuda":
         return CPU
     name = torch.cuda.get_device_name(device)
@@ -359,6 +361,6 @@ def _cancel(call: "weakref.ref[ForkedCall]") -> None:
 
 
 def say(text: str) -> None:
-    """By the first rank alone."""
+    """Prints on the first rank alone."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_rank()):
         print(f"torchtally: {text}", file=sys.stderr, flush=True)

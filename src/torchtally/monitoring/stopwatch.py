@@ -27,14 +27,14 @@ class StepStopwatch(Protocol):
         """A step ends here, or the first begins."""
 
     def seconds(self) -> Iterator[float]:
-        """Of steps whose time became known, in order."""
+        """Seconds of steps whose time became known, in order."""
 
     def memory(self) -> MeasuredMemory:
         """Peaks of the process so far; torch's own, which stay the script's to reset."""
 
 
 class HostStopwatch:
-    """By the host's clock. Such a device has no allocator that could be asked."""
+    """Stopwatch by the host's clock. Such a device has no allocator that could be asked."""
 
     def __init__(self, clock: Any = time.perf_counter) -> None:
         self._clock = clock
@@ -56,7 +56,9 @@ class HostStopwatch:
 
 
 class CudaStopwatch:
-    """By events on the current stream: from the end of a step's work to the end of the next's."""
+    """Stopwatch by events on the current stream: from the end of a step's work to the end of the
+    next's.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

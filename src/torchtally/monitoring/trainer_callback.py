@@ -43,7 +43,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         self._is_first = False
 
     def attach(self, trainer: Any) -> "TallyCallback":
-        """Before all other callbacks of this Trainer."""
+        """Callback, put before all others of this Trainer."""
         self._is_first = True
         callbacks = trainer.callback_handler.callbacks
         callbacks[:] = [self, *(callback for callback in callbacks if callback is not self)]

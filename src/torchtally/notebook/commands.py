@@ -40,7 +40,7 @@ def tally(line: str | Sequence[str]) -> Report:
 
 
 def words_of(line: str) -> list[str]:
-    """As a shell splits a line. Raises UsageError for a quotation without an end."""
+    """Words as a shell splits a line. Raises UsageError for a quotation without an end."""
     try:
         return shlex.split(line)
     except ValueError as error:

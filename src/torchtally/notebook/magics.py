@@ -66,7 +66,7 @@ def unload(shell: Shell) -> None:
 
 
 def cell_parser() -> Parser:
-    """Of the words behind `%%tally`."""
+    """Parser of the words behind `%%tally`."""
     parser = Parser(
         prog="%%tally",
         description="Run a cell on a simulated GPU and show what each of its lines costs.",
@@ -178,7 +178,7 @@ def names_of_cells(shell: Shell) -> dict[str, str]:
 
 
 def name_of_this_cell(shell: Shell) -> str:
-    """Of the cell whose magic runs: the innermost one on the stack.
+    """Name of the cell whose magic runs: the innermost one on the stack.
 
     `execution_count` may be the next cell's already (ipykernel 7).
     """
@@ -195,7 +195,7 @@ def name_of_this_cell(shell: Shell) -> str:
 
 
 def show(value: object) -> None:
-    """Below the cell, before its result."""
+    """Shows a report below the cell, before its result."""
     from IPython.display import display
 
     display(value)  # type: ignore[no-untyped-call]
@@ -213,7 +213,7 @@ class DisplayedLine:
         return True
 
     def write(self, text: str) -> None:
-        """In the place of the line before; that it is to be erased changes nothing."""
+        """Writes a line in the stead of the one before; that it is to be erased changes nothing."""
         line = {"text/plain": text.replace(CLEAR_LINE, "").strip()}
         if not line["text/plain"]:
             return

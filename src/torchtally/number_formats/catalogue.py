@@ -53,7 +53,9 @@ class NumberFormat:
 
     @property
     def bits_per_number(self) -> float:
-        """In memory, with its part of the block's scale. A row's scale is too little to count."""
+        """Bits in memory, with a number's part of the block's scale. A row's scale is too little to
+        count.
+        """
         bits = float(self.stored_bits or self.element_bits)
         if self.blocks is not None and self.blocks.size is not None:
             bits += sum(self.blocks.widths) / self.blocks.size

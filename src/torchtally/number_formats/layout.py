@@ -72,7 +72,7 @@ class FloatLayout:
 
     @property
     def least_exponent(self) -> int:
-        """Of normal numbers; subnormal ones have it, too."""
+        """Least exponent of normal numbers; subnormal ones have it, too."""
         return 1 - self.bias
 
     @property
@@ -98,7 +98,7 @@ class FloatLayout:
         return self.spacing_at(0)
 
     def spacing_at(self, exponent: int) -> Fraction:
-        """From one number to the next, from 2**exponent to twice that."""
+        """Spacing from one number to the next, from 2**exponent to twice that."""
         return Fraction(2) ** (exponent - self.mantissa_bits)
 
     def round(self, real: Real) -> Rounded:

@@ -88,7 +88,7 @@ class Adapter:
 
     @property
     def product_bytes(self) -> int:
-        """Of one number that their products are given."""
+        """Bytes of one number that their products are given."""
         return HALF_BYTES if self.is_autocast else self.itemsize_bytes
 
     def targets_among(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ def _all_linear(model: Model, names: tuple[str, ...]) -> Iterable[str]:
 
 
 def _modules(model: Model) -> dict[str, set[str]]:
-    """By transformers' names of modules, ours of matrices: in a hybrid several may be meant."""
+    """Matrices by transformers' names of modules: in a hybrid several may be meant."""
     modules = {module: {name} for module, name in PEFT_NAMES.items()}
     for kind in model.kinds:
         if kind.recurrence is None:
@@ -235,7 +235,7 @@ def _beside(weight: Weight, rank: int) -> Iterator[Weight]:
 
 
 def rank_of(weight: Weight, rank: int) -> int:
-    """Of one expert's adapter, or of a matrix'."""
+    """Rank of one expert's adapter, or of a matrix'."""
     return rank * (weight.parts if weight.name == "experts in" else 1)
 
 
@@ -259,18 +259,18 @@ class FirstLayer:
 
     @property
     def has_attention(self) -> bool:
-        """Of queries, keys or values, hence of attention."""
+        """Whether queries, keys or values, hence attention, have a gradient."""
         return bool(self.adapter.targets_among((*INPUTS, *BEHIND)))
 
     @property
     def has_stream(self) -> bool:
-        """Behind attention's output."""
+        """Whether the residual stream behind attention's output has a gradient."""
         outputs = (OUTPUT, MIXER_OUTPUT)
         return self.has_attention or bool(self.adapter.targets_among(outputs))
 
     @property
     def has_second_input(self) -> bool:
-        """Of what the feed-forward is given."""
+        """Whether what the feed-forward is given has a gradient."""
         return self.has_stream and not self.kind.is_parallel
 
     def has_result(self, name: str) -> bool:
@@ -279,7 +279,7 @@ class FirstLayer:
 
     @property
     def has_inner(self) -> bool:
-        """Between the feed-forward's matrices."""
+        """Whether what lies between the feed-forward's matrices has a gradient."""
         others = {*INPUTS, *BEHIND, OUTPUT, MIXER_OUTPUT, DOWN}
         return self.has_second_input or bool(self.adapter.targets - others)
 
@@ -396,9 +396,10 @@ def _merged_weights(model: Model, adapter: Adapter) -> list[Weight]:
 
 
 def _merging_flops(model: Model, adapter: Adapter) -> Quantity:
-    """Of DoRA, A of the identity, then B of that, forward alone: 2 r i (i + o) beside each target.
-    Of a router 2 r i o, and twice that backward; of experts once more: `register_parametrization`
-    (torch/nn/utils/parametrize.py) runs what it registers, for its shape.
+    """FLOPs of DoRA's A of the identity, then B of that, forward alone: 2 r i (i + o) beside each
+    target. Of a router 2 r i o, and twice that backward; of experts once more:
+    `register_parametrization` (torch/nn/utils/parametrize.py) runs what it registers, for its
+    shape.
     """
     merged = sum(
         weight.elements * rank_of(weight, adapter.rank) * (3 if weight.name == "router" else 4)

@@ -30,7 +30,7 @@ class DeepLinearMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeepLinearFlops:
-    """Of one training step on a batch, its products alone."""
+    """FLOPs of one training step on a batch, its products alone."""
 
     forward: Quantity
     backward: Quantity

@@ -165,7 +165,7 @@ def _scores_flops(
 
 
 def keys_seen(geometry: Geometry, attention: Convention) -> Quantity:
-    """With how many tokens one token's attention is counted, on average over a sequence.
+    """Tokens with which one token's attention is counted, on average over a sequence.
 
     In full: all, or as many as a window or a chunk has. Causal: half of them, which leaves out half
     of the diagonal, as Megatron-LM and FlashAttention count. A window W sees W tokens, but for the

@@ -106,7 +106,9 @@ PLAIN = Cache()
 def kv_cache_bytes(
     model: Model, sequence: Amount, sequences: Amount = 1, cache: Cache = PLAIN
 ) -> Quantity:
-    """Of so many sequences of this length. A layer with a window keeps no more than its window."""
+    """Bytes of so many sequences of this length. A layer with a window keeps no more than its
+    window.
+    """
     parts = {
         f"kind_{n}": layer_cache_bytes(kind, sequence, sequences, cache)
         for n, kind in enumerate(model.kinds)
@@ -121,7 +123,7 @@ def layer_cache_bytes(
     cache: Cache = PLAIN,
     chips: int = 1,
 ) -> Quantity:
-    """Of one kind of layer, in all its layers: keys and values, states, which chips share."""
+    """Bytes of one kind of layer, in all its layers: keys and values, states, which chips share."""
     parts = {}
     if kind.recurrence is not None:
         parts["state"] = recurrent_state_bytes(kind, sequences, cache, chips)
@@ -137,8 +139,8 @@ def layer_cache_bytes(
 def recurrent_state_bytes(
     kind: Layer, sequences: Amount = 1, cache: Cache = PLAIN, chips: int = 1
 ) -> Quantity:
-    """Of recurrences: in float32 (lightning attention's in 16 bits), and the last inputs of the
-    convolution, or of what mixes tokens, in 16 bits.
+    """Bytes of recurrences: states in float32 (lightning attention's in 16 bits), and the last
+    inputs of the convolution, or of what mixes tokens, in 16 bits.
 
     Transformers keeps as many inputs as the convolution sees, engines one less.
     """
@@ -195,7 +197,7 @@ def entry_of(attention: SelfAttention | LatentAttention, cache: Cache) -> tuple[
 def kept_tokens(
     attention: SelfAttention | LatentAttention, sequence: Quantity, cache: Cache
 ) -> Quantity:
-    """Of a sequence, those whose keys and values take memory, in whole blocks."""
+    """Tokens of a sequence whose keys and values take memory, in whole blocks."""
     window = None if isinstance(attention, LatentAttention) else attention.window
     if cache.kind is CacheKind.PAGED:
         if window is None or window >= sequence.value:

@@ -28,14 +28,16 @@ class States:
 
 
 def states(weights: Iterable[Weight], recipe: Recipe, optimizer: Optimizer) -> States:
-    """Of a model whose weights are known one by one: exact for every optimizer."""
+    """States of a model whose weights are known one by one: exact for every optimizer."""
     tensors = tuple(weights)
     count = of(sum(weight.elements for weight in tensors), Unit.PARAMETERS, "parameters")
     return _states(count, recipe, optimizer_state_bytes(optimizer, tensors, recipe.state_bytes))
 
 
 def states_of_count(parameters: Amount, recipe: Recipe, optimizer: Optimizer) -> States:
-    """Of so many parameters. Raises UsageError for an optimizer that must know their shapes."""
+    """States of so many parameters. Raises UsageError for an optimizer that must know their
+    shapes.
+    """
     count = of(parameters, Unit.PARAMETERS, "parameters")
     return _states(count, recipe, uniform_state_bytes(optimizer, count, recipe.state_bytes))
 
@@ -43,8 +45,8 @@ def states_of_count(parameters: Amount, recipe: Recipe, optimizer: Optimizer) ->
 def states_of_sizes(
     parameters: Amount, weights: Amount, gradients: Amount, master: Amount, optimizer: Quantity
 ) -> States:
-    """Of so many parameters with so many bytes for the weight of each, its gradient and its master
-    copy.
+    """States of so many parameters with so many bytes for the weight of each, its gradient and its
+    master copy.
     """
     kept = _each("parameters", parameters, weights, "")
     computed = _each("gradients", parameters, gradients, "")
@@ -67,7 +69,7 @@ def master_bytes(parameters: Amount, recipe: Recipe) -> Quantity:
 
 
 def bytes_per_parameter(recipe: Recipe, optimizer: Optimizer) -> Quantity:
-    """Of weights, gradients, master weights and optimizer state together.
+    """Bytes of weights, gradients, master weights and optimizer state together.
 
     16 for AdamW in float32, and for AdamW in mixed precision (ZeRO, arXiv 1910.02054, section 3.1).
     Raises UsageError for an optimizer that must know the tensors' shapes.

@@ -34,7 +34,7 @@ class Optimizer:
     source: str = ""
 
     def state_bytes(self, weights: Iterable[Weight], itemsize_bytes: int) -> int:
-        """For all of these tensors."""
+        """Bytes of state for all of these tensors."""
         return sum(weight.count * self.tensor_bytes(weight, itemsize_bytes) for weight in weights)
 
 

@@ -86,7 +86,7 @@ def _table_elements(weights: tuple[Weight, ...]) -> int:
 
 
 def _idle_elements(weights: tuple[Weight, ...]) -> int:
-    """Of experts, what is not chosen for a token: the share that `uses` leaves."""
+    """Elements of experts that are not chosen for a token: the share that `uses` leaves."""
     experts = [weight for weight in weights if weight.group is Group.EXPERTS]
     share = {expert.count: expert.uses for expert in experts if expert.uses}
     return round(

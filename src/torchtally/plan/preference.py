@@ -49,13 +49,13 @@ class Answers:
 
     @property
     def tokens(self) -> int:
-        """Of one sequence."""
+        """Tokens of one sequence."""
         return self.prompt + self.output
 
 
 @dataclass(frozen=True, slots=True)
 class PreferenceFlops:
-    """Of one step. Nothing that is recomputed is in it but the head's products."""
+    """FLOPs of one step. Nothing that is recomputed is in it but the head's products."""
 
     generation: Quantity
     reference: Quantity

@@ -28,7 +28,7 @@ def products_again(kind: Layer, model: Model) -> list[Weight]:
 
 
 def _products(kind: Layer, model: Model) -> Iterator[tuple[Weight, bool]]:
-    """In their order, each with whether its result is kept."""
+    """Products in their order, each with whether its result is kept."""
     weights = list(layer_weights(replace(kind, count=1), model))
     names = {weight.name for weight in weights}
     places = count()

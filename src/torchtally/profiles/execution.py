@@ -33,7 +33,7 @@ class RecordedCall(NamedTuple):
 
 
 class CallInputs(msgspec.Struct):
-    """Of schemas since 1.0.2."""
+    """Inputs of a call in schemas since 1.0.2."""
 
     values: list[Any] = []
     shapes: list[Any] = []
@@ -87,7 +87,7 @@ class ExecutionTrace:
         """Calls that were asked for, and are here."""
 
     def arguments(self, number: int | None, name: str) -> ArgumentsKey | None:
-        """Of the operator of this name and number; None where it is not here."""
+        """Arguments of the operator of this name and number; None where it is not here."""
         call = None if number is None else self.calls.get(number)
         if call is None or call.name != name:
             return None
@@ -131,7 +131,9 @@ def decompress(content: bytes) -> bytes:
 
 
 def is_execution_trace(path: str) -> bool:
-    """By its first bytes. False for what cannot be read: who reads it says why."""
+    """Whether it is an execution trace, by its first bytes. False for what cannot be read: the
+    reader says why.
+    """
     try:
         with open(path, "rb", opener=open_at_once) as file:
             head = file.read(HEAD_BYTES)
@@ -162,8 +164,8 @@ def key_of(inputs: CallInputs) -> ArgumentsKey:
 
 
 def kineto_type(kind: str) -> str:
-    """As Kineto spells it: Tensor(float) is "float", a list of two such "TensorList[float,float]",
-    in which a tensor that is not given is "".
+    """Type as Kineto spells it: Tensor(float) is "float", a list of two such
+    "TensorList[float,float]", in which a tensor that is not given is "".
     """
     if kind.startswith(TENSOR):
         inner = kind[len(TENSOR) : -1]

@@ -129,7 +129,9 @@ class ParquetTables:
 
 
 class Process(NamedTuple):
-    """Of a global id: the machine's and the process's bits. NO_PROCESS where none is recorded."""
+    """Process of a global id: the machine's and the process's bits. NO_PROCESS where none is
+    recorded.
+    """
 
     number: int
 
@@ -333,7 +335,9 @@ class NsysReader:
         )
 
     def _types_of(self, sizes: str) -> bytes:
-        """In place of types whether an argument is a tensor, as far as sizes tell. b"": no sizes"""
+        """Flags in place of types: whether an argument is a tensor, as far as sizes tell. b"": no
+        sizes
+        """
         types = self._types.get(sizes)
         if types is None:
             try:

@@ -68,7 +68,7 @@ class MemorySnapshot:
 
     @property
     def allocated_bytes(self) -> int:
-        """At the end."""
+        """Bytes allocated at the end."""
         return sum(block.bytes for block in self.held)
 
 
@@ -80,7 +80,9 @@ ask for a table of 2**32 pointers.
 
 @contextmanager
 def limited_memory(room_bytes: int) -> Iterator[None]:
-    """Within, the process can take so much more memory, where the system limits it (Linux)."""
+    """Context in which the process can take so much more memory, where the system limits it
+    (Linux).
+    """
     try:
         import resource
 
@@ -109,7 +111,9 @@ class _Plain(pickle.Unpickler):
 
 
 def is_pickle(path: str) -> bool:
-    """By its first byte. False for a file that cannot be read: who reads it says why."""
+    """Whether it is a pickle, by its first byte. False for a file that cannot be read: the reader
+    says why.
+    """
     try:
         with open(path, "rb", opener=open_at_once) as file:
             return file.read(1) == MAGIC

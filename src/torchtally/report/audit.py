@@ -120,7 +120,9 @@ def runs_document(measured: Measurement, predicted: Measurement) -> str:
 
 
 def audit_document(comparison: Comparison, chip: Chip) -> Document:
-    """For programs. All sizes are bytes; `measured` and `predicted` are the runs themselves."""
+    """Document for programs. All sizes are bytes; `measured` and `predicted` are the runs
+    themselves.
+    """
 
     def figures(pair: Pair) -> Document:
         return pick(pair, "measured_bytes", "predicted_bytes", "off_bytes", "ratio")

@@ -91,7 +91,7 @@ def _file(effect: Effect, cwd: str) -> str:
 
 
 def _path(name: str, cwd: str) -> str:
-    """From the directory that the script was run in."""
+    """Path from the directory that the script was run in."""
     prefix = f"{cwd.rstrip('/')}/"
     return " -> ".join(
         cut_left(part.removeprefix(prefix) if cwd else part, NAME_WIDTH)

@@ -231,7 +231,7 @@ def gaps_of(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
 
 
 def document(ledger: Ledger, measured: Measured, run: RealRun) -> Document:
-    """For programs: the ledger's document, and what was measured."""
+    """Document for programs: the ledger's document, and what was measured."""
     return {
         **ledger_document(ledger),
         "measured": {

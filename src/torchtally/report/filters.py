@@ -44,7 +44,9 @@ class RowFilter:
     value: str
 
     def holds(self, column: Column) -> Callable[[Cell], bool]:
-        """For a cell of this column. Raises UsageError where the two do not go together."""
+        """Condition for a cell of this column. Raises UsageError where the two do not go
+        together.
+        """
         if column.unit.is_text:
             compare = self._comparison(OF_TEXTS, f"{self.column} is a column of text")
             return lambda cell: compare(str(cell or ""), self.value)

@@ -187,7 +187,7 @@ PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 
 
 def fit_document(fleet: Fleet, survey: Survey | None, vary: str) -> Document:
-    """For programs."""
+    """Document for programs."""
     families = survey.computed if survey is not None else []
     computed = {each.chip.name: at for at, family in enumerate(families) for each in family.chips}
     return {

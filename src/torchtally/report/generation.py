@@ -62,7 +62,7 @@ def generation_sentences(figures: GenerationFigures) -> Iterator[str]:
 
 
 def utilisation_text(figure: Utilisation) -> str:
-    """Of what the chip promises."""
+    """Utilisation of what the chip promises."""
     assert figure.fraction is not None
     assert figure.peak_per_s is not None
     peak = (format_byte_per_s if figure.is_bytes else format_flop_per_s)(figure.peak_per_s)
@@ -71,7 +71,7 @@ def utilisation_text(figure: Utilisation) -> str:
 
 
 def decoding_text(figures: GenerationFigures) -> str:
-    """From the first to the last token, of which kernels take how much."""
+    """Decoding from the first to the last token, of which kernels take how much."""
     assert figures.first_s is not None
     assert figures.last_s is not None
     kernels = format_fraction(figures.kernel_share)

@@ -51,7 +51,7 @@ class TableLayout:
 
 
 def layout_of(table: Table, width: int, *, least_text: int = 0) -> TableLayout:
-    """At most `width` columns of a terminal, unless the table's numbers alone are wider.
+    """Layout of at most `width` columns of a terminal, unless the table's numbers alone are wider.
 
     Texts get at least `least_text` columns before another number is shown.
     """

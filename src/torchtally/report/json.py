@@ -222,7 +222,7 @@ def changes_document(results: Sequence[ChangeResult]) -> list[Document]:
 
 
 def _largest_first(totals: dict[Key, Total]) -> list[tuple[Key, Total]]:
-    """By time where there is any, FLOPs, bytes."""
+    """Rows by time where there is any, FLOPs, bytes."""
     return sorted(totals.items(), key=lambda pair: largest_first((pair[1], (str(pair[0]),))))
 
 
@@ -282,7 +282,7 @@ def _range(time_range: TimeRange | None) -> Document:
 
 
 def _time(ledger: Ledger) -> Document | None:
-    """Of the reported period; null where the chip's speed is not known."""
+    """Time of the reported period; null where the chip's speed is unknown."""
     roofline = ledger.roofline
     if roofline is None:
         return None
@@ -415,7 +415,7 @@ def _modules(ledger: Ledger) -> list[Document]:
 
 
 def _module_order(path: Path) -> list[tuple[int, int, str]]:
-    """By path, numbers as numbers: "h.2" before "h.10"."""
+    """Order by path, numbers as numbers: "h.2" before "h.10"."""
     return [_part_order(part) for part in path.module.split(".")]
 
 

@@ -78,7 +78,7 @@ def ledger_report(
 
 
 def ledger_facts(ledger: Ledger) -> tuple[str, ...]:
-    """On which chip, of which period, by which convention."""
+    """Facts: on which chip, of which period, by which convention."""
     step_s = ledger.step_s
     how = "measured" if ledger.is_measured else "predicted"
     time = "" if step_s is None else f", {format_seconds(step_s)} {how}"
@@ -86,7 +86,7 @@ def ledger_facts(ledger: Ledger) -> tuple[str, ...]:
 
 
 def software_fact(ledger: Ledger) -> str:
-    """By which PyTorch and which convention."""
+    """Fact of the PyTorch and the convention that a ledger is by."""
     version = ledger.trace.torch_version
     torch = f"PyTorch {version}; " if version else ""
     return f"{torch}{ledger.convention.description}."

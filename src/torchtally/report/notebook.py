@@ -113,7 +113,7 @@ def bar_column(table: Table) -> int | None:
 
 
 def preformatted_text(report: Report) -> Iterator[Html]:
-    """Of a report that is nothing but text below its facts."""
+    """HTML of a report that is nothing but text below its facts."""
     if report.text is not None and not report.tables and not report.plots:
         yield preformatted_element(report.text(Look()))
 

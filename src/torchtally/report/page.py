@@ -292,7 +292,7 @@ def _is_flat(curve: Curve) -> bool:
 
 
 def _limit(curve: Curve) -> str:
-    """As "bfloat16 989.40 TFLOP/s promised"."""
+    """Limit like "bfloat16 989.40 TFLOP/s promised"."""
     return f"{curve.name} {cell_text(curve.limit, curve.unit)} {curve.basis}"
 
 

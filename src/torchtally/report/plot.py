@@ -52,7 +52,7 @@ def value_text(value: float, scale: Scale) -> str:
 
 
 def tick_text(value: float, scale: Scale) -> str:
-    """As short as it gets, without the unit: "100 T"."""
+    """Tick as short as it gets, without the unit: "100 T"."""
     number, _, prefix = value_text(value, scale).removesuffix(scale).strip().partition(" ")
     return f"{float(number):g} {prefix}".strip()
 
@@ -148,7 +148,9 @@ def _style(mark: Mark, plot: Plot) -> str:
 
 
 def _put_limits(plot: Plot, cells: Cells, rows: int, columns: int, is_ascii: bool) -> list[str]:
-    """In the empty corner above a roof, below one another. What found no empty row comes back."""
+    """Puts limits in the empty corner above a roof, below one another. What found no empty row
+    comes back.
+    """
     left_over, row = [], 0
     for text in _limits(plot, is_ascii):
         ends = len(text) + 3

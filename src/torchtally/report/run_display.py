@@ -54,7 +54,7 @@ class RunDisplay:
         self._peak_bytes = 0
 
     def lines(self, headline: str) -> list[str]:
-        """At most a terminal's, each narrower than it, with its colours."""
+        """Lines, at most a terminal's, each narrower than it, with its colours."""
         columns, rows = shutil.get_terminal_size()
         width = max(min(columns - 1, MOST_COLUMNS), LEAST_COLUMNS)
         self.refresh()

@@ -30,8 +30,8 @@ def snapshot_report(
     predicted: Ledger | None = None,
     on_played: Callable[[float], None] = lambda share: None,
 ) -> Report:
-    """Of a trace made of a snapshot; beside a simulated run where there is one. `on_played` is
-    told which share of the allocator's settings has been tried.
+    """Report of a trace made of a snapshot; beside a simulated run where there is one. `on_played`
+    is told which share of the allocator's settings has been tried.
     """
     measured = ledger.trace.measured
     assert measured is not None, "a trace that no snapshot became"

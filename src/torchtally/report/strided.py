@@ -124,7 +124,7 @@ def _elements(drawn: StoragePicture, width: int) -> Iterator[str]:
 
 
 def _label(row: int, shape: Sequence[int]) -> str:
-    """As "[1, 0, :]" of the row with this number."""
+    """Label like "[1, 0, :]" of the row with this number."""
     index: list[str] = []
     for size in reversed(shape[:-1]):
         row, place = divmod(row, size)

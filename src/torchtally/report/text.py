@@ -553,7 +553,7 @@ def _share(share: RunShare) -> str:
 
 
 def _parameters(parameters: ModelParameters | None) -> str:
-    """Of a model, how many are trained where some are frozen."""
+    """Parameters of a model, and how many are trained where some are frozen."""
     if parameters is None or not parameters.elements:
         return ""
     count = f"{format_count(parameters.elements)} parameters"

@@ -50,7 +50,9 @@ class Rate:
 
 
 class TrainingProgress:
-    """On a terminal one line that is redrawn, elsewhere a line for every `every`-th step."""
+    """Progress as one line that is redrawn on a terminal, elsewhere a line for every `every`-th
+    step.
+    """
 
     def __init__(
         self,

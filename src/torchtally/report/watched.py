@@ -81,7 +81,7 @@ def beside(event: WatchEvent) -> str:
 
 
 def figures_of(event: WatchEvent) -> Iterator[str]:
-    """As many as are known; the prediction of the others is in the first sentence."""
+    """Figures, as many as are known; the prediction of the others is in the first sentence."""
     observation = event.observation
     if event.step_s is not None:
         yield beside(event)
@@ -98,7 +98,7 @@ def figures_of(event: WatchEvent) -> Iterator[str]:
 
 
 def mfu_of(event: WatchEvent) -> float | None:
-    """By the prediction's convention where there is one, else as it was logged."""
+    """MFU by the convention of the prediction where there is one, else as it was logged."""
     own = None if event.expected is None else event.expected.mfu_at(event.step_s)
     return event.observation.mfu if own is None else own
 

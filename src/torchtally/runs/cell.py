@@ -96,7 +96,9 @@ def storage_roles() -> dict[int, Role]:
 
 @contextmanager
 def earlier_cells() -> Iterator[Callable[[Recording], None]]:
-    """Within, what earlier cells have left is there for the run whose recording is given."""
+    """Context in which what earlier cells have left is there for the run whose recording is
+    given.
+    """
     storages, roles = living_storages(), storage_roles()
 
     def begin(recording: Recording) -> None:

@@ -252,8 +252,8 @@ class Children:
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Within, SIGTERM raises SystemExit, so that contexts are left and children ended. Only the
-    main thread can say so: another one is told by whoever waits for it.
+    """Context in which SIGTERM raises SystemExit, so that contexts are left and children ended.
+    Only the main thread can install it: another one is told by its waiter.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

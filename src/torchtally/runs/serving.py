@@ -136,7 +136,7 @@ def _renew(fork: Fork) -> None:
 
 
 def _reopen(descriptor: int, name: str, before: TextIOWrapper) -> TextIOWrapper:
-    """As Python opens a standard stream at its start: by lines on a terminal, stderr always."""
+    """Stream as Python opens a standard one at its start: by lines on a terminal, stderr always."""
     raw = FileIO(descriptor, "w", closefd=False)
     raw.name = f"<{name}>"
     return TextIOWrapper(

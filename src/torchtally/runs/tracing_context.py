@@ -15,7 +15,8 @@ from torchtally.virtual.session import check_inactive
 def tracing(
     script: str, target: Roofline, *, memory_is_limited: bool = True
 ) -> AbstractContextManager[Recording]:
-    """Within, "cuda" is the target's chip, and what it runs is recorded; no file is changed.
+    """Context in which "cuda" is the target's chip, and what it runs is recorded; no file is
+    changed.
 
     `trace(ending)` of what is given returns it, called at the end of the block.
     """
@@ -46,7 +47,7 @@ Record = Callable[..., AbstractContextManager[Recording]]
 def isolated_recording(
     files: AbstractContextManager[Isolation], record: Record
 ) -> AbstractContextManager[tuple[Isolation, Recording]]:
-    """Within, the script's files are isolated, and what it runs is recorded."""
+    """Context in which the script's files are isolated, and what it runs is recorded."""
     return ReadOnce(_isolated_recording(files, record))
 
 

@@ -123,7 +123,9 @@ class Course:
         return Period(name, 0, self.trace.end, count, True)
 
     def span(self, first: int, last: int) -> Period:
-        """From the first step to the last one. Raises UsageError for steps that were not run."""
+        """Span from the first step to the last one. Raises UsageError for steps that were not
+        run.
+        """
         if last > len(self.steps) or first > last:
             ran = f"steps 1 to {len(self.steps)}" if self.steps else "no step at all"
             wanted = f"{first}" if first == last else f"{first}..{last}"
@@ -197,7 +199,7 @@ def _parameters_updated(trace: Trace, first: int, end: int) -> set[int]:
 
 
 def _likes(experiments: Sequence[int], all_signatures: Sequence[Signature]) -> list[int]:
-    """For each step the number of the first one of its experiment that runs the same."""
+    """Numbers, for each step, of the first one of its experiment that runs the same."""
     likes: list[int] = []
     latest: dict[int, int] = {}
     """By the first step of a kind, the last one: it has nothing before it any more."""

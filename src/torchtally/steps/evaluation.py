@@ -144,7 +144,7 @@ def _apart(flow: Flow, untrained: Sequence[int], kept: set[int]) -> tuple[set[in
 
 
 def _first_tick(trace: Trace, tick: int) -> int:
-    """Of the step that a tick lies in."""
+    """First tick of the step that a tick lies in."""
     step = bisect_right(trace.step_ends, tick)
     return trace.step_ends[step - 1] if step else 0
 

@@ -64,12 +64,12 @@ class TokenGeneration:
 
     @property
     def prefills(self) -> tuple[TokenPass, ...]:
-        """Of the main model."""
+        """Prefills of the main model."""
         return tuple(each for each in self.passes if each.is_main and not each.is_decode)
 
     @property
     def decodes(self) -> tuple[TokenPass, ...]:
-        """Of the main model."""
+        """Decodes of the main model."""
         return tuple(each for each in self.passes if each.is_main and each.is_decode)
 
     @property
@@ -267,7 +267,7 @@ def end_tick(storage: Storage) -> float:
 
 
 def _is_left(flow: Flow, number: int, end: int) -> bool:
-    """Behind its pass."""
+    """Whether it lies behind its pass."""
     if number < 0:
         return False
     storage = flow.trace.storages[number]
@@ -302,7 +302,7 @@ def _token_passes(
 
 
 def told_apart(trace: Trace, generations: Sequence[TokenGeneration], cache: set[int]) -> Trace:
-    """With the phases of generations, and the role of the cache."""
+    """Trace with the phases of generations, and the role of the cache."""
     if not generations:
         return trace
     passes = chain.from_iterable(generation.passes for generation in generations)

@@ -84,7 +84,7 @@ def _table(trace: Trace, op: Op, lookup: Lookup) -> object:
 
 
 def _inner_start(ops: Sequence[Op], outside: Sequence[bool], place: int, before: int) -> int:
-    """Of the operators inside of modules that lead up to a lookup, from the model's call on.
+    """Start of the operators inside of modules that lead up to a lookup, from the model's call on.
 
     Where no work outside of modules lies between it and the lookup before, a model runs in a loop
     of another module: the pass begins at the lookup.

@@ -24,7 +24,7 @@ MOST_DIFFERENCES = 3
 
 
 def signatures(flow: Flow) -> list[Signature]:
-    """Of every completed step of a trace, in order."""
+    """Signatures of every completed step of a trace, in order."""
     left_out, is_view = _left_out(flow), flow.is_view
     places = [bisect_left(flow.ops, end, key=clock) for end in (0, *flow.trace.step_ends)]
     all_signatures: list[Signature] = []

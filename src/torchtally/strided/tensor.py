@@ -29,7 +29,7 @@ class StridedTensor:
 
     @property
     def bytes(self) -> int:
-        """Of its elements, each counted as often as it is in the tensor."""
+        """Bytes of its elements, each counted as often as it is in the tensor."""
         return self.elements * self.element_bytes
 
     @property
@@ -43,7 +43,9 @@ class StridedTensor:
 
     @property
     def is_contiguous(self) -> bool:
-        """As torch has it: a dimension of one element may have any stride."""
+        """Whether it is contiguous as torch has it: a dimension of one element may have any
+        stride.
+        """
         return not self.elements or all(
             stride == dense
             for size, stride, dense in zip(
@@ -81,7 +83,7 @@ class StridedTensor:
         return self.offset + sum(number * stride for number, stride in steps)
 
     def indices(self) -> Iterator[tuple[int, ...]]:
-        """Of all elements, the last dimension fastest."""
+        """Indices of all elements, the last dimension fastest."""
         return product(*map(range, self.shape))
 
     @property

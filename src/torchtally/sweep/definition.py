@@ -61,7 +61,7 @@ class Definition(
         return changed_config(self.toml, self.config, point.values)
 
     def as_text(self) -> str:
-        """As JSON text."""
+        """Definition as JSON text."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
 
 

@@ -99,7 +99,9 @@ class SweepProgress:
         self._status.erase()
 
     def _left_s(self, going: Sequence[tuple[int, tuple[int, float] | None]]) -> float | None:
-        """Until all are done, if the rest takes what those took that ended; None before any has."""
+        """Seconds until all are done, if the rest takes what those took that ended; None before any
+        has.
+        """
         if not self._walls_s:
             return None
         mean_s = sum(self._walls_s) / len(self._walls_s)

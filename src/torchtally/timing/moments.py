@@ -33,7 +33,7 @@ class Moment(NamedTuple):
 
 
 def moments(spans: Sequence[Span], is_network: Sequence[bool]) -> Iterator[Moment]:
-    """From the beginning until the device is done, in any order; no two at one time."""
+    """Moments from the beginning until the device is done, in any order; no two at one time."""
     places = [place for place, span in enumerate(spans) if span.end_s > span.start_s]
     places.sort(key=lambda place: spans[place].start_s)
     compute, network, busy = Covered(), Covered(), Covered()

@@ -42,7 +42,7 @@ class Prediction:
 
     @property
     def host_s(self) -> float:
-        """Since the beginning of the run, for the host."""
+        """Seconds since the beginning of the run, for the host."""
         return (self._streams or self._queue).host_s
 
     def join(self, world: World, groups: Sequence[ProcessGroup]) -> None:
@@ -120,7 +120,7 @@ class Prediction:
         return self._roofline.draw(call, *cost_of(call), time.kernel)
 
     def _kernel_s_beside(self, ops: Sequence[Op]) -> Sequence[float]:
-        """Of each call, beside all that have run and these operators."""
+        """Seconds of each call's kernel, beside all that have run and these operators."""
         if not self._roofline.shares_power:
             return self._kernel_s
         for op in ops:
@@ -146,7 +146,7 @@ class Prediction:
         return self._done_s[place - 1] if place else 0.0
 
     def kernel_s(self, call: Call) -> float:
-        """Of the call alone, on the device."""
+        """Seconds of the call alone, on the device."""
         return self._time(call).kernel.seconds
 
     def _time(self, call: Call) -> CallTime:

@@ -101,7 +101,9 @@ class Meetings:
         self._meetings: dict[Key, Meeting] = {}
 
     def of(self, run: RankRun) -> dict[int, Meeting]:
-        """By place of the rank's operators; none of what it does with ranks that are not timed."""
+        """Meetings by index of the rank's operators; none of what it does with ranks that are not
+        timed.
+        """
         meetings: dict[int, Meeting] = {}
         if len(self.ranks) == 1:
             return meetings
@@ -147,8 +149,8 @@ class Turn(NamedTuple):
     stream: "RankStream"
 
     def order(self) -> tuple[float, bool, float]:
-        """At the same moment a collective is first, which takes multiprocessors from the others;
-        of kernels that compute, the one that has waited longest.
+        """Order at the same moment: a collective is first, which takes multiprocessors from the
+        others; of kernels that compute, the one that has waited longest.
         """
         return self.start_s, self.computes, self.ready_s
 
@@ -244,8 +246,8 @@ class RankStream:
 
 
 def operators_that_make_room(run: RankRun) -> dict[int, int]:
-    """By the place of an operator for which its stream's queue has no room: the place of the last
-    one that must have ended before.
+    """Operators that must have ended, by the index of the one for which its stream's queue has no
+    room: the last one that must have ended before.
     """
     queues: defaultdict[int, LaunchQueue[int]] = defaultdict(LaunchQueue)
     must_end: dict[int, int] = {}

@@ -65,7 +65,7 @@ def call_time(call: Call, kind: Kind, cost: Cost, roofline: Roofline) -> CallTim
 
 
 def no_time(call: Call, kind: Kind) -> CallTime:
-    """Of a call that runs no kernel, or of which no time is known."""
+    """The time of a call that runs no kernel, or of which no time is known."""
     bound = Bound.SLEEP if kind is Kind.SLEEP else Bound.OVERHEAD
     return CallTime(Kernel(0.0, bound), kind, 0, is_in_graph(call), sleep_s=sleep_s(call))
 

@@ -20,7 +20,7 @@ class Slot(NamedTuple):
     """Of `seconds`: the device idles before it. Known where streams run beside each other."""
 
     def part(self, share: float) -> "Slot":
-        """Of one of several operators that run as one kernel."""
+        """The share of one of several operators that run as one kernel."""
         return self._replace(
             seconds=self.seconds * share,
             kernel_s=self.kernel_s * share,
@@ -30,7 +30,7 @@ class Slot(NamedTuple):
 
     @property
     def exposed_s(self) -> float:
-        """Of a collective: while nothing computes, and all ranks have come."""
+        """Seconds of a collective while nothing computes, and all ranks have come."""
         return self.seconds - self.waiting_s - self.idle_s
 
 

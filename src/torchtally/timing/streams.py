@@ -141,7 +141,7 @@ class Charge(NamedTuple):
 
 
 def charges(spans: Sequence[Span], is_network: Sequence[bool]) -> list[Charge]:
-    """Of each operator: together, all the time until the device is done."""
+    """Charges of each operator: together, all the time until the device is done."""
     charged = [Charge()] * len(spans)
     places = [place for place, span in enumerate(spans) if span.end_s > span.start_s]
     places.sort(key=lambda place: spans[place].start_s)

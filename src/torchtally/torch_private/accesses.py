@@ -38,7 +38,7 @@ def analysis() -> list[tuple[PrivateName, Any]]:
 
 
 def code_within(code: CodeType, name: str) -> CodeType | None:
-    """Of a function that another one defines."""
+    """Code of a function that another one defines."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return next((each for each in inner if each.co_name == name), None)
 

@@ -251,13 +251,13 @@ def without_modes() -> Iterator[None]:
 
 
 def is_without_modes() -> bool:
-    """Within `without_modes`."""
+    """Whether this is within `without_modes`."""
     return bool(_modes_off)
 
 
 @contextmanager
 def with_modes() -> Iterator[None]:
-    """Within `without_modes`: for what the compiler has run for real."""
+    """Context within `without_modes`: for what the compiler has run for real."""
     modes = _modes_off[-1] if _modes_off else []
     for mode in reversed(modes):
         python_dispatch._push_mode(mode)
@@ -323,7 +323,7 @@ def is_folded(function: Any) -> bool:
 
 @contextmanager
 def folding_too(pairs: Sequence[tuple[Any, Any]]) -> Iterator[None]:
-    """Within, what stands in such a function's place is called then as well."""
+    """Context in which what stands in such a function's stead is called then as well."""
     added = [(table, stand_in) for native, stand_in in pairs for table in FOLDED if native in table]
     for table, stand_in in added:
         table[stand_in] = None
@@ -356,7 +356,7 @@ def make_state(optimizer: Any, arguments: Sequence[Any], named: dict[str, Any]) 
 
 
 def step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Of a graph nothing."""
+    """Told that a step begins; of a graph nothing is done."""
 
 
 def step_ends(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -497,7 +497,7 @@ def is_of_compiled_autograd() -> bool:
 
 
 def number(size: Any) -> int:
-    """Of a size that is left open, the one that it had when the graph was compiled."""
+    """Number that a size that is left open had when the graph was compiled."""
     sizes: Any = V.graph.sizevars
     hint = getattr(sizes, "optimization_hint", None) or sizes.size_hint  # torch 2.11
     return int(hint(size, fallback=0))
@@ -528,7 +528,7 @@ def is_subgraph(node: Any) -> bool:
 
 
 def bytes_of_buffer(buffer: Any) -> int:
-    """Of all its elements."""
+    """Bytes of all its elements."""
     elements = prod(number(size) for size in buffer.get_size())
     return int(elements * buffer.get_dtype().itemsize)
 

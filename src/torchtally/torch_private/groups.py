@@ -1,4 +1,4 @@
-"""Of `torch.distributed`, where a build has it: groups of processes, collectives, DTensor."""
+"""Names of `torch.distributed`, where a build has it: groups of processes, collectives, DTensor."""
 
 import sys
 from types import ModuleType

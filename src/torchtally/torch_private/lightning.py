@@ -1,4 +1,6 @@
-"""Of Lightning's Trainer: its callbacks, its place in the data, and its handlers of signals."""
+"""Names of Lightning's Trainer: its callbacks, its position in the data, and its handlers of
+signals.
+"""
 
 import sys
 from importlib import import_module

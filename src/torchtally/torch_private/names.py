@@ -480,7 +480,7 @@ def compiler_frames() -> ModuleType | None:
 
 
 def is_compiled_module(module: torch.nn.Module) -> bool:
-    """By `torch.compile(module)`, or in place by `module.compile()`."""
+    """Whether it was compiled, by `torch.compile(module)`, or in place by `module.compile()`."""
     frames = compiler_frames()
     is_wrapper = frames is not None and isinstance(module, frames.OptimizedModule)
     return is_wrapper or module._compiled_call_impl is not None

@@ -39,7 +39,7 @@ def flat_parameters(module: nn.Module) -> Iterator[Tensor]:
 
 
 def class_name(module: nn.Module) -> str:
-    """Of the class that the script gave the module: FSDP2 puts one of its own in its place."""
+    """Name of the class that the script gave the module: FSDP2 puts one of its own in its stead."""
     wrapper, kind = sys.modules.get(_WRAPPERS), type(module)
     sharded = getattr(wrapper, "FSDPModule", None)
     if sharded is None or sharded not in kind.__bases__:
@@ -85,7 +85,7 @@ class ServedModules:
 
 
 def _codes_of(place: Any) -> Iterator[CodeType]:
-    """Of all functions of a class or a module."""
+    """Codes of all functions of a class or a module."""
     for value in vars(place).values():
         if isinstance(value, FunctionType):
             yield inspect.unwrap(value).__code__

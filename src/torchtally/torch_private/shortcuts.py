@@ -158,7 +158,7 @@ def is_compiling() -> bool:
 
 
 def no_comments(native: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
-    """Of kernels, in a program that is not shown."""
+    """Comments of kernels, none in a program that is not shown."""
     return lambda node_schedule, wrapper: ("", "")
 
 
@@ -168,5 +168,5 @@ def no_node(native: Callable[[str], bool]) -> Callable[[str], bool]:
 
 
 def without_recording(native: Any) -> Any:
-    """Without the log of its calls (torch/fx/experimental/recording.py)."""
+    """Decorator without the log of its calls (torch/fx/experimental/recording.py)."""
     return getattr(native, "__wrapped__", native)

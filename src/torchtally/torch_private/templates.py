@@ -25,7 +25,9 @@ class Template:
 
 @contextmanager
 def parsed_late() -> Iterator[None]:
-    """Of those that are made within: all of inductor's, while it is imported."""
+    """Context that parses templates made within it when they are used: all of inductor's, while it
+    is imported.
+    """
     owner: Any = common.KernelTemplate
     native = vars(owner)["_template_from_string"]
     owner._template_from_string = staticmethod(lambda source: Template(native.__func__, source))

@@ -17,5 +17,5 @@ class BatchLoading(Record, frozen=True):
 
     @property
     def batch_s(self) -> float:
-        """From one batch to the next, if nothing else holds them up."""
+        """Seconds from one batch to the next, if nothing else holds them up."""
         return self.seconds / max(1, self.batches) / max(1, self.workers)

@@ -9,7 +9,7 @@ LOOKUP = "aten.embedding"
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """By an operator of its own, or within a kernel that a compiler wrote."""
+    """Lookup by an operator of its own, or within a kernel that a compiler wrote."""
 
     table: TensorSpec
     ids: TensorSpec
@@ -17,13 +17,13 @@ class Lookup:
 
     @property
     def sequences(self) -> int:
-        """In the batch; one where ids have no dimension for it."""
+        """Sequences in the batch; one where ids have no dimension for it."""
         shape = self.ids.shape
         return shape[0] if len(shape) > 1 else 1
 
     @property
     def tokens(self) -> int:
-        """Of each sequence."""
+        """Tokens of each sequence."""
         return self.ids.shape[-1] if self.ids.shape else 1
 
 

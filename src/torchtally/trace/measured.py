@@ -63,6 +63,6 @@ class Measured(Record, frozen=True):
 
     @property
     def device_ns(self) -> int:
-        """Of all kernels in the file, those of no operator included."""
+        """Nanoseconds of all kernels in the file, those of no operator included."""
         own = sum(kernel.duration_ns for kernel in self.kernels)
         return own + sum(part.duration_ns for part in self.lost)

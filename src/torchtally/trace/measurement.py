@@ -106,6 +106,6 @@ class Measurement:
 
 
 def failed_measurement(ending: str, message: str, output: str = "") -> Measurement:
-    """Of a run that measured nothing."""
+    """Measurement of a run that measured nothing."""
     none = dict.fromkeys(map(str, Held), 0)
     return Measurement("", 0, "", ending, message, 1, 0, 0, 0, (), none, (), output)

@@ -38,7 +38,7 @@ class ProcessGroup(Record, frozen=True):
 
 
 class StreamWait(Record, frozen=True):
-    """From a tick on, a stream waits for what another had been given before an earlier tick."""
+    """Wait of a stream, from a tick on, for what another had been given before an earlier tick."""
 
     tick: Tick
     stream: int

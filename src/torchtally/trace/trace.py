@@ -83,7 +83,7 @@ class Ending(Record, frozen=True):
 
 
 class Reserved(Record, frozen=True):
-    """From a tick on, the allocator of a device holds so many bytes in segments."""
+    """Bytes in segments that the allocator of a device holds from a tick on."""
 
     device: str
     tick: Tick
@@ -280,7 +280,7 @@ def unpack(packed: Packed) -> Trace:
 
 
 def encode(packed: Packed) -> bytes:
-    r"""As msgpack; lone surrogates (a file name that is not UTF-8) as the text ``\udcff``."""
+    r"""Bytes as msgpack; lone surrogates (a file name that is not UTF-8) as the text ``\udcff``."""
     try:
         return msgspec.msgpack.encode(packed)
     except UnicodeEncodeError:

@@ -58,7 +58,9 @@ class HandUpdates:
     def operator_ran(
         self, invocation: Invocation, outputs: Sequence[Tensor], tick: int, *, is_in_module: bool
     ) -> None:
-        """For a recorder that keeps no operators: of those below the engine, and of the others."""
+        """Told of operators by a recorder that keeps none: of those below the engine, and of the
+        others.
+        """
         if not self.is_active:
             return
         virtuals = map(virtual_of, outputs)
@@ -93,7 +95,7 @@ class HandUpdates:
     def phase(
         self, invocation: Invocation, outputs: Sequence[int], tick: int, *, is_in_module: bool
     ) -> Phase:
-        """Of an operator outside of backward passes. May end a step before it."""
+        """Phase of an operator outside of backward passes. May end a step before it."""
         # `w.data` and `w.detach()` dispatch a detach with gradients enabled: no pass reads w yet.
         if not self.is_active or invocation.operator.name == "aten.detach":
             return Phase.FORWARD
@@ -175,7 +177,9 @@ class HandUpdates:
     def _note_computed(
         self, numbers: set[int], changed: Sequence[int], outputs: Sequence[int], tick: int
     ) -> None:
-        """From gradients: a temporary, optimizer state, or what will take a weight's place."""
+        """Notes what is computed from gradients: a temporary, optimizer state, or what will take a
+        weight's place.
+        """
         derived = {n for n in (*outputs, *changed) if n >= 0 and n not in self._gradients}
         self._derived |= derived
         for number in derived.intersection(changed):
@@ -188,7 +192,7 @@ class HandUpdates:
             self._replaced_until = tick + 1
 
     def _weights_read(self, numbers: Sequence[int]) -> None:
-        """By a forward pass: the updates of a step are over."""
+        """Told that a forward pass reads weights: the updates of a step are over."""
         for number in numbers:
             if number in self._replaced:
                 self._take_for_weight(self._replaced.pop(number))

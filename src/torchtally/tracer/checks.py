@@ -50,7 +50,9 @@ def passing_answer(frame: FrameType | None, given: Any) -> Any:
 
 
 def truth_wanted(frame: FrameType, source: SyntaxTree, node: ast.expr) -> bool | None:
-    """Of an expression, by what becomes of it there and in those that call for it."""
+    """Truth that is wanted of an expression, by what becomes of it there and in those that call for
+    it.
+    """
     is_negated = False
     caller: FrameType | None = frame
     for _ in range(MOST_CALLERS):
@@ -115,7 +117,7 @@ class Checks:
         return True if is_left and not statement.orelse and fails(rest) else None
 
     def of_name(self, name: ast.Name) -> Wanted:
-        """By the first use that is checked, in its function."""
+        """Truth wanted of a name by the first use that is checked, in its function."""
         scope = self.source.scope(name)
         if (scope, name.id) in self._names or len(self._names) == MOST_NAMES:
             return None

@@ -48,7 +48,7 @@ class HostSchedule(Protocol):
     """How far a run is."""
 
     def host_s(self) -> float:
-        """Since its beginning."""
+        """Seconds since its beginning."""
 
 
 Report = Callable[[EffectKind, str, FrameType | None], None]
@@ -70,7 +70,7 @@ class ScriptClock:
         self.is_stopped = False
 
     def elapsed_s(self) -> float:
-        """Since the beginning, by the schedule."""
+        """Seconds since the beginning, by the schedule."""
         with self._lock:
             host_s = self._schedule.host_s()
             if host_s == self._last_s:
@@ -128,7 +128,7 @@ def measures(path: str) -> bool | None:
 
 @contextmanager
 def script_clock(schedule: HostSchedule, report: Report) -> Iterator[ScriptClock]:
-    """Within, the script's clocks answer from the schedule."""
+    """Context in which the script's clocks answer from the schedule."""
     script = ScriptClock(schedule, report)
     _clocks.append(script)
     clocks = {name: script.clock(name, None) for name in CLOCKS}
@@ -149,7 +149,7 @@ def script_clock(schedule: HostSchedule, report: Report) -> Iterator[ScriptClock
 
 @contextmanager
 def timing_by(timer: Callable[[], float]) -> Iterator[None]:
-    """Within, this is the timer of `timeit`, whose functions have it as a default."""
+    """Context in which this is the timer of `timeit`, whose functions have it as a default."""
     functions: tuple[Any, ...] = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)
     before = [function.__defaults__ for function in functions]
     for function in functions:

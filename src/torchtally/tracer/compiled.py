@@ -125,7 +125,7 @@ class CompiledRuns:
         return Phase.RECOMPUTE if recomputes else Phase.BACKWARD
 
     def place(self, origin: Origin) -> Place:
-        """Of a module that was compiled once for many, in the one that runs."""
+        """Path of a module that was compiled once for many, in the one that runs."""
         place = self._modules.with_id(origin.module_id)
         run = self._runs.get(id(self._running.graph), NO_RUN)
         if place is None:
@@ -188,7 +188,7 @@ def is_written(argument: str) -> bool:
 
 
 def numbers(operands: Sequence[tuple[str, Tensor]], *, results: bool) -> tuple[int, ...]:
-    """Of the storages."""
+    """Numbers of the storages."""
     return tuple(
         HOST_NUMBER if (virtual := virtual_of(tensor)) is None else virtual.number
         for argument, tensor in operands

@@ -28,7 +28,7 @@ def dimension_names(file: str, line: int) -> str:
 
 @lru_cache(maxsize=64)
 def _names(file: str) -> dict[int, str]:
-    """Of every line of a file that names dimensions. A file that cannot is not parsed."""
+    """Names on every line of a file that names dimensions. A file that cannot is not parsed."""
     text = "".join(linecache.getlines(file))
     if "jaxtyping" not in text and "ein" not in text:
         return {}

@@ -26,7 +26,7 @@ class ForwardOrigins:
         self._made.setdefault(private.next_sequence_number() - 1, (site, tick))
 
     def site(self, node: Any) -> int | None:
-        """Of the operator that made a node, which is being run; None where unknown."""
+        """Site of the operator that made a node, which is being run; None where unknown."""
         origin = self._made.get(private.sequence_number(node))
         if origin is None:
             return None

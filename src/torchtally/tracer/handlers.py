@@ -62,7 +62,9 @@ def is_in_finalizer(frame: FrameType | None) -> bool:
 
 @contextmanager
 def guarding_handlers(send_later: Callable[[int], None]) -> Iterator[None]:
-    """Within, `signal.signal` guards Python handlers; `signal.getsignal` returns them as set."""
+    """Context in which `signal.signal` guards Python handlers; `signal.getsignal` returns them as
+    set.
+    """
     native_set, native_get = signal.signal, signal.getsignal
 
     def set_handler(number: int, handler: Any) -> Any:

@@ -69,7 +69,9 @@ HINTS = (
 
 
 def hints(error: BaseException) -> Iterator[str]:
-    """For an uncaught error: at most one of each kind, of the error and what it follows from."""
+    """Hints for an uncaught error: at most one of each kind, of the error and what it follows
+    from.
+    """
     if any(map(tracebacks.is_our_mistake, tracebacks.error_chain(error))):
         yield OWN
     messages = [f"{type(each).__name__}: {each}" for each in tracebacks.error_chain(error)]

@@ -59,7 +59,7 @@ def launcher_of(target: str, *, is_module: bool) -> "Launcher | None":
 
 @contextmanager
 def environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Within, these are set where the user has not set them."""
+    """Context in which these variables are set where the user has not set them."""
     absent = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(absent)
     try:

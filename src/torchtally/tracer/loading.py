@@ -25,7 +25,9 @@ SLOT = struct.Struct("dq")
 
 
 class SharedTimes:
-    """Of one DataLoader. Forked workers share the memory; each writes into a slot of its own."""
+    """Times of one DataLoader. Forked workers share the memory; each writes into a slot of its
+    own.
+    """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -44,7 +46,7 @@ class SharedTimes:
 
 
 class LoadingTimes:
-    """Of all DataLoaders that the script iterates over."""
+    """Times of all DataLoaders that the script iterates over."""
 
     def __init__(self, own_frame: Callable[[FrameType | None], Frame | None]) -> None:
         self._own_frame = own_frame

@@ -73,11 +73,11 @@ class Modules:
         return outers[-1] if outers else None
 
     def place_of(self, module: nn.Module) -> Place | None:
-        """Of a module that has been called, or that is in one."""
+        """Path of a module that has been called, or that is in one."""
         return self._places.get(module)
 
     def with_id(self, number: int) -> Place | None:
-        """Of the module with this id, if it has been called or is in one that was."""
+        """Path of the module with this id, if it has been called or is in one that was."""
         return self._by_id.get(number)
 
     def at(self, path: str) -> Place:

@@ -293,8 +293,8 @@ class Recorder:
         return phase
 
     def _site_of_origin(self, origin: Origin | None) -> int:
-        """Of what no line of a script has made (an optimizer's step, a random seed) that of the
-        call of the compiled code.
+        """Site of what no line of a script has made (an optimizer's step, a random seed): that of
+        the call of the compiled code.
         """
         frames = () if origin is None else origin.frames
         place = self.modules.place if origin is None else self._compiled.place(origin)
@@ -464,7 +464,7 @@ class Recorder:
         return by_hand if phase is Phase.FORWARD else phase
 
     def _is_of_model(self, invocation: Invocation) -> bool:
-        """Within an optimizer's step: a closure that runs the model again, and builds a graph."""
+        """Whether a closure within an optimizer's step runs the model again, and builds a graph."""
         if not torch.is_grad_enabled():
             return False
         return self.modules.outer is not None or any(
@@ -643,4 +643,4 @@ class Recorder:
 
 
 def ignore_step(optimizer: Optimizer) -> None:
-    """Of a recorder that nobody counts steps with."""
+    """Ignores a step: of a recorder that is not asked to count any."""

@@ -7,7 +7,7 @@ from torchtally.trace import FileId
 
 
 def identify(file: Any) -> tuple[FileId | None, str]:
-    """Of a path or an open file: its identity, and its absolute path or "".
+    """Identity of a path or an open file, and its absolute path or "".
 
     A buffer in memory has neither.
     """

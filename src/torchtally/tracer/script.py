@@ -148,7 +148,9 @@ def failure(error: BaseException) -> ScriptOutcome:
 
 
 def exit_code(exit_: SystemExit) -> int:
-    """As Python maps it: None is 0, an int is itself, anything else is printed and is 1."""
+    """Exit code as Python maps it: None is 0, an int is itself, anything else is printed and is
+    1.
+    """
     if exit_.code is None:
         return 0
     if isinstance(exit_.code, int):
@@ -212,7 +214,7 @@ def load(script: Script, main: ModuleType) -> CodeType:
 
 
 def spec_of(script: Script) -> ModuleSpec:
-    """Of the module to run; the packages it is in are imported for it, as Python does."""
+    """Spec of the module to run; the packages it is in are imported for it, as Python does."""
     if script.is_application:
         spec = PathFinder.find_spec("__main__", [script.path_entry])
     else:

@@ -28,7 +28,7 @@ class Script:
     text: str | None = None
 
     def __str__(self) -> str:
-        """As a person would type it after `python`, without the text."""
+        """Text as a person would type it after `python`, without the text."""
         return shlex.join([*(["-m"] if self.is_module else []), self.target, *self.arguments])
 
     @property
@@ -96,7 +96,7 @@ def is_zip(path: str) -> bool:
 
 
 def names_in(path: str) -> list[str]:
-    """Of the files in a zip file; none in a damaged one."""
+    """Names of the files in a zip file; none in a damaged one."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()

@@ -64,7 +64,7 @@ Written = Callable[[Mapping[FileId, StubFile]], Iterable[Effect]]
 
 
 def saved_for_real(saved: Mapping[FileId, StubFile]) -> Iterator[Effect]:
-    """Of a run that is not isolated: the files that have placeholders in them."""
+    """Files that have placeholders in them, of a run that is not isolated."""
     for path, placeholder_bytes in saved.values():
         size = os.path.getsize(path) if os.path.exists(path) else 0
         yield Effect(
@@ -159,7 +159,7 @@ def world_of(gpus: Cluster, rank: int = 0, launch: Launch | None = None) -> Worl
 
 @contextmanager
 def environment(world: World, more: Mapping[str, str]) -> Iterator[None]:
-    """Within, a run of several ranks has the variables that torchrun sets, and these."""
+    """Context in which a run of several ranks has the variables that torchrun sets, and these."""
     variables = {**(rendezvous.environment(world) if world.size > 1 else {}), **more}
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

@@ -13,7 +13,7 @@ from torchtally.virtual.stand_ins import StandIn, apply
 
 @contextmanager
 def recorded_sleeps(recorder: Recorder) -> Iterator[None]:
-    """Within, the script sleeps as it asks to, and the recorder is told."""
+    """Context in which the script sleeps as it asks to, and the recorder is told."""
 
     def sleep(seconds: float) -> None:
         begun = recorder.clock

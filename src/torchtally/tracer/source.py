@@ -64,7 +64,7 @@ _PLACES: dict[str, Code] = {}
 
 @contextmanager
 def classified_as(places: Mapping[str, Code]) -> Iterator[None]:
-    """Within, code in these files and packages is what is said here."""
+    """Context in which code in these files and packages is what is said here."""
     before = dict(_PLACES)
     _PLACES.update({os.path.realpath(place): kind for place, kind in places.items()})
     classify_path.cache_clear()

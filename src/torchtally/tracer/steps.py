@@ -57,7 +57,7 @@ class StepLimit:
 
 @dataclass(frozen=True, slots=True)
 class ConsecutiveSteps:
-    """Of one optimizer, with none of another one between them: the ticks of their ends."""
+    """Steps of one optimizer, with none of another one between them: the ticks of their ends."""
 
     optimizer: weakref.ref[Optimizer]
     ticks: list[int]
@@ -262,7 +262,9 @@ def parameters(optimizer: Optimizer) -> list[torch.nn.Parameter]:
 
 
 def host_state_of(optimizer: Optimizer) -> HostState | None:
-    """Of an optimizer that has stepped parameters on the host; None where it has none there."""
+    """State of an optimizer that has stepped parameters on the host; None where it has none
+    there.
+    """
     on_host = [
         parameter
         for parameter in parameters(optimizer)
@@ -283,13 +285,13 @@ def host_state_of(optimizer: Optimizer) -> HostState | None:
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """In memory that is not accounted."""
+    """Whether it is in memory that is not accounted."""
     virtual = virtual_of(tensor)
     is_accounted = virtual is not None and virtual.number >= 0
     return tensor.device.type == "cpu" and not is_accounted
 
 
 def host_bytes(tensor: Tensor) -> int:
-    """Of what is on the host of a tensor, or of a wrapper subclass."""
+    """Bytes of what is on the host of a tensor, or of a wrapper subclass."""
     parts = filter(is_on_host, private.tensors_inside(tensor))
     return sum(plain.numel() * plain.itemsize for plain in parts)

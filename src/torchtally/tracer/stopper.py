@@ -82,7 +82,7 @@ class Stopper:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within, nothing but SIGKILL ends the process without a report."""
+        """Context in which nothing but SIGKILL ends the process without a report."""
         handler = signal.signal(signal.SIGTERM, self._terminate)
         before = os._exit, threading.excepthook, sys.unraisablehook
         os._exit = self._hard_exit
@@ -154,7 +154,9 @@ class Stopper:
         _thread.start_new_thread(wait, ())
 
     def _send(self, number: signal.Signals) -> None:
-        """To the main thread: interrupts what it waits for, which one to the process might not."""
+        """Sends to the main thread: interrupts what it waits for, which a signal to the process
+        might not.
+        """
         with self._sending:
             if not self._is_over:
                 signal.pthread_kill(threading.main_thread().ident or 0, number)
@@ -234,7 +236,7 @@ def is_broken_stdout(error: BaseException | None) -> bool:
 
 
 def flush_outputs() -> None:
-    """As Python does at its end; whoever does not listen any more is no reason to complain."""
+    """Flushes as Python does at its end; a reader that is gone is no reason to complain."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

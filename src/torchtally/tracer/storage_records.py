@@ -47,7 +47,7 @@ class StorageRecords:
         return number
 
     def workspace_kept(self, device: torch.device, block: Block, name: str, tick: int) -> None:
-        """Until it is dropped."""
+        """Told of a workspace that is kept until it is dropped."""
         self._workspaces[block.address] = self.workspace_born(device, block, name, tick)
 
     def workspace_dropped(self, block: Block, tick: int) -> None:

@@ -44,8 +44,8 @@ class TokenCounter:
         self._is_new = True
 
     def ran(self, call: int, inputs: Sequence[int]) -> None:
-        """Before an operator is recorded. Raises EndlessLoopError where the end of a loop seems to
-        depend on a token, which has no value.
+        """Told before an operator is recorded. Raises EndlessLoopError where the end of a loop
+        seems to depend on a token, which has no value.
         """
         if call >= self._known:
             self._look_at(call)

@@ -85,7 +85,7 @@ def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def fingerprint_of(references: Mapping[str, str]) -> dict[str, Fingerprint]:
-    """Of the files that these keys name, under "code"; empty without keys."""
+    """Fingerprints of the files that these keys name, under "code"; empty without keys."""
     files = [inspect.getsourcefile(load(*each)) for each in references.items()]
     digest = hashlib.sha256()
     for file in dict.fromkeys(filter(None, files)):

@@ -340,8 +340,8 @@ def config_of(values: Mapping[str, Any], place: str) -> TrainConfig:
 
 
 def _with_vocabulary(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the vocabulary of the data where the model has none: tokens.json says it, and text is
-    read as bytes.
+    """Config with the vocabulary of the data where the model has none: tokens.json says it, and
+    text is read as bytes.
     """
     model, data = values.get("model", {}), values.get("data")
     if not (isinstance(model, Mapping) and isinstance(data, Mapping)):

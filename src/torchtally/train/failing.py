@@ -34,7 +34,7 @@ LOST_SIGNS = (
 
 @contextmanager
 def fail_together() -> Iterator[None]:
-    """Around a command that may be one of several ranks: exceptions end the process.
+    """Context around a command that may be one of several ranks: exceptions end the process.
 
     It calls os._exit, since interpreter shutdown could wait for collectives that never end. A
     TallyError prints its message and exits with its code, others print a traceback and exit with 1.

@@ -75,7 +75,9 @@ class UpdateGuard:
         return is_spike, Outcome.SPIKE if is_left_out else Outcome.UPDATED
 
     def count_update(self) -> None:
-        """After the optimizer's step, not the scaler's: that would synchronize to look for inf."""
+        """Counts after the optimizer's step, not the scaler's: that would synchronize to look for
+        inf.
+        """
         self.skipped_in_a_row = 0
         if self.scaler is not None:
             self.scaler.update()
@@ -113,7 +115,7 @@ class UpdateGuard:
             self.scaler = fresh
 
     def state_dict(self) -> dict[str, Any]:
-        """As JSON data."""
+        """State as JSON data."""
         return {
             "skipped_in_a_row": self.skipped_in_a_row,
             "scaler": None if self.scaler is None else self.scaler.state_dict(),

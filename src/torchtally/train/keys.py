@@ -169,7 +169,7 @@ def help_text(config: TrainConfig, width: int) -> str:
 
 
 def _help_lines(kind: type, config: Any, before: str, width: int) -> Iterator[str]:
-    """Of a section; without a config all values are none."""
+    """Lines of a section; without a config all values are none."""
     docs = _docs(kind)
     if kind is ModelConfig:
         docs = _docs(TransformerConfig) | docs

@@ -162,7 +162,7 @@ class _Run:
         self.began_s = self.clock()
 
     def _is_over(self, step: int) -> bool:
-        """After a step: evaluate and save if due. Whether to stop."""
+        """Ends a step: evaluates and saves if due. Whether to stop."""
         stop, is_asked = self._gather_requests(step)
         is_evaluated = False
         if not stop:

@@ -35,7 +35,8 @@ def least_step_s(config: TrainConfig, peak_flop_per_s: float | None) -> float | 
 
 
 def step_flops(config: TrainConfig) -> int | None:
-    """Of a step's matrix products, forward and backward, with full attention: what MFU counts.
+    """FLOPs of a step's matrix products, forward and backward, with full attention: what MFU
+    counts.
 
     None for models of the user's own: unknown without a run.
     """

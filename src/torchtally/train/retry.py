@@ -1,4 +1,5 @@
-"""Out of memory: retry the step with smaller micro-batches, or explain the error.
+"""What follows when memory runs out: the step is repeated with smaller micro-batches, or the error
+explained.
 
 Only torch.OutOfMemoryError is retried. When host memory runs out PyTorch raises a plain
 RuntimeError, recognisable only by its text, and where Linux overcommits the OOM killer ends the
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class MemoryShortageError(TallyError, torch.OutOfMemoryError):
-    """Out of memory, after all retries. Also a torch.OutOfMemoryError."""
+    """Error where memory is out after all retries. Also a torch.OutOfMemoryError."""
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class SpikeDetector:
         return is_spike
 
     def state_dict(self) -> dict[str, Any]:
-        """As JSON data, which preserves floats exactly."""
+        """State as JSON data, which preserves floats exactly."""
         return {"steps": self.steps, "recent_losses": list(self.recent)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -101,7 +101,7 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """Of the first parameter group, in the last step."""
+        """Learning rate of the first parameter group, in the last step."""
         return learning_rates(self.optimizer)[0]
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ class WideUpdate(torch.optim.Optimizer):
             state[name] = round_stochastically(state[name], generator)
 
     def _chunks(self, parameters: Collection[Tensor]) -> Iterator[list[Tensor]]:
-        """In chunks of about `chunk_bytes` of float32."""
+        """Chunks of about `chunk_bytes` of float32."""
         ends = accumulate(parameter.numel() * WIDE_BYTES for parameter in parameters)
         numbered = zip(ends, parameters, strict=True)
         for _, chunk in groupby(numbered, lambda pair: pair[0] // self.chunk_bytes):

@@ -86,7 +86,9 @@ def waiting(seconds: float, entry: Entry) -> Difference:
 
 
 def lost_time(real: Ledger, predicted: Ledger, join: Joined) -> Table:
-    """By cause, most lost time first. Sums to what the real step takes beyond the prediction."""
+    """Table by cause, most lost time first. Sums to what the real step takes beyond the
+    prediction.
+    """
     groups: dict[Cause, list[Difference]] = defaultdict(list)
     for difference in differences(real, predicted, join):
         if difference.seconds:

@@ -302,7 +302,7 @@ PASSES = (
 
 
 def copy_table(copies: Sequence[CopyRate]) -> Table:
-    """By size, the largest first."""
+    """Table by size, the largest first."""
     columns = (
         Column("bytes", "size", Unit.BYTES),
         *(Column(name.replace(", ", "_").replace(" ", "_") + "_bytes_per_s", title, Unit.BYTE_PER_S)

@@ -19,7 +19,7 @@ def bound_columns(ledger: Ledger) -> tuple[Column, ...]:
 
 
 def bound_cells(ledger: Ledger, key: Callable[[Entry], Key]) -> Callable[[Key], tuple[Cell, ...]]:
-    """For each group its cell of that column; "" where it takes no time."""
+    """Cells of that column for each group; "" where it takes no time."""
     if not ledger.is_timed:
         return lambda group: ()
     bounds = dominant_bounds(ledger, key)
@@ -27,7 +27,7 @@ def bound_cells(ledger: Ledger, key: Callable[[Entry], Key]) -> Callable[[Key], 
 
 
 def dominant_bounds(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, Bound]:
-    """For each group that takes any time, the bound of most of it."""
+    """Bound of most of the time, for each group that takes any."""
     return {
         group: max(seconds, key=lambda bound: seconds[bound])
         for group, seconds in seconds_by_bound(ledger, key).items()
@@ -35,7 +35,7 @@ def dominant_bounds(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, Bo
 
 
 def seconds_by_bound(ledger: Ledger, key: Callable[[Entry], Key]) -> dict[Key, dict[Bound, float]]:
-    """For each group that takes any time, the seconds of each bound in it."""
+    """Seconds of each bound, for each group that takes any time."""
     groups: dict[Key, dict[Bound, float]] = {}
     for entry in ledger.reported:
         slot = ledger.slot(entry)

@@ -35,7 +35,7 @@ NOTE = (
 
 @view("bound", "what limits it: compute, memory, network, transfer, overhead", "time")
 def bounds(ledger: Ledger) -> Table:
-    """By what would have to be faster, and the line that waits for it most."""
+    """Table by what would have to be faster, and the line that waits for it most."""
     by_bound = ledger.by_bound() if ledger.is_timed else {}
     total = ledger.total
     seconds_of = seconds_by_bound(ledger, once_per_site(line_of))

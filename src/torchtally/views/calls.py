@@ -17,7 +17,7 @@ MOST_TENSORS = 6
 
 @view("call", "operators and the shapes they are called with")
 def calls(ledger: Ledger) -> Table:
-    """By operator, shapes and literals; of a fused kernel by its parts."""
+    """Table by operator, shapes and literals; of a fused kernel by its parts."""
     names = {call_part(entry): entry.operator for entry in ledger.reported}
     bound = bound_cells(ledger, call_part)
     rows = [

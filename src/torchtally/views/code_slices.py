@@ -29,7 +29,8 @@ class CodeLevels:
 
 
 def code_slices(stretches: Iterable[Stretch], levels: CodeLevels) -> list[Slice]:
-    """From the first operator of a level to the last before another, waits in between included.
+    """Slices from the first operator of a level to the last before another, waits in between
+    included.
 
     Each lies within the one that it is part of, which comes before it; none overlap otherwise.
     """

@@ -87,7 +87,7 @@ def key_of(entry: Entry) -> Key:
 
 @view("collective", "collectives: group, bytes, algorithm, and exposed time", "time")
 def collectives(ledger: Ledger) -> Table:
-    """By operator, group, bytes, dtype, phase and line; the most exposed first."""
+    """Table by operator, group, bytes, dtype, phase and line; the most exposed first."""
     rows: dict[Key, list[Entry]] = {}
     for entry in collectives_of(ledger):
         rows.setdefault(key_of(entry), []).append(entry)

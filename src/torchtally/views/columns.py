@@ -153,6 +153,6 @@ def part_of(part: float, whole: float) -> float:
 
 
 def largest_first(row: Labelled) -> tuple[float, int, int, str]:
-    """By time (all equal where there is none), FLOPs, bytes."""
+    """Sort key by time (all equal where there is none), FLOPs, bytes."""
     cost, texts = row
     return (-cost.seconds, -cost.flops, -cost.bytes, str(texts))

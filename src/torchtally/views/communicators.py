@@ -24,7 +24,7 @@ NO_BUFFERS = CommunicatorBuffers(0, 0)
 
 
 def communicator_buffers(ledger: Ledger, chip: Chip) -> CommunicatorBuffers:
-    """Of the whole run, on this chip with its links."""
+    """Buffers of the whole run, on this chip with its links."""
     ranks = Communicators(ledger.trace.world, ledger.trace.groups)
     ran: dict[tuple[object, object], tuple[RankGroup, Cluster, set[Algorithm]]] = {}
     seen: set[tuple[Call, int]] = set()

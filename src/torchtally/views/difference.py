@@ -95,7 +95,7 @@ Sums = Mapping[Line | None, Total]
 
 
 def align(old: Sums, new: Sums) -> list[Changed]:
-    """By the texts of each file's lines, in order."""
+    """Changes by the texts of each file's lines, in order."""
     nowhere = Changed(("(no line)", "", BOTH), old.get(None, ABSENT), new.get(None, ABSENT))
     rows = [nowhere]
     files = [by_file(*pair) for pair in zip((old, new), roots_of(old, new), strict=True)]
@@ -134,7 +134,7 @@ def at(name: str, line: Line, remark: str = "") -> LinePlace:
 
 
 def by_file(lines: Iterable[Line | None], root: str) -> dict[str, list[Line]]:
-    """In order, under the names that a reader knows the files by."""
+    """Lines in order, under the names that a reader knows the files by."""
     files: dict[str, list[Line]] = {}
     for line in lines:
         if line is not None:

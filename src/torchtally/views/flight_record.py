@@ -115,7 +115,9 @@ def _entries(ledger: Ledger) -> Iterator[Record]:
 
 
 def _name(call: Call, rank: int, group: ProcessGroup) -> str:
-    """As the recorder spells it; of a message with both ends, by their numbers in the group."""
+    """Name as the recorder spells it; of a message with both ends, by their numbers in the
+    group.
+    """
     name = call.name.rpartition(".")[2]
     name = NAMES.get(name, name.removesuffix("_"))
     peer = call.literal(MESSAGES.get(call.name, ""))

@@ -20,7 +20,9 @@ MOST_BLOCKS = 12
 
 @dataclass(frozen=True, slots=True)
 class GenerationFigures:
-    """Of the generation that is reported, alone or within a step. None: seconds without times."""
+    """Figures of the generation that is reported, alone or within a step. None: seconds without
+    times.
+    """
 
     generation: TokenGeneration
     is_trained_on: bool
@@ -51,9 +53,9 @@ class GenerationFigures:
 
     @property
     def token_s(self) -> float | None:
-        """Of a decoding pass: a token of every sequence. The median, since compiled code warms up
-        in the first passes. With a draft model the mean of a pass and the drafts before it, of
-        which as many tokens follow as are accepted.
+        """Seconds of a decoding pass: a token of every sequence. The median, since compiled code
+        warms up in the first passes. With a draft model the mean of a pass and the drafts before
+        it, of which as many tokens follow as are accepted.
         """
         if not self.is_timed:
             return None
@@ -69,19 +71,21 @@ class GenerationFigures:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of all sequences, while decoding. None where it depends on which drafts are accepted."""
+        """Tokens per second of all sequences, while decoding. None where it depends on which drafts
+        are accepted.
+        """
         if not self.token_s or self.drafts:
             return None
         return self.sequences / self.token_s
 
     @property
     def kernel_share(self) -> float:
-        """Of decoding, when the device runs kernels; else it waits for the host."""
+        """Share of decoding in which the device runs kernels; else it waits for the host."""
         return part_of(self.decode.kernel_s, self.decode.seconds)
 
     @property
     def cache_bytes_per_token(self) -> float:
-        """By which the cache grew while decoding, for each token of all sequences."""
+        """Bytes by which the cache grew while decoding, for each token of all sequences."""
         passes = self.generation.decodes
         if len(passes) < 2:
             return 0.0
@@ -90,7 +94,7 @@ class GenerationFigures:
 
 
 def generation_figures(ledger: Ledger) -> GenerationFigures | None:
-    """Of the reported period, or of the last one that it trains on; else None."""
+    """Figures of the reported period, or of the last generation that it trains on; else None."""
     period = ledger.reported_period
     rollouts = [each for each in ledger.course.rollouts if period.first <= each.first < period.end]
     generation = period.generation or next(reversed(rollouts), None)
@@ -131,7 +135,7 @@ def generation_figures(ledger: Ledger) -> GenerationFigures | None:
 
 
 def _pass_totals(ledger: Ledger, passes: Sequence[TokenPass]) -> dict[int, Total]:
-    """By the pass's place; -1: before the first."""
+    """Totals by the pass's index; -1: before the first."""
     firsts = [each.first for each in passes]
     last_end = passes[-1].end if passes else 0
 

@@ -31,7 +31,7 @@ SUMMED = 5
 
 @view("group", "groups of ranks: bytes each carries, and exposed time", "time")
 def groups(ledger: Ledger) -> Table:
-    """By the group that a collective names; the most exposed first."""
+    """Table by the group that a collective names; the most exposed first."""
     rows: dict[int | None, list[Entry]] = {}
     for entry in collectives_of(ledger):
         number = entry.call.literal("group")

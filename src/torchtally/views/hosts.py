@@ -31,7 +31,8 @@ class HostTime:
 
 
 def host_times(ledger: Ledger) -> tuple[HostTime, ...]:
-    """Beside its own host and others; nothing without predicted times, or where the CPU computes.
+    """Times beside its own host and others; nothing without predicted times, or where the CPU
+    computes.
 
     The first is of the kernels alone.
     """

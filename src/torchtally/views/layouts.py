@@ -43,7 +43,7 @@ class LayoutChange:
 
 @view("layout", "views and copies of each line, with the strides they give")
 def layouts(ledger: Ledger) -> Table:
-    """By line, operator and layout, what moves most bytes first. A view moves none."""
+    """Table by line, operator and layout, what moves most bytes first. A view moves none."""
     changes: dict[LayoutChange, list[Entry]] = defaultdict(list)
     for entry in ledger.reported:
         if is_copy(entry) or is_view(entry):

@@ -47,7 +47,8 @@ NO_LINE: tuple[Cell, Cell] = ("(no line)", "")
 
 @view("line", "your own lines, or the model's below trainer.train(); backward on its forward line")
 def lines(ledger: Ledger) -> Table:
-    """By the innermost line of the user's own code. A backward operator is on its forward line.
+    """Table by the innermost line of the user's own code. A backward operator is on its forward
+    line.
 
     Where one of those lines does nearly all of the step by a library's modules, by the innermost
     line of the model's own code.
@@ -65,7 +66,9 @@ def lines(ledger: Ledger) -> Table:
 
 @view("own-line", "the lines of your own code, whatever they call")
 def own_lines(ledger: Ledger) -> Table:
-    """By the innermost line of the user's own code. A backward operator is on its forward line."""
+    """Lines by the innermost one of the user's own code. A backward operator is on its forward
+    line.
+    """
     return _table("By line of your code", ledger, ledger.by_own_line(), own_line_of)
 
 
@@ -77,7 +80,7 @@ def short_place(line: Line) -> str:
     "library-line", "the innermost line, whoever wrote it (transformers' model code, for example)"
 )
 def library_lines(ledger: Ledger) -> Table:
-    """By the innermost line whoever wrote it: a library's own model code, for one."""
+    """Lines by the innermost one whoever wrote it: a library's own model code, for one."""
     title = "By innermost line, libraries' included"
     return _table(title, ledger, ledger.by_library_line(), library_line_of)
 

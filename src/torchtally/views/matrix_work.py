@@ -37,13 +37,13 @@ class Work:
         return causal < full
 
     def executed_flops(self, attention: Convention) -> int:
-        """Of all these calls, under a convention of attention."""
+        """FLOPs of all these calls, under a convention of attention."""
         _, cost = cost_of(self.call)
         return self.times * apply_convention(cost, self.call, self.kind, attention).flops
 
     def needed_flops(self, attention: Convention) -> int:
-        """As executed, but of attention what its mask leaves, and a fused backward without making
-        the scores again.
+        """FLOPs as executed, but of attention what its mask leaves, and a fused backward without
+        making the scores again.
 
         Of its products, 3 D + 2 E FLOPs for every point (D, E: head dims of keys and values),
         those of the forward pass twice are 2 D + 2 E.
@@ -81,8 +81,8 @@ def works_of(entries: Iterable[Entry]) -> list[Work]:
 
 
 def needed_flops(works: Iterable[Work], attention: Convention) -> int:
-    """Of the forward and backward pass, and of evaluation where a period has it, since its time is
-    in the period's; without recomputation.
+    """FLOPs of the forward and backward pass, and of evaluation where a period has it, since its
+    time is in the period's; without recomputation.
     """
     phases = FORWARD_PHASES | {Phase.BACKWARD, Phase.EVALUATION}
     return sum(work.needed_flops(attention) for work in works if work.phase in phases)

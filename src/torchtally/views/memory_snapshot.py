@@ -246,7 +246,9 @@ class Differing(NamedTuple):
 
 
 def history_of(ledger: Ledger, device: str, period: Period | None, clock: Clock) -> DeviceHistory:
-    """Of a device without an end of its memory, or of the chip's: whichever is as the run was."""
+    """History of a device without an end of its memory, or of the chip's: whichever is as the run
+    was.
+    """
     endless = play(ledger, device, period, clock, None)
     assert endless is not None, "an endless device refuses nothing"
     chip = find_chip(ledger.trace.chip)

@@ -122,12 +122,14 @@ class ModelSummary(Browsable):
 
     @property
     def flops_backward(self) -> int:
-        """As executed: a fused attention kernel makes its scores again."""
+        """Backward FLOPs as executed: a fused attention kernel makes its scores again."""
         return self.ledger.total.flops_backward
 
     @property
     def model_flops(self) -> int:
-        """Of matrix products and attention, forward and backward, each once: what MFU counts."""
+        """FLOPs of matrix products and attention, forward and backward, each once: what MFU
+        counts.
+        """
         return needed_flops(works_of(self.ledger.reported), self.ledger.convention)
 
     @property

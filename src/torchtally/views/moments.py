@@ -23,7 +23,7 @@ class RunMoment:
     module: Path
 
     def __str__(self) -> str:
-        """In words: "step 2, backward of model.py:41"."""
+        """Text like "step 2, backward of model.py:41"."""
         where = f" of {posixpath.basename(self.line.file)}:{self.line.line}" if self.line else ""
         step = "" if self.phase in GENERATING else f"step {self.step}, "
         return f"{step}{self.phase}{where}"

@@ -80,7 +80,7 @@ def training(until: Until, step_s: float, tokens_per_step: int | None) -> Traini
 
 
 def busy_share(ledger: Ledger) -> float:
-    """Of the step's predicted time, the share in which the device is at work; 0 of no time."""
+    """Share of the step's predicted time in which the device is at work; 0 of no time."""
     total = ledger.total
     return min(total.kernel_s / total.seconds, 1.0) if total.seconds > 0 else 0.0
 
@@ -261,7 +261,7 @@ def _remarks(ledger: Ledger, bill: Bill, name: str) -> list[Prose]:
 
 
 def gpus_text(ledger: Ledger) -> str:
-    """As many as the run has ranks."""
+    """Text of as many GPUs as the run has ranks."""
     world = ledger.trace.world
     return "one GPU" if world.size == 1 else f"{world.size} GPUs that take as long as this one"
 

@@ -35,7 +35,7 @@ class Evidence:
 
 
 def evidence(ledger: Ledger, collectives: Sequence[Timed]) -> Iterator[Evidence]:
-    """For each change that is worth a run of its own."""
+    """Evidence for each change that is worth a run of its own."""
     backward = [timed for timed in collectives if timed[0].op.phase is Phase.BACKWARD]
     gathers = [timed for timed in backward if timed[0].call.name == GATHER]
     reductions = [timed for timed in backward if timed[0].call.name == REDUCE]

@@ -109,7 +109,7 @@ def _scale_letters(row: NumberFormat) -> str:
 
 
 def ranges(formats: Sequence[NumberFormat]) -> Table:
-    """From the smallest number of each format to the largest."""
+    """Table from the smallest number of each format to the largest."""
     return Table(
         "Ranges",
         RANGES,
@@ -181,7 +181,7 @@ def bits(comparison: FormatComparison, place: int) -> Table:
 
 
 def _scaled_bits(conversion: Conversion) -> str:
-    """As "0 1111 101 x 01110011"."""
+    """Bits like "0 1111 101 x 01110011"."""
     return f"{conversion.bits or 'any'} x {conversion.scale_bits}"
 
 
@@ -197,12 +197,14 @@ def uses(formats: Sequence[NumberFormat], chips: Sequence[Chip]) -> Table:
 
 
 def architectures(row: NumberFormat, chips: Sequence[Chip]) -> list[str]:
-    """Of the chips that compute in the format, each once: "Hopper", "CDNA3", "Google TPU"."""
+    """Architectures of the chips that compute in the format, each once: "Hopper", "CDNA3", "Google
+    TPU".
+    """
     return list(dict.fromkeys(_architecture(chip) for chip in chips if row.is_computed_by(chip)))
 
 
 def _architecture(chip: Chip) -> str:
-    """Without the name of the die; with the vendor, but for NVIDIA and AMD."""
+    """Architecture without the name of the die; with the vendor, but for NVIDIA and AMD."""
     if chip.vendor in ("NVIDIA", "AMD"):
         return chip.architecture.partition(" ")[0]
     family = chip.architecture.partition(",")[0]

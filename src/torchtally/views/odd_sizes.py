@@ -69,7 +69,7 @@ def is_product(entry: Entry) -> bool:
 
 
 def row_steps(spec: TensorSpec) -> Sequence[int]:
-    """From one row of a matrix to the next, in elements; a vector has one row only."""
+    """Steps from one row of a matrix to the next, in elements; a vector has one row only."""
     if min(spec.shape[-2:], default=1) < 2 or len(spec.shape) < 2:
         return ()
     return [step for step in spec.stride[-2:] if step > 1]
@@ -93,7 +93,7 @@ def try_size(size: int, multiple: int, ledger: Ledger, roofline: Roofline) -> Od
 
 
 def saved_s(call: Call, size: int, next_size: int, roofline: Roofline) -> float:
-    """Of one call; negative where it takes longer."""
+    """Seconds saved by one call; negative where it takes longer."""
     if not any(size in spec.shape for spec in (*call.inputs, *call.outputs)):
         return 0.0
     resized = with_size(call, size, next_size)

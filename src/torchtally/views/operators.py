@@ -26,7 +26,7 @@ PHASE_QUANTITIES = (COUNT, FLOPS, MATMUL, MOVED, READ, WRITTEN, SAVED, ALLOCATED
 
 @view("op", "operators as torch spells them")
 def operators(ledger: Ledger) -> Table:
-    """By operator, named as torch spells it."""
+    """Table by operator, named as torch spells it."""
     uncounted = {uncounted.op for uncounted in ledger.coverage.uncounted}
     untimed = {untimed.op for untimed in ledger.untimed}
     bound = bound_cells(ledger, op_of)
@@ -45,7 +45,9 @@ def operators(ledger: Ledger) -> Table:
 
 @view("kernel", "kernels: those that a compiler fused, and the operators that are one")
 def kernels(ledger: Ledger) -> Table:
-    """By kernel as it is launched: a fused one with the operators and lines that are in it."""
+    """Table by kernel as it is launched: a fused one with the operators and lines that are in
+    it.
+    """
     operators: dict[str, set[str]] = {}
     lines: dict[str, set[str]] = {}
     launches: Counter[str] = Counter()
@@ -80,7 +82,7 @@ def kernels(ledger: Ledger) -> Table:
 
 @view("kind", "kinds of work: products, attention, elementwise, ...")
 def kinds(ledger: Ledger) -> Table:
-    """By kind of work: products, attention, elementwise, views."""
+    """Table by kind of work: products, attention, elementwise, views."""
     rows = [(total, (str(kind),)) for kind, total in ledger.by_kind().items()]
     texts = (Column("kind", "kind", Unit.NAME),)
     return cost_table("By kind of work", QUANTITIES, texts, rows, ledger)
@@ -88,7 +90,7 @@ def kinds(ledger: Ledger) -> Table:
 
 @view("phase", "forward, backward, recompute, optimizer")
 def phases(ledger: Ledger) -> Table:
-    """By phase: forward, backward, recompute (recomputed forward work), optimizer."""
+    """Table by phase: forward, backward, recompute (recomputed forward work), optimizer."""
     rows = [(total, (str(phase),)) for phase, total in ledger.by_phase().items()]
     texts = (Column("phase", "phase", Unit.NAME),)
     return cost_table("By phase", PHASE_QUANTITIES, texts, rows, ledger)

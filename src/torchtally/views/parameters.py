@@ -61,7 +61,7 @@ class ModelParameters:
 
     @property
     def flops_per_token(self) -> int:
-        """Of one rank."""
+        """FLOPs per token of one rank."""
         return sum(p.computed_elements * p.flops_per_token for p in self.parameters)
 
     def without(self, numbers: set[int]) -> "ModelParameters":

@@ -180,7 +180,7 @@ def tensor_text(spec: TensorSpec) -> str:
 
 
 def title_of(category: Category) -> str:
-    """As people write it: "optimizer state"."""
+    """Title as people write it: "optimizer state"."""
     return category.replace("_", " ").replace("kv ", "KV ")
 
 

@@ -100,7 +100,7 @@ class Plot:
 
 
 def span(values: Iterable[float], margin: float = 1.6) -> tuple[float, float]:
-    """From below the least to above the greatest, and at least two decades: an axis' ends."""
+    """Ends of an axis: from below the least to above the greatest, and at least two decades."""
     positive = [value for value in values if 0 < value < inf]
     if not positive:
         return 1.0, 100.0

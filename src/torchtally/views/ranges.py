@@ -26,7 +26,7 @@ class MemoryRange:
 
 
 def memory_range(ledger: Ledger) -> MemoryRange:
-    """Of the whole run."""
+    """Range of the whole run."""
     verdict = judge(ledger)
     nccl_bytes = verdict.communicators.bytes
     refusal = ledger.trace.final_refusal

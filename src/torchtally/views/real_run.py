@@ -85,7 +85,9 @@ def reported_gaps(ledger: Ledger) -> list[tuple[Entry, Gap]]:
 
 
 def cause_of(ledger: Ledger, entry: Entry, seconds: float) -> IdleCause:
-    """Of a predicted stretch: the device waits for its host beyond what kernels that queue take."""
+    """Cause of a predicted stretch: the device waits for its host beyond what kernels that queue
+    take.
+    """
     assert ledger.roofline is not None
     cost = ledger.costs[entry.op.call]
     gap_s = ledger.roofline.gap_s(entry.call, cost.kind, cost.exact)
@@ -138,7 +140,7 @@ def idle(ledger: Ledger) -> Table:
 
 @view("real-kernel", "of a real run: the kernels that ran, and their operators", "time")
 def real_kernels(ledger: Ledger) -> Table:
-    """By the kernel's own name."""
+    """Table by the kernel's own name."""
     measured = ledger.trace.measured
     reported = (
         {entry.number: entry for entry in ledger.reported if entry.is_first}
@@ -189,7 +191,7 @@ def real_kernels(ledger: Ledger) -> Table:
 @view("slow", "of a real run: calls that took longer than their roofline, most lost time first",
       "time")  # fmt: skip
 def slow(ledger: Ledger) -> Table:
-    """By distinct call: what its kernels took beyond what the roofline gives them."""
+    """Table by distinct call: what its kernels took beyond what the roofline gives them."""
     times = ledger.times
     groups: dict[int, list[Entry]] = defaultdict(list)
     for entry in ledger.reported if ledger.is_measured else ():

@@ -94,7 +94,7 @@ def roofline_plot(ledger: Ledger) -> Plot:
 
 
 def _groups(ledger: Ledger) -> Iterable[CallGroup]:
-    """By call. Most operators share theirs, so few have to be compared."""
+    """Groups by call. Most operators share theirs, so few have to be compared."""
     groups: dict[Call, CallGroup] = {}
     known: dict[int, CallGroup] = {}
     for entry in ledger.reported:
@@ -179,7 +179,7 @@ def _published_roof(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | N
 
 
 def _achieved_roof(roofline: Roofline, groups: Iterable[CallGroup]) -> Roof | None:
-    """As measured here, else as published; None where neither is known."""
+    """Roof as measured here, else as published; None where neither is known."""
     chip, measured = roofline.chip, roofline.calibration
     published = {
         dtype: peak_of(dtype, chip).achieved_flop_per_s for dtype in _dtypes(roofline, groups)
@@ -204,7 +204,9 @@ def _by_rate(peaks: Mapping[str, float]) -> dict[str, float]:
 
 
 def _dtypes(roofline: Roofline, groups: Iterable[CallGroup]) -> list[str]:
-    """Of the step's products that the chip has a rate for; of a step without any, float32."""
+    """Dtypes of the step's products that the chip has a rate for; of a step without any,
+    float32.
+    """
     used = dict.fromkeys(dtype_of(group.call) for group in groups if group.is_matmul)
     return [dtype for dtype in used or ("float32",) if _has_peak(dtype, roofline)]
 

@@ -1,4 +1,4 @@
-"""Out of memory: the request, its place, and what occupied the memory."""
+"""What lacked when memory ran out: the request, its line, and what occupied the memory."""
 
 from dataclasses import dataclass
 

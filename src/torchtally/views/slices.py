@@ -58,7 +58,7 @@ class Stretch(NamedTuple):
 def stretches(
     trace: Trace, reported: Iterable[Entry], spans: Sequence[Span], begins_s: float
 ) -> list[Stretch]:
-    """Of all that take time, by their beginning, in nanoseconds since `begins_s`."""
+    """Stretches of all that take time, by their beginning, in nanoseconds since `begins_s`."""
     firsts = [batch.first for batch in trace.coalesced]
     by_key: dict[object, Stretch] = {}
     for entry in reported:

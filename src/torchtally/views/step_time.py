@@ -94,7 +94,7 @@ def step_time(ledger: Ledger) -> StepTime | None:
 
 
 def calibrated_share(ledger: Ledger) -> float:
-    """Of the kernels' time, the part of operators that were measured on such a device."""
+    """Share of the kernels' time of operators that were measured on such a device."""
     if ledger.roofline is None or ledger.roofline.calibration is None:
         return 0.0
     slots = map(ledger.slot, ledger.reported)

@@ -106,7 +106,7 @@ def unlike(ledger: Ledger) -> str:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """As "1, 3 to 5"; of many only the first."""
+    """Numbers like "1, 3 to 5"; of many only the first."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -199,7 +199,7 @@ def _blocks(steps: Sequence[TrainingStep]) -> Iterator[AlikeSteps]:
 
 
 def _is_first(steps: Sequence[TrainingStep], step: TrainingStep) -> bool:
-    """Of its model."""
+    """Whether a step is the first of its model."""
     return step.number == 1 or steps[step.number - 2].experiment != step.experiment
 
 

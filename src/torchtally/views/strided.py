@@ -50,7 +50,7 @@ def _step(step: ExpressionStep) -> tuple[Cell, ...]:
 
 
 def tuple_text(numbers: Sequence[int]) -> str:
-    """As torch and Python write a tuple, without the comma behind a single number."""
+    """Tuple as torch and Python write it, without the comma behind a single number."""
     return f"({', '.join(map(str, numbers))})"
 
 

@@ -101,7 +101,7 @@ class Verdict:
 
 
 def column_names() -> frozenset[str]:
-    """Of every column that a table of the page may have."""
+    """Names of every column that a table of the page may have."""
     figures = (SECONDS, KERNEL, *PHASE_FIGURES, *LINE_FIGURES, *MODULE_FIGURES)
     columns = (
         *(figure.column for figure in figures), *TIMED_SHARES, *BOUND_COLUMNS, *CATEGORY_COLUMNS,
@@ -298,7 +298,7 @@ def high_bytes(ledger: Ledger, chip: Chip, communicators: CommunicatorBuffers) -
 
 
 def why_no_time(ledger: Ledger) -> str:
-    """In words; "" for a ledger with times."""
+    """Reason in words; "" for a ledger with times."""
     if ledger.roofline is not None:
         return ""
     chip_name = ledger.trace.chip
@@ -325,7 +325,7 @@ def room_bytes(chip: Chip) -> int:
 
 
 def reserved_bytes_of(ledger: Ledger) -> int:
-    """In the allocator's segments at most, on the accounted device."""
+    """Bytes in the allocator's segments at most, on the accounted device."""
     memory = ledger.memory
     mine = (
         reserved.bytes for reserved in ledger.trace.reserved if reserved.device == memory.device

@@ -25,7 +25,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Of the reported period, at its predicted time."""
+    """Throughput of the reported period, at its predicted time."""
 
     seconds: float
     steps: int
@@ -43,12 +43,12 @@ class Throughput:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of all ranks."""
+        """Tokens per second of all ranks."""
         return self._per_s(self.tokens)
 
     @property
     def samples_per_s(self) -> float | None:
-        """Of all ranks."""
+        """Samples per second of all ranks."""
         return self._per_s(self.samples)
 
     def _per_s(self, batch: "Batch | None") -> float | None:
@@ -125,7 +125,8 @@ def _lookups(ledger: Ledger) -> list[Entry]:
 
 
 def _without_labels(ledger: Ledger, tables: list[list[Entry]]) -> list[list[Entry]]:
-    """Without those where an index is looked up for a whole sample: its class, its time of noise.
+    """Entries without those where an index is looked up for a whole sample: its class, its time of
+    noise.
 
     Most products, or any convolution, then work on several positions for each index: on 16 images
     of 64 patches for 16 labels. Ids of packed sequences are positions themselves.
@@ -174,7 +175,7 @@ def _same_site(entries: list[Entry]) -> list[Entry]:
 
 
 def _makers(ledger: Ledger) -> dict[int, Entry]:
-    """By the number of a storage, the operator that made it."""
+    """Operators by the number of a storage that each made."""
     return {
         output: entry
         for entry in reversed(ledger.entries)
@@ -184,8 +185,9 @@ def _makers(ledger: Ledger) -> dict[int, Entry]:
 
 
 def _input_shape(entry: Entry, makers: dict[int, Entry]) -> tuple[int, ...]:
-    """Of the input of a convolution, or of the left operand of a product as it was made: a layer
-    flattens (B, T, D) to (B * T, D) before it multiplies. Empty where the operator does not tell.
+    """Shape of the input of a convolution, or of the left operand of a product as it was made: a
+    layer flattens (B, T, D) to (B * T, D) before it multiplies. Empty where the operator does not
+    tell.
     """
     call = entry.call
     if entry.kind is Kind.CONVOLUTION:

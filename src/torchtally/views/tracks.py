@@ -54,7 +54,9 @@ class HeldOverTime(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """From a collective to an operator that waits for it: tracks by number, nanoseconds in them."""
+    """Arrow from a collective to an operator that waits for it: tracks by number, nanoseconds in
+    them.
+    """
 
     from_track: int
     from_ns: int
@@ -96,8 +98,8 @@ class Clocked:
 
 
 def tracks_of(ledger: Ledger, *, is_folded: bool = False) -> tuple[RankTracks, ...]:
-    """Of each rank that ran, by number; `is_folded`: operators that follow one another and are of
-    one line and phase as one slice.
+    """Tracks of each rank that ran, by number; `is_folded`: operators that follow one another and
+    are of one line and phase as one slice.
 
     Raises UsageError for a ledger without times.
     """
@@ -182,7 +184,7 @@ def name_of(part: Clocked) -> str:
 
 
 def lanes_of(part: Clocked, begins_s: float) -> Iterator[Lane]:
-    """Of each stream and communicator, by number."""
+    """Lanes of each stream and communicator, by number."""
     trace = part.ledger.trace
     by_stream: dict[int, list[Stretch]] = {}
     for stretch in stretches(trace, part.reported, part.spans, begins_s):
@@ -198,7 +200,7 @@ def _is_host(ledger: Ledger) -> bool:
 
 
 def stream_name(trace: Trace, stream: int) -> str:
-    """As "stream 7"; a communicator's group, and the rank that it joins this one with."""
+    """Name like "stream 7"; a communicator's group, and the rank that it joins this one with."""
     kind, number = divmod(stream, COMMUNICATORS)
     if not kind:
         return f"stream {stream}"
@@ -226,7 +228,7 @@ def _occupations(part: Clocked, begins_s: float) -> tuple[Slice, ...]:
 def _arrows(
     trace: Trace, reported: Iterable[Entry], places: dict[int, tuple[int, Slice]]
 ) -> Iterator[Arrow]:
-    """For every wait for a collective: to the operator before which it was."""
+    """Arrows for every wait for a collective: to the operator before which it was."""
     drawn = [entry for entry in reported if entry.number in places]
     by_stream: dict[int, list[Entry]] = {HOST: drawn}
     for entry in drawn:

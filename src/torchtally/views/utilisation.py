@@ -74,7 +74,7 @@ class PeakRate:
 
     @property
     def counted_share(self) -> float:
-        """Of the FLOPs, those with a peak."""
+        """Share of the FLOPs that have a peak."""
         return part_of(
             sum(part.flops for part in self.counted), sum(part.flops for part in self.parts)
         )
@@ -96,7 +96,7 @@ class PeakRate:
 
     @property
     def description(self) -> str:
-        """As "promised dense bfloat16", of all dtypes that matter."""
+        """Text like "promised dense bfloat16", of all dtypes that matter."""
         what = "best measured" if self.is_measured else "promised dense"
         return f"{what} {' and '.join(part.dtype for part in self.split) or self.dtype}"
 

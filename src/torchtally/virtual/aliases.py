@@ -16,7 +16,7 @@ CLASSES = frozenset({"glob", "pathlib", "shutil", "tempfile"})
 
 @contextmanager
 def replacing(values: Mapping[Any, Any]) -> Iterator[None]:
-    """Within, what loaded modules have of these functions is the new value.
+    """Context in which loaded modules have the new value of these functions.
 
     Afterwards it is the old one, also in modules that were loaded within.
     """
@@ -74,7 +74,7 @@ class ImportedFunctions:
 
     @contextmanager
     def read_once(self) -> Iterator[None]:
-        """Within, modules are looked at again only where some were loaded or removed."""
+        """Context in which modules are looked at again only where some were loaded or removed."""
         self._is_read_once, self._module_count = True, 0
         try:
             yield
@@ -133,5 +133,7 @@ _imported = ImportedFunctions()
 
 
 def read_loaded_modules() -> None:
-    """As a session does that begins: processes forked from this one then need not."""
+    """Reads loaded modules as a session does that begins: processes forked from this one then need
+    not.
+    """
     _imported.read_modules()

@@ -25,7 +25,7 @@ OFFSETS = {
 
 
 def literals_of(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Literal]]:
-    """Of an attention operator's tensors, by the names of their arguments."""
+    """Literals of an attention operator's tensors, by the names of their arguments."""
     for name, tensor in named_tensors:
         if name in BIASES:
             virtual = virtual_of(tensor)

@@ -209,7 +209,7 @@ def stand_ins(chip: Chip) -> list[StandIn]:
 
 
 def answer_for(chip: Chip, can_use: Callable[[Chip, Query], bool]) -> Callable[..., bool]:
-    """As torch calls it: with its own `SDPAParams`."""
+    """Answer in the form that torch calls: with its own `SDPAParams`."""
 
     def answer(params: Any, debug: bool = False) -> bool:
         return can_use(

@@ -76,7 +76,7 @@ class Blocks(NamedTuple):
 
 
 def counts_of(block_mask: tuple[Any, ...], scores: tuple[int, ...]) -> Counts:
-    """Of a block mask, as torch hands it on, and the (B, H, S, T) that it is used for."""
+    """Counts of a block mask, as torch hands it on, and the (B, H, S, T) that it is used for."""
     numbers = block_mask[private.KV_NUM_BLOCKS]
     lists: list[Any] = [
         None if each is None else values.real_of(each)
@@ -97,7 +97,9 @@ class Mask(NamedTuple):
     def counts(
         self, scores: tuple[int, ...], blocks: Blocks | None, keeper: VirtualStorage | None
     ) -> Counts:
-        """As it is used for (B, H, S, T). `keeper` remembers them: a backward pass asks again."""
+        """Counts as it is used for (B, H, S, T). `keeper` remembers them: a backward pass asks
+        again.
+        """
         B, H, S, T = scores
         if min(self.block) >= NO_BLOCKS:
             return Counts([prod(scores)] * 2, None)
@@ -199,7 +201,7 @@ def parts_of(
 
 
 def blocks_with_any(attends: Tensor, block: tuple[int, int]) -> Tensor:
-    """Of (B, H, S, T), those blocks in which some query attends to some key."""
+    """Blocks of (B, H, S, T) in which some query attends to some key."""
     S, T = attends.shape[-2:]
     padded = torch.nn.functional.pad(attends, (0, -T % block[1], 0, -S % block[0]))
     tiles = padded.unflatten(-1, (-1, block[1])).unflatten(-3, (-1, block[0]))

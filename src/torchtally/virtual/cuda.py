@@ -68,7 +68,7 @@ class CudaModule:
         module = self
 
         class Device:
-            """`with torch.cuda.device(1):`."""
+            """Context `with torch.cuda.device(1):`."""
 
             def __init__(self, device: Any) -> None:
                 place = device.get_device() if isinstance(device, Tensor) else device
@@ -85,7 +85,9 @@ class CudaModule:
         return Device
 
     def properties(self, device: Any = None) -> ShownProperties:
-        """As `torch.cuda.get_device_properties`, without figures that are not published."""
+        """Properties as by `torch.cuda.get_device_properties`, without figures that are not
+        published.
+        """
         self.index(device)
         if self.chip.gcn_architecture:
             return rocm.properties(self.chip)

@@ -171,7 +171,7 @@ class CudaCalls:
 
 
 def compiled_version() -> int:
-    """As CUDA_VERSION: 13000 of "13.0"."""
+    """Version as CUDA_VERSION: 13000 of "13.0"."""
     major, minor = str(torch.version.cuda or releases.HERE.cuda).split(".")[:2]
     return int(major) * 1000 + int(minor) * 10
 

@@ -96,7 +96,7 @@ class CudaMemory:
         return block.address
 
     def raw_delete(self, address: int) -> None:
-        """Of a block handed out so, or one that a graph's pool has without a tensor."""
+        """Frees a block handed out so, or one that a graph's pool has without a tensor."""
         if address in self._raw:
             memory, block = self._raw.pop(address)
             memory.drop_workspace(block)
@@ -109,7 +109,9 @@ class CudaMemory:
         return snapshot(self.histories)
 
     def dump_snapshot(self, filename: str = "dump_snapshot.pickle", **options: Any) -> None:
-        """As torch's, in a protocol every viewer reads, whatever Python's default is."""
+        """Writes a snapshot as torch does, in a protocol every viewer reads, whatever Python's
+        default is.
+        """
         contents = private.memory_snapshot(**options)
         with open(filename, "wb") as file:
             pickle.dump(contents, file, protocol=SNAPSHOT_PROTOCOL)

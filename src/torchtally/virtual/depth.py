@@ -16,7 +16,7 @@ INSIDE = OperatorDepth()
 
 @contextmanager
 def as_meta() -> Iterator[None]:
-    """Within, the properties of `shown_devices.py` answer "meta"."""
+    """Context in which the properties of `shown_devices.py` answer "meta"."""
     INSIDE.depth += 1
     try:
         yield

@@ -169,7 +169,7 @@ class DeviceMemory:
         self.free_scratch(self.take_scratch(sizes))
 
     def take_scratch(self, sizes: tuple[tuple[int, str], ...]) -> list[Block]:
-        """For the current operator, which frees it."""
+        """Takes scratch memory for the current operator, which frees it."""
         blocks = []
         for requested_bytes, name in sizes:
             block = self._allocate(requested_bytes)
@@ -185,7 +185,7 @@ class DeviceMemory:
     # Private pools of CUDA graphs.
 
     def begin_pool(self, pool_id: PoolId, takes: Takes) -> None:
-        """From now on requests on streams that it takes are served from this pool."""
+        """Serves requests on streams that the pool takes from this pool, from now on."""
         self.allocator.private_pools.begin(pool_id, takes)
 
     def end_pool(self, pool_id: PoolId) -> None:

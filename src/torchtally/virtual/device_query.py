@@ -31,7 +31,7 @@ class DeviceQuery:
 
     @property
     def facts(self) -> list[dict[str, Any]]:
-        """Of each GPU, by nvidia-smi's names of fields, at this moment."""
+        """Facts of each GPU, by nvidia-smi's names of fields, at this moment."""
         capability = self.chip.compute_capability or (0, 0)
         context = context_bytes(capability)
         total = self.chip.total_memory_bytes // MIB

@@ -8,7 +8,7 @@ NATIVE = torch.device
 
 
 class DeviceType(type):
-    """Of the replacement below: it makes native devices, and all of them are its instances.
+    """Type of the replacement below: it makes native devices, and all of them are its instances.
 
     Equal to the native type and hashed like it, because tables of torch's have that as a key
     (`SUPPORTED_PARAM_TYPES`, torch/_library/infer_schema.py).

@@ -83,7 +83,7 @@ KernelTime = Callable[[Call], float]
 
 
 def no_time(call: Call) -> float:
-    """Of a session that predicts none."""
+    """Time of a session that predicts none."""
     return 0.0
 
 
@@ -224,7 +224,7 @@ class VirtualDispatch(TorchDispatchMode):
         return overload(*args)
 
     def leave_in_child(self) -> None:
-        """In a forked process: run everything for real from now on, and record nothing."""
+        """Runs everything for real from now on, and records nothing: in a forked process."""
         self.is_active = False
         self.observer = NullObserver()
         for gpu in self.gpus:

@@ -110,7 +110,9 @@ class Attention:
             return self.score_mod(*arguments[:5])
 
     def gradients_of_score(self, *arguments: Tensor) -> list[Tensor | None]:
-        """As torch's joint graph: of score, batch, head, query, key, and what gets gradients."""
+        """Gradients as of torch's joint graph: of score, batch, head, query, key, and what gets
+        gradients.
+        """
         score, indices, grad = arguments[0], arguments[1:5], arguments[5]
         pull = torch.func.vjp(
             lambda score, *trained: self.score(score, *indices, *trained), score, *arguments[6:]

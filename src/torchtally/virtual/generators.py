@@ -50,7 +50,7 @@ def generator_type(
             return device
 
         def get_state(self) -> Tensor:
-            """Of a generator on the device 16 bytes: a seed, and an offset that grows."""
+            """State of a device's generator in 16 bytes: a seed, and an offset that grows."""
             if self._shown.type != "cuda":
                 state: Tensor = super().get_state()
                 return state

@@ -141,7 +141,7 @@ class Invocation:
 
 
 def limit_signatures() -> None:
-    """At the end of a session: forget them where they have become many."""
+    """Forgets signatures at the end of a session where they have become many."""
     if len(_signatures) > SIGNATURE_LIMIT:
         _signatures.clear()
 

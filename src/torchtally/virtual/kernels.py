@@ -219,7 +219,7 @@ def cudnn_rnn(
 
 
 def in_autocast_dtype(tensor: Tensor) -> Tensor:
-    """As cuDNN's RNNs are cast under autocast (aten/src/ATen/cudnn/AutocastRNN.cpp).
+    """Tensor cast as for cuDNN's RNNs under autocast (aten/src/ATen/cudnn/AutocastRNN.cpp).
 
     There the weights' copies lie in one buffer; here they are tensors, of the same bytes together.
     """
@@ -247,7 +247,9 @@ def lstm_data(
 
 
 def takes_onednn_rnn(x: Tensor, hx: list[Tensor]) -> bool:
-    """As `use_mkldnn` and `lstm` of native/RNN.cpp: no projection, and a dtype oneDNN trains in."""
+    """Whether oneDNN is taken, as by `use_mkldnn` and `lstm` of native/RNN.cpp: no projection, and
+    a dtype oneDNN trains in.
+    """
     is_known = (
         x.dtype is torch.float32
         or (x.dtype is torch.bfloat16 and private.onednn_has_bfloat16())
@@ -397,7 +399,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """As native/transformers/attention.cpp: mask made float, head padded, the chosen kernel run."""
+    """Attention as of native/transformers/attention.cpp: mask made float, head padded, the chosen
+    kernel run.
+    """
     assert Target.chip is not None
     query_set = Query(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     backend = attention.choose(Target.chip, query_set)

@@ -17,8 +17,8 @@ Replacements = Callable[[ModuleType], list[StandIn]]
 def first_spec(
     finders: Iterable[Any], name: str, path: Any = None, target: Any = None
 ) -> ModuleSpec | None:
-    """Of the first finder that has the module. One that lacks `find_spec`, as before Python 3.4, is
-    passed by, as Python does (`_find_spec`, importlib/_bootstrap.py).
+    """Spec of the first finder that has the module. One that lacks `find_spec`, as before Python
+    3.4, is passed by, as Python does (`_find_spec`, importlib/_bootstrap.py).
     """
     finders = [finder for finder in finders if hasattr(finder, "find_spec")]
     specs = (finder.find_spec(name, path, target) for finder in finders)
@@ -69,7 +69,7 @@ class Patches:
 
 @contextmanager
 def patching(patches: Sequence[tuple[str, Replacements]]) -> Iterator[None]:
-    """Within, each named module has its replacements, from its import on."""
+    """Context in which each named module has its replacements, from its import on."""
     with ExitStack() as stack:
         finder = Patches(patches, stack)
         replaced: dict[Any, Any] = {}

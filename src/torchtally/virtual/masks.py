@@ -55,7 +55,9 @@ def keep_attended(mask: Tensor | None, bias: Tensor | None, scores: tuple[int, .
 
 
 def counts_of(mask: Tensor, T: int) -> Tensor | None:
-    """To how many keys each query attends, of those that have a row of their own in the mask."""
+    """Numbers of keys to which each query attends, of those that have a row of their own in the
+    mask.
+    """
     real = values.real_of(mask)
     if real is None:
         spans = spans_of(mask)

@@ -32,7 +32,7 @@ class DeviceCopy(torch.autograd.Function):
 
 
 class Moves:
-    """Between the devices of a session."""
+    """Moves between the devices of a session."""
 
     def __init__(self, mode: VirtualDispatch) -> None:
         self.mode = mode

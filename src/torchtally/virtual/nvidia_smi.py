@@ -67,7 +67,7 @@ def header(fields: list[str], layout: str) -> list[str]:
 
 
 def rows(gpus: list[Gpu], fields: list[str], layout: str) -> list[str]:
-    """As `--format=csv[,noheader][,nounits]` prints them."""
+    """Rows as `--format=csv[,noheader][,nounits]` prints them."""
     unit = "" if "nounits" in layout else f" {MEBIBYTES}"
     lines = header(fields, layout)
     for gpu in gpus:

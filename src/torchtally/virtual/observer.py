@@ -44,7 +44,7 @@ class Observer(MemoryObserver, Protocol):
     def host_operator_ran(self) -> None: ...
 
     def stream_waited(self, stream: int, other: int, until: int) -> None:
-        """From now on a stream waits for what another was given before a tick."""
+        """Told that from now on a stream waits for what another was given before a tick."""
 
     def collectives_coalesced(self, first_tick: int) -> None:
         """All since a tick were issued together."""

@@ -49,12 +49,12 @@ class PlaceholderArrays:
         return [StandIn(module, name, self._answering(getattr(module, name))) for name in ANSWERS]
 
     def _assertions(self, module: ModuleType) -> list[StandIn]:
-        """Of all functions but the one that others call."""
+        """Stand-ins of all functions but the one that others call."""
         names = {name for name in dir(module) if name.startswith("assert_")} - {BELOW}
         return [StandIn(module, name, self._asserting(getattr(module, name))) for name in names]
 
     def _is_any_unknown(self, values: Iterable[Any]) -> bool:
-        """Of those compared, which have one shape or one element."""
+        """Whether any of those compared is unknown, which have one shape or one element."""
         compared = [value for value in values if isinstance(value, (Tensor, np.ndarray))]
         shapes = {tuple(value.shape) for value in compared} - {()}
         return len(shapes) <= 1 and any(map(self.is_unknown, compared))

@@ -38,7 +38,7 @@ class Profiling:
             profile: Any, *args: Any, use_cuda: bool = False, use_device: Any = None,
             use_cpu: bool = True, **options: Any,
         ) -> None:  # fmt: skip
-            """Without the device, whose events this build of torch cannot record."""
+            """Begins without the device, whose events this build of torch cannot record."""
             if use_cuda or use_device == "cuda":
                 mode.observer.note(HOST_ONLY)
                 use_device, use_cpu = None, True

@@ -15,7 +15,7 @@ LDS_BYTES = {"gfx90a": 64 * 1024, "gfx942": 64 * 1024, "gfx950": 160 * 1024}
 
 
 def properties(chip: Chip) -> ShownProperties:
-    """As `torch.cuda.get_device_properties`, without figures that are not published.
+    """Properties as by `torch.cuda.get_device_properties`, without figures that are not published.
 
     gcnArchName as an MI300X has it, https://github.com/pytorch/ao/pull/2853.
     """

@@ -99,7 +99,7 @@ class ShapesFile:
         return sorted(self._tensors)
 
     def offset_keys(self) -> list[str]:
-        """In the order of the file."""
+        """Keys in the order of the file."""
         return list(self._tensors)
 
     def metadata(self) -> dict[str, str] | None:

@@ -91,7 +91,7 @@ class VirtualGPU:
 
     @property
     def host_bytes(self) -> int:
-        """Of tensors on the host that have no values: of a model built there, its weights."""
+        """Bytes of tensors on the host that have no values: of a model built there, its weights."""
         return self.mode.host.held_bytes
 
     @property
@@ -163,7 +163,8 @@ def virtual_gpu(
     kernel_s: KernelTime = no_time,
     world: World = World(),  # noqa: B008 (frozen)
 ) -> AbstractContextManager[VirtualGPU]:
-    """Within, "cuda" is a simulated chip: `torch.cuda.is_available()` and all that follows.
+    """Context in which "cuda" is a simulated chip: `torch.cuda.is_available()` and all that
+    follows.
 
     Args:
         gpu: the chip, by any name `tally gpus` lists, or a `Chip`.
@@ -409,7 +410,7 @@ def host_defaults() -> list[StandIn]:
 
 
 def _clear_device_constructors() -> None:
-    """`with torch.device(...)` caches the factories it knows (torch/utils/_device.py)."""
+    """Clears the factories that `with torch.device(...)` caches (torch/utils/_device.py)."""
     private.device_constructors.cache_clear()
 
 

@@ -100,7 +100,9 @@ PAGE_BYTES = 4096
 
 
 def leading_size(elements: int, element_bytes: int) -> int:
-    """Of a row in oneDNN's workspace: whole cache lines, and one more than a multiple of 256."""
+    """Size of a row in oneDNN's workspace: whole cache lines, and one more than a multiple of
+    256.
+    """
     line = 64 // element_bytes
     size = -(-elements // line) * line
     return size + line if size % 256 == 0 else size
@@ -275,7 +277,7 @@ def convolution(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
 
 @shape_of(aten.convolution_backward.default)
 def convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *rest: Any) -> Any:
-    """In the layout of the forward pass, to which the gradient is brought (native/Convolution.cpp).
+    """Gradient in the layout of the forward pass, to which it is brought (native/Convolution.cpp).
 
     The shape function of torch 2.11 asks the gradient's instead.
     """

@@ -1,4 +1,4 @@
-"""On which device Python is shown a tensor or a storage, and how users write devices.
+"""The device that Python is shown of a tensor or a storage, and how users write devices.
 
 The properties are set on torch's classes, so they hold in every thread, in hooks and in library
 code. Inside an operator torch's shape functions read them, too, and get the meta device.

@@ -135,7 +135,7 @@ HANDLERS |= dict.fromkeys((aten.clone.default, aten.zeros_like.default), on_valu
 
 @handles(aten._to_copy.default)
 def copy_parts(mode: VirtualDispatch, call: Invocation) -> Tensor:
-    """To another device or dtype."""
+    """Copies the parts to another device or dtype."""
     sparse: Tensor = call.args[0]
     options = dict(call.kwargs)
     options.pop("layout", None)
@@ -195,7 +195,7 @@ def refuse_unknown_count(call: Invocation) -> NoReturn:
 
 @handles(aten.add.Tensor, aten.sub.Tensor)
 def add(mode: VirtualDispatch, call: Invocation) -> Tensor:
-    """Of two sparse tensors: the values of both, not yet coalesced."""
+    """Sum of two sparse tensors: the values of both, not yet coalesced."""
     left, right = call.args[:2]
     if left.layout is torch.sparse_coo and right.layout is torch.sparse_coo:
         with mode:
@@ -209,7 +209,7 @@ def add(mode: VirtualDispatch, call: Invocation) -> Tensor:
 
 @handles(aten.add_.Tensor, aten.sub_.Tensor)
 def add_in_place(mode: VirtualDispatch, call: Invocation) -> Any:
-    """Into a dense tensor, as SGD adds a sparse gradient; or gradients that meet."""
+    """Adds into a dense tensor, as SGD adds a sparse gradient; or gradients that meet."""
     target, source = call.args[:2]
     return add(mode, call) if is_sparse(target) else result_of(mode, call, target, source, target)
 

@@ -65,7 +65,8 @@ def add(mode: VirtualDispatch, call: Invocation) -> Any:
 
 
 def accumulates_in_place(mode: VirtualDispatch, call: Invocation) -> bool:
-    """As `can_accumulate_inplace` of torch/csrc/autograd/input_buffer.cpp: gradients that meet.
+    """Whether gradients that meet are added in place, as by `can_accumulate_inplace` of
+    torch/csrc/autograd/input_buffer.cpp.
 
     The sums of a node's own formula come here by the same road. There the first summand is one of
     the node's temporaries, while a gradient that waits was made by another node, or by this one for
@@ -168,7 +169,9 @@ def read_equal(mode: VirtualDispatch, call: Invocation) -> Any:
 
 
 def are_equal(mode: VirtualDispatch, call: Invocation) -> bool | None:
-    """By values where they are kept, else by facts; a tensor of finite elements equals itself."""
+    """Whether tensors are equal, by values where they are kept, else by facts; a tensor of finite
+    elements equals itself.
+    """
     arguments = values.real_arguments(call.args, call.kwargs)
     if arguments is not None:
         answer: bool = call.operator.overload(*arguments[0], **arguments[1])
@@ -245,7 +248,7 @@ def choose_balanced(mode: VirtualDispatch, call: Invocation) -> Any:
 
 @special(aten.histc.default)
 def histc(mode: VirtualDispatch, call: Invocation) -> Any:
-    """Of integers, too: the host's kernel takes floats only."""
+    """Histogram of integers, too: the host's kernel takes floats only."""
     result = mode.run(call)
     numbers = values.real_of(call.args[0])
     virtual = virtual_of(result)
@@ -293,7 +296,7 @@ def refuse_quantized(mode: VirtualDispatch, call: Invocation) -> Any:
 
 @special(aten.copy_.default)
 def copy(mode: VirtualDispatch, call: Invocation) -> Any:
-    """Into a real host tensor from a virtual one only a known value can be written."""
+    """Copies; into a real host tensor from a virtual one only a known value can be written."""
     target, source = call.args[0], call.args[1]
     if private.is_meta(target) or virtual_of(source) is None:
         return mode.run(call)

@@ -26,7 +26,7 @@ class StandIn:
 
 
 def instead_of(name: PrivateName, value: Any, *, is_new: bool = False) -> StandIn:
-    """Of a private name of torch's."""
+    """Stand-in of a private name of torch's."""
     return StandIn(name.owner, name.name, value, is_new)
 
 
@@ -81,7 +81,7 @@ def put(owner: Any, name: str, value: Any) -> None:
 
 @contextmanager
 def suspend() -> Iterator[None]:
-    """Within, torch is as it was: for what binds its functions when it is imported."""
+    """Context in which torch is as it was: for what binds its functions when it is imported."""
     replaced = dict(_active)
     _active.clear()
     try:
@@ -93,8 +93,8 @@ def suspend() -> Iterator[None]:
 
 @contextmanager
 def native_methods(owner: type, *, native: bool = True) -> Iterator[None]:
-    """Within, a class's methods are torch's; with `native=False` those of the session again. What
-    it answers by properties stays.
+    """Context in which a class's methods are torch's; with `native=False` those of the session
+    again. What it answers by properties stays.
     """
     methods = [
         each for each in _active.values() if each[0] is owner and isinstance(each[3], FunctionType)
@@ -105,7 +105,7 @@ def native_methods(owner: type, *, native: bool = True) -> Iterator[None]:
 
 @contextmanager
 def turned(replaced: Sequence[Replaced], *, native: bool) -> Iterator[None]:
-    """Within, these are torch's own, or the session's; afterwards they are what they were.
+    """Context in which these are torch's own, or the session's; afterwards they are what they were.
 
     Contexts nest: the compiler, which meets torch's methods, suspends the session now and then.
     """

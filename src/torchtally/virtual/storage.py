@@ -80,7 +80,7 @@ class VirtualStorage:
 
     @classmethod
     def lend(cls, home: Home, address: int, requested_bytes: int, number: int) -> "VirtualStorage":
-        """In memory that is not its own: what a CUDA graph writes to, or reads."""
+        """Lends memory that is not its own: what a CUDA graph writes to, or reads."""
         storage = cls.__new__(cls)
         storage.requested_bytes, storage.number, storage.home = requested_bytes, number, home
         storage.is_lent, storage.lent_address, storage.block = True, address, None
@@ -135,7 +135,9 @@ SPARSE = frozenset(
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
-    """Of any of torch's sparse layouts: it consists of tensors of indices and of values."""
+    """Whether it has one of torch's sparse layouts: it consists of tensors of indices and of
+    values.
+    """
     return tensor.layout in SPARSE
 
 

@@ -144,7 +144,7 @@ class Event:
             self._stream = (stream or CURRENT.stream).stream_id
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Of an event that was never recorded nobody waits (cudaStreamWaitEvent)."""
+        """Waits; for an event that was never recorded nothing waits (cudaStreamWaitEvent)."""
         if self._recorded is not None:
             clock, tick = self._recorded
             clock.wait((stream or CURRENT.stream).stream_id, self._stream, tick)
@@ -167,7 +167,7 @@ class Event:
 
 
 class StreamContext:
-    """`with torch.cuda.stream(s):`, where s may be None."""
+    """Context `with torch.cuda.stream(s):`, where s may be None."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream

@@ -262,7 +262,9 @@ class TensorMethods:
         return tensor_made.requires_grad_(requires_grad)
 
     def repr(self, tensor: Tensor, *, tensor_contents: Any = None) -> str:
-        """As torch prints a CUDA tensor; without a value, its size and dtype in place of it."""
+        """Text as torch prints a CUDA tensor; without a value, its size and dtype in place of
+        it.
+        """
         virtual = shown_virtual(tensor)
         if virtual is None:
             return str(self.native_repr(tensor, tensor_contents=tensor_contents))

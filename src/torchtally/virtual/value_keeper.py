@@ -197,7 +197,7 @@ def one_of_each(call: Invocation) -> Iterator[tuple[Any, ...]]:
 
 
 def fold_one_of_each(call: Invocation, args: tuple[Any, ...]) -> Facts | None:
-    """As `fold`. The norm of n elements is n ** (1 / order) times that of one."""
+    """Facts as by `fold`. The norm of n elements is n ** (1 / order) times that of one."""
     if any(isinstance(arg, (list, tuple)) for arg in call.kwargs.values()):
         return None  # `out`
     result = on_one_element(call, args, tensors_in(args))
@@ -286,7 +286,7 @@ def sources_of(call: Invocation) -> Sequence[VirtualStorage | None]:
 
 
 def update_assumption(call: Invocation) -> None:
-    """After values were written: on what they rest, and facts of those before are gone."""
+    """Updates what values rest on after they were written; facts of those before are gone."""
     assumption = assumption_of(sources_of(call))
     for (name, _), virtual in zip(call.named_inputs, call.virtuals, strict=True):
         if virtual is not None and name in call.operator.written:

@@ -114,7 +114,9 @@ def masked_select(mode: VirtualDispatch, call: Invocation) -> Any:
     aten.unique_consecutive.default, aten.unique_dim_consecutive.default,
 )  # fmt: skip
 def unique(mode: VirtualDispatch, call: Invocation) -> Any:
-    """At most as many as there are: all different, or as many as integers within the bounds."""
+    """Unique elements, at most as many as there are: all different, or as many as integers within
+    the bounds.
+    """
 
     def bound() -> tuple[tuple[Tensor, ...], str | None]:
         tensor = call.args[0]

@@ -67,8 +67,8 @@ def real_of(tensor: Tensor) -> Tensor | None:
 
 
 class OneThread:
-    """Within, torch computes in this thread alone: values are small, and waking its pool would cost
-    more than computing them. No generator: every operator on values enters it.
+    """Context in which torch computes in this thread alone: values are small, and waking its pool
+    would cost more than computing them. No generator: every operator on values enters it.
     """
 
     __slots__ = ("_threads",)
@@ -169,7 +169,7 @@ def unpacked_state(state: Tensor) -> tuple[int, int]:
 
 
 def seed_at(seed: int, offset: int) -> int:
-    """Of a host generator that draws what follows from a state."""
+    """Seed of a host generator that draws what follows from a state."""
     return (seed + offset * MIXER) % 2**64
 
 

@@ -46,7 +46,7 @@ def count(text: str) -> float:
 
 
 def size(text: str) -> float:
-    """Of "1.25/1.20 GiB", measured and predicted, the first."""
+    """Size of "1.25/1.20 GiB", measured and predicted, the first."""
     number, _, unit = text.partition(" ")
     return float(parse_bytes(f"{number.partition('/')[0]} {unit}"))
 

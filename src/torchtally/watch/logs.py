@@ -56,7 +56,7 @@ class LogLines:
             yield from self._trainer.observations(line)
 
     def _of_record(self, values: Mapping[str, Any]) -> Iterator[StepObservation]:
-        """Of a line of log.jsonl."""
+        """Observations of a line of log.jsonl."""
         predicted = values.get("predicted")
         if values.get("kind") == "run" and isinstance(predicted, dict):
             self.expectation = logged_expectation(predicted, self.file)

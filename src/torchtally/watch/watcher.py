@@ -110,7 +110,7 @@ class SourceRecord:
 
     @property
     def parted(self) -> float | None:
-        """By how much more the median step takes than predicted."""
+        """Share by which the median step takes longer than predicted."""
         return more_than(self.median_s, None if self.expected is None else self.expected.step_s)
 
     @property
@@ -120,7 +120,7 @@ class SourceRecord:
 
     @property
     def usual_s(self) -> float | None:
-        """Between two observations; None before that is known."""
+        """Seconds between two observations; None before that is known."""
         if self.stride is not None and self.recent_s:
             return self.stride * median(self.recent_s)
         return self.interval_s

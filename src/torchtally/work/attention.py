@@ -58,13 +58,13 @@ LONGEST_KEY = ("max_k", "max_seqlen_k")
 
 
 def heads_first(call: Call) -> Heads:
-    """Of (B, H, S, D) queries and (B, H_kv, T, D) keys."""
+    """Heads of (B, H, S, D) queries and (B, H_kv, T, D) keys."""
     *batch, S, _ = call.tensor("query").shape
     return {geometry_of(call, S, call.tensor("key").shape[-2]): prod(batch)}
 
 
 def heads_second(call: Call) -> Heads:
-    """Of (B, S, H, D) queries, or of packed sequences that lie end to end, (total, H, D).
+    """Heads of (B, S, H, D) queries, or of packed sequences that lie end to end, (total, H, D).
 
     The lengths of packed sequences are values of their offsets. Where these are not known, known
     are the totals and the longest: sum S_i*T_i <= min(total S * longest T, total T * longest S),
@@ -192,7 +192,7 @@ for heads_of, (forward, backward) in KERNELS.items():
 
 @rule("flash_attn.with_cache", kind=Kind.ATTENTION)
 def with_cache(call: Call) -> Cost:
-    """Of queries and a cache, of which all is read, and what is new is written."""
+    """Cost of queries and a cache, of which all is read, and what is new is written."""
     cost = fused_cost(heads_second, forward_flops, call)
     cache = [call.tensor(name) for name in ("key", "value")]
     new = [spec for name in ("new_key", "new_value") for spec in call.tensors(name)]
@@ -212,8 +212,8 @@ def heads_of_call(call: Call) -> Heads | None:
 
 
 def attended_share(call: Call) -> Fraction:
-    """Of the pairs that a kernel's FLOPs are counted for in full, those that its mask leaves: half
-    for causal attention. A mask that is a tensor leaves none out: the kernel computes them all.
+    """Share of the pairs, counted by a kernel's FLOPs in full, that its mask leaves: half for
+    causal attention. A mask that is a tensor leaves none out: the kernel computes them all.
     """
     heads = heads_of_call(call) or {}
     full = pairs(heads)

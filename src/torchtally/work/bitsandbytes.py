@@ -59,7 +59,8 @@ def specs(call: Call, *names: str) -> list[TensorSpec]:
     kind=Kind.OPTIMIZER,
 )
 def update(call: Call) -> Cost:
-    """Of states in 8 bits, each is multiplied by its block's largest and divided by the new one.
+    """Cost of an update with states in 8 bits: each is multiplied by its block's largest and
+    divided by the new one.
 
     Gradients are among the arguments that the schema lets it write to: it does not.
     """

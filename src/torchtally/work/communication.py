@@ -154,7 +154,9 @@ def symmetric_out(call: Call) -> Cost:
     kind=Kind.COMMUNICATION,
 )
 def token_exchange(call: Call) -> Cost:
-    """Of the rows that are sent and that come, where their numbers are known; else of the input."""
+    """Cost of the rows that are sent and that come, where their numbers are known; else of the
+    input.
+    """
     row = call.tensor("input")
     row_bytes = row.bytes // max(1, row.shape[0])
     sent, received = (
@@ -168,7 +170,7 @@ def token_exchange(call: Call) -> Cost:
 
 @rule("deep_ep.notify_dispatch", kind=Kind.COMMUNICATION)
 def expert_counts(call: Call) -> Cost:
-    """Of each rank, its numbers of tokens by rank and by expert."""
+    """Cost of exchanging each rank's numbers of tokens by rank and by expert."""
     return transfer(
         tensors_named(call, ("per_rank", "per_expert", "in_rank")),
         tensors_named(call, ("received", "received_by_expert")),
@@ -177,7 +179,9 @@ def expert_counts(call: Call) -> Cost:
 
 @rule("deep_ep.dispatch deep_ep.combine", kind=Kind.COMMUNICATION)
 def expert_exchange(call: Call) -> Cost:
-    """Of the rows that are sent and that come: a token is sent once to each rank it goes to."""
+    """Cost of the rows that are sent and that come: a token is sent once to each rank it goes
+    to.
+    """
     row_bytes = sum(each.bytes // max(1, each.shape[0]) for each in call.tensors("sources"))
     sent, received = (
         row_bytes * sum(part for part in literal if isinstance(part, int))

@@ -29,7 +29,7 @@ class Convention(StrEnum):
 
 
 def needed_share(call: Call, convention: Convention) -> Fraction:
-    """Of the FLOPs of an attention operator in full, those that the model asks for.
+    """Share of the FLOPs of an attention operator in full that the model asks for.
 
     A kernel that is given a mask as a tensor computes all; what the mask leaves is known where its
     values are. In full, each query counts with as many keys as any query attends to by the mask.

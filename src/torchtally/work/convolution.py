@@ -55,7 +55,7 @@ def convolution(call: Call) -> Cost:
     kind=Kind.CONVOLUTION,
 )
 def convolution_backward(call: Call) -> Cost:
-    """As many terms as forward, for each of grad_input and grad_weight that is wanted."""
+    """Cost of as many terms as forward, for each of grad_input and grad_weight that is wanted."""
     forward_input = "input" if call.tensors("input") else "self"
     summed = forward_input if is_set(call, "transposed") else "grad_output"
     forward = terms_of_weight_flops(call.tensor("weight"), call.tensor(summed).elements)

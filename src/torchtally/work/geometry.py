@@ -24,7 +24,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """Of one head in one sequence."""
+    """The geometry of one head in one sequence."""
 
     queries: int
     keys: int
@@ -53,13 +53,13 @@ class Geometry:
 
     @property
     def attended_share(self) -> Fraction:
-        """Of the full pairs, those that the mask leaves."""
+        """Share of the full pairs that the mask leaves."""
         full = self.full_pairs
         twice = sum(times * part._twice_attended for part, times in self._parts)
         return Fraction(twice, 2 * full) if full else Fraction(1)
 
     def computed_share(self, block: int) -> float:
-        """Of all S * T points, those in blocks of so many keys that are not masked altogether."""
+        """Share of all S * T points in blocks of so many keys that are not masked altogether."""
         square = self.queries * self.keys
         computed = sum(
             times * min(part.queries * part.keys, (part._twice_attended + part._edges * block) / 2)
@@ -116,7 +116,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Of one head in one sequence where a mask is no band but was counted: on average of all heads
+    """One head in one sequence where a mask is no band but was counted: the average of all heads
     that the mask is for.
     """
 
@@ -129,18 +129,18 @@ class Counted:
 
     @property
     def attended_share(self) -> Fraction:
-        """Of the full pairs, those that the mask leaves."""
+        """Share of the full pairs that the mask leaves."""
         return self.attended_pairs / self.full_pairs if self.full_pairs else Fraction(1)
 
     def computed_share(self, block: int) -> float:
-        """Of all S * T points, those in the mask's own blocks that are not masked altogether."""
+        """Share of all S * T points in the mask's own blocks that are not masked altogether."""
         square = self.queries * self.keys
         return float(self.computed_pairs / square) if square else 1.0
 
 
 def causal(tokens: int, window: int | None = None, *, is_chunked: bool = False) -> Geometry:
-    """Of a decoder: every token attends to itself and what is before it, all or in a window of so
-    many tokens, which slides or, chunked, does not.
+    """Geometry of a decoder: every token attends to itself and what is before it, all or in a
+    window of so many tokens, which slides or, chunked, does not.
     """
     if window is None or window >= tokens:
         return Geometry(queries=tokens, keys=tokens, after=0)

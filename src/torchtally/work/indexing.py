@@ -32,7 +32,7 @@ def rows_bytes(spec: TensorSpec, elements: int) -> int:
 
 
 def touch(call: Call, *, table: str, elements: int, flops: int = 0) -> Cost:
-    """As `one_pass`, but of the table only so many elements are read."""
+    """Cost as by `one_pass`, but of the table only so many elements are read."""
     rest = one_pass(call, flops=flops, unread=(table,))
     return rest + Cost(bytes_read=rows_bytes(call.tensor(table), elements))
 
@@ -85,7 +85,7 @@ def embedding_bag_weights_backward(call: Call) -> Cost:
     kind=Kind.INDEXING,
 )
 def pick(call: Call) -> Cost:
-    """As many elements as the result has."""
+    """Cost of as many elements as the result has."""
     return touch(call, table="self", elements=result(call).elements)
 
 
@@ -100,8 +100,9 @@ def scatter(call: Call) -> Cost:
 
 @rule("add_ sub_", kind=Kind.ELEMENTWISE)
 def add_in_place(call: Call) -> Cost:
-    """Of a sparse tensor, its values where their indices say: CUDA's kernel calls `index_add_`
-    (add_out_dense_sparse_cuda, aten/src/ATen/native/sparse/cuda/SparseCUDATensorMath.cu).
+    """Cost of adding a sparse tensor's values where their indices say: CUDA's kernel calls
+    `index_add_` (add_out_dense_sparse_cuda,
+    aten/src/ATen/native/sparse/cuda/SparseCUDATensorMath.cu).
     """
     if is_sparse_sum(call):
         return store(call, elements=call.tensor("other").elements, adds=True, source="other")
@@ -126,7 +127,7 @@ def put(call: Call) -> Cost:
 
 @rule("flex_lib.zeros_and_scatter", kind=Kind.INDEXING)
 def zeros_and_scatter(call: Call) -> Cost:
-    """Of `flex_attention`: zeros are made, and each value is added where its indices point."""
+    """Cost in `flex_attention`: zeros are made, and each value is added where its indices point."""
     out, n = result(call), call.tensor("vals").elements
     in_table = rows_bytes(out, n)
     added = Cost(bytes_read=in_table, bytes_written=in_table)

@@ -10,7 +10,7 @@ from torchtally.work.rule import Kind, integer, is_set, one_pass, rule
 
 @rule("flash_attn.rotary", kind=Kind.ELEMENTWISE)
 def rotary(call: Call) -> Cost:
-    """Of each pair (x, y): x cos - y sin, x sin + y cos: 6, that is 3 an element."""
+    """Cost of each pair (x, y): x cos - y sin, x sin + y cos: 6, that is 3 an element."""
     x = call.tensor("x")
     cost = one_pass(call, flops=3 * x.elements)
     return cost + Cost(bytes_read=x.bytes if x.is_written else 0)
@@ -40,7 +40,7 @@ def float8_product(call: Call) -> Cost:
 
 @rule("apex.multi_tensor_adam", kind=Kind.OPTIMIZER)
 def multi_tensor_adam(call: Call) -> Cost:
-    """As torch's fused Adam, whose decay is within the gradient or, of AdamW, apart: 15n."""
+    """Cost of torch's fused Adam, whose decay is within the gradient or, of AdamW, apart: 15n."""
     kept = [spec for spec in call.inputs if spec.is_written]
     n = sum(spec.elements for spec in call.tensors("params"))
     kept_bytes = sum(spec.bytes for spec in kept)
@@ -61,7 +61,7 @@ HADAMARD = 16
 
 @rule("transformer_engine.quantize", kind=Kind.ELEMENTWISE)
 def quantize(call: Call) -> Cost:
-    """For each scale that a number has: its magnitude, the largest, times the scale. 3.
+    """Cost for each scale that a number has: its magnitude, the largest, times the scale. 3.
 
     By steps before and by its own largest value a tensor has one scale, and a transpose is a copy;
     in blocks each of the two copies has its own. Where the largest value of the tensor is needed
@@ -121,6 +121,6 @@ def dropout_backward(call: Call) -> Cost:
 
 @rule("transformer_engine.rotary", kind=Kind.ELEMENTWISE)
 def rotary_of_angles(call: Call) -> Cost:
-    """As `flash_attn.rotary`, with a cosine or a sine of each angle."""
+    """Cost of `flash_attn.rotary` with a cosine or a sine of each angle."""
     angles = call.tensor("angles").elements
     return one_pass(call, flops=3 * call.tensor("x").elements + angles)

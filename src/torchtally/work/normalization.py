@@ -15,7 +15,7 @@ from torchtally.work.rule import Kind, PerElement, is_set, mask, one_pass, rule,
 
 
 def affine_flops(call: Call) -> int:
-    """For each element, `* w + b` where given."""
+    """FLOPs of `* w + b`, where given, for each element."""
     return len(call.tensors("weight")) + len(call.tensors("bias"))
 
 
@@ -123,7 +123,7 @@ def batch_norm(call: Call) -> Cost:
     kind=Kind.NORMALIZATION,
 )
 def batch_norm_backward(call: Call) -> Cost:
-    """As layer_norm's, also where running statistics make x's gradient g * w * rstd alone."""
+    """Cost as layer_norm's, also where running statistics make x's gradient g * w * rstd alone."""
     n = call.tensor("input").elements
     flops = centered_backward(call, mask(call, "output_mask", 3)) * n
     return one_pass(call, flops=flops, unread=RUNNING)

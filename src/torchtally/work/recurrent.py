@@ -40,7 +40,9 @@ def network(call: Call) -> Cost:
 
 @rule("_cudnn_rnn_backward miopen_rnn_backward", kind=Kind.RECURRENT)
 def network_backward(call: Call) -> Cost:
-    """As many FLOPs as forward for the inputs' gradients, and again for the weights' if wanted."""
+    """Cost of as many FLOPs as forward for the inputs' gradients, and again for the weights' if
+    wanted.
+    """
     forward = gates_flops(tokens_of(call), weights_of(call))
     of_weights = mask(call, "output_mask", 4)[3]
     return one_pass(call, flops=forward * (1 + of_weights), unread=PACKED_COPY)

@@ -214,7 +214,9 @@ def heart_of(call: Call) -> Call | None:
 
 
 def fused_flops(call: Call) -> int:
-    """By the operator's rule. One that the compiler alone has is arithmetic on each element."""
+    """FLOPs by the operator's rule. One that the compiler alone has is arithmetic on each
+    element.
+    """
     if call.is_view or call.name in MOVES:
         return 0
     rule = rule_of(call)
@@ -222,7 +224,7 @@ def fused_flops(call: Call) -> int:
 
 
 def cost_without_rule(call: Call) -> tuple[Kind, Cost]:
-    """As declared; of a script's kernel at least the bytes are known."""
+    """Kind and cost as declared; of a script's kernel at least the bytes are known."""
     is_launched = kernels.is_launched(call)
     flops = kernels.declared_flops(call)
     if flops is None:

@@ -50,7 +50,7 @@ def refuse(what: str) -> NoReturn:
 
 
 class Handle(NamedTuple):
-    """Of a dispatch: what a combine, and a dispatch along the same ways, need of it."""
+    """Handle of a dispatch: what a combine, and a dispatch along the same ways, need of it."""
 
     is_token_in_rank: Tensor
     sent: list[int]
@@ -200,7 +200,7 @@ class Buffer:
 
 
 class Communication:
-    """On the stream of communication: after an event, or what the current stream was given; the
+    """Communication on its own stream: after an event, or what the current stream was given; the
     current stream waits for it unless its end is asked for.
     """
 

@@ -73,7 +73,9 @@ def flash_attn_with_kvcache(
     scheduler_metadata: Tensor | None = None, num_splits: int = 0,
     pack_gqa: bool | None = None, sm_margin: int = 0, return_softmax_lse: bool = False,
 ) -> Any:  # fmt: skip
-    """As version 2's: all that the cache has space for, or as much as a number says."""
+    """Attention as version 2's: over all that the cache has space for, or as much as a number
+    says.
+    """
     check(FlashOptions(VERSION, causal, tuple(window_size)), q)  # type: ignore[arg-type]
     if isinstance(cache_seqlens, int):
         filled = cache_seqlens + (0 if k is None else k.shape[1])

@@ -97,7 +97,7 @@ def backward(
 
 
 class FlashAttentionFunction(torch.autograd.Function):
-    """Of (query, key, value)."""
+    """Attention of (query, key, value)."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, options: FlashOptions) -> Any:
@@ -119,8 +119,8 @@ class FlashAttentionFunction(torch.autograd.Function):
 
 
 class PackedAttention(torch.autograd.Function):
-    """Of queries, keys and values in one tensor, whose gradient is one tensor, too: (.., 3, H, D),
-    or of queries beside keys and values, (.., 2, H, D).
+    """Attention of queries, keys and values in one tensor, whose gradient is one tensor, too: (..,
+    3, H, D), or of queries beside keys and values, (.., 2, H, D).
     """
 
     @staticmethod

@@ -78,7 +78,7 @@ def quantize(
     "dequantize(Tensor x, Tensor scale, ScalarType dtype) -> Tensor",
 )
 def dequantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of one scale."""
+    """Tensor dequantised of one scale."""
     return x.new_empty(x.shape, dtype=dtype)
 
 
@@ -100,7 +100,7 @@ def gemm(
     "SymInt M, SymInt N, SymInt K) -> ()",
 )
 def gemm_into(*arguments: object) -> None:
-    """Of a group, into its rows of a result that is all groups'."""
+    """Product of a group, into its rows of a result that is all groups'."""
 
 
 ACTIVATIONS = (

@@ -299,7 +299,9 @@ class CachingAllocator:
     # A new segment.
 
     def _new_block(self, pool: Pool, size: int, stream: int) -> Block:
-        """From the device, after giving back what is cached if need be. Raises OutOfMemoryError."""
+        """A block from the device, after giving back what is cached if need be. Raises
+        OutOfMemoryError.
+        """
         if self._collects_garbage:
             self._collect_garbage()
         segment_bytes = self.segment_bytes(size)
@@ -443,7 +445,7 @@ class CachingAllocator:
         return self.fraction is not None and self.settings.garbage_collection_threshold > 0
 
     def _collect_garbage(self) -> None:
-        """Above the threshold, give back whole free segments that waited longer than most."""
+        """Gives back, above the threshold, whole free segments that waited longer than most."""
         allowed_bytes = self.allowed_bytes or 0
         threshold_bytes = int(self.settings.garbage_collection_threshold * allowed_bytes)
         wanted_bytes = self.reserved_bytes - threshold_bytes

@@ -1,4 +1,4 @@
-"""Out of memory, in PyTorch's words."""
+"""The error of PyTorch where memory runs out, in its words."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class OutOfMemoryError(Exception):
     reserved_bytes: int
 
     def __str__(self) -> str:
-        """As c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11 words it."""
+        """Text as c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11 words it."""
         allowed = f"{torch_size(self.allowed_bytes)} allowed; " if self.allowed_bytes else ""
         unallocated_bytes = self.reserved_bytes - self.allocated_bytes
         in_use = torch_size(self.total_bytes - self.free_bytes)

@@ -151,7 +151,7 @@ def with_refusals(trace: Trace, device: str) -> list[Event]:
 
 
 def events(trace: Trace, device: str) -> list[tuple[int, int, Storage | None]]:
-    """Of a device, in the order in which they happened."""
+    """Events of a device, in the order in which they happened."""
     mine = [storage for storage in trace.storages if storage.device == device]
     facts = chain(
         (

@@ -60,7 +60,7 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> "AllocatorSettings":
-        """From the text of the environment variable.
+        """Settings from the text of the environment variable.
 
         Raises UsageError for an option torch does not know or a value it refuses.
         """
@@ -71,7 +71,7 @@ class AllocatorSettings:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> "AllocatorSettings":
-        """From the environment variables; the defaults where they are not set."""
+        """Settings from the environment variables; the defaults where they are not set."""
         for name in VARIABLES:
             if environment.get(name):
                 return cls.parse(environment[name])
@@ -90,7 +90,7 @@ class AllocatorSettings:
         return replace(self, **{field: parse(option, value)})
 
     def divisions_at(self, size_bytes: int) -> int:
-        """Into how many steps the power of two around a size is divided; 0 or 1: none."""
+        """Number of steps into which the power of two around a size is divided; 0 or 1: none."""
         interval = size_bytes.bit_length() - 1 - ROUNDED_FROM_LOG2
         return self.roundup_power2_divisions[min(max(interval, 0), ROUNDED_INTERVALS - 1)]
 

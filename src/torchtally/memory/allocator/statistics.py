@@ -202,7 +202,7 @@ class Statistics:
         self.device_allocs = self.device_frees = 0
 
     def as_nested_dict(self, max_split_bytes: int) -> dict[str, Any]:
-        """In the shape of `torch.cuda.memory_stats_as_nested_dict()`."""
+        """Statistics in the shape of `torch.cuda.memory_stats_as_nested_dict()`."""
         pools = {"all": self.all, "small_pool": self.small, "large_pool": self.large}
         by_pool = {place: pool.as_dicts() for place, pool in pools.items()}
         return {

@@ -47,7 +47,9 @@ def copies(call: Call, *names: str) -> tuple[int, ...]:
 
 
 def channels_are_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """By the strides, and contiguous where they leave it open (c10/core/MemoryFormat.h)."""
+    """Whether channels are last by the strides, and contiguous where they leave it open
+    (c10/core/MemoryFormat.h).
+    """
     if stride[1] == 0 or 0 in shape:
         return False
     least = 0

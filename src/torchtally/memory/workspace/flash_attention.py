@@ -19,7 +19,7 @@ def head_rounded(D: int) -> int:
 
 
 def tokens_in_tiles(call: Call, tensor: str, offsets: str, tile: int) -> int:
-    """Of all sequences, each in whole tiles; packed ones with a tile more for each."""
+    """Tokens of all sequences, each in whole tiles; packed ones with a tile more for each."""
     shape = call.tensor(tensor).shape
     if len(shape) == 4:
         return shape[0] * round_up(shape[1], tile)

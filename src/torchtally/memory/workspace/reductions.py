@@ -65,7 +65,7 @@ def reduction_scratch(call: Call, chip: Chip) -> tuple[int, ...]:
 
 
 def accumulator_bytes(call: Call, source: TensorSpec) -> int:
-    """Of one partial result."""
+    """Bytes of one partial result."""
     takes_index = call.name in ("aten.max", "aten.min") and len(call.outputs) > 1
     if call.name in TAKES_PAIRS or takes_index:
         return PAIR_BYTES

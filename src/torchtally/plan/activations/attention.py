@@ -210,8 +210,8 @@ def _math_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
 
 
 def _own_scores_saved(at: Setting, attention: SelfAttention) -> Iterator[Saved]:
-    """Of attention that transformers itself writes out, as PyTorch's knows neither caps nor sinks:
-    in the dtype of products but for a softmax.
+    """Saved tensors of attention that transformers itself writes out, as PyTorch's knows neither
+    caps nor sinks: in the dtype of products but for a softmax.
     """
     size, sizes, heads = at.inner_bytes, _sizes(attention), attention.heads
     for name, elements in (("queries", QUERIES), ("keys", QUERIES), ("values", VALUES)):

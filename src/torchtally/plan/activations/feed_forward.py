@@ -82,7 +82,7 @@ def choice_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
 
 
 def _inner_saved(at: Setting, feed_forward: FeedForward) -> Iterator[Saved]:
-    """Between the first projections and the last one."""
+    """Saved tensors between the first projections and the last one."""
     width, size, inner = f"{TOKENS} * ffn_width", at.inner_bytes, feed_forward.width
     has_gate, has_up = _have_gradients(at, feed_forward)
     if has_gate:
@@ -127,7 +127,7 @@ def _shared_block(experts: Experts) -> FeedForward | None:
 
 
 def _is_router_wide(at: Setting, experts: Experts) -> bool:
-    """In float32, but where autocast makes it narrow."""
+    """Whether the router is in float32: it is, but where autocast makes it narrow."""
     return experts.is_router_wide and at.inner_bytes < FLOAT32_BYTES and not at.is_mixed_eagerly
 
 

@@ -94,7 +94,9 @@ def activations(
 
 
 def layers_activation_bytes(at: Setting, kind: Layer) -> Quantity:
-    """Of all layers of a kind. With adapters the first layer of all keeps less."""
+    """Bytes of activations of all layers of a kind. With adapters the first layer of all keeps
+    less.
+    """
     one = layer_activation_bytes(at, kind)
     if at.adapter is None or kind is not at.model.kinds[0] or at.is_recomputed:
         return _times(kind.count, one)
@@ -168,7 +170,7 @@ def head_activation_bytes(at: Setting) -> Quantity:
 
 
 def loss_bytes(at: Setting) -> Quantity:
-    """Of logits' size, what the loss makes while it runs backward, besides what it has kept.
+    """Bytes of logits' size that the loss makes while it runs backward, besides what it has kept.
 
     PyTorch's own: the gradient of the log-probabilities, a tensor of zeros but for one of each row,
     and that of the logits, both in float32. Fused, the softmax becomes the gradient in its place,
@@ -300,7 +302,9 @@ def _mixers_saved(at: Setting, kind: Layer, input_bytes: int) -> Iterator[Saved]
 def _first_layer_saved(
     at: Setting, kind: Layer, first: FirstLayer, input_bytes: int
 ) -> Iterator[Saved]:
-    """Of adapters' first layer: its input has no gradient, so its first norm keeps nothing."""
+    """Saved tensors of adapters' first layer: its input has no gradient, so its first norm keeps
+    nothing.
+    """
     yield from _mixers_saved(at, kind, input_bytes)
     if at.dropout and first.has_stream:
         yield from dropout_saved(at, "attention")
@@ -366,8 +370,8 @@ def _turned_head_dim(kind: Layer) -> int:
 
 
 def _join_saved(at: Setting) -> Iterator[Saved]:
-    """In front of a layer that predicts. The state that it is given is kept before: by the norm
-    behind the layers, and where norms do not cast, as theirs.
+    """Saved tensors in front of a layer that predicts. The state that it is given is kept before:
+    by the norm behind the layers, and where norms do not cast, as theirs.
     """
     yield at.keep("token ids further on", TOKENS, INT64_BYTES, Region.WHOLE,
                    "gradients of the rows looked up")  # fmt: skip

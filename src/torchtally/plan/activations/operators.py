@@ -66,7 +66,7 @@ def norm_saved(
 
 
 def norm_result_bytes(at: Setting, given_bytes: int) -> int:
-    """Of one number of a norm's result: multiplied by its weight it takes the wider dtype."""
+    """Bytes of one number of a norm's result: multiplied by its weight it takes the wider dtype."""
     if at.is_mixed_eagerly and not at.model.has_wide_norm:
         return max(given_bytes, at.recipe.weight_bytes)
     return given_bytes
@@ -211,7 +211,7 @@ def activated_saved(
 
 
 def activated_bytes(at: Setting, name: str, itemsize_bytes: int) -> int:
-    """Of one number of an activation function's result."""
+    """Bytes of one number of an activation function's result."""
     return FLOAT32_BYTES if at.is_mixed_eagerly and name in POWERED else itemsize_bytes
 
 

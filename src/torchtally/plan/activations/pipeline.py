@@ -10,7 +10,7 @@ KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3"
 def first_stage_activation_bytes(
     layer_bytes: Amount, layers: Amount, stages: Amount, *, chunks: Amount = 1
 ) -> Quantity:
-    """Of all layers that the first stage keeps under 1F1B, whatever the number of stages.
+    """Bytes of all layers that the first stage keeps under 1F1B, whatever the number of stages.
 
     It has a p-th of the layers, for p micro-batches at once. Interleaved, with so many chunks of
     layers on each stage, it starts more of them. Korthikanti et al. 2022, arXiv 2205.05198,

@@ -86,25 +86,25 @@ class Setting:
 
     @property
     def stream_bytes(self) -> int:
-        """Of one number of the residual stream. Autocast adds up in the weights' dtype."""
+        """Bytes of one number of the residual stream. Autocast adds up in the weights' dtype."""
         recipe = self.recipe
         return recipe.weight_bytes if self.is_mixed_eagerly else recipe.activation_bytes
 
     @property
     def inner_bytes(self) -> int:
-        """Of one number that a product has made."""
+        """Bytes of one number that a product has made."""
         return self.recipe.activation_bytes
 
     @property
     def operand_bytes(self) -> int:
-        """Of one number that a product is given. TF32 is read from float32."""
+        """Bytes of one number that a product is given. TF32 is read from float32."""
         products = self.recipe.products
         return DTYPE_BYTES.get(products, self.inner_bytes)
 
     @property
     def is_mixed_eagerly(self) -> bool:
-        """Under `torch.autocast`: norms and the residual stream stay in the weights' dtype. Fused
-        implementations have it in the activations'.
+        """Whether `torch.autocast` applies, where norms and the residual stream stay in the
+        weights' dtype. Fused implementations have it in the activations'.
         """
         return self.recipe.is_autocast and not self.is_fused
 
@@ -138,7 +138,7 @@ class Setting:
 
     @property
     def tokens(self) -> int:
-        """Of the whole sequence."""
+        """Tokens of the whole sequence."""
         return int(self.words["keys"].value)
 
     def without_recompute(self) -> "Setting":
@@ -146,7 +146,7 @@ class Setting:
         return replace(self, recompute=Recompute.NONE)
 
     def split(self, region: Region) -> int:
-        """Among how many chips a tensor there is split."""
+        """Chips among which a tensor there is split."""
         is_split = region is Region.INNER or (region is Region.STREAM and self.is_sequence_parallel)
         return self.tensor if is_split else 1
 

@@ -80,7 +80,7 @@ class Checkpoint:
 
     @property
     def data_bytes(self) -> int:
-        """Of all tensors, headers left out."""
+        """Bytes of all tensors, headers left out."""
         return sum(tensor.data_bytes for tensor in self.tensors)
 
     @property

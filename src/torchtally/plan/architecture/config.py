@@ -63,7 +63,7 @@ def _text_model(config: Config, name: str) -> Model:
 
 
 def _model_type(config: Config) -> str:
-    """Of a family that can be read. Raises UsageError for any other."""
+    """Model type of a family that can be read. Raises UsageError for any other."""
     value = config.values.get("model_type")
     if value is None and isinstance(of_diffusers := config.values.get("_class_name"), str):
         raise UnknownFamilyError(

@@ -150,7 +150,7 @@ class Config:
 
 @lru_cache(maxsize=1)
 def defaults() -> Mapping[str, Mapping[str, Any]]:
-    """By model_type, what transformers' class has for keys that a file leaves out."""
+    """Defaults by model_type: what transformers' class has for keys that a file leaves out."""
     return tomllib.loads(DEFAULTS.read_text(encoding="utf-8"))
 
 

@@ -166,7 +166,7 @@ def dtype_of(config: Config) -> str | None:
 
 
 def head_dim(config: Config, d: int, h: int) -> int:
-    """By its key, or the width over the heads, which must then divide it."""
+    """Head dimension by its key, or the width over the heads, which must then divide it."""
     D = config.size_or_none("head_dim")
     if D is None and d % h:
         raise config.wrong("head_dim", f"is missing, and {h} heads do not divide the width {d}")
@@ -276,7 +276,7 @@ def _is_partly_rotary(config: Config, family: Family) -> bool:
 
 
 def _dropout(config: Config, key: str) -> float:
-    """By its key, which may lie in a table: "attn_config.attn_pdrop"; "": none."""
+    """Dropout by its key, which may lie in a table: "attn_config.attn_pdrop"; "": none."""
     *tables, name = key.split(".")
     for table in tables:
         below = config.below(table)

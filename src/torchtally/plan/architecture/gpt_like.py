@@ -46,7 +46,9 @@ def _bigcode_kv_heads(config: Config, heads: int) -> int:
 
 
 def _falcon_kv_heads(config: Config, heads: int) -> int:
-    """As modeling_falcon: `num_kv_heads` counts in the new architecture alone."""
+    """Falcon's heads of keys and values, as in modeling_falcon: `num_kv_heads` counts in the new
+    architecture alone.
+    """
     if config.flag("new_decoder_architecture"):
         return config.size_or_none("num_kv_heads") or heads
     return 1 if config.flag("multi_query") else heads

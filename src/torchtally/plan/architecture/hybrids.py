@@ -154,7 +154,7 @@ def _mamba2(config: Config) -> Mamba2:
 
 
 def _mamba2_within(config: Config) -> Mamba2:
-    """As Bamba, Granite 4 and Falcon-H1 name its sizes."""
+    """Mamba 2 sizes under the names that Bamba, Granite 4 and Falcon-H1 give them."""
     heads = config.size("mamba_n_heads")
     inner = config.size_or_none("mamba_d_ssm") if config.model_type == "falcon_h1" else None
     inner = inner or config.setting("mamba_expand") * config.size("hidden_size")

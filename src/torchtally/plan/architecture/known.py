@@ -113,7 +113,7 @@ def near_names(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _rows() -> Mapping[str, KnownModel]:
-    """By everything that a row answers to."""
+    """Known models by everything that a row answers to."""
     rows: dict[str, KnownModel] = {}
     for row in known_models():
         for bare in {essence(alias) for alias in (row.name, *row.aliases)}:

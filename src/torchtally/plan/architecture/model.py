@@ -70,7 +70,7 @@ class LatentAttention:
 
     @property
     def head_dim(self) -> int:
-        """Of queries and keys."""
+        """Head dimension of queries and keys."""
         return self.plain_head_dim + self.rotary_head_dim
 
 

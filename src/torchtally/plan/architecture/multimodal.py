@@ -37,7 +37,9 @@ def text_part(config: Config, wrapper: Wrapper) -> Config:
 
 
 def _is_tied(config: Config, text: Config, wrapper: Wrapper) -> bool:
-    """By the key of the whole; of older files, where only the text part has one, by that."""
+    """Whether weights are tied, by the key of the whole; of older files, where only the text part
+    has one, by that.
+    """
     key = "tie_word_embeddings"
     if wrapper.tied_by == "nothing":
         return False

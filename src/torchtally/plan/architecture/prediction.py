@@ -17,7 +17,7 @@ WORDS = "multi-token prediction"
 
 
 def modules_left_out(config: Config) -> tuple[str, ...]:
-    """In words, those that the file has."""
+    """Prediction modules that the file has and that are left out, in words."""
     n = config.count(*KEYS)
     return (f"{n} {WORDS} module{'s' if n > 1 else ''} (--mtp {n})",) if n else ()
 

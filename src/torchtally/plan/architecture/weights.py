@@ -56,7 +56,7 @@ class Weight:
 
     @property
     def elements(self) -> int:
-        """Of all of them."""
+        """Elements of all of them."""
         return self.count * prod(self.shape)
 
     @property

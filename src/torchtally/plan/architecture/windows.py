@@ -63,12 +63,14 @@ def after_each_fourth(config: Config, at: int) -> bool:
 
 
 def late_layers(config: Config, at: int) -> bool:
-    """From `max_window_layers` on, where `use_sliding_window` says so: Qwen2's and Qwen3's."""
+    """Layers from `max_window_layers` on, where `use_sliding_window` says so: Qwen2's and
+    Qwen3's.
+    """
     return config.flag("use_sliding_window") and at >= config.count("max_window_layers")
 
 
 def late_layers_always(config: Config, at: int) -> bool:
-    """From `max_window_layers` on: dots.llm1's."""
+    """Layers from `max_window_layers` on: dots.llm1's."""
     return at >= config.count("max_window_layers")
 
 

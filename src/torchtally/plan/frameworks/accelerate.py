@@ -71,7 +71,7 @@ def is_its(layout: Layout) -> bool:
 
 
 def config_text(layout: Layout, workload: Workload) -> str:
-    """For `accelerate launch --config_file`; machines and precision are the user's."""
+    """Text for `accelerate launch --config_file`; machines and precision are the user's."""
     is_sharded = layout.shard is not Sharding.NONE
     shards = layout.shards // layout.context if is_sharded else 1
     lines = [

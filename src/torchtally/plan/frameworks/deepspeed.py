@@ -43,7 +43,7 @@ def is_its(layout: Layout) -> bool:
 
 
 def config_text(layout: Layout, workload: Workload) -> str:
-    """For `deepspeed --deepspeed_config`; other keys are the user's."""
+    """Text for `deepspeed --deepspeed_config`; other keys are the user's."""
     is_bf16 = workload.recipe.products == "bfloat16"
     document = {
         "train_batch_size": layout.global_batch,

@@ -71,7 +71,7 @@ def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], i
 
 
 def _chunks(given: dict[str, str], stages: int, layers: int | None) -> int:
-    """Of layers on each chip."""
+    """Chunks of layers on each chip."""
     if LAYOUT in given:
         return max(1, _chunks_of(given[LAYOUT]) // stages)
     if "num-virtual-stages-per-pipeline-rank" in given:
@@ -98,7 +98,7 @@ def _uneven(model: Model, chunks: int) -> str:
 
 
 def _chunks_of(layout: str) -> int:
-    """In a layout as Megatron-LM reads it, in which "(t|)*3" is "t|t|t|"."""
+    """Chunks in a layout as Megatron-LM reads it, in which "(t|)*3" is "t|t|t|"."""
     repeated = re.compile(r"\(([^()]*)\)\*(\d+)")
     return repeated.sub(lambda group: group[1] * int(group[2]), layout).count("|") + 1
 

@@ -98,7 +98,9 @@ def is_its(layout: Layout) -> bool:
 
 
 def _spreads_experts(layout: Layout) -> bool:
-    """Over all of cp, all or nothing of tp, and then over dp (distributed/parallel_dims.py)."""
+    """Whether experts are spread over all of cp, all or nothing of tp, and then over dp
+    (distributed/parallel_dims.py).
+    """
     is_across = layout.expert_split < layout.tensor
     if layout.expert == 1:
         return not is_across
@@ -109,7 +111,7 @@ def _spreads_experts(layout: Layout) -> bool:
 
 
 def config_text(layout: Layout, workload: Workload) -> str:
-    """For `--job.config_file`; other sections are the user's."""
+    """Text for `--job.config_file`; other sections are the user's."""
     lines = [
         f"# {workload.model.name} on {workload.cluster.count} {workload.cluster.chip.name}: "
         f"{layout_in_short(layout)}",
@@ -169,7 +171,7 @@ def layout_words(document: Mapping[str, Any], layers: int | None) -> tuple[list[
 
 
 def _recomputation(checkpoint: Mapping[str, Any]) -> str:
-    """By torchtitan's default, that of operators."""
+    """Recomputation by torchtitan's default, that of operators."""
     mode = checkpoint.get("mode", "selective")
     option = str(checkpoint.get("selective_ac_option", "op"))
     for recompute, values in RECOMPUTES.items():

@@ -27,7 +27,7 @@ def section(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def is_true(value: object) -> bool:
-    """As YAML and command lines spell it."""
+    """Whether a value is true as YAML and command lines spell it."""
     return str(value).lower() in ("true", "1", "yes")
 
 

@@ -33,7 +33,9 @@ class Draft:
 
 
 def drafted_s(draft: Draft, generator: Generator, sequences: int, context: int) -> Quantity:
-    """Between two tokens of a sequence, on average: a round over the tokens that it keeps."""
+    """Seconds between two tokens of a sequence, on average: a round over the tokens that it
+    keeps.
+    """
     guess = draft.guess(NewTokens(sequences, 1, context))
     check = generator.forward(NewTokens(sequences, draft.guesses + 1, context)).total
     kept = kept_of_round(draft.acceptance, draft.guesses)

@@ -37,7 +37,7 @@ class WeightFormat:
     """Of llama.cpp, which decides matrix by matrix."""
 
     def packing_of(self, weight: Weight) -> Packing:
-        """Of each of this weight's tensors. Not of a mixture."""
+        """Packing of each of this weight's tensors. Not of a mixture."""
         is_head = weight.name == "head" and self.has_head
         is_matrix = len(weight.shape) > 1 and weight.uses > 0
         if is_head or (is_matrix and weight.group in self.groups):

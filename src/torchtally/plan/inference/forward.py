@@ -126,7 +126,7 @@ class Generator:
 
     @cached_property
     def dtype(self) -> str:
-        """Of the operands of products: the format's own where the chip multiplies it."""
+        """Dtype of the operands of products: the format's own where the chip multiplies it."""
         return next(
             (dtype for dtype in self.weights.products if dtype in self.chip.peaks), "bfloat16"
         )
@@ -145,7 +145,7 @@ class Generator:
 
     @cached_property
     def intake_bytes_per_s(self) -> float:
-        """At which weights come in where products are of few rows."""
+        """Bandwidth at which weights come in where products are of few rows."""
         per_clock, chip = self.engine.intake_bytes_per_clock, self.chip
         share = self.engine.unpacking if self.is_unpacked else 1.0
         speed = share * self.bandwidth_bytes_per_s
@@ -159,8 +159,8 @@ class Generator:
         return not self.weights.is_plain and self.dtype in ("bfloat16", "float16")
 
     def forward(self, tokens: NewTokens) -> Forward:
-        """Of all layers and the head, on one chip of a replica. A prompt goes through layers that
-        predict, too, whose caches it fills.
+        """A forward pass of all layers and the head, on one chip of a replica. A prompt goes
+        through layers that predict, too, whose caches it fills.
         """
         kinds = self.model.kinds
         if not tokens.is_prompt:
@@ -168,7 +168,7 @@ class Generator:
         return self._pass(kinds, tokens)
 
     def guess(self, tokens: NewTokens) -> Forward:
-        """Of one of the model's own prediction modules and the head."""
+        """A forward pass of one of the model's own prediction modules and the head."""
         module = next(kind for kind in self.model.kinds if kind.is_predicting)
         return self._pass((replace(module, count=1),), tokens)
 
@@ -219,7 +219,7 @@ class Generator:
     # Products ------------------------------------------------------------------------------------
 
     def _products(self, kind: Layer, tokens: NewTokens) -> Iterator[Quantity]:
-        """With every matrix of a layer. Of experts, with those that get tokens."""
+        """Products with every matrix of a layer. Of experts, with those that get tokens."""
         for weight in layer_weights(kind, self.model):
             if weight.uses:
                 share = self.placement.share(weight, kind)
@@ -227,7 +227,7 @@ class Generator:
                 yield self._product(share, kind, tokens.rows, each_bytes)
 
     def _each_bytes(self, weight: Weight, share: Weight) -> float:
-        """Of one layer, of one chip."""
+        """Bytes of each matrix of one layer, of one chip."""
         whole = weight_bytes(weight, self.model, self.weights)
         return whole / weight.count * (share.elements / weight.elements)
 
@@ -409,7 +409,7 @@ class LayerTimes:
 
 
 def vector_product_s(product: Product, chip: Chip) -> float | None:
-    """Without matrix units, at half the rate of multiply-adds, as `streaming.py` has it."""
+    """Seconds without matrix units, at half the rate of multiply-adds, as `streaming.py` has it."""
     peak = vector_peak_flop_per_s("float32", chip)
     return None if peak is None else product.flops / (peak / 2)
 

@@ -24,7 +24,7 @@ MOST_CONTEXT = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ServingMemory:
-    """Of one chip, at the fullest moment."""
+    """Memory of one chip, at the fullest moment."""
 
     weights: Quantity
     cache: Quantity
@@ -49,7 +49,9 @@ class ServingMemory:
 def serving_memory(
     generator: Generator, sequences: int, prompt: int, context: int
 ) -> ServingMemory:
-    """Of so many sequences of a replica, with prompts and at last a context of so many tokens."""
+    """Memory of so many sequences of a replica, with prompts and at last a context of so many
+    tokens.
+    """
     weights, cache = held_weights(generator), held_cache(generator, sequences, context)
     buffers, outside = buffers_of(generator, sequences, prompt), outside_of(generator)
     parts = {"weights": weights, "cache": cache, "buffers": buffers, "outside": outside}
@@ -140,7 +142,9 @@ def usable_bytes(share: Fraction, memory: Bytes) -> str:
 
 
 def most_sequences(generator: Generator, prompt: int, context: int) -> int:
-    """Of one replica, that fit at once: no more than the engine takes; 0 where none does."""
+    """Most sequences of one replica that fit at once: no more than the engine takes; 0 where none
+    does.
+    """
     limit = generator.engine.most_sequences or 1 << 20
     return largest(lambda count: serving_memory(generator, count, prompt, context).fits, most=limit)
 

@@ -29,7 +29,7 @@ class Packing:
     """Rows are a multiple of it, or the matrix gets another format."""
 
     def bytes_of(self, shape: tuple[int, ...]) -> int:
-        """Of one tensor, or of a stack of matrices that each have scales of their own."""
+        """Bytes of one tensor, or of a stack of matrices that each have scales of their own."""
         *stacked, N, K = shape if len(shape) > 1 else (1, *shape)
         return prod(stacked) * self._matrix_bytes(N, K)
 
@@ -41,7 +41,9 @@ class Packing:
 
     @property
     def bits_each(self) -> Fraction:
-        """Of a number of a large matrix, with its share of the block's scale and zero point."""
+        """Bits of a number of a large matrix, with its share of the block's scale and zero
+        point.
+        """
         if not (self.rows and self.columns):
             return Fraction(self.bits)
         beside = 8 * self.scale_bytes + self.zero_bits

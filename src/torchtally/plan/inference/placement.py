@@ -88,11 +88,11 @@ class Placement:
 
     @property
     def _split(self) -> WeightSplit:
-        """Of weights that expert parallelism does not split."""
+        """Split of weights that expert parallelism does not split."""
         return WeightSplit(self.tensor, 1, self.tensor)
 
     def kv_heads(self, kv_heads: int) -> int:
-        """Of keys and values, on one chip."""
+        """Heads of keys and values, on one chip."""
         return ceil(kv_heads / self.tensor)
 
     def cached_layer(self, kind: Layer) -> Layer:

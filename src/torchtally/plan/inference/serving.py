@@ -45,7 +45,7 @@ class Serving:
 
     @property
     def context(self) -> int:
-        """At last, of one sequence."""
+        """Context of one sequence at last."""
         return self.prompt + self.output
 
     @cached_property
@@ -59,7 +59,7 @@ class Serving:
 
     @cached_property
     def prefill(self) -> Forward:
-        """Of one prompt; a long one goes in pieces, which take as long together."""
+        """A forward pass of one prompt; a long one goes in pieces, which take as long together."""
         return self.generator.forward(NewTokens(1, self.prompt, self.prompt))
 
     @cached_property
@@ -79,7 +79,7 @@ class Serving:
 
     @cached_property
     def token_s(self) -> Quantity:
-        """Between two tokens of one sequence."""
+        """Seconds between two tokens of one sequence."""
         if self.draft is None:
             return self.decode.total.with_name("time per token")
         middle = self.prompt + max(1, self.output // 2)
@@ -87,7 +87,7 @@ class Serving:
 
     @property
     def first_token_s(self) -> Quantity:
-        """Of a prompt that waits for no other."""
+        """Seconds to the first token of a prompt that waits for no other."""
         return self.prefill.total.with_name("time to first token")
 
     @cached_property

@@ -39,6 +39,6 @@ def model_bytes(model: Model, kept: WeightFormat) -> Quantity:
 
 
 def bits_each(model: Model, kept: WeightFormat) -> Fraction:
-    """Of one parameter, on average, with scales and with what stays wide."""
+    """Bits of one parameter, on average, with scales and with what stays wide."""
     sizes = [(weight.elements, weight_bytes(weight, model, kept)) for weight in weights_of(model)]
     return Fraction(8 * sum(size for _, size in sizes), sum(count for count, _ in sizes))

@@ -41,7 +41,7 @@ class Recurrence(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """As in "Mamba 2, state 128 x 64 of 80 heads"."""
+        """Label like "Mamba 2, state 128 x 64 of 80 heads"."""
 
     @property
     @abstractmethod
@@ -75,7 +75,7 @@ class Recurrence(ABC):
 
     @abstractmethod
     def weights(self, d: int) -> Iterator["Weight"]:
-        """Of one layer of a model of this width."""
+        """Weights of one layer of a model of this width."""
 
     @abstractmethod
     def scan_flops(self, sequence: int) -> Quantity:

@@ -51,7 +51,7 @@ class GatedDelta(Recurrence):
 
     @property
     def inner(self) -> int:
-        """Of values, of all heads."""
+        """Inner width: values of all heads."""
         return self.value_heads * self.value_dim
 
     @property
@@ -146,7 +146,7 @@ class GatedDelta(Recurrence):
                        inner=self.inner)  # fmt: skip
 
     def _chunks_saved(self, at: Setting) -> Iterator[Saved]:
-        """Of `torch_chunk_gated_delta_rule`, which computes in float32."""
+        """Saved tensors of `torch_chunk_gated_delta_rule`, which computes in float32."""
         wide = FLOAT32_BYTES
         sizes = {
             "heads": self.value_heads, "chunk": CHUNK, "key_dim": self.key_dim,
@@ -166,8 +166,9 @@ class GatedDelta(Recurrence):
                        INNER, "products over chunks", **sizes)  # fmt: skip
 
     def _channels_saved(self, at: Setting) -> Iterator[Saved]:
-        """Of `chunk_kimi_delta_attention`: scores are sums over channels that each decay by
-        themselves, made element by element, and rows of a chunk's triangle one after the other.
+        """Saved tensors of `chunk_kimi_delta_attention`: scores are sums over channels that each
+        decay by themselves, made element by element, and rows of a chunk's triangle one after the
+        other.
         """
         wide, heads, keys = FLOAT32_BYTES, self.value_heads, self.value_heads * self.key_dim
         sizes = {
@@ -214,8 +215,9 @@ class GatedDelta(Recurrence):
 def _delta_flops(
     channels: Count, kernel: Count, heads: Count, key_dim: Count, value_dim: Count, chunk: Count
 ) -> str:
-    """Within a chunk: keys with keys, queries with keys, the inverse with keys and with values,
-    scores with values. Over chunks: keys and queries with the state, and the state's update.
+    """FLOPs as a formula. Within a chunk: keys with keys, queries with keys, the inverse with keys
+    and with values, scores with values. Over chunks: keys and queries with the state, and the
+    state's update.
     """
     return (
         "2 * channels * kernel"

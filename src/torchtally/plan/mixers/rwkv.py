@@ -79,8 +79,8 @@ class TimeMixing(Recurrence):
         )
 
     def _tokens_saved(self, at: Setting) -> Iterator[Saved]:
-        """Of transformers' loop, `rwkv_linear_attention_cpu`, in float32. The kernel that it takes
-        on CUDA makes all of it again.
+        """Saved tensors of transformers' loop, `rwkv_linear_attention_cpu`, in float32. The kernel
+        that it takes on CUDA makes all of it again.
         """
         wide, inner = FLOAT32_BYTES, self.inner
         updates = "batch * (sequence - 1) * inner"  # what the last token leaves, nothing reads

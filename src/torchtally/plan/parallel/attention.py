@@ -86,7 +86,7 @@ def is_given_mask(
 
 
 def fused_kernels(layout: Layout, workload: Workload) -> tuple[Fused, ...]:
-    """Of each kind of layer: the one that was asked for, or PyTorch's choice."""
+    """Fused kernels of each kind of layer: the one that was asked for, or PyTorch's choice."""
     model, dtype = workload.model, workload.recipe.activations
     dropout = model.dropout if model.attention_dropout is None else model.attention_dropout
     return tuple(
@@ -159,7 +159,9 @@ def _in_words(geometry: Geometry) -> str:
 def _math_attention(
     shape: tuple[int, int, int, int, int], is_dropped: bool, layout: Layout, work: KernelTimes
 ) -> PassTimes:
-    """As plain products, with the scores in memory between them; masked or not."""
+    """Times of attention as plain products, with the scores in memory between them; masked or
+    not.
+    """
     (heads, S, T, D, E), size = shape, work.recipe.activation_bytes
     dtype = work.recipe.uncast_products
     first = work.product("scores", heads, S, T, D, dtype)

@@ -123,7 +123,7 @@ def flying_on(layout: Layout, stage: int, layers: int) -> Quantity:
 
 @closed_form("activations", Unit.BYTES)
 def kept_bytes(per_micro_batch_bytes: Bytes, in_flight: Number) -> str:
-    """Of a stage's layers, for all micro-batches in flight."""
+    """Bytes of a stage's layers, for all micro-batches in flight."""
     return "per_micro_batch_bytes * in_flight"
 
 
@@ -142,7 +142,7 @@ def _logits_or_layer(times: Count, logits: Bytes, gradient: Bytes, recomputed: B
 def layer_activations(
     model: Model, layout: Layout, sequence: int, recipe: Recipe
 ) -> LayerActivations:
-    """Of one micro-batch on a chip: by kind of layer, and at both ends."""
+    """Activations of one micro-batch on a chip: by kind of layer, and at both ends."""
     at = setting_of(model, layout.micro_batch, sequence, recipe, **layout.activation_options)
     return LayerActivations(
         tuple((kind.count, layer_activation_bytes(at, kind)) for kind in model.kinds),
@@ -156,7 +156,9 @@ def layer_activations(
 def stage_activations(
     activations: LayerActivations, stages: int, *, stage: int
 ) -> StageActivations:
-    """Of one micro-batch on a chip of this stage; layers of every kind are spread evenly."""
+    """Activations of one micro-batch on a chip of this stage; layers of every kind are spread
+    evenly.
+    """
     depth = sum(count for count, _ in activations.layers)
     terms = {"stages": of(spread_over(depth, stages), Unit.NUMBER)}
     sums = []

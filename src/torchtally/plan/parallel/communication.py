@@ -70,12 +70,12 @@ def reduce_scatter(payload: Amount, group: RankGroup, cluster: Cluster) -> Traff
 
 
 def all_to_all(payload: Amount, group: RankGroup, cluster: Cluster) -> Traffic:
-    """From every rank to every other; the payload is what one rank has for all."""
+    """Traffic from every rank to every other; the payload is what one rank has for all."""
     return _among("all_to_all", 1, payload, group, cluster)
 
 
 def send(payload: Amount, *, crosses_nodes: bool, cluster: Cluster) -> Traffic:
-    """From one chip to another."""
+    """Traffic from one chip to another."""
     size = of(payload, Unit.BYTES, "payload")
     pair = RankGroup(2, 2 if crosses_nodes else 1)
     return Traffic(size, _seconds(collective("send", int(size.value), pair, cluster), size), 1.0)

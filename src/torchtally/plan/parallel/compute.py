@@ -63,7 +63,7 @@ class ChipWork:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """With several matrices, one product each in the forward pass and two in the backward pass."""
+    """Products with several matrices, one each in the forward pass and two in the backward pass."""
 
     forward: Quantity
     inputs: Quantity
@@ -99,7 +99,7 @@ def layer_work(
 
 
 def _expert_launches(weights: tuple[Weight, ...], moved: list[PassTimes]) -> tuple[int, int]:
-    """Of products, of what sorts tokens, and of activations: forward and backward."""
+    """Launches of products, of what sorts tokens, and of activations: forward and backward."""
     matrices = sum(weight.group is Group.EXPERTS and weight.uses > 0 for weight in weights)
     around = [pair for pair in moved if matrices and pair.forward.name in ("routing", "activation")]
     forward = matrices + sum(pair.forward_launches for pair in around)
@@ -226,7 +226,7 @@ def _products(
 
 
 def _sums(products: list[tuple[Quantity, ...]], again: Iterable[Quantity] = ()) -> Products:
-    """Of products with several matrices."""
+    """Sums over products with several matrices."""
     forward, inputs, gradients = (
         {f"product_{n}": product for n, product in enumerate(each)}
         for each in zip(*products, strict=True)
@@ -376,7 +376,7 @@ def _block_streams(
 
 
 def stream_bytes(recipe: Recipe, implementation: Implementation) -> int:
-    """Of one number of the residual stream: under `torch.autocast` it is the weights'."""
+    """Bytes of one number of the residual stream: under `torch.autocast` it is the weights'."""
     is_mixed = recipe.is_autocast and implementation is Implementation.EAGER
     return recipe.weight_bytes if is_mixed else recipe.activation_bytes
 

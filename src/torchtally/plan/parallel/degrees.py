@@ -78,7 +78,9 @@ class Degree:
 
 
 def _tensor_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:
-    """Across nodes it is possible, and slow. Megatron-LM pads a vocabulary that does not divide."""
+    """Limits of a tensor-parallel degree. Across nodes it is possible, and slow. Megatron-LM pads a
+    vocabulary that does not divide.
+    """
     for kind in model.kinds:
         attention, block = kind.attention, kind.feed_forward
         for parts in kind.recurrence.split if kind.recurrence is not None else ():
@@ -331,7 +333,7 @@ def layer_traffics(degree: Degree, kind: Layer, *workload: Any) -> tuple[Traffic
 
 
 def share_sent_again(degree: Degree, layout: Layout) -> float:
-    """Of what a layer sends in the forward pass, the share that recomputation sends again."""
+    """Share of what a layer sends in the forward pass that recomputation sends again."""
     if layout.recompute is Recompute.FULL:
         return 1.0
     if layout.recompute is Recompute.OPERATORS and degree.name == "tensor":
@@ -340,7 +342,7 @@ def share_sent_again(degree: Degree, layout: Layout) -> float:
 
 
 def layout_text(layout: Layout) -> str:
-    """In words, without degrees of 1: "dp 16 zero-1, tp 8, pp 8 interleaved x5"."""
+    """A layout in words, without degrees of 1: "dp 16 zero-1, tp 8, pp 8 interleaved x5"."""
     return ", ".join(_words(layout))
 
 
@@ -354,7 +356,7 @@ def _words(layout: Layout) -> Iterator[str]:
 
 
 def layout_in_short(layout: Layout) -> str:
-    """In few letters: "dp128/z2 tp2 pp2x40 cp2 mb 1x8"."""
+    """A layout in few letters: "dp128/z2 tp2 pp2x40 cp2 mb 1x8"."""
     return " ".join(_letters(layout))
 
 

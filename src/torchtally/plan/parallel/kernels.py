@@ -69,20 +69,19 @@ class KernelTimes:
 
     @property
     def kernel_s(self) -> float:
-        """Of a kernel at least, with what passes before it."""
+        """Seconds of a kernel at least, with what passes before it."""
         return KERNEL_S + (gap_s(self.chip) if self.pace.has_gaps else 0.0)
 
     @property
     def quantised_orders(self) -> int:
-        """In how many orders an operand in 8 bits is written: data-center Blackwell multiplies it
-        in any (Transformer Engine, `nvte_is_non_tn_fp8_gemm_supported`), but blocks lie along the
-        sum.
+        """Orders in which an operand in 8 bits is written: data-center Blackwell multiplies it in
+        any (Transformer Engine, `nvte_is_non_tn_fp8_gemm_supported`), but blocks lie along the sum.
         """
         generation = self.chip.compute_capability[0] if self.chip.compute_capability else 0
         return 1 if generation in ANY_ORDER and self.recipe.scaling is not Scaling.BLOCKS else 2
 
     def products(self, matrix: Weight, rows: int, name: str = "") -> tuple[Quantity, ...]:
-        """Through a matrix or several: forward, its input's gradient, its own."""
+        """Products through a matrix or several: forward, its input's gradient, its own."""
         is_cast = matrix.group not in IN_16_BITS
         dtype = self.recipe.products if is_cast else self.recipe.uncast_products
         key = (name or matrix.name, matrix.shape, rows, dtype)
@@ -126,7 +125,7 @@ class KernelTimes:
         return Quantity(name, kernel.seconds, Unit.SECONDS, source=ROOFLINE, note=shapes)
 
     def stream(self, name: str, count: int, moved: MemoryPasses) -> PassTimes:
-        """Over so many elements, forward and backward."""
+        """Times of a pass over so many elements, forward and backward."""
         key = (name, count, moved)
         if key not in self.times:
             self.times[key] = self._stream(*key)

@@ -30,7 +30,7 @@ class Sharding(StrEnum):
 
 
 class Schedule(StrEnum):
-    """In which order the stages of a pipeline work through the micro-batches."""
+    """Order in which the stages of a pipeline work through the micro-batches."""
 
     GPIPE = "gpipe"
     """All forward, then all backward: Huang et al. 2019, arXiv 1811.06965."""
@@ -48,7 +48,7 @@ ZERO_BUBBLE = (Schedule.ZB_H1, Schedule.ZB_H2)
 
 
 def spread_over(layers: int, stages: int) -> float:
-    """Among how many stages layers are spread, as the fullest stage has them: the stages, or fewer
+    """Stages among which layers are spread, as the fullest stage has them: the stages, or fewer
     where layers do not divide (61 over 16: four on the fullest, as over 15.25).
     """
     return stages if layers % stages == 0 else layers / ceil(layers / stages)
@@ -103,12 +103,12 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """Among how many chips the states of weights that are not experts are shared."""
+        """Chips that share the states of weights that are not experts."""
         return self.shard_group or self.replicas
 
     @property
     def expert_split(self) -> int:
-        """Among how many chips each expert's inner width is split."""
+        """Chips among which each expert's inner width is split."""
         return self.expert_tensor or self.tensor
 
     @property
@@ -123,7 +123,7 @@ class Layout:
 
     @property
     def expert_shards(self) -> int:
-        """Among how many of them the states of one expert are shared."""
+        """Chips of those that share the states of one expert."""
         return max(1, self.shards * self.tensor // self.expert_chips)
 
     @property
@@ -147,16 +147,16 @@ class Layout:
 
     @property
     def inner_split(self) -> int:
-        """Among how many chips heads, inner widths and the vocabulary are split."""
+        """Chips among which heads, inner widths and the vocabulary are split."""
         return self.tensor
 
     @property
     def stream_split(self) -> int:
-        """Among how many chips norms and dropouts split the residual stream by tokens."""
+        """Chips among which norms and dropouts split the residual stream by tokens."""
         return self.tensor if self.is_sequence_parallel else 1
 
     def tokens(self, sequence: int) -> int:
-        """Of a micro-batch, on one chip."""
+        """Tokens of a micro-batch, on one chip."""
         return self.micro_batch * sequence // self.context
 
     @property

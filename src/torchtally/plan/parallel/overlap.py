@@ -13,7 +13,7 @@ DEFAULTS: Mapping[str, float] = {degree.name: degree.overlap for degree in DEGRE
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Of the compute that runs meanwhile, the share behind which communication can hide."""
+    """Share of the compute that runs meanwhile, behind which communication can hide."""
 
     shares: Mapping[str, float]
     """By the name of the degree."""

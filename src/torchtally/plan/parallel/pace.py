@@ -1,5 +1,4 @@
-"""At which pace chips and their hosts work: as in the best published measurements, or as they do in
-trainings.
+"""Pace of chips and their hosts: as in the best published measurements, or as in trainings.
 
 What kernels reach at best, `timing/roofline` holds. A training lasts: a chip at its limit of power
 lowers its clocks, shapes are not those of a benchmark, caches are shared. `TYPICAL` is what that

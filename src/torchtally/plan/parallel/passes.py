@@ -42,7 +42,7 @@ def norm(
     is_weighed: bool = True,
     is_of_heads: bool = False,
 ) -> MemoryPasses:
-    """Of a norm's input. "rms", "layer" or "plain".
+    """Passes over a norm's input. "rms", "layer" or "plain".
 
     Layer norms have a kernel of their own in PyTorch. An RMS norm of Hugging Face's is a cast to
     float32, a square, a mean, a product and casts back (LlamaRMSNorm); forward in bfloat16
@@ -68,8 +68,8 @@ def norm(
 
 
 def residual(implementation: Implementation, itemsize: int, stream: int) -> MemoryPasses:
-    """Of one residual addition. Fused, the norm behind it reads what is in registers still. Where
-    the residual stream is wider than what is added to it (autocast), gradients are cast back.
+    """Passes of one residual addition. Fused, the norm behind it reads what is in registers still.
+    Where the residual stream is wider than what is added to it (autocast), gradients are cast back.
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, itemsize, 0, 0)
@@ -79,28 +79,30 @@ def residual(implementation: Implementation, itemsize: int, stream: int) -> Memo
 
 
 def join(itemsize: int) -> MemoryPasses:
-    """Of a token's state and an embedding, one behind the other (multi-token prediction): half of
-    it looked up, all of it copied; backward its halves copied, and one added to the table.
+    """Passes over a token's state and an embedding, one behind the other (multi-token prediction):
+    half of it looked up, all of it copied; backward its halves copied, and one added to the table.
     """
     return MemoryPasses(3 * itemsize, 7 * itemsize // 2, 2, 3)
 
 
 def operand_cast(itemsize: int, stream: int) -> MemoryPasses:
-    """Of a product's input, which autocast casts for each product anew, and its gradient back."""
+    """Passes over a product's input, which autocast casts for each product anew, and its gradient
+    back.
+    """
     return MemoryPasses(itemsize + stream, itemsize + stream, backward_casts=2)
 
 
 def weight_cast(itemsize: int, kept_itemsize: int, weights: int) -> MemoryPasses:
-    """Of so many weights, which autocast casts once, and their gradients back."""
+    """Passes over so many weights, which autocast casts once, and their gradients back."""
     moved = itemsize + kept_itemsize
     return MemoryPasses(moved, moved, weights, weights, backward_casts=2)
 
 
 def quantised_operand(itemsize: int, reads: int, orders: int) -> MemoryPasses:
-    """Of a product's operand in 8 bits, by a pass of its own: read, twice where its largest number
-    is looked for first, and written, twice where the product of the weight's gradient takes it in
-    another order (Transformer Engine's cast kernels; torchao's float8 linear layers). Their launch
-    is the product's.
+    """Passes over a product's operand in 8 bits, by a kernel of its own: read, twice where its
+    largest number is looked for first, and written, twice where the product of the weight's
+    gradient takes it in another order (Transformer Engine's cast kernels; torchao's float8 linear
+    layers). Their launch is the product's.
     """
     return MemoryPasses(reads * itemsize + orders, 0, 0, 0)
 
@@ -111,14 +113,14 @@ def quantised_gradient(itemsize: int, reads: int, orders: int) -> MemoryPasses:
 
 
 def repetition(itemsize: int) -> MemoryPasses:
-    """Of keys and values, those of each group and those of each head together: a copy for each
-    head, and the sum of their gradients.
+    """Passes over keys and values, those of each group and those of each head together: a copy for
+    each head, and the sum of their gradients.
     """
     return MemoryPasses(itemsize, itemsize)
 
 
 def routing(itemsize: int, *, is_masked: bool = False) -> MemoryPasses:
-    """Of the tokens of all experts that run: sorted by expert and back, a copy each way.
+    """Passes over the tokens of all experts that run: sorted by expert and back, a copy each way.
 
     Where every expert runs (Llama 4's, `Llama4TextMoe`), tokens are repeated, multiplied by their
     scores and added up again: 1 + 2 + 1 of their size forward; backward the product is 2 for the
@@ -130,13 +132,13 @@ def routing(itemsize: int, *, is_masked: bool = False) -> MemoryPasses:
 
 
 def mask(itemsize: int) -> MemoryPasses:
-    """Of a mask that is added to the scores, made of a mask of booleans."""
+    """Passes over a mask that is added to the scores, made of a mask of booleans."""
     return MemoryPasses(itemsize + 1, 0, 1, 0)
 
 
 def rotation(implementation: Implementation, itemsize: int, stream: int) -> MemoryPasses:
-    """Of queries or keys: `q * cos + rotate_half(q) * sin` is five operators, their backward nine,
-    and a copy for the heads' order.
+    """Passes over queries or keys: `q * cos + rotate_half(q) * sin` is five operators, their
+    backward nine, and a copy for the heads' order.
 
     Where the residual stream is wider (autocast), so are cosines and sines, hence the two products
     and their sum, which attention casts back; backward the products' gradients are.
@@ -157,8 +159,8 @@ def rotation(implementation: Implementation, itemsize: int, stream: int) -> Memo
 
 
 def dropout(implementation: Implementation, itemsize: int) -> MemoryPasses:
-    """Of what is dropped from: a mask of one byte for each element, written and read again. On the
-    residual stream fused with the addition; on scores always a kernel of its own.
+    """Passes over what is dropped from: a mask of one byte for each element, written and read
+    again. On the residual stream fused with the addition; on scores always a kernel of its own.
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(1, 1, 0, 0)
@@ -166,7 +168,9 @@ def dropout(implementation: Implementation, itemsize: int) -> MemoryPasses:
 
 
 def branches(implementation: Implementation, stream: int) -> MemoryPasses:
-    """Of the input of several projections: their gradients are added up, one addition each."""
+    """Passes over the input of several projections: their gradients are added up, one addition
+    each.
+    """
     if implementation is Implementation.FUSED:
         return MemoryPasses(0, 0, 0, 0)
     return MemoryPasses(0, 3 * stream, 0, 1)
@@ -175,7 +179,8 @@ def branches(implementation: Implementation, stream: int) -> MemoryPasses:
 def activation(
     name: str, is_gated: bool, implementation: Implementation, itemsize: int
 ) -> MemoryPasses:
-    """Of the inner layer of a feed-forward, by the name that transformers gives the function.
+    """Passes over the inner layer of a feed-forward, by the name that transformers gives the
+    function.
 
     Fused it is one kernel, with the gate. GPT-2's `gelu_new` is eight operators in Python.
     """
@@ -204,8 +209,8 @@ backward, and kernels forward. All others are one."""
 
 
 def receptance(implementation: Implementation, itemsize: int) -> MemoryPasses:
-    """Of the input of RWKV's feed-forward: two mixes of a token with the one before, a sigmoid and
-    its product with the result.
+    """Passes over the input of RWKV's feed-forward: two mixes of a token with the one before, a
+    sigmoid and its product with the result.
 
     Mixing is a padding, and for each two products, which broadcast, and their sum.
     """
@@ -217,10 +222,10 @@ def receptance(implementation: Implementation, itemsize: int) -> MemoryPasses:
 
 
 def loss(implementation: Implementation, itemsize: int) -> MemoryPasses:
-    """Of logits. In PyTorch they are cast to float32, whose log-softmax reads a long row three
-    times and writes it once, as fast as a copy does (`roofline/rows.py`); backward it reads three
-    tensors and writes one, from zeros, and casts back (SoftMax.cu). Fused, the gradient takes the
-    place of the logits.
+    """Passes over logits. In PyTorch they are cast to float32, whose log-softmax reads a long row
+    three times and writes it once, as fast as a copy does (`roofline/rows.py`); backward it reads
+    three tensors and writes one, from zeros, and casts back (SoftMax.cu). Fused, the gradient takes
+    the logits' memory.
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(2 * itemsize, itemsize, 1, 1, is_normalization=True)
@@ -229,8 +234,8 @@ def loss(implementation: Implementation, itemsize: int) -> MemoryPasses:
 
 
 def scores(implementation: Implementation, itemsize: int) -> MemoryPasses:
-    """Of attention's scores where a kernel of its own does not keep them on chip: written, masked,
-    normalised, read again; backward twice the reads. Fused: scale, mask and softmax in one.
+    """Passes over attention's scores where a kernel of its own does not keep them on chip: written,
+    masked, normalised, read again; backward twice the reads. Fused: scale, mask and softmax in one.
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(4 * itemsize, 6 * itemsize, 1, 1)

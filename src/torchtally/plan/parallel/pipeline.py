@@ -104,7 +104,7 @@ def in_flight(
     stage: Amount = 0,
     virtual_stages: Amount = 1,
 ) -> Quantity:
-    """For how many micro-batches a stage, counted from 0, keeps its layers' activations at most."""
+    """Micro-batches for which a stage, counted from 0, keeps its layers' activations at most."""
     formula, source, note = _IN_FLIGHT[schedule]
     counts = {
         "stages": stages,

@@ -206,7 +206,7 @@ class Pricing:
 
     @once(*WORK)
     def _expert_flops(self, layout: Layout) -> int:
-        """Of a chip's products with experts for a micro-batch, forward, in all layers."""
+        """FLOPs of a chip's products with experts for a micro-batch, forward, in all layers."""
         w = self.workload
         tokens = layout.tokens(w.sequence)
         return sum(
@@ -217,7 +217,9 @@ class Pricing:
         )
 
     def _waits_of_experts_s(self, layout: Layout) -> float:
-        """For tokens, in all layers; none where that could hide behind an unknown time of work."""
+        """Seconds of waiting for tokens, in all layers; none where that could hide behind an
+        unknown time of work.
+        """
         w = self.workload
         (degree,) = (degree for degree in IN_LAYERS if degree.is_of_experts)
         if w.overlap.shares[degree.name]:
@@ -232,7 +234,7 @@ class Pricing:
 
     @cached_property
     def without_experts(self) -> "Pricing":
-        """Of the same model with the shared part of its mixtures alone."""
+        """Pricing of the same model with the shared part of its mixtures alone."""
         kinds = (
             replace(kind, feed_forward=_shared_part(kind.feed_forward))
             if isinstance(kind.feed_forward, Experts)
@@ -260,7 +262,7 @@ class Pricing:
         return memory.total.value <= self.workload.cluster.chip.total_memory_bytes
 
     def memory(self, layout: Layout) -> ChipMemory:
-        """Of the fullest chip."""
+        """Memory of the fullest chip."""
         memories = (
             memory_of_stage(
                 layout,
@@ -299,7 +301,9 @@ class Pricing:
         return {**busy, "host": self._host(layout, busy)}
 
     def _contention(self, layout: Layout, kernels: Mapping[str, Quantity]) -> Quantity:
-        """Of what hides behind compute: of data parallelism, in layers, between stages."""
+        """Contention of what hides behind compute: of data parallelism, in layers, between
+        stages.
+        """
         pieces, m = self._pieces(layout), layout.micro_batches
         sent_s = sent_for_states_s(layout, self._updates(layout))
         sent_s += m * pieces.sent_s / layout.pipeline
@@ -327,7 +331,9 @@ class Pricing:
 
     @once(*WORK, "is_accumulating")
     def _layer(self, layout: Layout, number: int) -> LayerWork:
-        """Of the kind of layer with this number: compute and communication after every split."""
+        """Work of the kind of layer with this number: compute and communication after every
+        split.
+        """
         w = self.workload
         kind = w.model.kinds[number]
         sends = {

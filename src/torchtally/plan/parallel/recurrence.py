@@ -31,7 +31,7 @@ def scan_s(
     recurrence: Recurrence, tokens: int, sequence: int, split: int, chip: Chip, dtype: str,
     size_bytes: int, bandwidth_bytes_per_s: float, *, is_backward: bool = False,
 ) -> Quantity:  # fmt: skip
-    """Of one layer, of a chip's share of heads."""
+    """Seconds of one layer, of a chip's share of heads."""
     flops = recurrence.scan_flops(sequence).value * tokens / split
     moved = recurrence.accesses * size_bytes * tokens / split
     share = shares_of(Fused.FLASH, dtype, chip)

@@ -243,7 +243,7 @@ def _try_all(
 
 
 def _states(pricing: Pricing, mesh: Layout, choices: Choices) -> States:
-    """Of every way to share them."""
+    """States of every way to share them."""
     shared = [
         (sharing, _sharing(mesh, sharing)) for sharing in _sharings(mesh, pricing.workload, choices)
     ]
@@ -262,7 +262,7 @@ def _sharing(run: Layout, sharing: Sharing) -> Layout:
 
 
 def _fastest(pricing: Pricing, tried: _Tried, keep: int) -> list[Layout]:
-    """By time, then memory, then the order of enumeration.
+    """Layouts by time, then memory, then the order of enumeration.
 
     A step takes no less than its micro-batches one after the other. So layouts are looked at from
     the least such bound on, until it is above the times of all that are kept.
@@ -357,7 +357,7 @@ def _schedules(
 
 
 def _chunks(layers: int, stages: int) -> list[int]:
-    """Into which a stage's layers divide, or would if it had one layer more or fewer."""
+    """Chunks into which a stage's layers divide, or would if it had one layer more or fewer."""
     most, full = layers // stages, -(-layers // stages)
     counts = {*divisors(most), *divisors(full)}
     return sorted(chunks for chunks in counts if 1 < chunks <= most)

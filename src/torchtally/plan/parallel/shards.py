@@ -36,7 +36,7 @@ EXPERTS_BY_OUTPUTS = frozenset(("experts in", "experts in bias"))
 
 
 class WeightSplit(NamedTuple):
-    """Among how many chips weights are split."""
+    """Numbers of chips among which weights are split."""
 
     tensor: int
     expert: int

@@ -114,7 +114,7 @@ class Pieces:
 
     @property
     def sent_s(self) -> float:
-        """Of a micro-batch in all layers: communication, overlapped or not."""
+        """Seconds of communication of a micro-batch in all layers, overlapped or not."""
         return float(sum(layer.kind.count * layer.sent.value for layer in self.layers))
 
     @property
@@ -135,7 +135,7 @@ class Pieces:
 
     @property
     def layers_s(self) -> float:
-        """Of all layers one after the other, with their waits: no schedule hides it."""
+        """Seconds of all layers one after the other, with their waits: no schedule hides it."""
         return float(sum(layer.kind.count * layer.seconds for layer in self.layers))
 
 
@@ -149,7 +149,7 @@ class Sends:
 
     @classmethod
     def of(cls, both: Mapping[str, tuple[Quantity, Quantity]]) -> "Sends":
-        """Of both passes by degree."""
+        """Sends of both passes by degree."""
         forward, backward = ({name: pair[n] for name, pair in both.items()} for n in (0, 1))
         return cls(forward, backward)
 
@@ -190,7 +190,7 @@ def layer_sends_s(
 def ends_chip_work(
     model: Model, layout: Layout, sequence: int, work: KernelTimes, cluster: Cluster
 ) -> EndsWork:
-    """Of one chip that has both."""
+    """Work of one chip that has both ends."""
     return EndsWork(
         head_work(model, layout, sequence, work),
         embedding_work(model, layout, sequence, work),
@@ -205,7 +205,7 @@ def ends_chip_work(
 
 
 def pieces(layers: Iterable[LayerWork], ends: EndsWork, layout: Layout, overlap: Overlap) -> Pieces:
-    """With recomputation, and the communication that does not overlap."""
+    """Pieces with recomputation, and the communication that does not overlap."""
     return Pieces(
         tuple(
             LayerTime(
@@ -289,7 +289,7 @@ def _backward(layer: LayerTime) -> Quantity:
 def _waits(
     work: ChipWork, sends: Sends, layout: Layout, overlap: Overlap
 ) -> tuple[ByDegree, ByDegree]:
-    """Of one layer, forward and backward."""
+    """Waits of one layer, forward and backward."""
     forward, backward = {}, {}
     for degree in IN_LAYERS:
         there, back = work.forward, work.input_gradients
@@ -308,7 +308,7 @@ def _waits(
 
 
 def _sent_s(sends: Sends, layout: Layout) -> Quantity:
-    """With what recomputation sends again."""
+    """Seconds of sends, with what recomputation sends again."""
     forward = sum(
         (1 + share_sent_again(degree, layout)) * sends.forward[degree.name].value
         for degree in IN_LAYERS

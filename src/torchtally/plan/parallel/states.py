@@ -50,7 +50,7 @@ class ChipStates:
 def chip_states(
     model: Model, layout: Layout, recipe: Recipe, optimizer: Optimizer, *, stage: int
 ) -> ChipStates:
-    """Of a chip of this stage: what its weights, gradients and optimizer state take."""
+    """States of a chip of this stage: what its weights, gradients and optimizer state take."""
     here = chip_weights(model, layout)
     dense, experts = (
         parameters_of_stage(here, layout, stage, of_experts=of_experts)
@@ -131,7 +131,9 @@ def _sharable_bytes(
 def _optimizer(
     here: ChipWeights, layout: Layout, recipe: Recipe, optimizer: Optimizer, stage: int
 ) -> Quantity:
-    """By the optimizer's own rule for each tensor, as it is on the chip before it is shared."""
+    """Optimizer state by the optimizer's own rule for each tensor, as it is on the chip before it
+    is shared.
+    """
     ends = _outside_layers(here, layout, stage)
     is_shared = layout.shard is not Sharding.NONE
 

@@ -63,7 +63,7 @@ class Groups:
 
 
 def groups(layout: Layout, cluster: Cluster) -> Groups:
-    """By Megatron-LM's order of chips: tensor, context, data, pipeline."""
+    """Groups by Megatron-LM's order of chips: tensor, context, data, pipeline."""
     t, replicas, shards = layout.tensor, layout.replicas, layout.shards
     return Groups(
         tensor=group(t, 1, cluster),
@@ -81,7 +81,8 @@ def groups(layout: Layout, cluster: Cluster) -> Groups:
 def tensor_traffic(
     layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
-    """Of one layer and micro-batch, forward: what follows attention, and what the feed-forward.
+    """Traffic of one layer and micro-batch, forward: what follows attention, and what the
+    feed-forward.
 
     Two all-reduces, or with sequence parallelism an all-gather and a reduce-scatter for each of
     them, which send as much. Backward sends the same again, and full recomputation too. Of a
@@ -106,8 +107,8 @@ def tensor_traffic(
 def outer_tensor_traffic(
     model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
-    """Of one micro-batch, forward and backward: embedding and head, each split by vocabulary, as
-    often as there are losses.
+    """Traffic of one micro-batch, forward and backward: embedding and head, each split by
+    vocabulary, as often as there are losses.
     """
     tokens = _tokens_bytes(model, layout, sequence, recipe)
     once = _summing(tokens, layout.tensor, layout, cluster)
@@ -118,7 +119,9 @@ def outer_tensor_traffic(
 def context_traffic(
     layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
-    """Of one layer and micro-batch, forward: keys and values visit the other chips of the ring."""
+    """Traffic of one layer and micro-batch, forward: keys and values visit the other chips of the
+    ring.
+    """
     if layout.context == 1:
         return nothing("context parallelism")
     hop = _hop(layer, layout, sequence, recipe, cluster)
@@ -128,8 +131,8 @@ def context_traffic(
 def context_traffic_backward(
     layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
-    """Of one layer and micro-batch: keys and values visit the others again, and their gradients go
-    with them, and one hop further, home.
+    """Traffic of one layer and micro-batch: keys and values visit the others again, and their
+    gradients go with them, and one hop further, home.
     """
     c = layout.context
     if c == 1:
@@ -167,7 +170,7 @@ def _keys_and_values_bytes(
 def expert_traffic(
     layer: Layer, model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
-    """Of one layer and micro-batch, forward: tokens to their experts, and back.
+    """Traffic of one layer and micro-batch, forward: tokens to their experts, and back.
 
     Experts are assumed to be chosen equally often. Chips of tensor parallelism send a part each.
     Fused implementations send a token to each node once, and from there to its experts (DeepEP).
@@ -186,8 +189,8 @@ def expert_traffic(
 
 
 def _once_a_node(routed: Quantity, active: int, among: RankGroup, cluster: Cluster) -> Traffic:
-    """Between nodes one copy for each node that has some of a token's experts; at the same time
-    copies that have come go on within the node, to each of those experts.
+    """Traffic between nodes of one copy for each node that has some of a token's experts; at the
+    same time copies that have come go on within the node, to each of those experts.
     """
     copies = _between_nodes_bytes(routed, among.nodes, active)
     between = all_to_all(copies, among, cluster)
@@ -218,7 +221,8 @@ def _routed_bytes(tokens: Bytes, active: Count, tensor: Chips) -> str:
 def pipeline_traffic(
     model: Model, layout: Layout, sequence: Amount, recipe: Recipe, cluster: Cluster
 ) -> Traffic:
-    """Of one micro-batch, from one stage to the next: what a chunk of layers passes on, forward.
+    """Traffic of one micro-batch, from one stage to the next: what a chunk of layers passes on,
+    forward.
 
     Each chip of tensor parallelism sends its part (Narayanan 2021, section 4.1). Backward sends
     the same, and every chunk of an interleaved schedule does.
@@ -238,7 +242,7 @@ def _passed_bytes(tokens: Bytes, tensor: Chips) -> str:
 def gradient_traffic(
     parameters: Amount, layout: Layout, recipe: Recipe, cluster: Cluster, *, of_experts: bool
 ) -> Traffic:
-    """Of the gradients of so many parameters of one chip, once.
+    """Traffic of the gradients of so many parameters of one chip, once.
 
     All-reduced; where states are shared, reduce-scattered in the group that shares them, and the
     shares all-reduced across groups.
@@ -259,7 +263,7 @@ def gradient_traffic(
 def gather_traffic(
     parameters: Amount, layout: Layout, recipe: Recipe, cluster: Cluster, *, of_experts: bool
 ) -> Traffic:
-    """Of so many parameters of one chip, gathered once from those that share them.
+    """Traffic of so many parameters of one chip, gathered once from those that share them.
 
     With parameters shared (ZeRO-3, FSDP) forward and backward need them, in every micro-batch; with
     only the optimizer's state, once in a step, after it. They travel in the dtype of products'
@@ -273,7 +277,9 @@ def gather_traffic(
 
 
 def gathered_itemsize_bytes(recipe: Recipe) -> int:
-    """Of a weight as it is gathered: FSDP's `param_dtype`, the weights' own or a narrower one."""
+    """Bytes of a weight as it is gathered: FSDP's `param_dtype`, the weights' own or a narrower
+    one.
+    """
     return min(recipe.weight_bytes, DTYPE_BYTES[recipe.activations])
 
 

@@ -25,7 +25,7 @@ from torchtally.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """Of the last stage, whose weights are the head's too."""
+    """Updates of the last stage, whose weights are the head's too."""
 
     gradients: Traffic
     """Once over all of the stage's weights."""

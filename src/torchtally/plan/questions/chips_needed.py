@@ -147,7 +147,7 @@ class _Rental:
         return cost_usd(self.hours, self.price)
 
     def cost_at(self, usd_per_hour: float) -> Quantity:
-        """At the price of one offer."""
+        """Cost at the price of one offer."""
         return cost_usd(self.hours, of(usd_per_hour, Unit.USD_PER_HOUR).with_name("an offer"))
 
     @property
@@ -157,7 +157,7 @@ class _Rental:
 
 
 def _range(rental: _Rental) -> Iterable[Part]:
-    """From the lowest offer to the highest, or that there is one."""
+    """Range from the lowest offer to the highest, or that there is one."""
     price = rental.offers
     if price is None:
         return ()

@@ -36,7 +36,7 @@ def compare(request: Request, names: Sequence[str], question: Question) -> Answe
 
 
 def _like(cluster: Cluster, name: str) -> Cluster:
-    """As many of another chip, in its own nodes."""
+    """A cluster of as many of another chip, in its own nodes."""
     return Cluster(chip(name), cluster.count)
 
 

@@ -218,7 +218,7 @@ def plan_of(request: Request) -> FineTuning:
 
 
 def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
-    """Of one chip with micro-batches of so many sequences."""
+    """Memory of one chip with micro-batches of so many sequences."""
     request, model = plan.request, plan.model
     how = activation_recipe(plan)
     kernel = request.kernel or usual_kernel(model, how, sequence, Implementation.EAGER)
@@ -249,15 +249,17 @@ def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
 
 
 def activation_recipe(plan: FineTuning) -> Recipe:
-    """In which the model computes. Autocast leaves what flows between weights of 16 bits in 16."""
+    """Recipe in which the model computes. Autocast leaves what flows between weights of 16 bits in
+    16.
+    """
     if plan.base.name == "fp32":
         return plan.recipe if plan.adapter.is_autocast else recipe("fp32")
     return recipe("bf16")
 
 
 def _bytes_at_work(plan: FineTuning, how: Recipe) -> int:
-    """Of a matrix' weight, while it is multiplied: dequantised, and of DoRA in float32 as it is, B
-    and A multiplied out, that scaled, and their sum.
+    """Bytes of a matrix' weight, while it is multiplied: dequantised, and of DoRA in float32 as it
+    is, B and A multiplied out, that scaled, and their sum.
     """
     if plan.adapter.has_magnitude:
         return 4 * FLOAT32_BYTES
@@ -299,7 +301,7 @@ def _share(adapted: Count, full: Count) -> str:
 
 
 def claim_of(memory: FineTuningMemory, capacity: Quantity) -> str:
-    """As of any plan: close above a share of the memory that trainings were seen to reach."""
+    """Claim as of any plan: close above a share of the memory that trainings were seen to reach."""
     if memory.total.value > capacity.value:
         return "does not fit"
     return "fits" if memory.total.value <= SURE_SHARE * capacity.value else "close"
@@ -369,12 +371,12 @@ def in_words(plan: FineTuning, assumption: str) -> tuple[str, ...]:
 
 @closed_form("FLOPs per token", Unit.FLOPS_PER_TOKEN)
 def with_merging(adapted: FlopsPerToken, each_pass: Flops, pass_tokens: Tokens) -> str:
-    """With what is done once for all tokens of a pass."""
+    """Text with what is done once for all tokens of a pass."""
     return "adapted + each_pass / pass_tokens"
 
 
 def _time(request: Request, flops: AdaptedFlops, pass_tokens: int) -> tuple[Quantity, ...]:
-    """With --tokens and --mfu: how long it takes, and what it costs."""
+    """Time and cost, with --tokens and --mfu."""
     if request.tokens is None or request.mfu is None:
         return ()
     each = flops.total

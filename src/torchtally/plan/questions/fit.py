@@ -43,7 +43,7 @@ PREDICTION = (
 
 
 def range_in_words(step: Step) -> tuple[Part, ...]:
-    """Behind a typical step's seconds: " (best 1.0 s, slow 1.8 s)"."""
+    """Range behind a typical step's seconds: " (best 1.0 s, slow 1.8 s)"."""
     if step.slow.value == step.seconds.value:
         return ()
     return (" (best ", step.best, ", slow ", step.slow, ")")

@@ -82,8 +82,8 @@ def serving_of(request: Request, asked: InferenceRequest) -> Serving:
 
 
 def memory_of(served: Serving) -> ServingMemory:
-    """Of a chip; with a draft, what the draft's weights leave is what there is for the model. Its
-    own prediction modules are among its layers.
+    """Memory of a chip; with a draft, what the draft's weights leave is what there is for the
+    model. Its own prediction modules are among its layers.
     """
     memory = serving_memory(served.generator, served.sequences, served.prompt, served.context)
     if served.draft is None or served.draft.is_own:
@@ -158,7 +158,7 @@ def _at_most(request: Request, full: Serving) -> Iterator[Part]:
 
 
 def _price(request: Request, served: Serving) -> Quantity | None:
-    """Of a million tokens written, with the prompts that they take."""
+    """Price of a million tokens written, with the prompts that they take."""
     price = price_of(request, request.chip)
     if price is None:
         return None
@@ -195,7 +195,7 @@ def _slots(served: Serving) -> int | None:
 
 
 def _wasted_quantity(served: Serving) -> Quantity:
-    """Of a sequence's last pages, what no token of it takes."""
+    """Tokens of a sequence's last pages that none takes."""
     model, cache = served.generator.model, served.generator.cache
     paged = kv_cache_bytes(model, served.context, 1, cache)
     tight = kv_cache_bytes(model, served.context, 1, replace(cache, block=1))
@@ -203,7 +203,7 @@ def _wasted_quantity(served: Serving) -> Quantity:
 
 
 def _bill(request: Request, served: Serving) -> Iterator[Quantity]:
-    """Of reading and of writing by themselves: chips that do nothing else."""
+    """Bill of reading and of writing by themselves: chips that do nothing else."""
     chips, chip = request.of_chips, request.chip
     price = price_of(request, chip)
     speeds = {"input": served.prompt_tokens_per_s, "output": served.decode_tokens_per_s}
@@ -226,7 +226,7 @@ def _bill(request: Request, served: Serving) -> Iterator[Quantity]:
 
 
 def _batches(request: Request, served: Serving, most: int) -> Table:
-    """From one sequence of each replica to as many as fit."""
+    """Table of batches, from one sequence of each replica to as many as fit."""
     sizes = {1 << power for power in range(0, most.bit_length(), 2)} | {most, served.sequences}
     steps = sorted(size for size in sizes if size <= most)
     shown = steps[-(request.rows or 10) :]
@@ -291,7 +291,7 @@ def memory_table(memory: ServingMemory) -> Table:
 
 
 def _time_table(served: Serving) -> Table:
-    """Of a prompt and of a token, side by side."""
+    """Table of the times of a prompt and of a token, side by side."""
     prompt, token = served.prefill, served.decode
     rows = tuple(
         (name, read.value, read.value / prompt.total.value, written.value,
@@ -339,7 +339,7 @@ def assumptions(request: Request, asked: InferenceRequest, served: Serving) -> I
 
 
 def _dtype(generator: Generator) -> str:
-    """Of products: what the chip computes them in."""
+    """Dtype of products: what the chip computes them in."""
     return named_peak(generator.dtype, generator.chip)[0]
 
 

@@ -81,7 +81,7 @@ def inference_memory(request: Request) -> Answer:
 
 
 def per_token(model: Model, cache: Cache) -> Quantity:
-    """Of one more token of a short sequence. The state of a recurrence does not grow."""
+    """Bytes of one more token of a short sequence. The state of a recurrence does not grow."""
     grows = tuple(
         replace(kind, recurrence=None) for kind in model.kinds if kind.attention is not None
     )
@@ -89,7 +89,7 @@ def per_token(model: Model, cache: Cache) -> Quantity:
 
 
 def most_sequences_served(request: Request) -> Answer:
-    """As many sequences as fit, beside the weights."""
+    """Answer with as many sequences as fit, beside the weights."""
     asked = request.of_inference
     generator = generator_of(request, asked)
     prompt, output = lengths(request, asked)
@@ -208,7 +208,7 @@ def _kept_text(kind: Layer, context: int, cache: Cache) -> int | None:
 
 
 def attention_text(kind: Layer) -> str:
-    """As in "8 of 32 heads, window 4096"."""
+    """Text like "8 of 32 heads, window 4096"."""
     attention = kind.attention
     if kind.is_predicting:
         return f"{attention_text(replace(kind, is_predicting=False))}, predicting"

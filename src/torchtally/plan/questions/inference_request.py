@@ -70,7 +70,7 @@ def lengths(request: Request, asked: InferenceRequest) -> tuple[int, int]:
 
 
 def format_of(asked: InferenceRequest, model: Model) -> WeightFormat:
-    """As asked, or as the checkpoint has it."""
+    """Format as asked, or as the checkpoint has it."""
     return asked.weights or WEIGHT_FORMATS[OF_DTYPES.get(model.dtype or "", "bf16")]
 
 
@@ -95,7 +95,9 @@ def generator_of(request: Request, asked: InferenceRequest) -> Generator:
 
 
 def placement_of(request: Request, model: Model) -> Placement:
-    """As --layout gives, or every node a replica, as far as its chips divide the heads."""
+    """Placement as --layout gives, or every node a replica, as far as its chips divide the
+    heads.
+    """
     cluster = request.of_cluster
     if not request.layout:
         return usual_placement(model, cluster)

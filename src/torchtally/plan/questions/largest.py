@@ -33,7 +33,9 @@ MOST_TOKENS = 1 << 32
 
 
 def largest_model(request: Request) -> Answer:
-    """By the bytes that each parameter takes; and with activations, where a sequence is given."""
+    """Largest model by the bytes that each parameter takes; and with activations, where a sequence
+    is given.
+    """
     cluster = request.of_cluster
     capacity = _all_memory(cluster.count, capacity_of(request))
     each = bytes_per_parameter(request.recipe, request.optimizer)

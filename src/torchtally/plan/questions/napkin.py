@@ -229,7 +229,7 @@ def sizes_of(model: Model) -> dict[str, float]:
 
 
 def dtype_of(chip: Chip) -> str:
-    """Of products in 16 bits; "" where the table has no peak of them."""
+    """Dtype of products in 16 bits; "" where the table has no peak of them."""
     return next((dtype for dtype in ("bfloat16", "float16") if dtype in chip.peaks), "")
 
 
@@ -398,5 +398,5 @@ def memory_of_chips(chips: Chips, memory: Bytes) -> str:
 
 @closed_form("states on each chip, sharded", Unit.BYTES)
 def share_of_chip(states: Bytes, chips: Chips) -> str:
-    """Of states that are shared out over all chips (ZeRO 3, FSDP)."""
+    """Share of states that are spread over all chips (ZeRO 3, FSDP)."""
     return "ceil(states / chips)"

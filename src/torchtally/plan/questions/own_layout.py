@@ -151,5 +151,5 @@ def comparison(step: Step, fastest: Step) -> Table:
 
 
 def _seconds(step: Step, name: str) -> float:
-    """Of one part; 0 where the step has none of this name."""
+    """Seconds of one part; 0 where the step has none of this name."""
     return float(step.parts[name].value) if name in step.parts.seconds else 0.0

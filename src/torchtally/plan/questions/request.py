@@ -254,7 +254,9 @@ def _parameters_alone(subject: Subject) -> tuple[str, ...]:
 
 
 def _counted_flops(counted: CountedModel) -> tuple[Quantity, tuple[str, ...]]:
-    """Of the class at work, operator by operator. Raises UsageError for what reads no text."""
+    """FLOPs of the class at work, operator by operator. Raises UsageError for what reads no
+    text.
+    """
     from torchtally.plan.questions.counted import flops_of_token, in_words
 
     assert counted.step is not None

@@ -1,4 +1,4 @@
-"""On how many tokens can these chips train, for a budget or until a deadline?"""
+"""Number of tokens on which these chips can train, for a budget or until a deadline."""
 
 from torchtally.errors import UsageError
 from torchtally.plan.closed_form import Chips, Hours, closed_form
@@ -13,7 +13,7 @@ from torchtally.units import Unit
 
 
 def tokens_within(request: Request) -> Answer:
-    """As many tokens as the shorter of time and money allows."""
+    """Answer with as many tokens as the shorter of time and money allows."""
     per_token, counted = flops_per_token(request)
     cluster = request.of_cluster
     chips = request.of_chips
@@ -51,7 +51,7 @@ def _for_money(request: Request) -> tuple[Part, ...]:
 
 
 def _seconds(request: Request, chips: Quantity) -> Quantity:
-    """Until the deadline, or as long as the money lasts."""
+    """Seconds until the deadline, or as long as the money lasts."""
     limits = []
     if request.deadline_s is not None:
         limits.append(of(request.deadline_s, Unit.SECONDS).with_name("deadline"))

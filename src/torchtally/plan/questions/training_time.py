@@ -98,7 +98,7 @@ def reached_mfu(request: Request) -> Reached:
 
 
 def _range(seconds: Quantity, step: Step | None) -> tuple[Part, ...]:
-    """Behind the days of a predicted training: those at best, and those of a slow one."""
+    """Range behind the days of a predicted training: those at best, and those of a slow one."""
     if step is None or step.slow.value == step.seconds.value:
         return ()
     best, slow = (scaled_s(seconds, end, step.seconds) for end in (step.best, step.slow))

@@ -16,7 +16,7 @@ def subject_text(request: Request) -> str:
 
 
 def chips_text(cluster: Cluster) -> tuple[Part, ...]:
-    """As in "1,024 H100-SXM"."""
+    """Text like "1,024 H100-SXM"."""
     return of(cluster.count, Unit.CHIPS).with_name("chips"), f" {cluster.chip.name}"
 
 
@@ -29,5 +29,5 @@ BOUNDS = {
 
 
 def bound_in_short(bound: str) -> str:
-    """As in "dp network"; "compute" and "optimizer" stay as they are."""
+    """Bound like "dp network"; "compute" and "optimizer" stay as they are."""
     return BOUNDS.get(bound, bound)

@@ -258,7 +258,7 @@ def _rows(table: Provenances) -> Columns:
 
 
 def _costs(table: Provenances) -> Columns:
-    """Of the reported period, by row and bound."""
+    """Costs of the reported period, by row and bound."""
     columns: Columns = {
         "row_steps": steps_of([row for row, _ in table.spent]),
         "bound": [str(bound) for _, bound in table.spent],

@@ -124,7 +124,7 @@ def script_text(app: App = REPORT) -> str:
 
 
 def hash_of(text: str) -> str:
-    """As a policy has it: 'sha256-...'."""
+    """Hash as a policy has it: 'sha256-...'."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 

@@ -75,7 +75,7 @@ class FlameBox:
 
     @property
     def height(self) -> int:
-        """In rows, its own among them."""
+        """Height in rows, its own among them."""
         return 1 + max((box.height for box in self.inner.values()), default=0)
 
 
@@ -187,7 +187,7 @@ def short_name(level: Level) -> str:
 
 
 def note(totals: StackTotals, root: FlameBox, boxes: list[PlacedBox]) -> str:
-    """On what is not drawn."""
+    """Note on what is not drawn."""
     left_out = count(root) - len(boxes)
     narrow = f"{left_out} boxes narrower than {LEAST_WIDTH} px are not drawn. " if left_out else ""
     return f"{narrow}{totals.missing}" if totals.total else "Nothing of it in this period."
@@ -202,7 +202,7 @@ def amount_text(amount: int, unit: Unit) -> str:
 
 
 def cut(name: str, width: float) -> str:
-    """As much of a name as fits; "" where that is not worth reading."""
+    """Name cut to what fits; "" where that is not worth reading."""
     letters = int(width / LETTER)
     if len(name) <= letters:
         return name
@@ -214,5 +214,5 @@ def label(x: float, y: float, text: str, style: str) -> str:
 
 
 def escape(text: str) -> str:
-    """As XML has it: without the characters that it cannot have."""
+    """Text as XML has it: without the characters that it cannot have."""
     return html.escape("\n".join(map(printable, text.split("\n"))))

@@ -25,5 +25,5 @@ def export(ledger: Ledger, wanted: Wanted) -> Exported:
 
 
 def folded_name(level: Level) -> str:
-    """Without what separates names, and without line breaks."""
+    """Name without what separates names, and without line breaks."""
     return printable(level.name).replace(";", ",")

@@ -40,6 +40,6 @@ def _lines(table: Table) -> Iterator[list[str | int | float]]:
 
 
 def _text(cell: str) -> str:
-    """Behind an apostrophe what a spreadsheet would compute: names come from strangers."""
+    """Text behind an apostrophe where a spreadsheet would compute it: names come from strangers."""
     text = printable(cell)
     return f"'{text}" if text[1:] and text[0] in FORMULA else text

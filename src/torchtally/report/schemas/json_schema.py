@@ -73,7 +73,7 @@ def schema_text(name: str) -> str:
 
 
 def _of(name: str, shape: Shape, is_closed: bool) -> Schema:
-    """Of what a key holds, whatever its shape."""
+    """Schema of what a key holds, whatever its shape."""
     schema = _BY_SHAPE[type(shape)](name, shape, is_closed)
     if not isinstance(shape, Leaf | Plain) and name:
         schema = {"description": vocabulary()[name].meaning, **schema}
@@ -105,7 +105,7 @@ _BY_SHAPE: dict[type[Shape], Callable[[str, Any, bool], Schema]] = {
 
 
 def _value(term: Term) -> Schema:
-    """Of a term's value: its type, unit and meaning."""
+    """Schema of a term's value: its type, unit and meaning."""
     if term.unit in TYPES:
         return {**TYPES[term.unit], "description": term.meaning}
     kind = "integer" if Unit(term.unit).is_whole else "number"

@@ -42,7 +42,7 @@ class Listed(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Mapped(Shape):
-    """By names that are facts themselves: of dtypes, chips, categories, tables."""
+    """Keys that are facts themselves: names of dtypes, chips, categories, tables."""
 
     item: Shape = field(default_factory=Shape)
 
@@ -305,7 +305,7 @@ WATCH = part(
 
 @cache
 def documents() -> dict[str, DocumentShape]:
-    """By the names of `VERSIONS`."""
+    """Shapes by the names of `VERSIONS`."""
     return {
         "run": DocumentShape("`tally run`, `tally show`, `tally explain`: the page of a run", RUN),
         "view": DocumentShape(

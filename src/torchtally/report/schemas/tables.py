@@ -67,7 +67,7 @@ def fields_table(name: str) -> Table:
 
 
 def _fields(path: str, shape: Shape) -> Iterator[tuple[Cell, ...]]:
-    """Of a part and all parts inside it."""
+    """Fields of a part and all parts inside it."""
     if isinstance(shape, PartShape):
         for key, held in shape.fields.items():
             place = f"{path}.{key}" if path else key

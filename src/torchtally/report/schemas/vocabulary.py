@@ -44,7 +44,7 @@ def terms() -> Iterator[Term]:
 
 @cache
 def vocabulary() -> Mapping[str, Term]:
-    """By name. A name that stands twice is a mistake of the file."""
+    """Terms by name. A name that stands twice is a mistake of the file."""
     words: dict[str, Term] = {}
     for term in terms():
         assert term.name not in words, f"{term.name} stands twice in {FILE.name}"

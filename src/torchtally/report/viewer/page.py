@@ -157,7 +157,7 @@ class SourcePage(ViewerPage):
             self.action_hottest()
 
     def action_hottest(self) -> None:
-        """To the line that takes most of the time, or of the FLOPs."""
+        """Goes to the line that takes most of the time, or of the FLOPs."""
         view = self.query_one(TableView)
         names = [column.name for column in view.table.columns]
         place = names.index("seconds" if "seconds" in names else "flops_forward")

@@ -72,7 +72,7 @@ class LaneCourse:
 
 
 def lane_courses(ledger: Ledger) -> list[LaneCourse]:
-    """Of every rank that ran; none where times are unknown."""
+    """Courses of every rank that ran; none where times are unknown."""
     if ledger.roofline is None:
         return []
     courses = []

@@ -35,7 +35,7 @@ LINES_AROUND = 3
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """In which order rows are shown, and which."""
+    """Order in which rows are shown, and which."""
 
     column: int | None = None
     """The place of the column sorted by; None: as the table has them."""

@@ -84,7 +84,7 @@ class TimePage(ViewerPage):
 
     @property
     def most_lines(self) -> int | None:
-        """Of the chart, where more would stay empty."""
+        """Most lines of the chart, where more would stay empty."""
         return None
 
     def compose(self) -> ComposeResult:
@@ -112,7 +112,7 @@ class TimePage(ViewerPage):
         return -1
 
     def action_step(self, by: int) -> None:
-        """To another column; at the edge the chart moves along."""
+        """Steps to another column; at the edge the chart moves along."""
         width = self.query_one(CourseChart).size.width
         cells = self.cells(width)
         column = max(self.column_of(self.cursor, width), 0)

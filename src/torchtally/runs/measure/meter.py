@@ -72,7 +72,7 @@ class Meter:
         return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
     def measurement(self, outcome: ScriptOutcome) -> Measurement:
-        """Of the device that is current now. Ends the recording."""
+        """Measurement of the device that is current now. Ends the recording."""
         self._read()
         played = self._play()
         peak = max(self._peaks[0], played.peak_allocated_bytes)

@@ -27,7 +27,7 @@ QUESTIONS = (
 
 
 class Differences:
-    """Of one run, between its chip and those of other compute capabilities."""
+    """Differences of one run, between its chip and those of other compute capabilities."""
 
     def __init__(self, chip: Chip, others: Sequence[Capability]) -> None:
         self.chip = chip

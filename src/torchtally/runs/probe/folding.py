@@ -101,7 +101,7 @@ class Depth(threading.local):
 
 @dataclass(slots=True)
 class Folding:
-    """Of one run. `stand_ins` puts it in the way of modules' calls."""
+    """Folding of one run. `stand_ins` puts it in the way of modules' calls."""
 
     recorder: AllocationRecorder
     mode: VirtualDispatch

@@ -147,7 +147,9 @@ def result(
 def event_order(
     trace: Trace, kept: Sequence[Storage], scratch: Sequence[tuple[int, int]], device: str
 ) -> list[int]:
-    """As `runs.allocations.Allocations.events`: births, deaths and calls that take scratch."""
+    """Order as of `runs.allocations.Allocations.events`: births, deaths and calls that take
+    scratch.
+    """
     numbers = {storage.number: n for n, storage in enumerate(kept, 1)}
     order_: list[int] = []
     waiting = deque(scratch)

@@ -76,7 +76,7 @@ def _supervisor(
 
 
 def mailbox_of_this_rank() -> Mailbox | None:
-    """Of a process that the supervisor has started; None elsewhere."""
+    """Mailbox of a process that the supervisor has started; None elsewhere."""
     value = os.environ.pop(RANK_OF, "")
     if not value:
         return None

@@ -49,7 +49,7 @@ class SimulatedRanks:
         return load_peers(replace(trace, peers=tuple(wanted)), self.trace_place)
 
     def failures(self) -> Iterator[tuple[int, str]]:
-        """Of the others that have failed so far: the last lines of their output."""
+        """Failures so far of the other ranks: the last lines of their output."""
         for rank, code in sorted(self.mailbox.exit_codes().items()):
             if rank != self.mailbox.rank and code:
                 yield rank, output_of(self.mailbox, rank)

@@ -87,7 +87,7 @@ def attention(call: Call) -> Features:
 
 
 def convolution(call: Call, cost: Cost) -> Features | None:
-    """As the product it amounts to, for each group: (B*Y, I/G*k) @ (I/G*k, O/G)."""
+    """Sizes of the matrix product it amounts to, for each group: (B*Y, I/G*k) @ (I/G*k, O/G)."""
     weights = call.tensors("weight")
     if not weights or len(weights[0].shape) < 3 or call.literal("transposed") is True:
         return None
@@ -158,5 +158,5 @@ def layout_of(tensors: Sequence[TensorSpec]) -> str:
 
 
 def sizes(*numbers: int) -> tuple[float, ...]:
-    """At least one of everything: an empty tensor has a logarithm, too."""
+    """Sizes, each at least one: an empty tensor has a logarithm, too."""
     return tuple(float(max(1, number)) for number in numbers)

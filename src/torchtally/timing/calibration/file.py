@@ -45,7 +45,9 @@ class Title(msgspec.Struct):
 
 
 def title(path: Path) -> Title:
-    """Without its samples: a fraction of the time, and of any format. Raises UsageError, too."""
+    """The file's title without its samples: a fraction of the time, and of any format. Raises
+    UsageError, too.
+    """
     try:
         status = path.stat()
     except OSError as error:

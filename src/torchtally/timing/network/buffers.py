@@ -39,7 +39,7 @@ MOST_PER_PEER = 32
 
 
 def buffer_bytes(algorithms: Iterable[Algorithm], group: RankGroup, cluster: Cluster) -> int:
-    """Of one rank's communicator in which these algorithms have run: an estimate."""
+    """Bytes of one rank's communicator in which these algorithms have run: an estimate."""
     if group.ranks == 1:
         return 0
     where = wires(group, cluster)
@@ -59,7 +59,7 @@ def buffer_bytes(algorithms: Iterable[Algorithm], group: RankGroup, cluster: Clu
 
 
 def _connections_bytes(where: Wires, incoming: int) -> int:
-    """Over the network the sender keeps as much as the receiver does."""
+    """Bytes of connections over the network: the sender keeps as much as the receiver does."""
     return incoming * (2 * BUFFERS_BYTES if where.link is None else CONNECTION_BYTES)
 
 
@@ -72,7 +72,9 @@ def _nvls_bytes(where: Wires) -> int:
 
 
 def _sends_bytes(where: Wires, channels: int) -> int:
-    """To every rank of the node a connection for each channel; one pool for all other nodes."""
+    """Bytes of a connection to every rank of the node for each channel; one pool for all other
+    nodes.
+    """
     near = where.group.per_node - 1
     power = 1 << (channels - 1).bit_length()
     each = min(power, MOST_PER_PEER) if where.is_nvlink else 2

@@ -84,7 +84,7 @@ CARD_SHARE = 0.96
 
 
 def generation(chip: Chip) -> Generation:
-    """By compute capability.
+    """The generation of a chip, by its compute capability.
 
     What is not a CUDA device has another library, taken to be like NCCL on an A100: an estimate.
     """
@@ -97,5 +97,5 @@ def generation(chip: Chip) -> Generation:
 
 
 def link_share(chip: Chip) -> float:
-    """Of the promised speed of a chip's own link, what NCCL counts on."""
+    """Share of the promised speed of a chip's own link that NCCL counts on."""
     return GA102_LINK_SHARE if chip.compute_capability == (8, 6) else generation(chip).link_share

@@ -32,7 +32,7 @@ class Graph:
 
 
 def ring(wires: Wires) -> Graph:
-    """Through every rank of a node once, and over one card into the next node."""
+    """A ring through every rank of a node once, and over one card into the next node."""
     grid = _grid(wires)
     channels, speed = _widest(grid, wires)
     # Channels that are fast are split: one block of a kernel does not fill them.
@@ -112,5 +112,5 @@ def _widest(grid: Speeds, wires: Wires) -> tuple[int, float]:
 
 
 def _fastest(grid: Speeds, limit: float) -> float:
-    """Of the grid's speeds the fastest within a limit; the limit, where all are faster."""
+    """The fastest of the grid's speeds within a limit; the limit, where all are faster."""
     return next((speed for speed in grid if speed <= limit + 1e-9), limit)

@@ -108,7 +108,7 @@ class Way:
         return 1e-6 * self.latency_us * (self.plateau if is_long else 1.0)
 
     def channels_for(self, payload_bytes: int, ranks: int) -> int:
-        """Of its blocks, those that have enough to do at this size."""
+        """Channels of its blocks that have enough to do at this size."""
         if self.algorithm in ("NVLS", "NVLSTree"):
             return self.channels
         each = BLOCK_BYTES[self.protocol]
@@ -117,7 +117,7 @@ class Way:
         return max(1, min(self.channels, payload_bytes // each))
 
     def bytes_per_s(self, payload_bytes: int) -> float:
-        """Of the payload, once it moves."""
+        """Bandwidth of the payload, once it moves."""
         speed = GB * self.gb_per_s
         if self.is_corrected:
             speed *= correction(self.protocol, payload_bytes)
@@ -259,7 +259,7 @@ def _trees(where: Wires, trees: Graph) -> Iterator[Way]:
 
 
 def _nvls(kind: TunedKind, where: Wires) -> Iterator[Way]:
-    """Within one node; over more it needs CollNet."""
+    """NVLS within one node; over more it needs CollNet."""
     graph = nvls(where)
     if graph is None or where.group.nodes > 1:
         return
@@ -322,12 +322,14 @@ def _in_node_us(where: Wires) -> dict[str, ByProtocol]:
 
 
 def _hop_us(algorithm: str, protocol: Protocol, where: Wires) -> float:
-    """From node to node. With one rank a node all of it shows, which is what a tree's takes."""
+    """Latency from node to node. With one rank a node all of it shows, which is what a tree's
+    takes.
+    """
     is_alone = where.group.ranks == where.group.nodes
     us = NETWORK_US["tree" if is_alone else algorithm][protocol]
     return us + _extra_us(protocol, where)
 
 
 def _extra_us(protocol: Protocol, where: Wires) -> float:
-    """Of a network that takes longer: "simple" waits for the card's flush as well."""
+    """Latency that a slower network adds: "simple" waits for the card's flush as well."""
     return where.network_latency_us * (2 if protocol == "simple" else 1)

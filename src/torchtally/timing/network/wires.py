@@ -43,7 +43,9 @@ class Wires:
 
 
 def _part(link: Link, chips: int) -> float:
-    """Of a chip's links, those that a ring through so many of a node finds: all, by a switch."""
+    """Share of a chip's links that a ring through so many chips of a node finds: all, by a
+    switch.
+    """
     mesh = MESHES.get(link.mesh)
     return rings(mesh, chips) / mesh.links_per_chip if mesh else 1.0
 

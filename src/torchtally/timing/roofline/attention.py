@@ -61,7 +61,7 @@ class Fused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of the promised peak, on long sequences."""
+    """Shares of the promised peak that attention reaches on long sequences."""
 
     forward: float
     backward: float
@@ -298,12 +298,12 @@ def fused_s(shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, chip: C
 
 
 def blocks_of(shape: AttentionShape, size: int) -> int:
-    """Of queries, each on a multiprocessor; backward of keys."""
+    """Blocks of queries, each on a multiprocessor; backward of keys."""
     return ceil(shape.heads * ceil((shape.T if shape.is_backward else shape.S) / size))
 
 
 def block_flops(shape: AttentionShape, size: int) -> float:
-    """Of one of them."""
+    """FLOPs of one block."""
     D, E = padded_head(shape.D), padded_head(shape.E)
     return block_scores(shape, size) * 2 * ((3 * D + 2 * E) if shape.is_backward else (D + E))
 

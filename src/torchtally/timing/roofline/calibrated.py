@@ -94,7 +94,8 @@ class Corrections:
         return 1 / (1 + squared / self._reach**2)
 
     def _points_of(self, position: Features, place: tuple[float, ...]) -> list[MeasuredRatio]:
-        """Of the variant, else of one like it: the same operator, in another layout or dtype.
+        """Measured ratios of the variant, else of one like it: the same operator, in another layout
+        or dtype.
 
         Where there are rules, they say more of another layout; but a profiler's trace need not say
         how its products' operands lay.
@@ -115,7 +116,8 @@ def middle(numbers: list[float]) -> float:
 
 
 def interpolate(points: list[MeasuredRatio], place: tuple[float, ...]) -> float:
-    """Along a line between the two neighbours; in more dimensions by the inverse of distance.
+    """Interpolation along a line between the two neighbours; in more dimensions by the inverse of
+    distance.
 
     Beyond the last measured size its correction stands.
     """

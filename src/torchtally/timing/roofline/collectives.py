@@ -88,7 +88,7 @@ class Communicators:
         return collective(kind, even_bytes, group, cluster)
 
     def exchange(self, call: Call, payload_bytes: int) -> "PartsSent | None":
-        """Of an all-to-all whose ranks get parts of different sizes; None of an even one."""
+        """Parts of an all-to-all whose ranks get parts of different sizes; None of an even one."""
         number = call.literal("group")
         assert isinstance(number, int), number
         ranks = self.groups[number].ranks
@@ -114,7 +114,7 @@ class PartsSent(NamedTuple):
 
 
 def shares_of(splits: Literal, ranks: int) -> tuple[float, ...] | None:
-    """Of the whole, for each rank; None where they are not said."""
+    """Shares of the whole for each rank; None where they are not said."""
     if not isinstance(splits, tuple) or len(splits) != ranks:
         return None
     rows = [part for part in splits if isinstance(part, int)]

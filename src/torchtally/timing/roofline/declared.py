@@ -11,7 +11,9 @@ FLOATS = ("float", "bfloat", "complex")
 
 
 def matrix_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
-    """At the rate that large products reach, of the narrowest floats among its operands."""
+    """A kernel at the rate that large products reach, of the narrowest floats among its
+    operands.
+    """
     dtype = product_dtype_of(call)
     return bound_kernel(
         compute_s=cost.flops / achieved_flop_per_s(dtype, chip),

@@ -95,7 +95,7 @@ def source_of(call: Call) -> TensorSpec:
 
 
 def is_by_cudnn(call: Call) -> bool:
-    """As PyTorch decides (`use_cudnn_depthwise` in aten/src/ATen/native/Convolution.cpp).
+    """Whether PyTorch takes cuDNN (`use_cudnn_depthwise` in aten/src/ATen/native/Convolution.cpp).
 
     With 5 dimensions there is no kernel of PyTorch's own but for `conv_depthwise3d`.
     """

@@ -14,7 +14,8 @@ FRESH_BYTES = 32 * 2**20
 
 
 def host_kernel(call: Call, kind: Kind, cost: Cost, machine: Calibration) -> Kernel:
-    """At the best rates this machine showed. Views take nothing, the uncounted is unknown: 0.
+    """A kernel at the best rates this machine showed. Views take nothing, the uncounted is unknown:
+    0.
 
     A copy from the host to the device takes nothing where the host is the device.
     """
@@ -36,7 +37,9 @@ def rate(call: Call, machine: Calibration) -> float:
 
 
 def fresh_bytes(call: Call) -> int:
-    """Of results in blocks so large that their memory comes from the operating system each time."""
+    """Bytes of results in blocks so large that their memory comes from the operating system each
+    time.
+    """
     came_in = {spec.storage for spec in call.inputs}
     return sum(
         spec.bytes

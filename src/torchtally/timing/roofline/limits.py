@@ -1,4 +1,4 @@
-"""From the times that an operator's resources take to the time of the operator, and its bound."""
+"""An operator's time and bound, from the times that its resources take."""
 
 from torchtally.chips import Chip
 from torchtally.timing.roofline.kernel import Bound, Kernel

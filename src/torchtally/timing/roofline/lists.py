@@ -84,8 +84,8 @@ def largest_listed(call: Call) -> int:
 
 
 def list_launches(call: Call, name: str) -> int:
-    """Of a foreach or fused operator. Norms and maxima fill a buffer for blocks' results first and
-    add these up at the end (ForeachReduceOp.cu).
+    """Launches of a foreach or fused operator. Norms and maxima fill a buffer for blocks' results
+    first and add these up at the end (ForeachReduceOp.cu).
     """
     lists = tensor_lists(call)
     if not lists:
@@ -108,7 +108,7 @@ def tensor_lists(call: Call) -> list[tuple[TensorSpec, ...]]:
 
 
 def blocks_per_launch(call: Call) -> int:
-    """Of a call on lists, in its largest launch; 0 of a call on single tensors."""
+    """Blocks of a call on lists, in its largest launch; 0 of a call on single tensors."""
     if not call.plain_name.startswith(ON_LISTS):
         return 0
     lists = tensor_lists(call)
@@ -118,7 +118,7 @@ def blocks_per_launch(call: Call) -> int:
 
 
 def writes_new_list(call: Call, longest: tuple[TensorSpec, ...]) -> bool:
-    """Out of place: the results' addresses go along."""
+    """Whether results are out of place: their addresses go along."""
     return not call.is_mutating and len(call.outputs) == len(longest)
 
 

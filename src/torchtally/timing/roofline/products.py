@@ -299,12 +299,12 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
 
 
 def alignment_share(product: Product, chip: Chip) -> float:
-    """Of the rate that tensor cores reach when all rows begin on 16 bytes."""
+    """Share of the rate that tensor cores reach when all rows begin on 16 bytes."""
     return 1.0 if is_aligned(product) or is_halved(product.dtype, chip) else UNALIGNED_SHARE
 
 
 def rows_share(product: Product, chip: Chip) -> float:
-    """Of the rate outside of the matrix units, by how the operands lie in memory."""
+    """Share of the rate outside of the matrix units, by how the operands lie in memory."""
     return ROWS_SHARE if product.sums_rows and is_asynchronous(chip) else 1.0
 
 
@@ -325,7 +325,7 @@ def tile_shares(product: Product, chip: Chip) -> Mapping[Tile, float]:
 
 
 def splits_of(product: Product, chip: Chip) -> tuple[int, ...]:
-    """Into how many parts of K the library may cut it."""
+    """Numbers of parts of K into which the library may cut it."""
     assert chip.multiprocessors is not None
     if product.batch > 1:
         return SPLITS[:1]
@@ -471,7 +471,7 @@ def product_dtype(call: Call, spec: TensorSpec) -> tuple[str, int]:
 
 
 def result_row_bytes(M: int, N: int, itemsize_bytes: int) -> int:
-    """From one row of the result to the next. One row and one column are vectors: aligned."""
+    """Bytes from one row of the result to the next. One row and one column are vectors: aligned."""
     return ALIGNMENT_BYTES if 1 in (M, N) else N * itemsize_bytes
 
 

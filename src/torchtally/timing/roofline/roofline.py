@@ -94,8 +94,8 @@ class Roofline:
 
     @cached_property
     def _unlimited(self) -> "Roofline | None":
-        """Without a limit of power; None where nothing is shared. A calibrated device's clocks are
-        in its samples.
+        """The roofline without a limit of power; None where nothing is shared. A calibrated
+        device's clocks are in its samples.
         """
         if self.calibration is not None or not shares_power(self.chip):
             return None
@@ -113,7 +113,7 @@ class Roofline:
         return host_kernel(call, kind, cost, self.calibration)
 
     def _queued_kernel(self, call: Call, kind: Kind, cost: Cost) -> Kernel:
-        """As `tally bench` measures it: in a queue behind itself."""
+        """A kernel as `tally bench` measures it: in a queue behind itself."""
         kernel = self._model(call, kind, cost)
         return replace(kernel, seconds=kernel.seconds + self.gap_s(call, kind, cost))
 

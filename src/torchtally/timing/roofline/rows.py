@@ -114,7 +114,7 @@ SHARED_CACHE = 0.5
 
 
 def is_by_rows(call: Call) -> bool:
-    """Along the innermost dimension: another one has kernels of its own."""
+    """Whether it works along the innermost dimension: another one has kernels of its own."""
     if call.plain_name in LAYER_NORM | NORM_BACKWARD:
         return bool(call.inputs and call.inputs[0].shape)
     return call.plain_name in SOFTMAX and is_innermost(call)
@@ -169,9 +169,9 @@ def long_rows_s(call: Call, row: TensorSpec, traffic_bytes: int, chip: Chip) -> 
 
 
 def rereads(resident_bytes: int, chip: Chip) -> float:
-    """Of a row, what comes from memory again. An H100 finds all of 26 MB in its 50 MB (8192 rows of
-    50257 in bfloat16, tests/truth/corpus), an A100 about half of 14 MB in its 40 (NeuSight). Ada's
-    caches are not in halves.
+    """Share of a row that comes from memory again. An H100 finds all of 26 MB in its 50 MB (8192
+    rows of 50257 in bfloat16, tests/truth/corpus), an A100 about half of 14 MB in its 40
+    (NeuSight). Ada's caches are not in halves.
     """
     if (chip.compute_capability or (0, 0)) <= (8, 0):
         return cache_misses(resident_bytes, chip)
@@ -179,14 +179,16 @@ def rereads(resident_bytes: int, chip: Chip) -> float:
 
 
 def cache_misses(resident_bytes: int, chip: Chip) -> float:
-    """Of what is read again; an unknown cache is assumed to be large enough."""
+    """Share of what is read again that misses; an unknown cache is assumed to be large enough."""
     if chip.l2_cache_bytes is None:
         return 0.0
     return min(1.0, resident_bytes / (SHARED_CACHE * chip.l2_cache_bytes))
 
 
 def norm_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
-    """By the estimate for all norms where it is not known how many rows the chip works on."""
+    """Seconds of a norm, by the estimate for all norms where it is unknown how many rows the chip
+    works on.
+    """
     if chip.multiprocessors is None or chip.compute_capability is None:
         return traffic_bytes / normalization_bytes_per_s(chip)
     rows = call.inputs[0]

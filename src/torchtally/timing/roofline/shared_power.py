@@ -52,7 +52,7 @@ def shares_power(chip: Chip) -> bool:
 
 
 def product_draw(kernel: Kernel, unlimited: Kernel, call: Call, cost: Cost, chip: Chip) -> Draw:
-    """Of a product or convolution on a chip that shares its power."""
+    """Power that a product or convolution draws on a chip that shares its power."""
     if unlimited.seconds < kernel.seconds:
         return Draw(kernel.seconds, unlimited.seconds)
     dtype, _ = named_peak(call.inputs[-1].dtype, chip)
@@ -60,8 +60,8 @@ def product_draw(kernel: Kernel, unlimited: Kernel, call: Call, cost: Cost, chip
 
 
 def waiting_draw(kernel: Kernel, chip: Chip, joules: float = 0.0) -> Draw:
-    """Of a kernel that is at no limit of power: its memory streams for as long as it takes, and
-    `joules` are what it computes.
+    """Power of a kernel that is at no limit of power: its memory streams for as long as it takes,
+    and `joules` are what it computes.
     """
     if kernel.bound is not Bound.MEMORY:
         return Draw(kernel.seconds, kernel.seconds)
@@ -96,7 +96,7 @@ class SharedPower:
 
 
 def seconds_at(pace: float, seconds: float, draw: Draw | None) -> float:
-    """Of a call's kernels beside the others."""
+    """Seconds of a call's kernels beside the others."""
     if draw is None or not draw.is_at_limit:
         return seconds
     return max(draw.least_s, pace * seconds)

@@ -117,7 +117,7 @@ PANEL = 32
 
 
 def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
-    """By bytes or by arithmetic, and every kernel's own least time."""
+    """A kernel bound by bytes or by arithmetic, or by every kernel's own least time."""
     traffic = traffic_bytes(call, kind, cost)
     if traffic == 0 and cost.flops == 0:
         return NOTHING
@@ -187,7 +187,7 @@ def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
 
 
 def cached_share(traffic: int, chip: Chip) -> float:
-    """Of what a kernel moves, the part that the one before it has left in the L2 cache."""
+    """Share of what a kernel moves that the one before it has left in the L2 cache."""
     if chip.l2_cache_bytes is None:
         return 0.0
     filled = traffic / chip.l2_cache_bytes
@@ -260,8 +260,8 @@ own, and marks of one byte (aten/src/ATen/native/SoftMax.cpp)."""
 
 
 def repeated_bytes(call: Call) -> int:
-    """Of tensors that an operator on lists is given twice, which a thread reads once: a gradient
-    that is multiplied by itself.
+    """Bytes of tensors that an operator on lists is given twice, which a thread reads once: a
+    gradient that is multiplied by itself.
     """
     if not largest_listed(call):
         return 0
@@ -299,7 +299,8 @@ def sorting_bytes(call: Call) -> int:
 
 
 def arithmetic_s(call: Call, kind: Kind, cost: Cost, chip: Chip) -> float:
-    """On the vector units, at most one FLOP of two per clock: few kernels are all multiply-adds.
+    """Seconds on the vector units, at most one FLOP of two per clock: few kernels are all
+    multiply-adds.
 
     0 where the chip's rate is not known.
     """

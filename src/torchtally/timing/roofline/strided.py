@@ -129,7 +129,7 @@ def row_bytes(spec: TensorSpec) -> int:
 
 
 def elements_of(call: Call) -> int:
-    """Of what it gives back."""
+    """Elements that it gives back."""
     return sum(spec.elements for spec in call.outputs)
 
 
@@ -157,7 +157,7 @@ def sizes(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def strides(spec: TensorSpec) -> tuple[int, ...]:
-    """Of dimensions of more than one element: the others' have no meaning."""
+    """Strides of dimensions of more than one element: the others' have no meaning."""
     return tuple(step for size, step in zip(spec.shape, spec.stride, strict=True) if size > 1)
 
 
@@ -172,7 +172,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """In some order of its dimensions, one element lies behind the other."""
+    """Whether, in some order of its dimensions, one element lies behind the other."""
     expected = 1
     for step, size in sorted(zip(strides(spec), sizes(spec), strict=True)):
         if step != expected:

@@ -115,14 +115,14 @@ def flop_joules(dtype: str, chip: Chip) -> float | None:
 
 
 def rated_power_s(joules: float, chip: Chip) -> float:
-    """For how long so many joules are all of the chip's rated power."""
+    """Seconds for which so many joules are all of the chip's rated power."""
     assert chip.tdp_watts is not None
     return joules / chip.tdp_watts
 
 
 def byte_at_limit_s(dtype: str, promised_flop_per_s: float, chip: Chip) -> float:
-    """By how much each byte of device memory makes a product longer, which has to multiply slower
-    for the power that it takes; 0 where power is no limit.
+    """Seconds by which each byte of device memory makes a product longer, which has to multiply
+    slower for the power that it takes; 0 where power is no limit.
     """
     joules = byte_joules(chip)
     if joules is None or chip.tdp_watts is None:
@@ -134,7 +134,9 @@ def byte_at_limit_s(dtype: str, promised_flop_per_s: float, chip: Chip) -> float
 
 
 def sustained_flop_per_s(dtype: str, promised_flop_per_s: float, chip: Chip) -> float:
-    """Of a dtype that the chip has a peak for; by the estimate alone where its power is unknown."""
+    """Rate of a dtype that the chip has a peak for; by the estimate alone where its power is
+    unknown.
+    """
     family = FAMILIES.get(chip.compute_capability or (0, 0), Sustained())
     if dtype == "float32":
         share, joules = family.float32_share, family.float32_joules

@@ -123,7 +123,7 @@ def template_s(product: Product, tile: Tile, chip: Chip) -> float:
 
 
 def rate_share(product: Product, tile: Tile, chip: Chip) -> float:
-    """Of the rate that the library's best kernels reach."""
+    """Share of the rate that the library's best kernels reach."""
     if not uses_matrix_unit(product.dtype, chip):
         elements = tile.rows * tile.columns / (THREADS_PER_WARP * tile.warps)
         return min(1.0, VECTOR_SHARE / (1 + VECTOR_LOADS / sqrt(elements)))
@@ -148,7 +148,7 @@ def resident_blocks(product: Product, tile: Tile, limits: Capability) -> int:
 
 
 def shared_bytes(product: Product, tile: Tile, limits: Capability) -> int:
-    """Of one block: both operands' part of each step that is there."""
+    """Shared memory of one block: both operands' part of each step that is there."""
     stages = tile.stages if limits.version >= (8, 0) else 1
     return max(1, stages * step_bytes(product, tile))
 
@@ -159,7 +159,7 @@ def step_bytes(product: Product, tile: Tile) -> int:
 
 
 def step_s(product: Product, tile: Tile, blocks: int, rate: float, chip: Chip) -> float:
-    """Of so many blocks on one multiprocessor, at `rate` FLOP/s of the whole chip."""
+    """Seconds of so many blocks on one multiprocessor, at `rate` FLOP/s of the whole chip."""
     assert chip.multiprocessors is not None
     assert chip.compute_capability is not None
     stages = tile.stages

@@ -19,7 +19,9 @@ Fingerprint = dict[str, int | str]
 
 
 def fingerprint(files: Sequence[TokenFile]) -> Fingerprint:
-    """Of token ids, in the order of the files. Raises UsageError for unreadable files."""
+    """Fingerprint of token ids, in the order of the files. Raises UsageError for unreadable
+    files.
+    """
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.dtype} {file.tokens}\n".encode())

@@ -107,12 +107,12 @@ class Mixture:
             )
 
     def rows(self) -> tuple[int, ...]:
-        """Of each source, in turn."""
+        """Rows of each source, in turn."""
         ends = np.round(np.cumsum(self.weights) / sum(self.weights) * MIXED_ROWS).astype(np.int64)
         return tuple(np.diff(ends, prepend=0).tolist())
 
     def windows_of(self, step: int, steps: int = 1) -> Int64[np.ndarray, "steps batch"]:
-        """As `Order.windows_of`; windows are numbered across the sources."""
+        """Windows as of `Order.windows_of`; they are numbered across the sources."""
         begin, end = step * self.batch, (step + steps) * self.batch
         turn = begin // MIXED_ROWS
         at = np.arange(turn * MIXED_ROWS, -(-end // MIXED_ROWS) * MIXED_ROWS, dtype=np.uint64)

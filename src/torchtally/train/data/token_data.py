@@ -131,7 +131,7 @@ class TokenData(Closing):
 
     @property
     def tokens(self) -> int:
-        """In all files, including those outside of windows."""
+        """Tokens in all files, including those outside of windows."""
         return sum(file.tokens for file in self.files)
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class BytePairTokenizer:
     """
 
     def __init__(self, text: str, *, place: str, end_of_document: str | None = None) -> None:
-        """From the text of a tokenizer.json. Raises UsageError if it is invalid."""
+        """Reads the text of a tokenizer.json. Raises UsageError if it is invalid."""
         try:
             self._tokenizer: Any = _library().Tokenizer.from_str(text)
         except UsageError:
@@ -88,7 +88,7 @@ Tokenizer = ByteTokenizer | BytePairTokenizer
 
 
 def tokenizer_of(text: str, place: str) -> Tokenizer:
-    """By the text of a tokenizer.json. Raises UsageError if it is invalid."""
+    """Tokenizer by the text of a tokenizer.json. Raises UsageError if it is invalid."""
     if text == byte_tokenizer_text():
         return ByteTokenizer()
     try:

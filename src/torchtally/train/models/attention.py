@@ -100,7 +100,7 @@ class CausalAttention(nn.Module):
         mask: Bool[Tensor, "*any sequence sequence"] | None = None,
         past: Past | None = None,
     ) -> Float[Tensor, "batch sequence width"]:
-        """With a past, `x` are the first tokens, or the next one."""
+        """Output of attention. With a past, `x` are the first tokens, or the next one."""
         begin = 0 if past is None else past.tokens
         q, k, v = (tensor.transpose(1, 2) for tensor in self._project(x, rotary, begin))
         if past is not None:

@@ -97,8 +97,9 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """In place, since a gradient may be as large as the head. A second backward pass is refused
-        by autograd: the version counters of the saved tensors have changed (saved_variable.cpp).
+        """Gradients in place, since one may be as large as the head. A second backward pass is
+        refused by autograd: the version counters of the saved tensors have changed
+        (saved_variable.cpp).
         """
         grad_hidden, grad_weight = (
             None if kept is None else kept.mul_(grads[0]) for kept in ctx.saved_tensors

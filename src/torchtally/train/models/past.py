@@ -11,7 +11,7 @@ Total = Float[Tensor, "batch kv_heads total head_dim"]
 
 
 class Past:
-    """Of one layer: buffers for a whole context, allocated with the first tokens."""
+    """Buffers of one layer for a whole context, allocated with the first tokens."""
 
     def __init__(self, context: int) -> None:
         self.tokens = 0

@@ -159,7 +159,7 @@ class Transformer(nn.Module):
         return self.logits(self.hidden(ids))
 
     def logits(self, hidden: Float[Tensor, "*tokens width"]) -> Float[Tensor, "*tokens vocabulary"]:
-        """Of the input of the head."""
+        """Logits of the input of the head."""
         return soft_cap(F.linear(hidden, self.head_weight), self.config.logit_cap)
 
     def loss(

@@ -56,7 +56,7 @@ def trained_parameters(source: ParameterSource) -> list[TrainedParameter]:
 def decay_groups(
     trained: Sequence[TrainedParameter], weight_decay: float, decayed_on: DecayedOn, **others: Any
 ) -> list[ParameterGroup]:
-    """At most two groups: parameters with weight decay, and the others with a weight decay of 0.
+    """Groups, at most two: parameters with weight decay, and the others with a weight decay of 0.
 
     Both have the additional keys.
     """

@@ -85,7 +85,7 @@ class TimedNodes(NamedTuple):
 
 
 class KernelChoices:
-    """Of all products of a session."""
+    """Choices for all products of a session."""
 
     def __init__(self, mode: VirtualDispatch, chip: Chip, compiler: Any) -> None:
         self.mode, self.chip, self.compiler = mode, chip, compiler
@@ -180,8 +180,8 @@ class KernelChoices:
         return isinstance(choice, self.compiler.EXTERN_CHOICE)
 
     def fits(self, tile: Tile, call: Call) -> bool:
-        """Into the shared memory that a block may have: Triton refuses others, and inductor leaves
-        them out.
+        """Whether it fits into the shared memory that a block may have: Triton refuses others, and
+        inductor leaves them out.
         """
         if self.chip.compute_capability is None:
             return True
@@ -208,7 +208,7 @@ class KernelChoices:
         return self.mode.kernel_s(batched) + self.kernel_s(FusedKernel("reduction", (added,)))
 
     def nodes_s(self, scheduler: Any, nodes: Sequence[Any], tile: Tile | None) -> float:
-        """Of one kernel that computes all of these nodes of the scheduler."""
+        """Seconds of one kernel that computes all of these nodes of the scheduler."""
         graph = self.compiler.lowered_graph()
         own = LoweredGraph(bool(graph.is_backward), called=self.compiler.called_operators(graph))
         with without_dispatch_modes():
@@ -245,7 +245,7 @@ class KernelChoices:
         )
 
     def tensor_of(self, node: Any) -> torch.Tensor:
-        """Of a buffer of inductor's, or of the result of a choice, on no device."""
+        """Tensor of a buffer of inductor's, or of the result of a choice, on no device."""
         layout = node.layout if hasattr(node, "layout") else node.get_layout()
         size, stride = (
             [self.compiler.number(each) for each in part] for part in (layout.size, layout.stride)
@@ -304,8 +304,8 @@ class KernelChoices:
 
 
 def first_size(time: Any, size: int, *rest: Any, **named: Any) -> int:
-    """Of a reduction's parts: the one that inductor has by the number of multiprocessors, which is
-    no question of the library or a template.
+    """First size of a reduction's parts: the one that inductor has by the number of
+    multiprocessors, which is no question of the library or a template.
     """
     return size
 
@@ -318,14 +318,16 @@ def operators_behind(node: Any) -> str:
 
 
 def in_microseconds(chosen_s: float, other_s: float) -> str:
-    """As ": 92.0 us beside 98.1"; nothing where no rule here knows them."""
+    """Times as ": 92.0 us beside 98.1"; nothing where no rule here knows them."""
     if not 0 < chosen_s < inf or other_s == inf:
         return ""
     return f": {chosen_s * 1e6:,.1f} us beside {other_s * 1e6:,.1f}"
 
 
 def sizes_of(nodes: Sequence[Any]) -> str:
-    """As "8192x1024 by 1024x4096": without what addmm adds, and without a convolution's bias."""
+    """Sizes as "8192x1024 by 1024x4096": without what addmm adds, and without a convolution's
+    bias.
+    """
     sizes = [node.maybe_get_size() or () for node in nodes if hasattr(node, "maybe_get_size")]
     if len(sizes) > 2:
         sizes = sizes[:2] if len(sizes[-1]) == 1 else sizes[-2:]

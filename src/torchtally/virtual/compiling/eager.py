@@ -61,7 +61,9 @@ class EagerModule(nn.Module):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """For `isinstance`: libraries unwrap compiled modules before they save or inspect them."""
+        """Class for `isinstance`: libraries unwrap compiled modules before they save or inspect
+        them.
+        """
         frames = private.compiler_frames()
         return EagerModule if frames is None else frames.OptimizedModule
 

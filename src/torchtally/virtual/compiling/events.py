@@ -104,7 +104,7 @@ def compile_or_run(note: Note, compiler: Any) -> Any:
 
 
 def place_of(module: Any) -> str:
-    """Of the first operator of a graph that has a line."""
+    """Site of the first operator of a graph that has a line."""
     from torchtally.virtual.compiling.origins import frames_of
 
     for node in getattr(getattr(module, "graph", None), "nodes", ()):

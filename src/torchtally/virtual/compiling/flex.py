@@ -49,7 +49,7 @@ class FlexNode:
         self._inputs = tuple(on_gpu(spec(tensor, name, places)) for name, tensor in inputs)
 
     def call(self, counts: Counts) -> Call:
-        """As an operator of this package, which knows what its mask attends to."""
+        """Call of an operator of this package, which knows what its mask attends to."""
         literals: list[tuple[str, Literal]] = [("attended", tuple(counts.attended))]
         if counts.computed is not None:
             literals.append(("computed", counts.computed))
@@ -69,12 +69,12 @@ class FlexNode:
         )
 
     def counts_without_values(self) -> Counts:
-        """As far as the mask refers to no tensor."""
+        """Counts as far as the mask refers to no tensor."""
         return self._with(None).counts(self.scores, None, None)
 
     def counts(self, known: KnownValues, numbers: Tensor | None) -> Counts:
-        """By the values that are known in this run; by those of the run that made the mask, whose
-        numbers of blocks a backward pass is handed.
+        """Counts by the values that are known in this run; by those of the run that made the mask,
+        whose numbers of blocks a backward pass is handed.
         """
         buffers, lists = known.all_of(self._buffers), [known.value(each) for each in self._lists]
         blocks = None
@@ -105,5 +105,5 @@ def meta_of(node: Any) -> Any:
 
 
 def on_gpu(spec: TensorSpec) -> TensorSpec:
-    """Of a tensor that the compiler traces with, which is in no memory."""
+    """Spec of a tensor that the compiler traces with, which is in no memory."""
     return structs.replace(spec, device="cuda:0")

@@ -19,7 +19,7 @@ META, GPU = torch.device("meta"), torch.device("cuda", 0)
 
 
 class Lowering:
-    """Of all graphs of a session."""
+    """Lowering of all graphs of a session."""
 
     def __init__(self, mode: VirtualDispatch, compiler: Any, choices: KernelChoices) -> None:
         self.mode, self.compiler, self.choices = mode, compiler, choices

@@ -18,7 +18,7 @@ COPY = torch.ops.aten.copy_.default
 
 
 class HostResults(NamedTuple):
-    """Of one run."""
+    """Results of one run that are on the host."""
 
     outputs: list[tuple[int, torch.Tensor]]
     """By position."""

@@ -47,7 +47,7 @@ class LoweredNode:
     operations: Operations = ()
 
     def work_with(self, values: Values, times: float, mode: VirtualDispatch) -> "KernelWork":
-        """With other sizes than those it was compiled with, and so many times the bytes."""
+        """Work with other sizes than those it was compiled with, and so many times the bytes."""
         parts = tuple(
             Part(
                 part.operator,
@@ -63,7 +63,7 @@ class LoweredNode:
 
     @property
     def work(self) -> "KernelWork":
-        """With the sizes that it was compiled with."""
+        """Work with the sizes that it was compiled with."""
         return KernelWork(self.parts, self.operations)
 
     def of(self, origin: Origin) -> "LoweredNode":
@@ -166,8 +166,8 @@ def lower(
 
 
 def operations_of(node: Any, private_compiler: Any) -> Operations:
-    """Of all its elements. What one operator computes and another looks up on the way, as the
-    angles of rotary embeddings, is computed anew for each element of what is written.
+    """Operations of all its elements. What one operator computes and another looks up on the way,
+    as the angles of rotary embeddings, is computed anew for each element of what is written.
     """
     counts: Counter[str] = Counter()
     for part in node.get_nodes():
@@ -236,7 +236,7 @@ def at_most(counts: dict[str, int], limits: dict[str, int]) -> dict[str, int]:
 
 
 def bytes_of_buffers(node: Any, **accesses: bool) -> dict[str, int]:
-    """By inductor's own count, but whole where that ends at 1e9 elements.
+    """Bytes by inductor's own count, but whole where that ends at 1e9 elements.
 
     Of several fused nodes inductor counts the whole of every buffer that they read or write: their
     number of elements is assumed to be 1e9 (`BaseSchedulerNode.get_read_write_buffer_accesses`,
@@ -266,8 +266,8 @@ def operators_of(node: Any, called: frozenset[Any]) -> Iterator[Any]:
 
 
 def origins_of(node: Any) -> Iterable[Any]:
-    """Of a template of a product that alone: it has what makes its operands among its origins, as a
-    call of the library has, and computes none of that.
+    """Origins; of a template of a product that alone: it has what makes its operands among its
+    origins, as a call of the library has, and computes none of that.
     """
     origins: Iterable[Any] = node.node.get_origins()
     own = node.node.get_origin_node() if node.is_template() else None
@@ -363,7 +363,7 @@ SETTING = re.compile(
 
 
 def tile_in(text: str) -> Tile | None:
-    """Of a template of a product; None of any other kernel."""
+    """Tile of a template of a product; None of any other kernel."""
     found = {name: int(value) for name, value in SETTING.findall(text)}
     if len(found) < 5:
         return None

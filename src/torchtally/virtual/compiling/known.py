@@ -72,13 +72,13 @@ class KnownPart:
 
 
 class KnownValues:
-    """Of one run of the graph."""
+    """Values known in one run of the graph."""
 
     def __init__(self, part: KnownPart, known: dict[Node, Any]) -> None:
         self._part, self._known = part, known
 
     def value(self, node: Any) -> Any:
-        """Of a node, a real tensor on the host or a number; None where it is not known."""
+        """Value of a node, a real tensor on the host or a number; None where it is unknown."""
         if not isinstance(node, Node):
             return node
         if node not in self._known:

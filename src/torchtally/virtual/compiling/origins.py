@@ -9,7 +9,9 @@ FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<functio
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Of a node of a graph. A backward node has the place of the forward one it was made for."""
+    """Origin of a node of a graph. A backward node has the line of the forward one it was made
+    for.
+    """
 
     operator: str
     """As the script called it, before it was decomposed: "aten.gelu"."""
@@ -61,10 +63,10 @@ def is_tangent(node: Any) -> bool:
 
 
 def is_of_forward(meta: dict[str, Any]) -> bool:
-    """By the partitioner's tag, which most nodes of the backward pass keep; else by their modules,
-    which a node of the backward pass has by another name. One that is written in place of another,
-    of the backward of an `autograd.Function` that Dynamo traced, keeps neither that nor its tags
-    (torch/_inductor/fx_passes/reinplace.py).
+    """Whether it is of the forward pass, by the partitioner's tag, which most nodes of the backward
+    pass keep; else by their modules, which a node of the backward pass has by another name. One
+    that is written in place of another, of the backward of an `autograd.Function` that Dynamo
+    traced, keeps neither that nor its tags (torch/_inductor/fx_passes/reinplace.py).
     """
     tag = meta.get("partitioner_tag")
     if tag is not None:
@@ -76,7 +78,9 @@ def is_of_forward(meta: dict[str, Any]) -> bool:
 
 
 def stack_trace_of(node: Any) -> str:
-    """Of the node; of one that a pass has added, that of the nearest whose result it uses."""
+    """Stack trace of the node; of one that a pass has added, that of the nearest whose result it
+    uses.
+    """
     seen, waiting = {node}, [node]
     while waiting:
         nearest = waiting.pop(0)
@@ -95,7 +99,9 @@ def class_name(kind: Any) -> str:
 
 
 def operator_name(target: Any) -> str:
-    """Of the overload aten.mm.default it is "aten.mm"; the plain name of anything else."""
+    """Name of an operator: "aten.mm" of the overload aten.mm.default; the plain name of anything
+    else.
+    """
     schema_name = getattr(target, "name", None)
     if callable(schema_name):
         name = schema_name()

@@ -61,7 +61,7 @@ class Padding(NamedTuple):
 
 
 class PaddingChoice:
-    """Of all products of a session."""
+    """Padding of all products of a session."""
 
     def __init__(self, mode: VirtualDispatch, compiler: Any) -> None:
         self.mode, self.compiler = mode, compiler

@@ -68,7 +68,7 @@ class Compiling:
         ]
 
     def convert_early(self, name: private.PrivateName) -> Any:
-        """Of functions that were decorated before the session: the compiler is prepared now."""
+        """Prepares the compiler now for functions that were decorated before the session."""
         native = getattr(*name)
 
         def convert(converter: Any, *args: Any, **options: Any) -> Any:
@@ -267,7 +267,7 @@ QUIET = (
 
 
 def is_eager(backend: Any) -> bool:
-    """By its name, or the function that the name stands for."""
+    """Whether a backend runs eagerly, by its name, or the function that the name stands for."""
     return EAGER in (backend, getattr(backend, "__name__", None))
 
 

@@ -129,7 +129,9 @@ class Program:
         return tensor
 
     def work_of(self, node: LoweredNode, tensors: Sequence[torch.Tensor]) -> KernelWork:
-        """Of the kernel that runs now: of the sizes that it runs with, where a graph has any."""
+        """Work of the kernel that runs now: of the sizes that it runs with, where a graph has
+        any.
+        """
         if not self.graph.symbols or not node.parts:
             return node.work
         key = self.node, self.sizes
@@ -147,7 +149,7 @@ class Program:
     def parts_attended(
         self, flex: FlexNode, parts: tuple[Part, ...], tensors: Mapping[str, torch.Tensor]
     ) -> tuple[Part, ...]:
-        """With what the mask of this run leaves."""
+        """Parts with what the mask of this run leaves."""
         counts = flex.counts(self.known, tensors.get(NUMBERS))
         if not counts.attended:
             self.mode.observer.note(UNKNOWN_MASK)
@@ -194,7 +196,7 @@ def zeros_on_host(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def ignore(*args: Any, **kwargs: Any) -> None:
-    """Of what a real run checks."""
+    """Ignores what a real run checks."""
 
 
 class TritonKernel:

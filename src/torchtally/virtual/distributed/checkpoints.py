@@ -54,7 +54,7 @@ def broadcast(wrapper: Any, step: str, map_fun: Mapped) -> Any:
 
 
 def attempt(wrapper: Any, step: str, function: Mapped) -> Any:
-    """As torch tells all ranks of one's failure."""
+    """Result of an attempt whose failure all ranks are told, as torch does."""
     module = private.checkpoint_coordination()
     try:
         return function()

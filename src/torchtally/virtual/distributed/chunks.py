@@ -38,7 +38,7 @@ class Chunks(Sequence[Tensor]):
         return self._chunk(places)
 
     def _chunk(self, place: int) -> Tensor:
-        """As `torch.chunk` cuts: equal lengths, rounded up, until there are no rows left."""
+        """Chunk as `torch.chunk` cuts: equal lengths, rounded up, until there are no rows left."""
         rows = self._tensor.size(self._dim)
         length = -(-rows // self._count)
         start = place * length

@@ -84,7 +84,7 @@ def assign_parts(whole: Tensor, count: int, own: Tensor) -> None:
 
 
 def reduce(tensor: Tensor, operation: str, size: int) -> None:
-    """As many tensors like this one, reduced into it."""
+    """Reduces as many tensors like this one into it."""
     real = values.real_of(tensor) if has_value(tensor) else None
     if real is None or size == 1:
         return
@@ -322,7 +322,7 @@ PEERS = {"send": "dst", "recv_": "src"}
 
 
 def peer_of(mode: VirtualDispatch, call: Invocation) -> int | None:
-    """With whom a rank communicates alone, on a communicator for the two."""
+    """Peer with whom a rank communicates alone, on a communicator for the two."""
     name = PEERS.get(call.operator.name.partition(".")[2])
     if name is None or mode.groups.coalescing is not None:
         return None

@@ -21,7 +21,9 @@ def stand_ins(mode: VirtualDispatch) -> list[StandIn]:
     native = getattr(propagate.owner, propagate.name)
 
     def propagate_shapes(propagator: Any, schema: Any) -> Any:
-        """On fake tensors, which are not the script's: no operator of theirs is one of the run."""
+        """Shapes on fake tensors, which are not the script's: no operator of theirs is one of the
+        run.
+        """
         INSIDE.depth += 1
         try:
             with private.without_dispatch_modes():

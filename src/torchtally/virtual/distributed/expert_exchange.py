@@ -38,8 +38,8 @@ ALMOST_ALL = 1 - 1e-9
 
 
 def share_reaching(chosen: Sequence[float], K: int, own: range) -> float:
-    """Of tokens, those with an expert among `own`: 1 - C(E - E/n, K) / C(E, K) where all experts
-    are chosen equally often, and else 1 - e_K(odds of others) / e_K(odds of all), of the elementary
+    """Share of tokens with an expert among `own`: 1 - C(E - E/n, K) / C(E, K) where all experts are
+    chosen equally often, and else 1 - e_K(odds of others) / e_K(odds of all), of the elementary
     symmetric polynomials (conditional Poisson sampling: Hajek 1964).
     """
     odds = [min(share, ALMOST_ALL) / (1 - min(share, ALMOST_ALL)) for share in chosen]

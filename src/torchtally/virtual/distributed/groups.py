@@ -33,7 +33,7 @@ OURS = 4
 
 
 class BackendType(type):
-    """Of the classes below: calling one makes a backend of torch's that does nothing."""
+    """Type of the classes below: calling one makes a backend of torch's that does nothing."""
 
     groups: "ProcessGroups"
 
@@ -135,7 +135,7 @@ class ProcessGroups:
                 self.promised[virtual] = (stream, until)
 
     def keep_promises(self, virtuals: Iterable[Any], wait: Callable[[int, int], None]) -> None:
-        """Before an operator that uses these storages."""
+        """Keeps promises before an operator that uses these storages."""
         for virtual in virtuals:
             promised = None if virtual is None else self.promised.pop(virtual, None)
             if promised is not None:

@@ -43,7 +43,7 @@ def rendezvous_at(store: type[LocalStore]) -> Callable[..., Iterator[tuple[Local
 
 
 def rank_and_size(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) -> tuple[int, int]:
-    """As torch.distributed.rendezvous finds them.
+    """Rank and size as torch.distributed.rendezvous finds them.
 
     Raises ValueError where neither arguments nor url nor environment say rank and size, in torch's
     words (torch/distributed/rendezvous.py).

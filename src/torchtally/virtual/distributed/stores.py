@@ -37,7 +37,7 @@ class LocalStore(dist.Store):  # type: ignore[name-defined,misc]
         self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
 
     def get(self, key: str) -> bytes:
-        """Of a key that another rank would have set: what this rank has set in its place."""
+        """Value of a key that another rank would have set: what this rank has set in its place."""
         if key in self._values:
             return self._values[key]
         alike = (value for own, value in self._values.items() if pattern(own) == pattern(key))
@@ -45,7 +45,7 @@ class LocalStore(dist.Store):  # type: ignore[name-defined,misc]
         return next(alike, b"")
 
     def add(self, key: str, amount: int) -> int:
-        """Of counters, whose last rank is this one."""
+        """Sum of counters, whose last rank is this one."""
         count = int(self._values.get(key, b"0")) + amount * self.ranks
         self._values[key] = str(count).encode()
         return count

@@ -37,7 +37,7 @@ class VirtualWork(Work):
         self._on_wait = on_wait
 
     def let_go(self) -> None:
-        """Of its tensors."""
+        """Lets its tensors go."""
         self._held = ()
 
     @property

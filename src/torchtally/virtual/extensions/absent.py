@@ -79,7 +79,7 @@ class Absent:
         return with_answers(PathFinder.find_spec(name, [str(HOME)]))
 
     def find_distributions(self, context: Any) -> Iterator[Distribution]:
-        """For `importlib.metadata.version`, of those that were imported."""
+        """Distributions for `importlib.metadata.version`, of those that were imported."""
         for name in self.imported:
             library = LIBRARIES[name]
             asked = (context.name or "").replace("_", "-").lower()
@@ -113,7 +113,7 @@ def with_answers(spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 class AnsweringLoader(SourceFileLoader):
-    """Of a stand-in's module, which answers for the names that it lacks."""
+    """Loader of a stand-in's module, which answers for the names that it lacks."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -275,7 +275,7 @@ def parts_of(node: ast.Import | ast.ImportFrom) -> tuple[tuple[str, str], ...]:
 
 @contextmanager
 def with_stand_ins(note: Callable[[str], None]) -> Iterator[None]:
-    """Within, libraries that are not installed have stand-ins."""
+    """Context in which libraries that are not installed have stand-ins."""
     finder = Absent(note)
     finders: list[Any] = sys.meta_path
     parts = StandInParts(finder.imported)

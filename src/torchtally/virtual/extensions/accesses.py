@@ -25,7 +25,7 @@ class Accesses:
 
 
 class Known:
-    """Of a called function: one of Triton's own that only computes."""
+    """A called function that is known: one of Triton's own that only computes."""
 
 
 KNOWN = Known()
@@ -42,7 +42,7 @@ OPAQUE = frozenset(["inline_asm_elementwise", "extern_elementwise"])
 
 @dataclass(slots=True)
 class Reading:
-    """Of one kernel's source."""
+    """Reading of one kernel's source."""
 
     function: ast.FunctionDef
     resolve: Resolve
@@ -119,7 +119,9 @@ class Reading:
         return not isinstance(root, ast.Name) or root.id in self.names
 
     def address(self, call: ast.Call) -> Parameters:
-        """Of an access: `tl.load(pointer)`, or `descriptor.load(offsets)`."""
+        """Parameters that the address of an access is made of: `tl.load(pointer)`, or
+        `descriptor.load(offsets)`.
+        """
         function = call.func
         if isinstance(function, ast.Attribute) and (own := self.sources(function.value)):
             return own
@@ -164,7 +166,7 @@ def pairwise(targets: list[ast.expr], value: ast.expr) -> Iterator[tuple[list[as
 
 
 def called_name(call: ast.Call) -> str:
-    """Without what it is an attribute of."""
+    """Name called, without what it is an attribute of."""
     match call.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -190,8 +192,8 @@ def accesses_of(function: ast.FunctionDef, resolve: Resolve) -> Accesses:
 
 
 def in_namespace(namespace: Mapping[str, Any], source_of: Callable[[Any], Any]) -> Resolve:
-    """By the globals of a kernel's module. `source_of` gives the `ast.FunctionDef` of a kernel,
-    and None of anything else.
+    """Resolves names by the globals of a kernel's module. `source_of` gives the `ast.FunctionDef`
+    of a kernel, and None of anything else.
     """
 
     def resolve(expression: ast.expr) -> Called:
@@ -227,7 +229,7 @@ def only_computes(value: Any) -> bool:
 
 
 def in_source(source: ast.Module) -> Resolve:
-    """By the functions of a program that is complete by itself."""
+    """Resolves names by the functions of a program that is complete by itself."""
     functions = {each.name: each for each in nodes(source, ast.FunctionDef)}
 
     def resolve(expression: ast.expr) -> Called:

@@ -60,7 +60,9 @@ class LeastSizes:
 
 
 def stand_ins(mode: Any) -> list[StandIn]:
-    """Of `torch.library.get_ctx`, which fails for meta tensors (torch/_library/fake_impl.py)."""
+    """Stand-ins of `torch.library.get_ctx`, which fails for meta tensors
+    (torch/_library/fake_impl.py).
+    """
     native = torch.library.get_ctx
 
     def get_ctx() -> Any:

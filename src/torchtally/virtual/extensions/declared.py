@@ -25,7 +25,7 @@ class Declared:
     tensor_cores: bool
 
     def literals(self, arguments: Mapping[str, Any]) -> tuple[tuple[str, Literal], ...]:
-        """Of one launch. Raises UsageError where what was declared is no count."""
+        """Literals of one launch. Raises UsageError where what was declared is no count."""
         literals: list[tuple[str, Literal]] = [(FLOPS, self._count("flops", self.flops, arguments))]
         if self.bytes is not None:
             literals.append((MOVED, self._count("bytes", self.bytes, arguments)))

@@ -22,7 +22,7 @@ LOADED = "kernels.{name} is provided by tally: the original is compiled for GPUs
 
 def patches(note: Callable[[str], None]) -> list[tuple[str, Replacements]]:
     def of_hub(module: ModuleType) -> list[StandIn]:
-        """Of the package that is installed: it would load what is compiled for GPUs."""
+        """Stand-ins of the package that is installed: it would load what is compiled for GPUs."""
         if str(module.__file__).startswith(str(HOME)):
             return []
         return [StandIn(module, name, answering(name)) for name in LOADERS if hasattr(module, name)]

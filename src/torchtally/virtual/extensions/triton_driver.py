@@ -48,7 +48,7 @@ class TritonDriver:
         return torch.cuda
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
-        """As large as the L2 cache of most GPUs (triton/backends/nvidia/driver.py)."""
+        """A tensor as large as the L2 cache of most GPUs (triton/backends/nvidia/driver.py)."""
         return torch.empty(BENCHMARK_CACHE_BYTES // 4, dtype=torch.int, device="cuda")
 
     def clear_cache(self, cache: torch.Tensor) -> None:

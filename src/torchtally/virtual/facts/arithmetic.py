@@ -23,7 +23,7 @@ def product(one: Number, other: Number) -> Number:
 
 
 def span_of_product(one: Facts, other: Facts) -> Facts:
-    """Of elements that are multiplied."""
+    """Span of elements that are multiplied."""
     if not (one.is_finite and other.is_finite):
         return MAYBE_INFINITE
     corners = [product(a, b) for a in (one.lower, one.upper) for b in (other.lower, other.upper)]
@@ -111,7 +111,7 @@ def absolute(call: Invocation) -> Derived:
 
 
 def sizes_of(facts: Facts) -> Facts:
-    """Without their signs."""
+    """Facts of elements without their signs."""
     largest = max(abs(facts.lower), abs(facts.upper))
     smallest = 0 if facts.lower <= 0 <= facts.upper else min(abs(facts.lower), abs(facts.upper))
     return Facts(smallest, largest, facts.is_finite)

@@ -55,8 +55,8 @@ class FallingLosses:
         virtual.facts, virtual.facts_dtype, virtual.assumption = facts, tensor.dtype, FALLING
 
     def _next(self, facts: Facts) -> float:
-        """Within the bounds of what is known. Of what is never positive it is negative: a
-        likelihood's logarithm rises.
+        """Next loss, within the bounds of what is known. Of what is never positive it is negative:
+        a likelihood's logarithm rises.
         """
         number: float = next(self._places) ** EXPONENT
         if math.isfinite(facts.lower) and math.isfinite(facts.upper):

@@ -37,7 +37,7 @@ def product_added(call: Invocation) -> Derived:
 
 @rule("convolution", "cudnn_convolution")
 def convolution(call: Invocation) -> Derived:
-    """At an edge that is padded fewer products are summed."""
+    """Facts of a convolution: at an edge that is padded fewer products are summed."""
     inputs, weight = call.args[:2]
     if argument(call, "transposed"):
         return None

@@ -67,7 +67,7 @@ def any_or_all(call: Invocation) -> Derived:
 
 @rule("sum")
 def total(call: Invocation) -> Derived:
-    """Of ones in even parts: each part has its share of them."""
+    """Facts of a total: of ones in even parts each part has its share of them."""
     facts, n = facts_of(call.args[0]), count_reduced(call)
     elements = call.args[0].numel()
     if facts is None or not elements:
@@ -120,7 +120,7 @@ def norm(call: Invocation) -> Derived:
 
 @rule("var", "std", needs_facts=False)
 def spread(call: Invocation) -> Derived:
-    """Of one element there is none: 0 / 0."""
+    """Facts of a spread; of one element there is none: 0 / 0."""
     facts, n = bounds(call.args[0]), count_reduced(call)
     if n <= argument(call, "correction", 1):
         return MAYBE_INFINITE

@@ -65,7 +65,7 @@ def chosen_indices(shape: Sequence[int], candidates: int, dim: int, busiest: flo
 
 
 def shares(candidates: int, busiest: float, choices: int) -> Tensor:
-    """Of all choices, by candidate, the busiest first. Nobody chooses one twice."""
+    """Shares of all choices, by candidate, the busiest first. No candidate is chosen twice."""
     place = torch.arange(candidates, dtype=torch.float64)
     share = (1 - place * step_of(candidates, busiest)).clamp_min(0) * busiest / candidates
     for _ in range(candidates):  # what goes beyond one choice of each goes to the others
@@ -78,7 +78,7 @@ def shares(candidates: int, busiest: float, choices: int) -> Tensor:
 
 
 def step_of(candidates: int, busiest: float) -> float:
-    """By how much of the busiest one's load each gets less than the one before it.
+    """Step by which each gets less of the busiest one's load than the one before it.
 
     m candidates that get something have m * (2 - (m - 1) * step) / 2 times the busiest one's load.
     """

@@ -20,7 +20,9 @@ from torchtally.virtual.storage import virtual_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Of each row the column where its ones begin, and the one behind their end; real, (N, S)."""
+    """Spans of ones: the column where each row's begin, and the one behind their end; real, (N,
+    S).
+    """
 
     first: Tensor
     end: Tensor
@@ -37,7 +39,7 @@ class Spans:
 
 
 def spans_of(tensor: Tensor) -> Spans | None:
-    """Of a mask with nothing but whole rows in their order; None where they are not known."""
+    """Spans of a mask with nothing but whole rows in their order; None where they are unknown."""
     virtual = virtual_of(tensor)
     if virtual is None or virtual.value is not None:
         return spans_of_rows(tensor)
@@ -55,7 +57,7 @@ def spans_of(tensor: Tensor) -> Spans | None:
 
 
 def spans_of_rows(tensor: Tensor) -> Spans | None:
-    """Of a real mask of one row for all queries, as of padding."""
+    """Spans of a real mask of one row for all queries, as of padding."""
     real = values.real_of(tensor)
     if real is None or real.dtype is not torch.bool or not real.numel():
         return None
@@ -75,7 +77,9 @@ Search = Callable[..., Tensor]
 
 
 def compare_spans(name: str, one: Tensor, other: Tensor) -> Spans | None:
-    """Of keys' positions, one for each column, beside queries', one for each row, or reversed."""
+    """Spans where keys' positions, one for each column, are compared with queries', one for each
+    row, or reversed.
+    """
     if name not in FLIPPED or one.dim() < 2 or other.dim() < 2:
         return None
     if is_column(one) and not is_column(other):

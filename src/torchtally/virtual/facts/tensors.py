@@ -133,7 +133,9 @@ def settle(facts: Facts, sources: Sequence[VirtualStorage | None]) -> tuple[Fact
 
 
 def keep_facts(tensor: Tensor, facts: Facts, assumption: str | None) -> None:
-    """Of a tensor that has its whole storage. Where they fix its values those are kept."""
+    """Keeps facts of a tensor that has its whole storage. Where they fix its values those are
+    kept.
+    """
     virtual = virtual_of(tensor)
     stored = in_dtype(facts, tensor.dtype)
     if virtual is None or stored is None:

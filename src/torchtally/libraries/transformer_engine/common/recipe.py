@@ -47,13 +47,13 @@ class Recipe:
 
 
 class DelayedScaling(Recipe):
-    """By the largest values of steps before."""
+    """Scaling by the largest values of steps before."""
 
     fp8_format = Format.HYBRID
 
 
 class Float8CurrentScaling(Recipe):
-    """By the tensor's largest value, which is looked for first."""
+    """Scaling by the tensor's largest value, which is looked for first."""
 
     fp8_format = Format.HYBRID
 

@@ -160,8 +160,8 @@ class DotProductAttention(nn.Module):
         return attended(*parts)
 
     def backend(self, parts: tuple[Tensor, ...], tensor_format: str, mask: str, bias: str) -> str:
-        """Of those that take such a call the first: on Hopper and later cuDNN's, before that
-        flash_attn's.
+        """The first backend of those that take such a call: on Hopper and later cuDNN's, before
+        that flash_attn's.
         """
         is_half = all(part.dtype in HALVES for part in parts)
         fuses = is_half and is_since(8, 0) and mask != "arbitrary" and bias != "pre_scale_bias"
@@ -235,7 +235,7 @@ def flash(
     parts: tuple[Tensor, ...], tensor_format: str, mask: str, window: Window,
     offsets: tuple[Any, ...],
 ) -> Tensor:  # fmt: skip
-    """By flash_attn, which takes (B, S, H, D)."""
+    """Attention by flash_attn, which takes (B, S, H, D)."""
     is_first = tensor_format == "sbhd"
     query, key, value = (part.transpose(0, 1).contiguous() if is_first else part for part in parts)
     options = FlashOptions(2, "causal" in mask, window, False, *offsets)
@@ -244,9 +244,9 @@ def flash(
 
 
 def boundary_before_projection(angles: Any, options: dict[str, Any]) -> Float8Boundary | None:
-    """By steps before, attention's result and its gradient stay in float8 (`dpa_fp8_output` and
-    `proj_fp8_grad` in multi_head_attention.py); with `fp8_mha` queries, keys and values would be
-    products' float8 results, too, but where rotary embeddings turn them.
+    """Boundary by steps before: attention's result and its gradient stay in float8
+    (`dpa_fp8_output` and `proj_fp8_grad` in multi_head_attention.py); with `fp8_mha` queries, keys
+    and values would be products' float8 results, too, but where rotary embeddings turn them.
     """
     recipe = Precision.recipe
     if recipe is None or not recipe.fp8_dpa or not recipe.delayed():

@@ -63,7 +63,7 @@ class TensorParallel:
         return self.is_row and self.is_by_sequence
 
     def rows_after(self, rows: int) -> int:
-        """Of a result's first dimension."""
+        """Rows of a result's first dimension."""
         if not self.is_by_sequence or self.mode is None:
             return rows
         return rows * self.size if self.is_column else divide(rows, self.size)
@@ -104,7 +104,7 @@ class TensorParallel:
         self, scales: Tensor, used: int, data: Tensor, per_scale: int,
         pairs: list[tuple[Tensor, Tensor]],
     ) -> Tensor:  # fmt: skip
-        """As cuBLAS reads them; what is sent is without the padding."""
+        """Scales as cuBLAS reads them; what is sent is without the padding."""
         M, K = data.shape
         shape = scales_of("mxfp8", M, K)[1] if per_scale == 1 else scales_of("mxfp8", K, M)[1][::-1]
         out = scales.new_empty(shape)
@@ -112,7 +112,7 @@ class TensorParallel:
         return out
 
     def agree_on_scale(self, x: Tensor) -> None:
-        """By the largest value of all ranks'."""
+        """Agrees on a scale by the largest value of all ranks'."""
         self.check_group()
         largest = x.new_empty((1,), dtype=torch.float32)
         dist.all_reduce(largest, dist.ReduceOp.MAX, self.group)

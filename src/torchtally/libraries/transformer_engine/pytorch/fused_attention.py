@@ -41,8 +41,8 @@ def heads_third(tensors: Iterable[Tensor], options: CudnnOptions) -> list[Tensor
 
 
 class CudnnAttention(torch.autograd.Function):
-    """Of queries, keys and values by themselves, or in one tensor at a dimension of 3, whose
-    gradient is one tensor, too.
+    """Attention of queries, keys and values by themselves, or in one tensor at a dimension of 3,
+    whose gradient is one tensor, too.
     """
 
     @staticmethod
@@ -197,7 +197,7 @@ def dequantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def dequantized(out: Tensor, scale: Tensor, dtype: torch.dtype, options: CudnnOptions) -> Tensor:
-    """As it lies in memory, (B, S, H, D)."""
+    """Tensor as it lies in memory, (B, S, H, D)."""
     (as_it_lies,) = heads_third((out,), options)
     (half,) = heads_third((dequantize(as_it_lies, scale, dtype),), options)
     return half

@@ -102,7 +102,7 @@ def own_operand(
     x: Tensor, recipe: Recipe | None, parallel: TensorParallel, *, columns: bool,
     is_gradient: bool = False,
 ) -> Operand:  # fmt: skip
-    """Of a rank's rows, to be gathered: quantised before. With a scale for the whole
+    """Operand of a rank's rows, to be gathered: quantised before. With a scale for the whole
     tensor, the same on all ranks, only what is read over rows can be gathered.
     """
     if recipe is None:
@@ -290,7 +290,7 @@ def cast(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, options: ProductOptions) -> Tensor:
-    """Of an input with any number of dimensions."""
+    """Product of an input with any number of dimensions."""
     if options.recipe is not None:
         check_sizes(options.recipe, x, weight)
     bias = None if bias is None else bias.to(x.dtype)
@@ -364,7 +364,7 @@ class Linear(WithProducts):
 
 
 class GroupedProduct(torch.autograd.Function):
-    """For each group its rows of x @ its weight.T + its bias: the experts of a mixture."""
+    """Products of each group's rows of x @ its weight.T + its bias: the experts of a mixture."""
 
     @staticmethod
     def forward(
@@ -510,7 +510,7 @@ def add_norm(
 
 
 def normed(module: Any, x: Tensor, eps: float) -> Tensor:
-    """In the input's dtype; the statistics of its rows are kept in float32."""
+    """Norm in the input's dtype; the statistics of its rows are kept in float32."""
     weight, bias = module.layer_norm_weight.to(x.dtype), module.layer_norm_bias
     with torch.autocast("cuda", enabled=False):
         if bias is None:

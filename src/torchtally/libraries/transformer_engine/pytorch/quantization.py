@@ -23,7 +23,7 @@ Support = tuple[bool, str]
 
 
 class Precision:
-    """Of the code that runs."""
+    """Precision of the code that runs."""
 
     recipe: Recipe | None = None
 
@@ -173,7 +173,7 @@ def operand(
     x: Tensor, recipe: Recipe | None, *, rows: bool = True, columns: bool = True,
     is_weight: bool = False, is_gradient: bool = False, activation: str = "",
 ) -> Operand:  # fmt: skip
-    """Of a matrix, or of an activation of one; itself where nothing is quantised."""
+    """Operand of a matrix, or of an activation of one; itself where nothing is quantised."""
     operators = torch.ops.transformer_engine
     if recipe is None:
         matrix = operators.activation(x, activation) if activation else x

@@ -25,9 +25,9 @@ def memory_efficient_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_bias: Any = None, p: float = 0.0,
     scale: float | None = None, *, op: Any = None, output_dtype: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Of (B, S, H, D), or (B, S, D) of one head: FlashAttention-2 in half precision, which is what
-    xformers takes first; else, and with a bias that is a tensor, its own CUTLASS kernel, which is
-    PyTorch's memory-efficient one.
+    """Attention of (B, S, H, D), or (B, S, D) of one head: FlashAttention-2 in half precision,
+    which is what xformers takes first; else, and with a bias that is a tensor, its own CUTLASS
+    kernel, which is PyTorch's memory-efficient one.
     """
     if query.dim() == 3:
         q, k, v = (tensor.unsqueeze(2) for tensor in (query, key, value))
