@@ -100,7 +100,7 @@ def test_a_file_name_that_is_not_utf8_is_spelled_out(tmp_path: Path) -> None:
 
 def test_the_first_line_is_readable(file: Path) -> None:
     line = file.read_bytes().split(b"\n")[0].decode("ascii")
-    assert line.startswith("torchtally trace format=13 packed=")
+    assert line.startswith("torchtally trace format=14 packed=")
     assert len(line) < 120
 
 
@@ -139,17 +139,17 @@ def test_a_file_cut_in_two_is_called_cut_short(file: Path, kept: int) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=13 ", b"format=14 ", 1))
+    file.write_bytes(file.read_bytes().replace(b"format=14 ", b"format=15 ", 1))
     message = refusal(file)
-    assert "written by a newer torchtally (format 14, this one reads 13)" in message
+    assert "written by a newer torchtally (format 15, this one reads 14)" in message
     assert "Upgrade" in message
 
 
 @pytest.mark.parametrize("older", [0, 5, 9])
 def test_an_older_format_is_refused(file: Path, older: int) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=13 ", b"format=%d " % older, 1))
+    file.write_bytes(file.read_bytes().replace(b"format=14 ", b"format=%d " % older, 1))
     message = refusal(file)
-    assert f"format {older} is too old; this torchtally reads format 13" in message
+    assert f"format {older} is too old; this torchtally reads format 14" in message
     assert "Record the trace again" in message
 
 

@@ -28,6 +28,7 @@ from torchtally.isolation.natives import OPEN, OPEN_CODE, OS
 from torchtally.isolation.overlay import Overlay
 from torchtally.isolation.places import RealFile, parent_of
 from torchtally.isolation.threads import OtherThreads
+from torchtally.virtual.script_time import SCRIPT_TIME
 
 DOWNLOADERS = (
     "/huggingface_hub/file_download.py", "/huggingface_hub/_snapshot_download.py",
@@ -214,7 +215,8 @@ class Files:
 
     def opener(self, path: Any, flags: int) -> int:
         """What opens a file for Python's file objects."""
-        return self._open_led(path, flags)
+        with SCRIPT_TIME.stopped():
+            return self._open_led(path, flags)
 
 
 def files_on_stack() -> Iterator[str]:

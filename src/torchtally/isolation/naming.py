@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any
 
 from torchtally.isolation.natives import OS
+from torchtally.virtual.script_time import SCRIPT_TIME
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 """Flags of a file that is opened to be changed."""
@@ -46,7 +47,7 @@ def led(
             is_clean = looks and (files.overlay.is_clean or (given and isinstance(given[0], int)))
             if is_clean or files.is_off:
                 return native(*args, **options)
-            with naming(*given):
+            with SCRIPT_TIME.stopped(), naming(*given):
                 return method(self, *args, **options)
 
         return stand_in

@@ -47,6 +47,7 @@ from torchtally.views.hosts import HostTime, slow_host
 from torchtally.views.modules import with_children
 from torchtally.views.odd_sizes import odd_sizes
 from torchtally.views.parameters import ModelParameters, parameters_of
+from torchtally.views.script_work import script_work
 from torchtally.views.step_time import calibrated_share
 from torchtally.views.steps import RunShare, run_shares, unlike
 from torchtally.views.summary import caveats_of, judge, shortage_of
@@ -76,7 +77,7 @@ CHIP = (
 
 def ledger_document(ledger: Ledger) -> Document:
     """All of a ledger but its single operators."""
-    trace = ledger.trace
+    trace, work = ledger.trace, script_work(ledger)
     return {
         **pick(trace, "script", "chip", "torch_version"),
         "steps": len(trace.step_ends),
@@ -124,6 +125,7 @@ def ledger_document(ledger: Ledger) -> Document:
             {**_place(loading.frame), **pick(loading, "workers", "batch_s")}
             for loading in trace.loading
         ],
+        "script_work": work and {**_place(work.frame), **pick(work, "script_s")},
         "facts": trace.facts,
     }
 

@@ -37,6 +37,7 @@ from torchtally.views.lines import short_path
 from torchtally.views.loading import SlowLoading
 from torchtally.views.model_summary import ModelSummary
 from torchtally.views.parameters import ModelParameters
+from torchtally.views.script_work import ScriptWorkOfStep
 from torchtally.views.shortage import Shortage, SurvivedShortage
 from torchtally.views.step_time import StepTime
 from torchtally.views.steps import RunShare
@@ -302,10 +303,24 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     if generation is not None and not generation.is_trained_on:
         figures = tuple(generation_sentences(generation))
     yield from map(Text, wrap(" ".join(figure for figure in figures if figure), width))
+    work = summary.script_work
+    if work is not None and work.is_slower:
+        yield from _prose(_script_work(work, summary.own_root), width, "yellow")
     if summary.loading is not None:
         yield from _prose(_loading(summary.loading, summary.own_root), width, "yellow")
     for sentence in odd_size_sentences(summary.odd_sizes, step_time.step_s, summary.own_root):
         yield from _prose(sentence, width)
+
+
+def _script_work(work: ScriptWorkOfStep, own_root: str) -> str:
+    """That the step does not have the time in which the script's own code runs."""
+    frame = work.frame
+    place = f", most of it before {short_path(frame.file, own_root)}:{frame.line}" if frame else ""
+    return (
+        f"The script's own code between operators is not included, and takes longer: "
+        f"{format_seconds(work.script_s)} a step{place}, measured on this machine. A run would "
+        f"wait for it: at most {1 / work.script_s:,.3g} steps/s."
+    )
 
 
 def _loading(slow: SlowLoading, own_root: str) -> str:

@@ -26,6 +26,7 @@ from torchtally.trace.ranks import (
     World,
     communicator_stream,
 )
+from torchtally.trace.script_work import ScriptWork
 from torchtally.trace.storage import Role, Storage
 from torchtally.trace.trace import (
     CacheEmptied,
@@ -68,6 +69,7 @@ __all__ = [
     "Reserved",
     "Role",
     "Scalar",
+    "ScriptWork",
     "Site",
     "Storage",
     "StreamWait",

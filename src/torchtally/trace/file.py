@@ -26,7 +26,7 @@ from torchtally.reading import open_at_once
 from torchtally.trace.checks import InvalidTraceError
 from torchtally.trace.decoding import WORD, allowed_bytes, decoded_bytes_at_most, machine_bytes
 
-FORMAT = 13
+FORMAT = 14
 MAGIC = b"torchtally trace "
 HEADER = re.compile(
     rb"torchtally trace format=([0-9]{1,6}) packed=([0-9]{1,12}) body=([0-9]{1,12})"

@@ -32,6 +32,7 @@ from torchtally.trace.measured import Measured
 from torchtally.trace.op import Call, Frame, Op, Site
 from torchtally.trace.ranks import Coalesced, ProcessGroup, StreamWait, World
 from torchtally.trace.record import Count, Index, Record, Tick
+from torchtally.trace.script_work import ScriptWork
 from torchtally.trace.storage import Storage
 
 
@@ -176,6 +177,8 @@ class Trace(Browsable, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effects: tuple[Effect, ...] = ()
     loading: tuple[BatchLoading, ...] = ()
     """Of each DataLoader that the script iterated over, as far as it was measured."""
+    script_work: tuple[ScriptWork, ...] = ()
+    """In order, as measured between operators."""
     world: World = World()
     groups: tuple[ProcessGroup, ...] = ()
     """Process groups of the traced rank."""

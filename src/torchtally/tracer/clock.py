@@ -6,8 +6,9 @@ the script, or in a library that measures training, is given the time of the run
 host issues operators, waits where it waits, and sleeps. Everything else keeps the real clock:
 Python's own modules (timeouts, logging, thread pools), torch, other libraries, other threads.
 
-Not advanced by: what the script computes without torch, reads from disks or waits for from other
-processes. Local time (`time.localtime`, `time.strftime` without a time) and processor time stay.
+Not advanced by: what the script computes without torch (`script_work.py` measures it beside), reads
+from disks or waits for from other processes. Local time (`time.localtime`, `time.strftime` without
+a time) and processor time stay.
 """
 
 import builtins

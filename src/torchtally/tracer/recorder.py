@@ -55,6 +55,7 @@ from torchtally.tracer.loading import LoadingTimes
 from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT, PlaceholderReads
 from torchtally.tracer.saved_files import identify
+from torchtally.tracer.script_work import ScriptWorks
 from torchtally.tracer.source import Stacks, Walk, asking_frame, own_frame
 from torchtally.tracer.storage_records import StorageRecords
 from torchtally.tracer.tokens import TokenCounter
@@ -62,6 +63,7 @@ from torchtally.virtual.compiling.kernels import LoweredGraph
 from torchtally.virtual.compiling.origins import Origin
 from torchtally.virtual.facts import FALLING
 from torchtally.virtual.invocation import Invocation
+from torchtally.virtual.script_time import SCRIPT_TIME
 from torchtally.virtual.storage import VirtualStorage, virtual_of
 from torchtally.virtual.streams import CURRENT
 
@@ -90,6 +92,7 @@ class Recorder:
         self._stacks = Stacks()
         self.modules = Modules(self._stacks, self._root_called)
         self.loading = LoadingTimes(partial(own_frame, self._stacks))
+        self.script_works = ScriptWorks(self._stacks)
         self.tokens = TokenCounter(self._calls.calls, placeholder_limit)
         self._sites: list[Site] = []
         self._site_numbers: dict[Any, int] = {}
@@ -221,6 +224,10 @@ class Recorder:
 
     def _root_called(self, module: nn.Module) -> None:
         """An outermost module runs: mark its parameters and buffers, by name."""
+        with SCRIPT_TIME.stopped():
+            self._mark_tensors_of(module)
+
+    def _mark_tensors_of(self, module: nn.Module) -> None:
         self.tokens.root_called()
         root = (id(module), len(self.step_ends))
         if root in self._roots_seen:
@@ -251,6 +258,9 @@ class Recorder:
         call, came_in, went_out = self._calls.of(invocation, outputs)
         self.tokens.ran(call, came_in)
         phase, site = self._place(invocation, outputs, went_out)
+        self.script_works.before_operator(
+            self.clock, self._sites[site], is_optimizing=bool(self.is_optimizing)
+        )
         if self.is_one_of_many:
             site = self._site_served(sys._getframe(2), site)
         stream = invocation.stream
@@ -277,6 +287,7 @@ class Recorder:
         self.clock += 1
 
     def compiled(self, graph: LoweredGraph | None, node: int) -> None:
+        self.script_works.compiled(runs=graph is not None)
         self._origins.differentiated.update(self._compiled.begin(graph, node, self.clock))
 
     def _phase_compiled(self) -> Phase:
@@ -627,6 +638,7 @@ class Recorder:
             host_ops=self.host_operators,
             host_state=self.host_state,
             loading=self.loading.facts(),
+            script_work=self.script_works.facts(),
             world=world,
             groups=tuple(groups),
             stream_waits=tuple(self._stream_waits),

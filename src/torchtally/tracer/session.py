@@ -40,6 +40,7 @@ from torchtally.virtual.dispatch import no_time
 from torchtally.virtual.distributed import rendezvous
 from torchtally.virtual.distributed.exchange import Exchange, Messages
 from torchtally.virtual.kernels import Dispatch
+from torchtally.virtual.script_time import SCRIPT_TIME, without_garbage
 from torchtally.virtual.session import VirtualGPU, virtual_gpu
 from torchtally.virtual.stand_ins import apply
 
@@ -84,13 +85,13 @@ class LiveSchedule:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def host_s(self) -> float:
-        with self.lock:
+        with SCRIPT_TIME.stopped(), self.lock:
             self.recorder.advance(self.prediction)
             return self.prediction.host_s
 
     def between(self, first_tick: int, end_tick: int) -> float:
         """Predicted seconds of the device between two ticks."""
-        with self.lock:
+        with SCRIPT_TIME.stopped(), self.lock:
             self.recorder.advance(self.prediction)
             return self.prediction.between(first_tick, end_tick)
 
@@ -238,6 +239,7 @@ def recording(
         apply(stand_ins(what_ifs)),
         watch(Steps(recorder, limit, on_step, on_done)),
         recorded_sleeps(recorder),
+        without_garbage(),
         clock,
         limited_network(network, recorder.effect, is_own_process=is_own_process) as network_of_run,
     ):

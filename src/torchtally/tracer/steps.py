@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torchtally.trace import HostState, Role
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.sweeps import jobs_left_out
 from torchtally.virtual.compiling.optimizers import watch_steps
+from torchtally.virtual.script_time import SCRIPT_TIME
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import virtual_of
 
@@ -131,7 +133,14 @@ class Steps:
     def _before_step(self, optimizer: Optimizer) -> None:
         if os.getpid() != self._process:
             return  # a forked process, which inherits torch's global hooks
-        self.recorder.is_optimizing += 1
+        with SCRIPT_TIME.stopped():
+            self._mark_trained(optimizer, sys._getframe(1))
+
+    def _mark_trained(self, optimizer: Optimizer, caller: FrameType) -> None:
+        recorder = self.recorder
+        if not recorder.is_optimizing:
+            recorder.script_works.before_optimizer(recorder.clock, caller)
+        recorder.is_optimizing += 1
         for parameter in parameters(optimizer):
             self._updated[id(parameter)] = weakref.ref(parameter)
             if parameter.requires_grad:
@@ -141,8 +150,11 @@ class Steps:
                 self.recorder.mark(parameter.grad, Role.GRADIENT)
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        if os.getpid() != self._process:
-            return
+        if os.getpid() == self._process:
+            with SCRIPT_TIME.stopped():
+                self._stepped(optimizer)
+
+    def _stepped(self, optimizer: Optimizer) -> None:
         self.recorder.is_optimizing -= 1
         for state in optimizer.state.values():
             for leaf in private.tree_leaves(state):

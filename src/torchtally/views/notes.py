@@ -7,6 +7,7 @@ from torchtally.table import Cell, Column, Table
 from torchtally.trace import Frame, Use
 from torchtally.units import Unit
 from torchtally.views.lines import place_of, root_of
+from torchtally.views.script_work import script_work
 
 COLUMNS = (
     Column("kind", "what", Unit.NAME),
@@ -51,5 +52,8 @@ def _rows(ledger: Ledger) -> Iterator[tuple[Cell, ...]]:
         workers = {0: "without workers", 1: "with a worker"}
         how = workers.get(loading.workers, f"with {loading.workers} workers")
         yield "time not included", 1, f"DataLoader {how}", *at(loading.frame)
+    work = script_work(ledger)
+    if work is not None:
+        yield "time not included", 1, "the script's own code between operators", *at(work.frame)
     for effect in trace.effects:
         yield str(effect.kind), effect.count, effect.name, *at(effect.frame)

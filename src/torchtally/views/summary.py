@@ -38,6 +38,7 @@ from torchtally.views.operators import PHASE_QUANTITIES as PHASE_FIGURES
 from torchtally.views.operators import phases
 from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.peak import peak_lines
+from torchtally.views.script_work import ScriptWorkOfStep, script_work
 from torchtally.views.shortage import COLUMNS as HOLDER_COLUMNS
 from torchtally.views.shortage import Shortage, SurvivedShortage, holders, survived_shortage
 from torchtally.views.step_time import StepTime, step_time
@@ -148,6 +149,7 @@ class Summary:
     run: RunShares
     """What share of the run they are."""
     loading: SlowLoading | None
+    script_work: ScriptWorkOfStep | None
     """Where a DataLoader does not keep up with the step."""
     host_state: HostState | None
     unlike: str
@@ -213,6 +215,7 @@ def summarise(ledger: Ledger) -> Summary:
         period=ledger.reported_period,
         run=run_shares(ledger),
         loading=slow_loading(ledger),
+        script_work=script_work(ledger),
         host_state=trace.host_state,
         unlike=unlike(ledger),
         run_steps=steps(ledger).top(TOP_STEPS) if ledger.course.experiments > 1 else None,

@@ -59,6 +59,7 @@ from torchtally.virtual.invocation import (
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.operators import Operator, learn
 from torchtally.virtual.own_code import never_compiled
+from torchtally.virtual.script_time import SCRIPT_TIME
 from torchtally.virtual.shapes import SHAPES
 from torchtally.virtual.storage import (
     HostMemory,
@@ -209,19 +210,23 @@ class VirtualDispatch(TorchDispatchMode):
                 f"{private.higher_order_name(func)} is a higher-order operator, which tally's "
                 "simulated GPU cannot run yet.\nWrite it without, in plain Python."
             )
-        operator = self.operators.get(id(func)) or self.operator(func)
-        if operator.is_plain_on_host and not kwargs and is_all_on_host(args):
-            return self.run_plainly(func, args)
-        call = Invocation(operator, args, kwargs or {})
-        if not self.is_active:
-            return in_child(call)
-        handler = operator.handler
-        return self.run(call) if handler is None else handler(self, call)
+        SCRIPT_TIME.stop()
+        try:
+            operator = self.operators.get(id(func)) or self.operator(func)
+            if operator.is_plain_on_host and not kwargs and is_all_on_host(args):
+                return self.run_plainly(func, args)
+            call = Invocation(operator, args, kwargs or {})
+            if not self.is_active:
+                return in_child(call)
+            handler = operator.handler
+            return self.run(call) if handler is None else handler(self, call)
+        finally:
+            SCRIPT_TIME.go()
 
     def run_plainly(self, overload: OpOverload, args: tuple[Any, ...]) -> Any:
         """A call on real host tensors alone: most of what a data loader does."""
         self.observer.host_operator_ran()
-        return overload(*args)
+        return SCRIPT_TIME.run(overload, args, {})
 
     def leave_in_child(self) -> None:
         """Runs everything for real from now on, and records nothing: in a forked process."""
@@ -316,7 +321,7 @@ class VirtualDispatch(TorchDispatchMode):
             result = call.operator.overload(*call.args, **kwargs)
             self.budget.hold(result)
         else:
-            result = call.operator.overload(*call.args, **kwargs)
+            result = SCRIPT_TIME.run(call.operator.overload, call.args, kwargs)
         if pinned and isinstance(result, Tensor):
             pin(result)
         return result

@@ -18,6 +18,7 @@ from torchtally.errors import UnsupportedError
 from torchtally.virtual import values
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.invocation import META
+from torchtally.virtual.script_time import SCRIPT_TIME
 from torchtally.virtual.shown_devices import as_device, shown_virtual
 from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import make_virtual
@@ -175,7 +176,8 @@ class Saving:
 
     def save(self, obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         self._saved.clear()
-        self.native_save(obj, f, *args, **kwargs)
+        with SCRIPT_TIME.stopped():
+            self.native_save(obj, f, *args, **kwargs)
         if self._saved:
             self.mode.observer.file_saved(f, sum(self._saved.values()))
 
@@ -191,7 +193,8 @@ class Saving:
         before = Loading.map_location, Loading.storages
         Loading.map_location, Loading.storages = map_location, {}
         try:
-            return self.native_load(f, located, *args, **kwargs)
+            with SCRIPT_TIME.stopped():
+                return self.native_load(f, located, *args, **kwargs)
         finally:
             Loading.map_location, Loading.storages = before
 

@@ -204,6 +204,7 @@ RUN = part(
     notes=list_of("text count"),
     effects=list_of(f"kind name {PLACE} count bytes placeholder_bytes"),
     loading=list_of(f"{PLACE} workers batch_s"),
+    script_work=maybe(part(f"{PLACE} script_s")),
     facts=Mapped(item=Plain(like="text")),
     changes=sometimes(list_of(
         "change what_ifs allocator_settings arguments? peak_reserved_bytes saved_bytes fits"

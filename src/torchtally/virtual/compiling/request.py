@@ -24,6 +24,7 @@ from torchtally.virtual.compiling.eager import EagerModule, eagerly
 from torchtally.virtual.compiling.padding import PaddingChoice
 from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.extensions.triton_driver import TritonDriver
+from torchtally.virtual.script_time import SCRIPT_TIME
 from torchtally.virtual.shown_properties import ShownProperties
 from torchtally.virtual.stand_ins import (
     StandIn,
@@ -137,7 +138,7 @@ class Compiling:
 
     def prepare(self) -> Any:
         """Import the compiler (seconds), and put in place what it needs."""
-        with suspend(), without_collections():
+        with SCRIPT_TIME.stopped(), suspend(), without_collections():
             templates: Any = import_module("torchtally.torch_private.templates")
             with templates.parsed_late():
                 compiler: Any = import_module("torchtally.torch_private.compiler")
@@ -233,6 +234,7 @@ class Compiling:
         """
         compiler = self._compiler
         with (
+            SCRIPT_TIME.stopped(),
             without_collections(),
             compiler.without_modes(),
             native_methods(torch.Tensor),
