@@ -64,6 +64,22 @@ def test_tied_weights_count_once() -> None:
     assert model_summary.modules["head"].total.flops_forward == 2 * 6 * 4 * 10
 
 
+def test_each_module_that_shares_another_has_what_it_costs() -> None:
+    shared = nn.Linear(4, 4, bias=False)
+    model = nn.Sequential(nn.Sequential(shared), nn.Sequential(shared))
+    model_summary = summary(model, "8x4", **AS_IS)
+    modules = model_summary.modules
+    assert [modules[path].total.flops_forward for path in ("", "0", "1", "0.0", "1.0")] == [
+        2 * 2 * 8 * 4 * 4, *[2 * 8 * 4 * 4] * 4,
+    ]  # fmt: skip
+    table = model_summary.table()
+    assert list(zip(table.column("module"), table.column("parameters"), strict=True)) == [
+        ("Sequential", 4 * 4), ("  0: Sequential", 4 * 4), ("    0: Linear", 4 * 4),
+        ("  1: Sequential", None), ("    0: Linear", None), ("(outside any module)", None),
+    ]  # fmt: skip
+    assert "counted there" in str(table.note)
+
+
 def test_the_peak_is_that_of_a_training_loop() -> None:
     model = layers(width=256)
 

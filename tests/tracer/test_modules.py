@@ -180,3 +180,35 @@ def test_a_profiler_with_stacks_finds_the_module() -> None:
             pair(data())
 
     assert products(traced(script)) == [("first", "Linear"), ("second", "Linear")]
+
+
+def test_a_shared_module_is_in_the_one_that_calls_it():
+    shared = Pair(linear(), linear())
+
+    def script() -> None:
+        Pair(Pair(shared, linear()), nn.Sequential(shared)).cuda()(data())
+
+    assert products(traced(script)) == [
+        ("first.first.first", "Linear"), ("first.first.second", "Linear"),
+        ("first.second", "Linear"),
+        ("second.0.first", "Linear"), ("second.0.second", "Linear"),
+    ]  # fmt: skip
+
+
+def test_a_shared_module_in_a_list_is_named_by_it():
+    class Listed(nn.Module):
+        def __init__(self, *modules: nn.Module) -> None:
+            super().__init__()
+            self.list = nn.ModuleList(modules)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([module(x) for module in self.list]).sum(0)
+
+    shared = linear()
+
+    def script() -> None:
+        Pair(shared, Listed(linear(), shared)).cuda()(data())
+
+    assert products(traced(script)) == [
+        ("first", "Linear"), ("second.list.0", "Linear"), ("second.list.1", "Linear"),
+    ]  # fmt: skip

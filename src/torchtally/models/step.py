@@ -226,19 +226,33 @@ def _shapes_into(
 def facts_of(
     model: nn.Module, outputs: dict[nn.Module, tuple[Shape, ...]]
 ) -> Iterator[ModuleFacts]:
-    """Facts of each module; a parameter that several of them share belongs to the first."""
+    """Facts of each module in each that holds it; a parameter that several share is the first's."""
     seen: set[int] = set()
-    for path, module in model.named_modules():
-        own = [each for each in module.parameters(recurse=False) if id(each) not in seen]
+    for path, module in _modules_by_holder("", model, (model,)):
+        whole = list(module.parameters(recurse=False))
+        own = [each for each in whole if id(each) not in seen]
         seen.update(map(id, own))
         yield ModuleFacts(
             path=path,
             class_name=private.class_name(module),
             shapes=tuple(tuple(parameter.shape) for parameter in own),
             trained=tuple(parameter.requires_grad for parameter in own),
+            shared=len(whole) - len(own),
             output=outputs.get(module, ()),
             is_called=not isinstance(module, nn.ModuleList | nn.ModuleDict),
         )
+
+
+def _modules_by_holder(
+    path: str, module: nn.Module, around: tuple[nn.Module, ...]
+) -> Iterator[tuple[str, nn.Module]]:
+    """(path, module) of a module and all inside it; a shared one in each that holds it, by its
+    first name there: calls are told apart by the module that makes them.
+    """
+    yield path, module
+    for name, child in module.named_children():
+        if child not in around:
+            yield from _modules_by_holder(f"{path}.{name}".lstrip("."), child, (*around, child))
 
 
 def _name(model: nn.Module | Callable[[], nn.Module]) -> str:

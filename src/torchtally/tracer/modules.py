@@ -20,11 +20,14 @@ from torchtally.virtual.stand_ins import StandIn
 class Place:
     """A module as ops are attributed to it: its path and its class."""
 
-    __slots__ = ("class_name", "outer", "path")
+    __slots__ = ("class_name", "is_by_holder", "outer", "path")
 
-    def __init__(self, path: str, class_name: str) -> None:
+    def __init__(self, path: str, class_name: str, *, is_by_holder: bool = False) -> None:
         self.path = path
         self.class_name = class_name
+        self.is_by_holder = is_by_holder
+        """Modules share the module, and the path is in the one that called it; so it is for what
+        is inside it."""
         self.outer: int | None = None
         """The number of the stack above the module's latest call. Not the stack, whose frames would
         keep what they hold: a loss, below the engine."""
@@ -44,6 +47,7 @@ class Running(threading.local):
 
     def __init__(self) -> None:
         self.places: list[Place] = []
+        self.modules: list[nn.Module] = []
         self.outers: list[Outer] = []
 
 
@@ -55,6 +59,8 @@ class Modules:
         self._places: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
         self._running = Running()
         self._root_called = root_called
+        self._shared: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """Those that several modules hold."""
         self._by_path: dict[str, Place] = {}
         self._by_id: dict[int, Place] = {}
         """Of modules, which the compiler names by their ids. A new one overwrites a dead one's."""
@@ -121,13 +127,17 @@ class Modules:
         place = self._places.get(module)
         if place is None or not stack:
             place = self._enter_root(module, place, is_outermost=not stack)
+        elif stack[-1].is_by_holder or module in self._shared:
+            place = self._place_by_holder(module, place)
         outer = self._stacks.enter(caller, outers[-1] if outers else None)
         place.outer = outer.number
         stack.append(place)
+        self._running.modules.append(module)
         outers.append(outer)
 
     def _leave(self) -> None:
         self._running.places.pop()
+        self._running.modules.pop()
         self._running.outers.pop()
 
     def _enter_root(
@@ -144,7 +154,47 @@ class Modules:
             path = ".".join(part for part in (prefix, *name.split(".")) if part and part != WRAPPED)
             place = self._places.setdefault(child, Place(path, private.class_name(child)))
             self._by_path[path] = self._by_id[id(child)] = place
+        self._shared.update(_held_by_several(module))
         return self._places[module]
+
+    def _place_by_holder(self, module: nn.Module, first: Place) -> Place:
+        """The place of a shared module, or of what is in one, in the innermost running module that
+        holds it: by its own name for it, else by the first one below it.
+        """
+        running = self._running
+        for holder, around in zip(reversed(running.modules), reversed(running.places), strict=True):
+            name = _name_in(holder, module)
+            if name is None:
+                continue
+            path = ".".join(part for part in (around.path, *name.split(".")) if part != WRAPPED)
+            path = path.lstrip(".")
+            if path == first.path:
+                return first
+            place = self._by_path.get(path)
+            if place is None or not place.is_by_holder:
+                place = Place(path, first.class_name, is_by_holder=True)
+                self._by_path[path] = place
+            return place
+        return first
+
+
+def _held_by_several(module: nn.Module) -> list[nn.Module]:
+    """Modules below this one that are the child of more than one of them."""
+    held: set[nn.Module] = set()
+    several = []
+    for holder in module.modules():
+        for child in dict.fromkeys(holder.children()):
+            (several.append if child in held else held.add)(child)
+    return several
+
+
+def _name_in(holder: nn.Module, module: nn.Module) -> str | None:
+    """The name of a module among a holder's children, else among all below it; None for others."""
+    for named in (holder.named_children(), holder.named_modules()):
+        for name, child in named:
+            if child is module:
+                return name
+    return None
 
 
 def named_tensors(module: nn.Module) -> list[tuple[str, Tensor, bool]]:

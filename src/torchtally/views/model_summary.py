@@ -28,7 +28,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
-    """A module of a model, as it is built: in the order and by the paths of `named_modules`."""
+    """A module of a model, as it is built: in the order of `named_modules`, one that several
+    modules share once in each of them.
+    """
 
     path: str
     class_name: str
@@ -36,6 +38,8 @@ class ModuleFacts:
     """Of its own parameters. One that several modules share belongs to the first of them."""
     trained: tuple[bool, ...] = ()
     """Whether each of them requires a gradient."""
+    shared: int = 0
+    """How many parameters it has that belong to a module before it."""
     output: tuple[Shape, ...] = ()
     """Of the tensors that its last call returned; empty where it was never called."""
     is_called: bool = True
@@ -71,7 +75,13 @@ class ModuleNode:
         """Equal for modules that are built alike and return alike."""
         facts = self.facts
         inner = ((child.name, child.likeness) for child in self.children)
-        return facts.class_name, facts.shapes, facts.trained, facts.output, tuple(inner)
+        own = facts.shapes, facts.trained, facts.shared
+        return facts.class_name, *own, facts.output, tuple(inner)
+
+    @property
+    def has_shared_alone(self) -> bool:
+        """All its parameters belong to modules outside it."""
+        return not self.parameters and any(node.facts.shared for node in self.walk())
 
     @property
     def name(self) -> str:
@@ -176,10 +186,11 @@ class ModelSummary(Browsable):
         def row(cost: Total, parameters: int | None, *texts: Cell) -> tuple[Cell, ...]:
             return (*(figure.of(cost) for figure in figures), parameters, *texts)
 
+        groups = list(_rows([("", [self.root])], 0, depth))
         rows = [
-            row(_sum(node.total for node in alike), sum(node.parameters for node in alike),
-                INDENT * level + label, _shapes(alike[0].facts.output))
-            for level, label, alike in _rows([("", [self.root])], 0, depth)
+            row(_sum(node.total for node in alike), _parameters(alike), INDENT * level + label,
+                _shapes(alike[0].facts.output))
+            for level, label, alike in groups
         ]  # fmt: skip
         if self.outside != Total():
             rows.append(row(self.outside, None, "(outside any module)", ""))
@@ -189,7 +200,18 @@ class ModelSummary(Browsable):
             columns=(*(figure.column for figure in figures), PARAMETERS, TREE, OUTPUT),
             rows=tuple(rows),
             totals=row(total, self.parameters, None, None),
+            note=SHARED_NOTE if any(_parameters(alike) is None for *_, alike in groups) else "",
         )
+
+
+SHARED_NOTE = "-: its parameters are those of a module before it, and counted there."
+
+
+def _parameters(alike: Sequence[ModuleNode]) -> int | None:
+    """Of modules that are one row; None where others before them have all that they have."""
+    if all(node.has_shared_alone for node in alike):
+        return None
+    return sum(node.parameters for node in alike)
 
 
 def model_summary(
