@@ -9,7 +9,6 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtally.checkpoints.folder import Checkpoints
@@ -29,6 +28,7 @@ from torchtally.train.models.transformer import Transformer
 from torchtally.train.outcome import StepError, StepResult
 from torchtally.train.sampling import continue_prompt
 from torchtally.train.tasks import Language, Task, TrainBatch
+from torchtally.train.tensor_file import write_tensors
 from torchtally.train.trainer import LoopState, Trainer
 
 
@@ -245,7 +245,7 @@ class _Run:
         path = Path(self.config.log.folder) / f"bad-batch-{error.step}{of_rank}.safetensors"
         inputs, targets = error.batch
         try:
-            save_file({"inputs": inputs.contiguous(), "targets": targets.contiguous()}, path)
+            write_tensors({"inputs": inputs.contiguous(), "targets": targets.contiguous()}, path)
         except (OSError, SafetensorError) as failure:
             return f"Its batch could not be written to {path} ({failure})."
         return f"Its batch is saved in {path}."

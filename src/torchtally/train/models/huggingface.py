@@ -5,14 +5,12 @@ one of its files, or the index of several.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from torchtally.atomic import write_atomically
@@ -22,6 +20,7 @@ from torchtally.train.models.huggingface_config import CONFIG, config_document
 from torchtally.train.models.huggingface_names import NO_WEIGHTS, WeightMapping, weight_mappings
 from torchtally.train.models.quantised import quantization_config, tensors_of_rows
 from torchtally.train.models.transformer import Transformer
+from torchtally.train.tensor_file import write_tensors
 
 GPT2_BASE = "transformer."
 """Prefix of GPT-2's names, unless the checkpoint is of the model without head."""
@@ -51,9 +50,7 @@ def write_weights(
         document["quantization_config"] = quantization_config(quantised)
     tensors = stored_tensors(model)
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f"{WHOLE}.unfinished"
-    save_file(tensors, unfinished, metadata={"format": "pt"})
-    os.replace(unfinished, folder / WHOLE)
+    write_tensors(tensors, folder / WHOLE, metadata={"format": "pt"})
     write_atomically(str(folder / CONFIG), json.dumps(document, indent=2).encode() + b"\n")
 
 
