@@ -29,7 +29,7 @@ from torchtally.sweep.results import (
 from torchtally.sweep.rows import document, results_table
 
 DOWN = ((1, 10.0), (5, 2.0), (10, 1.0))
-UP = ((1, 1.0), (5, 0.5), (10, 3.0))
+UP = ((1, 1.0), (2, 1.5), (3, 0.5), (4, 1.0), (5, 1.0), (6, 2.0), (7, 2.0), (9, 4.0), (10, 3.0))
 
 
 # How a run ended ---------------------------------------------------------------------------------
@@ -150,7 +150,17 @@ def test_a_loss_that_rose_is_marked() -> None:
     assert not result(point, UP, validation=((0, 2.0), (10, 1.0))).has_risen
     assert result(point, DOWN, validation=((0, 1.0), (10, 2.0))).has_risen
     assert result(point, UP, validation=((10, 1.0),)).has_risen  # one tells of no rise
+    assert result(point, DOWN, validation=((0, 1.0), (10, nan))).has_risen
     assert not result(point, UP, Status.DIVERGED).has_risen
+
+
+def test_batches_that_vary_are_no_rise() -> None:
+    """The teacher's of the documents: ten batches of four, the last above the first."""
+    point = definition("seed=1").points[0]
+    losses = (882.0, 342.0, 168.0, 3659.0, 1797.0, 700.0, 600.0, 500.0, 900.0, 1313.0)
+    teacher = result(point, tuple(enumerate(losses, 1)), validation=((10, 1130.0),))
+    assert teacher.remark == "ended"
+    assert not result(point, ((1, 1.0), (2, 2.0))).has_risen  # of two nothing can be said
 
 
 # How it looks ------------------------------------------------------------------------------------

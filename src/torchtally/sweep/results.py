@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from statistics import mean, pstdev
 from typing import Any, Literal
 
 import msgspec
@@ -158,18 +159,40 @@ class RunResult:
 
     @property
     def has_risen(self) -> bool:
-        """Whether the final loss is higher than the first one, or NaN: on validation data where two
-        evaluations can be compared, since the losses of single batches vary.
+        """Whether the loss is NaN or inf at the end, or rose: on validation data where two
+        evaluations can be compared, else by the first and the last third of training's losses,
+        which vary by batch.
         """
-        losses = self.validation if len(self.validation) > 1 else self.training
-        if self.status is not Status.ENDED or not losses:
+        if self.status is not Status.ENDED or not self.training:
             return False
-        return not losses[-1][1] <= losses[0][1]
+        if not math.isfinite(self.training[-1][1]):
+            return True
+        if len(self.validation) > 1:
+            return not self.validation[-1][1] <= self.validation[0][1]
+        return _rises([loss for _, loss in self.training])
 
     @property
     def remark(self) -> str:
         """The status as shown in a table."""
         return f"{self.status}, loss rose" if self.has_risen else str(self.status)
+
+
+STANDARD_ERRORS = 3.0
+"""By which the mean of a training's last losses is above that of its first where it rose. Of nine
+losses that only vary, one training in fifty is marked; of more, fewer."""
+LEAST = 3
+"""Losses in a third, for their spread to say something."""
+
+
+def _rises(losses: Sequence[float]) -> bool:
+    """Whether the last third's mean is above the first third's by more than batches explain."""
+    count = len(losses) // 3
+    first, last = losses[:count], losses[-count:]
+    if count < LEAST or not all(map(math.isfinite, (*first, *last))):
+        return False
+    rise = mean(last) - mean(first)
+    spread = math.hypot(pstdev(first), pstdev(last)) / math.sqrt(count - 1)
+    return rise > STANDARD_ERRORS * spread
 
 
 def _least(losses: LossSeries) -> float | None:
