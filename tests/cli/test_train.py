@@ -119,6 +119,7 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
         second = tally(path, cwd=tmp_path)
     assert second.returncode == 2
     assert "another run is training there" in second.stderr
+    assert second.stdout == ""  # no plan of a training that is refused
 
 
 def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
@@ -126,7 +127,12 @@ def test_another_run_is_not_overwritten(tmp_path: Path) -> None:
     assert tally(path, cwd=tmp_path).returncode == 0
     again = tally(path, cwd=tmp_path)
     assert again.returncode == 2
-    assert "run" in again.stderr
+    assert "has checkpoints of an earlier run" in again.stderr
+    assert again.stdout == ""
+    other = tally("--resume", path, "--optimizer.lr", "0.5", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "optimizer.lr: saved None, now 0.5" in other.stderr
+    assert other.stdout == ""
     assert tally("--replace", path, cwd=tmp_path).returncode == 0
 
 

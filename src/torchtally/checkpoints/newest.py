@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.manifest import Manifest, OtherFormatError
@@ -80,15 +80,25 @@ def say_changes(manifest: Manifest, changes: Iterable[Change], say: Say, remedy:
 
     Raises UsageError for changes that need a remedy.
     """
-    text = "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changes)
-    if text and remedy:
-        raise UsageError(
-            f"The checkpoint of step {manifest.step} belongs to another training:\n{text}\n{remedy}"
-        )
-    if text:
-        say(f"resuming from step {manifest.step} with changes:\n{text}")
+    changes = list(changes)
+    if changes and remedy:
+        refuse_changes(manifest, changes, remedy)
+    if changes:
+        say(f"resuming from step {manifest.step} with changes:\n{_lines(changes)}")
     for name, was, now in differences(manifest.versions, versions()):
         say(
             f"step {manifest.step} was saved with {name} {was}, this is {now}: "
             "results may differ bitwise."
         )
+
+
+def refuse_changes(manifest: Manifest, changes: Iterable[Change], remedy: str) -> NoReturn:
+    """Raise UsageError with what has changed since a checkpoint, and the remedy."""
+    raise UsageError(
+        f"The checkpoint of step {manifest.step} belongs to another training:\n"
+        f"{_lines(changes)}\n{remedy}"
+    )
+
+
+def _lines(changes: Iterable[Change]) -> str:
+    return "\n".join(f"  {key}: saved {was!r}, now {now!r}" for key, was, now in changes)

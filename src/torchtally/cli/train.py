@@ -89,6 +89,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.checkpoints.ranks import join_ranks, launched_rank
     from torchtally.runs.function import is_within_run
     from torchtally.train.failing import fail_together
+    from torchtally.train.job import check_folder
     from torchtally.train.retry import explain_shortage
     from torchtally.train.trainer import device_of
 
@@ -103,6 +104,8 @@ def command(args: argparse.Namespace) -> int:
         if args.source:
             return _source(config, args.config)
         own = launched_rank()
+        if own.is_first and not args.plan:
+            check_folder(config, **_start_options(args))
         roofline = _roofline(args.gpu, config)
         peak = _peak_flop_per_s(roofline, config, own)
         rows: list[PlanRow] = []
@@ -320,9 +323,7 @@ def _start(
             f"products forward and backward, attention in full, of the {kind} {products} peak"
         )
     return Start(
-        resumes=args.resume,
-        allows_changes=args.allow_changes,
-        replaces=args.replace,
+        **_start_options(args),
         peak_flop_per_s=peak_flop_per_s,
         header=RunHeader(
             config=config.document(),
@@ -330,6 +331,12 @@ def _start(
             predicted=_prediction_values(rows),
         ),
     )
+
+
+def _start_options(args: argparse.Namespace) -> dict[str, bool]:
+    return {
+        "resumes": args.resume, "allows_changes": args.allow_changes, "replaces": args.replace,
+    }  # fmt: skip
 
 
 def _prediction_values(rows: "list[PlanRow]") -> "dict[str, float | int]":

@@ -181,7 +181,7 @@ class Modules:
 def _held_by_several(module: nn.Module) -> list[nn.Module]:
     """Modules below this one that are the child of more than one of them."""
     held: set[nn.Module] = set()
-    several = []
+    several: list[nn.Module] = []
     for holder in module.modules():
         for child in dict.fromkeys(holder.children()):
             (several.append if child in held else held.add)(child)

@@ -1,12 +1,12 @@
 """A training in its folder: a new one, a resumed one, or one in place of another."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.ranks import Ranks
 from torchtally.checkpoints.signals import Signals
-from torchtally.errors import UsageError
+from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.config import TrainConfig
 from torchtally.train.logs import names
 from torchtally.train.logs.jsonl import read_log
@@ -14,7 +14,7 @@ from torchtally.train.logs.log import Log, NoLog, RunHeader
 from torchtally.train.logs.together import logs
 from torchtally.train.loop import History, TrainingObserver, train
 from torchtally.train.plan import step_flops
-from torchtally.train.resuming import resume
+from torchtally.train.resuming import changes_of_config, check_changes, resume
 from torchtally.train.tasks import former_tokens, has_tokens_of_text
 from torchtally.train.trainer import Trainer, trainer_of
 
@@ -41,11 +41,14 @@ def train_in_folder(
     The folder is locked before text is tokenized or a model built. Raises UsageError for an earlier
     run in the folder that is neither resumed nor replaced.
     """
-    checkpoints = Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
+    checkpoints = _checkpoints(config)
     flops, peak = step_flops(config), start.peak_flop_per_s
     with checkpoints.lock() if ranks.is_first else nullcontext():
         ranks.run_on_first(
-            lambda: _check_past(config, checkpoints, start), "look for an earlier run"
+            lambda: _check_past(
+                config, checkpoints, start.resumes, start.allows_changes, start.replaces
+            ),
+            "look for an earlier run",
         )
         trainer = trainer_of(config, ranks)
         resumed = None
@@ -67,21 +70,49 @@ def train_in_folder(
     return history
 
 
-def _check_past(config: TrainConfig, checkpoints: Checkpoints, start: Start) -> None:
-    if start.replaces or not checkpoints.steps():
+def check_folder(
+    config: TrainConfig, *, resumes: bool, allows_changes: bool, replaces: bool
+) -> None:
+    """What the run's folder says about a run that is to begin so, before anything is computed.
+
+    Raises UsageError while another run trains there, for an earlier run that is neither resumed nor
+    replaced, and for one that was another training.
+    """
+    checkpoints = _checkpoints(config)
+    with checkpoints.lock() if checkpoints.path.is_dir() else nullcontext():
+        _check_past(config, checkpoints, resumes, allows_changes, replaces)
+
+
+def _checkpoints(config: TrainConfig) -> Checkpoints:
+    return Checkpoints(config.log.folder, follows_links=config.checkpoint.follows_links)
+
+
+def _check_past(
+    config: TrainConfig,
+    checkpoints: Checkpoints,
+    resumes: bool,
+    allows_changes: bool,
+    replaces: bool,
+) -> None:
+    steps = [] if replaces else checkpoints.steps()
+    if not steps:
         return
-    if not start.resumes:
+    if not resumes:
         raise UsageError(
             f"{checkpoints.path}: has checkpoints of an earlier run. Continue it with --resume, "
             "drop it with --replace, or give this run a folder: --log.folder runs/other."
         )
     # Before they are replaced: the run that is resumed was trained on the tokens that are there.
     reads_text = config.task == "language" and bool(config.data.text)
-    if reads_text and not start.allows_changes and not has_tokens_of_text(config):
+    if reads_text and not allows_changes and not has_tokens_of_text(config):
         raise UsageError(
             f"data.text: has changed since its tokens were made. {former_tokens(config)} "
             "--allow-changes continues on the new text, and --replace starts over."
         )
+    # A damaged one is set aside where it is resumed from, and says so.
+    with suppress(CheckpointError):
+        manifest = checkpoints.manifest(steps[0])
+        check_changes(manifest, changes_of_config(manifest, config), allows_changes=allows_changes)
 
 
 def _tidy(checkpoints: Checkpoints, start: Start) -> None:

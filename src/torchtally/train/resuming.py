@@ -1,9 +1,19 @@
 """Resuming a training from its newest whole checkpoint."""
 
+from collections.abc import Sequence
+
 from torchtally.checkpoints.folder import Checkpoints
-from torchtally.checkpoints.newest import Change, newest_whole, say_changes
-from torchtally.checkpoints.plain import Say
+from torchtally.checkpoints.manifest import Manifest
+from torchtally.checkpoints.newest import (
+    Change,
+    differences,
+    newest_whole,
+    refuse_changes,
+    say_changes,
+)
+from torchtally.checkpoints.plain import Say, as_json
 from torchtally.checkpoints.randomness import seed_all, set_random_states
+from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.trainer import Trainer
 
@@ -36,15 +46,29 @@ def resume(
     if manifest is None:
         return None
     changes = [change for change in contents.changes(manifest) if not _is_free(change)]
-    is_refused = not all(key.startswith(SAID) for key, _, _ in changes) and not allows_changes
-    remedy = "Resume with the saved config, add --allow-changes, or start over with --replace."
-    say_changes(manifest, changes, say, remedy if is_refused else "")
+    check_changes(manifest, changes, allows_changes=allows_changes)
+    say_changes(manifest, changes, say, "")
     random = contents.restore(checkpoints, manifest, say)
     set_random_states(random)
     if not random:  # this rank did not exist when it was saved
         seed = seed_of(Source.DROPOUT, trainer.config.seed)
         seed_all(ranks.seed(seed) + manifest.step)
     return manifest.step
+
+
+def changes_of_config(manifest: Manifest, config: TrainConfig) -> list[Change]:
+    """Keys that have another value than in the checkpoint and may affect what is trained."""
+    changes = differences(manifest.config, as_json(config.document()))
+    return [change for change in changes if not _is_free(change)]
+
+
+def check_changes(manifest: Manifest, changes: Sequence[Change], *, allows_changes: bool) -> None:
+    """Raises UsageError for changes by which it is another training, unless they are allowed."""
+    if not allows_changes and not all(key.startswith(SAID) for key, _, _ in changes):
+        refuse_changes(manifest, changes, REMEDY)
+
+
+REMEDY = "Resume with the saved config, add --allow-changes, or start over with --replace."
 
 
 def _is_free(change: Change) -> bool:

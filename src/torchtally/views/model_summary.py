@@ -208,7 +208,7 @@ SHARED_NOTE = "-: its parameters are those of a module before it, and counted th
 
 
 def _parameters(alike: Sequence[ModuleNode]) -> int | None:
-    """Of modules that are one row; None where others before them have all that they have."""
+    """The sum over modules of one row; None where modules before them have all that they have."""
     if all(node.has_shared_alone for node in alike):
         return None
     return sum(node.parameters for node in alike)
