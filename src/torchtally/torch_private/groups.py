@@ -48,6 +48,7 @@ def group_names() -> dict[str, PrivateName]:
     module = distributed_module()
     idle_backend = torch._C._distributed_c10d.FakeProcessGroup
     return {
+        "make": PrivateName(module, "_new_process_group_helper"),
         "split": PrivateName(idle_backend, "split"),
         "leave_split": PrivateName(idle_backend, "perform_nocolor_split"),
         "set_timeout": PrivateName(idle_backend, "_set_default_timeout"),

@@ -23,9 +23,19 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.experimental import context_parallel
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed import fake_pg
 
 import torchtally
-from tests.virtual.distributed.programs import BATCH, WIDTH, blocks, train
+from tests.virtual.distributed.programs import (
+    BATCH,
+    WIDTH,
+    Program,
+    blocks,
+    ddp,
+    fsdp,
+    sequence_parallel,
+    train,
+)
 from tests.virtual.distributed.replicas import replica
 from tests.virtual.distributed.shards import flat, sharded
 from torchtally.trace import Trace
@@ -52,6 +62,25 @@ def collectives(trace: Trace) -> Counter[tuple[str, int]]:
             name = call.name.rpartition(".")[2]
             counts[name, sum(spec.bytes for spec in call.inputs)] += 1
     return counts
+
+
+def fsdp1(device: str) -> None:
+    train(FullyShardedDataParallel(blocks().to(device), device_id=0), device)
+
+
+@pytest.mark.parametrize("program", [ddp, fsdp1, fsdp, sequence_parallel])
+def test_a_fake_group_of_the_scripts_own_is_as_nccls(program: Program) -> None:
+    """torch's backend of that name, which estimators of memory make, whatever ranks there are."""
+
+    def of_its_own() -> None:
+        store = fake_pg.FakeStore()
+        dist.init_process_group("fake", store=store, rank=0, world_size=RANKS)
+        program("cuda")
+
+    traces = [run(lambda: program("cuda")), torchtally.run(of_its_own, gpu="H100-SXM")]
+    theirs, ours = (collectives(trace) for trace in traces)
+    assert theirs
+    assert ours == theirs
 
 
 def test_power_sgd_reduces_two_vectors_of_each_matrix() -> None:

@@ -141,11 +141,23 @@ class ProcessGroups:
             if promised is not None:
                 wait(*promised)
 
-    def make_backend(self, rank: int, size: int) -> Any:
+    def be_prepared(self) -> None:
         if not self.is_prepared:
             self.is_prepared = True
             self.prepare()
+
+    def make_backend(self, rank: int, size: int) -> Any:
+        self.be_prepared()
         return private.make_idle_backend(rank, size)
+
+    def preparing(self, native: Callable[..., Any]) -> Callable[..., Any]:
+        """What makes a group of any backend: a plugin's (torch's "fake") is not made above."""
+
+        def make_group(*args: Any, **kwargs: Any) -> Any:
+            self.be_prepared()
+            return native(*args, **kwargs)
+
+        return make_group
 
     def stand_ins(self) -> list[StandIn]:
         if not dist.is_available():
@@ -184,6 +196,7 @@ class ProcessGroups:
             StandIn(*names["leave_split"], lambda backend, device: None, is_new=True),
             StandIn(*names["set_timeout"], lambda backend, timeout: None, is_new=True),
             StandIn(*names["number"], lambda backend: None),
+            StandIn(*names["make"], self.preparing(getattr(*names["make"]))),
             # Of NCCL alone, which torch calls to abort.
             StandIn(*names["group_start"], lambda backend: None, is_new=True),
             StandIn(*names["group_end"], lambda backend: None, is_new=True),
