@@ -98,62 +98,12 @@ def test_plain_english_is_no_dialect(text: str) -> None:
     assert dialect(f"raise UsageError({text!r})") == []
 
 
-PREPOSITIONS = frozenset(
-    [
-        "about",
-        "above",
-        "across",
-        "after",
-        "against",
-        "along",
-        "among",
-        "around",
-        "as",
-        "at",
-        "before",
-        "behind",
-        "below",
-        "beneath",
-        "beside",
-        "besides",
-        "between",
-        "beyond",
-        "by",
-        "despite",
-        "down",
-        "during",
-        "except",
-        "for",
-        "from",
-        "in",
-        "inside",
-        "into",
-        "like",
-        "near",
-        "of",
-        "off",
-        "on",
-        "onto",
-        "out",
-        "outside",
-        "over",
-        "past",
-        "per",
-        "since",
-        "through",
-        "throughout",
-        "to",
-        "toward",
-        "towards",
-        "under",
-        "until",
-        "up",
-        "upon",
-        "via",
-        "with",
-        "within",
-        "without",
-    ]
+PREPOSITION = re.compile(
+    r"[\W_]*(about|above|across|after|against|along|among|around|as|at|before|behind|below|beneath|"
+    r"besides?|between|beyond|by|despite|down|during|except|for|from|in|inside|into|like|near|of|off|"
+    r"on|onto|out|outside|over|past|per|since|through|throughout|to|towards?|under|until|up|upon|via|"
+    r"with|within|without)\b",
+    re.I,
 )
 
 
@@ -163,9 +113,8 @@ def begins_with_a_preposition(source: str) -> list[str]:
     found = []
     for node in nodes(parsed(source)):
         docstring = ast.get_docstring(node) if isinstance(node, described) else None
-        words = (docstring or "").split()[:3]
-        if words and words[0].strip("*`\"',:").lower() in PREPOSITIONS:
-            found.append(f'{getattr(node, "lineno", 1)}: "{" ".join(words)}"')
+        if docstring and PREPOSITION.match(docstring):
+            found.append(f'{getattr(node, "lineno", 1)}: "{docstring[:20]}"')
     return found
 
 
