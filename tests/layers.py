@@ -199,14 +199,16 @@ def breach(layer: str, module: str, is_lazy: bool, package: str) -> str:
 
 
 def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, what) of what a file of the command line must not have: tables, documents, classes.
+    """(line, what) of what a file of the command line must not have: tables, documents, classes;
+    and what was asked is not written to.
 
-    Parsers and their actions are classes that it may define.
+    Parsers, their actions and the state of a command are classes that it may define.
     """
     for node in nodes(tree):
         if isinstance(node, ast.ClassDef):
             bases = [ast.unparse(base) for base in node.bases]
-            if not bases or not all(base.endswith(("Parser", "Action")) for base in bases):
+            is_parser = bases and all(base.endswith(("Parser", "Action")) for base in bases)
+            if not is_parser and not node.name.endswith("State"):
                 yield node.lineno, f"defines the class {node.name}"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("Table", "Column"):
             yield node.lineno, "makes a table"
@@ -214,6 +216,14 @@ def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "imports json"
         elif isinstance(node, ast.ImportFrom) and (node.module or "").endswith("report.document"):
             yield node.lineno, "makes a document"
+        elif is_written(node, "args"):
+            yield node.lineno, f"writes {ast.unparse(node)}"
+
+
+def is_written(node: ast.AST, name: str) -> bool:
+    """Whether an attribute of the variable of this name is assigned to."""
+    is_stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    return is_stored and ast.unparse(node.value) == name
 
 
 def formatting(tree: ast.Module) -> Iterator[tuple[int, str]]:

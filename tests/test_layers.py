@@ -83,6 +83,8 @@ BAD = {
         "report/text.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
     ),
+    "a command that changes what was asked": ("cli/run.py", "args.gpus = ()"),
+    "a state that is none": ("cli/run.py", "class RunPage: ..."),
     "torch behind the command line": ("cli/run.py", "import torch"),
     "a view that formats a number": ("views/growth.py", "note = f'{steps:,} steps'"),
     "a view that imports a format": (

@@ -10,7 +10,9 @@ from torch import nn
 
 from torchtally.ledger import Ledger, account
 from torchtally.runs.cell import run_cell
-from torchtally.runs.function import EndedRun
+from torchtally.runs.function import EndedRun, target_of
+from torchtally.runs.request import RunRequest
+from torchtally.timing.prediction import Prediction
 from torchtally.trace import Role
 from torchtally.tracer.steps import StepLimit
 from torchtally.tracer.texts import cell_names, compile_text
@@ -28,10 +30,15 @@ class Cells:
     def run(self, text: str, *, gpu: str = "H100-SXM", steps: int | None = None) -> EndedRun:
         self.count += 1
         name = f"cell [{self.count}]"
+        gpus, by_roofline = target_of(gpu)
         return run_cell(
-            compile_text(text, name), self.names, name=name, gpu=gpu, limit=StepLimit(steps),
-            on_start=lambda recording: None, on_step=lambda step: None,
-        )  # fmt: skip
+            compile_text(text, name),
+            self.names,
+            RunRequest(script=name, gpus=gpus, limit=StepLimit(steps)),
+            prediction=Prediction(by_roofline),
+            on_start=lambda recording: None,
+            on_step=lambda step: None,
+        )
 
     def ledger(self, text: str, **options: Any) -> Ledger:
         """Of a cell that must go well; its sums hold."""

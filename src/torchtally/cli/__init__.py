@@ -128,11 +128,10 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     SystemExit where they are none, having said why.
     """
     try:
-        args = parser(argv).parse_args(argv)
+        args = parser(argv).parse_args(argv, argparse.Namespace(argv=argv))
     except SystemExit:  # --help and --version have printed
         _flush_stdout()
         raise
-    args.argv = argv
     check_outputs(args)
     return args
 

@@ -94,7 +94,8 @@ def command(args: argparse.Namespace) -> int:
     check_script(args, "tally audit train.py")
     if args.gpu is not None:
         say_variants([args.gpu], is_quiet=args.quiet)
-    args.json, output_place = place_of(args.json, "--json"), place_of(args.output, "-o")
+    place_of(args.json, "--json")  # raises before anything has run
+    output_place = place_of(args.output, "-o")
     ours = MeasureRequest(
         script=args.module or args.script,
         arguments=tuple(args.script_arguments),

@@ -4,11 +4,9 @@ import argparse
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from torchtally.cli.arguments import (
     RunParser,
@@ -21,16 +19,19 @@ from torchtally.cli.arguments import (
 from torchtally.cli.chip_names import gpu_or_default, say
 from torchtally.cli.destination import add_output, place_of
 from torchtally.cli.output import add_columns, check_columns
+from torchtally.cli.run_state import RunState
 from torchtally.errors import TallyError, UsageError
 from torchtally.progress import is_terminal
 from torchtally.report.formats import format_names
 
 if TYPE_CHECKING:
-    from torchtally.chips import Chip
+    from torchtally.chips import Cluster
     from torchtally.gates.run import RunGates
     from torchtally.report.run_display import RunDisplay
     from torchtally.runs.ranks.mailbox import Mailbox
     from torchtally.runs.ranks.together import SimulatedRanks
+    from torchtally.runs.request import RunRequest
+    from torchtally.tracer.launchers import Launch
     from torchtally.tracer.script_file import Script
     from torchtally.tracer.steps import StepLimit
 
@@ -192,99 +193,145 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Run the script and report; the exit code is the script's."""
+    from torchtally.gates.run import RunGates
     from torchtally.timing.targets import cluster_of
+    from torchtally.tracer.launchers import launch_of
+    from torchtally.tracer.script import check
 
     if args.script is None and args.module is None and args.code is None:
         raise UsageError("missing script.\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
-    args.gpus = cluster_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
-    target = args.gpus.chip
     if args.watch and args.quiet:
         raise UsageError("--watch and --quiet cannot be combined.")
-    args.is_watched = args.is_saved = False
-    args.compares = bool(args.what_if) and not args.no_advice
-    if args.compile == "eager":
-        args.what_if.append("compile=off")
+    gpus = cluster_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
     check_columns(args.columns)
-    # Absolute, since the script may change the directory.
-    args.trace_place = place_of(args.output, "-o")
-    args.json_place = place_of(args.json, "--json")
-    args.html_place = place_of(args.html, "--html")
-    args.mailbox = be_rank_of(args)
-
-    from torchtally.tracer.launchers import launch_of
-    from torchtally.tracer.script import check
-    from torchtally.tracer.script_file import Script, read_stdin
-
-    text = read_stdin() if args.script == "-" else args.code
-    target_name = args.module or args.script or "-c"
-    script = Script(target_name, tuple(args.script_arguments),
-                    is_module=args.module is not None, text=text)  # fmt: skip
-    args.launch = launch_of(script)
-    script = args.launch.script if args.launch else script
+    script = script_of(args)
+    launch = launch_of(script)
+    script = launch.script if launch else script
+    mailbox = own_mailbox()
+    request = request_of(args, gpus, script, launch, mailbox)
     check(script)
-    args.gates = gates_of(args, str(script))
-    with ranks_of(args) as args.ranks:
-        if args.launch is not None:
-            script = args.launch.script_of(args.world.local_rank)
-        code = trace_script(script, target, args)
-    if args.is_watched and args.is_saved and code not in STOPPED:
-        walk_through(args)
+    gates = RunGates() if mailbox is not None else gates_of(args, request)
+    with ranks_of(args, request, mailbox) as ranks:
+        if launch is not None:
+            script = launch.script_of(request.world.local_rank)
+        state = RunState(request, script, gates, ranks, stderr_of_run())
+        code = trace_script(state)
+    if state.is_drawn and state.is_saved and code not in STOPPED:
+        walk_through(request)
     if sys.stdout is None or sys.stdout.closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for whoever flushes it at the end)
     return code
 
 
-def gates_of(args: argparse.Namespace, run: str) -> "RunGates":
-    """What the run is held to. Raises UsageError for what cannot be read."""
-    from torchtally.gates.run import RunGates, run_gates
+def script_of(args: argparse.Namespace) -> "Script":
+    """The script as it was named."""
+    from torchtally.tracer.script_file import Script, read_stdin
 
-    if args.mailbox is not None:
-        return RunGates()  # the first of the ranks is held to it
-    gpus = args.gpus
+    return Script(
+        args.module or args.script or "-c",
+        tuple(args.script_arguments),
+        is_module=args.module is not None,
+        text=read_stdin() if args.script == "-" else args.code,
+    )
+
+
+def request_of(
+    args: argparse.Namespace,
+    gpus: "Cluster",
+    script: "Script",
+    launch: "Launch | None",
+    mailbox: "Mailbox | None",
+) -> "RunRequest":
+    """What was asked. Of one of several ranks its trace alone is wanted."""
+    from torchtally.isolation.run import SUFFIX, folder_beside
+    from torchtally.runs.request import RunRequest
+    from torchtally.trace.peers import place_of_rank
+    from torchtally.tracer.session import world_of
+
+    # Absolute, since the script may change the directory.
+    output, trace_place = args.output, place_of(args.output, "-o")
+    json_place, html_place = place_of(args.json, "--json"), place_of(args.html, "--html")
+    is_quiet, advises = (
+        args.quiet,
+        not args.no_advice and (not args.quiet or json_place is not None),
+    )
+    rank = args.rank[0] if isinstance(args.rank, tuple) else 0
+    if mailbox is not None:
+        rank, json_place, html_place, is_quiet, advises = mailbox.rank, None, None, True, False
+        output = trace_place = place_of_rank(trace_place, rank)
+        os.makedirs(os.path.dirname(output), exist_ok=True)
+    return RunRequest(
+        script=str(script),
+        gpus=gpus,
+        world=world_of(gpus, rank, launch),
+        limit=limit_of(args.steps, args.tokens),
+        nonzero_fraction=args.nonzero_fraction,
+        memory_is_limited=not args.no_oom,
+        placeholder_limit=args.placeholder_limit,
+        what_ifs=(*args.what_if, *["compile=off"] * (args.compile == "eager")),
+        host_clock=args.host_clock,
+        writes=args.writes,
+        files=folder_beside(trace_place),
+        files_shown=output + SUFFIX,
+        network=args.network,
+        variables=launch.environment if launch else {},
+        restricts=True,
+        max_seconds=args.max_seconds,
+        output=output,
+        trace_place=trace_place,
+        json_place=json_place,
+        html_place=html_place,
+        format=args.format,
+        columns=args.columns,
+        budget=args.budget,
+        is_quiet=is_quiet,
+        is_watched=args.watch and mailbox is None,
+        advises=advises,
+        compares=bool(args.what_if) and advises,
+    )
+
+
+def gates_of(args: argparse.Namespace, request: "RunRequest") -> "RunGates":
+    """What the run is held to. Raises UsageError for what cannot be read."""
+    from torchtally.gates.run import run_gates
+
+    gpus = request.gpus
     gpu = gpus.chip.name if gpus.count == 1 else f"{gpus.count}x{gpus.chip.name}"
     place = place_of(args.budget, "--budget")
-    return run_gates(args.limits, place, is_update=args.update, run=run, gpu=gpu)
+    return run_gates(args.limits, place, is_update=args.update, run=request.script, gpu=gpu)
 
 
-def be_rank_of(args: argparse.Namespace) -> "Mailbox | None":
-    """Mailbox of a process that simulates one of several ranks: its trace alone is what is
-    wanted.
-    """
+def own_mailbox() -> "Mailbox | None":
+    """Mailbox of a process that simulates one of several ranks for the first; else None."""
     if "TALLY_RANK_OF" not in os.environ:
         return None
     from torchtally.runs.ranks.supervisor import mailbox_of_this_rank
-    from torchtally.trace.peers import place_of_rank
 
     mailbox = mailbox_of_this_rank()
     assert mailbox is not None
-    args.rank, args.json_place, args.html_place = (mailbox.rank,), None, None
-    args.output = args.trace_place = place_of_rank(args.trace_place, mailbox.rank)
-    args.quiet = args.no_advice = True
-    os.makedirs(os.path.dirname(args.output), exist_ok=True)
     return mailbox
 
 
 @contextmanager
-def ranks_of(args: argparse.Namespace) -> "Iterator[SimulatedRanks | None]":
+def ranks_of(
+    args: argparse.Namespace, request: "RunRequest", mailbox: "Mailbox | None"
+) -> "Iterator[SimulatedRanks | None]":
     """All ranks that are simulated; None of a run of one GPU."""
     from torchtally.runs.ranks.together import SimulatedRanks
-    from torchtally.tracer.session import world_of
 
-    first = args.rank[0] if isinstance(args.rank, tuple) else 0
-    args.world = world_of(args.gpus, first, args.launch)
-    size = args.world.size
-    if args.mailbox is not None:
-        yield SimulatedRanks(args.mailbox, args.trace_place, is_first=False)
+    place, world = request.trace_place, request.world
+    if mailbox is not None:
+        yield SimulatedRanks(mailbox, place, is_first=False)
         return
-    asked = ranks_asked(args.rank, size)
+    asked = ranks_asked(args.rank, world.size)
     # What comes on stdin comes once.
-    if size == 1 or args.script == "-" or (asked is not None and len(asked) == 1):
+    if world.size == 1 or args.script == "-" or (asked is not None and len(asked) == 1):
         yield None
         return
     from torchtally.runs.ranks.supervisor import other_ranks
 
-    with other_ranks(args.argv, first, asked) as mailbox:
-        yield SimulatedRanks(mailbox, args.trace_place, is_first=True)
+    with other_ranks(args.argv, world.rank, asked) as mailbox:
+        yield SimulatedRanks(mailbox, place, is_first=True)
 
 
 def ranks_asked(choice: "tuple[int, ...] | str", size: int) -> "list[int] | None":
@@ -304,27 +351,31 @@ def ranks_asked(choice: "tuple[int, ...] | str", size: int) -> "list[int] | None
     return ranks
 
 
-def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> int:
+def stderr_of_run() -> TextIO:
+    """The stream of the report; a new one where 2>&- has closed it."""
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    return sys.stderr
+
+
+def trace_script(state: RunState) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
     from torchtally.cli.own_errors import sentence
     from torchtally.cli.run_report import conclude
     from torchtally.isolation.callers import Ours
-    from torchtally.isolation.run import SUFFIX, folder_beside, isolation
     from torchtally.report.run_progress import RunProgress
-    from torchtally.runs.tracing_context import isolated_recording
+    from torchtally.runs.request import simulation
     from torchtally.timing.prediction import Prediction
     from torchtally.timing.targets import roofline
     from torchtally.tracer.script import run
-    from torchtally.tracer.session import recording, said_at_start
+    from torchtally.tracer.session import said_at_start
     from torchtally.tracer.stopper import ScriptOutcome, Stopper
 
-    args.stderr = sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 (2>&- closed it)
+    request = state.request
     if remark := said_at_start():
-        say(remark, is_quiet=args.quiet)
-    expected = args.steps if isinstance(args.steps, int) else None
-    display = display_of(target, args)
-    progress = RunProgress(steps=expected, is_quiet=args.quiet, display=display)
-    args.started_s, args.started_in = time.monotonic(), os.getcwd()
+        say(remark, is_quiet=request.is_quiet)
+    display = display_of(state)
+    progress = RunProgress(steps=request.limit.steps, is_quiet=request.is_quiet, display=display)
+    state.is_drawn = display is not None
 
     def complete_step(step: int) -> None:
         if not stopper.is_in_child:
@@ -333,40 +384,23 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     def leaving(outcome: ScriptOutcome) -> int:
         session.recorder.is_stopped = True
         progress.stop()
-        return conclude(script, session, isolated, outcome, args)
+        return conclude(state, session, isolated, outcome)
 
-    stopper = Stopper(leaving, max_seconds=args.max_seconds)
-    files = isolation(
-        args.writes,
-        folder_beside(args.trace_place),
-        shown=args.output + SUFFIX,
-        restricts=True,
-        own=() if args.ranks is None else (str(args.ranks.mailbox.folder),),
-    )
-    record = partial(
-        recording,
-        target,
-        script=str(script),
-        limit=limit_of(args.steps, args.tokens),
+    stopper = Stopper(leaving, max_seconds=request.max_seconds)
+    mailbox = None if state.ranks is None else state.ranks.mailbox
+    simulated = simulation(
+        request,
+        prediction=Prediction(roofline(request.target.name)),
         on_step=complete_step,
         on_done=stopper.steps_are_done,
-        nonzero_fraction=args.nonzero_fraction,
-        placeholder_limit=args.placeholder_limit,
-        memory_is_limited=not args.no_oom,
-        what_ifs=tuple(args.what_if),
-        prediction=Prediction(roofline(target.name)),
-        host_clock=args.host_clock,
-        network=args.network,
-        is_own_process=True,
-        world=args.world,
-        exchange=None if args.ranks is None else args.ranks.mailbox,
-        variables=args.launch.environment if args.launch else {},
+        exchange=mailbox,
+        own=() if mailbox is None else (str(mailbox.folder),),
     )
     code: int | None = None
     try:
-        with progress.moving(), isolated_recording(files, record) as (isolated, session):
-            if args.ranks is not None:
-                args.ranks.mailbox.outside = Ours.thread
+        with progress.moving(), simulated as (isolated, session):
+            if mailbox is not None:
+                mailbox.outside = Ours.thread
             progress.operators = lambda: session.recorder.clock
             progress.tokens = lambda: session.recorder.tokens.decoded
             progress.host_operators = lambda: session.recorder.host_operators
@@ -377,7 +411,7 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
                 display.refresh = lambda: session.recorder.tell(display.account)
                 display.now_bytes = lambda: session.gpu.allocated_bytes
                 display.peak_bytes = progress.peak_bytes
-            code = leaving(run(script, stopper))
+            code = leaving(run(state.script, stopper))
             leave_threads_behind(code)
     except Exception as error:
         if code is None or isinstance(error, TallyError):
@@ -386,9 +420,9 @@ def trace_script(script: "Script", target: "Chip", args: argparse.Namespace) -> 
     return code
 
 
-def display_of(target: "Chip", args: argparse.Namespace) -> "RunDisplay | None":
+def display_of(state: RunState) -> "RunDisplay | None":
     """What --watch draws; None without it, or where nothing can be drawn."""
-    if not args.watch or args.mailbox is not None:
+    if not state.request.is_watched:
         return None
     from torchtally.cli.output import is_coloured
     from torchtally.ledger import RunningAccount
@@ -396,11 +430,10 @@ def display_of(target: "Chip", args: argparse.Namespace) -> "RunDisplay | None":
     from torchtally.report.run_display import RunDisplay
     from torchtally.timing.targets import roofline
 
-    stderr = args.stderr
+    stderr, target = state.stderr, state.request.target
     if not is_terminal(stderr):
         say("--watch needs a terminal on stderr; printing progress lines instead", is_quiet=False)
         return None
-    args.is_watched = True
     return RunDisplay(
         RunningAccount(roofline(target.name)),
         chip=target.name,
@@ -410,14 +443,14 @@ def display_of(target: "Chip", args: argparse.Namespace) -> "RunDisplay | None":
     )
 
 
-def walk_through(args: argparse.Namespace) -> None:
+def walk_through(request: "RunRequest") -> None:
     """What --watch ends with: the viewer, where there is a terminal to draw it on."""
     from torchtally.cli.view import view_file, why_no_screen
 
     if reason := why_no_screen():
-        say(f"no `tally view {args.output}` here: {reason}", is_quiet=False)
+        say(f"no `tally view {request.output}` here: {reason}", is_quiet=False)
     else:
-        view_file(args.trace_place)
+        view_file(request.trace_place)
 
 
 def leave_threads_behind(code: int) -> None:

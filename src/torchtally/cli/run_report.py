@@ -1,6 +1,5 @@
 """What `tally run` ends with: the trace, the report, limits, and changes that may help."""
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from torchtally.cli.chip_names import say
 from torchtally.cli.output import emit, is_coloured, look, width, write_or_emit
 from torchtally.cli.own_errors import told
+from torchtally.cli.run_state import RunState
 from torchtally.errors import TallyError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torchtally.isolation.run import Isolation
     from torchtally.ledger import Ledger
     from torchtally.trace import Trace
-    from torchtally.tracer.script_file import Script
     from torchtally.tracer.session import Recording
     from torchtally.tracer.stopper import ScriptOutcome
 
@@ -31,11 +30,7 @@ RANK_EXIT = 1
 
 
 def conclude(
-    script: "Script",
-    session: "Recording",
-    isolated: "Isolation",
-    outcome: "ScriptOutcome",
-    args: argparse.Namespace,
+    state: RunState, session: "Recording", isolated: "Isolation", outcome: "ScriptOutcome"
 ) -> int:
     """Save the trace and report, in the directory and with the files that the user has.
 
@@ -46,18 +41,18 @@ def conclude(
     from torchtally.tracer.idle import IDLE_EXIT, complaint
 
     def save_and_report() -> int:
-        os.chdir(args.started_in)
+        os.chdir(state.started_in)
         trace: Trace | None = None
         peers: list[Trace] = []
-        with told("the trace", args.stderr):
+        with told("the trace", state.stderr):
             trace = session.trace(outcome.ending)
-            trace, peers = gather_traces(trace, args)
-        with told("the folder of the run's files", args.stderr):
+            trace, peers = gather_traces(trace, state)
+        with told("the folder of the run's files", state.stderr):
             isolated.tidy()
         if trace is None:
-            holds = not is_gated(args)
+            holds = not is_gated(state)
         else:
-            holds = report(script, trace, peers, args)
+            holds = report(trace, peers, state)
             if outcome.exit_code == 0 and trace.ending != outcome.ending:
                 return RANK_EXIT
         return outcome.exit_code if holds else outcome.exit_code or GATE_EXIT
@@ -66,34 +61,34 @@ def conclude(
         with sigterm_raises():
             code = isolated.outside(save_and_report)
     except TallyError as error:
-        print(f"tally: error: {error}", file=args.stderr, flush=True)
+        print(f"tally: error: {error}", file=state.stderr, flush=True)
         return error.exit_code
     if outcome.exit_code == 0 and (reason := complaint(session)):
-        print(f"tally: error: {reason}", file=args.stderr, flush=True)
+        print(f"tally: error: {reason}", file=state.stderr, flush=True)
         return IDLE_EXIT
     return code
 
 
-def gather_traces(trace: "Trace", args: argparse.Namespace) -> "tuple[Trace, list[Trace]]":
+def gather_traces(trace: "Trace", state: RunState) -> "tuple[Trace, list[Trace]]":
     """The trace, and those of the other ranks that ran to the same end. Where one of them failed,
     that is how the run ended.
     """
     from msgspec.structs import replace
 
-    ranks = args.ranks
+    ranks = state.ranks
     if ranks is None:
         return trace, []
     peers: list[Trace] = []
     ending = trace.ending
     if ending.kind in COMPLETE:
-        peers = ranks.gather(trace, lambda text: say(text, is_quiet=args.quiet))
+        peers = ranks.gather(trace, lambda text: say(text, is_quiet=state.request.is_quiet))
         trace = replace(trace, peers=tuple(peer.world.rank for peer in peers))
         for peer in reversed(peers):
             if message := failure(peer):
                 ending = replace(peer.ending, message=f"rank {peer.world.rank}: {message}")
     if ranks.is_first and (ending.kind not in COMPLETE or ending is not trace.ending):
         for rank, lines in ranks.failures():
-            print(f"tally: rank {rank} failed:\n{lines}", file=args.stderr, flush=True)
+            print(f"tally: rank {rank} failed:\n{lines}", file=state.stderr, flush=True)
     return replace(trace, ending=ending), peers
 
 
@@ -103,14 +98,12 @@ def failure(trace: "Trace") -> str:
     return ending.message if ending.kind in COMPLETE else ending.message or ending.kind
 
 
-def is_gated(args: argparse.Namespace) -> bool:
+def is_gated(state: RunState) -> bool:
     """Whether limits were asked for: none of them holds that cannot be looked at."""
-    return bool(args.gates.limits) or args.gates.budget is not None
+    return bool(state.gates.limits) or state.gates.budget is not None
 
 
-def report(
-    script: "Script", trace: "Trace", peers: "list[Trace]", args: argparse.Namespace
-) -> bool:
+def report(trace: "Trace", peers: "list[Trace]", state: RunState) -> bool:
     """Write the trace, then say what is in it. Says it, too, when the trace cannot be written.
     Whether all limits hold.
 
@@ -122,41 +115,41 @@ def report(
     from torchtally.ledger import account
     from torchtally.timing.targets import known_roofline
 
-    advisor, network_advisor = advisors(script, trace, args)
+    advisor, network_advisor = advisors(trace, state)
     gc.disable()  # a million records, none of them garbage
     failed: TallyError | None = None
     try:
-        with told("the trace's file", args.stderr):
-            trace.save(args.trace_place)
-            args.is_saved = True
+        with told("the trace's file", state.stderr):
+            trace.save(state.request.trace_place)
+            state.is_saved = True
     except TallyError as error:
         failed = error
     ledger: Ledger | None = None
     findings: Sequence[Finding] | None = None
-    with told("the account", args.stderr):
+    with told("the account", state.stderr):
         ledger = account(trace, roofline=known_roofline(trace.chip), peers=peers)
     if ledger is None:
-        return not is_gated(args)
-    if not args.quiet:
-        show_page(ledger, args)
-    with told("the limits' check", args.stderr):
-        findings = args.gates.findings(ledger)
-        show_findings(findings, args)
+        return not is_gated(state)
+    if not state.request.is_quiet:
+        show_page(ledger, state)
+    with told("the limits' check", state.stderr):
+        findings = state.gates.findings(ledger)
+        show_findings(findings, state)
     if trace.ending.kind in COMPLETE:
-        with told("the budget", args.stderr):
-            update_budget(ledger, args)
+        with told("the budget", state.stderr):
+            update_budget(ledger, state)
     try:
-        with told("the advice", args.stderr):
-            if trace.final_refusal is not None and not args.no_advice:
-                advise(advisor, ledger, args)
-            elif trace.ending.kind in COMPLETE and not args.no_advice and not peers:
-                advise_network(network_advisor, ledger, args)
+        with told("the advice", state.stderr):
+            if trace.final_refusal is not None:
+                advise(advisor, ledger, state)
+            elif trace.ending.kind in COMPLETE and not peers:
+                advise_network(network_advisor, ledger, state)
     finally:
-        write_files(ledger, advisor, network_advisor, findings or (), args)
+        write_files(ledger, advisor, network_advisor, findings or (), state)
     if failed is not None:
         raise failed
     if findings is None:
-        return not is_gated(args)
+        return not is_gated(state)
     return all(finding.holds for finding in findings)
 
 
@@ -164,7 +157,7 @@ PARTS = ("phase", "category", "line", "repeated-module")
 """Views that are shown each by itself where the page cannot be made."""
 
 
-def show_page(ledger: "Ledger", args: argparse.Namespace) -> None:
+def show_page(ledger: "Ledger", state: RunState) -> None:
     """The page about the run; where an error of ours is in its way, the parts that can be made."""
     from torchtally.report.formats import render
     from torchtally.report.ledger import ledger_report
@@ -173,15 +166,15 @@ def show_page(ledger: "Ledger", args: argparse.Namespace) -> None:
     from torchtally.views import by
     from torchtally.views.summary import judge
 
-    with told("the report", args.stderr):
-        page = ledger_report(ledger, file=args.output, columns=args.columns)
-        show(args, render(page, args.format, look(args.stderr)))
+    with told("the report", state.stderr):
+        page = ledger_report(ledger, file=state.request.output, columns=state.request.columns)
+        show(state, render(page, state.request.format, look(state.stderr)))
         return
-    with told("the verdict", args.stderr):
-        show(args, f"{verdict(judge(ledger))}\n")
+    with told("the verdict", state.stderr):
+        show(state, f"{verdict(judge(ledger))}\n")
     for name in PARTS:
-        with told(f"the view by {name}", args.stderr):
-            show(args, "\n" + render(table_report(by(ledger, name)), "text", look(args.stderr)))
+        with told(f"the view by {name}", state.stderr):
+            show(state, "\n" + render(table_report(by(ledger, name)), "text", look(state.stderr)))
 
 
 def write_files(
@@ -189,15 +182,15 @@ def write_files(
     advisor: "Advisor",
     network_advisor: "NetworkAdvisor",
     findings: "Sequence[Finding]",
-    args: argparse.Namespace,
+    state: RunState,
 ) -> None:
     """What --json and --html ask for."""
     from torchtally.cli.report import write_page
     from torchtally.report.formats import render
     from torchtally.report.ledger import ledger_report
 
-    if args.json_place is not None:
-        with told("the JSON document", args.stderr):
+    if state.request.json_place is not None:
+        with told("the JSON document", state.stderr):
             page = ledger_report(
                 ledger,
                 changes=advisor.results,
@@ -205,103 +198,96 @@ def write_files(
                 unchanged=network_advisor.unchanged,
                 findings=findings,
             )
-            write_or_emit(render(page, "json", look(args.stderr)), args.json_place)
-    if args.html_place is not None:
-        with told("the interactive page", args.stderr):
-            write_page(ledger, args.html_place)
+            write_or_emit(render(page, "json", look(state.stderr)), state.request.json_place)
+    if state.request.html_place is not None:
+        with told("the interactive page", state.stderr):
+            write_page(ledger, state.request.html_place)
 
 
-def advisors(
-    script: "Script", trace: "Trace", args: argparse.Namespace
-) -> "tuple[Advisor, NetworkAdvisor]":
+def advisors(trace: "Trace", state: RunState) -> "tuple[Advisor, NetworkAdvisor]":
     """Advisors on memory and on the network: they run the script again as it ran here."""
     from torchtally.fit.advisor import Advisor
     from torchtally.fit.network_advisor import NetworkAdvisor
 
-    run_s = time.monotonic() - args.started_s
-    variables = args.launch.environment if args.launch else None
+    request = state.request
+    run_s = time.monotonic() - state.started_s
     # Those that it took, and the one that it could not complete.
     steps = max(PROBED_STEPS, len(trace.step_ends) + 1)
     advisor = Advisor(
-        script,
-        args.gpus.chip,
+        state.script,
+        request.target,
         steps=steps,
         run_s=run_s,
-        writes=args.writes,
-        network=args.network,
-        world=args.world,
-        variables=variables,
+        writes=request.writes,
+        network=request.network,
+        world=request.world,
+        variables=request.variables,
     )
     network_advisor = NetworkAdvisor(
-        script,
-        args.gpus.chip.name,
+        state.script,
+        request.target.name,
         steps=len(trace.step_ends),
         run_s=run_s,
-        what_ifs=args.what_if,
-        writes=args.writes,
-        network=args.network,
-        world=args.world,
-        variables=variables,
-        compares=args.compares,
+        what_ifs=request.what_ifs,
+        writes=request.writes,
+        network=request.network,
+        world=request.world,
+        variables=request.variables,
+        compares=request.compares,
     )
     return advisor, network_advisor
 
 
-def show_findings(findings: "Sequence[Finding]", args: argparse.Namespace) -> None:
+def show_findings(findings: "Sequence[Finding]", state: RunState) -> None:
     """Every limit; of a quiet run those that do not hold."""
     from torchtally.report.gates import findings_text
 
-    is_quiet = args.quiet
+    is_quiet = state.request.is_quiet
     shown = [finding for finding in findings if not (is_quiet and finding.holds)]
     if shown:
         separator = "" if is_quiet else "\n"
-        text = findings_text(shown, width=width(), is_coloured=is_coloured(args.stderr))
-        show(args, separator + text)
+        text = findings_text(shown, width=width(), is_coloured=is_coloured(state.stderr))
+        show(state, separator + text)
 
 
-def update_budget(ledger: "Ledger", args: argparse.Namespace) -> None:
+def update_budget(ledger: "Ledger", state: RunState) -> None:
     """Write the run's figures, where --update asks for it."""
-    budget = args.gates.update(ledger)
+    budget = state.gates.update(ledger)
     if budget is not None:
-        message = f"{args.budget}: the budget of `{budget.run}` on {budget.gpu} is written"
-        say(message, is_quiet=args.quiet)
+        message = f"{state.request.budget}: the budget of `{budget.run}` on {budget.gpu} is written"
+        say(message, is_quiet=state.request.is_quiet)
 
 
-def advise(advisor: "Advisor", ledger: "Ledger", args: argparse.Namespace) -> None:
+def advise(advisor: "Advisor", ledger: "Ledger", state: RunState) -> None:
     """Try changes, and show what each of them does."""
     from torchtally.report.advice import advice_text
 
-    if not advises(args):
+    if not state.request.advises:
         return
-    advisor.advise(ledger, progress_stream(args))
-    if not args.quiet:
-        show(args, advice_text(advisor, width(), is_coloured=is_coloured(args.stderr)))
+    advisor.advise(ledger, progress_stream(state))
+    if not state.request.is_quiet:
+        show(state, advice_text(advisor, width(), is_coloured=is_coloured(state.stderr)))
 
 
-def advise_network(advisor: "NetworkAdvisor", ledger: "Ledger", args: argparse.Namespace) -> None:
+def advise_network(advisor: "NetworkAdvisor", ledger: "Ledger", state: RunState) -> None:
     """Try the changes that collectives suggest, and a run without its own; show what they
     do.
     """
     from torchtally.report.advice import network_advice_text
 
-    if not advises(args):
+    if not state.request.advises:
         return
-    advisor.compare(ledger, progress_stream(args))
-    advisor.advise(ledger, progress_stream(args))
-    if not args.quiet:
-        colour = is_coloured(args.stderr)
-        show(args, network_advice_text(advisor, ledger, width(), is_coloured=colour))
+    advisor.compare(ledger, progress_stream(state))
+    advisor.advise(ledger, progress_stream(state))
+    if not state.request.is_quiet:
+        colour = is_coloured(state.stderr)
+        show(state, network_advice_text(advisor, ledger, width(), is_coloured=colour))
 
 
-def advises(args: argparse.Namespace) -> bool:
-    """A quiet run without --json has nowhere to say what changes would do."""
-    return not args.quiet or args.json is not None
+def progress_stream(state: RunState) -> TextIO | None:
+    return None if state.request.is_quiet else state.stderr
 
 
-def progress_stream(args: argparse.Namespace) -> TextIO | None:
-    return None if args.quiet else args.stderr
-
-
-def show(args: argparse.Namespace, text: str) -> None:
-    emit(text, args.stderr, is_coloured=is_coloured(args.stderr))
-    args.stderr.flush()
+def show(state: RunState, text: str) -> None:
+    emit(text, state.stderr, is_coloured=is_coloured(state.stderr))
+    state.stderr.flush()

@@ -94,8 +94,9 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.train.trainer import device_of
 
     _check(args)
-    if args.plan and (args.gpu is not None or variable_gpu() is not None):
-        args.gpu = gpu_or_default(args.gpu)
+    gpu: str | None = args.gpu
+    if args.plan and (gpu is not None or variable_gpu() is not None):
+        gpu = gpu_or_default(gpu)
     # A file that shrinks while it is mapped ends the process by a signal: this says where.
     if sys.stderr is sys.__stderr__:
         faulthandler.enable()
@@ -106,12 +107,12 @@ def command(args: argparse.Namespace) -> int:
         own = launched_rank()
         if own.is_first and not args.plan:
             check_folder(config, **_start_options(args))
-        roofline = _roofline(args.gpu, config)
+        roofline = _roofline(gpu, config)
         peak = _peak_flop_per_s(roofline, config, own)
         rows: list[PlanRow] = []
         # Under `tally run` the run itself is the plan, and simulates already.
         if own.is_first and not is_within_run():
-            planned = _part_of_rank(_resolve(config, args.gpu, roofline), own)
+            planned = _part_of_rank(_resolve(config, gpu, roofline), own)
             rows = _prediction(planned, roofline, peak)
             with unwritable_as_error():
                 print(_plan_text(planned, roofline, rows, own), end="", flush=True)

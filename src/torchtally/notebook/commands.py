@@ -58,7 +58,6 @@ def here(line: str, words: list[str]) -> Report:
     ):
         args = parse(parser(words), words)
         if args is not None:
-            args.argv = words
             args.command(args)
     return report_of(line, reports, printed.getvalue())
 
@@ -71,7 +70,7 @@ def parse(parser: ArgumentParser, words: Sequence[str]) -> Namespace | None:
     complaint = StringIO()
     try:
         with redirect_stderr(complaint):
-            return parser.parse_args(words)
+            return parser.parse_args(words, Namespace(argv=list(words)))
     except SystemExit as exit_:
         if exit_.code:
             raise UsageError(complaint.getvalue().removeprefix("tally: error: ").strip()) from None

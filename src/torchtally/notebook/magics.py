@@ -22,11 +22,13 @@ from torchtally.progress import CLEAR_LINE
 from torchtally.report.gates import sentence
 from torchtally.report.run_progress import RunProgress
 from torchtally.runs.cell import run_cell
-from torchtally.runs.function import EndedRun
+from torchtally.runs.function import EndedRun, target_of
+from torchtally.runs.request import RunRequest
+from torchtally.timing.prediction import Prediction
 from torchtally.timing.targets import known_roofline
 from torchtally.tracer import tracebacks
 from torchtally.tracer.notebook import code_of
-from torchtally.tracer.session import Recording
+from torchtally.tracer.session import Recording, world_of
 from torchtally.tracer.texts import cell_names
 
 Shell = Any
@@ -104,13 +106,24 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
         raise UsageError(f"--name {args.name}: not a Python name.")
     check_outputs(args)
     place = place_of(args.output, "-o")  # absolute, since the cell may change the directory
-    gpu = gpu_or_default(args.gpu)
+    gpus, by_roofline = target_of(gpu_or_default(args.gpu))
     name = name_of_this_cell(shell)
     code = code_of(f"\n{cell}", name)  # the first line is that of the magic
     if code is None:
         return None
     stream = stream_of(shell)
     progress = RunProgress(steps=args.steps if isinstance(args.steps, int) else None, stream=stream)
+
+    request = RunRequest(
+        script=name,
+        gpus=gpus,
+        world=world_of(gpus, args.rank),
+        limit=limit_of(args.steps),
+        memory_is_limited=not args.no_oom,
+        writes=args.writes,
+        network=args.network,
+        host_clock=args.host_clock,
+    )
 
     def begin(recording: Recording) -> None:
         progress.operators = lambda: recording.recorder.clock
@@ -123,14 +136,8 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
         done = run_cell(
             code,
             shell.user_ns,
-            name=name,
-            gpu=gpu,
-            rank=args.rank,
-            limit=limit_of(args.steps),
-            memory_is_limited=not args.no_oom,
-            writes=args.writes,
-            network=args.network,
-            host_clock=args.host_clock,
+            request,
+            prediction=Prediction(by_roofline),
             on_start=begin,
             on_step=progress.complete_step,
         )

@@ -9,13 +9,12 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from torchtally.isolation import Network, Writes
 from torchtally.runs.function import EndedRun, run_to_end
 from torchtally.runs.notebook_state import NotebookState, is_virtual
+from torchtally.runs.request import RunRequest
 from torchtally.trace import Role
 from torchtally.tracer import tracebacks
-from torchtally.tracer.session import Recording
-from torchtally.tracer.steps import StepLimit
+from torchtally.tracer.session import Predictor, Recording
 from torchtally.virtual.left_behind import LeftBehind, leave_behind, living_storages
 from torchtally.virtual.session import check_inactive
 from torchtally.virtual.storage import VirtualStorage, virtual_of
@@ -24,15 +23,9 @@ from torchtally.virtual.storage import VirtualStorage, virtual_of
 def run_cell(
     code: CodeType,
     namespace: dict[str, Any],
+    request: RunRequest,
     *,
-    name: str,
-    gpu: str,
-    limit: StepLimit,
-    rank: int = 0,
-    memory_is_limited: bool = True,
-    writes: Writes = "isolated",
-    network: Network = "downloads",
-    host_clock: bool = False,
+    prediction: Predictor,
     on_start: Callable[[Recording], None],
     on_step: Callable[[int], None],
 ) -> EndedRun:
@@ -42,8 +35,7 @@ def run_cell(
     it was: a model that the cell moved to the GPU is on the host again, with its weights. The GPU
     is empty at first; what the cell uses of earlier cells is put there when it is used.
 
-    Raises UnknownChipError for an unknown GPU. What the cell raises is in what is returned, without
-    our own frames.
+    What the cell raises is in what is returned, without our own frames.
     """
     check_inactive()
     before = NotebookState.of(namespace)
@@ -57,14 +49,8 @@ def run_cell(
 
         done = run_to_end(
             lambda: exec(code, namespace),
-            gpu=gpu,
-            name=name,
-            limit=limit,
-            rank=rank,
-            memory_is_limited=memory_is_limited,
-            writes=writes,
-            network=network,
-            host_clock=host_clock,
+            request,
+            prediction=prediction,
             on_start=begin,
             on_step=on_step,
         )

@@ -3,22 +3,20 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from torchtally.chips import Chip, Cluster
 from torchtally.isolation import Network, Writes
-from torchtally.isolation.run import isolation
-from torchtally.runs.tracing_context import isolated_recording
+from torchtally.runs.request import RunRequest, simulation
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import cluster_of, roofline
 from torchtally.trace import Ending, Trace
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import exit_message
-from torchtally.tracer.session import Predictor, Recording, ignore_step, recording, world_of
+from torchtally.tracer.session import Predictor, Recording, ignore_step, world_of
 from torchtally.tracer.steps import StepLimit, StepsDone
 from torchtally.tracer.stopper import INTERRUPTED
-from torchtally.virtual.session import check_inactive, is_simulated
+from torchtally.virtual.session import is_simulated
 
 
 def ignore_recording(recording: Recording) -> None:
@@ -74,11 +72,11 @@ def run(
 
     Whatever `function` raises is raised here. Raises UnknownChipError for an unknown GPU.
     """
-    done = run_to_end(
-        function,
-        gpu=gpu,
-        name=getattr(function, "__qualname__", repr(function)),
-        rank=rank,
+    gpus, by_roofline = target_of(gpu)
+    request = RunRequest(
+        script=getattr(function, "__qualname__", repr(function)),
+        gpus=gpus,
+        world=world_of(gpus, rank),
         limit=StepLimit(steps),
         nonzero_fraction=nonzero_fraction,
         memory_is_limited=memory_is_limited,
@@ -87,8 +85,8 @@ def run(
         network=network,
         files=files,
         host_clock=host_clock,
-        prediction=prediction,
     )
+    done = run_to_end(function, request, prediction=prediction or Prediction(by_roofline))
     if done.error is not None:
         raise done.error
     return done.trace
@@ -103,56 +101,36 @@ class EndedRun:
     """What the function raised; None where it came to its end, or its steps were done."""
 
 
+def target_of(gpu: str | Chip) -> tuple[Cluster, Roofline]:
+    """The GPUs of a name, or one of this chip, and how long operators take on each."""
+    if isinstance(gpu, Chip):
+        return Cluster(gpu), Roofline(gpu)
+    gpus = cluster_of(gpu)
+    return gpus, roofline(gpus.chip.name)
+
+
 def run_to_end(
     function: Callable[[], object],
+    request: RunRequest,
     *,
-    gpu: str | Chip,
-    name: str,
-    limit: StepLimit,
-    rank: int = 0,
-    nonzero_fraction: float = 1.0,
-    memory_is_limited: bool = True,
-    placeholder_limit: int = PLACEHOLDER_LIMIT,
-    writes: Writes = "isolated",
-    network: Network = "downloads",
-    files: str | None = None,
-    host_clock: bool = False,
-    prediction: Predictor | None = None,
+    prediction: Predictor,
     on_start: Callable[[Recording], None] = ignore_recording,
     on_step: Callable[[int], None] = ignore_step,
 ) -> EndedRun:
     """The trace of all that a function did until it ended, was stopped, or failed.
 
-    As `run`, but for `name`, what the trace is called; `limit`, when it is stopped; `on_start`,
-    called before it with the recording, and `on_step`, with the number of each training step.
+    `on_start` is called before it with the recording, `on_step` with the number of each step.
     """
-    check_inactive()  # before the files of a run within a run are isolated
-    gpus = Cluster(gpu) if isinstance(gpu, Chip) else cluster_of(gpu)
-    roofline_of_chip = Roofline(gpu) if isinstance(gpu, Chip) else roofline(gpus.chip.name)
-    record = partial(
-        recording,
-        roofline_of_chip.chip,
-        script=name,
-        limit=limit,
-        on_step=on_step,
-        nonzero_fraction=nonzero_fraction,
-        memory_is_limited=memory_is_limited,
-        placeholder_limit=placeholder_limit,
-        prediction=prediction or Prediction(roofline_of_chip),
-        host_clock=host_clock,
-        network=network,
-        world=world_of(gpus, rank),
-    )
-    with isolated_recording(isolation(writes, files), record) as (isolated, recording_):
+    with simulation(request, prediction=prediction, on_step=on_step) as (isolated, recording):
         ending, error = Ending("exit"), None
         try:
-            on_start(recording_)
+            on_start(recording)
             function()
         except StepsDone:
             ending = Ending("steps")
         except BaseException as raised:
             ending, error = ending_by(raised), raised
-        trace = recording_.trace(ending)
+        trace = recording.trace(ending)
         isolated.tidy()
         return EndedRun(trace, error)
 

@@ -2,19 +2,16 @@
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from torchtally.isolation.run import isolation
 from torchtally.runs.protocol import WRITTEN, TraceRequest, TraceResult
-from torchtally.runs.tracing_context import isolated_recording
+from torchtally.runs.request import RunRequest, simulation
 from torchtally.timing.prediction import Prediction
-from torchtally.timing.targets import roofline
+from torchtally.timing.targets import cluster_of, roofline
 from torchtally.tracer.script import run
 from torchtally.tracer.script_file import Script
-from torchtally.tracer.session import recording
 from torchtally.tracer.steps import StepLimit
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 
@@ -37,23 +34,24 @@ def trace(request: TraceRequest, folder: Path, reply: Callable[[TraceResult], No
         isolated.tidy()
 
     stopper = Stopper(leaving, max_seconds=request.max_seconds)
-    recorded = partial(
-        recording,
-        request.gpu,
+    asked = RunRequest(
         script=str(script),
-        limit=StepLimit(request.steps),
-        on_done=stopper.steps_are_done,
-        what_ifs=request.what_ifs,
-        prediction=Prediction(roofline(request.gpu)),
+        gpus=cluster_of(request.gpu),
         world=request.world,
-        variables=dict(request.variables),
+        limit=StepLimit(request.steps),
+        what_ifs=request.what_ifs,
+        writes=request.writes,
+        files=str(folder / WRITTEN),
+        temporary_in=str(folder),
         network=request.network,
-        is_own_process=True,
+        variables=dict(request.variables),
+        restricts=True,
     )
-    files = isolation(
-        request.writes, str(folder / WRITTEN), restricts=True, temporary_in=str(folder)
-    )
-    with isolated_recording(files, recorded) as (isolated, record):
+    prediction = Prediction(roofline(asked.target.name))
+    with simulation(asked, prediction=prediction, on_done=stopper.steps_are_done) as (
+        isolated,
+        record,
+    ):
         code = leaving(run(script, stopper))
         flush_outputs()
         os._exit(code)  # threads of the script may still run, and nothing waits for them

@@ -1,0 +1,31 @@
+"""What becomes of a run that was asked for: where it runs, what it is held to, what is done."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from torchtally.gates.run import RunGates
+    from torchtally.runs.ranks.together import SimulatedRanks
+    from torchtally.runs.request import RunRequest
+    from torchtally.tracer.script_file import Script
+
+
+@dataclass(slots=True)
+class RunState:
+    """A run of `tally run`, from its start to its report."""
+
+    request: "RunRequest"
+    script: "Script"
+    gates: "RunGates"
+    ranks: "SimulatedRanks | None"
+    """Those that run with it; None of a run of one GPU."""
+    stderr: TextIO
+    started_s: float = field(default_factory=time.monotonic)
+    started_in: str = field(default_factory=os.getcwd)
+    """The user's directory, which the script may leave."""
+    is_drawn: bool = False
+    """Whether the run is drawn while it runs."""
+    is_saved: bool = False
+    """Whether the trace is in its file."""
