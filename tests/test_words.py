@@ -99,10 +99,10 @@ def test_plain_english_is_no_dialect(text: str) -> None:
 
 
 PREPOSITION = re.compile(
-    r"[\W_]*(about|above|across|after|against|along|among|around|as|at|before|behind|below|beneath|"
+    r"[*`]*(about|above|across|after|against|along|among|around|as|at|before|behind|below|beneath|"
     r"besides?|between|beyond|by|despite|down|during|except|for|from|in|inside|into|like|near|of|off|"
     r"on|onto|out|outside|over|past|per|since|through|throughout|to|towards?|under|until|up|upon|via|"
-    r"with|within|without)\b",
+    r"with|within|without)(?=[\s,:])",
     re.I,
 )
 
