@@ -1,8 +1,12 @@
 """Which steps of a run are alike, and what a period covers."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import torchtally
 from tests.traces import traced
@@ -58,14 +62,97 @@ def test_lengths_that_alternate() -> None:
     assert likes(train([4, 8, 4, 8])) == [1, 2, 1, 2]
 
 
-def test_gradients_that_are_kept_make_the_first_step_another_one() -> None:
+def test_gradients_that_are_kept_make_no_other_step() -> None:
     """From the second step on, gradients are set to zero and added to."""
     course = train([4, 4, 4], to_none=False)
-    assert likes(course) == [1, 2, 2]
-    one, two, _ = course.steps
-    difference = course.difference(two, one)
-    assert "in optimizer" in difference
-    assert "fewer aten." in difference
+    assert likes(course) == [1, 1, 1]
+    assert course.default_period().name == "steady-state step 3"
+    assert likes(train([4, 8, 8], to_none=False)) == [1, 2, 2]
+
+
+def momentum(model: nn.Module) -> Callable[[], None]:
+    """The first step makes the state that later ones multiply and add to."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).step
+
+
+def scaler(model: nn.Module) -> Callable[[], None]:
+    """Its update follows the optimizer's step, so it is in the step after."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    scaler.scale(torch.ones((), device="cuda"))
+
+    def step() -> None:
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def clipped(model: nn.Module) -> Callable[[], None]:
+    """Weights that are clipped after the step, as a critic's."""
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        optimizer.step()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.clamp_(-1, 1)
+
+    return step
+
+
+def halved(model: nn.Module) -> Callable[[], None]:
+    """From the second step on it halves the gradients' scale: no state."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = iter(range(9))
+
+    def step() -> None:
+        if next(steps):
+            for weight in model.parameters():
+                assert weight.grad is not None
+                weight.grad.div_(2)
+        optimizer.step()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [(momentum, [1, 1, 1]), (scaler, [1, 1, 1]), (clipped, [1, 1, 1]), (halved, [1, 2, 2])],
+)
+def test_what_a_first_step_lacks_by_nature_makes_no_other_step(
+    way: Callable[[nn.Module], Callable[[], None]], expected: list[int]
+) -> None:
+    def script() -> None:
+        model = nn.Linear(D, D).cuda()
+        step = way(model)
+        for _ in range(3):
+            model(torch.ones(4, D, device="cuda")).square().sum().backward()
+            step()
+            model.zero_grad()
+
+    assert likes(course_of(traced(script))) == expected
+
+
+@pytest.mark.parametrize("parallel", [nn.parallel.DistributedDataParallel, fully_shard])
+def test_what_data_parallelism_does_at_first_makes_no_other_step(
+    parallel: Callable[[nn.Module], nn.Module],
+) -> None:
+    """DDP fills other buckets after its first backward pass, in the order in which gradients came;
+    FSDP2 makes the storages that it gathers into.
+    """
+
+    def script() -> None:
+        dist.init_process_group("nccl")
+        model: nn.Module = nn.Sequential(nn.Linear(D, 4 * D), nn.Linear(4 * D, D)).cuda()
+        model = parallel(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.ones(4, D, device="cuda")).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert likes(course_of(traced(script, "2xH100-SXM"))) == [1, 1, 1]
 
 
 def test_what_is_printed_now_and_then_makes_no_other_step() -> None:

@@ -10,7 +10,7 @@ from torchtally.steps.evaluation import with_evaluation
 from torchtally.steps.flow import Flow
 from torchtally.steps.generation import TokenGeneration, with_generations
 from torchtally.steps.rollouts import with_rollouts
-from torchtally.steps.signature import Signature, agree, difference, signatures
+from torchtally.steps.signature import Signature, StepSignature, agree, difference, signatures
 from torchtally.trace import Phase, Role, Trace
 
 
@@ -166,8 +166,9 @@ def _steps(flow: Flow) -> Iterator[TrainingStep]:
     likes = _likes(experiments, all_signatures)
     for place, end in enumerate(trace.step_ends):
         yield TrainingStep(
-            place + 1, firsts[place], end, experiments[place], likes[place], all_signatures[place]
-        )
+            place + 1, firsts[place], end, experiments[place], likes[place],
+            all_signatures[place].whole,
+        )  # fmt: skip
 
 
 def _experiments(trace: Trace) -> list[int]:
@@ -198,7 +199,7 @@ def _parameters_updated(trace: Trace, first: int, end: int) -> set[int]:
     return {n for n in numbers if n >= 0 and trace.storages[n].role is parameter}
 
 
-def _likes(experiments: Sequence[int], all_signatures: Sequence[Signature]) -> list[int]:
+def _likes(experiments: Sequence[int], all_signatures: Sequence[StepSignature]) -> list[int]:
     """Numbers, for each step, of the first one of its experiment that runs the same."""
     likes: list[int] = []
     latest: dict[int, int] = {}

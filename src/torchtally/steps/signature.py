@@ -3,16 +3,22 @@
 A signature has, for each phase, the calls (operator, shapes, dtypes, literals) in order. Left out
 are views and sleeps, and of the forward pass what no backward pass depends on or what depends on no
 weights: batches that are loaded, losses that are printed now and then.
+
+The first step lacks by nature what works on what a step leaves to the next: gradients that are
+zeroed and added to, the optimizer's state, and what follows an optimizer's step (a scaler's update,
+weights that are clipped), which is the next step's, since a step ends with its optimizer's. DDP
+reduces in other buckets after its first backward pass.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from torchtally.steps.evaluation import STATE
 from torchtally.steps.flow import Flow
-from torchtally.trace import Op, Phase, Trace
+from torchtally.trace import Op, Phase, Role, Trace
 
 Signature = Mapping[Phase, tuple[int, ...]]
 """Numbers of calls by phase."""
@@ -21,22 +27,57 @@ PHASES = (
     Phase.PREFILL, Phase.DECODE, Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.OPTIMIZER,
 )  # fmt: skip
 MOST_DIFFERENCES = 3
+CARRIED = frozenset({Role.GRADIENT, Role.OPTIMIZER_STATE})
+"""What a step leaves to the next."""
+COLLECTIVES = "c10d."
 
 
-def signatures(flow: Flow) -> list[Signature]:
+class StepSignature(NamedTuple):
+    """What a step runs, and that without what a first step lacks by nature."""
+
+    whole: Signature
+    new: Signature
+
+
+def signatures(flow: Flow) -> list[StepSignature]:
     """Signatures of every completed step of a trace, in order."""
-    left_out, is_view = _left_out(flow), flow.is_view
+    left_out, is_view, is_sleep = _left_out(flow), flow.is_view, flow.is_sleep
     places = [bisect_left(flow.ops, end, key=clock) for end in (0, *flow.trace.step_ends)]
-    all_signatures: list[Signature] = []
+    all_signatures: list[StepSignature] = []
     for first, end in pairwise(places):
-        # By the phase's id: looking up an enum's member and hashing it run Python code.
-        calls: dict[int, list[int]] = {id(phase): [] for phase in Phase}
-        for place in range(first, end):
-            op = flow.ops[place]
-            if not is_view[op.call] and not flow.is_sleep[op.call] and place not in left_out:
-                calls[id(op.phase)].append(op.call)
-        all_signatures.append({phase: tuple(calls[id(phase)]) for phase in PHASES})
+        ops = [
+            op
+            for place, op in enumerate(flow.ops[first:end], first)
+            if place not in left_out and not is_view[op.call] and not is_sleep[op.call]
+        ]
+        all_signatures.append(StepSignature(_signature(ops), _signature(_new(flow.trace, ops))))
     return all_signatures
+
+
+def _signature(ops: Iterable[Op]) -> Signature:
+    # By the phase's id: looking up an enum's member and hashing it run Python code.
+    calls: dict[int, list[int]] = {id(phase): [] for phase in Phase}
+    for op in ops:
+        calls[id(op.phase)].append(op.call)
+    return {phase: tuple(calls[id(phase)]) for phase in PHASES}
+
+
+def _new(trace: Trace, ops: Sequence[Op]) -> Iterator[Op]:
+    """The operators of a step that the first step has, too."""
+    storages, calls, backward, optimizer = (
+        trace.storages, trace.calls, Phase.BACKWARD, Phase.OPTIMIZER
+    )  # fmt: skip
+    first = ops[0].clock if ops else 0
+    has_backward = False
+    for op in ops:
+        has_backward = has_backward or op.phase is backward
+        follows_step = op.phase is optimizer and not has_backward
+        reduces = op.phase is backward and calls[op.call].name.startswith(COLLECTIVES)
+        if follows_step or reduces:
+            continue
+        carried = (storages[n] for n in op.inputs if n >= 0)
+        if not any(each.role in CARRIED and each.born < first for each in carried):
+            yield op
 
 
 def clock(op: Op) -> int:
@@ -50,26 +91,30 @@ def _left_out(flow: Flow) -> set[int]:
     data: set[int] = {-1}
     is_view, differentiated = flow.is_view, flow.differentiated
     for place, op in enumerate(flow.ops):
+        is_prepared = data.issuperset(op.inputs)
+        if not is_prepared:
+            data.difference_update(n for n in flow.written_storages(op) if n >= 0)
         if op.phase is not forward or is_view[op.call] or op.clock in differentiated:
             continue
-        if data.issuperset(op.inputs):
+        if is_prepared:
             left_out.add(place)
             data.update(n for n in op.outputs if n >= 0 and storages[n].role not in STATE)
     return left_out
 
 
-def agree(earlier: Signature, later: Signature, *, is_first: bool) -> bool:
-    """Whether two steps run the same. The first one may run more between what the later one runs,
-    and in its order: it has all before it, and makes the optimizer's state.
+def agree(earlier: StepSignature, later: StepSignature, *, is_first: bool) -> bool:
+    """Whether two steps run the same. The first one may run more, and in another order: it has all
+    before it, makes the optimizer's state, and fills DDP's buckets as parameters were registered.
     """
-    return all(_agrees(earlier[phase], later[phase], is_first) for phase in PHASES)
+    if not is_first:
+        return earlier.whole == later.whole
+    return all(_is_in_first(earlier.whole[phase], later, phase) for phase in PHASES)
 
 
-def _agrees(earlier: tuple[int, ...], later: tuple[int, ...], is_first: bool) -> bool:
-    if not is_first or not later:
-        return earlier == later
-    rest = iter(earlier)
-    return all(call in rest for call in later)
+def _is_in_first(earlier: tuple[int, ...], later: StepSignature, phase: Phase) -> bool:
+    if not later.whole[phase]:
+        return not earlier
+    return not Counter(later.new[phase]) - Counter(earlier)
 
 
 def difference(trace: Trace, reported: Signature, other: Signature) -> str:
