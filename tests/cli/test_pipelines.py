@@ -202,10 +202,29 @@ def test_objects_of_one_rank_reach_the_others(tmp_path: Path) -> None:
     assert {64 * 64 * 4 * n for n in (1, 2, 4)} <= set(weights)
 
 
-def test_a_stage_alone_is_told_to_name_the_others(tmp_path: Path) -> None:
-    run = run_of(PIPELINE, tmp_path, "--rank", "1", arguments=("Schedule1F1B", "2", "1"))
+def test_a_rank_alone_has_the_objects_of_those_that_send_them(tmp_path: Path) -> None:
+    """Rank 1 has a part from rank 0, and objects of rank 3, neither of which is reported."""
+    run = run_of(OBJECTS, tmp_path, "--rank", "1", gpus=4)
+    assert run.code == 0, run.stderr
+    for helper in (0, 3):
+        assert f"simulating rank {helper}, too, for the objects that it sends" in run.stderr
+    assert run.trace.peers == ()
+    assert 64 * 128 * 4 in [storage.requested_bytes for storage in run.trace.storages]
+    assert not list(tmp_path.glob("*.ranks"))
+
+
+def test_a_rank_that_is_asked_for_by_itself_meets_the_failure_of_another(tmp_path: Path) -> None:
+    script = OBJECTS.replace("words = [", "assert rank\nwords = [")
+    run = run_of(script, tmp_path, "--rank", "1", gpus=4)
     assert run.code == 1
-    assert "from rank 0, which is not simulated: name both, `--rank 1,0`" in run.stderr
+    assert "rank 0, which has ended without sending it" in run.stderr
+    assert "AssertionError" in run.stderr
+
+
+def test_a_stage_alone_learns_the_shapes_from_the_one_before(tmp_path: Path) -> None:
+    run = run_of(PIPELINE, tmp_path, "--rank", "1", arguments=("Schedule1F1B", "2", "1"))
+    assert run.code == 0, run.stderr
+    assert len(run.trace.step_ends) == 2
 
 
 def test_ranks_by_number(tmp_path: Path) -> None:

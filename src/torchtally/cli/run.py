@@ -258,7 +258,9 @@ def request_of(
     rank = args.rank[0] if isinstance(args.rank, tuple) else 0
     if mailbox is not None:
         rank, json_place, html_place, is_quiet, advises = mailbox.rank, None, None, True, False
-        output = trace_place = place_of_rank(trace_place, rank)
+        # What a rank that only helps leaves goes with the mailbox.
+        place = trace_place if mailbox.is_reported(rank) else str(mailbox.folder / "help")
+        output = trace_place = place_of_rank(place, rank)
         os.makedirs(os.path.dirname(output), exist_ok=True)
     return RunRequest(
         script=str(script),
@@ -325,7 +327,7 @@ def ranks_of(
         return
     asked = ranks_asked(args.rank, world.size)
     # What comes on stdin comes once.
-    if world.size == 1 or args.script == "-" or (asked is not None and len(asked) == 1):
+    if world.size == 1 or args.script == "-":
         yield None
         return
     from torchtally.runs.ranks.supervisor import other_ranks
@@ -401,6 +403,7 @@ def trace_script(state: RunState) -> int:
         with progress.moving(), simulated as (isolated, session):
             if mailbox is not None:
                 mailbox.outside = Ours.thread
+                mailbox.tell = lambda text: say(text, is_quiet=request.is_quiet)
             progress.operators = lambda: session.recorder.clock
             progress.tokens = lambda: session.recorder.tokens.decoded
             progress.host_operators = lambda: session.recorder.host_operators

@@ -83,6 +83,15 @@ def test_a_fake_group_of_the_scripts_own_is_as_nccls(program: Program) -> None:
     assert ours == theirs
 
 
+def test_objects_of_a_rank_that_cannot_be_run_are_said_to_be_assumed() -> None:
+    """A function runs once, as rank 3: it keeps the list that it gave."""
+    given = [7]
+    trace = run(lambda: dist.broadcast_object_list(given, src=0), rank=3)
+    assert given == [7]
+    said = "objects of rank 0, which is not simulated, are those of this rank"
+    assert said in [note.text for note in trace.notes]
+
+
 def test_power_sgd_reduces_two_vectors_of_each_matrix() -> None:
     """Of rank 1: 64 + 32 numbers of an up projection, as many of a down projection, 3 of each."""
 

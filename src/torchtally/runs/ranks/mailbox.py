@@ -1,8 +1,9 @@
 """What simulated ranks tell each other, as files of one folder that each of them can see.
 
 A rank is wanted when another one communicates with it in a way that only it can answer: the next
-stage of a pipeline. A file is written whole or not at all, and never changed. All is done by the
-file system's own functions, outside of the script's isolation.
+stage of a pipeline. Where the user named ranks, another one helps: it runs for what it sends, and
+is not reported. A file is written whole or not at all, and never changed. All is done by the file
+system's own functions, outside of the script's isolation.
 """
 
 import os
@@ -17,6 +18,8 @@ from torchtally.isolation.natives import OS, TIME
 POLL_S = 0.005
 SURE_S = 2.0
 """How long all ranks wait for each other until that is assumed to be for ever."""
+MOST_HELPERS = 8
+"""Ranks started for the objects that they send, by one rank: each is a process."""
 EVERY = -1
 """The number of no rank: whom an announcement is for."""
 UNKNOWN, KNOWN = b"0", b"1"
@@ -34,27 +37,49 @@ class Mailbox:
         self.asked = None if asked is None else frozenset(asked)
         self._known: set[int] = set()
         """Ranks that this one has wanted already."""
+        self._helpers: set[int] = set()
+        self.tell: Callable[[str], None] = lambda text: None
+        """Tells the user; set by the command."""
         self.outside: Callable[[], AbstractContextManager[Any]] = nullcontext
         """Within what it returns, this thread sees the file system as it is, not the script's."""
 
     def simulates(self, rank: int) -> bool:
         """Whether a rank is there, or can be."""
+        return self.is_reported(rank) or rank in self._helpers
+
+    def is_reported(self, rank: int) -> bool:
+        """Whether the trace of a rank is wanted, should it run."""
         return self.asked is None or rank in self.asked
 
-    def runs(self, rank: int) -> bool:
-        """Whether a rank is there for certain, whatever the script does."""
-        return rank == self.first or (self.asked is not None and rank in self.asked)
-
     def want(self, rank: int) -> None:
-        """Have a rank started, if it is not yet."""
-        if rank in self._known or rank in (self.rank, self.first):
-            return
-        self._known.add(rank)
-        if self.simulates(rank):
-            self._write(f"want-{rank}", b"")
+        """Have a rank started, if it is not yet, and is reported."""
+        if self.is_reported(rank):
+            self._start(rank, "want")
+
+    def seek_help(self, rank: int) -> bool:
+        """Have a rank started for what it sends, whether or not it is reported. False where so
+        many have been that this one is not.
+        """
+        is_there = rank in (self.rank, self.first) or rank in (self.asked or ())
+        if not is_there and rank not in self._helpers:
+            if len(self._helpers) == MOST_HELPERS:
+                return False
+            self._helpers.add(rank)
+            self.tell(f"simulating rank {rank}, too, for the objects that it sends")
+        self._start(rank, "want" if self.is_reported(rank) else "help")
+        return True
+
+    def _start(self, rank: int, why: str) -> None:
+        if rank not in self._known and rank not in (self.rank, self.first):
+            self._known.add(rank)
+            self._write(f"{why}-{rank}", b"")
 
     def wanted_ranks(self) -> list[int]:
         return sorted(self._numbers("want-"))
+
+    def started_ranks(self) -> list[int]:
+        """Those that are wanted, and those that help."""
+        return sorted({*self._numbers("want-"), *self._numbers("help-")})
 
     def exit_codes(self) -> dict[int, int]:
         """Exit codes of the ranks that have ended."""
@@ -119,7 +144,7 @@ class Mailbox:
 
     def _circle(self) -> dict[int, bytes] | None:
         """What each rank that runs waits for, where all of them wait in vain."""
-        running = {self.rank, self.first, *self._numbers("want-")}
+        running = {self.rank, self.first, *self.started_ranks()}
         running -= set(self._numbers("ended-"))
         waits: dict[int, bytes] = {}
         for rank in running:

@@ -97,7 +97,7 @@ def main(name: str, lifeline: int) -> None:
     started: set[int] = set()
     with sigterm_raises(), Children("ranks", preload=PRELOAD, grace_s=0.0) as children:
         while not select.select([lifeline], [], [], LOOK_S)[0]:
-            for rank in set(mailbox.wanted_ranks()) - started:
+            for rank in set(mailbox.started_ranks()) - started:
                 started.add(rank)
                 children.start(
                     rank,

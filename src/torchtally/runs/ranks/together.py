@@ -36,14 +36,14 @@ class SimulatedRanks:
             return []
         self.mailbox.end(self.mailbox.rank, 0)
         told: list[int] = []
-        while (wanted := self.mailbox.wanted_ranks()) != self._ended_ranks():
+        while not self._have_ended(wanted := self.mailbox.wanted_ranks()):
             if wanted != told:
                 told = wanted
                 names = ", ".join(map(str, wanted))
                 tell(f"simulating rank{'s' * (len(wanted) > 1)} {names}, too")
             TIME.sleep(WAIT_S)
         for rank, code in sorted(self.mailbox.exit_codes().items()):
-            if rank != self.mailbox.rank and not os.path.exists(self._place(rank)):
+            if rank in wanted and not os.path.exists(self._place(rank)):
                 lines = output_of(self.mailbox, rank)
                 raise ScriptError(f"rank {rank} ended with exit code {code}:\n{lines}")
         return load_peers(replace(trace, peers=tuple(wanted)), self.trace_place)
@@ -54,8 +54,8 @@ class SimulatedRanks:
             if rank != self.mailbox.rank and code:
                 yield rank, output_of(self.mailbox, rank)
 
-    def _ended_ranks(self) -> list[int]:
-        return sorted(rank for rank in self.mailbox.exit_codes() if rank != self.mailbox.rank)
+    def _have_ended(self, ranks: list[int]) -> bool:
+        return self.mailbox.exit_codes().keys() >= set(ranks)
 
     def _place(self, rank: int) -> str:
         return place_of_rank(self.trace_place, rank)

@@ -25,11 +25,13 @@ class Exchange(Protocol):
     """Where messages go to, and come from."""
 
     def simulates(self, rank: int) -> bool: ...
+    def seek_help(self, rank: int) -> bool:
+        """Has a rank run for what it sends; False where it does not."""
+
     def send(self, to: int, key: str, value: bytes | None) -> None: ...
     def receive(self, source: int, key: str) -> bytes | None:
         """Waits for it."""
 
-    def runs(self, rank: int) -> bool: ...
     def announce(self, key: str, value: bytes | None) -> None: ...
     def hear(self, source: int, key: str) -> bytes | None:
         """Waits for what another rank announces."""
@@ -48,7 +50,7 @@ class Messages:
         """`peer` is a rank of the group."""
         to = dist.get_global_rank(group, peer)
         key = self._key(group, to, "to")
-        if crosses(tensors) and self.exchange.simulates(to):
+        if crosses(tensors):
             self.exchange.send(to, key, content_of(tensors[0]))
 
     def receive(
@@ -72,16 +74,15 @@ class Messages:
         return arrive
 
     def share(self, group: Any, source: int, objects: Any) -> Any:
-        """Python objects that a rank has, told to all others of a group: what they are, for a rank
-        that is simulated beside it. None where they are not known.
+        """Python objects that a rank has, told to all others of a group: what they are. None where
+        they are not known.
         """
         key = self._key(group, source, "shared")
         if source == dist.get_rank():
             self.exchange.announce(key, pickled(objects))
-        elif self.exchange.runs(source):
-            content = self.exchange.hear(source, key)
-            return None if content is None else pickle.loads(content)
-        return None
+            return objects
+        content = self.exchange.hear(source, key) if self.exchange.seek_help(source) else None
+        return None if content is None else pickle.loads(content)
 
     def _key(self, group: Any, other: int, way: str) -> str:
         """The same for sender and receiver: the group by its name and ranks, and a number."""

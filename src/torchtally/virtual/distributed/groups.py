@@ -109,9 +109,9 @@ class ProcessGroups:
             self.groups.append(ProcessGroup(name, str(group.group_desc), ranks))
         return number
 
-    def simulates(self, rank: int) -> bool:
-        """Whether a rank runs at the same time as this one, or can be made to."""
-        return self.messages is not None and self.messages.exchange.simulates(rank)
+    def seeks_help(self, rank: int) -> bool:
+        """Whether a rank runs at the same time as this one, or has been made to."""
+        return self.messages is not None and self.messages.exchange.seek_help(rank)
 
     def is_nccl(self, backend: Any) -> bool:
         """Whether a backend stands for NCCL's."""

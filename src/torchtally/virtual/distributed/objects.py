@@ -2,8 +2,8 @@
 
 A receiver learns the size of an object first, which only the sender knows. So this rank takes the
 sender's part: what it has in the list that it gave is what it is told, and the bytes are its own.
-Where the sender is simulated, too, what it has is put in that list before.
-Objects for this rank alone, shapes of a pipeline's stages, come from a rank that is simulated, too.
+What the sender has is put in that list before: it is simulated, too, for its objects alone if need
+be. So are those that send to this rank alone, shapes of a pipeline's stages.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,6 @@ def as_sender(native: Callable[..., Any], groups: ProcessGroups) -> Callable[...
 
 
 def scatter_object_list(native: Callable[..., Any], groups: ProcessGroups) -> Callable[..., Any]:
-    """Where another rank has the objects, and is not simulated, this one gets None."""
-
     def scatter(
         scatter_object_output_list: list[Any], scatter_object_input_list: Any = None,
         src: int | None = None, group: Any = None, group_src: int | None = None,
@@ -57,14 +55,17 @@ def sender(group: Any, src: int | None, group_src: int | None) -> int:
 
 
 def shared(groups: ProcessGroups, group: Any, source: int, objects: list[Any]) -> Any:
-    """What the sender has; None where it is this rank, or is not simulated."""
+    """What the sender has; None where that is not known, which the report says."""
     whole: Any = dist.group.WORLD
-    if groups.messages is None or dist.get_rank(group) < 0:
+    if dist.get_rank(group) < 0:
         return None
-    return groups.messages.share(group or whole, source, objects)
+    theirs = groups.messages and groups.messages.share(group or whole, source, objects)
+    if theirs is None and source != private.distributed_module().get_rank():
+        groups.note(f"objects of rank {source}, which is not simulated, are those of this rank")
+    return theirs
 
 
-def from_simulated(native: Callable[..., Any], simulates: Callable[[int], bool]) -> Any:
+def from_simulated(native: Callable[..., Any], groups: ProcessGroups) -> Any:
     """`recv_object_list`; raises UnsupportedError where the sender is not simulated."""
 
     def recv_object_list(
@@ -72,12 +73,11 @@ def from_simulated(native: Callable[..., Any], simulates: Callable[[int], bool])
         group_src: int | None = None, *args: Any, **kwargs: Any,
     ) -> Any:  # fmt: skip
         source = None if src is group_src is None else sender(group, src, group_src)
-        if source is not None and not simulates(source):
-            rank = dist.get_rank()
+        if source is not None and not groups.seeks_help(source):
             raise UnsupportedError(
-                f"rank {rank} receives Python objects (the shapes of a pipeline's stages?) from "
-                f"rank {source}, which is not simulated: name both, `--rank {rank},{source}`, or "
-                "leave --rank out, and the ranks that send to each other run together."
+                f"rank {dist.get_rank()} receives Python objects (the shapes of a pipeline's "
+                f"stages?) from rank {source}, which is not simulated: `tally run` of a file, not "
+                "of stdin or a function, runs the ranks that send to each other."
             )
         return native(object_list, src, group, device, group_src, *args, **kwargs)
 
@@ -87,7 +87,7 @@ def from_simulated(native: Callable[..., Any], simulates: Callable[[int], bool])
 def stand_ins(groups: ProcessGroups) -> list[StandIn]:
     module: Any = private.distributed_module()
     functions = {
-        "recv_object_list": from_simulated(module.recv_object_list, groups.simulates),
+        "recv_object_list": from_simulated(module.recv_object_list, groups),
         "broadcast_object_list": as_sender(module.broadcast_object_list, groups),
         "scatter_object_list": scatter_object_list(module.scatter_object_list, groups),
     }
