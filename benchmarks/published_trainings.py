@@ -84,8 +84,8 @@ class Training:
     @property
     def group(self) -> str:
         """Rows that are summed up together: a source's on one generation of chips."""
-        generation = self.cluster.chip.compute_capability or (0, 0)
-        chip = {8: "A100", 9: "H100", 10: "Blackwell"}[generation[0]]
+        generation = self.cluster.chip.sm.generation
+        chip = {"Ampere": "A100", "Hopper": "H100"}.get(generation, generation)
         kind = " mixtures" if self.model.is_mixture else ""
         nodes = ""
         if self.source.name == "vtrain":

@@ -133,6 +133,10 @@ UNFORMATTED = frozenset({"table", "views"})
 LAZY = frozenset({"__init__", "__main__", "cli", "pytest_plugin"})
 """Import what needs torch inside functions only, so that `tally --help` is immediate."""
 
+READS_CAPABILITIES = frozenset({"chips", "libraries"})
+"""Read compute capabilities: what they mean is said in `chips`, and stand-ins of other packages
+ask torch as those do."""
+
 MEANINGLESS = frozenset({"utils", "util", "helpers", "helper", "common", "misc"})
 """Names that say nothing about what is inside."""
 
@@ -168,6 +172,8 @@ def breaches(package: Path) -> list[str]:
                 breaches_met.append(f"{place}:{line}: {reason}")
         if layer == "cli":
             breaches_met += [f"{place}:{line}: cli {what}" for line, what in not_of_a_command(tree)]
+        if layer not in READS_CAPABILITIES:
+            breaches_met += [f"{place}:{line}: {what}" for line, what in capabilities_read(tree)]
         if layer in UNFORMATTED:
             breaches_met += [f"{place}:{line}: {layer} {what}" for line, what in formatting(tree)]
         if layer in TORCH and layer != "torch_private":
@@ -176,6 +182,24 @@ def breaches(package: Path) -> list[str]:
                 for line, name in private_names(tree, package.name)
             ]
     return breaches_met
+
+
+CAPABILITIES = ("compute_capability", "device_version")
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+def capabilities_read(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, what) of each compute capability that is read or compared.
+
+    `chip.sm` says what follows from it.
+    """
+    for node in nodes(tree):
+        if isinstance(node, ast.Attribute) and node.attr in CAPABILITIES:
+            yield node.lineno, f"reads {node.attr}; ask chip.sm, chip.is_cuda or chip.target"
+        elif isinstance(node, ast.Compare):
+            is_ordered = any(isinstance(operator, ORDERS) for operator in node.ops)
+            if is_ordered and "capability" in ast.unparse(node):
+                yield node.lineno, "compares compute capabilities; ask a row of chips.capabilities"
 
 
 def breach(layer: str, module: str, is_lazy: bool, package: str) -> str:

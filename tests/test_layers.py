@@ -118,6 +118,11 @@ BAD = {
     "a class of the command line": ("cli/x.py", "class Progress:\n    pass"),
     "a table of the command line": ("cli/x.py", "def f():\n    return Table('a', (), (), ())"),
     "a document of the command line": ("cli/x.py", "def f():\n    import json"),
+    "a compute capability read": ("timing/x.py", "def f(a):\n    return a.compute_capability"),
+    "a compute capability compared": (
+        "train/x.py",
+        "import torch\nis_new = torch.cuda.get_device_capability() >= (8, 0)",
+    ),
     "a package in no layer": ("extras.py", ""),
     "a file whose name says nothing": ("work/utils.py", ""),
     "a folder whose name says nothing": ("work/common/rules.py", ""),
@@ -141,6 +146,11 @@ GOOD = {
     "the tracer in a command's function": (
         "cli/run.py",
         "def command():\n    from torchtally.tracer.session import trace_script",
+    ),
+    "a property of multiprocessors": ("timing/x.py", "def f(chip):\n    return chip.sm.has_tma"),
+    "a compute capability where it is said what it means": (
+        "chips/x.py",
+        "def f(chip):\n    return chip.compute_capability >= (9, 0)",
     ),
     "anything above all layers": ("__init__.py", "from torchtally.ledger import account"),
     "torch's private names where they belong": ("torch_private.py", "from torch import _C"),

@@ -141,7 +141,7 @@ def test_the_note_says_what_is_estimated_and_by_what() -> None:
 
 def room_bytes(on: Chip) -> int:
     assert on.compute_capability is not None
-    return on.total_memory_bytes - context_bytes(on.compute_capability)
+    return on.total_memory_bytes - context_bytes(on)
 
 
 def test_who_holds_what_the_run_held() -> None:

@@ -13,7 +13,7 @@ from torchtally.views.ranges import memory_range
 from torchtally.views.time_range import ERRORS, time_range
 
 H100 = chip("H100-SXM")
-CONTEXT = context_bytes(H100.compute_capability)
+CONTEXT = context_bytes(H100)
 GIB, MIB = 1 << 30, 1 << 20
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from torchtally.chips.capabilities import OTHER, ROCM, Capability, capability
 from torchtally.errors import UnsupportedError, UsageError
 
 PEAK_DTYPES = (
@@ -221,6 +222,41 @@ class Chip:
         """LLVM's target of an AMD GPU, "gfx942"; "" for any other chip."""
         target = self.architecture.rpartition(" ")[2]
         return target if self.vendor == "AMD" and GCN.fullmatch(target) else ""
+
+    @property
+    def is_cuda(self) -> bool:
+        """A CUDA device: torch's operators run on it by CUDA's libraries, which are modelled."""
+        return self.compute_capability is not None
+
+    @property
+    def is_torch_cuda(self) -> bool:
+        """A "cuda" device of torch's: CUDA's, or ROCm's."""
+        return self.device_version is not None
+
+    @property
+    def sm(self) -> Capability:
+        """What its multiprocessors can do, and CUDA's libraries on them."""
+        if self.compute_capability is not None:
+            return capability(self.compute_capability)
+        return ROCM if self.gcn_architecture else OTHER
+
+    @property
+    def target(self) -> str:
+        """A compiler's name of a CUDA device, "sm_90": chips of one target run the same kernels."""
+        return "sm_{}{}".format(*self.compute_capability) if self.compute_capability else ""
+
+    def with_target(self, target: str) -> "Chip":
+        """The same chip, for which kernels of another target are chosen."""
+        number = int(target.removeprefix("sm_"))
+        return replace(self, compute_capability=divmod(number, 10))
+
+    @property
+    def capability_name(self) -> str:
+        """The compute capability as nvidia-smi and data sheets write it, "9.0".
+
+        "" of what is no CUDA device.
+        """
+        return "{}.{}".format(*self.compute_capability) if self.compute_capability else ""
 
     @property
     def device_version(self) -> tuple[int, int] | None:

@@ -200,7 +200,7 @@ def clusters_named(names: Sequence[str]) -> "list[Cluster]":
     from torchtally.chips import Cluster, cluster, known_chips
 
     if any(name.lower() == "all" for name in names):
-        return [Cluster(gpu) for gpu in known_chips() if gpu.compute_capability is not None]
+        return [Cluster(gpu) for gpu in known_chips() if gpu.is_cuda]
     named = list({each.chip.name: each for each in map(cluster, names)}.values())
     if len({(each.count, 1 if each.count == 1 else each.node_size) for each in named}) > 1:
         raise UsageError(

@@ -51,7 +51,7 @@ class Advisor:
         self.writes, self.network = writes, network
         self.world, self.variables = world, tuple((variables or {}).items())
         self.max_s = patience_s(run_s)
-        self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip.compute_capability)
+        self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip)
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         self.needed_bytes = 0
         """Peak reserved bytes of the unchanged run with unlimited memory."""

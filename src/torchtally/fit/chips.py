@@ -76,14 +76,13 @@ class ChipSearch:
         return self.search.capacity_bytes
 
     @property
-    def family(self) -> tuple[int, int]:
+    def family(self) -> str:
         """Chips of one family run the same operators with the same workspaces.
 
-        What a chip runs follows from its compute capability: attention's kernel, cuBLAS's
-        workspace, the dtypes a script finds supported.
+        What a chip runs follows from its target: attention's kernel, cuBLAS's workspace, the
+        dtypes a script finds supported.
         """
-        assert self.chip.compute_capability is not None
-        return self.chip.compute_capability
+        return self.chip.target
 
     @property
     def bracket(self) -> Bracket | None:
@@ -97,12 +96,12 @@ def search_of(chip: Chip, values: Values, margin: Margin) -> ChipSearch:
             f"{chip.name}: memory that ROCm's libraries take besides tensors is not modelled, so "
             f"what fits is unknown.\n`tally run --gpu {chip.name}` counts what tensors take."
         )
-    if chip.compute_capability is None:
+    if not chip.is_cuda:
         raise UsageError(
             f'{chip.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
             "NVIDIA chips.\n`tally gpus` lists them, with their vendors."
         )
-    kept_bytes, driver_bytes = margin.of(chip), context_bytes(chip.compute_capability)
+    kept_bytes, driver_bytes = margin.of(chip), context_bytes(chip)
     capacity_bytes = chip.total_memory_bytes - driver_bytes - kept_bytes
     if capacity_bytes <= 0:
         raise UsageError(f"the margin leaves no memory of {chip.name}: give a smaller --margin.")
@@ -119,7 +118,7 @@ class Fleet:
         self.argument = argument
         self.request = request
         self.growths: dict[Any, Growth] = {}
-        self.probes: dict[tuple[tuple[int, int], int], Probe] = {}
+        self.probes: dict[tuple[str, int], Probe] = {}
 
     def run(
         self,
@@ -146,10 +145,10 @@ class Fleet:
                 self.learn(family, probe)
                 done(probe)
 
-    def of(self, family: tuple[int, int]) -> list[ChipSearch]:
+    def of(self, family: str) -> list[ChipSearch]:
         return [search for search in self.searches if search.family == family]
 
-    def start(self, runs: Probes, key: tuple[tuple[int, int], int]) -> None:
+    def start(self, runs: Probes, key: tuple[str, int]) -> None:
         family, value = key
         chips = self.of(family)
         request = replace(
@@ -160,9 +159,9 @@ class Fleet:
         )
         runs.start(key, request)
 
-    def wanted_probes(self) -> list[tuple[tuple[int, int], int]]:
+    def wanted_probes(self) -> list[tuple[str, int]]:
         """Probes that somebody waits for, in order, less those that were made."""
-        wanted: dict[tuple[tuple[int, int], int], None] = {}
+        wanted: dict[tuple[str, int], None] = {}
         for each in self.searches:
             if each.bracket is not None:
                 continue
@@ -201,7 +200,7 @@ class Fleet:
             if probe.outcome.verdicts and not probe.outcome.failure
         }
 
-    def learn(self, family: tuple[int, int], probe: Probe) -> None:
+    def learn(self, family: str, probe: Probe) -> None:
         """Every chip of the family has its verdict of the run."""
         outcome = probe.outcome
         for at, each in enumerate(self.of(family)):

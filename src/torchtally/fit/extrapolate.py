@@ -140,8 +140,7 @@ def replay_allocations(
     )
     sizes, storages = list(allocations.sizes), len(allocations.sizes)
     if allocations.blas:
-        assert chip.compute_capability is not None, "a CUDA device"
-        blas_bytes = blas_workspace(chip.compute_capability, environment).bytes
+        blas_bytes = blas_workspace(chip, environment).bytes
         for place in allocations.blas:
             sizes[place] = blas_bytes
     scratch_sizes = [

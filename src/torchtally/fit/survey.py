@@ -125,7 +125,7 @@ class Survey:
             self.fleet.request,
             arguments=self.fleet.argument.among(self.fleet.request.arguments, value),
             gpu=chip.name,
-            capabilities=tuple(sorted(others)),
+            targets=tuple(sorted(others)),
             capacities=((family.simulated.capacity_bytes, chip.total_memory_bytes),),
         )
         runs.start((chip.name, value), request)

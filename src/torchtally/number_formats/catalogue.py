@@ -1,7 +1,8 @@
 """The formats, one row each: bits, names, what trainings use them for, who computes in them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from torchtally.chips import SAME_RATE, Chip
 from torchtally.errors import UsageError, did_you_mean
@@ -12,11 +13,16 @@ MX = BlockLayout(32, microscaling, (8,))
 NVFP4 = BlockLayout(16, nvfp4, (1, 4, 3), needs_tensor=True)
 ROW = BlockLayout(None, symmetric, (1, 8, 23))
 GROUP = BlockLayout(128, symmetric, (1, 8, 23))
-BLACKWELL = (10, 0)
-"""The compute capability since which NVIDIA's tensor cores read 6 bits, 4 bits and block scales:
-PTX ISA 8.7, `mma` and `tcgen05.mma` with `.kind::f8f6f4`, `mxf4`, `mxf4nvf4`."""
 CDNA4 = "CDNA4"
 """AMD's architecture whose matrix cores read MX formats: CDNA 4 instruction set, V_MFMA_SCALE."""
+
+
+def has_no_unit(_: Chip) -> bool:
+    """No chip has a unit that its rates do not show."""
+    return False
+
+
+BLOCK_SCALES = attrgetter("sm.has_block_scales")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +46,8 @@ class NumberFormat:
     note: str = ""
     peak: str = ""
     """The key of the chips' promised rates, where that is not `torch_name`."""
-    since: tuple[int, int] | None = None
-    """The compute capability since which NVIDIA's GPUs multiply it. None: those with a rate."""
-    before: tuple[int, int] | None = None
-    """The compute capability that gave it up."""
+    unit: Callable[[Chip], bool] = has_no_unit
+    """Which of NVIDIA's GPUs multiply it, besides those with a rate."""
     architectures: tuple[str, ...] = ()
     """Of other vendors, where chips of the table compute in it without a rate of its own."""
 
@@ -79,9 +83,8 @@ class NumberFormat:
         key = self.peak or self.torch_name
         if key and SAME_RATE.get(key, key) in chip.peaks:
             return True
-        version = chip.compute_capability
-        if self.since is not None and version is not None and version >= self.since:
-            return self.before is None or version < self.before
+        if self.unit(chip):
+            return True
         return chip.architecture.startswith(self.architectures) if self.architectures else False
 
 
@@ -98,7 +101,7 @@ _LISTED = (
     NumberFormat(
         name="fp64", torch_name="float64", aliases=("double",), layout=FloatLayout(11, 52),
         use="checking gradients (gradcheck) and scientific computing; Python's own float",
-        source=IEEE, since=(1, 3),
+        source=IEEE, unit=attrgetter("is_cuda"),
     ),
     NumberFormat(
         name="fp32", torch_name="float32", aliases=("float", "single"), layout=FloatLayout(8, 23),
@@ -135,48 +138,48 @@ _LISTED = (
     NumberFormat(
         name="fp6_e3m2", aliases=("e3m2",), layout=E3M2,
         use="elements of MX blocks; weights at inference",
-        source=OCP_MX, since=BLACKWELL, architectures=(CDNA4,),
+        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="fp6_e2m3", aliases=("e2m3",), layout=E2M3,
         use="elements of MX blocks; weights at inference",
-        source=OCP_MX, since=BLACKWELL, architectures=(CDNA4,),
+        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="fp4_e2m1", torch_name="float4_e2m1fn_x2", aliases=("e2m1", "fp4"), layout=E2M1,
         use="elements of MX and NVFP4 blocks, never alone; torch packs two into a byte",
-        source=OCP_MX, since=BLACKWELL,
+        source=OCP_MX, unit=BLOCK_SCALES,
     ),
     NumberFormat(
         name="mxfp8_e4m3", layout=E4M3, blocks=MX,
         use="all products of a training on Blackwell, gradients too (arXiv 2506.08027)",
-        source=OCP_MX, since=BLACKWELL, architectures=(CDNA4,),
+        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="mxfp8_e5m2", layout=FloatLayout(5, 2, saturates=True), blocks=MX,
         use="gradients, where e4m3 is too narrow for a block",
-        source=OCP_MX, since=BLACKWELL, architectures=(CDNA4,),
+        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="mxfp6_e3m2", layout=E3M2, blocks=MX,
         use="inference; trainings so far are studies (arXiv 2310.10537)",
-        source=OCP_MX, since=BLACKWELL, architectures=(CDNA4,),
+        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="mxfp6_e2m3", layout=E2M3, blocks=MX,
         use="inference; weights and activations of studies (arXiv 2310.10537)",
-        source=OCP_MX, since=BLACKWELL, architectures=(CDNA4,),
+        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="mxfp4", aliases=("mxfp4_e2m1",), layout=E2M1, blocks=MX,
         use="weights of experts, as gpt-oss is published; inference",
-        source=OCP_MX, since=BLACKWELL, architectures=(CDNA4,),
+        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="nvfp4", layout=E2M1, blocks=NVFP4,
         use="inference, and trainings with a few layers in bf16 (arXiv 2509.25149)",
         note="each tensor has one fp32 scale more",
-        source="arXiv 2509.25149, section 2", since=BLACKWELL,
+        source="arXiv 2509.25149, section 2", unit=BLOCK_SCALES,
     ),
     NumberFormat(
         name="int8", torch_name="int8", layout=IntegerLayout(8), blocks=ROW,
@@ -187,7 +190,7 @@ _LISTED = (
         name="int4", layout=IntegerLayout(4), blocks=GROUP,
         use="weights at inference, one scale for a group of 128 (GPTQ, AWQ)",
         note="products are taken in fp16 or bf16, but for the int4 units from Turing to Ada",
-        source="arXiv 2210.17323, section 5", since=(7, 5), before=(9, 0),
+        source="arXiv 2210.17323, section 5", unit=attrgetter("sm.has_int4"),
     ),
 )  # fmt: skip
 FORMATS: Mapping[str, NumberFormat] = {listed.name: listed for listed in _LISTED}

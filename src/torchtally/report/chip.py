@@ -52,11 +52,10 @@ def facts_table(chip: Chip) -> Table:
 
 
 def _heading(chip: Chip, width: int) -> Iterator[str]:
-    capability = ".".join(map(str, chip.compute_capability or ()))
     parts = [
         chip.vendor,
         chip.architecture,
-        f"compute capability {capability}" if capability else "",
+        f"compute capability {chip.capability_name}" if chip.is_cuda else "",
         chip.memory_type,
     ]
     yield printable(chip.name)

@@ -16,7 +16,6 @@ from torchtally.trace import World
 REQUEST, ANSWER, OUTPUT, WRITTEN = "request", "answer", "output", "written"
 """Files in a run's folder."""
 
-Capability = tuple[int, int]
 T = TypeVar("T")
 
 
@@ -45,7 +44,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="probe"):
     """For PYTORCH_CUDA_ALLOC_CONF; None leaves it unchanged."""
     writes: Writes = "isolated"
     network: Network = "downloads"
-    capabilities: tuple[Capability, ...] = ()
+    targets: tuple[str, ...] = ()
     """Of other chips whose operators are compared with this run's."""
     capacities: tuple[tuple[int, int], ...] = ()
     """(capacity, total memory of the device) in bytes: each gets a verdict."""
@@ -121,8 +120,8 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[CapacityVerdict, ...] = ()
     """One per capacity, in the request's order."""
     allocations: Allocations = Allocations((), ())
-    alike: frozenset[Capability] = frozenset()
-    """Compute capabilities on which the same operators would have run."""
+    alike: frozenset[str] = frozenset()
+    """Compilers' targets ("sm_90") on which the same operators would have run."""
     questions: tuple[str, ...] = ()
     """Properties of the chip that the script asked for and that differ between chips."""
     output: str = ""

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from torchtally.chips.capabilities import BFLOAT16_SINCE, FLOAT8_SINCE
-from torchtally.chips.capabilities import capability as row_of
 from torchtally.errors import UnsupportedError, UsageError, check_choice, needed_package
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.train.wide_update import Keeping, WideUpdate
@@ -25,7 +24,7 @@ FP8 = "float8_e4m3fn"
 FP8_MULTIPLE = 16
 """torch._scaled_mm takes matrices whose sides are multiples of it."""
 SINCE = {"tf32": BFLOAT16_SINCE, "bfloat16": BFLOAT16_SINCE, FP8: FLOAT8_SINCE}
-"""The lowest compute capability of CUDA devices that multiply in this format."""
+"""The oldest CUDA devices that multiply in this format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +77,16 @@ class Precision:
         if least is None or (capability is None and is_everywhere):
             return ""
         if capability is None:
-            generation = row_of(least).generation
             name = "a simulated CPU" if device.type == "cuda" else device
-            return f"needs an NVIDIA GPU of the {generation} generation or newer; {name} is not one"
-        if capability >= least:
+            return (
+                f"needs an NVIDIA GPU of the {least.generation} generation or newer; "
+                f"{name} is not one"
+            )
+        if least.is_no_newer_than(capability):
             return ""
-        needed, own = (".".join(map(str, version)) for version in (least, capability))
+        needed, own = (".".join(map(str, version)) for version in (least.version, capability))
         return (
-            f"needs compute capability {needed} ({row_of(least).generation}) or newer; "
+            f"needs compute capability {needed} ({least.generation}) or newer; "
             f"{torch.cuda.get_device_name(device)} has {own}"
         )
 

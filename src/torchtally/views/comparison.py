@@ -115,7 +115,7 @@ FITS = {"fits": "yes", "close": "close", "does not fit": "no"}
 
 def fits_on(ledger: Ledger, chip: Chip) -> tuple[str, str]:
     """Whether the run fits a chip ("yes", "close", "no", or ""); and why that is not known."""
-    if chip.compute_capability is None:
+    if not chip.is_cuda:
         return "", "no verdict on memory: its allocator is not modelled"
     communicators = communicator_buffers(ledger, chip)
     is_open = ledger.trace.final_refusal is not None and chip.name != ledger.trace.chip

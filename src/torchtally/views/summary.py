@@ -261,7 +261,7 @@ def judge(ledger: Ledger) -> Verdict:
     if target is not None:
         left_bytes = room_bytes(target) - communicators.bytes
         fits = claim != "does not fit" and fits_in(ledger, left_bytes)
-    low_bytes, high_bytes = context_limits_bytes(target.compute_capability if target else None)
+    low_bytes, high_bytes = context_limits_bytes(target)
     return Verdict(
         chip=ledger.trace.chip,
         device=memory.device,
@@ -269,7 +269,7 @@ def judge(ledger: Ledger) -> Verdict:
         peak_moment=str(moment_at(ledger, memory.peak_tick) or ""),
         reserved_bytes=reserved_bytes_of(ledger),
         wanted_bytes=wanted_bytes_of(ledger),
-        context_bytes=context_bytes(target.compute_capability) if target else 0,
+        context_bytes=context_bytes(target) if target else 0,
         context_low_bytes=low_bytes,
         context_high_bytes=high_bytes,
         trial_bytes=max(map(trial_bytes, filter(is_tried, ledger.trace.calls)), default=0),
@@ -296,7 +296,7 @@ def claim_on(ledger: Ledger, chip: Chip, communicators: CommunicatorBuffers) -> 
 
 def high_bytes(ledger: Ledger, chip: Chip, communicators: CommunicatorBuffers) -> int:
     """What a run takes of a chip if the allocator's model errs and the context is large."""
-    _, context = context_limits_bytes(chip.compute_capability)
+    _, context = context_limits_bytes(chip)
     return round(reserved_bytes_of(ledger) * (1 + ALLOCATOR_ERROR)) + context + communicators.bytes
 
 
@@ -324,7 +324,7 @@ def shortage_of(ledger: Ledger) -> Shortage | None:
 
 def room_bytes(chip: Chip) -> int:
     """What the allocator can have of a chip."""
-    return chip.total_memory_bytes - context_bytes(chip.compute_capability)
+    return chip.total_memory_bytes - context_bytes(chip)
 
 
 def reserved_bytes_of(ledger: Ledger) -> int:

@@ -79,10 +79,6 @@ class Query:
         return all(t.stride(-1) == 1 or (ignoring_singletons and t.shape[-1] == 1) for t in tensors)
 
 
-def capability(chip: Chip) -> tuple[int, int]:
-    return chip.device_version or (0, 0)
-
-
 def choose(chip: Chip, call: Query) -> Backend:
     """The backend CUDA would run. Raises PyTorch's RuntimeError where none is usable."""
     for backend in priority(chip):
@@ -102,7 +98,7 @@ def priority(chip: Chip) -> tuple[Backend, ...]:
     """The order in which backends are tried; cuDNN is first on Hopper and data-center Blackwell."""
     numbers = private.sdp_priority_order()
     order = tuple(CONTEXT_BACKENDS[n] for n in numbers if n in CONTEXT_BACKENDS)
-    if order == DEFAULT_ORDER and capability(chip)[0] in (9, 10) and not chip.gcn_architecture:
+    if order == DEFAULT_ORDER and chip.sm.prefers_cudnn_attention:
         return HOPPER_ORDER
     return order
 
@@ -111,7 +107,7 @@ def can_use_flash(chip: Chip, call: Query) -> bool:
     head = call.query.shape[-1]
     return (
         cuda_backends.flash_sdp_enabled()
-        and capability(chip) >= (8, 0)
+        and chip.sm.has_flash_attention
         and call.is_dense_4d
         and call.mask is None
         and call.query.dtype in HALVES
@@ -127,20 +123,21 @@ def can_use_flash(chip: Chip, call: Query) -> bool:
 
 def trains_large_heads(chip: Chip, call: Query) -> bool:
     """Flash's backward lacks shared memory for some large heads outside data-center chips."""
-    if not call.needs_grad or capability(chip) not in ((8, 6), (8, 9), (12, 0), (12, 1)):
+    if not call.needs_grad or chip.sm.trains_large_heads:
         return True
     head = call.query.shape[-1]
     return head <= 192 or (call.dropout == 0.0 and head > 224)
 
 
 def can_use_efficient(chip: Chip, call: Query) -> bool:
-    modern = capability(chip) >= (8, 0)
-    dtypes = (torch.float32, *HALVES) if modern else (torch.float32, torch.float16)
+    dtypes = (
+        (torch.float32, *HALVES) if chip.sm.has_flash_attention else (torch.float32, torch.float16)
+    )
     head = call.query.shape[-1]
     alignment = gemm_alignment(chip, call.query.dtype)
     return (
         cuda_backends.mem_efficient_sdp_enabled()
-        and capability(chip) >= (5, 0)
+        and chip.sm.has_efficient_attention
         and call.is_dense_4d
         and call.query.dtype in dtypes
         and head == call.key.shape[-1]
@@ -155,21 +152,20 @@ def can_use_efficient(chip: Chip, call: Query) -> bool:
 
 def gemm_alignment(chip: Chip, dtype: torch.dtype) -> int:
     """Elements a CUTLASS operand's rows must be a multiple of."""
-    major = capability(chip)[0]
-    is_half = dtype in HALVES
-    has_tensor_cores = major >= 8 or (major == 7 and is_half)
-    alignment = 4 if major >= 8 else 1
-    return max(alignment, 8 if is_half else 4) if has_tensor_cores else alignment
+    is_half, is_modern = dtype in HALVES, chip.sm.has_flash_attention
+    alignment = 4 if is_modern else 1
+    uses_tensor_cores = is_modern or (chip.sm.has_tensor_cores and is_half)
+    return max(alignment, 8 if is_half else 4) if uses_tensor_cores else alignment
 
 
 def can_use_cudnn(chip: Chip, call: Query) -> bool:
     key, value = call.key.shape, call.value.shape
     heads = (call.query.shape[-1], value[-1])
-    limit = 192 if heads == (192, 128) and capability(chip)[0] in (9, 10) else 128
+    limit = 192 if heads == (192, 128) and chip.sm.prefers_cudnn_attention else 128
     return (
         cuda_backends.cudnn_sdp_enabled()
         and not chip.gcn_architecture  # MIOpen has none (native/transformers/cuda/sdp_utils.cpp)
-        and capability(chip) >= (8, 0)
+        and chip.sm.has_flash_attention
         and call.is_dense_4d
         and call.query.dtype in HALVES
         and not torch.are_deterministic_algorithms_enabled()

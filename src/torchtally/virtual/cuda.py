@@ -10,7 +10,6 @@ from torch.nn.parallel import scatter_gather
 
 from torchtally import torch_private as private
 from torchtally.chips import Chip
-from torchtally.chips.capabilities import BFLOAT16_SINCE, capability
 from torchtally.errors import UnsupportedError
 from torchtally.torch_private import releases
 from torchtally.virtual import graphs, legacy_types, rocm
@@ -92,8 +91,7 @@ class CudaModule:
         if self.chip.gcn_architecture:
             return rocm.properties(self.chip)
         facts = self.chip.properties
-        row = capability(self.chip.compute_capability or (0, 0))
-        is_newer = row.version >= (8, 0)
+        row = self.chip.sm
         properties = ShownProperties(
             name=self.chip.device_name,
             major=facts.major,
@@ -104,7 +102,7 @@ class CudaModule:
             max_threads_per_block=1024,
             shared_memory_per_block=48 * 1024,
             shared_memory_per_block_optin=row.shared_kib * 1024,
-            shared_memory_per_multiprocessor=(row.shared_kib + is_newer) * 1024,
+            shared_memory_per_multiprocessor=(row.shared_kib + row.reserved_kib) * 1024,
             regs_per_multiprocessor=65536,
             is_integrated=0,
             is_multi_gpu_board=0,
@@ -124,22 +122,15 @@ class CudaModule:
         properties = self.properties(device)
         return properties.major, properties.minor
 
-    def is_at_least(self, capability: tuple[int, int]) -> bool:
-        """A CUDA device of this compute capability or a later one."""
-        own = self.chip.compute_capability
-        return own is not None and own >= capability
-
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
         """Every CPU can; for a GPU older than Ampere, CUDA emulates it."""
-        is_host = self.chip.compute_capability is None
-        return is_host or including_emulation or self.is_at_least(BFLOAT16_SINCE)
+        return not self.chip.is_cuda or including_emulation or self.chip.sm.has_bfloat16
 
     def architectures(self) -> list[str]:
         """None on the host: libraries look before they ask for a capability."""
         if self.chip.gcn_architecture:
             return [self.chip.gcn_architecture]
-        capability = self.chip.compute_capability
-        return [] if capability is None else ["sm_{}{}".format(*capability)]
+        return [self.chip.target] if self.chip.is_cuda else []
 
     # Random numbers.
 
@@ -193,7 +184,7 @@ class CudaModule:
             "get_allocator_backend": lambda: "native",
             private.SLEEP: nothing,
             "is_bf16_supported": self.is_bf16_supported,
-            "is_tf32_supported": lambda: self.is_at_least(BFLOAT16_SINCE),
+            "is_tf32_supported": lambda: self.chip.sm.has_tf32,
             "ipc_collect": nothing,
             "default_generators": tuple(
                 DefaultGenerator(state, number) for number, state in enumerate(self.mode.random)

@@ -32,8 +32,7 @@ class DeviceQuery:
     @property
     def facts(self) -> list[dict[str, Any]]:
         """Facts of each GPU, by nvidia-smi's names of fields, at this moment."""
-        capability = self.chip.compute_capability or (0, 0)
-        context = context_bytes(capability)
+        context = context_bytes(self.chip)
         total = self.chip.total_memory_bytes // MIB
         used = [(gpu.reserved_bytes + context) // MIB for gpu in self.mode.gpus]
         return [
@@ -42,7 +41,7 @@ class DeviceQuery:
                 "count": len(self.mode.gpus),
                 "name": self.chip.device_name,
                 "uuid": UUID.format(number),
-                "compute_cap": "{}.{}".format(*capability),
+                "compute_cap": self.chip.capability_name,
                 "memory.total": total,
                 "memory.used": used_mib,
                 "memory.free": total - used_mib,

@@ -479,13 +479,13 @@ class VirtualDispatch(TorchDispatchMode):
     ) -> None:
         """What the call needs besides its results: a library's workspace, or scratch memory."""
         chip, name = self.target, call.operator.name
-        if chip is None or chip.compute_capability is None:
+        if chip is None or not chip.is_cuda:
             return
         # One workspace per handle and stream, kept (ATen/cuda/CublasHandlePool.cpp). Handles belong
         # to threads, and the engine runs CUDA's backward in a thread per device.
         if uses_blas(name):
             is_backward = inside_backward()
-            workspace = blas_workspace(chip.compute_capability, os.environ)
+            workspace = blas_workspace(chip, os.environ)
             memory.need_library(workspace, is_backward=is_backward)
             shares = os.environ.get(UNIFIED, "0" if releases.HERE.has_lt_workspace else "1") == "1"
             if not shares and adds_bias(name, call.inputs[0].dim()):
@@ -498,7 +498,7 @@ class VirtualDispatch(TorchDispatchMode):
     ) -> tuple[tuple[int, str], ...]:
         """(bytes, name) of what a call takes by these rules."""
         chip = self.target
-        if chip is None or chip.compute_capability is None:
+        if chip is None or not chip.is_cuda:
             return ()
         signature = (rules, call.signature, *(tensor.shape for tensor in outputs))
         sizes = self._scratch.get(signature)

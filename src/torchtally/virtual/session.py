@@ -214,7 +214,7 @@ def _session(
 ) -> Iterator[VirtualGPU]:
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     is_host = target.vendor == CPU
-    if target.device_version is None and not is_host:
+    if not target.is_torch_cuda and not is_host:
         raise UsageError(
             f'{target.name} is not a CUDA device: torch scripts that ask for "cuda" run on '
             "NVIDIA's chips, and on AMD's by ROCm.\n`tally gpus` lists them, with their vendors; "
@@ -248,9 +248,8 @@ def _session(
 
 def _memory(target: Chip, number: int, observer: Observer, *, is_limited: bool) -> DeviceMemory:
     """The chip's memory, less what the CUDA context takes; all of it on a CPU."""
-    total_bytes = capacity_bytes = target.total_memory_bytes
-    if target.compute_capability is not None:
-        capacity_bytes -= context_bytes(target.compute_capability)
+    total_bytes = target.total_memory_bytes
+    capacity_bytes = total_bytes - context_bytes(target)
     allocator = CachingAllocator(
         AllocatorSettings.of_environment(os.environ),
         capacity_bytes=capacity_bytes if is_limited else None,
@@ -293,7 +292,7 @@ def _activate(
     ]
     check_owners(stand_ins)
     stack.enter_context(apply(stand_ins))
-    if target.compute_capability is not None:
+    if target.is_cuda:
         query = DeviceQuery(mode, target)
         stack.callback(query.remove)
         stack.enter_context(apply(query.stand_ins()))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 import torchtally
 from tests.memory.workspace.recorded import rows
 from tests.traces import traced
-from torchtally.chips import known_chips
+from torchtally.chips import chip, known_chips
 from torchtally.memory.workspace import (
     KINDS,
     adds_bias,
@@ -25,19 +25,19 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("capability", "size"),
+    ("name", "size"),
     [
-        ((7, 0), 8519680),
-        ((7, 5), 8519680),
-        ((8, 0), 8519680),  # ":4096:2:16:8": two of 4 MiB and eight of 16 KiB
-        ((8, 9), 8519680),
-        ((9, 0), 33554432),  # ":4096:8": 32 MiB
-        ((10, 0), 33554432),
-        ((12, 0), 33554432),
+        ("V100", 8519680),
+        ("T4", 8519680),
+        ("A100", 8519680),  # ":4096:2:16:8": two of 4 MiB and eight of 16 KiB
+        ("L4", 8519680),
+        ("H100", 33554432),  # ":4096:8": 32 MiB
+        ("B200", 33554432),
+        ("RTX-5090", 33554432),
     ],
 )
-def test_the_default_depends_on_the_generation(capability: tuple[int, int], size: int) -> None:
-    assert blas_workspace(capability, {}).bytes == size
+def test_the_default_depends_on_the_generation(name: str, size: int) -> None:
+    assert blas_workspace(chip(name), {}).bytes == size
     assert 2 * 4096 * 1024 + 8 * 16 * 1024 == 8519680
 
 
@@ -53,7 +53,7 @@ def test_the_default_depends_on_the_generation(capability: tuple[int, int], size
     ],
 )
 def test_the_environment_overrides_it(text: str, size: int) -> None:
-    assert blas_workspace((9, 0), {"CUBLAS_WORKSPACE_CONFIG": text}).bytes == size
+    assert blas_workspace(chip("H100"), {"CUBLAS_WORKSPACE_CONFIG": text}).bytes == size
 
 
 @pytest.mark.parametrize(("text", "size"), [("", MIB), ("2048", 2 * MIB), ("0", 0), ("x", MIB)])
@@ -83,13 +83,9 @@ def test_every_kind_has_its_source() -> None:
 
 
 def test_the_context_is_less_than_a_gib_everywhere() -> None:
-    capabilities = [
-        chip.compute_capability for chip in known_chips() if chip.compute_capability is not None
-    ]
-    assert all(
-        400 * MIB <= context_bytes(compute_capability) <= 700 * MIB
-        for compute_capability in capabilities
-    )
+    for known in known_chips():
+        assert (400 * MIB <= context_bytes(known) <= 700 * MIB) == known.is_cuda, known.name
+        assert known.is_cuda or context_bytes(known) == 0
 
 
 # In a run --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from torchtally.chips.capabilities import capability as row_of
+from torchtally.chips import Chip
 from torchtally.memory.workspace.kind import BLAS, BLAS_LT, Workspace
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -29,7 +29,7 @@ def adds_bias(operator: str, added_dims: int) -> bool:
     return operator in WITH_BIAS and added_dims == 1
 
 
-def blas_workspace(capability: tuple[int, int], environment: Mapping[str, str]) -> Workspace:
+def blas_workspace(chip: Chip, environment: Mapping[str, str]) -> Workspace:
     """What each cuBLAS handle takes for each stream it works on, when first used there.
 
     The thread that runs the script has one handle, autograd's thread of the device another.
@@ -38,7 +38,7 @@ def blas_workspace(capability: tuple[int, int], environment: Mapping[str, str]) 
     pairs = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pairs:
         return Workspace(BLAS, sum(int(size) * KIB * int(count) for size, count in pairs))
-    return Workspace(BLAS, row_of(capability).blas_workspace_bytes)
+    return Workspace(BLAS, chip.sm.blas_workspace_bytes)
 
 
 def blas_lt_workspace(environment: Mapping[str, str]) -> Workspace:
@@ -50,11 +50,11 @@ def blas_lt_workspace(environment: Mapping[str, str]) -> Workspace:
     return Workspace(BLAS_LT, int(size) * KIB if size.isdecimal() else MIB)
 
 
-def context_bytes(capability: tuple[int, int] | None) -> int:
+def context_bytes(chip: Chip) -> int:
     """What the CUDA context and the libraries' code take of the device: an estimate; nothing of
     a device that has none.
     """
-    return 0 if capability is None else row_of(capability).context_bytes
+    return chip.sm.context_bytes
 
 
 LEAST_CONTEXT_BYTES = 450 * MIB
@@ -68,6 +68,7 @@ MOST_CONTEXT_BYTES = 1485 * MIB
 1451 on an A100 with a model of 27 parameters (itu-rad/GPUMemNet @f01eb05)."""
 
 
-def context_limits_bytes(capability: tuple[int, int] | None) -> tuple[int, int]:
+def context_limits_bytes(chip: Chip | None) -> tuple[int, int]:
     """The same at least and at most, by driver, PyTorch's build and how it loads kernels."""
-    return (0, 0) if capability is None else (LEAST_CONTEXT_BYTES, MOST_CONTEXT_BYTES)
+    is_cuda = chip is not None and chip.is_cuda
+    return (LEAST_CONTEXT_BYTES, MOST_CONTEXT_BYTES) if is_cuda else (0, 0)

@@ -16,9 +16,6 @@ from torchtally.trace import Call, TensorSpec
 
 MAX_THREADS = 512
 WARP = 32
-THREADS_PER_MULTIPROCESSOR = 2048
-THREADS_BY_CAPABILITY = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}
-"""Resident threads of one multiprocessor, where they are not 2048 (CUDA C Programming Guide)."""
 VECTOR = 4
 MIN_VALUES_PER_THREAD = 16
 MAX_VALUES_PER_THREAD = 256
@@ -140,10 +137,7 @@ def buffers(
         return ()  # each row of threads makes a result of its own
     values = -(-reduction.inputs // (step_input * height))
     grid = -(-(reduction.outputs // vector) // step_output)
-    resident = THREADS_BY_CAPABILITY.get(
-        chip.compute_capability or (0, 0), THREADS_PER_MULTIPROCESSOR
-    )
-    resident_blocks = (chip.multiprocessors or 0) * (resident // (width * height))
+    resident_blocks = (chip.multiprocessors or 0) * (chip.sm.threads // (width * height))
     if values < MAX_VALUES_PER_THREAD or grid > resident_blocks:
         return ()
     blocks = max(

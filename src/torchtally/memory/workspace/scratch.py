@@ -121,7 +121,7 @@ def efficient_backward(call: Call, chip: Chip) -> tuple[int, ...]:
     operators, from the product of gradient and result (transformers/cuda/attention_backward.cu,
     mem_eff_attention/kernel_backward.h).
 
-    Known limit: tiles are those of compute capability 8.0 and later.
+    Known limit: tiles are those of Ampere and later.
     """
     query, keys = call.tensor("query"), call.tensor("key").shape[2]
     B, H, S, D = query.shape

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from torchtally.chips.capabilities import DATA_CENTER_BLACKWELL
 from torchtally.errors import UsageError, did_you_mean
 from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.kv_cache import CacheKind
@@ -48,10 +49,6 @@ class Engine:
     source: str = ""
 
 
-BLACKWELL = 10
-"""Major compute capability."""
-
-
 def sustained_engine(
     who: Engine,
     *,
@@ -65,7 +62,7 @@ def sustained_engine(
     intake_bytes_per_clock: float | None = None,
 ) -> Engine:
     """An engine with what it sustains: shares of the best rates, and microseconds besides."""
-    generations = {} if blackwell is None else {BLACKWELL: blackwell}
+    generations = {} if blackwell is None else dict.fromkeys(DATA_CENTER_BLACKWELL, blackwell)
     pace = Pace(
         "typical", MappingProxyType(generations), other_products=products, passes=passes,
         links=TYPICAL.links, message_s=0.0, contention=0.0, launch_s=MappingProxyType({}),

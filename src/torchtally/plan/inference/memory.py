@@ -118,7 +118,7 @@ def working_buffer_bytes(
 def outside_of(generator: Generator) -> Quantity:
     """CUDA's context, and NCCL's buffers for each group of chips."""
     chip, placement = generator.chip, generator.placement
-    context = context_bytes(chip.compute_capability) if chip.compute_capability else 0
+    context = context_bytes(chip)
     return outside_bytes(context, (placement.tensor > 1) + (placement.expert > 1))
 
 

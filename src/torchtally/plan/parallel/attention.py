@@ -125,27 +125,23 @@ def kernel_of(
     D = E = attention.head_dim
     if isinstance(attention, LatentAttention):
         E = attention.value_head_dim
-    generation = chip.compute_capability[0] if chip.compute_capability else 0
     fits_cudnn = max(D, E) <= CUDNN_MOST_HEAD_DIM or (D, E) == DEEPSEEK_HEAD_DIMS
     is_aligned = D % 8 == 0 and E % 8 == 0
-    if generation in CUDNN_FIRST and fits_cudnn and is_aligned and not is_dropped:
+    if chip.sm.prefers_cudnn_attention and fits_cudnn and is_aligned and not is_dropped:
         return Fused.CUDNN
     fits_flash = D == E and D <= FLASH_MOST_HEAD_DIM
-    if chip.compute_capability in LITTLE_SHARED_MEMORY and D > SMALL_HEAD_DIM:
+    if not chip.sm.trains_large_heads and D > SMALL_HEAD_DIM:
         fits_flash &= D > LARGE_HEAD_DIM and not is_dropped
     return Fused.FLASH if fits_flash and not is_masked else Fused.EFFICIENT
 
 
-CUDNN_FIRST = (9, 10)
-"""Major compute capabilities on which PyTorch tries cuDNN's kernel first."""
 CUDNN_MOST_HEAD_DIM = 128
 DEEPSEEK_HEAD_DIMS = (192, 128)
 """Of keys and of values: DeepSeek's, which cuDNN takes as well."""
 FLASH_MOST_HEAD_DIM = 256
-LITTLE_SHARED_MEMORY = ((8, 6), (8, 9), (12, 0), (12, 1))
-"""Compute capabilities outside of data centers, where flash does not train all head dims between
-these, nor above them with dropout."""
 SMALL_HEAD_DIM, LARGE_HEAD_DIM = 192, 224
+"""Outside of data centers flash does not train head dims between these, nor above them with
+dropout."""
 
 
 def _in_words(geometry: Geometry) -> str:

@@ -181,7 +181,7 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
 
     0 for the context of a chip that is not a CUDA device: unpublished.
     """
-    context = context_bytes(chip.compute_capability) if chip.compute_capability else 0
+    context = context_bytes(chip)
     groups = sum(degree.ranks(layout) > 1 for degree in DEGREES)
     return outside_bytes(context, groups)
 

@@ -26,7 +26,6 @@ from torchtally.units import Unit
 CAST_BYTES = 3
 """Of an element, where float32 and 16 bits are converted: the mean of both."""
 
-ANY_ORDER = (10, 11)
 """Major compute capabilities whose matrix unit takes operands of 8 bits in any order."""
 
 IN_16_BITS = frozenset({Group.HEAD, Group.ROUTER})
@@ -77,8 +76,7 @@ class KernelTimes:
         """Orders in which an operand in 8 bits is written: data-center Blackwell multiplies it in
         any (Transformer Engine, `nvte_is_non_tn_fp8_gemm_supported`), but blocks lie along the sum.
         """
-        generation = self.chip.compute_capability[0] if self.chip.compute_capability else 0
-        return 1 if generation in ANY_ORDER and self.recipe.scaling is not Scaling.BLOCKS else 2
+        return 1 if self.chip.sm.has_tcgen05 and self.recipe.scaling is not Scaling.BLOCKS else 2
 
     def products(self, matrix: Weight, rows: int, name: str = "") -> tuple[Quantity, ...]:
         """Products through a matrix or several: forward, its input's gradient, its own."""

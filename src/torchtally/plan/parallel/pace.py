@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torchtally.chips import Chip
+from torchtally.chips.capabilities import AMPERE_AND_ADA
 from torchtally.plan.activations.setting import Implementation
 from torchtally.timing.hosts import ESTIMATED_ISSUE
 
@@ -45,8 +46,8 @@ class Pace:
     """Shares of the best published rates, and what a step takes besides."""
 
     name: str
-    products: Mapping[int, float]
-    """Share of the best rate of products, by the chip's major compute capability."""
+    products: Mapping[str, float]
+    """Share of the best rate of products, by the design of the chip's dies."""
     other_products: float
     """The same for all other chips."""
     passes: float
@@ -64,8 +65,7 @@ class Pace:
     are learnt of whole steps."""
 
     def products_of(self, chip: Chip) -> float:
-        generation = chip.compute_capability[0] if chip.compute_capability else 0
-        return self.products.get(generation, self.other_products)
+        return self.products.get(chip.sm.design, self.other_products)
 
     def in_words(self, chip: Chip, host: Host) -> str:
         """What is assumed of kernels, hosts and the network."""
@@ -109,7 +109,7 @@ other stages."""
 
 TYPICAL = Pace(
     "typical",
-    {8: 0.95},
+    dict.fromkeys(AMPERE_AND_ADA, 0.95),
     other_products=0.80,
     passes=0.90,
     links=0.90,

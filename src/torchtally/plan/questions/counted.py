@@ -58,7 +58,7 @@ def counted_fit(request: Request) -> Answer:
     parts = {
         "states": state.total,
         "activations": working_bytes(step),
-        "context": of(context_bytes(chip.compute_capability), Unit.BYTES, "CUDA context"),
+        "context": of(context_bytes(chip), Unit.BYTES, "CUDA context"),
     }
     memory = total("memory", Unit.BYTES, parts)
     capacity = capacity_of(request)

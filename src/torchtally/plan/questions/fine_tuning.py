@@ -237,7 +237,7 @@ def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
     )
     work = of(widest * _bytes_at_work(plan, how), Unit.BYTES).with_name("matrix at work")
     chip = request.chip
-    context = context_bytes(chip.compute_capability) if chip.compute_capability else 0
+    context = context_bytes(chip)
     outside = outside_bytes(context, int(request.of_cluster.count > 1))
     whole = total(
         "memory",

@@ -6,7 +6,6 @@ the calls: see `Allocations.scratch_calls`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -17,8 +16,6 @@ from torchtally.virtual import attention
 from torchtally.virtual.attention import Backend, Query
 from torchtally.virtual.stand_ins import StandIn
 
-Capability = tuple[int, int]
-
 QUESTIONS = (
     "get_device_capability", "get_device_properties", "get_device_name", "get_arch_list",
     "is_tf32_supported", "mem_get_info", "get_memory_info", "set_per_process_memory_fraction",
@@ -27,12 +24,12 @@ QUESTIONS = (
 
 
 class Differences:
-    """Differences of one run, between its chip and those of other compute capabilities."""
+    """Differences of one run, between its chip and those of other targets."""
 
-    def __init__(self, chip: Chip, others: Sequence[Capability]) -> None:
+    def __init__(self, chip: Chip, others: Sequence[str]) -> None:
         self.chip = chip
-        self.alike = {*others, chip.compute_capability}
-        """Compute capabilities that would have chosen the same kernels so far."""
+        self.alike = {*others, chip.target}
+        """Compilers' targets that would have chosen the same kernels so far."""
         self.questions: list[str] = []
         """What the script asked the chip, in its words."""
 
@@ -74,9 +71,9 @@ class Differences:
         def chosen(chip: Chip, query: Query) -> Backend:
             backend = native(chip, query)
             for other in tuple(self.alike):
-                if other != chip.compute_capability:
+                if other != chip.target:
                     try:
-                        is_same = native(replace(chip, compute_capability=other), query) is backend
+                        is_same = native(chip.with_target(other), query) is backend
                     except RuntimeError:  # no kernel at all there
                         is_same = False
                     if not is_same:

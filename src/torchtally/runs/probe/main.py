@@ -82,7 +82,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
         )
         stack.enter_context(environment(request.world, dict(request.variables)))
         stack.enter_context(apply(stand_ins(request.what_ifs)))
-        differences = Differences(gpu.chip, request.capabilities)
+        differences = Differences(gpu.chip, request.targets)
         stack.enter_context(apply(differences.stand_ins()))
         folding = Folding(recorder, gpu.mode, gpu.mode.gpus[0])
         # A forward pass that is not executed would leave out what its hooks gather.
@@ -139,7 +139,7 @@ def result(
             calls=recorder.scratch_calls,
             uses_streams=any(storage.stream for storage in kept),
         ),
-        alike=frozenset(capability for capability in differences.alike if capability),
+        alike=frozenset(target for target in differences.alike if target),
         questions=tuple(differences.questions),
     )
 

@@ -84,18 +84,17 @@ CARD_SHARE = 0.96
 
 
 def generation(chip: Chip) -> Generation:
-    """The generation of a chip, by its compute capability.
+    """The generation of a chip, by its instructions.
 
     What is not a CUDA device has another library, taken to be like NCCL on an A100: an estimate.
     """
-    capability = chip.compute_capability
-    if capability is None or (8, 0) <= capability < (9, 0):
-        return AMPERE
-    if capability < (8, 0):
+    if not chip.sm.has_async_copies:
         return VOLTA
-    return HOPPER if capability < (10, 0) else BLACKWELL
+    if not chip.sm.has_tma:
+        return AMPERE
+    return HOPPER if chip.sm.has_wgmma else BLACKWELL
 
 
 def link_share(chip: Chip) -> float:
     """Share of the promised speed of a chip's own link that NCCL counts on."""
-    return GA102_LINK_SHARE if chip.compute_capability == (8, 6) else generation(chip).link_share
+    return GA102_LINK_SHARE if chip.sm.design == "GA10x" else generation(chip).link_share

@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from itertools import product
 from math import ceil
 
 from torchtally.chips import Chip
+from torchtally.chips.capabilities import AMPERE_AND_ADA, DATA_CENTER_BLACKWELL
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import attention_launches, fused_attention_launches
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
@@ -132,22 +134,18 @@ FLEX_OF_FLASH = Shares(0.90, 0.85)
 causal, on an A100: pytorch.org/blog/flexattention (2024-08-07), "Performance". Elsewhere an
 estimate."""
 
-SHARES: dict[tuple[Fused, int] | tuple[Fused, tuple[int, int]], Shares] = {
-    (Fused.FLASH, 8): AMPERE,
-    (Fused.FLASH, 9): HOPPER,
-    (Fused.FLASH, 10): BLACKWELL,
-    (Fused.FLASH, 12): AMPERE,
-    (Fused.FLASH_3, 8): AMPERE,
-    (Fused.FLASH_3, 9): HOPPER_NATIVE,
-    (Fused.CUDNN, 8): AMPERE,
-    (Fused.CUDNN, 9): HOPPER_NATIVE,
-    (Fused.CUDNN, 10): BLACKWELL_NATIVE,
-    (Fused.CUDNN, (10, 3)): BLACKWELL_ULTRA_NATIVE,
-    (Fused.CUDNN, 12): AMPERE,
+SHARES: dict[tuple[Fused, str], Shares] = {
+    **dict.fromkeys(product((Fused.FLASH, Fused.CUDNN), ("GB20x", "GB20B")), AMPERE),
+    **dict.fromkeys(product((Fused.FLASH, Fused.FLASH_3, Fused.CUDNN), AMPERE_AND_ADA), AMPERE),
+    (Fused.FLASH, "GH100"): HOPPER,
+    (Fused.FLASH_3, "GH100"): HOPPER_NATIVE,
+    (Fused.CUDNN, "GH100"): HOPPER_NATIVE,
+    **dict.fromkeys(product((Fused.FLASH,), DATA_CENTER_BLACKWELL), BLACKWELL),
+    **dict.fromkeys(product((Fused.CUDNN,), DATA_CENTER_BLACKWELL), BLACKWELL_NATIVE),
+    (Fused.CUDNN, "GB110"): BLACKWELL_ULTRA_NATIVE,
 }
-"""By the major compute capability, or all of it, which comes first. 8.6, 8.9 and 12.0 have the
-A100's kind of tensor core instruction and run the A100's kernel (FlashAttention-2 README: Ampere,
-Ada, Hopper)."""
+"""By the design of the chip's dies. Chips for graphics have the A100's kind of tensor core
+instruction and run the A100's kernel (FlashAttention-2 README: Ampere, Ada, Hopper)."""
 
 OF_FLASH = {
     Fused.FLASH_1: FIRST_OF_FLASH,
@@ -251,14 +249,12 @@ def shapes_of(call: Call) -> tuple[AttentionShape, ...]:
 
 
 def shares_of(kernel: Fused, dtype: str, chip: Chip) -> Shares:
-    capability = chip.compute_capability or (0, 0)
-    generation = capability[0]
-    if kernel is Fused.EFFICIENT and generation == 9 and dtype != "float32":
+    if kernel is Fused.EFFICIENT and chip.sm.has_wgmma and dtype != "float32":
         return EFFICIENT_ON_HOPPER
     gain = HALVED_GAIN if is_halved(dtype, chip) else 1
     of_flash = OF_FLASH.get(kernel, Shares(1.0, 1.0))
     native = Fused.FLASH if kernel in OF_FLASH else kernel
-    shares = SHARES.get((native, capability)) or SHARES.get((native, generation), ELSEWHERE)
+    shares = SHARES.get((native, chip.sm.design), ELSEWHERE)
     return Shares(
         min(1.0, gain * of_flash.forward * shares.forward),
         min(1.0, gain * of_flash.backward * shares.backward),

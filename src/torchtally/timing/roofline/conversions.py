@@ -32,8 +32,8 @@ timesformer), 48 of them for the bytes. Others' are found at `PLACES_PER_S`: 43 
 14 x 14 there."""
 
 
-READS_CHANNELS_FIRST = frozenset({(8, 6), (8, 9), (9, 0), (12, 0)})
-"""Compute capabilities where filters of one position read and write channels first as they lie, a
+READS_CHANNELS_FIRST = frozenset({"GA10x", "AD10x", "GH100", "GB20x"})
+"""Designs of dies where filters of one position read and write channels first as they lie, a
 product of the filter with each image, if each channel's positions begin on 16 bytes and none is
 skipped.
 
@@ -49,7 +49,7 @@ DLA-60, DarkNet-53). Eight of them come to 0.90 to 1.04 of what they take an RTX
 median, and to 1.07 to 1.26 if all are converted (benchmark-infer-amp-nchw-pt291-cu130-5090.csv
 there). cuDNN 8.3 still converted all on an RTX 3090 (timm's trainings)."""
 
-CONVERTED_AT_BANDWIDTH = frozenset({(8, 6), (8, 9), (12, 0)})
+CONVERTED_AT_BANDWIDTH = frozenset({"GA10x", "AD10x", "GB20x"})
 """Where kernels that convert are held up by memory alone: 1000 images in float16 take VGG-16 on an
 RTX 4090 118 ms longer with channels first (the same tables), a read and a write of what filters of
 several positions take in and give out; and an RTX 5090 293 ms, here 303."""
@@ -90,7 +90,7 @@ def conversion_s(spec: TensorSpec, chip: Chip) -> float:
     found_s = 0.0
     if is_padded(spec):
         found_s = finding_s(padded_elements, PADDED_PLACES_PER_S, chip)
-    elif chip.compute_capability not in CONVERTED_AT_BANDWIDTH:
+    elif chip.sm.design not in CONVERTED_AT_BANDWIDTH:
         found_s = finding_s(padded_elements, PLACES_PER_S, chip)
     return moved_bytes / bandwidth_bytes_per_s(chip) + found_s + KERNEL_S
 

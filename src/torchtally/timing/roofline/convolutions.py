@@ -80,7 +80,7 @@ def besides_s(call: Call, weight: TensorSpec, chip: Chip) -> float:
 
 def reads_channels_first(call: Call, weight: TensorSpec, chip: Chip) -> bool:
     """Each image is a matrix of channels by positions, which tensor cores multiply as it lies."""
-    if prod(weight.shape[2:]) > 1 or chip.compute_capability not in READS_CHANNELS_FIRST:
+    if prod(weight.shape[2:]) > 1 or chip.sm.design not in READS_CHANNELS_FIRST:
         return False
     row_bytes = prod(forward_input(call).shape[2:]) * weight.itemsize_bytes
     is_whole = all(step == 1 for step in integers(call, "stride"))

@@ -20,7 +20,6 @@ from functools import lru_cache
 from math import ceil, gcd, inf, prod
 
 from torchtally.chips import Chip
-from torchtally.chips.capabilities import capability
 from torchtally.chips.dtypes import NUMBERS_EACH
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
@@ -88,16 +87,16 @@ linear @6945927, kernels and grids in its columns; tests and benchmarks have non
 VECTOR_TILES = tuple(tile for tile in VECTOR_TILE_SHARES if tile != (64, 64))
 """Of one product: the other is taken for 20 of those 9,400."""
 
-BATCHED_VECTOR_TILES: dict[int, tuple[Tile, ...]] = {
-    75: ((128, 64), (64, 64), (128, 32)),
-    80: ((128, 128),),
-    86: ((128, 128),),
-    89: ((128, 128),),
+BATCHED_VECTOR_TILES: dict[str, tuple[Tile, ...]] = {
+    "TU10x": ((128, 64), (64, 64), (128, 32)),
+    "GA100": ((128, 128),),
+    "GA10x": ((128, 128),),
+    "AD10x": ((128, 128),),
 }
-"""Of batched products without tensor cores, by the compute capability, in tenths: cuBLAS 12.1 has
-one tile there, whatever the shape. All 6,860 products of a sweep on two A100s and an L4 ran
+"""Of batched products without tensor cores, by the design of the dies: cuBLAS 12.1 has one tile
+there, whatever the shape. All 6,860 products of a sweep on two A100s and an L4 ran
 ampere_sgemm_128x128_nn; of 1,976 on a T4, 1,615 had 128 x 64 (sitar-lab/NeuSight, scripts/asplos/
-data/dataset/test/bmm.csv @6945927, column "Kernel Name"). 8.6 is assumed to be as 8.0 and 8.9."""
+data/dataset/test/bmm.csv @6945927, column "Kernel Name"). GA10x is assumed to be as the others."""
 
 ROWS_SHARE = 0.96
 """Without tensor cores, since Ampere: what is reached where both operands' rows are summed along,
@@ -252,20 +251,15 @@ def epilogue_s(product: Product, chip: Chip) -> float:
     return EPILOGUE_PASSES * result_bytes / bandwidth_bytes_per_s(chip)
 
 
-def is_since_hopper(chip: Chip) -> bool:
-    """An NVIDIA chip of Hopper's generation or a later one."""
-    return (chip.compute_capability or (0, 0)) >= (9, 0)
-
-
 def takes_older_kernel(product: Product, chip: Chip) -> bool:
     """Hopper's own kernels take in rows that begin on 16 bytes, and no others."""
-    return (chip.compute_capability or (9, 0)) < (9, 0) or not is_aligned(product)
+    return (chip.is_cuda and not chip.sm.has_tma) or not is_aligned(product)
 
 
 def with_bias_s(call: Call, chip: Chip) -> float:
     """Seconds that a linear layer takes besides its product, for its bias."""
     is_linear = call.plain_name == "addmm" and len(call.inputs[0].shape) == 1
-    return BIAS_S if is_linear and is_since_hopper(chip) else 0.0
+    return BIAS_S if is_linear and chip.sm.has_tma else 0.0
 
 
 @lru_cache(maxsize=4096)
@@ -305,7 +299,7 @@ def alignment_share(product: Product, chip: Chip) -> float:
 
 def rows_share(product: Product, chip: Chip) -> float:
     """Share of the rate outside of the matrix units, by how the operands lie in memory."""
-    return ROWS_SHARE if product.sums_rows and is_asynchronous(chip) else 1.0
+    return ROWS_SHARE if product.sums_rows and chip.sm.has_async_copies else 1.0
 
 
 def is_aligned(product: Product) -> bool:
@@ -315,12 +309,11 @@ def is_aligned(product: Product) -> bool:
 def tile_shares(product: Product, chip: Chip) -> Mapping[Tile, float]:
     """Tiles that the library chooses from, and what each reaches of the best rate."""
     if uses_matrix_unit(product.dtype, chip):
-        has_more = is_since_hopper(chip) and is_aligned(product) and not product.is_convolution
+        has_more = chip.sm.has_tma and is_aligned(product) and not product.is_convolution
         return HOPPER_TILE_SHARES if has_more else MATRIX_TILE_SHARES
     tiles = VECTOR_TILES
-    if product.batch > 1 and chip.compute_capability is not None:
-        major, minor = chip.compute_capability
-        tiles = BATCHED_VECTOR_TILES.get(10 * major + minor, tuple(VECTOR_TILE_SHARES))
+    if product.batch > 1 and chip.is_cuda:
+        tiles = BATCHED_VECTOR_TILES.get(chip.sm.design, tuple(VECTOR_TILE_SHARES))
     return {tile: VECTOR_TILE_SHARES[tile] for tile in tiles}
 
 
@@ -330,9 +323,9 @@ def splits_of(product: Product, chip: Chip) -> tuple[int, ...]:
     if product.batch > 1:
         return SPLITS[:1]
     is_matrix = uses_matrix_unit(product.dtype, chip)
-    if not is_asynchronous(chip) and is_matrix:
+    if not chip.sm.has_async_copies and is_matrix:
         return tuple(n for n in SPLITS if n == 1 or n * MIN_SPLIT_TERMS <= product.K)
-    if is_matrix or not is_asynchronous(chip):
+    if is_matrix or not chip.sm.has_async_copies:
         return SPLITS
     m, n = min(VECTOR_TILE_SHARES)
     smallest = ceil(product.M / m) * ceil(product.N / n)
@@ -340,12 +333,7 @@ def splits_of(product: Product, chip: Chip) -> tuple[int, ...]:
 
 
 def stages_of(chip: Chip) -> int:
-    return STAGES if is_asynchronous(chip) else STAGES_BEFORE_AMPERE
-
-
-def is_asynchronous(chip: Chip) -> bool:
-    """Loads go on beside the arithmetic by themselves: since Ampere."""
-    return (chip.compute_capability or (8, 0)) >= (8, 0)
+    return STAGES if chip.sm.has_async_copies else STAGES_BEFORE_AMPERE
 
 
 def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) -> float:
@@ -370,22 +358,21 @@ def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) 
     if product.piece_bytes < DEPTH_BYTES:
         pieces = max(m, n) * ceil(DEPTH_BYTES / product.piece_bytes)
         step_s = max(step_s, pieces * PIECE_S)
-    if not uses_matrix_unit(product.dtype, chip) and chip.compute_capability is not None:
+    if not uses_matrix_unit(product.dtype, chip) and chip.is_cuda:
         return waves * (steps * step_s + tile_ends_s(m * n * product.itemsize_bytes, chip))
     return (waves * steps + stages) * step_s
 
 
 def is_fed_by_pieces(product: Product, chip: Chip) -> bool:
     on_matrix_unit = uses_matrix_unit(product.dtype, chip)
-    return is_since_hopper(chip) and on_matrix_unit and not is_aligned(product)
+    return chip.sm.has_tma and on_matrix_unit and not is_aligned(product)
 
 
 def tile_ends_s(result_bytes: int, chip: Chip) -> float:
     """Seconds in which a tile of such a result has nothing to multiply, without tensor cores."""
     assert chip.multiprocessors is not None
-    assert chip.compute_capability is not None
-    lanes = capability(chip.compute_capability).float32_lanes
-    clock_hz = achieved_flop_per_s("float32", chip) / (2 * lanes * chip.multiprocessors)
+    lanes = chip.multiprocessors * chip.sm.float32_lanes
+    clock_hz = achieved_flop_per_s("float32", chip) / (2 * lanes)
     return LOAD_S + result_bytes / (WRITTEN_BYTES_PER_CLOCK * clock_hz)
 
 

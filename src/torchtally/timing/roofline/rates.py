@@ -9,7 +9,6 @@ estimate.
 from functools import lru_cache
 
 from torchtally.chips import SAME_RATE, Chip, Peak
-from torchtally.chips.capabilities import capability
 from torchtally.timing.roofline.sustained import byte_at_limit_s, sustained_flop_per_s
 
 ACHIEVED_SHARE_OF_BANDWIDTH = 0.91
@@ -51,11 +50,6 @@ def uses_matrix_unit(dtype: str, chip: Chip) -> bool:
     return real not in VECTOR_UNITS and SAME_RATE.get(real, real) in chip.peaks
 
 
-def _float64_share(chip: Chip) -> float | None:
-    version = chip.compute_capability
-    return None if version is None else capability(version).float64_share
-
-
 def peak_of(dtype: str, chip: Chip) -> Peak:
     """The promised dense rate at which the chip multiplies numbers of this dtype.
 
@@ -70,7 +64,7 @@ def named_peak(dtype: str, chip: Chip) -> tuple[str, Peak]:
     real = SAME_RATE.get(real, real)
     if real in chip.peaks:
         return real, chip.peaks[real]
-    share = _float64_share(chip)
+    share = chip.sm.float64_share
     if real == "float64" and share is not None:
         single = chip.peak("float32")
         return real, Peak(single.flop_per_s * share, single.source)
@@ -117,6 +111,6 @@ def vector_peak_flop_per_s(dtype: str, chip: Chip) -> float | None:
     if dtype in ("float64", "complex128"):
         if "float64_vector" in chip.peaks:
             return chip.peaks["float64_vector"].flop_per_s
-        if "float64" in chip.peaks or _float64_share(chip) is not None:
+        if "float64" in chip.peaks or chip.sm.float64_share is not None:
             return peak_of("float64", chip).flop_per_s
     return chip.peaks["float32"].flop_per_s if "float32" in chip.peaks else None

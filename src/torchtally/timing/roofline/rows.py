@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from torchtally.chips import Chip
-from torchtally.chips.capabilities import capability
 from torchtally.timing.roofline.launches import NORM_BACKWARD
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
 from torchtally.timing.roofline.strided import CLOCK_HZ, VECTOR_BYTES, finding_s
@@ -141,7 +140,7 @@ def softmax_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     row_elements = row.shape[-1]
     row_bytes = row_elements * row.itemsize_bytes
     multiprocessors = chip.multiprocessors or 1
-    reduction = SINCE_AMPERE if (chip.compute_capability or (8, 0)) >= (8, 0) else BEFORE_AMPERE
+    reduction = SINCE_AMPERE if chip.sm.has_async_copies else BEFORE_AMPERE
     halves = 2 if "backward" in call.plain_name else 1
     if halves * row_elements <= WARP_ELEMENTS and halves * row_bytes <= WARP_BYTES:
         slots = row.elements / row_elements * 2 ** (row_elements - 1).bit_length()
@@ -173,7 +172,7 @@ def rereads(resident_bytes: int, chip: Chip) -> float:
     rows of 50257 in bfloat16, tests/truth/corpus), an A100 about half of 14 MB in its 40
     (NeuSight). Ada's caches are not in halves.
     """
-    if (chip.compute_capability or (0, 0)) <= (8, 0):
+    if chip.sm.has_halved_l2:
         return cache_misses(resident_bytes, chip)
     return float(chip.l2_cache_bytes is not None and resident_bytes > chip.l2_cache_bytes)
 
@@ -189,11 +188,11 @@ def norm_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     """Seconds of a norm, by the estimate for all norms where it is unknown how many rows the chip
     works on.
     """
-    if chip.multiprocessors is None or chip.compute_capability is None:
+    if chip.multiprocessors is None or not chip.is_cuda:
         return traffic_bytes / normalization_bytes_per_s(chip)
     rows = call.inputs[0]
     count, row_bytes = rows_of(call, rows)
-    together = chip.multiprocessors * (capability(chip.compute_capability).threads // NORM_THREADS)
+    together = chip.multiprocessors * (chip.sm.threads // NORM_THREADS)
     if rereads(min(count, together) * row_bytes, chip) == 1:
         traffic_bytes += rows.bytes
     rows_s = max(NORM_FIRST_S, count / together * NORM_ROW_S)

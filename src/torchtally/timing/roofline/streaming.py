@@ -174,7 +174,7 @@ def memory_s(call: Call, kind: Kind, traffic: int, chip: Chip) -> float:
     if is_by_rows(call):
         return rows_s(call, traffic, chip)
     # By running statistics a batch norm is a pass over its elements, which waits for no sum.
-    if is_batch_norm(call) and not is_inference(call) and chip.compute_capability is not None:
+    if is_batch_norm(call) and not is_inference(call) and chip.is_cuda:
         return batch_norm_s(call, traffic - extra_bytes(call), chip)
     is_norm = kind is Kind.NORMALIZATION and not is_inference(call)
     bandwidth = normalization_bytes_per_s(chip) if is_norm else bandwidth_bytes_per_s(chip)

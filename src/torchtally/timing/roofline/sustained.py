@@ -43,7 +43,7 @@ RTX 3060's 25.5 of 25.5 and an RTX 3070's 38.4 of 40.6 (zzc0721/torch-performanc
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """One family of chips: those of one compute capability."""
+    """One family of chips: those of one design."""
 
     float32_share: float = SHARE_OF_PEAK
     """Of the promised rate outside the matrix units."""
@@ -55,31 +55,31 @@ class Sustained:
     """Of the promised rate inside the matrix units."""
 
 
-FAMILIES: dict[tuple[int, int], Sustained] = {
+FAMILIES: dict[str, Sustained] = {
     # A V100 PCIe: 13.3 of 14 TFLOP/s (sitar-lab/NeuSight @6945927, linear layers above 1 ms).
     # A V100 SXM: 119 of 125 with tensor cores, but for writing results (products.py).
-    (7, 0): Sustained(float32_share=0.95, matrix_share=0.95),
+    "GV100": Sustained(float32_share=0.95, matrix_share=0.95),
     # An A100 PCIe: 17.6 of 19.5 at 2048 cubed (triton-lang/triton issue 2491), taken for what
     # linear layers reach, 0.96 of the best (`products.ROWS_SHARE`). Of 40 GB, with 250 W, 17.6 at
     # 8192 cubed (zzc0721/... issue 108): no more joules than that. With 300 W 252.9 in bfloat16
     # (stas00/ml-engineering).
-    (8, 0): Sustained(0.94, 250 / 17.6e12, 300 / 252.9e12),
+    "GA100": Sustained(0.94, 250 / 17.6e12, 300 / 252.9e12),
     # An A10G: 23.4 of 31.5 (zzc0721/torch-performance-test-data issue 126). An A40 with 300 W:
     # 23.73 and 122.29 (issue 185).
-    (8, 6): Sustained(0.74, 300 / 23.73e12, 300 / 122.29e12),
+    "GA10x": Sustained(0.74, 300 / 23.73e12, 300 / 122.29e12),
     # An RTX 4090: 54.5 of 82.6 at 16384 cubed (mli/transformers-benchmarks issue 3). An L20 with
     # 275 W: 35.88; an L40S with 350 W: 269.15 (zzc0721/... issues 107 and 43).
-    (8, 9): Sustained(0.66, 275 / 35.88e12, 350 / 269.15e12),
+    "AD10x": Sustained(0.66, 275 / 35.88e12, 350 / 269.15e12),
     # An H100 SXM with 700 W: 794.5 (stas00/ml-engineering). In float32 it is not at its limit.
-    (9, 0): Sustained(matrix_joules=700 / 794.5e12),
+    "GH100": Sustained(matrix_joules=700 / 794.5e12),
     # A B200 with 1000 W: 1745 (stas00/ml-engineering).
-    (10, 0): Sustained(matrix_joules=1000 / 1745e12),
+    "GB100": Sustained(matrix_joules=1000 / 1745e12),
     # A GB300's attention with heads of 256 reaches 2096 of 2500 in bfloat16, and products are no
     # slower: a GB200's 1812 there are 0.99 of its best product (NVIDIA/cudnn-frontend @3929da2e,
     # benchmark/sdpa_benchmark_training/results, qwen35 and dsv3).
-    (10, 3): Sustained(matrix_share=0.84),
+    "GB110": Sustained(matrix_share=0.84),
     # An RTX 5090 reaches 66.3 of 104.8 (zzc0721/torch-performance-test-data pull request 15).
-    (12, 0): Sustained(float32_share=0.63),
+    "GB20x": Sustained(float32_share=0.63),
 }
 
 OF_16_BITS = {
@@ -105,12 +105,12 @@ second, are as fast as if bytes took nothing."""
 
 def byte_joules(chip: Chip) -> float | None:
     """None where it is not known: what HBM takes, and what families that are at no limit do."""
-    joules = FAMILIES.get(chip.compute_capability or (0, 0), Sustained()).float32_joules
+    joules = FAMILIES.get(chip.sm.design, Sustained()).float32_joules
     return BYTE_FLOPS * joules if joules and chip.memory_type.startswith("GDDR") else None
 
 
 def flop_joules(dtype: str, chip: Chip) -> float | None:
-    family = FAMILIES.get(chip.compute_capability or (0, 0), Sustained())
+    family = FAMILIES.get(chip.sm.design, Sustained())
     return family.float32_joules if dtype == "float32" else matrix_joules(dtype, family)
 
 
@@ -137,7 +137,7 @@ def sustained_flop_per_s(dtype: str, promised_flop_per_s: float, chip: Chip) -> 
     """Rate of a dtype that the chip has a peak for; by the estimate alone where its power is
     unknown.
     """
-    family = FAMILIES.get(chip.compute_capability or (0, 0), Sustained())
+    family = FAMILIES.get(chip.sm.design, Sustained())
     if dtype == "float32":
         share, joules = family.float32_share, family.float32_joules
     else:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import ceil, sqrt
 
 from torchtally.chips import Chip
-from torchtally.chips.capabilities import Capability, capability
+from torchtally.chips.capabilities import Capability, MatrixInstruction
 from torchtally.timing.roofline.convolutions import convolution_kernel
 from torchtally.timing.roofline.fused import instructions_s
 from torchtally.timing.roofline.kernel import Kernel
@@ -40,17 +40,15 @@ from torchtally.timing.roofline.rates import (
 from torchtally.trace import Call, Tile
 from torchtally.work import Cost, Kind, cost_of, heart_of
 
-MATRIX_SHARES = (((10, 0), 0.40), ((9, 0), 0.93))
-"""What templates reach of the library's best rate with tensor cores, by the compute capability
-from which on.
+MATRIX_SHARES: dict[MatrixInstruction, float] = {"tcgen05": 0.40, "wgmma": 0.93}
+"""What templates reach of the library's best rate with tensor cores, by its instruction.
 
-9.0: Triton's kernels for eighteen products of whole tiles on an H100, of the chip's best tiles, in
-the median of cuBLAS's times (pytorch/helion pull request 3006, its report of an H100). 10.0: tiles
-of 128 x 128, 64 deep, take 0.673 ms for (3840, 1152) @ (1152, 49136) on a chip of Blackwell's
-(pytorch/pytorch pull request 159982): Triton's loads by pointers do not feed `tcgen05`. Earlier
-chips, and Blackwell's of other versions, multiply in `mma.sync`, which Triton writes as the
-library does: of 17 products of 2048 to 4096 on an A100, 1.0 in the median (triton-lang.org,
-tutorial 03, as of 2024)."""
+`wgmma`: Triton's kernels for eighteen products of whole tiles on an H100, of the chip's best tiles,
+in the median of cuBLAS's times (pytorch/helion pull request 3006, its report of an H100).
+`tcgen05`: tiles of 128 x 128, 64 deep, take 0.673 ms for (3840, 1152) @ (1152, 49136) on a chip of
+Blackwell's (pytorch/pytorch pull request 159982): Triton's loads by pointers do not feed it. Other
+chips multiply in `mma.sync`, which Triton writes as the library does: of 17 products of 2048 to
+4096 on an A100, 1.0 in the median (triton-lang.org, tutorial 03, as of 2024)."""
 
 MMA_SYNC_SHARE = 1.0
 
@@ -110,10 +108,10 @@ def template_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
 def template_s(product: Product, tile: Tile, chip: Chip) -> float:
     """Seconds for all rounds of blocks; at least its FLOPs at the rate of the library's best."""
     rate = achieved_flop_per_s(product.dtype, chip) * rate_share(product, tile, chip)
-    if chip.multiprocessors is None or chip.compute_capability is None:
+    if chip.multiprocessors is None or not chip.is_cuda:
         return product.flops / rate
     blocks = product.batch * ceil(product.M / tile.rows) * ceil(product.N / tile.columns)
-    resident = resident_blocks(product, tile, capability(chip.compute_capability))
+    resident = resident_blocks(product, tile, chip.sm)
     steps = ceil(product.K / tile.depth)
     rounds, rest = divmod(blocks, resident * chip.multiprocessors)
     whole_s = steps * step_s(product, tile, resident, rate, chip)
@@ -127,10 +125,8 @@ def rate_share(product: Product, tile: Tile, chip: Chip) -> float:
     if not uses_matrix_unit(product.dtype, chip):
         elements = tile.rows * tile.columns / (THREADS_PER_WARP * tile.warps)
         return min(1.0, VECTOR_SHARE / (1 + VECTOR_LOADS / sqrt(elements)))
-    version = chip.compute_capability or (8, 0)
-    is_consumers = version >= (12, 0)
-    shares = (share for since, share in MATRIX_SHARES if version >= since and not is_consumers)
-    return next(shares, MMA_SYNC_SHARE) * alignment_share(product, chip)
+    share = MATRIX_SHARES.get(chip.sm.matrix_instruction, MMA_SYNC_SHARE)
+    return share * alignment_share(product, chip)
 
 
 def resident_blocks(product: Product, tile: Tile, limits: Capability) -> int:
@@ -149,7 +145,7 @@ def resident_blocks(product: Product, tile: Tile, limits: Capability) -> int:
 
 def shared_bytes(product: Product, tile: Tile, limits: Capability) -> int:
     """Shared memory of one block: both operands' part of each step that is there."""
-    stages = tile.stages if limits.version >= (8, 0) else 1
+    stages = tile.stages if limits.has_async_copies else 1
     return max(1, stages * step_bytes(product, tile))
 
 
@@ -161,9 +157,8 @@ def step_bytes(product: Product, tile: Tile) -> int:
 def step_s(product: Product, tile: Tile, blocks: int, rate: float, chip: Chip) -> float:
     """Seconds of so many blocks on one multiprocessor, at `rate` FLOP/s of the whole chip."""
     assert chip.multiprocessors is not None
-    assert chip.compute_capability is not None
     stages = tile.stages
-    if chip.compute_capability < (8, 0):
+    if not chip.sm.has_async_copies:
         stages = min(stages, STAGES_BEFORE_AMPERE)
     multiplied_s = 2 * tile.rows * tile.columns * tile.depth * chip.multiprocessors / rate
     # One stage alone: a block asks for its next step when it is done with the last.

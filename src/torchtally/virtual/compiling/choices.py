@@ -18,7 +18,6 @@ import torch
 from msgspec import structs
 
 from torchtally.chips import Chip
-from torchtally.chips.capabilities import capability
 from torchtally.torch_private import without_dispatch_modes
 from torchtally.trace import Call, FusedKernel, Part, Tile
 from torchtally.virtual.compiling.flex import on_gpu
@@ -183,10 +182,10 @@ class KernelChoices:
         """Whether it fits into the shared memory that a block may have: Triton refuses others, and
         inductor leaves them out.
         """
-        if self.chip.compute_capability is None:
+        if not self.chip.is_cuda:
             return True
         step_bytes = (tile.rows + tile.columns) * tile.depth * call.inputs[-1].itemsize_bytes
-        limit = capability(self.chip.compute_capability).shared_kib * 1024
+        limit = self.chip.sm.shared_kib * 1024
         return tile.stages * step_bytes <= limit
 
     def sums_s(self, choice: Any, call: Call) -> float:

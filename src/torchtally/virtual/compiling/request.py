@@ -121,7 +121,7 @@ class Compiling:
         """Why it cannot compile here; "" where it can. Tracing alone needs no triton."""
         if self.chip.gcn_architecture:
             return "compiling for ROCm is not simulated"
-        if self.chip.compute_capability is None:
+        if not self.chip.is_cuda:
             return f"{self.chip.name} is not a GPU"
         if backend != INDUCTOR:
             return f"its backend {backend!r} is not inductor, and ran eagerly"

@@ -32,9 +32,6 @@ from torchtally.virtual.streams import current_stream_number
 SIGNAL_PAD_BYTES = 2048
 """Of each allocation (torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory-inl.h)."""
 
-MULTICAST_CAPABILITY = (9, 0)
-"""NVLink SHARP: a switch of Hopper's generation multicasts and reduces (NVIDIA H100 whitepaper)."""
-
 BARRIER = kernel("symm_mem.barrier", ("tensor",), frozenset())
 SIGNAL = kernel("symm_mem.put_signal", ("tensor",), frozenset())
 AWAIT = kernel("symm_mem.wait_signal", ("tensor",), frozenset())
@@ -128,9 +125,9 @@ class SymmetricMemory:
     @classmethod
     def has_multicast_support(cls, device_type: Any, device_index: int) -> bool:
         target = cls.peers.mode.target
-        if target is None or target.node is None or target.compute_capability is None:
+        if target is None or target.node is None:
             return False
-        return target.compute_capability >= MULTICAST_CAPABILITY and target.node.gpus > 2
+        return target.sm.has_multimem and target.node.gpus > 2
 
     @classmethod
     def empty_strided_p2p(
