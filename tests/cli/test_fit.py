@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from tests.cli.run_tally import END, TALLY, TIMEOUT_S, environment
+from tests.cli.test_gates import COMPILED, WITHOUT_TRITON
 from tests.warm import cold, warm
 from torchtally.cli import main
 from torchtally.cli.fit import FitParser
 from torchtally.errors import UsageError
 from torchtally.fit.argument import parse
 from torchtally.fit.chips import parse_margin
+from torchtally.gates import GATE_EXIT
 
 SCRIPT = """\
 import argparse, sys, time, torch
@@ -124,6 +126,26 @@ def test_a_script_that_always_fails(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("the script fails at every --batch that was tried\n")
     assert "unrecognized arguments: --nonsense" in done.stdout
+
+
+def test_the_answer_of_code_that_could_not_be_compiled_is_none(tmp_path: Path) -> None:
+    """Eager code is not what the script asked for: the answer begins with that, and ends in 3."""
+    (tmp_path / "train.py").write_text(f"import sys\nbatch = int(sys.argv[1])\n{COMPILED}")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\n{WITHOUT_TRITON}")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for words, code in ((), GATE_EXIT), (("--compile", "eager"), 0):
+        done = subprocess.run(
+            command(*words, "--vary", "{}", *H100, "--to", "2", "--json", "fit.json", "train.py",
+                    python=cold),
+            cwd=tmp_path, env=environment() | {"PYTHONPATH": path}, capture_output=True, text=True,
+            timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        caveats = json.loads((tmp_path / "fit.json").read_text())["caveats"]
+        assert (len(caveats) == 1) is (code == GATE_EXIT)
+        said = " ".join(done.stdout.split())
+        assert said.startswith("".join(f"{caveat} " for caveat in caveats) + "largest ")
+        assert ("torch.compile ran eagerly: inductor needs triton" in said) is bool(caveats)
 
 
 def test_all_chips(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ Evaluation passes that repeat the two before them take the same memory and are
 not executed again; --no-folding executes them all.
 
 Exit code: 0 when there is a value that fits, 1 when not even the smallest does
-or the script fails, 2 for a wrong command line, 130 on Ctrl-C.
+or the script fails, 2 for a wrong command line, 3 when the answer is not for
+the code that was asked for (torch.compile ran eagerly), 130 on Ctrl-C.
 """
 
 
@@ -111,6 +112,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help="as for `tally run`")  # fmt: skip
     add("--placeholder-limit", type=positive_count, default=None, metavar="N",
         help="as for `tally run`")  # fmt: skip
+    add("--compile", choices=("inductor", "eager"), default="inductor",
+        help="as for `tally run`")  # fmt: skip
     add_isolation(parser, "a folder that is deleted")
     add("--no-folding", action="store_true",
         help="run every pass of the model, even those like earlier ones")  # fmt: skip
@@ -127,6 +130,7 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.fit.chips import Fleet, parse_margin, search_of
     from torchtally.fit.search import Values
     from torchtally.fit.survey import Survey
+    from torchtally.gates import GATE_EXIT
     from torchtally.report.fit import fit_report
     from torchtally.report.fit_progress import FitProgress
     from torchtally.runs.probes import Probes
@@ -149,6 +153,7 @@ def command(args: argparse.Namespace) -> int:
         max_seconds=args.max_seconds,
         nonzero_fraction=args.nonzero_fraction,
         placeholder_limit=args.placeholder_limit,
+        what_ifs=("compile=off",) if args.compile == "eager" else (),
         folds=not args.no_folding,
         writes=args.writes,
         network=args.network,
@@ -166,6 +171,8 @@ def command(args: argparse.Namespace) -> int:
             survey.run(runs, jobs, progress.print_run, progress.waiting)
         fleet.run(runs, jobs, progress.print_run, progress.waiting)
     write_report(fit_report(fleet, survey, margin, args.vary), args, is_beside_files=True)
+    if fleet.caveats:
+        return GATE_EXIT
     return (
         0 if any(search.bracket and search.bracket.largest for search in searches) else NOTHING_FITS
     )

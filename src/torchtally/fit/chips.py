@@ -145,6 +145,14 @@ class Fleet:
                 self.learn(family, probe)
                 done(probe)
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What all answers rest on, where a run was not the one that was asked for."""
+        return tuple(dict.fromkeys(
+            caveat for probe in self.probes.values() if not probe.outcome.failure
+            for caveat in probe.outcome.caveats
+        ))  # fmt: skip
+
     def of(self, family: str) -> list[ChipSearch]:
         return [search for search in self.searches if search.family == family]
 

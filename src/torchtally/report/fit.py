@@ -13,11 +13,12 @@ from torchtally.units import format_bytes, format_fraction
 
 
 def fit_text(fleet: Fleet, survey: Survey | None, margin: Margin, width: int) -> str:
-    """The answer first, then what was tried."""
+    """The answer first, then what was tried; before it, why it is none to what was asked."""
+    lines = [line for caveat in fleet.caveats for line in wrap(caveat, width, indent="")]
     if len(fleet.searches) > 1:
-        lines = many(fleet, survey, margin, width)
+        lines += many(fleet, survey, margin, width)
     else:
-        lines = one(fleet, fleet.searches[0], margin, width)
+        lines += one(fleet, fleet.searches[0], margin, width)
     for failed in failures(fleet):
         lines += wrap(failed, width)
     shown = next((probe for probe in fleet.probes.values() if probe.outcome.failure), None)
@@ -193,6 +194,7 @@ def fit_document(fleet: Fleet, survey: Survey | None, vary: str) -> Document:
     return {
         "vary": vary,
         "steps": fleet.request.steps,
+        "caveats": list(fleet.caveats),
         "chips": [
             {
                 "chip": search.chip.name,

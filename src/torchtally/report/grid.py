@@ -203,8 +203,8 @@ def _remarks(table: Table, hidden: Sequence[str], width: int) -> Iterator[Text]:
         yield from (Text(line, style="dim") for line in wrap(text, width))
 
 
-def wrap(text: str, width: int) -> list[str]:
+def wrap(text: str, width: int, indent: str = INDENT) -> list[str]:
     """Prose on lines of at most `width` columns, indented; no lines for no text."""
     return textwrap.wrap(
-        printable(text), max(width, 20), initial_indent=INDENT, subsequent_indent=INDENT
+        printable(text), max(width, 20), initial_indent=indent, subsequent_indent=indent
     )

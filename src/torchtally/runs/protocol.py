@@ -124,6 +124,8 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """Compilers' targets ("sm_90") on which the same operators would have run."""
     questions: tuple[str, ...] = ()
     """Properties of the chip that the script asked for and that differ between chips."""
+    caveats: tuple[str, ...] = ()
+    """What it rests on, where the run was not the one that was asked for."""
     output: str = ""
     """The last lines of what the script printed."""
     wall_s: float = 0.0

@@ -31,7 +31,9 @@ def test_a_wish_to_trace_again_reaches_dynamo_and_a_failure_is_noted() -> None:
         compile_fx(RestartError(), notes)(module, ())
     assert notes == []
     assert compile_fx(ValueError("odd"), notes)(module, ()) is module.forward
-    assert notes == ["torch.compile: a graph ran eagerly, inductor failed: ValueError: odd"]
+    assert notes == [
+        "torch.compile ran a part eagerly: inductor failed with a graph: ValueError: odd"
+    ]
 
 
 def test_a_break_is_told_by_its_cause_and_not_by_where_dynamo_was() -> None:

@@ -239,6 +239,7 @@ MODEL = part(
 
 FIT = part(
     "vary steps",
+    caveats=Listed(item=Plain(like="text")),
     chips=list_of(
         """chip total_memory_bytes context_bytes margin_bytes capacity_bytes largest? too_large?
         gave_up is_monotone computed_from?""",

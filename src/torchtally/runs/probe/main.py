@@ -23,6 +23,7 @@ from torchtally.runs.protocol import WRITTEN, CapacityVerdict, ProbeRequest, Pro
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.targets import roofline
 from torchtally.trace import Ending, Storage, Trace
+from torchtally.trace.caveats import caveats
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import run
 from torchtally.tracer.script_file import Script
@@ -141,6 +142,7 @@ def result(
         ),
         alike=frozenset(target for target in differences.alike if target),
         questions=tuple(differences.questions),
+        caveats=caveats(trace.notes),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from torchtally.trace.caveats import PARTLY_EAGER
 from torchtally.virtual.stand_ins import StandIn, instead_of
 
 Note = Callable[[str], None]
@@ -97,7 +98,7 @@ def compile_or_run(note: Note, compiler: Any) -> Any:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(str(error))}"
-            note(f"torch.compile: a graph{place_of(module)} ran eagerly, inductor failed: {reason}")
+            note(f"{PARTLY_EAGER}inductor failed with a graph{place_of(module)}: {reason}")
             return module.forward
 
     return compile_fx

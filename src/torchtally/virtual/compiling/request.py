@@ -16,7 +16,7 @@ from torch import nn
 from torchtally import torch_private as private
 from torchtally.chips import Chip
 from torchtally.errors import UnsupportedError
-from torchtally.trace.caveats import NOT_COMPILED
+from torchtally.trace.caveats import NOT_COMPILED, PARTLY_EAGER
 from torchtally.virtual import own_code
 from torchtally.virtual.autocast import Autocast
 from torchtally.virtual.compiling import deferred, events, optimizers
@@ -209,7 +209,7 @@ class Compiling:
                 except compiler.InternalError as error:
                     why = events.first_line(str(error))
                     where = events.place_of_frame(args)
-                    self.mode.observer.note(f"torch.compile: {where} ran eagerly: {why}")
+                    self.mode.observer.note(f"{PARTLY_EAGER}Dynamo failed with {where}: {why}")
                     return private.frame_left_alone()
 
             return convert
