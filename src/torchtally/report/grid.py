@@ -4,7 +4,7 @@ Numbers first, so that texts, of any length, have the rest of the line.
 """
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from torchtally.progress import printable
 from torchtally.report.document import in_words, remarks
-from torchtally.report.plain import cut_left, cut_right
+from torchtally.report.plain import cut_apart, cut_left, cut_right, without_ellipsis
 from torchtally.table import Cell, Table
 from torchtally.units import FORMATS, Unit, format_count, format_flops
 
@@ -31,6 +31,9 @@ class TableLayout:
     table: Table
     widths: Mapping[int, int]
     """By the column's place in the table, from left to right."""
+    apart: Mapping[tuple[int, Cell], str]
+    """What is shown of texts in whose place a cut would make rows look alike, by the column's
+    place and the text."""
 
     @property
     def hidden(self) -> list[str]:
@@ -42,7 +45,9 @@ class TableLayout:
         """The row's cells as text, each as wide as its column. `nothing` is a missing number."""
         units = self.table.columns
         return {
-            place: _fit(row[place], units[place].unit, width, nothing)
+            place: _fit(
+                self.apart.get((place, row[place]), row[place]), units[place].unit, width, nothing
+            )
             for place, width in self.widths.items()
         }
 
@@ -66,7 +71,8 @@ def layout_of(table: Table, width: int, *, least_text: int = 0) -> TableLayout:
     flexible = [place for place in places_shown if place not in fixed_widths]
     widths = {place: fixed_widths[place] for place in fixed}
     room = width - len(INDENT) - sum(widths.values()) - len(GAP) * len(fixed)
-    return TableLayout(table, widths | _flexible_widths(table, flexible, max(room, 1)))
+    widths |= _flexible_widths(table, flexible, max(room, 1))
+    return TableLayout(table, widths, _told_apart(table, widths, flexible))
 
 
 def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Text]:
@@ -86,6 +92,45 @@ def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Tex
     if is_brief:
         return [*lines, *_remarks(replace(table, note=""), [], width)]
     return [*lines, *_remarks(table, layout.hidden, width)]
+
+
+def _told_apart(
+    table: Table, widths: Mapping[int, int], flexible: Sequence[int]
+) -> dict[tuple[int, Cell], str]:
+    """What to show of texts that differ only where they are cut, in rows that else look alike."""
+    units = [column.unit for column in table.columns]
+    is_whole = all(_text_width(table, place) <= widths[place] for place in flexible)
+    if is_whole or len(table.rows) > MOST_ROWS_APART:
+        return {}
+    texts = [place for place in widths if units[place].is_text]
+    alike: dict[tuple[str, ...], list[tuple[Cell, ...]]] = {}
+    for row in table.rows:
+        shown = tuple(
+            without_ellipsis(_fit(row[place], units[place], widths[place], "-")) for place in texts
+        )
+        alike.setdefault(shown, []).append(row)
+    apart: dict[tuple[int, Cell], str] = {}
+    for rows in alike.values():
+        for place in flexible:
+            text_of = {row[place]: cell_text(row[place], units[place]) for row in rows}
+            if len(text_of) == 1:
+                continue
+            short = _cut_apart(text_of.values(), units[place], widths[place])
+            apart |= {(place, cell): short[text] for cell, text in text_of.items()}
+            break
+    return apart
+
+
+def _cut_apart(texts: Iterable[str], unit: Unit, width: int) -> dict[str, str]:
+    if unit not in CUT_LEFT:
+        return cut_apart(texts, width)
+    short = cut_apart((text[::-1] for text in texts), width)
+    return {text[::-1]: shown[::-1] for text, shown in short.items()}
+
+
+MOST_ROWS_APART = 1000
+"""Of longer tables, which a viewer pages through, each text is cut by itself."""
+CUT_LEFT = (Unit.PLACE, Unit.LINE)
 
 
 def _is_flexible(table: Table, place: int) -> bool:
@@ -147,7 +192,7 @@ def _fit(cell: Cell, unit: Unit, width: int, nothing: str) -> str:
         return (nothing if cell is None else cell_text(cell, unit)).rjust(width)
     text = cell_text(cell, unit)
     if unit is not Unit.NAME:
-        text = cut_left(text, width) if unit in (Unit.PLACE, Unit.LINE) else cut_right(text, width)
+        text = cut_left(text, width) if unit in CUT_LEFT else cut_right(text, width)
     return text + " " * (width - cell_len(text))
 
 
