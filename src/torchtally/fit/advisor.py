@@ -54,7 +54,7 @@ class Advisor:
         self.capacity_bytes = chip.total_memory_bytes - context_bytes(chip)
         self.settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         self.needed_bytes = 0
-        """Peak reserved bytes of the unchanged run with unlimited memory."""
+        """What the unchanged run reserves on about the smallest device that it fits."""
         self.results: list[ChangeResult] = []
         self.failures: list[str] = []
 
@@ -67,7 +67,7 @@ class Advisor:
             base = outcomes.get(as_it_is)
             if base is None:
                 return
-            self.needed_bytes = base.peak_reserved_bytes
+            self.needed_bytes = base.verdicts[0].peak_reserved_bytes
             self._keep(outcomes)
             together: tuple[Change, ...] = ()
             helpful = sorted(

@@ -14,9 +14,9 @@ class ChangeResult:
 
     change: Change
     peak_reserved_bytes: int
-    """With unlimited memory where it does not fit."""
+    """On about the smallest device that it fits, where it does not fit this one."""
     saved_bytes: int
-    """Compared with the peak of the unchanged run with unlimited memory."""
+    """Compared with the same of the unchanged run."""
     fits: bool
 
 
@@ -47,6 +47,7 @@ def results_table(results: Sequence[ChangeResult], needed_bytes: int) -> Table:
             for result in listed
         ),
         totals=(None, needed_bytes, None, "as it is"),
-        note="Peaks are reserved bytes, with unlimited memory where the run does not fit."
+        note="Peaks are reserved bytes; of what does not fit, on a larger device, the smallest that it "
+        "fits, to 1 %."
         + (" Changes that save nothing are not listed." if len(listed) < len(results) else ""),
     )

@@ -98,7 +98,10 @@ Request = ProbeRequest | TraceRequest | MeasureRequest | DeviceRequest | ModuleR
 
 
 class CapacityVerdict(msgspec.Struct, frozen=True):
-    """Whether a run fits one capacity. Peaks of a run that does not are with unlimited memory."""
+    """Whether a run fits one capacity.
+
+    Of a run that does not, the reserved peak is that on about the smallest device that it fits.
+    """
 
     fits: bool
     peak_allocated_bytes: int

@@ -115,6 +115,7 @@ def result(
     )
     peaks = gpu.peak_allocated_bytes, gpu.peak_reserved_bytes
     device = str(gpu.mode.gpus[0].device)
+    needed = NeededMemory(trace, peaks, device)
     kept = [
         storage
         for storage in trace.storages
@@ -130,7 +131,7 @@ def result(
         peak_reserved_bytes=peaks[1],
         folded=folding.folded,
         verdicts=tuple(
-            verdict(trace, peaks, recorder.refused, device, capacity_bytes, total_bytes)
+            verdict(needed, recorder.refused, capacity_bytes, total_bytes)
             for capacity_bytes, total_bytes in capacities
         ),
         allocations=Allocations(
@@ -165,22 +166,55 @@ def event_order(
     return order_ + [len(kept) + 1 + call for _, call in waiting]
 
 
+class NeededMemory:
+    """What a run that had unlimited memory needs of a device."""
+
+    def __init__(self, trace: Trace, peaks: tuple[int, int], device: str) -> None:
+        """`peaks`: bytes allocated and reserved with unlimited memory."""
+        self.trace, self.peaks, self.device = trace, peaks, device
+        self._reserved_bytes: list[int] = []
+
+    def more_than(self, capacity_bytes: int) -> int:
+        """Bytes reserved at the peak on about the smallest device that it fits of those that are
+        larger than one which it does not fit.
+
+        With unlimited memory an allocator never gives back segments that a growing tensor has
+        left behind: their sum may be many times what the run holds.
+        """
+        known = [reserved for reserved in self._reserved_bytes if reserved > capacity_bytes]
+        if known:
+            return min(known)
+        too_little_bytes = max(self.peaks[0], capacity_bytes)
+        enough_bytes = self.peaks[1]
+        while enough_bytes - too_little_bytes > TOLERANCE * enough_bytes:
+            tried_bytes = (too_little_bytes + enough_bytes) // 2
+            replayed = replay(self.trace, device=self.device, capacity_bytes=tried_bytes)
+            if replayed.fits:
+                enough_bytes = max(replayed.peak_reserved_bytes, too_little_bytes)
+            else:
+                too_little_bytes = tried_bytes
+        self._reserved_bytes.append(enough_bytes)
+        return enough_bytes
+
+
+TOLERANCE = 0.01
+"""Of what is needed, to which it is looked for."""
+
+
 def verdict(
-    trace: Trace,
-    peaks: tuple[int, int],
-    refused: str,
-    device: str,
-    capacity_bytes: int,
-    total_bytes: int,
+    needed: NeededMemory, refused: str, capacity_bytes: int, total_bytes: int
 ) -> CapacityVerdict:
     """Whether the run fits a capacity, and its peaks there.
 
     The run itself had unlimited memory. Where it reserved no more than the capacity, a limited run
     allocates the same. Else the allocator gives cached segments back, which takes a replay.
     """
+    peaks = needed.peaks
     if peaks[1] <= capacity_bytes or refused:
         return CapacityVerdict(not refused, *peaks)
-    replayed = replay(trace, device=device, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
+    replayed = replay(
+        needed.trace, device=needed.device, capacity_bytes=capacity_bytes, total_bytes=total_bytes
+    )
     if not replayed.fits:
-        return CapacityVerdict(False, *peaks)
+        return CapacityVerdict(False, peaks[0], needed.more_than(capacity_bytes))
     return CapacityVerdict(True, replayed.peak_allocated_bytes, replayed.peak_reserved_bytes)

@@ -1,0 +1,29 @@
+"""What a run that does not fit needs, from one run with unlimited memory."""
+
+from tests.builders import GPU, TraceBuilder, unknown_call
+from torchtally.memory.allocator import replay
+from torchtally.runs.probe.main import TOLERANCE, NeededMemory, verdict
+
+MIB = 1 << 20
+
+
+def test_segments_that_a_growing_tensor_left_behind_are_not_needed() -> None:
+    """Of 100, 200, ... 1000 MiB each lives beside the one before it: 1900 MiB at most. Without an
+    end of memory all are kept: 5500 MiB.
+    """
+    builder, kept = TraceBuilder(), -1
+    for hundreds in range(1, 11):
+        larger = builder.allocate(hundreds * 100 * MIB)
+        builder.run(unknown_call(), outputs=[larger])
+        if kept >= 0:
+            builder.free(kept)
+        kept = larger
+        builder.run(unknown_call(), outputs=[kept])
+    trace = builder.build()
+    played = replay(trace, device=GPU)
+    peaks = played.peak_allocated_bytes, played.peak_reserved_bytes
+    assert peaks == (1900 * MIB, 5500 * MIB)
+    needed = NeededMemory(trace, peaks, GPU)
+    assert needed.more_than(0) <= 1900 * MIB * (1 + 2 * TOLERANCE)
+    assert verdict(needed, "", 1500 * MIB, 1500 * MIB).peak_reserved_bytes == needed.more_than(0)
+    assert verdict(needed, "", 2000 * MIB, 2000 * MIB).fits
