@@ -173,6 +173,23 @@ def test_several_steps_are_compared_by_their_time(
     assert "no cost of steps: this is steps 2 to 4" in text
 
 
+def test_more_steps_are_not_asked_of_a_script_that_has_run_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six steps that all differ: four would say less."""
+    source = EXPERIMENTS.partition("train(16, 1)")[0].replace("ones(4, width", "ones(4 + _, width")
+    source += "train(32, 9)"
+    path = str(tmp_path / "run.tally")
+    traced(lambda: exec(source, {}), steps=6).save(path)
+    assert main(["show", path]) == 0
+    assert "Trace more" not in capsys.readouterr().out
+    assert main(["show", path, "--step", "7"]) == 2
+    assert "Trace more: `tally run --steps 7`" in capsys.readouterr().err
+    traced(lambda: exec(source, {}), steps=20).save(path)
+    assert main(["show", path, "--step", "12"]) == 2
+    assert "the run completed steps 1 to 9.\n" in capsys.readouterr().err
+
+
 def test_steps_that_differ_are_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = EXPERIMENTS.replace("train(16, 1)", "").replace("ones(4, width", "ones(4 + _, width")
     trace: Trace = traced(lambda: exec(source, {}), steps=2)

@@ -129,9 +129,9 @@ class Course:
         if last > len(self.steps) or first > last:
             ran = f"steps 1 to {len(self.steps)}" if self.steps else "no step at all"
             wanted = f"{first}" if first == last else f"{first}..{last}"
-            raise UsageError(
-                f"--step {wanted}: the run completed {ran}.\nTrace more: `tally run --steps N`."
-            )
+            was_stopped = self.trace.ending.kind == "steps" and first <= last
+            more = f"\nTrace more: `tally run --steps {last}`." if was_stopped else ""
+            raise UsageError(f"--step {wanted}: the run completed {ran}.{more}")
         if first == last:
             return self.single(self.steps[first - 1])
         start, end = self.steps[first - 1].first, self.steps[last - 1].end

@@ -15,6 +15,8 @@ from torchtally.views.view import view
 NOTHING = Total()
 AFTER = "after the last"
 WHOLE = "(no step)"
+USUAL_STEPS = 4
+"""Steps among which most scripts have two that are alike."""
 MOST_NAMED = 4
 """Of steps, or of those that follow each other, in a sentence."""
 
@@ -98,7 +100,11 @@ def unlike(ledger: Ledger) -> str:
     )
     other = others[-1]
     difference = course.difference(step, other)
-    hint = "" if course.is_steady(step) else " Trace more to find steps that are alike: --steps 4."
+    ran = len(course.steps)
+    # A script that ended by itself has no more of them, and of many a few more would differ, too.
+    is_short = ledger.trace.ending.kind == "steps" and ran < USUAL_STEPS
+    more = f" Trace more to find steps that are alike: --steps {USUAL_STEPS}."
+    hint = more if is_short and not course.is_steady(step) else ""
     return (
         f"{claim} {_numbers([other.number for other in others])}: "
         f"step {other.number} has {difference}.{hint}"
