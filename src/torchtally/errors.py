@@ -3,7 +3,8 @@
     TallyError                 the message is for the user: what, where, what now
     ├── UsageError             a wrong command line or argument            (exit 2)
     │   ├── UnknownChipError   a GPU name that no row of the table answers (exit 2)
-    │   └── UnknownFamilyError a config.json whose family has no row       (exit 2)
+    │   ├── UnknownFamilyError a config.json whose family has no row       (exit 2)
+    │   └── RemedyError        whose remedy is an argument or an option    (exit 2)
     ├── ScriptError            the user's script cannot be run             (exit 2)
     ├── LimitError             a limit of a cell does not hold             (exit 3)
     ├── CheckpointError        cannot be written, or is damaged            (exit 1)
@@ -39,6 +40,15 @@ class UnknownFamilyError(UsageError):
 
 class UnknownChipError(UsageError):
     """No chip by this name. The message lists the near matches."""
+
+
+class RemedyError(UsageError):
+    """A mistake whose remedy is an argument in Python and an option on the command line."""
+
+    def __init__(self, mistake: str, *, argument: str, option: str) -> None:
+        super().__init__(f"{mistake}\n{argument}")
+        self.by_option = f"{mistake}\n{option}"
+        """The message for whoever gave a command."""
 
 
 class ScriptError(TallyError):

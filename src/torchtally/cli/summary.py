@@ -7,7 +7,7 @@ from torchtally.cli.arguments import Subparsers, positive_count
 from torchtally.cli.chip_names import gpu_or_default
 from torchtally.cli.destination import add_output, place_of
 from torchtally.cli.output import add_columns, add_filter, add_format, write_report
-from torchtally.errors import ScriptError, TallyError, UsageError
+from torchtally.errors import RemedyError, ScriptError, TallyError, UsageError
 
 NAME = "summary"
 SUMMARY = "what a model costs: parameters, FLOPs, memory and time by module"
@@ -117,6 +117,8 @@ def command(args: argparse.Namespace) -> int:
             training=not args.eval,
             named_inputs=by_name,
         )
+    except RemedyError as error:
+        raise UsageError(error.by_option) from error
     except TallyError:
         raise
     except Exception as error:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchtally.errors import UsageError, did_you_mean
+from torchtally.errors import RemedyError, did_you_mean
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -36,8 +36,10 @@ def make_optimizer(optimizer: str | MakeOptimizer, parameters: list[nn.Parameter
     optimizer_class = names.get(optimizer.lower())
     if optimizer_class is None:
         known = did_you_mean(optimizer, sorted(names))
-        raise UsageError(
-            f"unknown optimizer {optimizer!r}. {known}\n"
-            "For another one give a function: optimizer=lambda parameters: MyOptimizer(parameters)."
+        call = "optimizer=lambda parameters: MyOptimizer(parameters)"
+        raise RemedyError(
+            f"unknown optimizer {optimizer!r}. {known}",
+            argument=f"For another one give a function: {call}.",
+            option="Another one is an argument of torchtally.summary; none: --optimizer none.",
         )
     return optimizer_class(parameters)

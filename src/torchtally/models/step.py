@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from torchtally import torch_private as private
-from torchtally.errors import UsageError
+from torchtally.errors import RemedyError, UsageError
 from torchtally.models.inputs import Inputs
 from torchtally.models.optimizers import MakeOptimizer, make_optimizer
 from torchtally.models.placing import TensorDevices, model_on_gpu, tensors_of
@@ -166,20 +166,29 @@ def _train(model: nn.Module, inputs: Inputs, request: StepRequest) -> None:
         loss = _loss_in(output) if request.loss is None else request.loss(output)
     if loss is not None:
         if not loss.requires_grad:
-            raise UsageError(
-                "the loss has no gradient: every parameter is frozen, or the forward pass runs "
-                "without autograd.\nFor a forward pass alone give training=False."
-            )
+            raise _without_gradient(model, "the loss has no gradient", FORWARD_ALONE)
         loss.backward()
         return
     tensors = [tensor for tensor in _tensors_in(output) if tensor.requires_grad]
     if not tensors:
-        raise UsageError(
-            f"{type(model).__name__} returned {type(output).__name__}, in which no tensor has a "
-            "gradient.\nGive loss=, a function of what the model returns, or training=False for a "
-            "forward pass alone."
+        what = f"{type(output).__name__}, in which no tensor has a gradient"
+        loss_of = "Give loss=, a function of what the model returns, or training=False for a "
+        raise _without_gradient(
+            model, f"{type(model).__name__} returned {what}", f"{loss_of}forward pass alone."
         )
     GradientOfOnes.apply(*tensors).backward()  # type: ignore[no-untyped-call]
+
+
+FORWARD_ALONE = "For a forward pass alone give training=False."
+
+
+def _without_gradient(model: nn.Module, what: str, argument: str) -> RemedyError:
+    """The error of a step that nothing can be trained by."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        what, argument = f"{what}: every parameter is frozen", FORWARD_ALONE
+    return RemedyError(
+        f"{what}.", argument=argument, option="For a forward pass alone give --eval."
+    )
 
 
 class GradientOfOnes(torch.autograd.Function):

@@ -7,6 +7,7 @@ read as markup.
 import posixpath
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -170,7 +171,8 @@ def closing_sentences(summary: Summary) -> tuple[str, ...]:
 
 def model_sentences(summary: ModelSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is said of a model above and below the tree of its modules."""
-    page = summarise(summary.ledger)
+    # No script runs a model by itself: the code between its operators is ours.
+    page = replace(summarise(summary.ledger), script_work=None)
     above = _sentences(_verdict(page, ONE_LINE), _time(page, ONE_LINE))
     return (*above, *model_facts(summary)), _sentences(_doubts(page, ONE_LINE))
 
