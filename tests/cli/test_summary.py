@@ -106,8 +106,11 @@ def test_a_configuration_knows_its_inputs(capsys: pytest.CaptureFixture[str]) ->
         (["net.py:Net", "--input", "2x5"], 2, "net.py:Net: RuntimeError: a and b must have same"),
         (["net.py:Net", "--input", "2x4", "--optimizer", "adm"], 2, "unknown optimizer 'adm'."),
         (["net.py:Net", "--input", "2x4", "--optimizer", "adm"], 2, "none: --optimizer none."),
-        (["net.py:frozen", "--input", "2x4"], 2, "every parameter is frozen.\nFor a forward pass "
-         "alone give --eval."),
+        (
+            ["net.py:frozen", "--input", "2x4"],
+            2,
+            "every parameter is frozen.\nFor a forward pass alone give --eval.",
+        ),
         (["no/config.json"], 2, "no/config.json: cannot be read as JSON"),
         (["resnet50"], 2, "timm is needed, and cannot be imported"),
     ],

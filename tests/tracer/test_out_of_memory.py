@@ -387,3 +387,54 @@ def test_without_a_limit_it_goes_on_and_does_not_fit(
     memory = document["memory"]
     assert (memory["fits"], memory["out_of_memory"]) == (False, None)
     assert memory["peak_allocated_bytes"] > 3 * 28 * GIB
+
+
+# In an evaluation ------------------------------------------------------------------------------
+
+
+def train(model: nn.Module, steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.ones(4, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_memory_that_runs_out_in_an_evaluation_is_of_no_step() -> None:
+    """12 GiB are kept after two steps, and 12 more are wanted of 23.5."""
+
+    def script() -> None:
+        model = nn.Linear(64, 64).cuda()
+        train(model, 2)
+        with torch.no_grad():
+            kept = [model(torch.ones(4, 64, device="cuda"))]
+            kept += [empty(12)]
+            kept += [empty(12)]
+
+    ledger = account(failed(script))
+    shortage = shortage_of(ledger)
+    assert shortage is not None
+    assert re.fullmatch(r"evaluation after step 2, test_out_of_memory\.py:\d+", shortage.moment)
+    assert shortage.holders.column("since")[0] == "after step 2"
+    evaluated = [entry for entry in ledger.entries if entry.op.phase is Phase.EVALUATION]
+    assert "aten.addmm" in {entry.call.name for entry in evaluated}
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_memory_that_runs_out_in_a_step_is_of_the_step(is_frozen: bool) -> None:
+    """As does a frozen encoder's, which runs without autograd in every step."""
+
+    def script() -> None:
+        model, encoder = nn.Linear(64, 64).cuda(), nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for gib in (0.1, 0.2, 30):
+            with torch.set_grad_enabled(not is_frozen):
+                features = encoder(torch.ones(4, 64, device="cuda"))
+                features = features + empty(gib).sum()
+            model(features).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    shortage = shortage_of(account(failed(script)))
+    assert shortage is not None
+    assert shortage.moment.startswith("step 3, ")

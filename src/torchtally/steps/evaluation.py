@@ -12,9 +12,10 @@ A view has no storage of its own. It belongs with the operator that reads its st
 script's own sleeps are evaluation where they are amid it.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -27,12 +28,40 @@ STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE, Role.GRADI
 def with_evaluation(trace: Trace, flow: Flow) -> Trace:
     """The trace with `Phase.EVALUATION` for evaluation between training steps.
 
-    Also for what follows the last step of a script that ran to its end. A step without a backward
-    pass, or a run without a completed step, has nothing to distinguish evaluation from.
+    Also for what follows the last step of a script that ran to its end, or out of memory in an
+    evaluation. A step without a backward pass, or a run without a completed step, has nothing to
+    distinguish evaluation from.
     """
     if not trace.step_ends:
         return trace
-    end = trace.end if trace.ending.kind == "exit" else trace.step_ends[-1]
+    has_ended = trace.ending.kind == "exit"
+    evaluation = _evaluation_before(trace.end if has_ended else trace.step_ends[-1], flow)
+    if not has_ended and _ran_out_in_evaluation(trace, evaluation):
+        evaluation = _evaluation_before(trace.end, flow)
+    if not evaluation:
+        return trace
+    ops = tuple(
+        replace(op, phase=Phase.EVALUATION) if place in evaluation else op
+        for place, op in enumerate(trace.ops)
+    )
+    return replace(trace, ops=ops)
+
+
+def _ran_out_in_evaluation(trace: Trace, evaluation: set[int]) -> bool:
+    """Whether memory ran out, without autograd, in code that no training step has run."""
+    refusal, last = trace.final_refusal, trace.step_ends[-1]
+    if refusal is None or refusal.builds_graph or refusal.tick < last:
+        return False
+    first = bisect_left(trace.ops, last, key=attrgetter("clock"))
+    of_training = {op.site for place, op in enumerate(trace.ops[:first]) if place not in evaluation}
+    tail = trace.ops[first:]
+    is_forward = all(op.phase is Phase.FORWARD for op in tail)
+    return is_forward and of_training.isdisjoint({refusal.site, *(op.site for op in tail)})
+
+
+def _evaluation_before(end: int, flow: Flow) -> set[int]:
+    """Places of the operators of evaluation that ran before a tick."""
+    trace = flow.trace
     differentiated = _steps_differentiated(trace)
     amid = _amid_training(flow)
     untrained = [
@@ -43,15 +72,10 @@ def with_evaluation(trace: Trace, flow: Flow) -> Trace:
         and place not in amid
     ]
     evaluation = _evaluation(flow, untrained)
-    if not evaluation:
-        return trace
-    evaluation |= _views(flow, evaluation, end)
-    evaluation |= _sleeps(flow, evaluation, end)
-    ops = tuple(
-        replace(op, phase=Phase.EVALUATION) if place in evaluation else op
-        for place, op in enumerate(trace.ops)
-    )
-    return replace(trace, ops=ops)
+    if evaluation:
+        evaluation |= _views(flow, evaluation, end)
+        evaluation |= _sleeps(flow, evaluation, end)
+    return evaluation
 
 
 def _steps_differentiated(trace: Trace) -> list[bool]:

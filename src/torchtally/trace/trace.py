@@ -114,6 +114,8 @@ class Refusal(Record, frozen=True):
     """Number of the site the op belongs to; a backward op belongs to its forward line."""
     message: str
     """The message of torch.OutOfMemoryError."""
+    builds_graph: bool = True
+    """Autograd recorded what ran at that moment: no `torch.no_grad`, no inference mode."""
 
 
 class HostState(Record, frozen=True):

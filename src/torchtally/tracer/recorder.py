@@ -191,6 +191,7 @@ class Recorder:
                 free_bytes=error.free_bytes,
                 site=site,
                 message=str(error),
+                builds_graph=torch.is_grad_enabled(),
             )
         )
         self.clock += 1  # frees during unwinding come after this moment

@@ -11,7 +11,7 @@ from torchtally.views.holdings import Holding, bytes_of, group_holdings, holding
 from torchtally.views.lines import TEXTS, line_texts, root_of
 from torchtally.views.modules import MODULES, fold, module_texts
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
-from torchtally.views.moments import moment_at, step_of
+from torchtally.views.moments import moment_at, step_name
 from torchtally.views.view import view
 
 BYTES = Column("bytes", "at peak", Unit.BYTES)
@@ -146,7 +146,7 @@ def storages_at(ledger: Ledger, tick: int) -> Table:
         return (
             title_of(holding.category),
             *_figures([holding], alive_bytes),
-            f"step {step_of(ledger, holding.storage.born)}",
+            step_name(ledger, holding.storage.born),
             tensor_of(holding),
             holding.storage.name or (holding.entry.site.module if holding.entry else "") or place,
             place,

@@ -8,7 +8,7 @@ from torchtally.trace import Frame, Refusal, Site
 from torchtally.units import Unit
 from torchtally.views.holdings import bytes_of, group_holdings, holdings, owner_of
 from torchtally.views.lines import TEXTS, line_texts, root_of
-from torchtally.views.moments import step_of
+from torchtally.views.moments import step_name
 from torchtally.views.peak import title_of
 
 
@@ -44,7 +44,7 @@ def holders(ledger: Ledger, tick: int) -> Table:
         lambda holding: (
             holding.line,
             holding.category,
-            f"step {step_of(ledger, holding.storage.born)}",
+            step_name(ledger, holding.storage.born),
         ),
     )
     root = root_of(holding.line for holding in allocated)

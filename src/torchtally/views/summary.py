@@ -32,7 +32,7 @@ from torchtally.views.loading import SlowLoading, slow_loading
 from torchtally.views.modules import MODULES, OUTSIDE, repeated_modules
 from torchtally.views.modules import QUANTITIES as MODULE_FIGURES
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
-from torchtally.views.moments import moment_at, step_of
+from torchtally.views.moments import moment_at, step_name
 from torchtally.views.odd_sizes import OddSize, odd_sizes
 from torchtally.views.operators import PHASE_QUANTITIES as PHASE_FIGURES
 from torchtally.views.operators import phases
@@ -315,11 +315,12 @@ def shortage_of(ledger: Ledger) -> Shortage | None:
     refusal = ledger.trace.final_refusal
     if refusal is None:
         return None
-    step = f"step {step_of(ledger, refusal.tick)}"
+    step = step_name(ledger, refusal.tick)
+    moment = f"evaluation {step}" if step.startswith("after") else step
     site = ledger.trace.sites[refusal.site]
     line = site.line
     where = f"{posixpath.basename(line.file)}:{line.line}" if line else "no line of Python"
-    return Shortage(refusal, site, f"{step}, {where}", holders(ledger, refusal.tick))
+    return Shortage(refusal, site, f"{moment}, {where}", holders(ledger, refusal.tick))
 
 
 def room_bytes(chip: Chip) -> int:
