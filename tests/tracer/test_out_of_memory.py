@@ -392,7 +392,7 @@ def test_without_a_limit_it_goes_on_and_does_not_fit(
 # In an evaluation ------------------------------------------------------------------------------
 
 
-def train(model: nn.Module, steps: int) -> None:
+def take_steps(model: nn.Module, steps: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         model(torch.ones(4, 64, device="cuda")).sum().backward()
@@ -405,7 +405,7 @@ def test_memory_that_runs_out_in_an_evaluation_is_of_no_step() -> None:
 
     def script() -> None:
         model = nn.Linear(64, 64).cuda()
-        train(model, 2)
+        take_steps(model, 2)
         with torch.no_grad():
             kept = [model(torch.ones(4, 64, device="cuda"))]
             kept += [empty(12)]

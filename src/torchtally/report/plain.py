@@ -1,8 +1,8 @@
 """Untrusted text (names, source lines, messages) made safe to print."""
 
-import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 
 from rich.cells import cell_len
 
@@ -36,7 +36,7 @@ def cut_apart(
     for group in alike.values():
         if len(group) == 1 or width < LEAST_APART:
             continue
-        common = os.path.commonprefix(group)
+        common = _common_beginning(group)
         whole = max(map(len, group)) - width + 1  # from where all are shown to their ends
         start = max(min(whole, len(common) - width // 2), 1)
         word = WORD.search(common, start)
@@ -49,6 +49,12 @@ def cut_apart(
         if len({without_ellipsis(end(text, width)) for text in group}) > 1:
             shown |= cut_apart(group, width, end)
     return shown
+
+
+def _common_beginning(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(char for char, _ in alike)
 
 
 def without_ellipsis(text: str) -> str:
