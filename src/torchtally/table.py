@@ -55,6 +55,13 @@ class Column:
     rank: int = 0
     """In a narrow terminal, columns of the highest rank are hidden first; rank 0 never is."""
 
+    def answers_to(self, word: str) -> bool:
+        """Whether a user who types this word means the column: its name, or what its header shows.
+
+        Case, spaces, hyphens and underscores do not matter: "of FLOPs" is of-flops.
+        """
+        return _letters(word) in (_letters(self.name), _letters(self.title))
+
 
 @dataclass(frozen=True, slots=True)
 class Table(Shown):
@@ -83,15 +90,15 @@ class Table(Shown):
 
     def column(self, name: str) -> tuple[Cell, ...]:
         """The cells of a column, top to bottom. Raises UsageError for an unknown one."""
-        place = self._place(name)
+        place = self.place_of(name)
         return tuple(row[place] for row in self.rows)
 
     def total(self, name: str) -> Cell:
-        return self.totals[self._place(name)]
+        return self.totals[self.place_of(name)]
 
     def sorted_by(self, name: str) -> "Table":
         """Largest first by a column of numbers. Raises UsageError for any other column."""
-        place = self._place(name)
+        place = self.place_of(name)
         if self.columns[place].unit.is_text:
             raise UsageError(f"{name!r} is a column of text, not of numbers. {self._numbers}")
 
@@ -101,11 +108,14 @@ class Table(Shown):
 
         return replace(self, rows=tuple(sorted(self.rows, key=largest_first)))
 
-    def _place(self, name: str) -> int:
-        for place, column in enumerate(self.columns):
-            if column.name == name:
-                return place
+    def place_of(self, name: str) -> int:
+        """The index of a column by its name, else by its header. Raises UsageError for none."""
         names = [column.name for column in self.columns]
+        if name in names:
+            return names.index(name)
+        for place, column in enumerate(self.columns):
+            if column.answers_to(name):
+                return place
         raise UsageError(f"This view has no column {name!r}. {did_you_mean(name, names)}")
 
     @property
@@ -118,7 +128,7 @@ class Table(Shown):
 
         Raises UsageError for an unknown one.
         """
-        places = [self._place(name) for name in names]
+        places = [self.place_of(name) for name in names]
         if not any(self.columns[place].unit.is_text for place in places):
             places += [place for place, column in enumerate(self.columns) if column.unit.is_text]
         return replace(
@@ -130,8 +140,7 @@ class Table(Shown):
 
     def with_some_of(self, names: Sequence[str]) -> "Table":
         """`only` those of these columns that it has; the table as it is where it has none."""
-        there = {column.name for column in self.columns}
-        mine = [name for name in names if name in there]
+        mine = [name for name in names if any(each.answers_to(name) for each in self.columns)]
         return self.only(mine) if mine else self
 
     def top(self, count: int | None) -> "Table":
@@ -140,6 +149,10 @@ class Table(Shown):
             return self
         left_out = self.left_out + len(self.rows) - count
         return replace(self, rows=self.rows[:count], left_out=left_out)
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character not in " -_")
 
 
 class Tabular(Shown):

@@ -110,7 +110,7 @@ def test_only_the_top_lines_are_shown() -> None:
     said = text(compared(replace(measurement(), lines=many), measurement()), H100, width=80, top=3)
     assert "train.py:2 " in said
     assert "train.py:3 " not in said
-    assert "more rows." in said
+    assert "more rows (--top)." in said
 
 
 def test_the_document_has_the_table_and_both_runs() -> None:

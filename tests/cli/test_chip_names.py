@@ -154,6 +154,13 @@ def test_the_variable_names_the_chip_that_no_option_names(command: str, family: 
     assert said.partition(" ")[0] in (done.stderr if command == "run" else done.stdout)
 
 
+@pytest.mark.parametrize("option", ["--gpu", "--gpus"])
+def test_gpu_and_gpus_are_one_option(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "llama-3-8b", f"{option}=8xH100-SXM"]) == 0
+    assert main(["plan", "llama-3-8b", option, "8xH100-SXM"]) == 0
+    assert "8 H100-SXM" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [("show", "run.tally"), ("plan", "llama-3-8b"), ("gpus",)])
 def test_the_variable_changes_no_command_that_needs_no_chip(
     words: tuple[str, ...],

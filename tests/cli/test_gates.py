@@ -1,4 +1,4 @@
-"""`tally run --assert`, `--budget` and `tally plan --check`: exit codes and messages."""
+"""`tally run --assert`, `--budget` and `tally plan --assert`: exit codes and messages."""
 
 import json
 from pathlib import Path
@@ -96,7 +96,7 @@ PLAN = ("plan", "llama-3-8b", "--gpus", "8xH100-SXM", "--micro-batch", "1")
 def test_a_plan_is_checked(
     limit: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*PLAN, "--check", limit]) == code
+    assert main([*PLAN, "--assert", limit]) == code
     out, err = capsys.readouterr()
     assert message in err
     assert bool(out) == (code != 2)

@@ -67,7 +67,7 @@ def test_reading_and_writing_are_paid_by_the_hour(capsys: Capture) -> None:
 
 
 def test_figures_can_be_limited(capsys: Capture) -> None:
-    line = ("plan", *LLAMA, *H100, "--check")
+    line = ("plan", *LLAMA, *H100, "--assert")
     assert main([*line, "time-per-token < 10ms"]) == 0
     assert main([*line, "time-per-token < 1ms"]) == 3
 

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -380,7 +381,17 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as caught:
             main([*arguments, "--help"])
         assert caught.value.code == 0
-        assert "examples:" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert printed.startswith(f"usage: {' '.join(['tally', *arguments])} ")
+        assert "examples:" in printed
+
+
+def test_help_lists_every_command_once_by_its_task(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert re.findall(r"^  (\w+)  +\w", printed, re.M)[:23] == list(COMMANDS)
+    assert printed.index("\ntrain:") < printed.index("\n  train  ") < printed.index("\nlook things")
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

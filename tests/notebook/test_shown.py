@@ -170,7 +170,7 @@ def test_a_command_returns_its_report(line: str | list[str], title: str) -> None
 
 
 def test_what_a_command_prints_besides_is_a_remark() -> None:
-    limit = ["plan", "llama-3-8b", "--gpus", "8xH100-SXM", "--check", "memory < 1GiB"]
+    limit = ["plan", "llama-3-8b", "--gpus", "8xH100-SXM", "--assert", "memory < 1GiB"]
     report = torchtally.tally(limit)
     assert any("DOES NOT HOLD" in remark for remark in report.remarks)
     assert "DOES NOT HOLD" in report._repr_html_()

@@ -46,6 +46,7 @@ def left(*conditions: str, table: Table = TABLE) -> tuple[object, ...]:
         (["line!~train"], (0.2,)),
         (["phase=backward", "line~train.py"], (0.3,)),
         (["seconds>9"], ()),
+        (["time>0.4"], (0.5,)),  # the header's word
         ([], (0.5, 0.3, 0.2)),
     ],
 )

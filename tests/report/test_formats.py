@@ -44,7 +44,7 @@ def test_text() -> None:
         "  2.00 KiB  weight",
         "         -  a|b",
         "  2.00 KiB  total",
-        "  1 more row. A note.",
+        "  1 more row (--top). A note.",
     ]
 
 

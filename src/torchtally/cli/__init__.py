@@ -24,32 +24,16 @@ from torchtally.cli.installation import lack
 from torchtally.cli.streams import say, unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 
-COMMANDS = (
-    "run",
-    "show",
-    "view",
-    "report",
-    "diff",
-    "summary",
-    "explain",
-    "watch",
-    "budget",
-    "fit",
-    "plan",
-    "train",
-    "sweep",
-    "sample",
-    "export",
-    "data",
-    "audit",
-    "bench",
-    "gpus",
-    "dtypes",
-    "tensor",
-    "glossary",
-    "schema",
-)
-"""In the order of `tally --help`."""
+TASKS: dict[str, tuple[str, ...]] = {
+    "account for a script or a model": ("run", "show", "view", "report", "diff", "export",
+                                        "summary", "fit", "budget"),
+    "plan, before there is a script": ("plan", "gpus"),
+    "compare with real hardware": ("explain", "watch", "audit", "bench"),
+    "train": ("train", "sweep", "sample", "data"),
+    "look things up": ("dtypes", "tensor", "glossary", "schema"),
+}  # fmt: skip
+"""Commands by what one wants to do, in the order of `tally --help`."""
+COMMANDS = tuple(command for commands in TASKS.values() for command in commands)
 
 NOTHING_ASKED = 2
 """`tally` alone prints its help. Nothing was done: a script with an empty variable notices."""
@@ -138,14 +122,14 @@ def parsed(argv: list[str]) -> argparse.Namespace:
 
 def parser(argv: list[str]) -> argparse.ArgumentParser:
     """The parser for these arguments: of the one command they name, else of all."""
-    top = Parser(
+    top = TaskParser(
         prog="tally",
         description="Run an unmodified PyTorch training script on a simulated GPU, "
         "and account for it line by line.",
         epilog=EPILOG,
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name in _name_options(argv):
         _module(name).add_parser(commands)
     return top
@@ -157,6 +141,24 @@ def _name_options(argv: list[str]) -> tuple[str, ...]:
 
 def _module(name: str) -> ModuleType:
     return import_module(f"torchtally.cli.{name}")
+
+
+class TaskParser(Parser):
+    """Parser of `tally` itself, whose help lists commands by what one wants to do."""
+
+    def format_help(self) -> str:
+        """The help, as argparse lays it out."""
+        formatter = self.formatter_class(prog=self.prog)
+        formatter.add_usage("tally [-h] [--version] COMMAND ...", [], [])
+        formatter.add_text(self.description)
+        for task, commands in TASKS.items():
+            formatter.start_section(task)
+            for name in commands:
+                summary = _module(name).SUMMARY
+                formatter.add_argument(argparse.Action([], name, metavar=name, help=summary))
+            formatter.end_section()
+        formatter.add_text(EPILOG)
+        return formatter.format_help()
 
 
 class _Version(argparse.Action):

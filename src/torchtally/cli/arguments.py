@@ -78,11 +78,11 @@ class Parser(argparse.ArgumentParser):
             file.flush()
 
     def spelled(self, arg: str) -> str:
-        """An argument with the option's name as the command has it: --gpus is --gpu, too."""
+        """An argument with the option's name as the command has it: --gpu and --gpus are one."""
         name, mark, value = arg.partition("=")
-        if name == "--gpus" and name not in self._option_string_actions:
-            return f"--gpu{mark}{value}" if "--gpu" in self._option_string_actions else arg
-        return arg
+        other = {"--gpu": "--gpus", "--gpus": "--gpu"}.get(name, name)
+        is_other = name not in self._option_string_actions and other in self._option_string_actions
+        return f"{other}{mark}{value}" if is_other else arg
 
     def _options(self) -> list[str]:
         return [option for option in self._option_string_actions if option.startswith("--")]

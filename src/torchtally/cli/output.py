@@ -106,11 +106,12 @@ def column_names(text: str) -> list[str]:
 def check_columns(names: "Sequence[str] | None") -> None:
     """Raises UsageError for a column that no table of a run's page has."""
     if names:
-        from torchtally.views.summary import column_names as known_names
+        from torchtally.views.summary import page_columns
 
-        known = sorted(known_names())
+        columns = page_columns()
         for name in names:
-            if name not in known:
+            if not any(column.answers_to(name) for column in columns):
+                known = sorted({column.name for column in columns})
                 raise UsageError(f"--columns {name}: unknown. {did_you_mean(name, known)}")
 
 

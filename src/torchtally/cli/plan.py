@@ -85,7 +85,7 @@ examples:
   tally plan --flops 3e24 --gpus 1024xH100-SXM --mfu 0.4
   tally plan path/to/config.json --tokens 2T --gpus 256xB200 --mfu 0.4 --explain
   tally plan 7B --tokens 1T --gpus 64xH100-SXM --mfu 0.4 --compare A100-SXM,B200
-  tally plan llama-3-8b --gpus 8xH100-SXM --check "memory < 80GB"
+  tally plan llama-3-8b --gpus 8xH100-SXM --assert "memory < 80GB"
   tally plan --page napkin.html         sliders; without arguments: it asks
 """
 
@@ -306,7 +306,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "starting from the numbers given here",
     )
     group.add_argument(
-        "--check",
+        "--assert",
+        dest="limits",
         action="append",
         default=[],
         metavar="LIMIT",
@@ -339,7 +340,7 @@ def command(args: argparse.Namespace) -> int:
 
         write_report(table_report(known_models()), args)
         return 0
-    answer, findings = _check(args) if args.check else (_ask(args), [])
+    answer, findings = _check(args) if args.limits else (_ask(args), [])
     framework = framework_of(args)
     if framework:
         write_or_emit(answer.config, getattr(args, framework))
@@ -366,7 +367,7 @@ def _check(args: argparse.Namespace) -> "tuple[Answer, list[Finding]]":
     """Limits that cannot be read are refused before the question is answered."""
     from torchtally.gates.answers import check_answer, parse_checks
 
-    comparisons = parse_checks(args.check)
+    comparisons = parse_checks(args.limits)
     answer = _ask(args)
     return answer, check_answer(answer, comparisons)
 

@@ -39,9 +39,9 @@ def in_words(prose: "Prose | tuple[str | Quantity, ...]") -> str:
     )
 
 
-def remarks(table: Table) -> str:
-    """How many rows were left out, and the note."""
-    more = f"{table.left_out} more row{'s' * (table.left_out > 1)}." if table.left_out else ""
+def remarks(table: Table, option: str = "") -> str:
+    """How many rows were left out, by which option they are shown, and the note."""
+    more = f"{table.left_out} more row{'s' * (table.left_out > 1)}{option}." * (table.left_out > 0)
     return f"{more} {in_words(table.note)}".strip()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any
 
-from torchtally.errors import UsageError, did_you_mean
+from torchtally.errors import UsageError
 from torchtally.gates.limits import amount_of
 from torchtally.table import Cell, Column, Number, Prose, Table, sentences
 from torchtally.units import Unit
@@ -100,13 +100,10 @@ def filter_rows(table: Table, filters: Sequence[RowFilter]) -> Table:
 
 
 def _place(table: Table, condition: RowFilter) -> int:
-    names = [column.name for column in table.columns]
-    if condition.column not in names:
-        raise UsageError(
-            f"--filter {condition.text!r}: this table has no column {condition.column!r}. "
-            f"{did_you_mean(condition.column, names)}"
-        )
-    return names.index(condition.column)
+    try:
+        return table.place_of(condition.column)
+    except UsageError as error:
+        raise UsageError(f"--filter {condition.text!r}: {error}") from None
 
 
 def _note(table: Table, rows: Sequence[tuple[Cell, ...]], filters: Iterable[RowFilter]) -> Prose:

@@ -241,7 +241,7 @@ def totals_text(table: Table, order: Sequence[int]) -> list[str]:
 
 
 def _remarks(table: Table, hidden: Sequence[str], width: int) -> Iterator[Text]:
-    for line in wrap(remarks(table), width):
+    for line in wrap(remarks(table, " (--top)"), width):
         yield Text(line, style="dim")
     if hidden:
         text = f"Hidden columns (use --columns or a wider terminal): {', '.join(hidden)}"

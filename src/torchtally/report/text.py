@@ -636,5 +636,8 @@ def _next(summary: Summary, file: str) -> Iterator[Text]:
     line = "library-line" if summary.library_lines is not None else "line"
     yield Text()
     yield Text("Next", style="bold")
-    yield Text(f"{INDENT}tally show {name} --by {line}      (bound, module, op, timeline, growth)")
-    yield Text(f"{INDENT}tally show {name} --json report.json")
+    yield Text(f"{INDENT}tally show {name} --by {line} --top 20   (bound, module, op, growth)")
+    yield Text(f"{INDENT}tally report {name}: a page for a browser; tally view: in the terminal")
+    if summary.script.endswith(".py"):
+        script = shlex.quote(printable(summary.script))
+        yield Text(f"{INDENT}tally fit {script} --vary ...: the largest batch that fits")

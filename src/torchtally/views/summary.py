@@ -16,7 +16,7 @@ from torchtally.memory.workspace import (
     trial_bytes,
 )
 from torchtally.steps import Period
-from torchtally.table import Table
+from torchtally.table import Column, Table
 from torchtally.trace import Effect, Ending, HostState, Note, Placeholder, Trace, World
 from torchtally.trace.caveats import caveats
 from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
@@ -101,14 +101,13 @@ class Verdict:
         return self.wanted_bytes > self.reserved_bytes
 
 
-def column_names() -> frozenset[str]:
-    """Names of every column that a table of the page may have."""
+def page_columns() -> tuple[Column, ...]:
+    """Every column that a table of the page may have."""
     figures = (SECONDS, KERNEL, *PHASE_FIGURES, *LINE_FIGURES, *MODULE_FIGURES)
-    columns = (
+    return (
         *(figure.column for figure in figures), *TIMED_SHARES, *BOUND_COLUMNS, *CATEGORY_COLUMNS,
         *HOLDER_COLUMNS, *LINE_TEXTS, *MODULE_TEXTS, MODULES,
     )  # fmt: skip
-    return frozenset(column.name for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
