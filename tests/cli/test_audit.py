@@ -148,6 +148,8 @@ def test_wrong_command_lines(script: str, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as left:
         main(["audit", script, "--tolerance", "much"])
     assert left.value.code == 2
+    assert main(["audit", "torchrun", "--nproc-per-node=2", script, "8"]) == 2
+    assert "Give the script itself: `tally audit train.py 8`." in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -68,8 +68,13 @@ def command(*arguments: str, python: Callable[..., list[str]] = warm) -> list[st
 
 
 def tally_fit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return tally_fit_of(folder, "train.py", *arguments)
+
+
+def tally_fit_of(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The same of another script."""
     return subprocess.run(
-        command("train.py", *arguments), cwd=folder, env=environment(), capture_output=True,
+        command(*arguments), cwd=folder, env=environment(), capture_output=True,
         text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -209,6 +214,20 @@ def test_a_module(tmp_path: Path) -> None:
         env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
     assert done.stdout.startswith("largest --batch that fits H100-SXM: 8\n"), done.stderr
+
+
+@pytest.mark.parametrize("words", [
+    ["--gpu", "H100-SXM", "--", "torchrun", "--nproc-per-node=2", "train.py"],
+    ["--gpu", "2xH100-SXM", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"],
+])  # fmt: skip
+def test_a_launcher_is_asked_as_by_run(tmp_path: Path, words: list[str]) -> None:
+    """76 of two ranks' together: 38 each, a GiB per rank and value."""
+    text = SCRIPT.replace("args.batch *", "args.batch * int(os.environ['WORLD_SIZE']) *")
+    (tmp_path / "train.py").write_text(f"import os\n{text}")
+    done = tally_fit_of(tmp_path, "--vary", "--batch={}", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "largest --batch that fits H100-SXM: 38"
+    assert "Run as rank 0 of 2." in done.stdout
 
 
 def test_nobody_reads_the_answer(tmp_path: Path) -> None:

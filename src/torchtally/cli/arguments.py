@@ -24,6 +24,7 @@ from torchtally.units import (
 )
 
 if TYPE_CHECKING:
+    from torchtally.tracer.script_file import Script
     from torchtally.views.money import Extent, Until
 
 MOST = 10**24
@@ -325,19 +326,26 @@ class RunParser(Parser):
         given.add(option)
 
 
-def check_script(args: argparse.Namespace, example: str) -> None:
-    """Raises UsageError where no script is given, and ScriptError for one that cannot be run."""
-    if args.module is not None:
-        from torchtally.tracer.script import check
-        from torchtally.tracer.script_file import Script
+def script_named(args: argparse.Namespace, example: str) -> "Script":
+    """The script, as it was named. Raises UsageError where none is given."""
+    from torchtally.tracer.script_file import Script
 
-        check(Script(args.module, is_module=True))
-        return
-    if args.script is None:
+    target = args.module or args.script
+    if target is None:
         raise UsageError(f"missing script.\nGive one: `{example}`, or -m MODULE.")
+    return Script(target, tuple(args.script_arguments), is_module=args.module is not None)
+
+
+def check_script(script: "Script") -> None:
+    """Raises ScriptError for one that cannot be run. A file is checked without torch."""
+    if script.is_module:
+        from torchtally.tracer.script import check
+
+        check(script)
+        return
     from torchtally.tracer.script_file import check_file
 
-    check_file(args.script)
+    check_file(script.target)
 
 
 def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:

@@ -10,6 +10,7 @@ from torchtally.cli.arguments import (
     check_script,
     fraction,
     positive_count,
+    script_named,
 )
 from torchtally.cli.chip_names import say, say_variants
 from torchtally.cli.destination import add_output, place_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torchtally.runs.measurements import Measurements
     from torchtally.runs.protocol import Device, MeasureRequest
     from torchtally.trace.measurement import Measurement
+    from torchtally.tracer.script_file import Script
 
 NAME = "audit"
 SUMMARY = "on a machine with a GPU: compare a prediction with the real run of a script"
@@ -91,15 +93,17 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.protocol import MeasureRequest
 
     check_simulates()
-    check_script(args, "tally audit train.py")
+    script = script_named(args, "tally audit train.py")
+    check_one_process(script)
+    check_script(script)
     if args.gpu is not None:
         say_variants([args.gpu], is_quiet=args.quiet)
     place_of(args.json, "--json")  # raises before anything has run
     output_place = place_of(args.output, "-o")
     ours = MeasureRequest(
-        script=args.module or args.script,
-        arguments=tuple(args.script_arguments),
-        is_module=args.module is not None,
+        script=script.target,
+        arguments=script.arguments,
+        is_module=script.is_module,
         steps=args.steps,
         writes=args.writes,
         network=args.network,
@@ -113,6 +117,18 @@ def command(args: argparse.Namespace) -> int:
     if output_place != "-":
         write_report(audit_report(comparison, chip, top=args.top), args, is_beside_files=True)
     return comparison.verdict.value
+
+
+def check_one_process(script: "Script") -> None:
+    """Raises UsageError for a launcher of several processes."""
+    from torchtally.tracer.launchers import launch_of
+
+    launch = launch_of(script)
+    if launch is not None:
+        raise UsageError(
+            f"{script.target} starts several processes, and one on one GPU is measured.\n"
+            f"Give the script itself: `tally audit {launch.script}`."
+        )
 
 
 def chip_of(wanted: str | None, device: "Device") -> "Chip":

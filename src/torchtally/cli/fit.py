@@ -11,6 +11,7 @@ from torchtally.cli.arguments import (
     check_script,
     fraction,
     positive_count,
+    script_named,
     seconds,
 )
 from torchtally.cli.chip_names import gpu_or_default, say_variants
@@ -34,6 +35,7 @@ examples:
   tally fit fsdp.py --vary "--batch_size={}" --gpu 16x8xH100-SXM
   tally fit train.py --vary "--seq-len {}" --multiple-of 64 --gpu A100-SXM
   tally fit train.py --config a.yaml --vary "train.batch={}" --gpu all
+  tally fit --vary "--batch={}" torchrun --nproc-per-node 8 ddp.py
   tally fit -m mypackage.train --vary "--layers={}" --margin 2GiB --gpu H200
 
 The script is really executed, once for each value that is tried and several at
@@ -137,17 +139,17 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.protocol import ProbeRequest
 
     check_simulates()
-    check_script(args, 'tally fit train.py --vary "--batch_size={}"')
     argument = parse(args.vary)
+    names = args.gpu or [gpu_or_default(None, is_quiet=args.quiet)]
+    clusters = clusters_named(names)
+    script = script_of(args, clusters[0])
     margin = parse_margin(args.margin)
     values = Values(args.low, args.high, args.multiple_of)
-    names = args.gpu or [gpu_or_default(None, is_quiet=args.quiet)]
     say_variants(args.gpu, is_quiet=args.quiet)
-    clusters = clusters_named(names)
     searches = [search_of(cluster.chip, values, margin) for cluster in clusters]
     searches.sort(key=lambda search: search.chip.total_memory_bytes)
     ours = ProbeRequest(
-        **script_of(args, clusters[0]),
+        **script,
         gpu="",
         steps=args.steps,
         max_seconds=args.max_seconds,
@@ -179,24 +181,27 @@ def command(args: argparse.Namespace) -> int:
 
 
 def script_of(args: argparse.Namespace, gpus: "Cluster") -> dict[str, Any]:
-    """What is run, as a probe's request has it: on several GPUs, by one rank of many."""
-    target, arguments = args.module or args.script, tuple(args.script_arguments)
-    is_module = args.module is not None
-    plain = {"script": target, "arguments": arguments, "is_module": is_module}
-    if gpus.count == 1:
-        return plain
-    # These import torch, which a search on one GPU leaves to its probes.
+    """What is run, as a probe's request has it: by one rank, where a launcher or several GPUs make
+    many.
+    """
     from torchtally.tracer.launchers import launch_of
-    from torchtally.tracer.script_file import Script
+
+    script = script_named(args, 'tally fit train.py --vary "--batch_size={}"')
+    launch = launch_of(script)
+    script = launch.script_of(0) if launch else script
+    check_script(script)
+    request = {
+        "script": script.target,
+        "arguments": script.arguments,
+        "is_module": script.is_module,
+    }
+    if launch is None and gpus.count == 1:
+        return request
+    # It imports torch, which a search on one GPU leaves to its probes.
     from torchtally.tracer.session import world_of
 
-    launch = launch_of(Script(target, arguments, is_module=is_module))
-    world = {"world": world_of(gpus, launch=launch)}
-    if launch is None:
-        return plain | world
-    script, variables = launch.script, tuple(launch.environment.items())
-    started = {"script": script.target, "arguments": script.arguments, "variables": variables}
-    return started | world | {"is_module": script.is_module}
+    variables = tuple(launch.environment.items()) if launch else ()
+    return request | {"world": world_of(gpus, launch=launch), "variables": variables}
 
 
 def clusters_named(names: Sequence[str]) -> "list[Cluster]":

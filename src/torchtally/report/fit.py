@@ -157,7 +157,8 @@ def failures(fleet: Fleet) -> list[str]:
 def remarks(fleet: Fleet) -> str:
     """What a reader has to know beside the numbers."""
     outcomes = [probe.outcome for probe in fleet.probes.values() if not probe.outcome.failure]
-    remarks_ = []
+    world = fleet.request.world
+    remarks_ = [f"Run as rank 0 of {world.size}."] if world.size > 1 else []
     if any(not search.search.is_monotone for search in fleet.searches):
         remarks_.append(
             "Memory does not grow with the value: a larger value fits where a smaller one does not."
