@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import pickle
 import re
 import sys
 from pathlib import Path
@@ -794,6 +795,24 @@ def test_where_ddp_takes_times():
     owner, name = private.ddp_statistics()
     assert owner is torch.distributed.Logger
     assert callable(getattr(owner, name))
+
+
+def test_ddp_looks_at_its_parameters_by_a_function_of_the_module():
+    owner, name = private.parameter_verification()
+    assert owner is torch.distributed
+    assert callable(getattr(owner, name))
+
+
+def test_an_object_is_sent_as_its_bytes():
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    try:
+        sent, length = private.object_tensors({"a": 1}, None)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert pickle.loads(sent.numpy().tobytes()) == {"a": 1}
+    assert sent.numel() == length.item()
 
 
 def test_a_future_of_tensors_is_one_for_cpp():

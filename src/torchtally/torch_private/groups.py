@@ -199,6 +199,19 @@ def registry_of_works() -> PrivateName:
     return PrivateName(torch._C._distributed_c10d, "_register_work")
 
 
+def parameter_verification() -> PrivateName:
+    """DDP's check that all ranks have the same parameters."""
+    return PrivateName(torch.distributed, "_verify_params_across_processes")
+
+
+def object_tensors(value: Any, group: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bytes that an object is sent as in a group, and their number."""
+    module: Any = distributed_module()
+    device = module._get_object_coll_device(group)
+    own, length = module._object_to_tensor(value, device, group)
+    return own, length
+
+
 def ddp_statistics() -> PrivateName:
     """Where DDP takes the times of a step, with a clock for CPU and CUDA alone."""
     return PrivateName(torch._C._distributed_c10d.Logger, "set_runtime_stats_and_log")

@@ -82,8 +82,11 @@ DISTRIBUTED = {
         torch._C._distributed_c10d.FakeProcessGroup._set_sequence_number_for_group
         torch._C._clear_DTensor_sharding_propagator_cache
         torch._C._distributed_c10d._resolve_process_group torch._C.fork
+        torch.distributed._verify_params_across_processes
         torch.distributed.distributed_c10d._create_process_group_wrapper
+        torch.distributed.distributed_c10d._get_object_coll_device
         torch.distributed.distributed_c10d._new_process_group_helper
+        torch.distributed.distributed_c10d._object_to_tensor
         torch.distributed.distributed_c10d._store_based_barrier
         torch._C._distributed_c10d.Logger.set_runtime_stats_and_log""",
 }

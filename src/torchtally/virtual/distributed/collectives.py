@@ -79,8 +79,9 @@ def assign_parts(whole: Tensor, count: int, own: Tensor) -> None:
         return
     if virtual_of(whole) is not None:
         revive(whole)
-    for part in whole.view(-1).tensor_split(count):
-        assign(part, own)
+    kept, real = values.real_of(whole), values.real_of(own)
+    if kept is not None and real is not None:
+        kept.view(count, -1).copy_(real.reshape(1, -1))
 
 
 def reduce(tensor: Tensor, operation: str, size: int) -> None:
