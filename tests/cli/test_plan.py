@@ -299,7 +299,7 @@ def test_nothing_heavy_is_loaded() -> None:
 
 def test_help_lists_every_recipe_and_optimizer(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
-        main(["plan", "--help"])
+        main(["plan", "--help", "all"])
     text = capsys.readouterr().out
     assert all(f"  {recipe.name:12}{recipe.summary}\n" in text for recipe in RECIPES.values())
     assert f"{', '.join(OPTIMIZERS)}\n" in text.replace(",\n  ", ", ")

@@ -1,6 +1,7 @@
 """No option of `tally plan` is ignored: it changes the answer, or it is an error."""
 
 import argparse
+import re
 from functools import cache
 from typing import Any
 
@@ -246,3 +247,19 @@ def test_a_size_alone_takes_a_usual_sequence_and_says_so(capsys: Capture) -> Non
 def test_128k_is_a_context_of_131072(capsys: Capture) -> None:
     assert main(["plan", "llama-3.1-8b", "--sequence", "128K"]) == 0
     assert "131072 tokens" in capsys.readouterr().out
+
+
+def help_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", *words])
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_is_a_screen_that_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    short, whole = help_of(["-h"], capsys), help_of(["--help", "all"], capsys)
+    assert len(short.splitlines()) < 80 < 200 < len(whole.splitlines())
+    options = set(re.findall(r"--[a-z][\w-]+", whole.partition("examples:")[0]))
+    assert options <= {*re.findall(r"--[a-z][\w-]+", short), "--context"}
+    explained = short.partition("options that most plans need:")[2].partition("others;")[0]
+    assert len(re.findall(r"^  --", explained, re.M)) == 10

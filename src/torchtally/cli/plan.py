@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import (
+    Parser,
     Subparsers,
     argparse_type,
     duration,
@@ -38,7 +39,7 @@ from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torchtally.gates import Finding
     from torchtally.plan.questions import Answer, Request
@@ -70,12 +71,15 @@ parameters.
 
 """
 
-EXAMPLES = """\
+FIRST_EXAMPLES = """\
 examples:
   tally plan --parameters 70B --tokens 15T --gpus 1024xH100-SXM --mfu 0.5
   tally plan llama-3-8b
   tally plan llama-3-8b --gpus 8xH100-SXM --micro-batch 1 --sequence 8192
   tally plan llama-3-70b --tokens 15T --gpus 1024xH100-SXM --search
+"""
+EXAMPLES = f"""\
+{FIRST_EXAMPLES}\
   tally plan llama-3-70b --gpus 64xH100-SXM --batch 128 --layout "tp 8, pp 2x5"
   tally plan llama-3-8b --gpus 2x8xH100-SXM --recipe amp --torchtitan best.toml
   tally plan --largest model --gpus 8xH100-SXM --optimizer adamw --recipe fp32
@@ -88,6 +92,52 @@ examples:
   tally plan llama-3-8b --gpus 8xH100-SXM --assert "memory < 80GB"
   tally plan --page napkin.html         sliders; without arguments: it asks
 """
+
+
+MOST_USED = (
+    "--gpus", "--sequence", "--batch", "--micro-batch", "--tokens", "--mfu", "--recipe",
+    "--search", "--inference", "--explain",
+)  # fmt: skip
+
+
+class PlanParser(Parser):
+    """Its help is one screen; `--help all` has every option."""
+
+    def format_short_help(self) -> str:
+        """What is asked, the options that most people use, the names of the others."""
+        formatter = self.formatter_class(prog=self.prog)
+        formatter.add_usage(self.usage, [], [])
+        formatter.add_text(self.description)
+        formatter.add_text(EPILOG)
+        formatter.start_section("options that most plans need")
+        formatter.add_arguments(self._option_string_actions[name] for name in MOST_USED)
+        formatter.end_section()
+        formatter.start_section("others; `tally plan --help all` explains them")
+        formatter.add_text("\n".join(self._others()))
+        formatter.end_section()
+        formatter.add_text(FIRST_EXAMPLES)
+        return formatter.format_help()
+
+    def _others(self) -> "Iterator[str]":
+        for group in self._action_groups:
+            options = (action.option_strings for action in group._group_actions)
+            names = [names[0] for names in options if names and names[0] not in (*MOST_USED, "-h")]
+            if names:
+                text = f"{group.title}: {' '.join(names)}"
+                yield textwrap.fill(text, 78, subsequent_indent="  ", break_on_hyphens=False)
+
+
+class HelpAction(argparse.Action):
+    """Prints one screen, or all, and exits."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
+    ) -> None:
+        assert isinstance(parser, PlanParser)
+        parser._print_message(
+            parser.format_help() if values == "all" else parser.format_short_help(), sys.stdout
+        )
+        parser.exit()
 
 
 def recipe_names() -> "Iterable[str]":
@@ -122,9 +172,20 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
+        usage="tally plan [MODEL] [options]",
         description="Closed-form estimates of training and inference; --explain prints the "
         "working.",
         epilog=epilog,
+        add_help=False,
+    )
+    parser.__class__ = PlanParser
+    parser.add_argument(
+        "-h",
+        "--help",
+        nargs="?",
+        choices=("all",),
+        action=HelpAction,
+        help="show this help message and exit; all: with every option",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="the model (see below)")
     parser.add_argument(
@@ -185,7 +246,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         type=one_of(recipe_names),
         metavar="NAME",
-        help="number formats (below)",
+        help="number formats, which --help all lists; default mixed",
     )
     group.add_argument(
         "--optimizer",
