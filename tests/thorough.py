@@ -441,6 +441,7 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "tests/virtual/compiling/test_traced.py": (
         "test_a_device_without_a_number_is_the_current_gpu",
+        "test_backward_work_that_is_compiled_with_the_forward_pass_is_backward",
         "test_what_is_known_of_the_gpu_is_a_constant_of_the_graph",
     ),
     "tests/virtual/distributed/test_account.py": (

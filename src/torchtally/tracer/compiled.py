@@ -120,7 +120,7 @@ class CompiledRuns:
         if not graph.is_backward:
             number = private.next_sequence_number() - 1
             self._ended[number] = self._start, tick + 1, self._runs.get(id(graph), NO_RUN)
-            return Phase.FORWARD
+            return Phase.FORWARD if origin is None or origin.is_forward else Phase.BACKWARD
         recomputes = origin is not None and origin.is_forward and bool(origin.frames)
         return Phase.RECOMPUTE if recomputes else Phase.BACKWARD
 

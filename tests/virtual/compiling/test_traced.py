@@ -1,6 +1,7 @@
 """What Dynamo and AOTAutograd trace is what they would trace on a GPU, though C++ is told meta."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.traces import names, traced
+from torchtally.trace import Phase
 
 SIZE = 8
 MASK_VALUE = -1e9
@@ -82,3 +84,35 @@ def test_a_number_written_to_a_place_fills_it() -> None:
     (kernel,) = (name for name in script(torch.compile) if "triton" in name)
     assert "fill" in kernel
     assert "scalar_tensor" not in kernel
+
+
+class Loss(torch.autograd.Function):
+    """A loss whose backward pass asks for no gradient: a rowwise product, and its factors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x, weight)
+        return (x @ weight).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        ones = torch.ones(SIZE, SIZE, device="cuda")
+        return ones @ weight.T, x.T @ ones
+
+
+def test_backward_work_that_is_compiled_with_the_forward_pass_is_backward() -> None:
+    """What waits for no gradient from outside is done in the forward graph, as on a GPU."""
+
+    def script() -> None:
+        weights = [torch.ones(SIZE, SIZE, device="cuda", requires_grad=True) for _ in range(2)]
+        x = torch.ones(SIZE, SIZE, device="cuda")
+        compiled = torch.compile(lambda x, a, b: Loss.apply(x @ a, b), fullgraph=True)
+        compiled(x, *weights).sum().backward()
+
+    trace = traced(script)
+    products = {
+        phase: sum("mm" in name for name in names(trace, phase))
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+    }
+    assert products == {Phase.FORWARD: 2, Phase.BACKWARD: 3, Phase.RECOMPUTE: 0}

@@ -21,7 +21,10 @@ class Origin:
     frames: tuple[tuple[str, int, str], ...]
     """(file, line, function), innermost first."""
     is_forward: bool
-    """In a backward graph: it computes again what the forward pass had computed."""
+    """In a backward graph: it computes again what the forward pass had computed. What is not, in a
+    forward graph, is backward work that waits for no gradient, as of a loss that has computed its
+    own: AOTAutograd has it done with the forward pass.
+    """
 
 
 def origin_of(node: Any) -> Origin:
@@ -36,7 +39,7 @@ def origin_of(node: Any) -> Origin:
         module_id,
         module_class,
         frames_of(stack_trace_of(node)),
-        is_forward=is_of_forward(meta) if meta.get("stack_trace") else is_added_to_forward(node),
+        is_forward=is_of_forward(node) if meta.get("stack_trace") else is_added_to_forward(node),
     )
 
 
@@ -48,13 +51,13 @@ def is_added_to_forward(node: Any) -> bool:
     while waiting:
         nearest = waiting.pop()
         if nearest.meta.get("stack_trace") or not nearest.all_input_nodes:
-            if not is_of_forward(nearest.meta) or is_tangent(nearest):
+            if not is_of_forward(nearest) or is_tangent(nearest):
                 return False
             continue
         fresh = [each for each in nearest.all_input_nodes if each not in seen]
         seen.update(fresh)
         waiting += fresh
-    return is_of_forward(node.meta)
+    return is_of_forward(node)
 
 
 def is_tangent(node: Any) -> bool:
@@ -62,19 +65,30 @@ def is_tangent(node: Any) -> bool:
     return node.op == "placeholder" and "tangents" in str(node.target)
 
 
-def is_of_forward(meta: dict[str, Any]) -> bool:
+def is_of_forward(node: Any) -> bool:
     """Whether it is of the forward pass, by the partitioner's tag, which most nodes of the backward
-    pass keep; else by their modules, which a node of the backward pass has by another name. One
-    that is written in place of another, of the backward of an `autograd.Function` that Dynamo
-    traced, keeps neither that nor its tags (torch/_inductor/fx_passes/reinplace.py).
+    pass keep; else by their modules, which a node of the backward pass has by another name. The
+    backward of an `autograd.Function` that Dynamo traced has no tags where the forward has them,
+    and lies within a second such function.
     """
+    meta = node.meta
     tag = meta.get("partitioner_tag")
     if tag is not None:
         return str(tag).endswith("forward")
-    functions = meta.get("source_fn_stack") or [("", None)]
-    if functions[0][0] == "autograd.function" and "seq_nr" not in meta:
+    names = [name for name, _ in meta.get("source_fn_stack") or ()]
+    if names[:1] == FUNCTION and "seq_nr" not in meta:  # put in place (fx_passes/reinplace.py)
+        return False
+    if names[:2] == FUNCTION * 2 and is_differentiated(node.graph):
         return False
     return bool(meta.get("nn_module_stack")) or not meta.get("autograd_backward")
+
+
+FUNCTION = ["autograd.function"]
+
+
+def is_differentiated(graph: Any) -> bool:
+    """Whether a graph is a part of forward and backward together, whose nodes have tags."""
+    return any(node.meta.get("partitioner_tag") is not None for node in graph.nodes)
 
 
 def stack_trace_of(node: Any) -> str:
