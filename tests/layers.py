@@ -48,23 +48,22 @@ LAYERS: dict[str, tuple[str, ...]] = {
                "torch_private", "trace", "views"),
     "fit": ("chips", "errors", "isolation", "ledger", "memory", "progress", "runs", "table",
             "trace", "tracer", "units", "views"),
-    "watch": ("errors", "ledger", "reading", "timing", "trace", "units", "views"),
     "report": ("chips", "diagnosis", "errors", "fit", "gates", "ledger", "memory",
                "number_formats", "plan", "profiles", "progress", "shown", "steps", "strided",
-               "table", "trace", "units", "views", "watch"),
+               "table", "trace", "units", "views"),
     "bench": ("chips", "errors", "timing", "torch_private", "trace", "tracer", "virtual", "work"),
     "expressions": ("errors", "strided"),
     "checkpoints": ("atomic", "chips", "errors", "plan", "table", "torch_private", "units"),
     "train": ("atomic", "checkpoints", "chips", "errors", "plan", "progress", "reading", "table",
               "torch_private", "units"),
-    "monitoring": ("chips", "errors", "ledger", "models", "report", "timing", "torch_private",
-                   "trace", "units", "views", "virtual", "watch"),
+    "live": ("chips", "errors", "ledger", "models", "reading", "report", "timing",
+             "torch_private", "trace", "units", "views", "virtual"),
     "sweep": ("atomic", "checkpoints", "errors", "progress", "reading", "runs", "table", "train",
               "units"),
     "cli": ("atomic", "bench", "checkouts", "checkpoints", "chips", "errors", "expressions",
-            "fit", "gates", "isolation", "ledger", "memory", "models", "plan", "profiles",
+            "fit", "gates", "isolation", "ledger", "live", "memory", "models", "plan", "profiles",
             "progress", "reading", "report", "runs", "sweep", "table", "timing", "trace",
-            "tracer", "train", "units", "views", "watch", "work"),
+            "tracer", "train", "units", "views", "work"),
     "notebook": ("cli", "errors", "gates", "ledger", "progress", "report", "runs", "timing",
                  "trace", "tracer", "views"),
     "pytest_plugin": ("chips", "errors", "gates", "ledger", "models", "report", "runs", "timing",
@@ -89,8 +88,8 @@ DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "show": (3, "tables of numbers, causes and limits; text and documents of them", (
         "diagnosis", "views", "gates", "report",
     )),
-    "measured": (4, "a real training or device, beside what was predicted", (
-        "watch", "monitoring", "bench",
+    "measured": (4, "a real training or device, compared with what was predicted", (
+        "live", "bench",
     )),
     "train": (4, "a training stack, durable loops, sweeps", ("checkpoints", "train", "sweep")),
     "cli": (5, "what is typed: commands, cells, tests", (
@@ -101,8 +100,8 @@ DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
 
 Rooms import rooms of their own floor or of a lower one."""
 
-CLIMBING = frozenset({("report", "watch")})
-"""Imports of a room on a higher floor: of results that `report` prints. None may be added."""
+CLIMBING: frozenset[tuple[str, str]] = frozenset()
+"""Imports of a room on a higher floor. None may be added."""
 
 TORCH = frozenset(
     {
@@ -117,7 +116,7 @@ TORCH = frozenset(
         "expressions",
         "checkpoints",
         "train",
-        "monitoring",
+        "live",
         "sweep",
     }
 )

@@ -211,8 +211,8 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_a_model_on_meta_and_on_a_virtual_gpu_costs_the_same",
         "test_precisions",
     ),
-    "tests/monitoring/test_callbacks.py": ("test_accelerate_logs_both",),
-    "tests/monitoring/test_monitor.py": ("test_more_memory_than_predicted_is_told",),
+    "tests/live/test_callbacks.py": ("test_accelerate_logs_both",),
+    "tests/live/test_monitor.py": ("test_more_memory_than_predicted_is_told",),
     "tests/notebook/test_shown.py": ("test_a_long_table_is_cut_and_says_so",),
     "tests/plan/consistency/test_adapters.py": ("test_recomputed_layers_keep_their_inputs_alone",),
     "tests/plan/consistency/test_reference_models.py": (

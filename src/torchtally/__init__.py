@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from torchtally.chips import Chip, chip, known_chips
     from torchtally.errors import TallyError
     from torchtally.ledger import Ledger, account
+    from torchtally.live.lightning_callback import LightningTallyCallback
+    from torchtally.live.monitor import monitor
+    from torchtally.live.trainer_callback import TallyCallback
     from torchtally.models.summary import summary
-    from torchtally.monitoring.lightning_callback import LightningTallyCallback
-    from torchtally.monitoring.monitor import monitor
-    from torchtally.monitoring.trainer_callback import TallyCallback
     from torchtally.notebook.commands import tally
     from torchtally.runs.function import run
     from torchtally.runs.recording import record
@@ -46,8 +46,8 @@ _HOMES = {
     "DurableCallback": "checkpoints.durable_callback",
     "Ledger": "ledger",
     "LightningDurableCallback": "checkpoints.lightning_callback",
-    "LightningTallyCallback": "monitoring.lightning_callback",
-    "TallyCallback": "monitoring.trainer_callback",
+    "LightningTallyCallback": "live.lightning_callback",
+    "TallyCallback": "live.trainer_callback",
     "TallyError": "errors",
     "Trace": "trace",
     "account": "ledger",
@@ -57,7 +57,7 @@ _HOMES = {
     "dtypes": "views.number_formats",
     "durable": "checkpoints.durable",
     "known_chips": "chips",
-    "monitor": "monitoring.monitor",
+    "monitor": "live.monitor",
     "record": "runs.recording",
     "roofline": "timing.targets",
     "run": "runs.function",

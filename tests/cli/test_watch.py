@@ -36,7 +36,7 @@ def test_once_prints_each_step_and_the_summary(capsys: Capture) -> None:
         "step 10: 100.0 ms, MFU 30.0 %\n"
         "step 20: 200.0 ms, MFU 30.0 %\n"
         "train.log: 3 observations, steps 0 to 20\n"
-        "  Step time 150.0 ms, the median of 100.0 ms to 200.0 ms.\n"
+        "  Step time 150.0 ms; the median of 100.0 ms to 200.0 ms.\n"
         "  MFU 30.0 % as the training reports.\n"
     )
 
@@ -47,7 +47,7 @@ def test_json_has_the_prediction_first_and_the_summary_last(capsys: Capture) -> 
     first, *steps, last = map(json.loads, capsys.readouterr().out.splitlines())
     step_s = first["predicted"]["step_s"]
     assert [step["step"] for step in steps] == [0, 10, 20]
-    assert steps[1]["parted"] == pytest.approx(0.1 / step_s - 1)
+    assert steps[1]["deviation"] == pytest.approx(0.1 / step_s - 1)
     assert (last["kind"], last["step_s"]) == ("summary", pytest.approx(0.15))
     assert last["predicted"] == first["predicted"]
 

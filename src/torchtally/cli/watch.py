@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torchtally.ledger import Ledger
-    from torchtally.watch.expectation import ExpectedStep
-    from torchtally.watch.watcher import Watcher, WatchEvent
+    from torchtally.live.watcher import Watcher, WatchEvent
 
 NAME = "watch"
 SUMMARY = "follow a running training's log or traces, beside what was predicted"
@@ -79,14 +78,15 @@ def command(args: argparse.Namespace) -> int:
     """Follow until interrupted. Raises UsageError for what cannot be followed."""
     from torchtally.cli import INTERRUPTED
     from torchtally.cli.chip_names import say_variants
-    from torchtally.watch.following import Waiting, follow
-    from torchtally.watch.watcher import Watcher
+    from torchtally.live.following import Waiting, follow
+    from torchtally.live.prediction import UNPREDICTED, prediction_of
+    from torchtally.live.watcher import Watcher
 
     if args.gpu is not None:
         say_variants([args.gpu])
-    expected = None if args.against is None else expectation(args.against, args.gpu)
-    watcher = Watcher(expected, args.tolerance)
-    begin(args, expected)
+    predicted = UNPREDICTED if args.against is None else prediction_of(args.against, args.gpu)
+    watcher = Watcher(predicted, args.tolerance)
+    begin(args, watcher)
     events = follow(
         args.path,
         watcher,
@@ -97,6 +97,7 @@ def command(args: argparse.Namespace) -> int:
     # What is piped, and what is there already, is one line for each event.
     is_live = not args.json and not args.once
     is_drawn = is_live and sys.stdout is not None and is_terminal(sys.stdout)
+    code = 0
     with StatusLine(sys.stdout, is_quiet=not is_drawn, width=width()) as status:
         show = printer(args, status if is_drawn else None)
         try:
@@ -104,18 +105,9 @@ def command(args: argparse.Namespace) -> int:
                 show(event)
         except KeyboardInterrupt:
             status.erase()
-            end(args, watcher)
-            return INTERRUPTED
+            code = INTERRUPTED
     end(args, watcher)
-    return 0
-
-
-def expectation(path: str, gpu: str | None) -> "ExpectedStep":
-    """What a simulated run predicts, of this GPU where one is named."""
-    from torchtally.trace import Trace
-    from torchtally.watch.expectation import expected_step, ledger_of
-
-    return expected_step(ledger_of(Trace.load(path), gpu, path), path)
+    return code
 
 
 def account_of(path: str, gpu: str | None) -> "Ledger":
@@ -128,45 +120,41 @@ def account_of(path: str, gpu: str | None) -> "Ledger":
     return account(trace, roofline=known_roofline(trace.chip))
 
 
-def begin(args: argparse.Namespace, expected: "ExpectedStep | None") -> None:
+def begin(args: argparse.Namespace, watcher: "Watcher") -> None:
     """The prediction, once."""
+    from torchtally.live.documents import json_line, watch_document
+    from torchtally.live.sentences import prediction_text
     from torchtally.report.grid import wrap
-    from torchtally.report.watched import beginning_document, expected_text, json_line
 
     if args.json:
-        emit(json_line(beginning_document(args.path, args.tolerance, expected)))
-    elif expected is not None:
-        lines = wrap(expected_text(expected), width())
-        emit("\n".join([lines[0].strip(), *lines[1:]]) + "\n")
+        emit(json_line(watch_document(args.path, args.tolerance, watcher.predicted)))
+    elif watcher.predicted.file:
+        emit("\n".join(wrap(prediction_text(watcher.predicted), width())).lstrip() + "\n")
 
 
 def printer(args: argparse.Namespace, status: StatusLine | None) -> "Callable[[WatchEvent], None]":
     """What shows an event: as a line of JSON, as the line of a terminal, or as one that stays."""
-    from torchtally.report.watched import (
-        STAYING,
-        event_document,
-        event_text,
-        json_line,
-        place_of,
-    )
+    from torchtally.live.documents import event_document, json_line
+    from torchtally.live.sentences import event_text, heading_of
+    from torchtally.live.watcher import Happening
 
-    place = args.path
+    shown = args.path
 
     def show(event: "WatchEvent") -> None:
-        nonlocal place
+        nonlocal shown
         if args.json:
             emit(json_line(event_document(event)))
             return
         text = printable(event_text(event))
-        heading = ""
-        if place_of(event) not in (place, args.path):
-            heading = f"==> {printable(place_of(event))} <==\n"
-        place = place_of(event)
+        heading, file = "", heading_of(event)
+        if file not in (shown, args.path):
+            heading = f"==> {printable(file)} <==\n"
+        shown = file
         if status is None:
             emit(f"{heading}{text}\n")
-        elif event.what in STAYING:
+        elif event.what is not Happening.STEP:
             status.say(f"{heading}{text}")
-        else:
+        else:  # the next line is drawn over it
             if heading:
                 status.say(heading)
             status.draw(text)
@@ -176,7 +164,8 @@ def printer(args: argparse.Namespace, status: StatusLine | None) -> "Callable[[W
 
 def end(args: argparse.Namespace, watcher: "Watcher") -> None:
     """The summary."""
-    from torchtally.report.watched import json_line, summary_document, summary_text
+    from torchtally.live.documents import json_line, summary_document
+    from torchtally.live.sentences import summary_text
 
     if not args.json:
         emit(summary_text(watcher, width()))

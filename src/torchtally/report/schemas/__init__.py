@@ -26,7 +26,7 @@ VERSIONS = {
     "continuation": 1,
     "formats": 1,
     "tensor": 1,
-    "watch": 1,
+    "watch": 2,
     "limits": 1,
     "page": 1,
 }

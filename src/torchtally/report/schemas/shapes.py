@@ -296,9 +296,9 @@ FORMATS = part(
 
 WATCH = part(
     f"""kind file?* tolerance* log* text* step?* rank?* step_s?* step_s_from?* tokens_per_s?* mfu?*
-    logged_mfu?* {" ".join(f"{name}*" for name in MEMORY.split())} idle_share?* parted?* is_memory?*
-    slow?* waited_s?* usual_s?* observed* first_step?* last_step?* least_step_s?* most_step_s?*
-    late?* memory_parted?*""",
+    logged_mfu?* {" ".join(f"{name}*" for name in MEMORY.split())} idle_share?* deviation?*
+    is_memory?* slow?* waited_s?* usual_s?* observed* first_step?* last_step?* least_step_s?*
+    most_step_s?* late?* memory_deviation?*""",
     predicted=sometimes(maybe(
         part(f"file?* chip?* ranks?* tokens?* mfu_convention?* step_s? tokens_per_s? mfu? {MEMORY}")
     )),

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from torchtally.errors import TallyError, UsageError
-from torchtally.monitoring.forked import ForkedCall
+from torchtally.live.forked import ForkedCall
 
 
 def test_an_answer() -> None:

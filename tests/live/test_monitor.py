@@ -10,9 +10,9 @@ from torch import nn
 
 import torchtally
 from tests.builders import TraceBuilder, mm_call
-from tests.monitoring.loops import GPU, gpt2, predicted, rows
+from tests.live.loops import GPU, gpt2, predicted, rows
 from torchtally.errors import TraceFileError, UsageError
-from torchtally.monitoring.monitor import Monitor
+from torchtally.live.monitor import Monitor
 from torchtally.timing.calibration import library
 
 Logged = list[tuple[int, dict[str, Any]]]
@@ -42,12 +42,12 @@ def test_a_model_is_predicted_as_its_summary(micro_batches: int) -> None:
         model, gpu=GPU, precision="as-is", named_inputs={"input_ids": ids, "labels": ids},
         optimizer=lambda copies: grouped(copies, model),
     )  # fmt: skip
-    assert prediction.step.chip == GPU
+    assert prediction.chip == GPU
     if micro_batches == 1:
-        assert prediction.step.step_s == pytest.approx(summary.step_s)
-        assert prediction.step.peak_bytes == summary.peak_bytes
+        assert prediction.step_s == pytest.approx(summary.step_s)
+        assert prediction.peak_bytes == summary.peak_bytes
     else:
-        assert prediction.step.step_s > summary.step_s
+        assert prediction.step_s > summary.step_s
     assert prediction.time_error == 0.042
 
 
@@ -245,7 +245,7 @@ def test_a_model_that_fails_in_the_child(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_system_without_a_fork(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchtally.monitoring.monitor.can_fork", lambda: False)
+    monkeypatch.setattr("torchtally.live.monitor.can_fork", lambda: False)
     assert "this system cannot fork" in unpredicted(capsys, nn.Linear(4, 4), gpu=GPU)
 
 
@@ -282,5 +282,5 @@ def test_predictions_of_objects() -> None:
     by_trace, by_ledger = (torchtally.monitor(of).prediction for of in (trace, ledger))
     assert by_trace is not None
     assert by_ledger is not None
-    assert by_trace.step.step_s == by_ledger.step.step_s == ledger.step_s
-    assert torchtally.monitor(trace, gpu="RTX-4090").prediction.step.chip == "RTX-4090"  # type: ignore[union-attr]
+    assert by_trace.step_s == by_ledger.step_s == ledger.step_s
+    assert torchtally.monitor(trace, gpu="RTX-4090").prediction.chip == "RTX-4090"  # type: ignore[union-attr]

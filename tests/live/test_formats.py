@@ -2,11 +2,11 @@
 
 import pytest
 
+from torchtally.live import logs
+from torchtally.live.formats import FORMATS, KNOWN, observation_of
+from torchtally.live.logs import BLIND_LINES, LogLines
+from torchtally.live.observation import StepObservation
 from torchtally.train.logs import names
-from torchtally.watch import logs
-from torchtally.watch.formats import FORMATS, KNOWN, observation_of
-from torchtally.watch.logs import BLIND_LINES, LogLines
-from torchtally.watch.observation import StepObservation
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -81,7 +81,7 @@ def test_a_line_says_what_is_in_it(line: str, seen: StepObservation) -> None:
 
 
 def test_every_format_has_a_line() -> None:
-    assert {name.partition(",")[0] for name in LINES} >= {format.name for format in FORMATS}
+    assert {name.partition(",")[0] for name in LINES} >= FORMATS.keys()
     assert len(set(KNOWN)) == len(FORMATS) + 2
 
 
@@ -134,8 +134,8 @@ def test_our_own_log_has_a_prediction_and_steps() -> None:
     log = LogLines("runs/log.jsonl")
     header = '{"kind": "run", "predicted": {"train/step_s": 0.5, "memory/peak_bytes": 1024}}'
     assert list(log.observations(header)) == []
-    assert log.expectation is not None
-    assert (log.expectation.step_s, log.expectation.peak_bytes) == (0.5, 1024)
+    assert log.predicted.file
+    assert (log.predicted.step_s, log.predicted.peak_bytes) == (0.5, 1024)
     line = (
         '{"step": 7, "unix_s": 100.5, "train/loss": "NaN", "train/step_s": 0.25, '
         '"train/tokens_per_second": 4096, "train/mfu": 40.0, "memory/peak_bytes": 2048}'

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtally.errors import UsageError
+from torchtally.live.first_batch import FirstBatch, readable
+from torchtally.live.monitor import Monitor, monitor
+from torchtally.live.prediction import Source
 from torchtally.models.inputs import Inputs
-from torchtally.monitoring.first_batch import FirstBatch, readable
-from torchtally.monitoring.monitor import Monitor, monitor
-from torchtally.monitoring.prediction import Source
 from torchtally.torch_private.lightning import callback_base
 
 if TYPE_CHECKING:

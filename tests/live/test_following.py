@@ -20,21 +20,22 @@ from tests.cli.run_tally import TIMEOUT_S
 from tests.profiles.kineto_files import linear_step
 from tests.views.stopwatch import stopwatch
 from tests.warm import TALLY, warm
-from torchtally.errors import UsageError
+from torchtally.errors import TraceFileError, UsageError
 from torchtally.ledger import Ledger, account
-from torchtally.report.watched import event_text, expected_text, summary_text
+from torchtally.live.folder import UNREADABLE_S, TraceFolder, worker_of
+from torchtally.live.following import INTERVAL_S, Waiting, follow
+from torchtally.live.observation import StepObservation
+from torchtally.live.prediction import UNPREDICTED, PredictedStep, predicted_step
+from torchtally.live.record import TimeOrigin
+from torchtally.live.sentences import event_text, prediction_text, summary_text
+from torchtally.live.tail import FollowedFile
+from torchtally.live.watcher import Happening, Watcher, WatchEvent
 from torchtally.runs.explaining import explain
 from torchtally.timing.targets import known_roofline
 from torchtally.trace import Phase, Role
-from torchtally.watch.expectation import ExpectedStep, expected_step
-from torchtally.watch.folder import UNREADABLE_S, TraceFolder, worker_of
-from torchtally.watch.following import INTERVAL_S, Waiting, follow
-from torchtally.watch.observation import StepObservation
-from torchtally.watch.tail import FollowedFile
-from torchtally.watch.watcher import Happening, TimeOrigin, Watcher, WatchEvent
 
 MIB = 1 << 20
-EXPECTED = ExpectedStep(
+EXPECTED = PredictedStep(
     file="run.tally", chip="H100-SXM", step_s=0.1, tokens=1000, ranks=2, mfu=0.4,
     peak_bytes=100 * MIB, reserved_bytes=200 * MIB,
 )  # fmt: skip
@@ -77,7 +78,7 @@ def test_any_pieces_give_the_same_lines(tmp_path: Path, monkeypatch: pytest.Monk
     log = tmp_path / "train.log"
     log.write_bytes("α\nβ γ\r\n\xff\n".encode() + b"\xff\nlast")
     for size in (1, 2, 3, 100):
-        monkeypatch.setattr("torchtally.watch.tail.READ_BYTES", size)
+        monkeypatch.setattr("torchtally.live.tail.READ_BYTES", size)
         tail = FollowedFile(str(log))
         assert [*tail.lines(), *tail.last_line()] == ["α", "β γ", "\xff", "\ufffd", "last"]
         tail.close()
@@ -108,8 +109,8 @@ def test_a_rotated_file_is_read_to_its_end_before_the_new_one(tmp_path: Path) ->
 
 
 def test_a_line_without_an_end_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchtally.watch.tail.MOST_LINE_BYTES", 10)
-    monkeypatch.setattr("torchtally.watch.tail.READ_BYTES", 16)
+    monkeypatch.setattr("torchtally.live.tail.MOST_LINE_BYTES", 10)
+    monkeypatch.setattr("torchtally.live.tail.READ_BYTES", 16)
     log = tmp_path / "train.log"
     log.write_text("x" * 320 + "\nnext\n")
     assert list(FollowedFile(str(log)).lines()) == ["next"]
@@ -141,11 +142,11 @@ def test_a_trace_is_explained_once_it_is_whole(tmp_path: Path) -> None:
     assert list(folder.traces(2)) == []  # unchanged, and not whole
     path.write_text(content)
     assert list(folder.traces(3)) == []
-    (read,) = folder.traces(4)
-    assert read.observation is not None
-    assert read.observation.step_s == pytest.approx(680e-6)
-    assert read.observation.idle_share == pytest.approx(70 / 680)
-    assert read.observation.peak_bytes == 198 * 512 + 2048  # 101,000 bytes are 198 blocks
+    ((_, read),) = folder.traces(4)
+    assert isinstance(read, StepObservation)
+    assert read.step_s == pytest.approx(680e-6)
+    assert read.idle_share == pytest.approx(70 / 680)
+    assert read.peak_bytes == 198 * 512 + 2048  # 101,000 bytes are 198 blocks
     assert list(folder.traces(5)) == []
     assert worker_of(str(path)) == str(tmp_path / "host_7")
 
@@ -158,9 +159,9 @@ def test_a_damaged_trace_is_told_once(tmp_path: Path) -> None:
         list(folder.traces(now)) for now in (0, 1, 1 + UNREADABLE_S / 2, 1 + UNREADABLE_S, 1000)
     ]
     assert [len(traces) for traces in told] == [0, 0, 0, 1, 0]
-    assert "The file is damaged or cut short" in told[3][0].error
+    assert "The file is damaged or cut short" in str(told[3][0][1])
     once = list(TraceFolder(str(tmp_path), ledger_of).traces(0, is_last=True))
-    assert [trace.observation for trace in once] == [None]
+    assert [type(read) for _, read in once] == [TraceFileError]
 
 
 # Steps -------------------------------------------------------------------------------------------
@@ -187,26 +188,27 @@ def kinds(events: list[WatchEvent]) -> list[Happening]:
 
 def test_a_step_stands_beside_its_prediction() -> None:
     (event,) = seen(Watcher(EXPECTED, 0.1), StepObservation(step=10, step_s=0.125))
-    assert event.parted == pytest.approx(0.25)
+    assert event.comparison.time_deviation == pytest.approx(0.25)
     assert event.tokens_per_s == 8000  # 1000 predicted tokens in 0.125 s
     assert event_text(event) == (
         "step 10: 125.0 ms, predicted 100.0 ms (+25.0 %), 8.00 K tokens/s, MFU 32.0 %"
     )
-    assert expected_text(EXPECTED) == (
+    assert prediction_text(EXPECTED) == (
         "Predicted by run.tally for H100-SXM: step 100.0 ms, 10.00 K tokens/s, MFU 40.0 %, "
         "peak memory 100.00 MiB."
     )
 
 
-def test_the_median_of_recent_steps_parts_and_agrees_again() -> None:
+def test_the_median_of_recent_steps_deviates_and_agrees_again() -> None:
     """The first step is not counted, and one slow step is no trend."""
     watcher = Watcher(EXPECTED, 0.1)
     events = seen(watcher, *steps(9.0, 0.1, 0.1, 0.1, 0.5, 0.12, 0.12, 0.12, 0.1, 0.1, 0.1))
-    assert kinds(events) == [Happening.PARTED, Happening.AGREED]
-    parted = next(event for event in events if event.what is Happening.PARTED)
-    assert parted.observation.step == 60  # of 0.1, 0.1, 0.5, 0.12, 0.12 the median is 0.12
-    assert (
-        event_text(parted) == "warning: steps take 120.0 ms, 20.0 % more than predicted (100.0 ms)"
+    assert kinds(events) == [Happening.DEVIATES, Happening.AGREED]
+    deviating = next(event for event in events if event.what is Happening.DEVIATES)
+    assert deviating.observation.step == 60  # of 0.1, 0.1, 0.5, 0.12, 0.12 the median is 0.12
+    assert event_text(deviating) == (
+        "warning: steps take longer than predicted, by more than 10.0 %: step 120.0 ms, predicted "
+        "100.0 ms (+20.0 %)"
     )
     slow = [event for event in events if event.slow is not None]
     assert [(event.observation.step, event.slow) for event in slow] == [(40, pytest.approx(5.0))]
@@ -215,25 +217,25 @@ def test_the_median_of_recent_steps_parts_and_agrees_again() -> None:
 def test_fewer_than_three_steps_are_no_trend_but_a_trace_is() -> None:
     assert kinds(seen(Watcher(EXPECTED, 0.1), *steps(9.0, 0.2, 0.2))) == []
     trace = StepObservation(step_s=0.2, is_profiled=True)
-    assert kinds(seen(Watcher(EXPECTED, 0.1), trace)) == [Happening.PARTED]
+    assert kinds(seen(Watcher(EXPECTED, 0.1), trace)) == [Happening.DEVIATES]
     assert kinds(seen(Watcher(EXPECTED, 1.0), trace)) == []
 
 
 def test_tokens_per_second_tell_the_step_time() -> None:
     """1000 tokens a step on two GPUs: 2500 tokens/s of each are 0.2 s."""
     (event,) = seen(Watcher(EXPECTED, 0.1), StepObservation(step=1, device_tokens_per_s=2500.0))
-    assert (event.step_s, event.origin) == (pytest.approx(0.2), TimeOrigin.TOKENS)
-    (event,) = seen(Watcher(None, 0.1), StepObservation(step=1, device_tokens_per_s=2500.0))
-    assert (event.step_s, event.tokens_per_s) == (None, None)
+    assert (event.comparison.step_s, event.origin) == (pytest.approx(0.2), TimeOrigin.TOKENS)
+    (event,) = seen(Watcher(UNPREDICTED, 0.1), StepObservation(step=1, device_tokens_per_s=2500.0))
+    assert (event.comparison.step_s, event.tokens_per_s) == (None, None)
 
 
 def test_stamps_and_arrivals_tell_the_step_time_where_nothing_else_does() -> None:
     stamped = [StepObservation(step=10 * n, logged_at_s=100.0 + 5 * n) for n in range(2)]
-    *_, event = seen(Watcher(None, 0.1), *stamped)
-    assert (event.step_s, event.origin) == (0.5, TimeOrigin.STAMPS)
+    *_, event = seen(Watcher(UNPREDICTED, 0.1), *stamped)
+    assert (event.comparison.step_s, event.origin) == (0.5, TimeOrigin.STAMPS)
     bare = [StepObservation(step=n) for n in range(12)]
-    events = seen(Watcher(None, 0.1), *bare, every_s=2.0)
-    times = [event.step_s for event in events]
+    events = seen(Watcher(UNPREDICTED, 0.1), *bare, every_s=2.0)
+    times = [event.comparison.step_s for event in events]
     # Looks are half a second apart, so a time is taken over five seconds or more: three steps.
     assert times == [None, None, None, 2.0, None, None, 2.0, None, None, 2.0, None, None]
     assert events[3].origin is TimeOrigin.ARRIVALS
@@ -265,11 +267,12 @@ def test_memory_above_the_prediction_is_told_once() -> None:
         watcher,
         *(StepObservation(step=n, peak_bytes=size * MIB) for n, size in enumerate((50, 120, 130))),
     )
-    (parted,) = (event for event in events if event.what is Happening.PARTED)
-    assert event_text(parted) == (
-        "warning: peak memory 120.00 MiB, 20.0 % more than predicted (100.00 MiB)"
+    (deviating,) = (event for event in events if event.what is Happening.DEVIATES)
+    assert event_text(deviating) == (
+        "warning: more memory is allocated than predicted, by more than 10.0 %: peak memory "
+        "120.00 MiB, predicted 100.00 MiB (+20.0 %)"
     )
-    assert watcher.records["train.log"].memory_parted == pytest.approx(0.3)
+    assert watcher.records["train.log"].total.memory_deviation == pytest.approx(0.3)
 
 
 def test_ranks_are_told_apart() -> None:
@@ -283,17 +286,17 @@ def test_the_summary_is_of_all_steps() -> None:
     seen(watcher, *steps(9.0, 0.1, 0.2, 0.3), StepObservation(step=50, step_s=0.2, mfu=0.3))
     assert summary_text(watcher, 80).splitlines() == [
         "train.log: 5 observations, steps 0 to 50",
-        "  Step time 200.0 ms, the median of 100.0 ms to 300.0 ms; predicted 100.0 ms",
-        "  (+100.0 %).",
-        "  5.00 K tokens/s; predicted 10.00 K.",
-        "  MFU 20.0 % by the predicted products, predicted 40.0 %; 30.0 % as the training",
+        "  Step time 200.0 ms, predicted 100.0 ms (+100.0 %); the median of 100.0 ms to",
+        "  300.0 ms.",
+        "  5.00 K, predicted 10.00 K tokens/s.",
+        "  MFU 20.0 %, predicted 40.0 % by the predicted products; 30.0 % as the training",
         "  reports.",
     ]
 
 
 def test_a_ledger_predicts_its_step() -> None:
     """Two products of a millisecond, forward and backward."""
-    expected = expected_step(small_ledger(), "run.tally")
+    expected = predicted_step(small_ledger(), "run.tally")
     assert (expected.chip, expected.step_s) == ("H100-SXM", pytest.approx(0.002))
     assert expected.tokens is None
     assert expected.mfu_at(0.004) == pytest.approx((expected.mfu or 0.0) / 2)
@@ -343,7 +346,7 @@ def test_a_log_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
             pace(lambda: None, lambda: log.write_text(line(0, 900) + line(1, 100))),
         )
     )  # fmt: skip
-    assert [event.step_s for event in events] == [0.9, 0.1]
+    assert [event.comparison.step_s for event in events] == [0.9, 0.1]
 
 
 def test_a_folder_shows_logs_and_traces_as_they_appear(tmp_path: Path) -> None:
@@ -351,7 +354,7 @@ def test_a_folder_shows_logs_and_traces_as_they_appear(tmp_path: Path) -> None:
     trace.parent.mkdir()
     events = all_of(
         follow(
-            str(tmp_path), Watcher(None, 0.1), ledger_of,
+            str(tmp_path), Watcher(UNPREDICTED, 0.1), ledger_of,
             pace(
                 lambda: (tmp_path / "a.log").write_text(line(7, 500)),
                 lambda: linear_step().write(trace),
@@ -360,7 +363,7 @@ def test_a_folder_shows_logs_and_traces_as_they_appear(tmp_path: Path) -> None:
             ),
         )
     )  # fmt: skip
-    assert [(Path(event.source).name, event.step_s) for event in events] == [
+    assert [(Path(event.source).name, event.comparison.step_s) for event in events] == [
         ("a.log", 0.5),
         ("w", pytest.approx(680e-6)),
     ]
@@ -369,12 +372,12 @@ def test_a_folder_shows_logs_and_traces_as_they_appear(tmp_path: Path) -> None:
 def test_once_ends_and_needs_a_step(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     with pytest.raises(UsageError, match="no such log or folder"):
-        list(follow(str(log), Watcher(None, 0.1), no_traces, pace(), is_once=True))
+        list(follow(str(log), Watcher(UNPREDICTED, 0.1), no_traces, pace(), is_once=True))
     log.write_text("hello\n")
     with pytest.raises(UsageError, match=r"no step in it. Logs of these are known: nanoGPT"):
-        list(follow(str(log), Watcher(None, 0.1), no_traces, pace(), is_once=True))
+        list(follow(str(log), Watcher(UNPREDICTED, 0.1), no_traces, pace(), is_once=True))
     log.write_text(line(7, 500).strip())  # its last line has no end
-    (event,) = follow(str(log), Watcher(None, 0.1), no_traces, pace(), is_once=True)
+    (event,) = follow(str(log), Watcher(UNPREDICTED, 0.1), no_traces, pace(), is_once=True)
     assert event.observation.step == 7
 
 

@@ -34,15 +34,16 @@ class FollowedFile:
 
     def lines(self) -> Iterator[str]:
         """Those completed since the last time. Raises UsageError for what cannot be read."""
-        if self._file is None and not self._open():
+        if self._file is None:
+            self._file = opened(self.path)
+        if self._file is None:
             return
-        yield from self._grown()
-        if self._is_replaced():
+        yield from self._grown(self._file)
+        if is_replaced(self._file, self.path):
             yield from self.last_line()
-            self._close()
+            self.close()
             self.notes.append(f"{self.path}: replaced by a new file; following that")
-            if self._open():
-                yield from self._grown()
+            yield from self.lines()
 
     def last_line(self) -> Iterator[str]:
         """The line that has no end yet, where nothing more is expected of it."""
@@ -51,36 +52,18 @@ class FollowedFile:
             yield rest.decode("utf-8", "replace")
 
     def close(self) -> None:
-        self._close()
-
-    def _open(self) -> bool:
-        try:
-            file = open(self.path, "rb", buffering=0, opener=open_at_once)  # noqa: SIM115
-        except FileNotFoundError:
-            return False
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise UsageError(f"{self.path}: cannot be followed ({why or error}).") from error
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            file.close()
-            raise UsageError(f"{self.path}: cannot be followed: it is not a regular file.")
-        self._file, self._rest = file, b""
-        return True
-
-    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file, self._rest = None, b""
 
-    def _grown(self) -> Iterator[str]:
-        assert self._file is not None
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+    def _grown(self, file: IO[bytes]) -> Iterator[str]:
+        if os.fstat(file.fileno()).st_size < file.tell():
             self.notes.append(f"{self.path}: truncated; following it from its beginning")
-            self._file.seek(0)
+            file.seek(0)
             self._rest = b""
         while True:
             try:
-                piece = self._file.read(READ_BYTES)
+                piece = file.read(READ_BYTES)
             except OSError as error:
                 raise UsageError(f"{self.path}: cannot be read ({error.strerror}).") from error
             if not piece:
@@ -92,13 +75,28 @@ class FollowedFile:
                 if line and len(line) <= MOST_LINE_BYTES:
                     yield line.decode("utf-8", "replace")
 
-    def _is_replaced(self) -> bool:
-        """Whether another file has the name now. A name that is gone may come back: until then its
-        file is followed on.
-        """
-        assert self._file is not None
-        try:
-            named = os.stat(self.path)
-        except OSError:
-            return False
-        return not os.path.samestat(named, os.fstat(self._file.fileno()))
+
+def opened(path: str) -> IO[bytes] | None:
+    """None for a file that is not there. Raises UsageError for what is none."""
+    try:
+        file = open(path, "rb", buffering=0, opener=open_at_once)  # noqa: SIM115
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: cannot be followed ({why or error}).") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UsageError(f"{path}: cannot be followed: it is not a regular file.")
+    return file
+
+
+def is_replaced(file: IO[bytes], path: str) -> bool:
+    """Whether another file has the name now. A name that is gone may come back: until then its
+    file is followed on.
+    """
+    try:
+        named = os.stat(path)
+    except OSError:
+        return False
+    return not os.path.samestat(named, os.fstat(file.fileno()))

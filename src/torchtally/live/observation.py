@@ -1,5 +1,6 @@
 """What is seen of a training's step."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -27,3 +28,14 @@ class StepObservation:
     is_profiled: bool = False
     is_end: bool = False
     """The training has ended, and this is its mean step."""
+
+
+def positive(value: object) -> float | None:
+    """None for what is no finite number above zero: nanoGPT's MFU is -100 % before it is known."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and number > 0 else None

@@ -13,7 +13,7 @@ from torch import nn
 
 import torchtally
 from tests.builders import TraceBuilder, mm_call
-from tests.monitoring.loops import GPU, gpt2, rows
+from tests.live.loops import GPU, gpt2, rows
 
 BOTH = {"tally/step_s", "tally/step_s_predicted", "tally/peak_bytes_predicted"}
 
@@ -104,9 +104,9 @@ def test_the_trainers_first_batch_is_predicted(
     monkeypatch.setattr(callback, "on_train_begin", on_train_begin)
     trainer.train()
     prediction = kept[0].prediction
-    assert prediction.step.chip == GPU
-    assert prediction.step.file == "the first batch of GPT2LMHeadModel"
-    assert prediction.step.peak_bytes > 0
+    assert prediction.chip == GPU
+    assert prediction.file == "the first batch of GPT2LMHeadModel"
+    assert prediction.peak_bytes > 0
     text = capsys.readouterr().err
     assert f"predicted for {GPU}, measured on CPU" in text
     assert "not predicted" not in text
@@ -192,7 +192,7 @@ def test_lightnings_training_step_is_predicted(
     )
     module = lightning_module()
     fit(tmp_path, callback, module, logger=False)
-    step = kept[0].prediction.step
+    step = kept[0].prediction
 
     class WithLoss(nn.Module):
         def __init__(self) -> None:

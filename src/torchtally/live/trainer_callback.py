@@ -12,8 +12,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.monitoring.monitor import Monitor, monitor, say
-from torchtally.monitoring.prediction import Source
+from torchtally.live.monitor import Monitor, monitor, say
+from torchtally.live.prediction import Source
 
 try:
     from transformers import TrainerCallback

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchtally.watch.expectation import PEAK, STEP_S, ExpectedStep, logged_expectation
-from torchtally.watch.formats import CONTROLS, observation_of
-from torchtally.watch.observation import StepObservation
-from torchtally.watch.trainer import TrainerLines, float_of
+from torchtally.live.formats import CONTROLS, observation_of
+from torchtally.live.observation import StepObservation, positive
+from torchtally.live.prediction import PEAK, STEP_S, UNPREDICTED, logged_prediction
+from torchtally.live.trainer import TrainerLines
 
 LOSS = "train/loss"
 MFU = "train/mfu"
@@ -18,13 +18,13 @@ BLIND_LINES = 200
 
 
 class LogLines:
-    """Reads one log; `expectation` is what the log itself predicts, where it does."""
+    """Reads one log; `predicted` is what the log itself predicts, where it does."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.lines = 0
         self.steps = 0
-        self.expectation: ExpectedStep | None = None
+        self.predicted = UNPREDICTED
         self._trainer = TrainerLines()
 
     @property
@@ -59,18 +59,18 @@ class LogLines:
         """Observations of a line of log.jsonl."""
         predicted = values.get("predicted")
         if values.get("kind") == "run" and isinstance(predicted, dict):
-            self.expectation = logged_expectation(predicted, self.file)
+            self.predicted = logged_prediction(predicted, self.file)
         step = values.get("step")
         if isinstance(step, bool) or not isinstance(step, int) or LOSS not in values:
             return
-        mfu, peak = number(values, MFU), number(values, PEAK)
+        mfu, peak = positive(values.get(MFU)), positive(values.get(PEAK))
         yield StepObservation(
             step=step,
-            step_s=number(values, STEP_S),
-            tokens_per_s=number(values, TOKENS_PER_S),
+            step_s=positive(values.get(STEP_S)),
+            tokens_per_s=positive(values.get(TOKENS_PER_S)),
             mfu=None if mfu is None else mfu / 100,
             peak_bytes=None if peak is None else round(peak),
-            logged_at_s=number(values, "unix_s"),
+            logged_at_s=positive(values.get("unix_s")),
         )
 
 
@@ -81,9 +81,3 @@ def record(line: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def number(values: Mapping[str, Any], name: str) -> float | None:
-    """None for what is no finite number above zero."""
-    value = float_of(values.get(name))
-    return value if value is not None and value > 0 else None

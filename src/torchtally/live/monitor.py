@@ -10,8 +10,6 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,15 +20,17 @@ from torch.optim import Optimizer
 from torchtally.chips import find_chip
 from torchtally.errors import TallyError, UsageError
 from torchtally.ledger import account
+from torchtally.live.causes import advice
+from torchtally.live.comparison import StepComparison, TimedSteps, values_of
+from torchtally.live.first_batch import FirstBatch, autocast_off, capture
+from torchtally.live.forked import ForkedCall, can_fork
+from torchtally.live.prediction import PredictedStep, Source, predicted_step, prediction_of
+from torchtally.live.sentences import comparison_text, warning
+from torchtally.live.stopwatch import CudaStopwatch, HostStopwatch, device_in_use, stopwatch_of
+from torchtally.live.trackers import GuardedLog, guarded_logs
 from torchtally.models.inputs import Inputs
 from torchtally.models.optimizers import MakeOptimizer
 from torchtally.models.step import STEP, Loss, run_step
-from torchtally.monitoring.comparison import Compared, MonitoredSteps, values_of
-from torchtally.monitoring.first_batch import FirstBatch, autocast_off, capture
-from torchtally.monitoring.forked import ForkedCall, can_fork
-from torchtally.monitoring.prediction import Source, StepPrediction, of_ledger, prediction_of
-from torchtally.monitoring.stopwatch import StepStopwatch, device_in_use, stopwatch_of
-from torchtally.monitoring.wording import beside, warning
 from torchtally.timing.targets import CPU, known_roofline, roofline
 from torchtally.virtual.session import is_simulated
 
@@ -43,9 +43,6 @@ INSTEAD = (
     "  Give a prediction made before instead: run.tally, as `tally run` writes it, or a "
     "torchtally.summary of the model."
 )
-
-LogFunction = Callable[[dict[str, Any], int], Any]
-"""Takes values by name, and the step: wandb.log, trackio.log, accelerator.log."""
 
 
 def monitor(
@@ -92,7 +89,7 @@ def monitor(
         raise UsageError(f"monitor: expected a tolerance above 0, got {tolerance}.")
     model = prediction if isinstance(prediction, nn.Module) else None
     loop_monitor = Monitor(
-        model, gpu, tolerance=tolerance, every=every, logs=_logs(log),
+        model, gpu, tolerance=tolerance, every=every, logs=guarded_logs(log),
         device=None if device is None else torch.device(device),
     )  # fmt: skip
     if model is not None:
@@ -111,47 +108,8 @@ def is_to_be_made(prediction: Any) -> bool:
     return is_path and is_simulated() and not os.path.exists(prediction)
 
 
-def _logs(log: Any) -> tuple["GuardedLog", ...]:
-    """Raises UsageError for what takes no values."""
-    if log is None:
-        return ()
-    if isinstance(log, Iterable) and not callable(log):
-        return tuple(guarded for each in log for guarded in _logs(each))
-    if hasattr(log, "add_scalar"):
-        return (GuardedLog(partial(_write_scalars, log)),)
-    if not callable(log):
-        raise UsageError(
-            f"monitor: log is {type(log).__name__}. These work: wandb.log, trackio.log, "
-            "accelerator.log, a SummaryWriter, or any function of a dict and the step."
-        )
-    return (GuardedLog(log),)
-
-
-def _write_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
-    for name, value in values.items():
-        writer.add_scalar(name, value, step)
-
-
-class GuardedLog:
-    """A log that is dropped when it fails: none is worth a training."""
-
-    def __init__(self, log: LogFunction) -> None:
-        self._log: LogFunction | None = log
-
-    def write(self, values: dict[str, Any], step: int) -> None:
-        """Raises nothing; what fails is said once."""
-        if self._log is None:
-            return
-        try:
-            self._log(values, step)
-        except Exception as error:
-            self._log = None
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            say(f"warning: a log failed and is dropped from step {step} on ({what}).")
-
-
 class Monitor:
-    """A loop's steps beside their prediction."""
+    """A loop's steps, compared with their prediction."""
 
     def __init__(
         self,
@@ -165,8 +123,8 @@ class Monitor:
     ) -> None:
         self._model, self._gpu, self._tolerance = model, gpu, tolerance
         self._every, self._logs, self._device = every, logs, device
-        self._comparison = MonitoredSteps()
-        self._times: StepStopwatch | None = None
+        self._steps = TimedSteps()
+        self._times: HostStopwatch | CudaStopwatch | None = None
         self._call: ForkedCall | None = None
         self._number = 0
         self._is_checked = False
@@ -175,13 +133,14 @@ class Monitor:
     # What is predicted ---------------------------------------------------------------------------
 
     @property
-    def prediction(self) -> StepPrediction | None:
+    def prediction(self) -> PredictedStep | None:
         """None while it is being made, and where there is none."""
-        return self._comparison.prediction
+        predicted = self._steps.predicted
+        return predicted if predicted.file else None
 
-    def predict(self, prediction: StepPrediction) -> None:
+    def predict(self, prediction: PredictedStep) -> None:
         """Hold the steps against this one."""
-        self._comparison.prediction = prediction.within(self._tolerance)
+        self._steps.predicted = prediction.within(self._tolerance)
 
     def predict_first_batch(
         self,
@@ -216,11 +175,11 @@ class Monitor:
             return
         name = f"the first batch of {type(batch.model).__name__}"
 
-        def predict() -> StepPrediction:
+        def predict() -> PredictedStep:
             with autocast_off():
                 timing = roofline(target)
                 trace, _ = run_step(request, timing)
-                return of_ledger(account(trace, roofline=timing, step=STEP), name)
+                return predicted_step(account(trace, roofline=timing, step=STEP), name)
 
         try:
             self._call = ForkedCall(predict)
@@ -239,9 +198,8 @@ class Monitor:
         if self._times is None:
             self._times = stopwatch_of(self._measured_device())
         self._number = self._number + 1 if number is None else number
-        self._times.mark()
-        for step_s in self._times.seconds():
-            self._comparison.time(step_s)
+        for step_s in self._times.mark():
+            self._steps.add(step_s)
         self._update(0.0)
         if self._number % self._every == 0:
             self._judge()
@@ -249,13 +207,15 @@ class Monitor:
 
     def values(self) -> dict[str, float | int]:
         """Measured and predicted, of the steps since this was last asked for; see `values_of`."""
-        if self._times is None:
+        if not self._measure_memory():
             return {}
-        return values_of(self._comparison.since_log(self._times.memory()))
+        values = values_of(self._steps.compare(self._steps.median_s))
+        self._steps.steps_s.clear()
+        return values
 
-    def compare(self) -> Compared | None:
-        """The last few steps beside the prediction; None before the first."""
-        return None if self._times is None else self._comparison.recent(self._times.memory())
+    def compare(self) -> StepComparison | None:
+        """The last few steps and the prediction; None before the first."""
+        return self._steps.recent() if self._measure_memory() else None
 
     def close(self) -> None:
         """Wait for a prediction that is still being made, and say how both compare."""
@@ -281,8 +241,8 @@ class Monitor:
             self.cancel()
 
     def __repr__(self) -> str:
-        compared = self.compare()
-        text = "no steps" if compared is None else beside(compared)
+        comparison = self.compare()
+        text = "no steps" if comparison is None else comparison_text(comparison)
         return f"<Monitor of {self._number} steps: {text}>"
 
     def _measured_device(self) -> torch.device:
@@ -302,24 +262,30 @@ class Monitor:
                 self.predict(prediction)
         if not self._is_checked and self.prediction is not None:
             self._is_checked = True
-            self._check_chip(self.prediction.step.chip)
+            self._check_chip(self.prediction.chip)
+
+    def _measure_memory(self) -> bool:
+        """Whether there was a step: its peaks are taken down."""
+        if self._times is not None:
+            self._steps.peak_bytes, self._steps.reserved_bytes = self._times.peaks()
+        return self._times is not None
 
     def _judge(self) -> None:
-        """Say once how steps compare, and of each kind once that they parted."""
-        comparison = self._comparison
-        if self._times is None or comparison.prediction is None or not comparison.is_settled:
+        """Say once how steps compare, and of each kind once that they deviate."""
+        comparison = self.compare()
+        if comparison is None or comparison.step_s is None or self.prediction is None:
             return
-        memory = self._times.memory()
+        text = comparison_text(comparison)
         if not self._has_told:
             self._has_told = True
-            say(f"step {self._number}: {beside(comparison.recent(memory))}")
-        for kind, compared in comparison.partings(memory):
-            say(warning(kind, compared, self._model))
+            say(f"step {self._number}: {text}")
+        for kind in self._steps.new_deviations(comparison):
+            say(f"{warning(kind, comparison, text)}.\n{advice(kind, self._model)}")
 
     def _check_chip(self, there: str | None) -> None:
         """Say it where the prediction is of another chip than this machine's one."""
         here = _name_at_hand(self._measured_device())
-        self._comparison.is_same_chip = here == there
+        self._steps.is_same_chip = here == there
         if here != there:
             say(
                 f"warning: predicted for {there}, measured on {here}: times are not compared. "
@@ -330,7 +296,8 @@ class Monitor:
         if self._logs:
             values = self.values()
             for log in self._logs:
-                log.write(dict(values), self._number)
+                if failure := log.write(dict(values), self._number):
+                    say(failure)
 
     def say_unpredicted(self, error: TallyError) -> None:
         """Why there is no prediction; the loop is measured all the same."""

@@ -5,17 +5,18 @@ from typing import Any
 
 import torch
 
-from torchtally.monitoring.prediction import StepPrediction
-from torchtally.watch.expectation import ExpectedStep
+from torchtally.live.prediction import PredictedStep
 
 VOCABULARY, TOKENS, BATCH = 31, 8, 2
 GPU = "H100-SXM"
-CPU_STEP = ExpectedStep(file="a test", chip="CPU", step_s=1e9, mfu=0.5, peak_bytes=2**20)
-"""Of this machine's device, and so slow that every step parts from it."""
+CPU_STEP = PredictedStep(
+    file="a test", chip="CPU", step_s=1e9, mfu=0.5, peak_bytes=2**20, time_error=0.1
+)
+"""Of this machine's device, and so slow that every step deviates from it."""
 
 
-def predicted(**changes: Any) -> StepPrediction:
-    return StepPrediction(step=replace(CPU_STEP, **changes), time_error=0.1)
+def predicted(**changes: Any) -> PredictedStep:
+    return replace(CPU_STEP, **changes)
 
 
 def gpt2() -> Any:
