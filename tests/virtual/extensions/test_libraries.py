@@ -1,7 +1,9 @@
 """apex, xformers and deep_gemm where they are not installed."""
 
 import sys
+import textwrap
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -154,6 +156,38 @@ def test_a_part_that_is_lacking_later_is_not_installed():
         assert not isinstance(refused.value, ModuleNotFoundError)
 
     torchtally.run(step, gpu="H100-SXM")
+
+
+@pytest.mark.parametrize(
+    ("second", "is_there"),
+    [
+        ("from xformers.ops import no_such_kernel", False),
+        ("def late():\n    from xformers.ops import no_such_kernel", True),
+        ("from xformers.ops import SwiGLU", True),
+    ],
+)
+def test_a_package_that_needs_more_than_a_stand_in_has_is_told_as_one(
+    second: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file looks whether the library is there, another relies on it."""
+    package = tmp_path / "of_kernels"
+    (package / "layers").mkdir(parents=True)
+    look = "try:\n    import xformers\n    HAVE = True\nexcept ImportError:\n    HAVE = False\n"
+    second = textwrap.indent(second, "    ")
+    (package / "__init__.py").write_text(look)
+    (package / "layers/__init__.py").write_text("")
+    (package / "layers/fused.py").write_text(f"{look}if HAVE:\n{second}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def step() -> None:
+        import of_kernels
+        import of_kernels.layers.fused
+
+        assert of_kernels.HAVE is of_kernels.layers.fused.HAVE is is_there
+
+    torchtally.run(step, gpu="H100-SXM")
+    for name in [name for name in sys.modules if name.startswith("of_kernels")]:
+        del sys.modules[name]
 
 
 def test_who_looks_first_is_told_of_a_library_that_answers_wholly():

@@ -3,12 +3,12 @@
 A stand-in is given to the script's own code, and to an installed library that cannot do without:
 one whose import stands in no `try`. A library that only looks whether another is there is told the
 truth, as it would take another way. So is a script that tries to import more of it than the
-stand-in has: it has a way of its own without the library.
+stand-in has, and every file of a package that needs more: they have a way of their own without it.
 """
 
 import ast
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -187,6 +187,8 @@ class ImportStatement(NamedTuple):
     last_line: int
     attempt: int | None
     """The line of the innermost `try` whose body it stands in."""
+    is_deferred: bool
+    """It stands in a function."""
     parts: tuple[tuple[str, str], ...]
     """Modules, each with a name of it, or with ""."""
 
@@ -207,7 +209,8 @@ def import_at(file: str, line: int) -> ImportStatement | None:
 
 def is_answered(importer: FrameType, library: str) -> bool:
     """Whether a stand-in has all that is imported of it where its lack is provided for: in the same
-    `try`, or in a file that looks first whether it is there.
+    `try`, or in a file that looks first whether it is there. And all that other files of the
+    package import of it once one of them has found it.
     """
     file = importer.f_code.co_filename
     found = import_at(file, importer.f_lineno)
@@ -215,12 +218,37 @@ def is_answered(importer: FrameType, library: str) -> bool:
         return True
     attempt = None if found is None else found.attempt
     together = [each for each in imports_of(file) if attempt in (None, each.attempt)]
+    return has_parts(together, library) and all(
+        has_parts((each for each in imports_of(other) if is_relied_on(each)), library)
+        for other in users_in_package(file, library)
+    )
+
+
+def is_relied_on(statement: ImportStatement) -> bool:
+    """An import that ends the run where it fails."""
+    return statement.attempt is None and not statement.is_deferred
+
+
+def has_parts(statements: Iterable[ImportStatement], library: str) -> bool:
+    """Whether a stand-in has all that statements import of a library."""
     return all(
         has_part(module, name)
-        for each in together
+        for each in statements
         for module, name in each.parts
         if module.partition(".")[0] == library
     )
+
+
+@cache
+def users_in_package(file: str, library: str) -> Sequence[str]:
+    """The files of the outermost package around a file that name a library."""
+    package: Path | None = None
+    for folder in Path(file).parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        package = folder
+    files = () if package is None else package.rglob("*.py")
+    return [str(each) for each in files if library.encode() in each.read_bytes()]
 
 
 @cache
@@ -256,9 +284,19 @@ def imports_of(file: str) -> Sequence[ImportStatement]:
         for statement in node.body
         for inner in ast.walk(statement)
     }
+    deferred = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for inner in ast.walk(node)
+    }
     return [
         ImportStatement(
-            node.lineno, node.end_lineno or node.lineno, attempts.get(id(node)), parts_of(node)
+            node.lineno,
+            node.end_lineno or node.lineno,
+            attempts.get(id(node)),
+            id(node) in deferred,
+            parts_of(node),
         )
         for node in ast.walk(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
