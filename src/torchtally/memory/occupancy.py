@@ -24,6 +24,7 @@ class Category(StrEnum):
     """Put together from the shards of several ranks, for as long as a module needs them."""
     GRADIENTS = "gradients"
     OPTIMIZER_STATE = "optimizer_state"
+    """With copies of weights kept beside the model: float32 master copies, moving averages."""
     ACTIVATIONS = "activations"
     """Made in the forward pass (or repeated) and read in the backward pass, or read to make again
     what the backward pass reads."""

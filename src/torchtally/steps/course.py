@@ -11,6 +11,7 @@ from torchtally.steps.flow import Flow
 from torchtally.steps.generation import TokenGeneration, with_generations
 from torchtally.steps.rollouts import with_rollouts
 from torchtally.steps.signature import Signature, StepSignature, agree, difference, signatures
+from torchtally.steps.weight_copies import with_weight_copies
 from torchtally.trace import Phase, Role, Trace
 
 
@@ -151,6 +152,9 @@ def course_of(trace: Trace) -> Course:
     if not trace.step_ends:
         told_apart, generations = with_generations(flow)
         return Course(told_apart, (), generations)
+    told_apart = with_weight_copies(trace, flow)
+    if told_apart is not trace:
+        flow = Flow(told_apart)
     generated, rollouts = with_rollouts(flow)
     if rollouts:
         flow = Flow(generated)

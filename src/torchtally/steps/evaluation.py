@@ -114,7 +114,7 @@ def _evaluation(flow: Flow, untrained: Sequence[int]) -> set[int]:
     """Those of the untrained that neither read training's values nor prepare anything."""
     if not untrained:
         return set()
-    ops, kept = flow.ops, _outliving_storages(flow.trace)
+    ops, kept = flow.ops, flow.outliving_storages
     apart, weighted = _apart(flow, untrained, kept)
     joined = set(untrained) - apart
     prepared = set(chain.from_iterable(ops[place].inputs for place in joined)) | kept
@@ -186,21 +186,6 @@ def _keeps_state(
         return True
     is_of_state = bool(numbers) and all(role in STATE for role in roles)
     return is_of_state and not kept.isdisjoint(flow.written_storages(flow.ops[place]))
-
-
-def _outliving_storages(trace: Trace) -> set[int]:
-    """Storages that outlive the step in which they are allocated: prepared for later ones."""
-    kept = set()
-    ends = iter(trace.step_ends)
-    end = next(ends, None)
-    for storage in trace.storages:
-        while end is not None and end <= storage.born:
-            end = next(ends, None)
-        if end is None:
-            break
-        if storage.died is None or storage.died >= end:
-            kept.add(storage.number)
-    return kept
 
 
 def _views(flow: Flow, evaluation: set[int], end: int) -> set[int]:

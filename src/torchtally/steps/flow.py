@@ -42,6 +42,21 @@ class Flow:
         return untrained[::-1]
 
     @cached_property
+    def outliving_storages(self) -> set[int]:
+        """Storages that outlive the step in which they are allocated: prepared for later ones."""
+        kept = set()
+        ends = iter(self.trace.step_ends)
+        end = next(ends, None)
+        for storage in self.trace.storages:
+            while end is not None and end <= storage.born:
+                end = next(ends, None)
+            if end is None:
+                break
+            if storage.died is None or storage.died >= end:
+                kept.add(storage.number)
+        return kept
+
+    @cached_property
     def _place_of_tick(self) -> dict[int, int]:
         return {op.clock: place for place, op in enumerate(self.ops)}
 
