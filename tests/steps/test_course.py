@@ -101,6 +101,11 @@ def clipped(model: nn.Module) -> Callable[[], None]:
     return step
 
 
+def one_by_one(model: nn.Module) -> Callable[[], None]:
+    """Divides by another bias correction in each step: a float, which no call keeps."""
+    return torch.optim.AdamW(model.parameters(), foreach=False).step
+
+
 def halved(model: nn.Module) -> Callable[[], None]:
     """From the second step on it halves the gradients' scale: no state."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -118,7 +123,13 @@ def halved(model: nn.Module) -> Callable[[], None]:
 
 @pytest.mark.parametrize(
     ("way", "expected"),
-    [(momentum, [1, 1, 1]), (scaler, [1, 1, 1]), (clipped, [1, 1, 1]), (halved, [1, 2, 2])],
+    [
+        (momentum, [1, 1, 1]),
+        (scaler, [1, 1, 1]),
+        (clipped, [1, 1, 1]),
+        (one_by_one, [1, 1, 1]),
+        (halved, [1, 2, 2]),
+    ],
 )
 def test_what_a_first_step_lacks_by_nature_makes_no_other_step(
     way: Callable[[nn.Module], Callable[[], None]], expected: list[int]

@@ -50,8 +50,9 @@ class Calls:
             key.append((tensor.shape, strides(tensor), tensor.dtype, shares, where))
         place = self._numbers.get(signature := tuple(key))
         if place is None:
-            place = self._numbers[signature] = len(self.calls)
-            self.calls.append(describe(invocation, outputs))
+            # A signature has floats, too, which a call has not: AdamW's bias correction is another
+            # one in each step.
+            place = self._numbers[signature] = self.of_call(describe(invocation, outputs))
         return place
 
     def of_kernel(self, key: tuple[Any, ...], call: Callable[[], Call]) -> int:
@@ -62,7 +63,7 @@ class Calls:
             self.calls.append(call())
         return place
 
-    def of_sleep(self, call: Call) -> int:
+    def of_call(self, call: Call) -> int:
         return self.of_kernel((call,), lambda: call)
 
     def in_graph(self, place: int) -> int:

@@ -283,7 +283,7 @@ class Recorder:
         phase = Phase.FORWARD if walk.engine is None else Phase.BACKWARD
         if self.is_optimizing:
             phase = Phase.OPTIMIZER
-        call = self._calls.of_sleep(sleep_call(seconds))
+        call = self._calls.of_call(sleep_call(seconds))
         self._ops.append(Op(self.clock, call, self._site(self.modules.place, key), phase, (), ()))
         self.clock += 1
 
