@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--thorough", action="store_true", help="run the tests that tests/thorough.py names, too"
+        "--thorough", action="store_true", help="run the tests that are marked thorough, too"
     )
 
 

@@ -64,6 +64,7 @@ def test_against_the_flop_counter(tmp_path: Path) -> None:
     assert model["flops"]["torchtally"] - model["flops"]["flop_counter"] == scores
 
 
+@pytest.mark.thorough
 def test_summary_against_the_flop_counter(tmp_path: Path) -> None:
     """As above: a fused kernel makes the scores again. Of a whole step, and of its two passes."""
     by_name = figures(tmp_path, "summary", "--models", "gpt2-124m", "--layers", "1")
@@ -75,12 +76,14 @@ def test_summary_against_the_flop_counter(tmp_path: Path) -> None:
     assert model["flops"]["summary"] - model["flops"]["flop_counter"] == scores
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_summary_of_a_model_of_the_peers(tmp_path: Path) -> None:
     """Of a convolutional network nothing is computed twice: both count the same."""
     (model,) = figures(tmp_path, "summary", "--models", "resnet-50")["models"]
     assert model["flops"]["summary"] == model["flops"]["flop_counter"]
 
 
+@pytest.mark.thorough
 def test_start_up(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
     big_trace(1000).save(str(trace))
@@ -92,6 +95,7 @@ def test_start_up(tmp_path: Path) -> None:
         assert [run["wall_s"] > 0 for run in runs] == [True]
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_compile_seconds(tmp_path: Path) -> None:
     """Forward and backward graph of one layer; nothing in the second step, and nothing of the
     compiler without torch.compile.
@@ -119,6 +123,7 @@ def test_limits_of_compiling_that_do_not_hold_are_named() -> None:
     ]
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_full_screen(tmp_path: Path) -> None:
     by_name = figures(tmp_path, "full_screen", "--layers", "1", "--steps", "2")
     assert set(by_name["runs"]) == {"tally view", "tally run", "tally run --watch"}
@@ -126,6 +131,7 @@ def test_full_screen(tmp_path: Path) -> None:
         assert [run["wall_s"] > 0 for run in runs] == [True]
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_compare_chips(tmp_path: Path) -> None:
     trace = tmp_path / "run.tally"
     big_trace(1000).save(str(trace))
@@ -138,6 +144,7 @@ def test_compare_chips(tmp_path: Path) -> None:
         assert [run["wall_s"] > 0 for run in runs] == [True]
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_predicted_steps_stand_beside_measured_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +166,7 @@ def test_predicted_steps_stand_beside_measured_ones(
         assert model["calibrated_share"] > 0.9
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_monitor(tmp_path: Path) -> None:
     """How much it costs the benchmark judges, on a machine that does nothing else."""
     by_name = figures(tmp_path, "monitor")
@@ -167,6 +175,7 @@ def test_monitor(tmp_path: Path) -> None:
     assert 0 < by_name["call_s"] < 1e-3
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_cluster_ranks(tmp_path: Path) -> None:
     by_name = figures(tmp_path, "cluster_ranks", "--layers", "1")
     assert (by_name["target_of_plain"], by_name["target_of_few"]) == (2.0, 1.1)
@@ -199,6 +208,7 @@ def test_published_templates(tmp_path: Path) -> None:
     assert by_name["won"] <= by_name["products"]
 
 
+@pytest.mark.thorough
 def test_published_collectives(tmp_path: Path) -> None:
     """The network model beside what others measured: within 20 % in the median."""
     by_name = figures(tmp_path, "published_collectives")
@@ -206,6 +216,7 @@ def test_published_collectives(tmp_path: Path) -> None:
     assert by_name["median_error"] < 0.2
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_allocator(tmp_path: Path) -> None:
     """The model takes more than counting alone, and both took something."""
     by_name = figures(tmp_path, "allocator", "--layers", "1")
@@ -215,6 +226,7 @@ def test_allocator(tmp_path: Path) -> None:
         assert model["ratio"] > 0
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_checkpoint_saving(tmp_path: Path) -> None:
     """12 bytes a parameter, counters and random states aside."""
     by_name = figures(tmp_path, "checkpoint_saving", "--layers", "1", "--steps", "1")
@@ -227,6 +239,7 @@ def test_checkpoint_saving(tmp_path: Path) -> None:
     assert all(value > 0 for (value,) in by_name["rounds_s"].values())
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_peers(tmp_path: Path) -> None:
     """Three times the forward pass, and the scores that fused attention computes again: half of it.
 
@@ -242,6 +255,7 @@ def test_peers(tmp_path: Path) -> None:
     assert ours["cpu_s"] > 0
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_six_models_by_hand(tmp_path: Path) -> None:
     """To the last FLOP; the counter of torch, on meta tensors, has no rule for grouped products."""
     document = figures(tmp_path, "peer_models", "--tools", "torchtally,FlopCounterMode")

@@ -26,6 +26,8 @@ from torchtally.trace import Phase
 from torchtally.trace.storage import allocated_bytes
 from torchtally.work import Kind
 
+pytestmark = pytest.mark.one_case_in(4)
+
 Step = Callable[[nn.Module, Tensor], Tensor]
 
 

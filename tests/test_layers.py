@@ -20,6 +20,8 @@ from tests.layers import (
     second_sources,
 )
 
+pytestmark = pytest.mark.one_case_in(2)
+
 PACKAGE = Path(torchtally.__file__).parent
 
 

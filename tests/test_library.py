@@ -142,15 +142,17 @@ for name in (*CALLS, *CALLS, *reversed(CALLS), *reversed(CALLS)):
 """
 
 
-def run_python(code: str) -> None:
+def check_python(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_every_public_name_can_be_called_after_every_other_twice() -> None:
-    run_python(CALLS + EVERY_ORDER)
+    check_python(CALLS + EVERY_ORDER)
 
 
+@pytest.mark.thorough
 def test_a_name_that_a_module_shadows_is_noticed() -> None:
     """Importing a submodule sets it as an attribute of its package, over the public name."""
     shadow = (
@@ -158,7 +160,7 @@ def test_a_name_that_a_module_shadows_is_noticed() -> None:
         "CALLS = {name: CALLS[name] for name in ('chip', 'roofline')}\n"
     )
     with pytest.raises(AssertionError, match="'module' object is not callable"):
-        run_python(CALLS + shadow + EVERY_ORDER)
+        check_python(CALLS + shadow + EVERY_ORDER)
 
 
 def names_of_rooms(package: Path, names: Collection[str]) -> set[str]:
@@ -191,6 +193,7 @@ def train():
 """
 
 
+@pytest.mark.thorough
 def test_the_example_of_the_package_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

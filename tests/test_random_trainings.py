@@ -11,6 +11,8 @@ from torchtally.trace import Trace
 from torchtally.views import by
 from torchtally.views.utilisation import laws_broken, model_utilisation
 
+pytestmark = pytest.mark.one_case_in(60)
+
 TRAININGS, IN_EACH = 300, 5
 CHIPS = [known.name for known in known_chips() if known.vendor == "NVIDIA"]
 AT_PEAK = ("category", "peak-line", "peak-storage")

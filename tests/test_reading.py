@@ -147,6 +147,7 @@ def test_a_number_of_a_thousand_digits_is_refused(parse: Callable[[str], Any], t
         parse(text)
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("parse", PARSERS)
 @given(
     text=st.text(max_size=40) | st.from_regex(r"[0-9.eE+-]{1,30}[A-Za-z/%]{0,8}", fullmatch=True)
@@ -190,6 +191,15 @@ def toml_of(value: Any) -> str:
     return f"{{{', '.join(f'{toml_of(key)} = {toml_of(each)}' for key, each in value.items())}}}"
 
 
+def check_read_or_refused(read: Callable[[Path], Any], file: Path) -> None:
+    """Any other error is one of ours."""
+    try:
+        result = read(file)
+    except TallyError:
+        return
+    assert result is not None
+
+
 @EACH
 @given(
     value=st.dictionaries(KEYS, STRUCTURES, max_size=5), notation=st.sampled_from(["json", "toml"])
@@ -206,10 +216,7 @@ def test_any_structure_is_read_or_refused(
     else:
         text = "\n".join(f"{toml_of(key)} = {toml_of(each)}" for key, each in value.items())
     file.write_text(text, encoding="utf-8", errors="replace")
-    try:
-        read(file)
-    except TallyError:
-        return
+    check_read_or_refused(read, file)
 
 
 @EACH
@@ -220,10 +227,7 @@ def test_any_bytes_are_read_or_refused(
 ) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    try:
-        read(file)
-    except TallyError:
-        return
+    check_read_or_refused(read, file)
 
 
 def test_the_bounds_leave_room_for_what_people_write() -> None:

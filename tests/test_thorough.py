@@ -1,66 +1,92 @@
-"""What `make test` leaves out: it exists, and each test that is not named keeps its first case."""
+"""What `make test` leaves out: by markers, and each file keeps a test."""
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.thorough import ALONE, LONG, ONE_CASE_IN, without_thorough
+from tests.thorough import without_thorough
 
-REPOSITORY = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+FILES = sorted(TESTS.rglob("test_*.py"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*ONE_CASE_IN, *ALONE, *(f"{file}::{test}" for file, tests in LONG.items() for test in tests)],
-)
-def test_what_is_left_out_is_there(name: str) -> None:
-    file, _, test = name.partition("[")[0].partition("::")
-    assert test == "*" or f"def {test}(" in (REPOSITORY / file).read_text(encoding="utf-8")
+@cache
+def marks_by_test(file: Path) -> dict[str, list[ast.expr]]:
+    """Each test of a file with its markers of this kind that name no cases."""
+    return {
+        node.name: [mark for mark in node.decorator_list if is_whole(mark)]
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def is_whole(mark: ast.expr) -> bool:
+    keywords = mark.keywords if isinstance(mark, ast.Call) else ()
+    is_thorough = ast.unparse(mark).startswith("pytest.mark.thorough")
+    return is_thorough and not any(keyword.arg == "cases" for keyword in keywords)
 
 
 def test_what_holds_a_rule_instead_is_not_left_out_itself() -> None:
-    left_out = {name.partition("[")[0].rpartition("::")[2] for name in ALONE if "[" not in name}
-    left_out |= {test for tests in LONG.values() for test in tests}
-    for name, instead in ALONE.items():
-        assert not left_out & set(re.findall(r"\btest_\w+\b(?!\.py)", instead)), name
+    tests = [test for file in FILES for test in marks_by_test(file).items()]
+    texts = " ".join(ast.unparse(mark) for _, marks in tests for mark in marks)
+    instead = set(re.findall(r"\btest_\w+\b(?!\.py)", texts))
+    assert instead
+    assert not instead & {name for name, marks in tests if marks}
 
 
-@pytest.mark.parametrize("file", LONG)
-def test_a_file_keeps_a_test(file: str) -> None:
-    tests = re.findall(r"^def (test_\w+)", (REPOSITORY / file).read_text(encoding="utf-8"), re.M)
-    assert any(test not in LONG[file] and f"{file}::{test}" not in ALONE for test in tests)
+def test_a_file_keeps_a_test() -> None:
+    """Or it says for each of its tests which other file's holds the rule."""
+    for file in FILES:
+        marks = list(marks_by_test(file).values())
+        says_instead = all(isinstance(mark, ast.Call) for each in marks for mark in each)
+        assert not marks or not all(marks) or says_instead, file
 
 
-def left(*names: str) -> list[str]:
-    items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
-    return [item.nodeid for item in without_thorough(items)[1]]
+def item(name: str, *marks: pytest.MarkDecorator) -> Any:
+    """A test or case with its markers, the closest first."""
 
+    def of_kind(kind: str) -> list[pytest.Mark]:
+        return [mark.mark for mark in marks if mark.name == kind]
 
-def test_one_case_in_so_many_is_kept() -> None:
-    fit = "tests/cli/test_fit.py::test_nothing_is_left_behind"
-    assert left(*(f"{fit}[{case}]" for case in "abcd")) == [f"{fit}[b]", f"{fit}[c]"]
-    other = "tests/plan/test_config.py::test_any"
-    assert left(f"{other}[a]", other.replace("any", "one"), f"{other}[b]") == [f"{other}[b]"]
-    assert (
-        left("tests/plan/test_other.py::test_it[a]", "tests/plan/test_other.py::test_it[b]") == []
+    return SimpleNamespace(
+        nodeid=name,
+        iter_markers=of_kind,
+        get_closest_marker=lambda kind: next(iter(of_kind(kind)), None),
     )
 
 
+def left(*names: str, marks: tuple[pytest.MarkDecorator, ...] = ()) -> list[str]:
+    return [each.nodeid for each in without_thorough([item(name, *marks) for name in names])[1]]
+
+
+def test_one_case_in_so_many_is_kept() -> None:
+    """The test's own marker counts before its file's."""
+    cases = [f"test_it[{case}]" for case in "abcd"]
+    one_in_3, one_in_2 = pytest.mark.one_case_in(3), pytest.mark.one_case_in(2)
+    assert left(*cases, marks=(one_in_3, one_in_2)) == ["test_it[b]", "test_it[c]"]
+    assert left("test_it[a]", "test_one", "test_it[b]", marks=(one_in_3,)) == ["test_it[b]"]
+    assert left("test_it[a]", "test_it[b]") == []
+
+
 def test_of_many_cases_one_in_two_or_four_is_kept() -> None:
-    test = "tests/plan/test_other.py::test_it"
-    assert not left(*(f"{test}[{case}]" for case in range(2)))
-    assert len(left(*(f"{test}[{case}]" for case in range(6)))) == 3
-    assert len(left(*(f"{test}[{case}]" for case in range(40)))) == 30
+    assert not left(*(f"test_it[{case}]" for case in range(2)))
+    assert len(left(*(f"test_it[{case}]" for case in range(6)))) == 3
+    assert len(left(*(f"test_it[{case}]" for case in range(40)))) == 30
 
 
 def test_a_test_or_a_case_is_left_out_by_name() -> None:
-    document = "tests/test_docs.py::test_a_document_holds"
-    assert left(f"{document}[README.md]", f"{document}[docs/clusters.md]") == [
-        f"{document}[docs/clusters.md]"
-    ]
-    assert left(
-        "tests/test_benchmarks.py::test_peers", "tests/test_benchmarks.py::test_llama_70b"
-    ) == ["tests/test_benchmarks.py::test_peers"]
+    cases = pytest.mark.thorough(cases=("b",))
+    assert left("test_it[a]", "test_it[b]", marks=(cases,)) == ["test_it[b]"]
+    assert left("test_it[a]", "test_it[b]", marks=(pytest.mark.thorough,)) == [
+        "test_it[a]", "test_it[b]",
+    ]  # fmt: skip
+
+
+def test_a_case_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(pytest.UsageError, match=r"no such cases: \['test_it\[c\]'\]"):
+        left("test_it[a]", marks=(pytest.mark.thorough(cases=("c",)),))

@@ -73,6 +73,7 @@ def test_the_check_takes_less_than_a_hundredth_of_a_second() -> None:
     assert time.process_time() - start < 0.01
 
 
+@pytest.mark.thorough
 def test_a_run_without_a_name_ends_with_one_message() -> None:
     name = "torch._C._current_autograd_node"
     program = (

@@ -24,6 +24,7 @@ def measured():
     return calibration, stages
 
 
+@pytest.mark.thorough
 def test_every_operator_took_its_time(measured):
     calibration, _ = measured
     assert len(calibration.samples) > 100
@@ -167,6 +168,7 @@ def test_a_gpu_is_measured_in_about_a_minute():
     assert count * work.seconds_each < 60
 
 
+@pytest.mark.thorough
 def test_what_a_tensor_of_a_list_takes():
     """A clock that ticks when asked: an optimizer takes one second. Its 8 operators take 0.05 each
     by themselves, so 0.6 are left for lists of 43 tensors, and of 19.

@@ -13,6 +13,8 @@ from tests.report.test_text import realistic
 from tests.warm import warm
 from torchtally.cli import COMMANDS, main
 
+pytestmark = pytest.mark.one_case_in(3)
+
 FAMILIES = {
     "H100": (
         "H100-SXM (80 GB); others: H100-SXM-96GB, H100-PCIe, H100-NVL",

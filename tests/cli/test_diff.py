@@ -50,6 +50,7 @@ def test_a_trace_that_is_none_is_said_by_its_name(traces: Path) -> None:
     assert len(done.stderr.splitlines()) <= 2
 
 
+@pytest.mark.thorough
 def test_columns_sort_and_filter_of_one_table(traces: Path) -> None:
     words = ("before.tally", "after.tally", "--by", "line")
     done = diff(*words, "--filter", "flops_change>0", "--filter", "source~x", "--sort",

@@ -12,6 +12,8 @@ import pytest
 from tests.cli.run_tally import END, TALLY, TIMEOUT_S, environment
 from tests.warm import cold, warm
 
+pytestmark = pytest.mark.one_case_in(3)
+
 SCRIPT = """\
 import sys
 import torch
@@ -97,6 +99,7 @@ def test_two_commits_beside_each_other(folder: Path) -> None:
     assert is_clean(folder)
 
 
+@pytest.mark.thorough
 def test_a_commit_beside_the_working_tree_as_a_page(folder: Path) -> None:
     done = diff("--commits", "HEAD..", *GPU, "train.py", "8", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -167,6 +170,7 @@ def test_a_signal_leaves_nothing_behind(number: int, folder: Path) -> None:
     assert not list(temporary.glob("tally-diff-*"))
 
 
+@pytest.mark.thorough
 def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()

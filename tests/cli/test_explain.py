@@ -50,6 +50,7 @@ def test_a_page_says_where_the_time_went(folder: Path) -> None:
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
 
+@pytest.mark.thorough
 def test_views_documents_and_what_is_kept(folder: Path) -> None:
     done = tally(
         "explain", "trace.json.gz", "-o", "real.tally", "--by", "phase", "--json", cwd=folder
@@ -64,6 +65,7 @@ def test_views_documents_and_what_is_kept(folder: Path) -> None:
     assert "flop_per_s" not in json.loads(elsewhere.stdout)["rows"][0]  # predicted, there
 
 
+@pytest.mark.thorough
 def test_a_real_step_beside_a_simulated_one(folder: Path) -> None:
     (folder / "train.py").write_text(SCRIPT)
     done = tally(
@@ -92,6 +94,7 @@ def test_a_snapshot_has_its_own_page(folder: Path) -> None:
     assert "expandable_segments:True" in page.stdout
 
 
+@pytest.mark.thorough
 def test_a_trace_becomes_a_calibration(folder: Path) -> None:
     place = {"TALLY_CALIBRATIONS": str(folder / "kept")}
     done = tally("bench", "--import", "trace.json.gz", "-o", "mine.json", cwd=folder, **place)

@@ -53,6 +53,7 @@ def sampled(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_transformers_computes_the_same(
     dtype: str, trained: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -81,6 +82,7 @@ def test_transformers_computes_the_same(
             assert tokens["text"].startswith(PROMPT)
 
 
+@pytest.mark.thorough("the exports beside it")
 def test_weights_of_fewer_bits(
     trained: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_training_goes_on_from_the_export_alone(trained: TrainConfig, tmp_path
         assert torch.equal(ours.state_dict()[name], value), name
 
 
+@pytest.mark.thorough
 def test_a_sample_is_drawn_from_the_seed(
     trained: TrainConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_left_there(
         file.write_bytes(whole)
 
 
+@pytest.mark.thorough("the exports beside it")
 def test_byte_pairs_and_bfloat16_weights(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("one two three four\n" * 500)

@@ -22,6 +22,8 @@ from torchtally.fit.argument import parse
 from torchtally.fit.chips import parse_margin
 from torchtally.gates import GATE_EXIT
 
+pytestmark = pytest.mark.one_case_in(3)
+
 SCRIPT = """\
 import argparse, sys, time, torch
 parser = argparse.ArgumentParser()
@@ -116,6 +118,7 @@ def test_nothing_fits(tmp_path: Path) -> None:
     assert "179.77 GiB more" in done.stdout  # 256 GiB less 76.23 GiB
 
 
+@pytest.mark.thorough
 def test_a_script_that_fails_at_odd_values(tmp_path: Path) -> None:
     done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--even", "--to", "80")
     assert done.returncode == 0
@@ -193,6 +196,7 @@ def test_chips_by_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert ("by runs only, since a run at 77 allocates other" in told) == ("--odd" in options)
 
 
+@pytest.mark.thorough
 def test_a_script_that_asks_for_the_chip(tmp_path: Path) -> None:
     """Chips of another compute capability have runs of their own, and the report says so."""
     (tmp_path / "train.py").write_text(
@@ -208,6 +212,7 @@ def test_a_script_that_asks_for_the_chip(tmp_path: Path) -> None:
     assert "The script calls torch.cuda.get_device_capability" in " ".join(done.stdout.split())
 
 
+@pytest.mark.thorough
 def test_a_module(tmp_path: Path) -> None:
     done = subprocess.run(
         command("-m", "train", "--vary", "--batch={}", *H100, "--to", "8"), cwd=tmp_path,
@@ -263,6 +268,7 @@ def processes_of(folder: Path) -> list[str]:
     return processes
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "code"),
@@ -294,6 +300,7 @@ def test_nothing_is_left_behind(tmp_path: Path, number: signal.Signals, code: in
         assert os.listdir(tmp_path) == ["train.py"]
 
 
+@pytest.mark.thorough
 def test_a_run_that_takes_too_long(tmp_path: Path) -> None:
     done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--hang", "--max-seconds", "0.5",
                      "--to", "2")  # fmt: skip
@@ -301,6 +308,7 @@ def test_a_run_that_takes_too_long(tmp_path: Path) -> None:
     assert "stopped after 0.5 s" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_run_that_waits_for_a_value(tmp_path: Path, script: Path) -> None:
     script.write_text(f"import torch\n{WAITING}{SCRIPT}")
     done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--placeholder-limit", "50",
@@ -391,6 +399,7 @@ for step in range(2):
 """
 
 
+@pytest.mark.thorough("the searches beside it")
 def test_a_search_on_a_cluster(script: Path) -> None:
     """A layer is 4 GiB. A rank of eight has an eighth of its parameters and gradients, 1 GiB, and
     a few layers whole: far more of them fit than on one GPU.

@@ -8,6 +8,8 @@ from tests.cli.test_destination import parsers
 from tests.report.test_text import realistic
 from torchtally.cli import main
 
+pytestmark = pytest.mark.one_case_in(4)
+
 INPUTS = {
     "run": ["run FILE", "run SCRIPT --budget FILE"],
     "show": ["show FILE"],

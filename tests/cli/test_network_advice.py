@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.run_tally import tally_run
 
 SCRIPT = """\
@@ -22,6 +24,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.thorough
 def test_smaller_buckets_are_tried_and_what_they_save_is_shown(tmp_path: Path) -> None:
     """All gradients in one bucket hide behind nothing."""
     (tmp_path / "train.py").write_text(SCRIPT.format(rows=512))

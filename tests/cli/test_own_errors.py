@@ -10,6 +10,8 @@ from torchtally.cli.own_errors import told
 from torchtally.errors import UsageError
 from torchtally.gates import GATE_EXIT
 
+pytestmark = pytest.mark.one_case_in(2)
+
 BREAK = """
 def broken(*args, **options):
     raise KeyError("ours")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.run_tally import Run, tally_run
-from tests.views.test_tracks import check as check_tracks
+from tests.views.test_tracks import check_tracks
 from tests.warm import warm
 from torchtally.ledger import account
 from torchtally.timing.targets import roofline
@@ -133,6 +133,7 @@ def rows_by_rank(run: Run, cwd: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize(
     ("schedule", "ranks", "batches", "stages"),
     [("Schedule1F1B", 3, 8, 1), ("ScheduleGPipe", 2, 8, 1), ("ScheduleInterleaved1F1B", 2, 8, 2)],
@@ -170,6 +171,7 @@ def check_timeline(run: Run, stages: int) -> None:
         assert any(track.name.startswith("default_pg of 3, with rank") for track in rank.tracks)
 
 
+@pytest.mark.thorough
 def test_ranks_that_all_receive_first_are_told(tmp_path: Path) -> None:
     run = run_of(CIRCLE, tmp_path)
     assert run.code == 1
@@ -227,6 +229,7 @@ def test_a_stage_alone_learns_the_shapes_from_the_one_before(tmp_path: Path) -> 
     assert len(run.trace.step_ends) == 2
 
 
+@pytest.mark.thorough
 def test_ranks_by_number(tmp_path: Path) -> None:
     """Ranks that do not talk to each other are timed together all the same."""
     script = (

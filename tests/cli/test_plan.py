@@ -20,6 +20,8 @@ from torchtally.plan.questions.largest import LARGEST
 from torchtally.plan.recipes import RECIPES
 from torchtally.units import Unit
 
+pytestmark = pytest.mark.one_case_in(2)
+
 Capture = pytest.CaptureFixture[str]
 
 EIGHT = ("--gpus", "8xH100-SXM")

@@ -150,6 +150,7 @@ def with_option(option: str, value: str) -> tuple[str, ...]:
     return (option, value) if value else (option,)
 
 
+@pytest.mark.one_case_in(12)
 @pytest.mark.parametrize("key", QUESTIONS)
 def test_every_option_changes_the_answer_or_is_an_error(key: str, parser: Parser) -> None:
     words = QUESTIONS[key]
@@ -174,6 +175,7 @@ def _counts(
     return False
 
 
+@pytest.mark.one_case_in(12)
 @pytest.mark.parametrize("key", QUESTIONS)
 def test_what_an_answer_depends_on_is_not_refused(key: str, parser: Parser) -> None:
     """Options as if the question could not depend on them: those refused leave the answer alone."""

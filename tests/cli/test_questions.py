@@ -114,6 +114,12 @@ def figures_of(line: str, capsys: Capture) -> dict[str, float]:
     return figures
 
 
+@pytest.mark.thorough(
+    "the other questions; plan/questions/test_own_layout.py: this one searches 125,364 layouts",
+    cases=(
+        'deepseek-v3 --gpus 2048xH800 --batch 15360 --sequence 4096 --layout "ep 64, pp 16, full"',
+    ),
+)
 @pytest.mark.parametrize("line", QUESTIONS)
 def test_a_question_is_one_line_with_an_answer_by_hand(line: str, capsys: Capture) -> None:
     figures = figures_of(line, capsys)

@@ -35,6 +35,8 @@ from torchtally.cli import main, parser
 from torchtally.trace import Ending, Trace, Use
 from torchtally.units import parse_bytes
 
+pytestmark = pytest.mark.one_case_in(2)
+
 H100 = ("--gpu", GPU)
 
 # As under python ---------------------------------------------------------------------------------
@@ -72,6 +74,7 @@ print(type(pickle.loads(pickle.dumps(Point()))) is Point, sys.modules["__main__"
 """
 
 
+@pytest.mark.thorough
 def test_modules_directories_and_archives(tmp_path: Path) -> None:
     package = tmp_path / "space" / "package"
     package.mkdir(parents=True)
@@ -88,6 +91,7 @@ def test_modules_directories_and_archives(tmp_path: Path) -> None:
         assert tally_run(*arguments, cwd=tmp_path).stdout == python.stdout
 
 
+@pytest.mark.thorough
 def test_children_are_processes_of_their_own(tmp_path: Path) -> None:
     run = tally_run(str(SCRIPTS / "processes.py"), cwd=tmp_path)
     # Python 3.12 warns of a fork in a process with threads, of which torch starts some.
@@ -352,6 +356,7 @@ def test_a_full_disk_does_not_swallow_the_report(tmp_path: Path) -> None:
     assert "No space left on device" in last[0]
 
 
+@pytest.mark.thorough
 def test_the_line_on_a_terminal_makes_way_for_the_script(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     often = "import torchtally.report.run_progress as progress; progress.INTERVAL_S = 0.001\n"

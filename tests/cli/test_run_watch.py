@@ -56,6 +56,7 @@ def test_the_output_of_the_script_is_its_own(script: Path) -> None:
     assert b"\x1b[?1049h" not in drawn
 
 
+@pytest.mark.thorough
 def test_elsewhere_it_says_so_once_and_prints_lines_of_progress(script: Path) -> None:
     run = tally_run("--steps", "all", "--watch", "train.py", cwd=script)
     assert run.code == 0
@@ -71,6 +72,7 @@ def test_quiet_and_watch_exclude_each_other(script: Path) -> None:
     assert "--watch and --quiet cannot be combined" in run.stderr
 
 
+@pytest.mark.thorough
 def test_a_question_of_the_script_stays_on_the_screen(script: Path) -> None:
     """`input` writes past `sys.stdout`; nothing is drawn over it while it waits."""
     (script / "train.py").write_text(f"{SCRIPT}print('I am', input('name? '))\n")

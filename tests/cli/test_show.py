@@ -17,6 +17,8 @@ from torchtally.cli.arguments import until
 from torchtally.views import VIEWS
 from torchtally.work.convention import Convention
 
+pytestmark = pytest.mark.one_case_in(2)
+
 TALLY = [sys.executable, "-c", "import sys; from torchtally.cli import main; sys.exit(main())"]
 
 
@@ -175,6 +177,7 @@ def test_ctrl_c(
     assert "interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_reader_that_leaves_is_no_error(file: str) -> None:
     with subprocess.Popen(
         [*TALLY, "gpus", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -306,6 +309,7 @@ def test_one_of_a_chip_is_that_chip(file: str, capsys: pytest.CaptureFixture[str
     assert list(rows) == ["H100-SXM", "A100-SXM"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", [OTHERS, ["--until", "24h"], [*OTHERS, "--until", "3.5d"]])
 def test_money_in_eighty_columns(arguments: list[str], file: str) -> None:
     result = run("show", file, *arguments)
@@ -334,11 +338,13 @@ def test_a_pipe_gets_eighty_plain_columns(file: str) -> None:
     assert max(map(len, page.splitlines())) <= 80
 
 
+@pytest.mark.thorough
 def test_columns_is_respected(file: str) -> None:
     wide = run("show", file, "--by", "line", COLUMNS="200").stdout
     assert "allocated" in wide.splitlines()[1]
 
 
+@pytest.mark.thorough
 def test_an_ascii_terminal_is_no_reason_to_fail(file: str) -> None:
     result = run("show", file, COLUMNS="50", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert result.returncode == 0, result.stderr
@@ -470,6 +476,7 @@ def shell(line: str, file: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
@@ -491,6 +498,7 @@ def test_a_stdout_that_takes_nothing_is_an_error(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_a_reader_that_leaves_early_ends_the_command_in_silence(file: str) -> None:
     done = shell('tally show $FILE --by op --json | head -1; exit "${PIPESTATUS[0]}"', file)
     assert (done.stdout, done.stderr) == ("{\n", "")

@@ -14,6 +14,8 @@ from tests.cli.run_tally import TIMEOUT_S, Run, command, environment, tally_run
 from torchtally.cli.arguments import RunParser, ignores_option
 from torchtally.trace import Ending
 
+pytestmark = pytest.mark.one_case_in(3)
+
 STEP = """\
 import sys, torch
 model = torch.nn.Linear(4, 4, device="cuda")
@@ -130,6 +132,7 @@ def test_a_notebook_runs_its_cells(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_an_error_in_a_cell_names_cell_and_line(tmp_path: Path) -> None:
     (tmp_path / "train.ipynb").write_text(notebook("x = 1", "\nx.y"))
     run = tally_run("train.ipynb", cwd=tmp_path)
@@ -367,6 +370,7 @@ def test_children_that_failed_in_place_of_a_training(method: str, tmp_path: Path
     assert ("Cannot re-initialize CUDA in forked subprocess" in run.stderr) == (method == "fork")
 
 
+@pytest.mark.thorough
 def test_a_program_that_failed_in_place_of_a_training(tmp_path: Path) -> None:
     launch = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'raise SystemExit(3)'])"
     run = run_script(launch, cwd=tmp_path)
@@ -376,6 +380,7 @@ def test_a_program_that_failed_in_place_of_a_training(tmp_path: Path) -> None:
     assert run_script(f"{launch}\n{STEP}", cwd=tmp_path).code == 0
 
 
+@pytest.mark.thorough
 def test_a_script_that_finds_too_few_gpus_has_not_trained(tmp_path: Path) -> None:
     text = "import torch\nif torch.cuda.device_count() < 2: print('not enough GPUs')"
     run = run_script(text, cwd=tmp_path)

@@ -81,6 +81,7 @@ def test_an_installed_module(capsys: pytest.CaptureFixture[str]) -> None:
     assert document(capsys, *words)["parameters"] == 3 * 4 + 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [".", "config.json"])
 def test_a_configuration_of_transformers(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     printed = document(capsys, place, "--input", "2x16")

@@ -46,6 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_the_missions_learning_rates_and_one_that_diverges(tmp_path: Path) -> None:
     done = tally(
         str(EXAMPLES / "teacher.toml"), "--grid", "optimizer.lr=0.01,0.1,1e38", "--workers", "2",

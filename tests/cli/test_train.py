@@ -62,6 +62,7 @@ def test_the_teacher(tmp_path: Path) -> None:
     assert len(read_log(tmp_path / "runs" / "teacher").series("train/loss")) == 10
 
 
+@pytest.mark.thorough
 def test_a_decoder(tmp_path: Path) -> None:
     done = tally(config(tmp_path), "--steps", "5", "--optimizer.lr", "1e-2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -72,6 +73,7 @@ def test_a_decoder(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+@pytest.mark.thorough
 def test_a_plan_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     done = tally("--plan", "--gpu", "H100-SXM", config(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -121,6 +121,7 @@ def test_training_names_the_extra_it_needs(arguments: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_nothing_else_needs_the_extra(tmp_path: Path) -> None:
     script, trace = tmp_path / "script.py", tmp_path / "run.tally"
     script.write_text(SCRIPT)

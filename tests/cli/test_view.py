@@ -64,6 +64,7 @@ def test_it_draws_on_a_terminal_and_gives_it_back() -> None:
     assert drawn.rindex(b"\x1b[?1049l") > drawn.rindex(b"\x1b[?1049h")  # the other screen is back
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_it() -> None:
     code, _ = in_terminal(TALLY, b"\x03")
     assert code == 0

@@ -26,6 +26,7 @@ HERE = [
 NAMES = {case.name: case for case in CASES}
 
 
+@pytest.mark.one_case_in(8)
 @pytest.mark.parametrize("case", HERE, ids=lambda case: case.name)
 def test_a_script_is_right_unless_it_is_known_not_to_be(case: Case, tmp_path: Path) -> None:
     outcome = run(case, tmp_path, python=warm)

@@ -72,6 +72,7 @@ def test_a_script_runs_for_real(script: str, sizes: dict[str, int], tmp_path: Pa
     assert all(0.9 < loss / log(vocabulary) < 1.2 for loss in losses)  # it knows nothing yet
 
 
+@pytest.mark.thorough
 def test_gpt_costs_what_its_formula_says(tmp_path: Path) -> None:
     L, d, S, B, V = GPT["layers"], GPT["width"], GPT["context"], GPT["batch_size"], 256
     weights = L * 12 * d * d + d * V  # qkv 3, projection 1, up 4, down 4; the head
@@ -96,6 +97,7 @@ def training_flops(weights: int, layers_by_width: int, context: int, tokens: int
     return products + (2 + 5) * 2 * tokens * context * layers_by_width
 
 
+@pytest.mark.thorough
 def test_checkpointing_trades_memory_for_flops(tmp_path: Path) -> None:
     kept, again = (
         tally(tmp_path, EXAMPLES / "train_gpt.py", *as_flags(**GPT), "--gpu=H100-SXM", *flags)
@@ -106,6 +108,7 @@ def test_checkpointing_trades_memory_for_flops(tmp_path: Path) -> None:
     assert again["totals"]["flops"] > kept["totals"]["flops"]
 
 
+@pytest.mark.thorough
 def test_a_loss_that_is_read_is_reported(tmp_path: Path) -> None:
     script = EXAMPLES / "train_gpt.py"
     report = tally(tmp_path, script, *as_flags(**GPT), "--log-every=1", "--gpu=H100-SXM")
@@ -114,6 +117,7 @@ def test_a_loss_that_is_read_is_reported(tmp_path: Path) -> None:
     assert "loss.item()" in line
 
 
+@pytest.mark.thorough
 def test_the_notebook_runs(tmp_path: Path) -> None:
     printed = python(tmp_path, EXAMPLES / "notebook.py")
     assert "8192 8192\ntensor([1., 2., 3.], device='cuda:0')\nFalse\n" in printed

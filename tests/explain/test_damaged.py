@@ -15,6 +15,8 @@ from torchtally.ledger import account
 from torchtally.report.explained import explained_report
 from torchtally.runs.explaining import explain
 
+pytestmark = pytest.mark.one_case_in(12)
+
 VALUES: list[Any] = [
     None, -1, 0, 1.5, 1e308, -1e308, float("nan"), float("inf"), 1 << 63, -(1 << 70), 10**30, True,
     "", "x", "\x1b[31m", "1e308", "9" * 50, "é", "aten::mul_", "[[1, 2]]", [], {}, [[]], [1],

@@ -247,6 +247,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.thorough
 def test_fit_changes_no_file(tmp_path: Path):
     (tmp_path / "train.py").write_text(VARIES)
     (tmp_path / "ckpt.pt").write_bytes(b"weights of last week")

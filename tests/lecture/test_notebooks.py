@@ -11,6 +11,7 @@ from tests.lecture.notebooks import PAGES, notebook
 from tests.notebook.kernel import cells_of, client_of, nbformat
 
 
+@pytest.mark.one_case_in(12)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.skipif(bool(other_torch()), reason=other_torch())
 def test_a_page_prints_as_a_notebook_what_it_says(page: Path, tmp_path: Path) -> None:

@@ -232,6 +232,7 @@ def test_a_module_that_optimizes_by_itself_is_measured_alone(
 # accelerate ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_accelerate_logs_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By `accelerator.log`; its optimizer is predicted as the one that it wraps."""
     from accelerate import Accelerator

@@ -171,6 +171,7 @@ def test_the_script_that_makes_its_own_prediction(tmp_path: Path) -> None:
     assert all("tally/step_s" in values for _, values in logged)
 
 
+@pytest.mark.thorough
 def test_more_memory_than_predicted_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """Who made a storage and who reads it say what it is for; live bytes are a sum one can check."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -198,6 +199,7 @@ def test_live_bytes_are_never_negative_and_categories_sum(trace: Trace) -> None:
         assert sum(storage.bytes for storage, _ in memory.alive_at(tick)) == alive
 
 
+@pytest.mark.thorough
 @given(trace=traces(), data=st.data())
 @settings(deadline=None)
 def test_the_peak_between_two_ticks_is_the_first_fullest_one(

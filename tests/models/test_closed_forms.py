@@ -12,6 +12,8 @@ from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.flops import token_flops
 from torchtally.views.model_summary import ModelSummary
 
+pytestmark = pytest.mark.one_case_in(3)
+
 as_is = partial(summary, optimizer="sgd", precision="as-is")
 
 

@@ -21,6 +21,8 @@ from torchtally.models.sources import model_source
 from torchtally.plan.counted import CountedModel
 from torchtally.plan.recipes import recipe
 
+pytestmark = pytest.mark.one_case_in(4)
+
 Capture = pytest.CaptureFixture[str]
 
 SMALL: dict[str, Any] = {
@@ -49,6 +51,7 @@ def counted_in(path: str, sample: ModelSample | None = None) -> CountedModel:
     return count_model(path, sample or ModelSample(), recipe("fp32"), chip("H100-SXM"))
 
 
+@pytest.mark.thorough
 def test_experts_that_a_token_meets_and_those_that_it_does_not(tmp_path: Path) -> None:
     """Four layers of 8 experts, each of three matrices of 16 x 48: 6 of 8 are idle."""
     counted = counted_in(written(tmp_path, HYBRID))
@@ -56,6 +59,7 @@ def test_experts_that_a_token_meets_and_those_that_it_does_not(tmp_path: Path) -
     assert counted.parameters - counted.active == 4 * 6 * 3 * 16 * 48
 
 
+@pytest.mark.thorough
 def test_a_shared_embedding_counts_once(tmp_path: Path) -> None:
     """T5's is that of encoder, decoder and head: 101 x 48. Each layer has four products of
     attention of 48 x 48, the decoder's twice as many, and two of 48 x 56; norms and positions.
@@ -73,6 +77,7 @@ def test_a_mixture_that_does_not_say_how_many(tmp_path: Path, monkeypatch: Any) 
         counted_in(written(tmp_path, HYBRID))
 
 
+@pytest.mark.thorough
 def test_a_plan_says_where_its_numbers_are_from(tmp_path: Path, capsys: Capture) -> None:
     path = written(tmp_path, HYBRID)
     training = ("--tokens", "1B", "--gpus", "H100-SXM", "--mfu", "0.4")
@@ -95,6 +100,7 @@ def test_a_class_with_other_inputs_has_its_parameters_alone(tmp_path: Path) -> N
     assert counted.parameters > 2 * 48 * 56
 
 
+@pytest.mark.thorough
 def test_layouts_need_a_shape(tmp_path: Path, capsys: Capture) -> None:
     assert main(["plan", written(tmp_path, HYBRID), "--gpus", "2xH100-SXM"]) == 2
     assert "Lfm2MoeForCausalLM was counted on one chip" in capsys.readouterr().err
@@ -146,6 +152,7 @@ UNCOMPARED = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl"}
 """Their towers do not run under PyTorch's counter."""
 
 
+@pytest.mark.one_case_in(8)
 @pytest.mark.parametrize("family", sorted(CASES.keys() - UNCOMPARED))
 def test_a_step_has_the_flops_that_the_class_has_on_the_host(family: str, tmp_path: Path) -> None:
     path, sample = written(tmp_path, CASES[family]), SMALLER.get(family, ModelSample(batch=2))
@@ -162,6 +169,7 @@ SMALLER = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough("the sums by hand beside it, of other models")
 def test_a_transformer_for_diffusion_by_hand(tmp_path: Path) -> None:
     """DiT-XL/2 has 118.64 G multiply-adds at 256 x 256 (Peebles and Xie 2022, arXiv 2212.09748,
     table 4): each is two FLOPs. Its layers have 28 x 18 x 1152 ** 2 weights, and biases.
@@ -177,6 +185,7 @@ def test_a_transformer_for_diffusion_by_hand(tmp_path: Path) -> None:
     assert blocks.parameters > 28 * 18 * 1152**2
 
 
+@pytest.mark.thorough("the sums by hand beside it, of other models")
 def test_images_count_the_tower_that_a_plan_leaves_out(tmp_path: Path, capsys: Capture) -> None:
     """Four patches of 8 pixels a side: 16 tokens an image."""
     path = written(tmp_path, CASES["llava"])

@@ -123,6 +123,7 @@ def test_an_optimizer_keeps_nothing_for_what_has_no_gradient() -> None:
     assert model_summary.parameters - model_summary.trained_parameters == 16 * 16 + 16
 
 
+@pytest.mark.thorough
 def test_precisions() -> None:
     """Weights of bfloat16 halve AdamW's state, which is 2 numbers for each of 16 * 16."""
     model = nn.Linear(16, 16, bias=False)
@@ -186,6 +187,7 @@ def figures(model: ModelSummary) -> tuple[object, ...]:
     return model.parameters, model.ledger.total.flops, model.peak_bytes, step_ns
 
 
+@pytest.mark.thorough
 def test_a_model_on_meta_and_on_a_virtual_gpu_costs_the_same() -> None:
     model = layers()
     with torch.device("meta"):

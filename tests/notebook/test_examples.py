@@ -16,6 +16,7 @@ def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) == 3
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_what_its_cells_show_now(path: Path) -> None:
     """`python -m tests.notebook.write` brings them up to date."""

@@ -12,6 +12,7 @@ from tests.notebook.write import FOLDER
 pytest.importorskip("marimo")
 
 
+@pytest.mark.thorough("test_shown.py shows the same objects without marimo")
 def test_the_example_shows_its_results(tmp_path: Path) -> None:
     """Its closed form is asserted in it: a cell that fails makes the export fail."""
     page = tmp_path / "page.html"

@@ -24,6 +24,8 @@ from torchtally.trace import Trace
 from torchtally.units import Unit
 from torchtally.views import by
 
+pytestmark = pytest.mark.one_case_in(3)
+
 H100 = Roofline(chip("H100-SXM"))
 
 
@@ -91,6 +93,7 @@ def test_long_names_leave_rows_out_instead_of_growing() -> None:
         assert len(value._repr_html_()) < 400_000
 
 
+@pytest.mark.thorough
 def test_a_long_table_is_cut_and_says_so() -> None:
     column, count = Column("n", "n", Unit.COUNT), Column("name", "name", Unit.TEXT)
     table = Table("Many", (count, column), tuple((f"x{n}" * 20, n) for n in range(10_000)))

@@ -36,6 +36,7 @@ def brightness(picture: bytes) -> float:
     return float(ImageStat.Stat(Image.open(io.BytesIO(picture)).convert("L")).mean[0])
 
 
+@pytest.mark.thorough("the README's console block prints the same")
 def test_the_recording_is_what_the_command_prints_now(tmp_path: Path) -> None:
     """`make pictures` brings it up to date."""
     assert recording(RECORDED, furnished(tmp_path)) == RECORDING.read_text(encoding="utf-8")
@@ -72,6 +73,7 @@ def test_a_screenshot_is_small_and_of_its_theme(view: str, theme: str) -> None:
     assert (brightness(picture) > 128) is (theme == "light")
 
 
+@pytest.mark.thorough("test_browser_page.py opens the same page in the same browser")
 @pytest.mark.skipif(not CHROMIUM, reason=MISSING)
 def test_screenshots_show_the_page_as_it_is_now(tmp_path: Path) -> None:
     """`make pictures` brings them up to date."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.plan.test_by_hand import same
+from tests.plan.test_by_hand import assert_same
 from torchtally.plan.activations.kept import layer_activation_bytes, layers_activation_bytes
 from torchtally.plan.activations.setting import setting_of
 from torchtally.plan.adapters import FirstLayer, adapted_flops, adapter_of, adapter_weights
@@ -30,10 +30,10 @@ def test_an_adapter_of_queries() -> None:
     adapter = adapter_of(model, 1, ["q"])
     assert sum(weight.elements for weight in adapter_weights(model, adapter)) == 16
     token_flops = adapted_flops(model, adapter, 3)
-    same(token_flops.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 16)
-    same(token_flops.backward, 2 * (320 - 48) + 80 + 2 * 96 + 4 * 16 - 2 * 4)
-    same(token_flops.total, 848 + 872)
-    same(
+    assert_same(token_flops.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 16)
+    assert_same(token_flops.backward, 2 * (320 - 48) + 80 + 2 * 96 + 4 * 16 - 2 * 4)
+    assert_same(token_flops.total, 848 + 872)
+    assert_same(
         adapted_flops(model, adapter, 3, is_recomputed=True).backward,
         2 * 320 + 80 + 2 * 96 + 4 * 16,
     )
@@ -44,8 +44,8 @@ def test_dora_runs_its_targets_again() -> None:
     model = small()
     adapter = adapter_of(model, 1, ["q"], dropout=0.1, has_magnitude=True)
     token_flops = adapted_flops(model, adapter, 3)
-    same(token_flops.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 32 + 2 * 16)
-    same(token_flops.each_pass, 2 * 2 * 4 * (4 + 4))
+    assert_same(token_flops.forward, 2 * 320 + 2 * 4 * 10 + 96 + 2 * 32 + 2 * 16)
+    assert_same(token_flops.each_pass, 2 * 2 * 4 * (4 + 4))
 
 
 def test_an_adapter_at_the_end_of_a_layer() -> None:
@@ -54,7 +54,7 @@ def test_an_adapter_at_the_end_of_a_layer() -> None:
     """
     model = small()
     token_flops = adapted_flops(model, adapter_of(model, 1, ["down"]), 3)
-    same(token_flops.backward, 2 * (320 - 160) + 80 + 2 * (96 - 48) + 4 * 24 - 2 * 8)
+    assert_same(token_flops.backward, 2 * (320 - 160) + 80 + 2 * (96 - 48) + 4 * 24 - 2 * 8)
 
 
 def test_adapters_beside_a_recurrence() -> None:
@@ -69,8 +69,8 @@ def test_adapters_beside_a_recurrence() -> None:
     adapter = adapter_of(model, 1, ["in_proj"])
     assert sum(weight.elements for weight in adapter_weights(model, adapter)) == 2 * 16
     flops, layer = adapted_flops(model, adapter, 3), 48 + 16 + 96
-    same(flops.forward, 2 * 2 * layer + 80 + 2 * 24 + 2 * 32)
-    same(flops.backward, 2 * (2 * layer - 48) + 80 + 2 * 24 + 4 * 32 - 2 * 4)
+    assert_same(flops.forward, 2 * 2 * layer + 80 + 2 * 24 + 2 * 32)
+    assert_same(flops.backward, 2 * (2 * layer - 48) + 80 + 2 * 24 + 4 * 32 - 2 * 4)
 
 
 def test_the_first_layer_keeps_less() -> None:
@@ -83,18 +83,18 @@ def test_the_first_layer_keeps_less() -> None:
     # The first norm keeps neither its input, 3 * 4 numbers in float32, nor their scales.
     norm = 3 * 4 * 4 + 3 * 4 if model.norm == "rms" else 3 * 4 * 2 + 2 * 3 * 4
     assert one - first == norm
-    same(layers_activation_bytes(at, kind), one + first)
+    assert_same(layers_activation_bytes(at, kind), one + first)
 
 
 def test_fine_tuning_by_hand() -> None:
-    same(fine_tuning.at_the_end(3, 4, 5), 7)
-    same(fine_tuning.at_the_end(3, 1, 5), 5)
-    same(fine_tuning.share_of_model(2, 8), 0.25)
-    same(fine_tuning._share(3, 4), 0.75)
-    same(fine_tuning.with_merging(10, 6, 3), 10 + 6 / 3)
+    assert_same(fine_tuning.at_the_end(3, 4, 5), 7)
+    assert_same(fine_tuning.at_the_end(3, 1, 5), 5)
+    assert_same(fine_tuning.share_of_model(2, 8), 0.25)
+    assert_same(fine_tuning._share(3, 4), 0.75)
+    assert_same(fine_tuning.with_merging(10, 6, 3), 10 + 6 / 3)
 
 
 def test_the_napkin_by_hand() -> None:
-    same(napkin.bytes_of_states(2, 3, 5, 2, 4), 2 + 3 + 5 + 2 * 4)
-    same(napkin.memory_of_chips(3, 5), 15)
-    same(napkin.share_of_chip(10, 3), 4)
+    assert_same(napkin.bytes_of_states(2, 3, 5, 2, 4), 2 + 3 + 5 + 2 * 4)
+    assert_same(napkin.memory_of_chips(3, 5), 15)
+    assert_same(napkin.share_of_chip(10, 3), 4)

@@ -74,41 +74,41 @@ WEIGHTS = weights_of(MODEL)
 PEAK = 989.4e12
 
 
-def same(quantity: Quantity, expected: float) -> None:
+def assert_same(quantity: Quantity, expected: float) -> None:
     check_units(quantity)
     assert quantity.value == pytest.approx(expected, rel=1e-12)
 
 
 def test_training() -> None:
-    same(training.training_flops(70, 15), 6 * 70 * 15)
-    same(training.training_flops_of(5, 7), 5 * 7)
-    same(training.training_s(1200, 2, 10, 0.5), 1200 / (2 * 10 * 0.5))
-    same(training.training_s_with_recompute(10, 20, 4, 5), 8 * 10 * 20 / (4 * 5))
-    same(training.chips_needed(1001, 10, 10, 0.5), 21)  # 1001 / (10 * 10 * 0.5), rounded up
-    same(training.flops_within(10, 3, 7, 0.5), 3 * 7 * 0.5 * 10)
-    same(training.tokens_for(100, 7), 14)  # 100 / 7, rounded down
-    same(training.mfu(100, 6, 3, 400), 100 * 6 / (3 * 400))
-    same(training.mfu_of_training(7200, 2, 4), 7200 / (3600 * 2 * 4))
-    same(training.tokens_per_s(6, 3, 400, 0.5), 3 * 400 * 0.5 / 6)
-    same(training.reached_flop_per_s(100, 6, 3), 100 * 6 / 3)
+    assert_same(training.training_flops(70, 15), 6 * 70 * 15)
+    assert_same(training.training_flops_of(5, 7), 5 * 7)
+    assert_same(training.training_s(1200, 2, 10, 0.5), 1200 / (2 * 10 * 0.5))
+    assert_same(training.training_s_with_recompute(10, 20, 4, 5), 8 * 10 * 20 / (4 * 5))
+    assert_same(training.chips_needed(1001, 10, 10, 0.5), 21)  # 1001 / (10 * 10 * 0.5), rounded up
+    assert_same(training.flops_within(10, 3, 7, 0.5), 3 * 7 * 0.5 * 10)
+    assert_same(training.tokens_for(100, 7), 14)  # 100 / 7, rounded down
+    assert_same(training.mfu(100, 6, 3, 400), 100 * 6 / (3 * 400))
+    assert_same(training.mfu_of_training(7200, 2, 4), 7200 / (3600 * 2 * 4))
+    assert_same(training.tokens_per_s(6, 3, 400, 0.5), 3 * 400 * 0.5 / 6)
+    assert_same(training.reached_flop_per_s(100, 6, 3), 100 * 6 / 3)
 
 
 def test_money_and_energy() -> None:
-    same(training.chip_hours(4, 7200), 4 * 7200 / 3600)
-    same(training.cost_usd(8, 2.5), 8 * 2.5)
-    same(training.chip_hours_for(20, 2.5), 20 / 2.5)
-    same(training.energy_joules(2, 700), 3600 * 2 * 700)
+    assert_same(training.chip_hours(4, 7200), 4 * 7200 / 3600)
+    assert_same(training.cost_usd(8, 2.5), 8 * 2.5)
+    assert_same(training.chip_hours_for(20, 2.5), 20 / 2.5)
+    assert_same(training.energy_joules(2, 700), 3600 * 2 * 700)
 
 
 def test_parameters() -> None:
     counted = parameters(MODEL)
-    same(counted.total, 3 * (672 + 2 * 8) + 2 * 10 * 8 + 8)
-    same(counted.inner, 3 * (672 + 2 * 8) + 10 * 8 + 8)
-    same(group_parameters(Group.FEED_FORWARD, WEIGHTS), 3 * 3 * 20 * 8)
-    same(group_parameters(Group.EXPERTS, WEIGHTS), 0)
+    assert_same(counted.total, 3 * (672 + 2 * 8) + 2 * 10 * 8 + 8)
+    assert_same(counted.inner, 3 * (672 + 2 * 8) + 10 * 8 + 8)
+    assert_same(group_parameters(Group.FEED_FORWARD, WEIGHTS), 3 * 3 * 20 * 8)
+    assert_same(group_parameters(Group.EXPERTS, WEIGHTS), 0)
     routed = parameters(mixture(experts=8, active=2, layers=3))
-    same(routed.active, routed.total.value - 3 * 6 * 3 * 2048 * 1024)  # 6 of 8 experts idle
-    same(
+    assert_same(routed.active, routed.total.value - 3 * 6 * 3 * 2048 * 1024)  # 6 of 8 experts idle
+    assert_same(
         decoder_parameters(2, 8, 100, 16),
         2 * (12 * 8 * 8 + 13 * 8) + (100 + 16) * 8,
     )
@@ -117,9 +117,9 @@ def test_parameters() -> None:
 def test_flops_of_a_token() -> None:
     """Six tokens: each meets 672 parameters in 3 layers, 2 heads of 4 + 4, and 10 logits."""
     weights, head, attention = 2 * 3 * 672, 2 * 8 * 10, 2 * 3 * 2 * (4 + 4) * 6
-    same(flops.weight_flops(MODEL), weights)
-    same(flops.head_flops(MODEL), head)
-    same(flops.attention_flops(MODEL, 6), attention)
+    assert_same(flops.weight_flops(MODEL), weights)
+    assert_same(flops.head_flops(MODEL), head)
+    assert_same(flops.attention_flops(MODEL, 6), attention)
     forward = weights + head + attention
     for recompute, again in (
         (Recompute.NONE, 0),
@@ -128,19 +128,19 @@ def test_flops_of_a_token() -> None:
         (Recompute.FULL, weights + attention),
     ):
         counted = flops.token_flops(MODEL, 6, recompute=recompute)
-        same(counted.backward, 2 * forward)
-        same(counted.recompute, again)
-        same(counted.hardware, 3 * forward + again)
+        assert_same(counted.backward, 2 * forward)
+        assert_same(counted.recompute, again)
+        assert_same(counted.hardware, 3 * forward + again)
 
 
 def test_keys_that_a_token_sees() -> None:
     whole, window, chunks = causal(100), causal(100, 10), causal(100, 30, is_chunked=True)
-    same(keys_seen(whole, FULL), 100)
-    same(keys_seen(window, FULL), 10)
-    same(keys_seen(chunks, FULL), 30)
-    same(keys_seen(whole, CAUSAL), 100 / 2)
-    same(keys_seen(window, CAUSAL), 10 - 10 * 10 / (2 * 100))
-    same(keys_seen(chunks, CAUSAL), (3 * 30 * 30 + 10 * 10) / 2 / 100)
+    assert_same(keys_seen(whole, FULL), 100)
+    assert_same(keys_seen(window, FULL), 10)
+    assert_same(keys_seen(chunks, FULL), 30)
+    assert_same(keys_seen(whole, CAUSAL), 100 / 2)
+    assert_same(keys_seen(window, CAUSAL), 10 - 10 * 10 / (2 * 100))
+    assert_same(keys_seen(chunks, CAUSAL), (3 * 30 * 30 + 10 * 10) / 2 / 100)
     for geometry in (whole, window, chunks):
         attended = geometry.full_pairs * geometry.attended_share
         assert keys_seen(geometry, CAUSAL).value == pytest.approx(attended / geometry.queries)
@@ -149,57 +149,61 @@ def test_keys_that_a_token_sees() -> None:
 def test_states() -> None:
     """Mixed precision: 2 bytes of weight and gradient, 4 of master weight, 2 moments of 4."""
     states = memory.states_of_count(10, MIXED, ADAMW)
-    same(states.total, 10 * (2 + 2 + 4 + 8))
-    same(memory.checkpoint_bytes(states), 10 * (4 + 8))
-    same(memory.checkpoint_bytes(memory.states_of_count(10, FP32, ADAMW)), 10 * (4 + 8))
-    same(memory.bytes_per_parameter(MIXED, ADAMW), 2 + 2 + 4 + 8)
-    same(memory.token_data_bytes(10, 1 << 16), 10 * 2)
-    same(memory.token_data_bytes(10, (1 << 16) + 1), 10 * 4)
+    assert_same(states.total, 10 * (2 + 2 + 4 + 8))
+    assert_same(memory.checkpoint_bytes(states), 10 * (4 + 8))
+    assert_same(memory.checkpoint_bytes(memory.states_of_count(10, FP32, ADAMW)), 10 * (4 + 8))
+    assert_same(memory.bytes_per_parameter(MIXED, ADAMW), 2 + 2 + 4 + 8)
+    assert_same(memory.token_data_bytes(10, 1 << 16), 10 * 2)
+    assert_same(memory.token_data_bytes(10, (1 << 16) + 1), 10 * 4)
 
 
 def test_optimizer_state() -> None:
-    same(optimizers.uniform_state_bytes(ADAMW, 10, 4), 10 * 2 * 4)
+    assert_same(optimizers.uniform_state_bytes(ADAMW, 10, 4), 10 * 2 * 4)
     matrices = [Weight("matrix", Group.ATTENTION, (30, 20), 2), Weight("norm", Group.NORMS, (7,))]
     for name, expected in {
         "adafactor": 2 * 4 * (30 + 20) + 4 * 7,
         "muon": 2 * 4 * 30 * 20 + 2 * 4 * 7,
         "adamw-8bit": 2 * 2 * 4 * 30 * 20 + 2 * 4 * 7,  # too small to be quantised
     }.items():
-        same(optimizers.optimizer_state_bytes(optimizers.optimizer(name), matrices, 4), expected)
+        assert_same(
+            optimizers.optimizer_state_bytes(optimizers.optimizer(name), matrices, 4), expected
+        )
     large = [Weight("matrix", Group.ATTENTION, (100, 256))]
-    same(
+    assert_same(
         optimizers.optimizer_state_bytes(optimizers.optimizer("adamw-8bit"), large, 4),
         2 * (100 * 256 + 4 * 100),
     )
 
 
 def test_what_fits() -> None:
-    same(capacity.largest_parameters(100, 16, 20), 5)  # (100 - 20) / 16
-    same(capacity.largest_parameters(100, 0.5, 200), 0)
+    assert_same(capacity.largest_parameters(100, 16, 20), 5)  # (100 - 20) / 16
+    assert_same(capacity.largest_parameters(100, 0.5, 200), 0)
 
 
 def test_scaling() -> None:
-    same(scaling.optimal_tokens(70), 20 * 70)
-    same(scaling.optimal_parameters(6 * 20 * 10**8), 10**4)  # 20 N^2 * 6 FLOPs
+    assert_same(scaling.optimal_tokens(70), 20 * 70)
+    assert_same(scaling.optimal_parameters(6 * 20 * 10**8), 10**4)  # 20 N^2 * 6 FLOPs
     law = scaling.LossLaw(name="", irreducible=1.5, A=6.0, a=0.5, B=8.0, b=0.25, source="")
-    same(scaling.loss(9, 16, law), 1.5 + 6 / 3 + 8 / 2)
+    assert_same(scaling.loss(9, 16, law), 1.5 + 6 / 3 + 8 / 2)
 
 
 def test_a_deep_linear_model_of_one_layer_or_none() -> None:
     """Autocast: results 2*3*L, the batch 2*3, the last vector where its input has a gradient."""
-    same(deep_linear_activation_bytes(3, 0, 2, AMP), 2 * (0 + 6 + 0))
-    same(deep_linear_activation_bytes(3, 1, 2, AMP), 2 * (6 + 6 + 3))
-    same(deep_linear_activation_bytes(3, 2, 2, AMP), 2 * (12 + 6 + 9 + 3))
-    same(deep_linear_flops(3, 1, 2).backward, 4 * 2 * (9 + 3) - 2 * 2 * 3 * 3)
-    same(deep_linear_flops(3, 0, 2).backward, 4 * 2 * 3 - 2 * 2 * 3)
+    assert_same(deep_linear_activation_bytes(3, 0, 2, AMP), 2 * (0 + 6 + 0))
+    assert_same(deep_linear_activation_bytes(3, 1, 2, AMP), 2 * (6 + 6 + 3))
+    assert_same(deep_linear_activation_bytes(3, 2, 2, AMP), 2 * (12 + 6 + 9 + 3))
+    assert_same(deep_linear_flops(3, 1, 2).backward, 4 * 2 * (9 + 3) - 2 * 2 * 3 * 3)
+    assert_same(deep_linear_flops(3, 0, 2).backward, 4 * 2 * 3 - 2 * 2 * 3)
 
 
 def test_activations_that_layers_share() -> None:
     """Token ids of 2 sequences of 33, cosines and sines of 4 dims in bfloat16."""
-    same(embedding_activation_bytes(setting_of(MODEL, 2, 33, BF16)), 2 * 33 * 8 + 2 * 33 * 4 * 2)
+    assert_same(
+        embedding_activation_bytes(setting_of(MODEL, 2, 33, BF16)), 2 * 33 * 8 + 2 * 33 * 4 * 2
+    )
     assert setting_of(MODEL, 1, 33, BF16, context=4).words["sequence"].value == 9
-    same(first_stage_activation_bytes(10, 6, 3, chunks=2), 10 * 6 * (1 + (3 - 1) / (3 * 2)))
-    same(first_stage_activation_bytes(10, 6, 3), 10 * 6)
+    assert_same(first_stage_activation_bytes(10, 6, 3, chunks=2), 10 * 6 * (1 + (3 - 1) / (3 * 2)))
+    assert_same(first_stage_activation_bytes(10, 6, 3), 10 * 6)
 
 
 def test_selective_recomputation_of_a_sequence_of_one_token() -> None:
@@ -209,9 +213,9 @@ def test_selective_recomputation_of_a_sequence_of_one_token() -> None:
     """
     model = replace(MODEL, kinds=(replace(MODEL.kinds[0], attention=LATENT),))
     how = {"kernel": AttentionKernel.MATH, "recompute": Recompute.SELECTIVE}
-    same(working_activation_bytes(setting_of(model, 1, 1, FP32, **how)), 0)  # type: ignore[arg-type]
+    assert_same(working_activation_bytes(setting_of(model, 1, 1, FP32, **how)), 0)  # type: ignore[arg-type]
     plain = working_activation_bytes(setting_of(MODEL, 1, 1, BF16, recompute=Recompute.SELECTIVE))
-    same(plain, 0)
+    assert_same(plain, 0)
 
 
 def test_tensors_of_a_mixture() -> None:
@@ -240,8 +244,8 @@ def test_streams_over_memory() -> None:
     """1000 elements, 4 bytes and 2 kernels forward, 6 bytes and 3 kernels backward."""
     bandwidth = bandwidth_bytes_per_s(H100)
     there, back, *_ = KernelTimes(H100, BF16).stream("x", 1000, MemoryPasses(4, 6, 2, 3))
-    same(there, 1000 * 4 / bandwidth + 2 * (KERNEL_S + GAP_S))
-    same(back, 1000 * 6 / bandwidth + 3 * (KERNEL_S + GAP_S))
+    assert_same(there, 1000 * 4 / bandwidth + 2 * (KERNEL_S + GAP_S))
+    assert_same(back, 1000 * 6 / bandwidth + 3 * (KERNEL_S + GAP_S))
 
 
 def test_streams_whose_elements_are_found_one_by_one() -> None:
@@ -249,8 +253,8 @@ def test_streams_whose_elements_are_found_one_by_one() -> None:
     bandwidth, moved = bandwidth_bytes_per_s(H100), MemoryPasses(4, 6, 2, 3, False, 2, 3)
     kernel_s = KERNEL_S + GAP_S
     there, back, *_ = KernelTimes(H100, BF16).stream("x", 1000, moved)
-    same(there, 1000 * 4 / bandwidth + 1000 * 2 / (PLACES_PER_S * 132) + 2 * kernel_s)
-    same(back, 1000 * 6 / bandwidth + 1000 * 3 / (PLACES_PER_S * 132) + 3 * kernel_s)
+    assert_same(there, 1000 * 4 / bandwidth + 1000 * 2 / (PLACES_PER_S * 132) + 2 * kernel_s)
+    assert_same(back, 1000 * 6 / bandwidth + 1000 * 3 / (PLACES_PER_S * 132) + 3 * kernel_s)
 
 
 def test_an_optimizers_step() -> None:
@@ -262,7 +266,7 @@ def test_an_optimizers_step() -> None:
         (Implementation.EAGER, FP32, 21 * 4),
         (Implementation.EAGER, MIXED, 21 * 4 + 2 + (2 + 4) + 4),
     ):
-        same(
+        assert_same(
             optimizer_s(weights, 4, ADAMW, how, KernelTimes(H100, recipe_)),
             100 * each / 4 / bandwidth,
         )
@@ -270,9 +274,9 @@ def test_an_optimizers_step() -> None:
 
 def test_recomputation() -> None:
     work = layer_work(MODEL.kinds[0], MODEL, Layout(), 16, KernelTimes(H100, BF16))
-    same(recompute_s(work, Layout()), 0)
-    same(recompute_s(work, Layout(recompute=Recompute.SELECTIVE)), 0)
-    same(recompute_s(work, Layout(recompute=Recompute.FULL)), work.forward.value)
+    assert_same(recompute_s(work, Layout()), 0)
+    assert_same(recompute_s(work, Layout(recompute=Recompute.SELECTIVE)), 0)
+    assert_same(recompute_s(work, Layout(recompute=Recompute.FULL)), work.forward.value)
     by_operators = recompute_s(work, Layout(recompute=Recompute.OPERATORS)).value
     assert 0 < by_operators < work.forward.value - work.attention.value
 
@@ -283,14 +287,14 @@ def test_what_recomputation_by_operators_keeps() -> None:
     """
     fused = {"recompute": Recompute.OPERATORS, "implementation": Implementation.FUSED}
     kind, kept = MODEL.kinds[0], 6 * (2 * (8 + 8 + 4 + 20 + 8) + 4 * 2) + 16
-    same(layer_activation_bytes(setting_of(MODEL, 2, 3, BF16, **fused), kind), kept)  # type: ignore[arg-type]
+    assert_same(layer_activation_bytes(setting_of(MODEL, 2, 3, BF16, **fused), kind), kept)  # type: ignore[arg-type]
     eager = setting_of(MODEL, 2, 3, BF16, recompute=Recompute.OPERATORS)
-    same(layer_activation_bytes(eager, kind), kept + 6 * 2 * 8)
+    assert_same(layer_activation_bytes(eager, kind), kept + 6 * 2 * 8)
     shared = setting_of(MODEL, 2, 3, BF16, tensor=2, is_sequence_parallel=True, **fused)  # type: ignore[misc]
     split = 6 * (2 * (8 + 4 + 20 + 8) + 4 * 2) / 2 + 16  # q, v (a head each), gate, attention's
     values = 6 * 2 * 4 / 2  # not split further than heads
     streams = 2 * 6 * 2 * 8 / 2  # the input, and what attention's chips have reduced
-    same(layer_activation_bytes(shared, kind), split + values + streams)
+    assert_same(layer_activation_bytes(shared, kind), split + values + streams)
 
 
 def test_what_recomputation_by_operators_keeps_of_a_mixture() -> None:
@@ -305,7 +309,7 @@ def test_what_recomputation_by_operators_keeps_of_a_mixture() -> None:
     )
     assert exchanged - alone == 2 * 6 * 2 * model.width * 2
     dense = replace(model, kinds=(replace(model.kinds[0], feed_forward=None),))
-    same(
+    assert_same(
         layer_activation_bytes(
             setting_of(dense, 2, 3, BF16, recompute=Recompute.OPERATORS), dense.kinds[0]
         ),
@@ -319,60 +323,60 @@ def seconds(number: float) -> Quantity:
 
 def test_overlap() -> None:
     """5 s of communication beside 4 s of compute; one of 3 layers always shows."""
-    same(overlap.exposed_s("x", seconds(5), seconds(4), 0.5), 5 - 0.5 * 4)
-    same(overlap.exposed_s("x", seconds(2), seconds(4), 1.0), 0)
+    assert_same(overlap.exposed_s("x", seconds(5), seconds(4), 0.5), 5 - 0.5 * 4)
+    assert_same(overlap.exposed_s("x", seconds(2), seconds(4), 1.0), 0)
     layers = of(3, Unit.NUMBER)
-    same(overlap.exposed_by_layers_s("x", seconds(6), seconds(4), 0.5, layers), 6 - 0.5 * 4)
-    same(overlap.exposed_by_layers_s("x", seconds(6), seconds(5), 1.0, layers), 6 / 3)
+    assert_same(overlap.exposed_by_layers_s("x", seconds(6), seconds(4), 0.5, layers), 6 - 0.5 * 4)
+    assert_same(overlap.exposed_by_layers_s("x", seconds(6), seconds(5), 1.0, layers), 6 / 3)
 
 
 def test_delays() -> None:
     """Compute and bubble of 5 s beside the slowest; 3 s hidden; 139 launches; 8 messages."""
-    same(delays.stragglers_s(1.04, seconds(4), seconds(1)), (1.04 - 1) * (4 + 1))
-    same(delays.slow_s(3, 1.3), 3 * 1.3)
-    same(scaled_s(10, 3, 2), 10 * 3 / 2)
-    same(delays.contention_s(0.2, 5, 2), 0.2 * (5 - 2))
-    same(delays.contention_s(0.2, 2, 5), 0)
-    same(delays.host_s(139, 0, 10, 1e-3, 1), (1.39**4 + 1**4) ** 0.25 - 1)
-    same(delays.host_s(139, 0, 10, 1e-3, 2), (1.39**4 + 2**4) ** 0.25 - 2)
-    same(delays.host_s(139, 60, 10, 1e-3, 2), 60 * 10 * 1e-3 + (1.39**4 + 2**4) ** 0.25 - 2)
-    same(delays.host_s(139, 60, 10, 0, 2), 0)
-    same(communication.paced_s(9, 0.9, 8, 0.5), 9 / 0.9 + 8 * 0.5)
+    assert_same(delays.stragglers_s(1.04, seconds(4), seconds(1)), (1.04 - 1) * (4 + 1))
+    assert_same(delays.slow_s(3, 1.3), 3 * 1.3)
+    assert_same(scaled_s(10, 3, 2), 10 * 3 / 2)
+    assert_same(delays.contention_s(0.2, 5, 2), 0.2 * (5 - 2))
+    assert_same(delays.contention_s(0.2, 2, 5), 0)
+    assert_same(delays.host_s(139, 0, 10, 1e-3, 1), (1.39**4 + 1**4) ** 0.25 - 1)
+    assert_same(delays.host_s(139, 0, 10, 1e-3, 2), (1.39**4 + 2**4) ** 0.25 - 2)
+    assert_same(delays.host_s(139, 60, 10, 1e-3, 2), 60 * 10 * 1e-3 + (1.39**4 + 2**4) ** 0.25 - 2)
+    assert_same(delays.host_s(139, 60, 10, 0, 2), 0)
+    assert_same(communication.paced_s(9, 0.9, 8, 0.5), 9 / 0.9 + 8 * 0.5)
 
 
 def test_bubbles_that_weight_gradients_fill() -> None:
-    same(bubble_s(Schedule.ZB_H1, 5, forward_s=1, input_s=1, weight_s=3), 0)
-    same(bubble_s(Schedule.ZB_H2, 5, forward_s=1, input_s=1, weight_s=3), 0)
+    assert_same(bubble_s(Schedule.ZB_H1, 5, forward_s=1, input_s=1, weight_s=3), 0)
+    assert_same(bubble_s(Schedule.ZB_H2, 5, forward_s=1, input_s=1, weight_s=3), 0)
     chunks = bubble_s(Schedule.INTERLEAVED, 5, forward_s=1, input_s=2, weight_s=3, virtual_stages=2)
-    same(chunks, (5 - 1) * (1 + 2 + 3) / 2)
+    assert_same(chunks, (5 - 1) * (1 + 2 + 3) / 2)
 
 
 def test_collectives() -> None:
     """Of 8 ranks 7 pieces, and for both halves of an all-reduce 14; then latency and bytes."""
     net, inside = cluster("64xH100-SXM"), RankGroup(8)
     gather = communication.all_gather(16e9, inside, net)
-    same(gather.sent, 7 * 2e9)
-    same(gather.seconds, 8.4e-6 + 7 * 3.4e-6 + 7 * 2e9 / 360e9)
-    same(communication.all_to_all(8e9, inside, net).sent, 7e9)
+    assert_same(gather.sent, 7 * 2e9)
+    assert_same(gather.seconds, 8.4e-6 + 7 * 3.4e-6 + 7 * 2e9 / 360e9)
+    assert_same(communication.all_to_all(8e9, inside, net).sent, 7e9)
     hop = communication.send(48e9, crosses_nodes=True, cluster=net)
-    same(hop.seconds, 8.4e-6 + 14e-6 + 1.0)
-    same(hop.sent, 48e9)
+    assert_same(hop.seconds, 8.4e-6 + 14e-6 + 1.0)
+    assert_same(hop.sent, 48e9)
     nothing = communication.all_reduce(5, RankGroup(1), net)
     assert (nothing.sent.value, nothing.seconds.value) == (0, 0)
     tree = communication.all_reduce(1024, RankGroup(64, 8), net)
     assert tree.seconds.note == "tree LL"
-    same(tree.sent, 2 * 63 * 1024 / 64)
+    assert_same(tree.sent, 2 * 63 * 1024 / 64)
     thrice = communication.repeat("x", tree, of(3, Unit.COUNT))
-    same(thrice.sent, 3 * 2 * 63 * 1024 / 64)
-    same(thrice.seconds, 3 * tree.seconds.value)
+    assert_same(thrice.sent, 3 * 2 * 63 * 1024 / 64)
+    assert_same(thrice.seconds, 3 * tree.seconds.value)
 
 
 def test_the_gradient_of_the_logits() -> None:
     """Six tokens: two tensors in float32 of PyTorch's loss, one of 16 bits of a fused one."""
     vocabulary = MODEL.vocabulary
-    same(loss_bytes(setting_of(MODEL, 2, 3, BF16)), 6 * vocabulary * (4 + 4))
+    assert_same(loss_bytes(setting_of(MODEL, 2, 3, BF16)), 6 * vocabulary * (4 + 4))
     fused = setting_of(MODEL, 2, 3, BF16, implementation=Implementation.FUSED)
-    same(loss_bytes(fused), 6 * vocabulary * 2)
+    assert_same(loss_bytes(fused), 6 * vocabulary * 2)
 
 
 def number(size: float) -> Quantity:
@@ -385,14 +389,14 @@ def test_activations_of_a_stage() -> None:
         ((6, number(10)),), number(7), number(5), number(2), number(3)
     )
     first, last = (chip_memory.stage_activations(layers, 2, stage=n) for n in (0, 1))
-    same(first.layers, 6 * 10 / 2 + 7)
-    same(first.head, 0)
-    same(last.layers, 6 * 10 / 2)
-    same(chip_memory.kept_bytes(first.layers, of(2, Unit.NUMBER)), 2 * 37)
-    same(chip_memory.at_the_end(Layout(micro_batches=4), last), 5 + 2)
-    same(chip_memory.at_the_end(Layout(micro_batches=4), first), 3)
+    assert_same(first.layers, 6 * 10 / 2 + 7)
+    assert_same(first.head, 0)
+    assert_same(last.layers, 6 * 10 / 2)
+    assert_same(chip_memory.kept_bytes(first.layers, of(2, Unit.NUMBER)), 2 * 37)
+    assert_same(chip_memory.at_the_end(Layout(micro_batches=4), last), 5 + 2)
+    assert_same(chip_memory.at_the_end(Layout(micro_batches=4), first), 3)
     gpipe = Layout(schedule=Schedule.GPIPE, micro_batches=4)
-    same(chip_memory.at_the_end(gpipe, last), 4 * 5 + 2)
+    assert_same(chip_memory.at_the_end(gpipe, last), 4 * 5 + 2)
 
 
 def test_buffers_of_groups() -> None:
@@ -402,7 +406,7 @@ def test_buffers_of_groups() -> None:
     alone, two = (
         chip_memory.outside(layout, H100) for layout in (Layout(), Layout(data=2, tensor=2))
     )
-    same(two, alone.value + 2 * 24 * (10 + 2) * 1024 * 1024)
+    assert_same(two, alone.value + 2 * 24 * (10 + 2) * 1024 * 1024)
 
 
 def test_gathered_layers_and_casts() -> None:
@@ -413,10 +417,10 @@ def test_gathered_layers_and_casts() -> None:
         (Sharding.ZERO1, 0),
     ):
         layout = Layout(data=2, shard=shard)
-        same(chip_states(MODEL, layout, MIXED, ADAMW, stage=0).gathered, gathered)
+        assert_same(chip_states(MODEL, layout, MIXED, ADAMW, stage=0).gathered, gathered)
     again = Layout(pipeline=3, recompute=Recompute.FULL)
-    same(chip_states(MODEL, again, AMP, ADAMW, stage=0).casts, round(2 * (3 * 672 + 80) / 3))
-    same(chip_states(MODEL, Layout(), AMP, ADAMW, stage=0).casts, 0)
+    assert_same(chip_states(MODEL, again, AMP, ADAMW, stage=0).casts, round(2 * (3 * 672 + 80) / 3))
+    assert_same(chip_states(MODEL, Layout(), AMP, ADAMW, stage=0).casts, 0)
 
 
 def test_copies_of_weights_and_gradients() -> None:
@@ -425,13 +429,13 @@ def test_copies_of_weights_and_gradients() -> None:
     """
     one = Layout(data=4, pipeline=3, shard=Sharding.ZERO1, micro_batches=8)
     fp8 = chip_states(MODEL, one, recipe("fp8"), ADAMW, stage=0)
-    same(fp8.casts, 3 * 672 / 3 * 1)
-    same(chip_states(MODEL, replace(one, shard=Sharding.ZERO3), recipe("fp8"), ADAMW,
+    assert_same(fp8.casts, 3 * 672 / 3 * 1)
+    assert_same(chip_states(MODEL, replace(one, shard=Sharding.ZERO3), recipe("fp8"), ADAMW,
                      stage=0).casts, 0)  # fmt: skip
     here = 672 + 2 * 8 + 10 * 8
     copies = chip_states(MODEL, one, recipe("ds-bf16"), ADAMW, stage=0).gradient_copies
-    same(copies, here * (2 + 2) + here / 4 * 4)
-    same(chip_states(MODEL, one, MIXED, ADAMW, stage=0).gradient_copies, 0)
+    assert_same(copies, here * (2 + 2) + here / 4 * 4)
+    assert_same(chip_states(MODEL, one, MIXED, ADAMW, stage=0).gradient_copies, 0)
 
 
 BIG = workload(llama(), "8xH100-SXM")
@@ -447,20 +451,20 @@ def test_a_step_on_a_pipeline() -> None:
     step, time = prices.step(LAYOUT), prices._stage(LAYOUT)
     parts = step.parts
     work = (time.forward, time.input_gradients, time.weight_gradients, time.ends)
-    same(parts["compute"], 4 * sum(quantity.value for quantity in work))
-    same(parts.streaming, 4 * time.streaming.value)
+    assert_same(parts["compute"], 4 * sum(quantity.value for quantity in work))
+    assert_same(parts.streaming, 4 * time.streaming.value)
     there, back = time.waits_forward, time.waits_backward
-    same(parts["context"], 4 * (there["context"].value + back["context"].value))
+    assert_same(parts["context"], 4 * (there["context"].value + back["context"].value))
     ends = time.ends_waits["tensor"].value
-    same(parts["tensor"], 4 * (there["tensor"].value + back["tensor"].value + ends))
+    assert_same(parts["tensor"], 4 * (there["tensor"].value + back["tensor"].value + ends))
     hop = prices._hop(LAYOUT).seconds.value
-    same(parts["pipeline"], 2 * hop * ((2 - 1) + (1 - 0.25) * 4 * 2))
-    same(step.tokens, 1 * 1 * 4 * 2048)
-    same(step.tokens_per_s, 4 * 2048 / step.seconds.value)
+    assert_same(parts["pipeline"], 2 * hop * ((2 - 1) + (1 - 0.25) * 4 * 2))
+    assert_same(step.tokens, 1 * 1 * 4 * 2048)
+    assert_same(step.tokens_per_s, 4 * 2048 / step.seconds.value)
     one = prices._pieces(LAYOUT).layers[0]
-    same(time.forward, 8 * one.work.forward.value / 2)
-    same(there["expert"], 0)
-    same(pricing.step(BIG, Layout(data=8)).parts["bubble"], 0)
+    assert_same(time.forward, 8 * one.work.forward.value / 2)
+    assert_same(there["expert"], 0)
+    assert_same(pricing.step(BIG, Layout(data=8)).parts["bubble"], 0)
 
 
 def test_communication_of_a_backward_pass() -> None:
@@ -476,8 +480,8 @@ def test_communication_of_a_backward_pass() -> None:
         (layer,) = prices._pieces(layout).layers
         for name, times in (("context", (2 * hops + 1) / hops), ("tensor", 1)):
             sent = sends.forward[name].value
-            same(layer.waits_forward[name], sent)
-            same(layer.waits_backward[name], (times + again) * sent)
+            assert_same(layer.waits_forward[name], sent)
+            assert_same(layer.waits_backward[name], (times + again) * sent)
 
 
 def test_a_head_instead_of_a_layer() -> None:
@@ -488,7 +492,7 @@ def test_a_head_instead_of_a_layer() -> None:
     head = pieces.head
     head_s = sum(part.value for part in (head.forward, head.input_gradients, head.weight_gradients))
     assert head_s > layer_s
-    same(prices._stage(layout).ends, head_s - layer_s)
+    assert_same(prices._stage(layout).ends, head_s - layer_s)
 
 
 def test_bytes_that_a_chip_sends_in_a_step() -> None:
@@ -499,14 +503,16 @@ def test_bytes_that_a_chip_sends_in_a_step() -> None:
         sent = volume.sent_bytes(BIG, replace(layout, recompute=recompute))
         each = 2 * tokens / 2  # gathered and scattered, half of it by each of 2 chips
         norms = (4 * 2 + 1) * 1024 * 2
-        same(sent["tensor"], 4 * 4 * passes * 2 * each + 4 * each + 2 * norms / 2)
-        same(sent["pipeline"], 4 * 3 * tokens / 2)
+        assert_same(sent["tensor"], 4 * 4 * passes * 2 * each + 4 * each + 2 * norms / 2)
+        assert_same(sent["pipeline"], 4 * 3 * tokens / 2)
     held = parameters_of_stage(chip_weights(BIG.model, layout), layout, 1, of_experts=False)
-    same(sent["data"], (4 + 2 * 4) * held.value * 2 / 2)
+    assert_same(sent["data"], (4 + 2 * 4) * held.value * 2 / 2)
     plain = volume.sent_bytes(BIG, Layout(data=8))
-    same(plain["data"], 2 * 7 * 2 * sum(weight.elements for weight in weights_of(BIG.model)) / 8)
+    assert_same(
+        plain["data"], 2 * 7 * 2 * sum(weight.elements for weight in weights_of(BIG.model)) / 8
+    )
     whole = volume.sent_bytes(BIG, Layout(tensor=2, data=4))
-    same(whole["tensor"], 8 * 2 * 2 * each + 2 * each)
+    assert_same(whole["tensor"], 8 * 2 * 2 * each + 2 * each)
 
 
 def test_communication_of_parameters() -> None:
@@ -514,11 +520,11 @@ def test_communication_of_parameters() -> None:
     layout = Layout(data=4, pipeline=2, micro_batches=3, shard=Sharding.ZERO1)
     prices = pricing.Pricing(replace(BIG, overlap=overlap.overlap_of(data=0.0)))
     updates_of_layout = prices._updates(layout)
-    same(updates_of_layout.units, 8 / 2 + 1)
+    assert_same(updates_of_layout.units, 8 / 2 + 1)
     matrices = 4 * (4 * 1024 * 1024 + 3 * 4096 * 1024 + 2 * 1024)
     stage_parameters = matrices + 32000 * 1024 + 1024
     unit = -(-stage_parameters // 5)
-    same(updates_of_layout.gradients.sent, 5 * round(unit * 2 * 3 / 4))
+    assert_same(updates_of_layout.gradients.sent, 5 * round(unit * 2 * 3 / 4))
     sent, fetched = (
         updates_of_layout.gradients.seconds.value,
         updates_of_layout.gathered.seconds.value,
@@ -530,7 +536,9 @@ def test_communication_of_parameters() -> None:
     ):
         time = prices._stage(layout)
         shared = replace(layout, shard=shard)
-        same(updates.data_wait(shared, time, updates_of_layout, prices.workload.overlap), expected)
+        assert_same(
+            updates.data_wait(shared, time, updates_of_layout, prices.workload.overlap), expected
+        )
 
 
 ASKED = Request(
@@ -545,29 +553,33 @@ def figure(answer: object, name: str) -> Quantity:
 
 def test_questions() -> None:
     memory_bytes = H100.total_memory_bytes
-    same(flops_per_token(ASKED)[0], 6 * 10**9)
+    assert_same(flops_per_token(ASKED)[0], 6 * 10**9)
     large = replace(ASKED, subject=subject(10**11))
     held = -(-8 * 10**11 // memory_bytes)  # 2 + 2 + 4 bytes a parameter, rounded up
-    same(chips_to_hold(large), held)
+    assert_same(chips_to_hold(large), held)
     # 6e20 FLOPs in 1e6 s at half the peak are 1.2 chips, and memory wants more.
-    same(figure(fewest_chips(large), "chips"), max(2, held))
-    same(figure(training_time(ASKED), "optimizer steps"), 977)  # 1e9 / (1000 * 1024), rounded up
+    assert_same(figure(fewest_chips(large), "chips"), max(2, held))
+    assert_same(
+        figure(training_time(ASKED), "optimizer steps"), 977
+    )  # 1e9 / (1000 * 1024), rounded up
     observed = implied_mfu(replace(ASKED, tokens_per_s=1e5))
-    same(figure(observed, "MFU, 6N"), 1e5 * 6e9 / (8 * PEAK))
+    assert_same(figure(observed, "MFU, 6N"), 1e5 * 6e9 / (8 * PEAK))
     paid = replace(ASKED, deadline_s=None, budget_usd=160.0, usd_per_hour=2.0)
     seconds_paid = 3600 * (160 / 2) / 8
-    same(tokens_within(paid).figures[0], int(8 * PEAK * 0.5 * seconds_paid / 6e9))
+    assert_same(tokens_within(paid).figures[0], int(8 * PEAK * 0.5 * seconds_paid / 6e9))
     alone = replace(ASKED, sequence=None)
-    same(figure(largest_model(alone), "memory of all chips"), 8 * memory_bytes)
+    assert_same(figure(largest_model(alone), "memory of all chips"), 8 * memory_bytes)
 
 
 def test_questions_about_layouts() -> None:
     small = replace(ASKED, subject=subject(llama()), mfu=None, tokens=10**6, global_batch=8)
     answer = layouts(small)
     speed = figure(answer, "tokens/s").value
-    same(figure(answer, "training time"), 10**6 / speed)
+    assert_same(figure(answer, "training time"), 10**6 / speed)
     batch = largest_batch(small)
-    same(figure(batch, "sequences of all chips"), 8 * figure(batch, "largest micro-batch").value)
+    assert_same(
+        figure(batch, "sequences of all chips"), 8 * figure(batch, "largest micro-batch").value
+    )
 
 
 def test_steps_that_are_counted() -> None:

@@ -20,6 +20,8 @@ from torchtally.plan.architecture.config_keys import defaults
 from torchtally.plan.architecture.model import Experts, Model, SelfAttention
 from torchtally.plan.architecture.weights import Weight, weights_of
 
+pytestmark = pytest.mark.one_case_in(3)
+
 Shapes = Counter[tuple[int, ...]]
 
 

@@ -24,6 +24,8 @@ from torchtally.plan.mixers.delta import CHUNK, GatedDelta
 from torchtally.plan.mixers.mamba2 import Mamba2
 from torchtally.plan.recipes import recipe
 
+pytestmark = pytest.mark.one_case_in(3)
+
 PLAIN = (
     "mamba", "mamba2", "bamba", "falcon_h1", "granitemoehybrid, dense", "lfm2", "minimax",
     "olmo_hybrid", "qwen3_5_text", "rwkv",
@@ -72,6 +74,7 @@ def experts_flops(model: Model) -> float:
     return 2.0 * float(sum(weight.active_elements for weight in experts))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", [*PLAIN, *MIXTURES])
 def test_flops_are_those_that_torchs_counter_sees_in_the_class(case: str) -> None:
     ours, theirs = built(case, torch.float32, "eager")  # torch counts no attention on the CPU

@@ -18,6 +18,7 @@ def test_numbers_are_changed_one_by_one() -> None:
     assert list(mutants.mutants("a * b")) == ["2 * (a * b) + 1"]
 
 
+@pytest.mark.thorough("test_the_sums_notice_a_changed_number")
 def test_a_change_that_nobody_would_notice_survives() -> None:
     """Sums that only compute, and assert nothing."""
     sums = mutants.reached()

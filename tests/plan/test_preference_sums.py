@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.plan.test_by_hand import same
+from tests.plan.test_by_hand import assert_same
 from torchtally.plan.adapters import adapted_flops, adapter_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.shapes import by_hand
@@ -33,22 +33,22 @@ def test_a_step_of_grpo() -> None:
     step_flops = preference_flops(small(), Answers(4, P, C), generates=True, has_reference=False)
     prompts = P * (2 * LAYERS + SCORES * P) + HEAD
     passes = sum(2 * LAYERS + SCORES * keys + HEAD for keys in range(P + 1, P + C))
-    same(step_flops.generation, 4 * (prompts + passes))
-    same(step_flops.training, 4 * (14 * 3 * (2 * LAYERS + SCORES * 14) + C * 4 * HEAD))
-    same(step_flops.total, step_flops.generation.value + step_flops.training.value)
+    assert_same(step_flops.generation, 4 * (prompts + passes))
+    assert_same(step_flops.training, 4 * (14 * 3 * (2 * LAYERS + SCORES * 14) + C * 4 * HEAD))
+    assert_same(step_flops.total, step_flops.generation.value + step_flops.training.value)
 
 
 def test_seconds_and_bytes_of_a_step() -> None:
     """Prompts 2 s, and four more tokens; ten weights of 2 bytes on three chips."""
-    same(preference.generating_s(2.0, 5, 0.5), 2.0 + 4 * 0.5)
-    same(preference.reference_bytes(10, 2, 3), 7)
+    assert_same(preference.generating_s(2.0, 5, 0.5), 2.0 + 4 * 0.5)
+    assert_same(preference.reference_bytes(10, 2, 3), 7)
 
 
 def test_a_step_of_dpo() -> None:
     """Two pairs, and a reference model: a forward pass more."""
     step_flops = preference_flops(small(), Answers(4, P, C), generates=False, has_reference=True)
-    same(step_flops.reference, 4 * (14 * (2 * LAYERS + SCORES * 14) + C * HEAD))
-    same(step_flops.generation, 0)
+    assert_same(step_flops.reference, 4 * (14 * (2 * LAYERS + SCORES * 14) + C * HEAD))
+    assert_same(step_flops.generation, 0)
 
 
 def test_adapters_leave_the_head_without_a_gradient() -> None:
@@ -58,7 +58,7 @@ def test_adapters_leave_the_head_without_a_gradient() -> None:
         model, Answers(4, P, C), generates=False, has_reference=True, adapter=adapter
     )
     each = adapted_flops(model, adapter, 14).total.value - 2 * HEAD
-    same(step_flops.training, 4 * (14 * each + C * 3 * HEAD))
+    assert_same(step_flops.training, 4 * (14 * each + C * 3 * HEAD))
 
 
 def words(number: int) -> str:

@@ -37,6 +37,8 @@ from tests.real.cpu_profile import (
 )
 from tests.traces import ops
 
+pytestmark = pytest.mark.one_case_in(5)
+
 B, S, d, H, V, L = 2, 24, 64, 4, 100, 2
 
 Loss = Callable[[nn.Module, str], Tensor]
@@ -345,6 +347,7 @@ def both(name: str) -> tuple[Simulation, Run]:
     return simulation, profiled(PROGRAMS[name], simulation.operators)
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_storage_lives_as_on_the_cpu(name: str) -> None:
     simulation, run = both(name)

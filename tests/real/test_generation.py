@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from tests.traces import ops, traced
 from torchtally.trace import Trace
 
+pytestmark = pytest.mark.one_case_in(4)
+
 B, P, S, d, f, V, H, E, NEW = 3, 7, 64, 64, 256, 4096, 2, 4, 8
 T = B * S
 
@@ -43,6 +45,7 @@ def generated(name: str, eos: int | None, **options: object) -> tuple[Trace, lis
     return traced(generate, placeholder_limit=200), shapes
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("eos", [None, 2, V - 1])
 @pytest.mark.parametrize("samples", [False, True])

@@ -22,6 +22,8 @@ from torchtally.plan.kv_cache import Cache, CacheKind, kv_cache_bytes
 from torchtally.steps import TokenGeneration
 from torchtally.trace import Phase
 
+pytestmark = pytest.mark.one_case_in(3)
+
 B, P, NEW = 2, 12, 5
 KEPT = P + NEW - 1
 """Tokens whose keys and values are held at the end."""
@@ -65,6 +67,7 @@ def planned_bytes(family: str, tokens: int, kind: CacheKind, folder: Path) -> in
     return int(kv_cache_bytes(model, tokens, B, Cache(kind)).value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("early_stopping", [True, False, "never"])
 def test_a_beam_search_runs_to_its_end(early_stopping: object, tmp_path: Path) -> None:
     """Each of B prompts has three beams from the start; every beam keeps its keys and values."""
@@ -85,6 +88,7 @@ def test_a_dynamic_cache_is_that_of_the_closed_form(family: str, tmp_path: Path)
     assert held == planned_bytes(family, KEPT, CacheKind.DYNAMIC, tmp_path)
 
 
+@pytest.mark.thorough
 def test_behind_a_window_a_token_more_is_allocated(tmp_path: Path) -> None:
     """The cache is a view of the last concatenation, which holds the token that just left, too."""
     held = generation_of(generated("mistral")).passes[-1].cache_bytes
@@ -118,6 +122,9 @@ def test_prefill_multiplies_as_the_forward_pass_of_training(family: str) -> None
     assert prefill == forward - (P - 1) * head
 
 
+@pytest.mark.thorough(
+    "virtual/compiling holds compiled functions, and the tests beside it generation"
+)
 def test_compiled_decoding_issues_less_than_half_as_many_operators() -> None:
     """Transformers compiles decoding with a static cache by itself; prefill stays as it is."""
     ledger = generated("llama", cache_implementation="static")

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, silu
 
-from tests.real.training import Training, check, train
+from tests.real.training import Training, check_training, train
 from torchtally.memory import Category
 from torchtally.trace import Phase
 from torchtally.work import Kind
+
+pytestmark = pytest.mark.one_case_in(2)
 
 B, S, d, f, V, H, E, k = 2, 16, 64, 128, 100, 4, 8, 2
 T = B * S
@@ -94,7 +96,7 @@ def test_a_residual_conv_net(layout: torch.memory_format, dtype: torch.dtype | N
         return cross_entropy(model(images), torch.randint(0, 10, (B,), device="cuda"))
 
     training = train(lambda: ResNet().to(memory_format=layout), loss, autocast=dtype)
-    check(training)
+    check_training(training)
     assert training.phases(Kind.CONVOLUTION) == (STEM + LATER, STEM + 2 * LATER, 0)
     head = 2 * B * 32 * 10
     assert training.phases(Kind.PRODUCT) == (head, 2 * head, 0)
@@ -137,7 +139,7 @@ def next_token_loss(model: nn.Module) -> Tensor:
 
 def test_an_lstm_language_model() -> None:
     training = train(LanguageModel, next_token_loss, autocast=None)
-    check(training)
+    check_training(training)
     tokens = B * (S - 1)
     gates = 2 * tokens * 4 * f * (d + f) + 2 * tokens * 4 * f * (f + f)
     assert training.phases(Kind.RECURRENT) == (gates, 2 * gates, 0)
@@ -184,16 +186,18 @@ def translator(dropout: float, dtype: torch.dtype | None) -> Training:
     return train(lambda: Translator(dropout), reconstruction_loss, autocast=dtype)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("dropout", "dtype"), [(0.0, None), (0.1, torch.bfloat16)], ids=str)
 def test_an_encoder_and_a_decoder(dropout: float, dtype: torch.dtype | None) -> None:
     training = translator(dropout, dtype)
-    check(training)
+    check_training(training)
     products = TRANSLATOR_PRODUCTS
     assert training.phases(Kind.PRODUCT) == (products, 2 * products, 0)
     attention = 6 * SCORES
     assert training.phases(Kind.ATTENTION) == (attention, 5 * attention // 2, 0)
 
 
+@pytest.mark.thorough
 def test_evaluating_an_encoder_and_a_decoder_between_steps() -> None:
     """A forward pass more, with nothing saved from it."""
 
@@ -204,7 +208,7 @@ def test_evaluating_an_encoder_and_a_decoder_between_steps() -> None:
         return reconstruction_loss(model.train())
 
     training = train(lambda: Translator(0.1), loss)
-    check(training)
+    check_training(training)
     products, attention = TRANSLATOR_PRODUCTS, 6 * SCORES
     assert training.phases(Kind.PRODUCT) == (2 * products, 2 * products, 0)
     assert training.phases(Kind.ATTENTION) == (2 * attention, 5 * attention // 2, 0)
@@ -228,7 +232,7 @@ class Attending(nn.Module):
 def test_multi_head_attention(need_weights: bool) -> None:
     """Where the weights are wanted the scores are written out, by plain products."""
     training = train(lambda: Attending(need_weights), reconstruction_loss, autocast=None)
-    check(training)
+    check_training(training)
     products = 2 * T * 4 * d * d + 2 * T * d * V
     plain, fused = (SCORES, 0) if need_weights else (0, SCORES)
     written_out = products + plain
@@ -270,7 +274,7 @@ class Experts(nn.Module):
 
 def test_every_expert_gets_its_share_of_the_tokens() -> None:
     training = train(Experts, reconstruction_loss, autocast=None)
-    check(training)
+    check_training(training)
     assert training.placeholders == {("aten.nonzero", "assumed: balanced routing")}
     share = T * k // E
     products = 2 * T * d * E + E * (2 * share * 3 * d * f) + 2 * T * d * V

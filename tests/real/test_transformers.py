@@ -16,9 +16,11 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from tests.real.training import Loss, Training, check, train
+from tests.real.training import Loss, Training, check_training, train
 from torchtally.trace import Phase
 from torchtally.work import Kind
+
+pytestmark = pytest.mark.one_case_in(4)
 
 B, S, d, f, V, L, H, K, D, E, k = 2, 16, 128, 256, 1000, 2, 4, 2, 32, 4, 2
 T = B * S
@@ -219,7 +221,7 @@ def trained(name: str) -> Training:
 @pytest.mark.parametrize("name", CASES)
 def test_training_a_model_costs_its_closed_form(name: str) -> None:
     case, training = CASES[name], trained(name)
-    check(training)
+    check_training(training)
     products, attention = case.products, case.attention
     assert training.phases(Kind.PRODUCT) == (products, 2 * products, 0)
     assert training.phases(Kind.ATTENTION) == (attention, 5 * attention // 2, 0)
@@ -240,6 +242,7 @@ def test_experts_share_the_tokens_of_a_batch_equally() -> None:
 BALANCED = "assumed: balanced routing"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["eager", "batched_mm"])
 def test_experts_cost_the_same_in_a_loop_grouped_and_batched(way: str) -> None:
     """The loop looks up which tokens chose an expert: a shape made of values."""
@@ -251,7 +254,7 @@ def test_experts_cost_the_same_in_a_loop_grouped_and_batched(way: str) -> None:
         return model
 
     training = train(make, case.loss)
-    check(training)
+    check_training(training)
     assert training.phases(Kind.PRODUCT) == (case.products, 2 * case.products, 0)
     readers = {"eager": {"aten.nonzero", "aten._local_scalar_dense"}, "batched_mm": set()}[way]
     assert training.placeholders == {(reader, BALANCED) for reader in readers}
@@ -267,6 +270,7 @@ def trained_with_checkpoints(use_reentrant: bool) -> Training:
     return train(make, on_text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpointing_computes_the_layers_again(use_reentrant: bool) -> None:
     """Without re-entering autograd, recomputation stops once the last saved tensor is back.
@@ -274,7 +278,7 @@ def test_checkpointing_computes_the_layers_again(use_reentrant: bool) -> None:
     That is the input of each layer's last product, so the product itself is not run again.
     """
     training = trained_with_checkpoints(use_reentrant)
-    check(training)
+    check_training(training)
     last_products = 0 if use_reentrant else L * 2 * T * f * d
     again = L * (grouped_query() + gated()) - last_products
     assert training.phases(Kind.PRODUCT) == (DECODER, 2 * DECODER, again)

@@ -126,7 +126,7 @@ def check_memory(training: Training) -> None:
     assert training.bytes_after_step(Category.OPTIMIZER_STATE) == 2 * held.trainable_bytes
 
 
-def check(training: Training, *, uncounted: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+def check_training(training: Training, *, uncounted: set[str] = frozenset()) -> None:  # type: ignore[assignment]
     """The laws of the ledger, nothing left out of it unsaid, and memory to the byte."""
     training.ledger.check()
     assert training.uncounted == set(uncounted)

@@ -51,6 +51,8 @@ from torchtally.trace import (
 from torchtally.units import format_bytes, format_flops, format_fraction, format_seconds
 from torchtally.views.timeline import BAR_ORDER
 
+pytestmark = pytest.mark.one_case_in(3)
+
 H100 = Roofline(chip("H100-SXM"))
 SOURCE = "import torch\n\n\n" + "".join(f"line_{number}()\n" for number in range(4, 60))
 STATIC = Path(module.__file__).parent / "static"
@@ -140,6 +142,7 @@ def test_the_data_are_the_ledgers() -> None:
     assert data["coverage"]["uncounted"][0][:2] == ["h.0.mlp", 1]
 
 
+@pytest.mark.thorough
 @given(traces(), st.booleans())
 def test_any_trace_becomes_data_whose_sums_are_the_ledgers(trace: Trace, is_timed: bool) -> None:
     ledger = account(trace, roofline=H100 if is_timed else None)
@@ -233,6 +236,7 @@ def layered() -> Trace:
     return structs.replace(trace, ops=ops, sites=(*trace.sites, where))
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_numbers_are_written_as_in_every_other_report(opened: Any) -> None:
     page = opened(page_of(realistic()))
@@ -310,6 +314,7 @@ def held() -> Trace:
     return builder.build()
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_memory_over_time_is_zoomed_by_dragging_and_back(opened: Any) -> None:
     page = opened(page_of(big_trace(3000)), view="#memory")
@@ -336,6 +341,7 @@ def test_memory_over_time_is_zoomed_by_dragging_and_back(opened: Any) -> None:
     assert page.evaluate(f"{chart}.axis") == "seconds"
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_memory_says_what_is_alive_at_a_moment(opened: Any) -> None:
     page = opened(page_of(held()), view="#memory")
@@ -362,6 +368,7 @@ def test_memory_says_what_is_alive_at_a_moment(opened: Any) -> None:
     assert page.evaluate("tally.page.view.pinned") == 1
 
 
+@pytest.mark.thorough("the screens beside it")
 @needs_chromium
 def test_the_chart_keeps_every_peak_of_many_events(opened: Any) -> None:
     page = opened(page_of(big_trace(20_000)))
@@ -375,6 +382,7 @@ def test_the_chart_keeps_every_peak_of_many_events(opened: Any) -> None:
     assert peaks[1] == peaks[2] == peaks[3]
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_the_treemap_is_gone_into_and_out_of(opened: Any) -> None:
     page = opened(page_of(held()), view="#treemap")
@@ -414,6 +422,7 @@ def blocks() -> Trace:
     return builder.build()
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_modules_are_a_tree_whose_sums_hold(opened: Any) -> None:
     page = opened(page_of(blocks()), view="#modules")
@@ -437,6 +446,7 @@ def test_modules_are_a_tree_whose_sums_hold(opened: Any) -> None:
     assert len(page.evaluate(rows)) == 4  # the model, blocks, 1, up
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_an_operator_opens_its_shapes(opened: Any) -> None:
     page = opened(page_of(blocks()), view="#operators")
@@ -453,6 +463,7 @@ def test_an_operator_opens_its_shapes(opened: Any) -> None:
     assert "line_11()" in page.evaluate("document.activeElement.innerText")
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_the_roofline_tells_of_a_mark_and_hides_a_bound(opened: Any) -> None:
     page = opened(page_of(blocks()), view="#roofline")
@@ -492,6 +503,7 @@ def reduced() -> Trace:
     )
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_streams_are_zoomed_and_lead_to_the_source(opened: Any) -> None:
     page = opened(page_of(reduced()), view="#streams")
@@ -520,6 +532,7 @@ def test_streams_are_zoomed_and_lead_to_the_source(opened: Any) -> None:
     assert page.evaluate("location.hash") == "#source"
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_notes_list_what_is_unknown(opened: Any) -> None:
     page = opened(page_of(realistic()), view="#notes")
@@ -529,6 +542,7 @@ def test_notes_list_what_is_unknown(opened: Any) -> None:
     assert "DIFFERENCES FROM A REAL GPU" in text.upper()
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_a_run_without_times_has_every_view(opened: Any) -> None:
     page = opened(browser_page(account(layered()), {}))
@@ -540,6 +554,7 @@ def test_a_run_without_times_has_every_view(opened: Any) -> None:
     )
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_an_empty_run_has_every_view(opened: Any) -> None:
     page = opened(page_of(TraceBuilder().build()))
@@ -618,6 +633,7 @@ def test_an_injected_element_is_found(opened: Any) -> None:
     assert kinds_of(page) - before == {"IFRAME"}
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_thirty_hostile_names_add_no_element(opened: Any) -> None:
     """Of every view, line and row: the kinds of elements are those of a page of harmless names."""
@@ -650,6 +666,7 @@ def test_no_view_is_wider_than_the_window(opened: Any, width: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view
 
 
+@pytest.mark.thorough("the same page with fewer events is opened beside it")
 @needs_chromium
 def test_two_hundred_thousand_events_are_small_and_open_within_a_second(opened: Any) -> None:
     document = page_of(many_events())

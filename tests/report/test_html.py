@@ -26,6 +26,8 @@ from torchtally.trace import Trace
 from torchtally.units import Unit
 from torchtally.views.bench import bench_view
 
+pytestmark = pytest.mark.one_case_in(3)
+
 CORPUS = (
     "<script>alert(1)</script>",
     "</script><script>alert(1)</script>",
@@ -262,6 +264,7 @@ CHROMIUM = next(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: html.parser alone judges")
 def test_a_browser_finds_no_injected_node_either(tmp_path: Path) -> None:
     columns = (Column("name", "name", Unit.TEXT), Column("bar", "bar", Unit.BAR))

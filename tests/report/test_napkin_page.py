@@ -117,6 +117,7 @@ def test_the_page_computes_what_the_planner_computes(page: Page) -> None:
                 assert number == pytest.approx(figure.value, rel=1e-9, abs=1), figure.name
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_every_models_own_formulas_hold_at_every_length(page: Page) -> None:
     """Windows and chunks shorter and longer than the sequence."""
@@ -136,6 +137,7 @@ def test_every_models_own_formulas_hold_at_every_length(page: Page) -> None:
         assert length < LONGEST
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_numbers_are_written_and_read_as_the_planner_does(page: Page) -> None:
     numbers: dict[Unit, tuple[float, ...]] = {
@@ -167,6 +169,7 @@ def test_numbers_are_written_and_read_as_the_planner_does(page: Page) -> None:
         assert read == (None if amount is None else pytest.approx(amount)), text
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_a_changed_number_changes_what_follows_and_the_address(page: Page) -> None:
     def days() -> str:
@@ -203,6 +206,7 @@ def test_what_is_no_amount_is_marked_and_changes_nothing(page: Page) -> None:
     )
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_an_unknown_price_is_an_unknown_cost(page: Page) -> None:
     name = next(
@@ -215,6 +219,7 @@ def test_an_unknown_price_is_an_unknown_cost(page: Page) -> None:
     assert "costunknown" in figures
 
 
+@pytest.mark.thorough
 @needs_chromium
 def test_the_working_shows_each_formula_with_its_numbers(page: Page) -> None:
     page.evaluate("document.querySelector('#card-5 details').open = true")

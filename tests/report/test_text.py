@@ -29,6 +29,8 @@ from torchtally.views.chips import chip_table
 from torchtally.views.steps import RunShare
 from torchtally.views.summary import judge, summarise
 
+pytestmark = pytest.mark.one_case_in(2)
+
 HOSTILE = (
     "[/x][bold red]boo[/]",
     "\x1b[31mred\x1b[0m\x1b]0;title\x07",
@@ -303,6 +305,7 @@ def test_hostile_names_do_no_harm(name: str, width: int) -> None:
     assert "4.00 MiB" in text
 
 
+@pytest.mark.thorough
 @given(name=st.text(), width=st.integers(40, 150))
 def test_any_name_does_no_harm(name: str, width: int) -> None:
     ledger = account(realistic(name, name, name), roofline=DATASHEET)

@@ -25,6 +25,8 @@ from torchtally.timing.targets import known_roofline
 from torchtally.trace import Ending, Phase, Role, Trace
 from torchtally.views import VIEWS
 
+pytestmark = pytest.mark.one_case_in(3)
+
 SIZES = ((80, 24), (160, 50), (40, 10))
 PAGES = "12345678"
 SOURCE = "import torch\n\nx = first(x)\ny = second(x)\n"
@@ -112,6 +114,7 @@ def test_the_first_page_is_the_report_of_show() -> None:
     assert "quit" in screen.splitlines()[-1]
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_every_page_fills_every_size_exactly(size: tuple[int, int]) -> None:
     for screen in screens(realistic(), *PAGES, size=size):
@@ -119,6 +122,7 @@ def test_every_page_fills_every_size_exactly(size: tuple[int, int]) -> None:
         assert {cell_len(line) for line in screen} == {size[0]}
 
 
+@pytest.mark.thorough
 def test_source_has_every_line_of_the_file_and_the_hottest_under_the_cursor() -> None:
     screen = last(model(), "2", sources={"model.py": SOURCE})
     assert "1  import torch" in screen
@@ -144,6 +148,7 @@ def test_enter_on_a_line_shows_its_operators_then_its_modules_and_escape_comes_b
     assert back == source
 
 
+@pytest.mark.thorough
 def test_the_tree_opens_and_closes_and_sorts_within_a_branch() -> None:
     opened, closed, again = (
         "\n".join(lines) for lines in screens(model(), "3", "left", "right")[1:]
@@ -155,12 +160,14 @@ def test_the_tree_opens_and_closes_and_sorts_within_a_branch() -> None:
     assert again == opened
 
 
+@pytest.mark.thorough
 def test_a_module_holds_what_is_inside_it() -> None:
     screen = last(model(), "3", "enter")
     assert screen.startswith("h ")
     assert "9.44 M" in screen  # both blocks, forward and backward: 2 * 2 * (512 + 64) * 64 * 64
 
 
+@pytest.mark.thorough
 def test_search_keeps_matching_rows_and_escape_brings_all_back() -> None:
     matches, kept, all_again = screens(
         model(), "8", "slash", *"timeline", "enter", "escape", size=(160, 50)
@@ -170,6 +177,7 @@ def test_search_keeps_matching_rows_and_escape_brings_all_back() -> None:
     assert any(f"of {len(VIEWS)}" in line for line in all_again)
 
 
+@pytest.mark.thorough
 def test_s_sorts_by_each_column_in_turn_and_r_reverses() -> None:
     shown = screens(model(), "2", "s", "s", "r", size=(120, 24), sources={"model.py": SOURCE})
     unsorted, _by_bound, by_bar, reversed_ = ("\n".join(lines) for lines in shown[1:])
@@ -180,6 +188,7 @@ def test_s_sorts_by_each_column_in_turn_and_r_reverses() -> None:
     assert "by time, largest first" in numbers
 
 
+@pytest.mark.thorough
 def test_memory_begins_at_the_peak_and_arrows_move_through_the_run() -> None:
     peak, earlier, back = ("\n".join(lines) for lines in screens(model(), "5", "left", "p")[1:])
     assert ", the peak" in peak
@@ -189,24 +198,28 @@ def test_memory_begins_at_the_peak_and_arrows_move_through_the_run() -> None:
     assert "at tick" not in back
 
 
+@pytest.mark.thorough
 def test_memory_lists_lines_modules_and_storages() -> None:
     titles = ("storages", "module", "times", "tensor")
     for title, lines in zip(titles, screens(model(), "5", "g", "g", "g")[1:], strict=True):
         assert any(title in line.split() for line in lines), title
 
 
+@pytest.mark.thorough
 def test_zooming_keeps_the_cursor_in_sight() -> None:
     shown = screens(big_trace(2000), "5", "plus", "plus", "plus", "minus")
     for lines in shown[1:]:
         assert any("^" in line for line in lines)
 
 
+@pytest.mark.thorough
 def test_streams_show_what_runs_at_the_cursor() -> None:
     screen = last(model(), "6")
     assert "H100-SXM, stream 0" in screen
     assert "aten.mm" in screen
 
 
+@pytest.mark.thorough
 def test_a_chip_without_times_says_so() -> None:
     screen = last(structs.replace(model(), chip="no such chip"), "6", roofline=None)
     assert "The times of this chip are unknown" in screen
@@ -219,17 +232,20 @@ def test_notes_list_all_that_is_left_out_and_replaced() -> None:
     assert "difference" in screen
 
 
+@pytest.mark.thorough
 def test_views_open_by_name() -> None:
     screen = last(model(), "8", "end", "enter")
     assert " 1 timeline" in screen or " 1 workspace" in screen
 
 
+@pytest.mark.thorough
 def test_a_resize_keeps_the_cursor_in_sight() -> None:
     shown = screens(model(), "8", "end", "@80x12", "@160x50", size=(80, 24))
     for lines in shown[2:]:
         assert any(line.startswith("> workspace") for line in lines)
 
 
+@pytest.mark.thorough("the screens beside it")
 def test_hostile_names_are_shown_as_text() -> None:
     builder = TraceBuilder()
     for hostile in HOSTILE:
@@ -244,17 +260,20 @@ def test_hostile_names_are_shown_as_text() -> None:
         assert all(char.isprintable() for line in screen for char in line)
 
 
+@pytest.mark.thorough
 def test_markup_is_text() -> None:
     assert "[/x][bold red]boo[/]" in last(
         realistic(text="[/x][bold red]boo[/]"), "2", size=(160, 24)
     )
 
 
+@pytest.mark.thorough
 def test_wide_characters_take_two_columns() -> None:
     screen = last(realistic(text="漢字" * 50), "2", size=(120, 24))
     assert "漢字漢" in screen
 
 
+@pytest.mark.thorough("the screens beside it")
 def test_rows_that_are_not_seen_are_not_formatted(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: list[int] = []
     native = TableView._row
@@ -268,6 +287,7 @@ def test_rows_that_are_not_seen_are_not_formatted(monkeypatch: pytest.MonkeyPatc
     assert len(set(rendered)) < 100
 
 
+@pytest.mark.thorough("the screens beside it")
 def test_an_empty_run_has_every_page() -> None:
     empty = TraceBuilder().build(script="empty.py")
     shown = screens(empty, *PAGES)

@@ -78,11 +78,13 @@ def test_what_a_cell_does_not_use_takes_no_memory(cells: Cells) -> None:
     assert first.memory.peak_bytes == again.memory.peak_bytes == 4 * 1024 * 1024
 
 
+@pytest.mark.thorough
 def test_what_a_cell_uses_takes_its_memory(cells: Cells) -> None:
     cells.ledger("w = torch.ones(1024, 1024, device='cuda')\nunused = torch.ones_like(w)")
     assert cells.ledger("v = w.view(-1)[:3] + 1").memory.peak_bytes == 4 * 1024 * 1024 + 512
 
 
+@pytest.mark.thorough
 def test_parameters_gradients_and_state_keep_their_roles(cells: Cells) -> None:
     cells.ledger(
         "model = nn.Linear(64, 64, bias=False, device='cuda')\n"
@@ -96,12 +98,14 @@ def test_parameters_gradients_and_state_keep_their_roles(cells: Cells) -> None:
     assert by_role[Role.OPTIMIZER_STATE] == 2 * weight_bytes + 4  # its count of steps
 
 
+@pytest.mark.thorough
 def test_a_smaller_chip_has_no_room_for_it(cells: Cells) -> None:
     cells.ledger("big = torch.ones(8, 1024, 1024, 1024, device='cuda')")
     done = cells.run("big + 1", gpu="RTX-4090")
     assert isinstance(done.error, torch.OutOfMemoryError)
 
 
+@pytest.mark.thorough
 def test_what_was_left_is_freed_without_a_session(cells: Cells) -> None:
     cells.ledger("w = torch.ones(8, device='cuda')")
     cells.ledger("x = torch.ones(8, device='cuda')")

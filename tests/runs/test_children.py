@@ -109,6 +109,7 @@ def test_a_late_variable_is_the_childs_own(children: Children) -> None:
         assert next_end(children).output.splitlines()[0].endswith(f" {name}")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not can_fork(), reason="children are forked on Linux only")
 def test_what_was_read_at_import_or_another_folder_starts_cold(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -170,6 +171,7 @@ def test_on_leaving_children_may_clean_up_within_their_grace(is_warm: bool, grac
     assert Path("cleaned").exists() == bool(grace_s)
 
 
+@pytest.mark.thorough
 def test_an_ignored_signal_stays_ignored(is_warm: bool) -> None:
     """As `nohup` starts programs."""
     Path("program.py").write_text("import signal; print(signal.getsignal(signal.SIGHUP).name)")

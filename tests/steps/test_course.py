@@ -210,6 +210,7 @@ def test_a_run_of_several_experiments_is_shown_whole() -> None:
     assert ledger.total.flops_matmul == 2 * (4 * 4 * D * D) + 2 * (4 * 4 * 4 * D * D)
 
 
+@pytest.mark.thorough
 def test_every_step_can_be_shown() -> None:
     small, large = 4 * 4 * D * D, 4 * 4 * 4 * D * D
     flops = [accounted(step).total.flops_matmul for step in (1, 2, 3, 4)]
@@ -222,6 +223,7 @@ def test_every_step_can_be_shown() -> None:
     assert accounted((2, 3)).period == "steps 2 to 3"
 
 
+@pytest.mark.thorough
 def test_steps_make_the_whole_run() -> None:
     """Nothing ran after the last step, and nothing is evaluation."""
     parts = [accounted(step).total.flops for step in (1, 2, 3, 4)]

@@ -15,6 +15,8 @@ from torchtally.steps import course_of
 from torchtally.trace import Op, Phase, Trace
 from torchtally.views.throughput import tokens_of
 
+pytestmark = pytest.mark.one_case_in(3)
+
 B, D = 8, 16
 PRODUCT = 2 * B * D * D
 """FLOPs of one linear layer on a batch."""

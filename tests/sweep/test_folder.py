@@ -83,6 +83,7 @@ def test_one_that_was_killed_at_its_very_beginning(tmp_path: Path) -> None:
         assert folder.config.read_text() == definition(*TWO).toml
 
 
+@pytest.mark.thorough
 def test_two_at_a_time_are_refused_and_a_killed_one_gives_it_free(tmp_path: Path) -> None:
     other = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(tmp_path), *TWO],

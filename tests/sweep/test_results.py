@@ -187,6 +187,7 @@ def test_the_table() -> None:
     assert table_text(results_table(FOUR, RESULTS, marks), width=90) == TABLE
 
 
+@pytest.mark.thorough("the screens beside it")
 @settings(max_examples=20)
 @given(st.integers(1, 6), st.integers(60, 120))
 def test_the_table_fits(keys: int, width: int) -> None:
@@ -236,6 +237,7 @@ def test_many_values_of_a_number_are_drawn_over_it() -> None:
     ]
 
 
+@pytest.mark.thorough("the screens beside it")
 @settings(max_examples=50)
 @given(
     st.lists(

@@ -77,6 +77,7 @@ def test_draws_are_as_they_have_always_been() -> None:
     assert grid_points == ((("optimizer.lr", 0.0003148),), (("optimizer.lr", 0.0004341),))
 
 
+@pytest.mark.thorough
 def test_draws_are_even() -> None:
     rates = random_choice("optimizer.lr=log:1e-4..1")
     rates_drawn = [dict(point)["optimizer.lr"] for point in points([], [rates], 4000, 1)]

@@ -12,6 +12,7 @@ from torchtally.trace import Call, TensorSpec, World
 from torchtally.work import cost_of
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 8, 128])
 def test_the_slowest_is_as_chance_has_it(count: int) -> None:
     chance = random.Random(1)

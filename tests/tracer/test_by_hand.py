@@ -16,6 +16,8 @@ from torchtally.tracer.steps import StepLimit, Steps, StepsDone
 from torchtally.views.parameters import parameters_of
 from torchtally.virtual.stand_ins import apply
 
+pytestmark = pytest.mark.one_case_in(3)
+
 B, D, STEPS = 2, 8, 4
 
 
@@ -279,6 +281,7 @@ def test_what_the_recorder_follows_keeps_no_tensor_alive() -> None:
 # Recorders that keep no operators --------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("script", EVERY)
 @pytest.mark.parametrize("steps", [2, None])
 def test_a_probe_sees_the_same_steps(script: Callable[[], None], steps: int | None) -> None:

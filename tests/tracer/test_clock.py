@@ -115,6 +115,7 @@ taken = time.time() - start
     assert time.perf_counter() - started_s > 0.2
 
 
+@pytest.mark.thorough
 def test_waiting_in_a_loop_comes_to_an_end():
     space, _ = timed("""
 import time
@@ -234,6 +235,7 @@ def test_the_hosts_clock_on_request(tmp_path: Path):
     assert not any(effect.kind is EffectKind.CLOCK for effect in hosts.trace.effects)
 
 
+@pytest.mark.thorough("test_threads_of_the_program_keep_the_real_clock")
 def test_a_child_process_has_the_hosts_clock(tmp_path: Path):
     """It has no GPU either; a worker of a data loader is one."""
     (tmp_path / "parent.py").write_text("""\

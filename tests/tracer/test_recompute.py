@@ -12,6 +12,8 @@ from torchtally.ledger import Ledger
 from torchtally.memory import Category
 from torchtally.trace import Phase
 
+pytestmark = pytest.mark.one_case_in(2)
+
 B, D = 64, 128
 PRODUCT = 2 * B * D * D
 

@@ -10,6 +10,8 @@ from torchtally.memory import Category
 from torchtally.trace import Role, Storage, Trace
 from torchtally.views.parameters import parameters_of
 
+pytestmark = pytest.mark.one_case_in(2)
+
 B, D = 64, 128
 WEIGHT = 4 * D * D
 

@@ -116,6 +116,7 @@ def recurs() -> None:
     nn.LSTM(4, 4).cuda()(torch.zeros(2, 1, 4, device="cuda"))[0].sum().backward()
 
 
+@pytest.mark.thorough
 def test_cudnn_may_unless_told_otherwise():
     assert allowed(convolves)["aten.convolution"] == [True]
     assert allowed(convolves)["aten.convolution_backward"] == [True]

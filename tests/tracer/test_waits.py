@@ -8,6 +8,8 @@ import torch
 from tests.traces import names, traced
 from torchtally.trace import Trace
 
+pytestmark = pytest.mark.one_case_in(2)
+
 Script = Callable[[torch.Tensor], object]
 
 BIG = 1 << 20

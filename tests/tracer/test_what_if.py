@@ -83,6 +83,7 @@ def activations(trace: Trace) -> int:
 # Each change -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_checkpointing_is_as_if_the_script_had_called_it() -> None:
     plain, tried, by_hand = run(), run("checkpoint=Layer"), run(by_hand="checkpoint")
     assert facts(tried) == facts(by_hand)
@@ -93,6 +94,7 @@ def test_checkpointing_is_as_if_the_script_had_called_it() -> None:
     assert facts(tried)[0] < facts(plain)[0]
 
 
+@pytest.mark.thorough
 def test_checkpointing_runs_each_product_of_a_layer_once_more() -> None:
     plain, tried = run(), run("checkpoint=Layer")
     assert len(ops(plain, "aten.addmm")) == 2 * 6  # two steps of three layers with two each
@@ -123,6 +125,7 @@ def test_autocast_multiplies_in_its_dtype(name: str, dtype: str) -> None:
     assert {op.call.outputs[0].dtype for op in products} == {dtype}
 
 
+@pytest.mark.thorough
 def test_autocast_is_as_if_the_script_had_entered_it() -> None:
     plain, tried, by_hand = run(), run("autocast=bfloat16"), run(by_hand="autocast")
     assert facts(tried) == facts(by_hand)
@@ -133,6 +136,7 @@ def test_a_script_that_autocasts_already_is_left_as_it_is() -> None:
     assert facts(run("autocast=float16", by_hand="autocast")) == facts(run(by_hand="autocast"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "options", "operators"),
     [
@@ -215,6 +219,7 @@ def test_without_changes_nothing_is_replaced_and_nothing_is_noted() -> None:
     assert run().notes == ()
 
 
+@pytest.mark.thorough
 def test_torch_is_untouched_afterwards() -> None:
     run()  # whatever torch makes when first used
     before = untouched.snapshot()
@@ -243,6 +248,7 @@ def test_a_change_that_met_nothing_says_so() -> None:
     assert any("checkpoint=Nothing changed nothing" in note.text for note in trace.notes)
 
 
+@pytest.mark.thorough("the tests beside it, of eager modules")
 def test_a_class_within_a_compiled_whole_is_said_to_be_there() -> None:
     """Whatever is compiled around it has no calls of it."""
 

@@ -14,6 +14,8 @@ from torchtally.ledger import account
 from torchtally.trace import Ending, Trace, World
 from torchtally.tracer.session import recording
 
+pytestmark = pytest.mark.one_case_in(3)
+
 MIB = 2**20
 LAYERS = 6
 REDUCE, GATHER = "c10d.allreduce_", "c10d._allgather_base_"
@@ -83,6 +85,7 @@ def test_gradients_that_are_views_are_held_once() -> None:
     assert held_bytes[0] - held_bytes[1] == LAYERS * 4 * MIB
 
 
+@pytest.mark.thorough
 def test_what_stays_gathered_is_gathered_once() -> None:
     again, once = run(sharded), run(sharded, "reshard_after_forward=False")
     assert (len(ops(again, GATHER)), len(ops(once, GATHER))) == (2 * LAYERS, LAYERS)

@@ -33,6 +33,8 @@ from torchtally.checkpoints.folder import Checkpoints
 from torchtally.checkpoints.packing import pack, unpack
 from torchtally.errors import CheckpointError, UsageError
 
+pytestmark = pytest.mark.one_case_in(2)
+
 STEPS = 12
 RANDOM_KILLS = int(os.environ.get("TALLY_KILLS", "4"))
 TIME_LIMIT_S = 60.0
@@ -69,6 +71,7 @@ def assert_equal(actual: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert [name for name in wanted if not torch.equal(actual[name], wanted[name])] == []
 
 
+@pytest.mark.thorough("test_killed_at_random_nanogpt_ends_the_same")
 def test_killed_in_some_steps_nanogpt_ends_the_same(
     tmp_path: Path, whole: dict[str, Tensor]
 ) -> None:
@@ -85,6 +88,7 @@ def test_killed_at_random_nanogpt_ends_the_same(tmp_path: Path, whole: dict[str,
     assert_equal(nano(tmp_path, STEPS), whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_ends_it(
     number: int, tmp_path: Path, whole: dict[str, Tensor], capfd: pytest.CaptureFixture[str]
@@ -174,6 +178,7 @@ def generators(folder: Path, steps: int, lr: float = 0.1, **changes: Any) -> lis
         return [run["seen"], plateau.best, [value.tolist() for value in values]]
 
 
+@pytest.mark.thorough
 def test_schedulers_averages_and_generators_go_on(tmp_path: Path) -> None:
     for steps in range(1, 5):
         random_generators = generators(tmp_path / "parts", steps)
@@ -205,6 +210,7 @@ def test_a_changed_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     nano(tmp_path, 2, config=other, allow_changes=True)
 
 
+@pytest.mark.thorough("checkpoints/test_damage.py")
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     tmp_path: Path, whole: dict[str, Tensor], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -363,6 +369,7 @@ def ranked(folder: Path, way: str, steps: int, kill_at: int = -1) -> dict[str, l
     return {**weights, "x": x.flatten().tolist()}
 
 
+@pytest.mark.thorough("ranks/test_resume.py")
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
 def test_ranks_go_on_each_with_its_own_batches(way: str, tmp_path: Path) -> None:
     whole = on_ranks(ranked, 2, tmp_path / "whole", way, 4)
@@ -392,6 +399,7 @@ def ranked_until_a_signal(folder: Path) -> list[Any]:
     return []
 
 
+@pytest.mark.thorough
 def test_a_signal_to_one_rank_saves_and_ends_all(tmp_path: Path) -> None:
     assert on_ranks(ranked_until_a_signal, 2, tmp_path) == [[143, 3], [143, 3]]
     assert Checkpoints(tmp_path).steps() == [3]

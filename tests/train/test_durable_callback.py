@@ -16,6 +16,8 @@ from tests.train.forked import forked
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.errors import UsageError
 
+pytestmark = pytest.mark.one_case_in(2)
+
 KILLS = int(os.environ.get("TALLY_KILLS", "0"))
 STEPS = 7
 """Of three epochs of five micro-batches: three updates each of two, two and one."""

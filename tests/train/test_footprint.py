@@ -27,6 +27,8 @@ from torchtally.train.optimizers.build import build
 from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.precision import precision
 
+pytestmark = pytest.mark.one_case_in(4)
+
 B, D, LAYERS = 8, 16, 3
 ROWS, SEQUENCE = 4, 32
 PRESET = "llama-1m"
@@ -103,6 +105,7 @@ def test_a_transformer_beside_its_closed_forms(name: str, changes: dict[str, obj
     assert 0.85 < kept_bytes / closed.total.value < 0.91
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("name", ["fp32", "bf16", "bf16-master", "pure-bf16"])
 def test_a_traced_step_holds_the_same(name: str) -> None:
     """The same code on a simulated GPU, its ledger beside the tensors measured in it."""

@@ -23,6 +23,8 @@ from torchtally.checkpoints import lightning_callback
 from torchtally.checkpoints.folder import Checkpoints
 from torchtally.errors import UsageError
 
+pytestmark = pytest.mark.one_case_in(3)
+
 KILLS = int(os.environ.get("TALLY_KILLS", "0"))
 STEPS = 9
 """Of three epochs of seven batches: updates of 2, 2, 2 and 1."""
@@ -166,6 +168,7 @@ def test_killed(tmp_path: Path) -> None:
     assert resumed == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_ends_it(number: int, tmp_path: Path) -> None:
     def hears() -> None:

@@ -24,7 +24,10 @@ from torchtally.train.plan import states_of, step_flops
 from torchtally.train.trainer import rehearse, trainer_of
 from torchtally.views.utilisation import model_flops
 
+pytestmark = pytest.mark.one_case_in(3)
 
+
+@pytest.mark.thorough
 def test_it_learns(tmp_path: Path) -> None:
     config = language(tmp_path, steps=60, optimizer={"lr": 1e-2})
     history, witness = run(config)
@@ -44,6 +47,7 @@ def test_the_same_seed_gives_the_same_losses_bit_for_bit(tmp_path: Path, dropout
     assert other.training != first.training
 
 
+@pytest.mark.thorough
 def test_micro_batches_change_nothing_but_the_rounding(tmp_path: Path) -> None:
     whole, _ = run(language(tmp_path))
     cut, _ = run(language(tmp_path, micro_batch=1))
@@ -51,6 +55,7 @@ def test_micro_batches_change_nothing_but_the_rounding(tmp_path: Path) -> None:
         assert a == pytest.approx(b, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_evaluation_and_samples_change_nothing(tmp_path: Path) -> None:
     plain, _ = run(language(tmp_path))
     config = language(
@@ -66,6 +71,7 @@ def test_evaluation_and_samples_change_nothing(tmp_path: Path) -> None:
     assert all(sample.startswith("line ") for sample in witness.samples)
 
 
+@pytest.mark.thorough
 def test_it_ends_where_the_validation_loss_falls_no_more(tmp_path: Path) -> None:
     """Momentum carries the weights past the minimum; two evaluations later the training ends."""
     config = teacher(
@@ -92,6 +98,7 @@ def final_loss(tmp_path: Path, lr: float) -> float:
     return run(config)[0].validation[-1][1]
 
 
+@pytest.mark.thorough
 def test_the_teachers_learning_rates(tmp_path: Path) -> None:
     assert final_loss(tmp_path, 0.1) < 0.95 * final_loss(tmp_path, 0.01)
 
@@ -139,6 +146,8 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.one_case_in(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", PLANS)
 def test_the_plan_is_what_a_trace_of_the_training_holds(key: str, tmp_path: Path) -> None:
     """Parameters, gradients and optimizer state to the byte; model FLOPs to the last one."""
@@ -202,6 +211,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_its_log(tmp_path: Path
     assert torch.equal(kept["inputs"], error.value.batch[0])
 
 
+@pytest.mark.thorough
 def test_the_profilers_trace_is_kept(tmp_path: Path) -> None:
     config = language(tmp_path, profile={"first_step": 1, "steps": 1})
     run(config)

@@ -38,6 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_losses_are_those_of_the_training(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

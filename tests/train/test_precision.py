@@ -45,6 +45,7 @@ def test_products_and_weights_have_their_dtypes(name: str) -> None:
     assert (how.wrap(optimizer) is optimizer) == (how.keeping is None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
@@ -74,6 +75,7 @@ def test_what_a_chip_cannot_do_is_refused(gpu: str, name: str, advice: str) -> N
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16", "bf16-master", "pure-bf16"])
 def test_what_a_chip_can_do_is_done(name: str) -> None:
     with torchtally.virtual_gpu("H100-SXM"):
+        assert precision(name).lack(torch.device("cuda")) == ""
         precision(name).check("cuda")
 
 

@@ -132,6 +132,7 @@ def case(folder: Path, name: str) -> TrainConfig:
 KILLS = [*((next(iter(CASES)), step) for step in range(1, STEPS)), *((name, 4) for name in CASES)]
 
 
+@pytest.mark.one_case_in(10)
 @pytest.mark.parametrize(("name", "step"), dict.fromkeys(KILLS))
 def test_killed_after_any_step_and_resumed_it_is_the_same(
     name: str, step: int, tmp_path: Path
@@ -148,6 +149,7 @@ def test_killed_after_any_step_and_resumed_it_is_the_same(
     assert read_log(config.log.folder).series("train/loss") == log
 
 
+@pytest.mark.thorough("test_killed_after_any_step_and_resumed_it_is_the_same")
 def test_killed_after_every_step_it_is_the_same(tmp_path: Path) -> None:
     """One run that never gets further than a step after each start, until it is through."""
     name = "written in the foreground"
@@ -346,6 +348,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     assert checkpoints.steps() == [2]
 
 
+@pytest.mark.thorough
 def test_what_fails_in_the_background_ends_the_training(tmp_path: Path) -> None:
     config = teacher(tmp_path, steps=200, checkpoint={"every": 50})
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)

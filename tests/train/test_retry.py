@@ -125,6 +125,7 @@ def test_memory_short_in_the_update_is_no_matter_of_micro_batches(
     assert train_step.model.tried == [8]
 
 
+@pytest.mark.thorough
 def test_the_simulated_allocator_refuses_and_the_step_is_done_in_parts() -> None:
     """A Transformer on a chip that has memory for four rows of eight."""
     rows, sequence = 8, 256

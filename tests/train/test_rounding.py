@@ -20,6 +20,8 @@ from torchtally.train.precision import precision
 from torchtally.train.rounding import round_stochastically
 from torchtally.train.wide_update import WideUpdate
 
+pytestmark = pytest.mark.one_case_in(3)
+
 ADAMW = OptimizerConfig(name="adamw", lr=1e-3, weight_decay=0.1)
 DRAWS = 20_000
 
@@ -106,6 +108,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 def test_master_weights_are_float32_training(config: OptimizerConfig) -> None:
     """After 100 steps bit for bit, and the model's weights are theirs, rounded."""
@@ -139,6 +142,7 @@ def test_small_updates_are_lost_in_bfloat16_and_not_by_chance() -> None:
     assert trained(wraps=True).mean().item() == pytest.approx(0.99, abs=5e-4)
 
 
+@pytest.mark.thorough
 def test_state_of_stochastic_rounding_is_bfloat16_and_moves() -> None:
     """β₂ = 0.999 moves v by a thousandth of the way, which nearest rounding never does."""
     layer, _ = weights_and_targets()

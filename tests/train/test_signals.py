@@ -152,6 +152,7 @@ PLACES = {
 """Where the signal comes, and the step that is saved then."""
 
 
+@pytest.mark.one_case_in(6)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("place", PLACES)
 def test_stopped_it_saves_and_can_go_on(
@@ -174,6 +175,7 @@ def test_stopped_it_saves_and_can_go_on(
     assert [step for step, _ in log.series("eval/loss")] == [0, 2, 4, 6]
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("place", ["step 4", "evaluation", "saving"])
 def test_a_second_signal_ends_it_at_once(place: str, tmp_path: Path) -> None:
     config = config_of(tmp_path, checkpoint={"every": 1} if place != "saving" else {"every": 3})
@@ -191,6 +193,7 @@ def test_a_second_signal_ends_it_at_once(place: str, tmp_path: Path) -> None:
         checkpoints.check(checkpoints.manifest(step))
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("place", ["step 2", "evaluation", "saving"])
 def test_sigusr1_saves_and_goes_on(
     place: str, tmp_path: Path, whole: list[tuple[int, float]]

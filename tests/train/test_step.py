@@ -37,6 +37,8 @@ from torchtally.train.spikes import SpikeDetector
 from torchtally.train.step import Stepper
 from torchtally.train.trainer import rehearse
 
+pytestmark = pytest.mark.one_case_in(2)
+
 LEARNING_STEPS = 12
 
 

@@ -49,6 +49,7 @@ def header(config: TrainConfig) -> Mapping[str, Any]:
 # Data --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_run_that_replaces_another_reads_the_text_of_its_own_config(tmp_path: Path) -> None:
     config = language(tmp_path, steps=1)
     train(config)
@@ -63,6 +64,7 @@ def test_a_run_that_replaces_another_reads_the_text_of_its_own_config(tmp_path: 
     assert header(config)["fingerprints"]["train"]["tokens"] < 1300
 
 
+@pytest.mark.thorough
 def test_text_that_changed_is_tokenized_again(tmp_path: Path) -> None:
     config = language(tmp_path, steps=2)
     train(config)
@@ -82,6 +84,7 @@ def test_text_that_changed_is_tokenized_again(tmp_path: Path) -> None:
     assert first["train"]["sha256"] != second["train"]["sha256"]
 
 
+@pytest.mark.thorough
 def test_text_that_is_gone_names_the_tokens_made_of_it(tmp_path: Path) -> None:
     config = language(tmp_path, steps=2, checkpoint={"every": 1})
     train(config)
@@ -170,6 +173,7 @@ def resumed(config: TrainConfig) -> tuple[Trainer, list[str]]:
     return trainer, notes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["fp32", "bf16-master"])
 def test_a_changed_hyperparameter_is_the_live_optimizers(tmp_path: Path, precision: Any) -> None:
     adam = {"name": "adamw", "weight_decay": 0.1, "betas": [0.9, 0.95]}
@@ -187,6 +191,7 @@ def test_a_changed_hyperparameter_is_the_live_optimizers(tmp_path: Path, precisi
     }
 
 
+@pytest.mark.thorough
 def test_the_implementation_is_the_configs_and_parameter_groups_are_the_saved(
     tmp_path: Path,
 ) -> None:
@@ -433,6 +438,8 @@ def after_another_step(config: TrainConfig) -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.one_case_in(16)
+@pytest.mark.thorough("the cases beside it", cases=("task",))
 @pytest.mark.parametrize("key", CHANGES)
 def test_a_changed_key_changes_the_bits_or_is_refused(
     key: str, bases: dict[str, tuple[Path, dict[str, Tensor]]]

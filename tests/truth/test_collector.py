@@ -33,6 +33,8 @@ from torchtally.errors import UnknownChipError
 from torchtally.trace.storage import allocated_bytes
 from torchtally.virtual.session import virtual_gpu
 
+pytestmark = pytest.mark.one_case_in(4)
+
 ROOT = Path(__file__).parents[2]
 H100 = chip("H100-SXM")
 ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -57,6 +59,7 @@ def test_every_case_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names) >= 16
 
 
+@pytest.mark.one_case_in(3)
 @ALL
 def test_a_case_runs_on_the_host(case: Case) -> None:
     if case.needs_gpu:
@@ -70,6 +73,7 @@ def test_a_case_runs_on_the_host(case: Case) -> None:
     assert {mark.allocated_bytes for mark in seen.steps[0].marks} == {None}
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("case", OF_EACH_KIND, ids=lambda case: case.name)
 def test_a_case_runs_on_the_virtual_gpu(case: Case) -> None:
     small = case.small()
@@ -177,6 +181,7 @@ def collected(
     return read_corpus(path)
 
 
+@pytest.mark.thorough
 def test_a_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "made" / "it.json"
     corpus = collected(path)
@@ -206,6 +211,7 @@ def failing(case: Case) -> Measurement:
     return on_virtual_gpu(case)
 
 
+@pytest.mark.thorough
 def test_a_case_that_fails_is_recorded_and_stops_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +266,7 @@ def test_the_command_without_a_gpu(
         compare(corpus)
 
 
+@pytest.mark.thorough
 def test_a_process_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(commands() / "python"))
     with pytest.raises(CaseError, match="there is no case 'none'"):
@@ -305,6 +312,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 # The comparison -------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_prediction_agrees_with_itself(tmp_path: Path) -> None:
     rows = compare(collected(tmp_path / "it.json"))
     assert {row.allocated_ratio for row in rows} == {row.reserved_ratio for row in rows} == {1.0}
@@ -425,6 +433,7 @@ KNOWN_MISS = "resnet50-fp32: peak reserved is 6.74 % off, limit 5 %"
 agrees to the byte: workspaces of other kernels, which only cuDNN on the card chooses."""
 
 
+@pytest.mark.thorough("test_predictions_of_some_cases_agree_with_what_was_measured")
 def test_predictions_agree_with_what_was_measured() -> None:
     committed = corpora()
     if not committed:

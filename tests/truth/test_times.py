@@ -162,6 +162,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "between", lambda before, after: 0.001)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quick")
 def test_the_timing_is_in_no_figure_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even of steps that hold 1 GiB more while they are timed."""
@@ -552,6 +553,7 @@ def test_measured_steps_stand_alone_where_nobody_predicts() -> None:
     assert "unknown" in page
 
 
+@pytest.mark.thorough
 def test_the_command_times_real_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the host, scaled down; on one thread, so that a busy machine still takes all 20 steps."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -588,6 +590,7 @@ def test_the_command_times_real_steps(tmp_path: Path, monkeypatch: pytest.Monkey
 REAL = "nvidia-h100-80gb-hbm3-torch-2.11.0.json"
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize(
     ("name", "kernels", "step"),
     [

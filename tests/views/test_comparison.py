@@ -182,6 +182,7 @@ def test_a_run_that_ended_out_of_memory_tells_nothing_of_a_larger_chip() -> None
 # Laws ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @given(recorded=traces())
 @settings(deadline=None, max_examples=25)
 def test_timing_anew_is_accounting_anew(recorded: Trace) -> None:
@@ -195,6 +196,7 @@ def test_timing_anew_is_accounting_anew(recorded: Trace) -> None:
         assert anew.untimed == whole.untimed
 
 
+@pytest.mark.thorough
 @given(recorded=traces())
 @settings(deadline=None, max_examples=25)
 def test_any_trace_can_be_compared(recorded: Trace) -> None:

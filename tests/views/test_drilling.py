@@ -1,5 +1,6 @@
 """Parts of a run: the operators of a row, trees of modules, files line by line, any moment."""
 
+import pytest
 from hypothesis import given, settings
 
 from tests.builders import TraceBuilder, factory_call, frame, mm_call, site
@@ -42,6 +43,7 @@ def test_a_part_of_a_ledger_has_its_own_total_in_every_view() -> None:
     assert 0 < part.total.seconds < ledger.total.seconds
 
 
+@pytest.mark.thorough
 @given(trace=traces())
 @settings(deadline=None, max_examples=40)
 def test_the_rows_of_a_view_share_all_operators_out(trace: Trace) -> None:
@@ -82,6 +84,7 @@ def test_the_tree_is_in_the_order_of_the_model_with_all_inside() -> None:
     assert not blocks[0].holds(blocks[1].path)
 
 
+@pytest.mark.thorough
 @given(trace=traces())
 def test_the_top_of_the_tree_sums_to_the_total(trace: Trace) -> None:
     ledger = account(trace)
@@ -116,6 +119,7 @@ def test_the_slowest_line_has_the_longest_bar() -> None:
     assert {char for bar in bars for char in str(bar)} <= set("CMNBO")
 
 
+@pytest.mark.thorough
 @given(trace=traces())
 def test_at_every_moment_lines_modules_and_storages_sum_to_what_is_alive(trace: Trace) -> None:
     ledger = account(trace)

@@ -20,6 +20,8 @@ from torchtally.chips import chip
 from torchtally.timing.roofline import Roofline
 from torchtally.views.flight_record import VERSION, flight_record
 
+pytestmark = pytest.mark.one_case_in(3)
+
 RANKS = 4
 OPTIONS = argparse.Namespace(
     verbose=False, just_print_entries=False, allow_incomplete_ranks=False, mismatch_cap=10
@@ -61,6 +63,7 @@ def test_every_collective_of_every_rank_is_matched(program: programs.Program) ->
     assert any(Path(frame["filename"]).name == "programs.py" for frame in entries[-1]["frames"])
 
 
+@pytest.mark.thorough("test_every_collective_of_every_rank_is_matched")
 def test_another_size_on_one_rank_is_a_mismatch() -> None:
     """The analyzer can fail."""
     details = dumps_of(programs.hsdp)
@@ -68,6 +71,7 @@ def test_another_size_on_one_rank_is_a_mismatch() -> None:
     assert unmatched(details)
 
 
+@pytest.mark.thorough
 def test_a_command_writes_them(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import torch, torch.distributed as dist\ndist.init_process_group('nccl')\n"

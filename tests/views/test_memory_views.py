@@ -143,6 +143,7 @@ def test_every_memory_view_adds_up(trace: Trace) -> None:
         assert sums_broken(by(ledger, key), most) == [], key
 
 
+@pytest.mark.thorough
 @given(trace=traces())
 @settings(deadline=None)
 def test_every_tick_is_in_one_stretch(trace: Trace) -> None:
@@ -385,6 +386,7 @@ def transformer(is_checkpointed: bool) -> Callable[[], None]:
     return train
 
 
+@pytest.mark.thorough
 def test_a_checkpointed_transformer_holds_one_blocks_activations() -> None:
     plain, checkpointed = (accounted(transformer(flag)) for flag in (False, True))
     tables = [by(ledger, "activations-module") for ledger in (plain, checkpointed)]

@@ -16,6 +16,8 @@ from torchtally.table import Table
 from torchtally.views import by
 from torchtally.views.collectives import network_time
 
+pytestmark = pytest.mark.one_case_in(3)
+
 WIDTH = 1024
 LAYER_BYTES = WIDTH * WIDTH * 4
 COLUMNS = {"exposed_s", "network_s", "payload_bytes"}

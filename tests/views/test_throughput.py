@@ -72,6 +72,7 @@ def test_token_ids_tell_tokens_and_samples(micro_batches: int) -> None:
     assert rates.tokens_per_s == pytest.approx(128 * micro_batches / rates.seconds)
 
 
+@pytest.mark.thorough
 def test_micro_batches_of_a_gathered_table_add_up() -> None:
     """FSDP gathers it anew for each: another storage."""
 

@@ -34,6 +34,8 @@ from torchtally.views.bounds import NO_TIMES
 from torchtally.views.step_time import step_time
 from torchtally.views.summary import judge, summarise
 
+pytestmark = pytest.mark.one_case_in(2)
+
 PRODUCT = mm_call(2, 3, 4)
 F = 2 * 2 * 3 * 4
 TIMED = ("line", "library-line", "module", "repeated-module", "op", "kind", "phase", "bound")
@@ -270,6 +272,7 @@ def time_laws_broken(ledger: Ledger, table: Table) -> list[str]:
     return broken
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("roofline", [DATASHEET, SLOW_HOST], ids=["datasheet", "slow host"])
 @given(trace=traces())
 @settings(deadline=None, max_examples=25)

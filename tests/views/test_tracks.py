@@ -46,7 +46,7 @@ def ledger_of(rank: RankTracks, ledger: Ledger) -> Ledger:
     return next(each for each in own if each.trace.world.rank == rank.rank)
 
 
-def check(ledger: Ledger, *, is_coalesced: bool = False) -> None:
+def check_tracks(ledger: Ledger, *, is_coalesced: bool = False) -> None:
     """The laws of tracks. What is launched together is one slice, in which wires are shared."""
     for rank in tracks_of(ledger):
         own = ledger_of(rank, ledger)
@@ -136,7 +136,7 @@ def rank_traces(draw: st.DrawFn, rank: int) -> Trace:
 def test_the_laws_hold_for_any_trace(
     trace: Trace, peer: Trace, is_alone: bool, step: str | None
 ) -> None:
-    check(account(trace, roofline=H100, peers=() if is_alone else (peer,), step=step))
+    check_tracks(account(trace, roofline=H100, peers=() if is_alone else (peer,), step=step))
 
 
 def model(layers: int = 3) -> nn.Sequential:
@@ -172,7 +172,7 @@ def ddp() -> Ledger:
 
 def test_ddp(ddp: Ledger) -> None:
     """A stream that computes, and the communicator, which the optimizer waits for."""
-    check(ddp)
+    check_tracks(ddp)
     (rank,) = tracks_of(ddp)
     assert [track.name for track in rank.tracks] == ["step", "stream 0", "default_pg of 8"]
     reduction = rank.tracks[2].slices[-1]
@@ -191,9 +191,10 @@ def test_ddp(ddp: Ledger) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_fsdp_has_a_slice_for_each_gather() -> None:
     ledger = account(torchtally.run(train_fsdp, gpu="8xH100-SXM"), roofline=H100)
-    check(ledger)
+    check_tracks(ledger)
     (rank,) = tracks_of(ledger)
     gathers = [each for track in rank.tracks for each in track.slices if "allgather" in each.name]
     assert len(gathers) == sum("allgather" in entry.call.name for entry in ledger.reported)

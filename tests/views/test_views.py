@@ -228,6 +228,7 @@ def test_every_column_sums_to_its_total(trace: Trace) -> None:
                 assert summed == total, (key, column.name)
 
 
+@pytest.mark.thorough
 @given(trace=traces())
 def test_a_module_with_its_inner_ones_costs_no_less_than_alone(trace: Trace) -> None:
     table = by(account(trace), "module")

@@ -13,6 +13,8 @@ from tests.traces import accounted, names, ops, traced
 from torchtally.torch_private.releases import HERE
 from torchtally.trace import Phase, Trace
 
+pytestmark = pytest.mark.one_case_in(3)
+
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -145,6 +147,7 @@ def test_the_rules_on_an_h100(expected: str, asked: dict[str, Any]):
     assert backend_of("H100-SXM", **asked) == expected
 
 
+@pytest.mark.thorough
 def test_large_heads_train_on_a_4090_only_where_shared_memory_suffices():
     assert backend_of("RTX-4090", head=256) == FLASH
     assert backend_of("RTX-4090", head=256, trains=True) == FLASH
@@ -203,6 +206,7 @@ def test_grouped_queries_want_matching_heads():
         attend(heads=8, kv_heads=2)
 
 
+@pytest.mark.thorough
 def test_results_have_the_shapes_of_the_hosts():
     """The host's own operator is the oracle for shape, strides aside."""
     for asked in ({}, {"value_head": 32}, {"queries": 3, "keys": 7}, {"head": 60},

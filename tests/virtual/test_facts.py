@@ -14,6 +14,8 @@ from torchtally.trace import Placeholder
 from torchtally.virtual import values
 from torchtally.virtual.facts import Facts, facts_of
 
+pytestmark = pytest.mark.one_case_in(3)
+
 N = 4096
 """Elements: 16 KiB of floats, of which no values are kept."""
 
@@ -175,6 +177,7 @@ DECIDED: dict[str, tuple[Call, float]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("name", DECIDED)
 def test_facts_decide_what_they_can(name: str):
     """Read without a placeholder, and the same on the host."""

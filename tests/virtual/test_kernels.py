@@ -16,6 +16,8 @@ import torchtally
 from tests.traces import names, ops, traced
 from torchtally.trace import Phase
 
+pytestmark = pytest.mark.one_case_in(2)
+
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -36,6 +38,7 @@ def ran(function: Callable[[], object], phase: Phase | None = None) -> list[str]
 # Dropout.
 
 
+@pytest.mark.thorough
 def test_dropout_is_one_kernel_each_way():
     assert ran(lambda: F.dropout(on_gpu(8, trains=True)).sum().backward()) == [
         "aten.native_dropout",

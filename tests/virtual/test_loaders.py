@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 
 import torchtally
 
+pytestmark = pytest.mark.one_case_in(2)
+
 
 class Squares(Dataset[tuple[Tensor, int]]):
     """Item n is (n * n, whether the process that made it sees a GPU)."""

@@ -17,6 +17,8 @@ from torchtally.timing.targets import roofline
 from torchtally.virtual import aliases
 from torchtally.virtual.session import virtual_gpu
 
+pytestmark = pytest.mark.one_case_in(3)
+
 
 def real(device: str, *shape: int) -> Tensor:
     return torch.randn(*shape, device=device, requires_grad=True)
@@ -383,6 +385,7 @@ def on_device() -> dict[str, object]:
     return results
 
 
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_it_gives_what_the_host_gives(name: str, on_device: dict[str, object]):
     try:

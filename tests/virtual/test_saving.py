@@ -211,6 +211,7 @@ def test_loading_outside_a_session_says_what_the_file_is(tmp_path: Path):
         torch.load(tmp_path / "w.pt", weights_only=False)
 
 
+@pytest.mark.thorough
 def test_loading_it_in_another_process_says_what_is_missing(tmp_path: Path):
     """`weights_only` there names our function, which says whose file this is."""
     save_some(tmp_path / "w.pt")

@@ -77,6 +77,7 @@ def test_a_class_of_torchs_own_is_compiled_in_its_own_module():
     def script() -> None:
         from torch.distributed.optim import functional_sgd
 
-        importlib.reload(functional_sgd)
+        module = importlib.reload(functional_sgd)
+        assert module._FunctionalSGD.__module__ == functional_sgd.__name__
 
     traced(script)

@@ -17,6 +17,8 @@ from torchtally.trace import Placeholder
 from torchtally.virtual.facts.facts import stored_number
 from torchtally.virtual.storage import virtual_of
 
+pytestmark = pytest.mark.one_case_in(3)
+
 BIG = 4096
 """Elements of a float tensor too big to have values (16 KiB)."""
 

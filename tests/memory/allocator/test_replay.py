@@ -15,6 +15,8 @@ from torchtally import memory
 from torchtally.memory.allocator import AllocatorSettings, replay
 from torchtally.trace import CacheEmptied, Trace
 
+pytestmark = pytest.mark.one_case_in(3)
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 EXPANDABLE = AllocatorSettings.parse("expandable_segments:True")
 PEAKS: list[tuple[int, int]] = []

@@ -30,6 +30,8 @@ from torchtally.trace import Role
 from torchtally.views.matrix_work import needed_flops, works_of
 from torchtally.work.convention import Convention
 
+pytestmark = pytest.mark.one_case_in(6)
+
 SCALAR_BYTES = 8
 RANK = 12
 OF_64S = Reference(
@@ -105,11 +107,14 @@ CASES = [
 ]
 
 
+@pytest.mark.one_case_in(8)
 @pytest.mark.parametrize(("name", "targets", "dropout"), CASES)
 def test_closed_forms_are_the_ledgers(name: str, targets: str | list[str], dropout: float) -> None:
-    check(name, targets, dropout)
+    check_plan(name, targets, dropout)
 
 
+@pytest.mark.one_case_in(3)
+@pytest.mark.thorough("the sums by hand beside it, of other models")
 @pytest.mark.parametrize(
     ("name", "targets", "dropout"),
     [
@@ -120,17 +125,19 @@ def test_closed_forms_are_the_ledgers(name: str, targets: str | list[str], dropo
 )
 def test_magnitudes_are_the_ledgers(name: str, targets: str | list[str], dropout: float) -> None:
     """DoRA."""
-    check(name, targets, dropout, has_magnitude=True)
+    check_plan(name, targets, dropout, has_magnitude=True)
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]])
 @pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "deepseek-v3"])
 def test_mixtures_are_the_ledgers(name: str, targets: str | list[str]) -> None:
     if name == "deepseek-v3" and isinstance(targets, list):
         targets = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
-    check(name, targets)
+    check_plan(name, targets)
 
 
+@pytest.mark.one_case_in(8)
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_hybrids_are_the_ledgers(name: str) -> None:
     """FLOPs within 1 %, by what transformers' modules multiply instead of the published algorithms;
@@ -168,6 +175,7 @@ REFUSED = {"opt with narrow embeddings", "phimoe", "llama4_text", "llama4_text, 
 """Of these PEFT refuses all-linear, or takes matrices besides that are not counted."""
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("case", FAMILIES)
 def test_all_linear_is_what_peft_takes(case: str) -> None:
     """To the last trained parameter, in every family: routed experts in some, in others none."""
@@ -205,13 +213,14 @@ def test_names_of_hybrids_are_those_of_transformers() -> None:
         targets("bamba", "q_proj", "v_proj")
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize("weights", ["bfloat16", "float32"])
 @pytest.mark.parametrize("has_magnitude", [False, True])
 def test_under_autocast(weights: str, has_magnitude: bool) -> None:
-    check("llama", "all-linear", 0.1, has_magnitude=has_magnitude, autocast=weights)
+    check_plan("llama", "all-linear", 0.1, has_magnitude=has_magnitude, autocast=weights)
 
 
-def check(
+def check_plan(
     name: str,
     targets: str | list[str],
     dropout: float = 0.0,
@@ -251,6 +260,8 @@ def check(
     assert abs(kept - traced.kept_bytes) <= allowed
 
 
+@pytest.mark.one_case_in(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "dropout"), [("llama", 0.0), ("qwen2", 0.1), ("gpt2", 0.0)])
 def test_recomputed_layers_keep_their_inputs_alone(name: str, dropout: float) -> None:
     reference, model, how = REFERENCES[name], model_of(name), recipe("bf16")

@@ -20,6 +20,8 @@ from torchtally.plan.architecture.model import Experts, Model, SelfAttention
 from torchtally.plan.flops import token_flops
 from torchtally.work.convention import Convention
 
+pytestmark = pytest.mark.one_case_in(4)
+
 TOKENS = 8
 MIXES = [case for case, (_, keys) in CASES.items()
          if any("expert" in name for name in keys) and "llama4" not in case

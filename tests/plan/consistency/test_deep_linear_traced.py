@@ -32,6 +32,7 @@ class DeepLinear(nn.Module):
         return x @ self.final
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("sizes", [(8, 128, 2), (64, 96, 5), (16, 32, 1)])
 @pytest.mark.parametrize("recipe_name", ["fp32", "amp", "bf16"])
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)

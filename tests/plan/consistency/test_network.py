@@ -113,6 +113,7 @@ CASES: dict[str, tuple[Callable[[], None], Layout, set[str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_rank_sends_what_the_closed_forms_say(name: str) -> None:
     program, layout, operators = CASES[name]

@@ -57,6 +57,7 @@ STEPPERS: dict[str, Steppers] = {
 }
 
 
+@pytest.mark.one_case_in(3)
 @pytest.mark.parametrize(
     ("name", "recipe_name"),
     [("sgd", "fp32"), ("momentum", "bf16"), ("rmsprop", "fp32"), ("amsgrad", "bf16"),

@@ -32,6 +32,8 @@ from torchtally.trace import Phase, Role
 from torchtally.views.matrix_work import needed_flops, works_of
 from torchtally.work.convention import Convention
 
+pytestmark = pytest.mark.one_case_in(12)
+
 PROMISED = 0.02
 SCALAR_BYTES = 8
 """FlashAttention keeps three 8-byte numbers of a random state, the other kernels two."""
@@ -141,6 +143,7 @@ def test_closed_forms_are_the_ledgers_for_other_families(name: str, recipe_name:
     check_activations(traced, reference, model, closed(reference, model, how, Recompute.NONE))
 
 
+@pytest.mark.thorough("plan/test_hybrid_sums.py has its sums by hand")
 @pytest.mark.parametrize("recipe_name", ["fp32", "bf16"])
 def test_kimi_linear_is_the_ledgers(recipe_name: str) -> None:
     """FLOPs by the published algorithm, whose scores transformers makes element by element."""
@@ -153,6 +156,7 @@ def test_kimi_linear_is_the_ledgers(recipe_name: str) -> None:
     assert error_of(per_token * reference.batch * reference.sequence, counted) < PROMISED
 
 
+@pytest.mark.thorough("the sums by hand beside it, of other models")
 @pytest.mark.parametrize("recipe_name", ["fp32", "bf16", "amp"])
 def test_rwkv_is_the_ledgers(recipe_name: str) -> None:
     """To the scalars, with every token of its loop."""
@@ -163,6 +167,7 @@ def test_rwkv_is_the_ledgers(recipe_name: str) -> None:
     check_activations(traced, reference, model, closed(reference, model, how, Recompute.NONE))
 
 
+@pytest.mark.thorough("test_layers_that_are_made_again_keep_their_inputs, of other models")
 def test_rwkvs_layers_that_are_made_again_keep_their_inputs() -> None:
     """Of the first one, in front of the embedding's norm."""
     reference, model, how = HYBRIDS["rwkv"], model_of("rwkv"), recipe("bf16")
@@ -184,6 +189,7 @@ def test_layers_that_are_made_again_keep_their_inputs(name: str, recipe_name: st
     check_activations(traced, reference, model, closed(reference, model, how, Recompute.FULL))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "recipe_name"), [("qwen2", "bf16"), ("llama", "amp")])
 def test_layers_that_keep_every_other_product(name: str, recipe_name: str) -> None:
     """Llama's seventh product, which no gradient reads, is kept all the same: of another category.
@@ -208,6 +214,7 @@ def test_layers_that_keep_every_other_product(name: str, recipe_name: str) -> No
     assert again == (per_token.value - stopped) * tokens
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe_name", RECIPES)
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_attention_that_keeps_its_scores(name: str, recipe_name: str) -> None:
@@ -222,6 +229,7 @@ def test_attention_that_keeps_its_scores(name: str, recipe_name: str) -> None:
     )
 
 
+@pytest.mark.thorough("the sums by hand beside it, of other models")
 @pytest.mark.parametrize(
     ("name", "recipe_name", "recompute"),
     [
@@ -239,6 +247,7 @@ def test_models_of_real_width(name: str, recipe_name: str, recompute: Recompute)
     check_activations(traced, reference, model, closed(reference, model, how, recompute))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_hardware_flops_of_llama_with_checkpoints(use_reentrant: bool) -> None:
     """Every layer's forward pass once more. Checkpoints that do not re-enter autograd stop once the

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.published_layouts import KORTHIKANTI, NARAYANAN, ROWS, compared
 
+pytestmark = pytest.mark.one_case_in(2)
+
 MEGATRON = [row for row in ROWS if row.source in (NARAYANAN, KORTHIKANTI)]
 
 

@@ -53,10 +53,12 @@ def everything(job: Workload, global_batch: int, choices: Choices | None = None)
     ]
 
 
+@pytest.mark.thorough("the searches beside it")
 def test_the_ranking_is_that_of_all_layouts_one_by_one(ranking: Ranking) -> None:
     assert_ranked_one_by_one(SMALL, 32, ranking)
 
 
+@pytest.mark.thorough
 def test_of_a_mixture_with_a_dense_layer_too() -> None:
     """Dense layers do not depend on how experts are split, and are computed once for all splits."""
     job = workload(mixture(dense_layers=4), "4xH100-SXM", sequence=1024)
@@ -64,6 +66,7 @@ def test_of_a_mixture_with_a_dense_layer_too() -> None:
     assert_ranked_one_by_one(job, 16, search(job, 16, choices=only), only)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "chips", "batch"),
     [
@@ -85,6 +88,7 @@ def test_nothing_is_fastest_where_nothing_fits() -> None:
     assert fastest(workload(known_model("llama-3-70b"), "1xH100-SXM"), 1) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mixed", "fp8", "mxfp8"])
 @pytest.mark.parametrize("model", [mixture(dense_layers=4), mixture(shared_width=128)])
 def test_floors_are_below_what_layers_take(model: Model, name: str) -> None:
@@ -163,10 +167,12 @@ def test_all_of_them_can_be() -> None:
     assert any(group for _, group in kinds)
 
 
+@pytest.mark.thorough
 def test_a_ranking_is_the_same_every_time(ranking: Ranking) -> None:
     assert search(SMALL, 32).steps == ranking.steps
 
 
+@pytest.mark.thorough
 def test_fewer_are_the_first_of_more(ranking: Ranking) -> None:
     assert search(SMALL, 32, keep=10).steps == ranking.steps[:10]
 
@@ -212,6 +218,7 @@ def test_a_batch_of_nothing_is_an_error() -> None:
         search(SMALL, 0)
 
 
+@pytest.mark.thorough("the searches beside it")
 def test_a_large_search_takes_seconds() -> None:
     """Issue 5: 70B on 1024 chips in under 5 s; here twice that, for a machine that is busy."""
     job = workload(known_model("Llama 3 70B"), "1024xH100-SXM", sequence=8192)

@@ -36,6 +36,7 @@ def test_it_is_priced_as_a_search_prices_it() -> None:
     assert answer.figures[0].value == step(workload, own).seconds.value
 
 
+@pytest.mark.thorough
 def test_its_parts_stand_beside_the_fastest_ones() -> None:
     """What the fastest saves in each part sums to the difference of the steps."""
     answer, fastest = own_layout(ASKED), layouts(replace(ASKED, layout=""))
@@ -48,6 +49,7 @@ def test_its_parts_stand_beside_the_fastest_ones() -> None:
     assert "faster" in str(answer.headline[-1])
 
 
+@pytest.mark.thorough
 def test_the_fastest_has_nothing_over_itself() -> None:
     words = "dp 8 zero-1, mb 2x1"
     best = layouts(replace(ASKED, layout=""))

@@ -34,8 +34,8 @@ def written(text: str, name: str, quantity: str = "") -> str:
 def test_json_stays_json(text: str) -> None:
     for name in ("speedscope", "perfetto"):
         document = written(text, name)
-        json.loads(document)
-        document.encode("ascii")  # no lone surrogate, no U+2028
+        assert json.loads(document)
+        assert document.isascii()  # no lone surrogate, no U+2028
 
 
 @pytest.mark.parametrize("text", TEXTS)

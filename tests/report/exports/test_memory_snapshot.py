@@ -60,6 +60,7 @@ def placed(events: list[Json]) -> list[tuple[str, int, int, int]]:
     return rows
 
 
+@pytest.mark.thorough
 def test_every_allocation_is_where_pytorchs_cuda_build_has_it(case: Ledger) -> None:
     real = json.loads(gzip.decompress(FILE.read_bytes()))["snapshot"]["device_traces"][0]
     ours = memory_snapshot(case)

@@ -126,6 +126,7 @@ def test_counters_are_the_memory_of_the_ledger() -> None:
     assert sum(each[-1] for each in held) == 5 * MIB + 512
 
 
+@pytest.mark.thorough
 def test_too_many_slices_are_folded_by_line_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = account(big_trace(2000), roofline=H100, step="all")
     whole = export(ledger, "perfetto")
@@ -213,6 +214,7 @@ def queried(page: Page, sql: str) -> list[list[Any]]:
     return rows
 
 
+@pytest.mark.thorough("the tests beside it read every slice and counter")
 @pytest.mark.skipif(not PERFETTO.exists(), reason=MISSING)
 @pytest.mark.skipif(not CHROMIUM, reason=NO_CHROMIUM)
 def test_perfettos_own_processor_reads_all_of_it() -> None:

@@ -75,6 +75,7 @@ def test_the_file_has_speedscopes_schema(document: dict[str, Any]) -> None:
         jsonschema.validate(document, schema)
 
 
+@pytest.mark.thorough("the exports beside it")
 @needs_speedscope
 @needs_chromium
 def test_speedscopes_own_page_opens_it(ledger: Ledger, tmp_path: Path) -> None:

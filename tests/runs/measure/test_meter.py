@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -166,6 +167,7 @@ def test_a_process_of_its_own_stops_after_the_steps(tmp_path: Path) -> None:
     assert Measurement.from_json(measurement.to_json()) == measurement
 
 
+@pytest.mark.thorough
 def test_a_script_that_fails_says_so_with_its_last_lines(tmp_path: Path) -> None:
     """What it printed stands before its traceback: an interpreter's start says so."""
     with Measurements() as runs:
@@ -175,6 +177,7 @@ def test_a_script_that_fails_says_so_with_its_last_lines(tmp_path: Path) -> None
     assert measurement.output.startswith("step 0\nTraceback")
 
 
+@pytest.mark.thorough
 def test_a_process_that_dies_without_an_answer(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")

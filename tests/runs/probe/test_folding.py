@@ -12,6 +12,8 @@ from torchtally.runs.children import Children
 from torchtally.runs.probes import PRELOAD
 from torchtally.runs.protocol import ProbeRequest, ProbeResult
 
+pytestmark = pytest.mark.one_case_in(3)
+
 SCRIPT = """\
 import sys, torch
 from torch import nn
@@ -101,6 +103,7 @@ def test_memory_is_the_same(probe: Probe, autocast: bool) -> None:
     assert [verdict.fits for verdict in folded.verdicts] == [False, True]
 
 
+@pytest.mark.thorough
 def test_scratch_memory_of_a_pass_that_is_not_run(probe: Probe) -> None:
     """Sorting a million numbers takes 20 MB and gives them back before the next operator."""
     case = "x = x + x.flatten().sort().values[:512] + x.flatten().sort().values[:512]"

@@ -73,6 +73,7 @@ def test_what_is_whole_is_taken(own: Path) -> None:
     check_contents(run, 2)
 
 
+@pytest.mark.thorough
 def test_every_byte_of_every_file(tiny: Path) -> None:
     manifest = whole(tiny.parent.parent, 2)
     for path in sorted(tiny.iterdir()):

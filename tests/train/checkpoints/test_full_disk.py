@@ -45,6 +45,7 @@ def goes_on(run: Path, step: int) -> None:
     assert len(names(run)) == 2
 
 
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize(
     ("error", "every"), [(errno.ENOSPC, 1), (errno.EIO, 2), (errno.EDQUOT, 5), (errno.EFBIG, 5)]
 )
@@ -68,6 +69,7 @@ def test_each_call_fails_once(in_memory: Path, error: int, every: int) -> None:
         goes_on(in_memory, step)
 
 
+@pytest.mark.thorough
 def test_there_is_no_space_any_more_from_some_call_on(in_memory: Path) -> None:
     save(in_memory, 1)
     save(in_memory, 2)
@@ -142,6 +144,7 @@ def _on_small_disks(folder: Path) -> list[Any] | None:
     return outcomes
 
 
+@pytest.mark.thorough("test_each_call_fails_once beside it")
 def test_small_disks_of_every_size(tmp_path: Path) -> None:
     answer = answer_of(_on_small_disks, tmp_path)
     if answer is None:
@@ -172,6 +175,7 @@ def _with_limits(folder: Path) -> list[str]:
     return outcomes
 
 
+@pytest.mark.thorough("test_each_call_fails_once beside it")
 def test_files_that_may_not_grow(tmp_path: Path) -> None:
     answer = answer_of(_with_limits, tmp_path)
     assert len(answer) == 5

@@ -9,6 +9,8 @@ from tests.train.checkpoints.killing import killed_at_every_call, killed_at_rand
 from tests.train.checkpoints.saving import names, save
 from torchtally.checkpoints.folder import Checkpoints
 
+pytestmark = pytest.mark.one_case_in(2)
+
 KILLS = int(os.environ.get("TALLY_KILLS", "8"))
 """Of the random ones; a change of how checkpoints are written deserves 200 and more."""
 PHASES = {"directory made", "some tensors", "all tensors", "manifest", "renamed"}
@@ -29,6 +31,7 @@ def test_random_kills_corrupt_nothing_and_lose_nothing(
         assert sum(n for name, n in report.phases.items() if name in PHASES) > kills / 8
 
 
+@pytest.mark.thorough
 def test_a_kill_before_each_call_of_a_save(in_memory: Path) -> None:
     save(in_memory, 1)
     save(in_memory, 2)

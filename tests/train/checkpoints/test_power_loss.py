@@ -97,6 +97,7 @@ def test_a_whole_checkpoint_is_left_after_any_call(story: Story, tmp_path: Path)
     assert list(failures(story, story.calls, tmp_path / "disk", check=check_contents)) == []
 
 
+@pytest.mark.thorough("test_a_whole_checkpoint_is_left_after_any_call, by the same model of a disk")
 def test_no_flush_can_be_left_out(story: Story, tmp_path: Path) -> None:
     """Each that the first and the third save ask for: the second is as the third."""
     first, second = sorted(story.done)[:2]

@@ -16,6 +16,8 @@ from tests.train.checkpoints.saving import contents, names, whole
 from tests.train.ranks.processes import RankDied, on_ranks
 from torchtally.checkpoints.folder import Checkpoints
 
+pytestmark = pytest.mark.one_case_in(2)
+
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -59,6 +61,7 @@ def test_a_rank_that_cannot_write_fails_all(tmp_path: Path, failing: int) -> Non
     whole(tmp_path, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_rank_that_is_killed_leaves_the_former(tmp_path: Path, failing: int) -> None:
     on_ranks(save_on_ranks, 2, tmp_path, 1)

@@ -170,6 +170,7 @@ def test_sources_are_mixed_by_weights() -> None:
     assert sorted(windows[windows >= 50][:700]) == list(range(50, 750))
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 10**7), st.integers(1, 9))
 def test_a_step_of_a_mixture_is_a_function_of_the_step(step: int, steps: int) -> None:
     mixed = mixture(0.2, 0.7, 0.1)

@@ -200,6 +200,7 @@ def test_a_full_disk_leaves_the_folder_as_it_was(
     assert os.listdir(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 def test_a_limit_of_file_size_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(TEXT * 100)
     program = (
@@ -230,6 +231,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         prepare(wanted(tmp_path, str(tmp_path / "a")))
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     """60 MB of text in one line through a few MiB: what Python has at its peak."""
     import tracemalloc

@@ -104,6 +104,7 @@ def test_a_hundred_rings_leave_no_thread() -> None:
     assert data_threads() == 0
 
 
+@pytest.mark.thorough
 def test_ctrl_c_while_waiting() -> None:
     """A read that hangs holds up neither the interrupt nor the end of the process."""
     program = (

@@ -127,6 +127,7 @@ with TokenData([file], sequence=4, read=Read(how)) as data:
 """
 
 
+@pytest.mark.thorough
 def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     """A bare memory map ends the process; ours says which file, in both ways of reading."""
 
@@ -157,6 +158,7 @@ def test_a_read_that_fails_names_file_and_byte(
             windows(data, [4])
 
 
+@pytest.mark.thorough
 def test_mapped_pages_are_not_memory_of_our_own(tmp_path: Path) -> None:
     """64 MB read by one map: what this process owns does not grow with it."""
 

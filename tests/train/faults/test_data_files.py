@@ -185,6 +185,7 @@ except UsageError as error:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "moment", "size"),
     [("map", "before", 0), ("map", "during", 0), ("copy", "before", 0), ("copy", "during", 4096)],

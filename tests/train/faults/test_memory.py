@@ -124,6 +124,7 @@ def micro_batches_of_steps(memory_bytes: int) -> list[int]:
     return sizes
 
 
+@pytest.mark.thorough
 def test_a_whole_training_is_lowered_until_it_fits() -> None:
     """Less memory, fewer rows, the same two steps; at the floor the error says which."""
     counts = [micro_batches_of_steps(number * MIB) for number in (4000, 200, 130)]

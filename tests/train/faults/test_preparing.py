@@ -91,6 +91,7 @@ def refusal(wanted: PrepareRequest) -> str:
     return ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("has_old", [True, False])
 def test_no_space_at_any_call_leaves_what_was_there(
     has_old: bool, tmp_path: Path, texts: tuple[Path, Path]
@@ -161,6 +162,7 @@ prepare(wanted(old, out))
 """
 
 
+@pytest.mark.thorough
 def test_a_disk_that_is_full(tmp_path: Path, texts: tuple[Path, Path]) -> None:
     """A real one of 256 KiB: of a file, and of standard input, which is kept there meanwhile."""
     large, disk = tmp_path / "large.txt", tmp_path / "disk"

@@ -13,6 +13,7 @@ from tests.train.faults.programs import STEPS, check_resumed, newest, state
 KILLS = int(os.environ.get("TALLY_KILLS", "1"))
 
 
+@pytest.mark.thorough("test_durable.py and test_resume.py kill single steps")
 def test_it_ends_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.faults.programs", f"--kills={KILLS}", "tally"],

@@ -21,6 +21,8 @@ from torchtally.train.models.huggingface import read_weights, write_weights
 from torchtally.train.models.huggingface_config import read_config
 from torchtally.train.models.transformer import Transformer
 
+pytestmark = pytest.mark.one_case_in(3)
+
 MISTRAL = replace(LLAMA, window=6)
 GEMMA = replace(
     LLAMA, layers=4, norm="rms_plus_one", activation="geglu", is_tied=True, head_dim=16,

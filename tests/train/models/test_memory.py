@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 import torch
 
 from torchtally import run
@@ -27,6 +28,7 @@ def peak_bytes(chunk_tokens: int | None, recompute: str = "none") -> int:
     return replay(run(partial(step, chunk_tokens, recompute), gpu="H100-SXM")).peak_bytes
 
 
+@pytest.mark.thorough
 def test_chunks_hold_no_whole_logits() -> None:
     """Whole, log-probabilities, their gradient and that of the logits are there at once."""
     whole, parts = peak_bytes(None), peak_bytes(B * S // 32)

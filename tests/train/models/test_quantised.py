@@ -16,6 +16,8 @@ from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.huggingface import write_weights
 from torchtally.train.models.quantised import pack, quantise
 
+pytestmark = pytest.mark.one_case_in(3)
+
 pytest.importorskip("torchao", reason="torchao quantises")
 __all__ = ["offline"]
 

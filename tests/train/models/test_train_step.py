@@ -5,11 +5,14 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.warm import warm
 
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.thorough("a benchmark is run before its figures are printed anywhere")
 def test_it_compares_a_step_with_those_of_transformers(tmp_path: Path) -> None:
     """Two layers of 12 d^2 + 13 d, d = 256, a last norm, and tables of 256 bytes and positions."""
     file = tmp_path / "figures.json"

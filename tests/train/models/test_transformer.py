@@ -261,6 +261,7 @@ for chunk, extra in ((None, dict(kv_heads=1)), (5, dict(
 """
 
 
+@pytest.mark.thorough("the model compiled in a training: test_step.py")
 def test_it_compiles_whole_in_a_process_without_checks() -> None:
     """With the compiler's tracing and its autograd, and no kernels: those need a C++ compiler."""
     done = subprocess.run(warm(COMPILED), capture_output=True, text=True)

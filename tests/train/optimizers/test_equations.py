@@ -26,6 +26,8 @@ from torchtally.train.optimizers.config import OptimizerConfig
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon, newton_schulz
 
+pytestmark = pytest.mark.one_case_in(3)
+
 CASES: dict[str, tuple[equations.Equation, dict[str, Any]]] = {
     "sgd": (equations.sgd, {"lr": 0.01, "weight_decay": 0.1}),
     "momentum": (equations.sgd, {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.1}),

@@ -14,6 +14,8 @@ from tests.warm import commands
 from torchtally.errors import UsageError
 from torchtally.train.failing import fail_together
 
+pytestmark = pytest.mark.one_case_in(2)
+
 SCRIPT = Path(__file__).with_name("failing_script.py")
 LIMIT_S = 120.0
 """Against hangs: torchrun itself waits 30 s for ranks that do not end, and is to wait for none."""

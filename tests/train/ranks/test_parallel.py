@@ -107,6 +107,7 @@ def alone_ignoring(folder: Path) -> Trained:
     return history
 
 
+@pytest.mark.one_case_in(2)
 @pytest.mark.parametrize("size", [2, 4])
 def test_any_number_of_ranks_trains_alike(size: int, folder: Path, alone: Trained) -> None:
     configs = [config_of(folder, **kind) for kind in KINDS.values()]
@@ -124,6 +125,7 @@ def test_any_number_of_ranks_trains_alike(size: int, folder: Path, alone: Traine
         ) or at not in (3, 4)
 
 
+@pytest.mark.thorough("test_any_number_of_ranks_trains_alike")
 def test_the_mean_is_over_the_targets_of_all_ranks(
     folder: Path, alone: Trained, alone_ignoring: Trained
 ) -> None:
@@ -133,6 +135,7 @@ def test_the_mean_is_over_the_targets_of_all_ranks(
         assert are_alike(history, alone_ignoring, loss=1e-6, weight=1e-4)
 
 
+@pytest.mark.thorough
 def test_bfloat16_on_ranks_is_bfloat16_alone(folder: Path) -> None:
     """Shards are gathered in bfloat16, so a block's sums are, too: close, and not as close."""
     configs = [config_of(folder, precision="bf16", **options) for options in ({}, FSDP)]
@@ -143,6 +146,7 @@ def test_bfloat16_on_ranks_is_bfloat16_alone(folder: Path) -> None:
     assert {weight.dtype for weight in shards.weights.values()} == {torch.float32}
 
 
+@pytest.mark.thorough("test_any_number_of_ranks_trains_alike")
 def test_every_precision_goes_with_replicas(folder: Path) -> None:
     configs = [config_of(folder, precision=name) for name in ("fp16", "bf16-master", "pure-bf16")]
     references = on_ranks(trained_on_ranks, 1, configs)[0]
@@ -174,6 +178,7 @@ OPTIMIZERS = [
 ]
 
 
+@pytest.mark.thorough("test_any_number_of_ranks_trains_alike, with one optimizer")
 def test_every_optimizer_steps_shards_as_it_steps_the_whole(tmp_path: Path) -> None:
     """Matrices of ten rows and one of a single row: three ranks have unequal shards, or none."""
     configs = [
@@ -218,6 +223,7 @@ def test_precisions_that_know_no_shards_are_refused(name: str, folder: Path) -> 
         )
 
 
+@pytest.mark.thorough("test_any_number_of_ranks_trains_alike")
 def test_the_linear_teacher_has_ranks_too(tmp_path: Path) -> None:
     configs = [
         teacher(tmp_path, batch=8, teacher={"dim": 8, "num_layers": 2}, **options)

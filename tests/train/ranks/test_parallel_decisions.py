@@ -49,6 +49,7 @@ def texts_of_error(config: TrainConfig) -> str:
 KINDS: list[dict[str, Any]] = [{}, FSDP]
 
 
+@pytest.mark.thorough
 def test_a_step_that_one_rank_cannot_take_no_rank_takes(tmp_path: Path) -> None:
     configs = [teacher(tmp_path, batch=8, steps=3, on_nonfinite="skip", **kind) for kind in KINDS]
     every = on_ranks(trained_on_ranks, 4, configs, poisoned)
@@ -102,6 +103,7 @@ def test_out_of_memory_is_raised_at_once(tmp_path: Path) -> None:
     assert tries == 1
 
 
+@pytest.mark.thorough
 def test_each_rank_drops_out_its_own(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     config = replace(config, model=replace(config.model, dropout=0.5))
@@ -137,6 +139,7 @@ def looked_at(config: TrainConfig) -> dict[str, Any]:
         return {"footprint": bytes_by_category, "ids": ids, "norm": norm.item(), "loss": loss}
 
 
+@pytest.mark.thorough
 def test_looking_changes_no_step_and_counts_what_each_rank_holds(tmp_path: Path) -> None:
     kinds = [(1, {}), (2, {}), (2, FSDP)]
     alone, replicas, shards = (

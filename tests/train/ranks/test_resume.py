@@ -97,6 +97,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Losses:
     return losses
 
 
+@pytest.mark.one_case_in(4)
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -122,6 +123,8 @@ def test_another_number_of_ranks_goes_on(
     assert any(f"saved by {first[0]} ranks" in note for note in after[0].notes)
 
 
+@pytest.mark.one_case_in(2)
+@pytest.mark.thorough("test_another_number_of_ranks_goes_on")
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_same_number_of_ranks_goes_on_bit_for_bit(strategy: str, tmp_path: Path) -> None:
     """With dropout, of which each rank draws its own; the second rank is killed."""
@@ -137,6 +140,7 @@ def test_the_same_number_of_ranks_goes_on_bit_for_bit(strategy: str, tmp_path: P
         assert after[rank].losses == undisturbed[rank].losses[-kept:]
 
 
+@pytest.mark.thorough("checkpoints/test_damage.py, of one rank")
 def test_a_checkpoint_damaged_on_any_rank_is_refused_by_all(tmp_path: Path) -> None:
     config = config_of(tmp_path, "fsdp", checkpoint={"every": 3})
     on_ranks(run, 2, config)

@@ -18,6 +18,8 @@ from torchtally.virtual.compiling.events import CAPTURED
 from torchtally.virtual.compiling.kernels import tile_in
 from torchtally.work import cost_of
 
+pytestmark = pytest.mark.one_case_in(2)
+
 WIDTH = 256
 MODE = "max-autotune-no-cudagraphs"
 TOKENS, IN, OUT = 1024, 512, 2048
@@ -43,6 +45,9 @@ def assumed(trace: Trace) -> list[str]:
     return [note.text for note in trace.notes if "max-autotune" in note.text]
 
 
+@pytest.mark.thorough(
+    "test_padding.py, of another choice by times; test_compiled.py compiles products"
+)
 @pytest.mark.parametrize(("mode", "is_graphed"), [(MODE, False), ("max-autotune", True)])
 def test_the_modes_that_tune_compile(mode: str, is_graphed: bool) -> None:
     def script() -> None:

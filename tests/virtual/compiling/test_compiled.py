@@ -34,6 +34,8 @@ from torchtally.views.tracks import tracks_of
 from torchtally.virtual.compiling.kernels import operators_of
 from torchtally.work import Kind
 
+pytestmark = pytest.mark.one_case_in(2)
+
 WIDTH, TOKENS, BATCH = 512, 256, 4
 
 
@@ -231,6 +233,9 @@ def test_a_graph_that_inductor_cannot_compile_runs_eagerly(
     assert len(trace.step_ends) == 2
 
 
+@pytest.mark.thorough(
+    "virtual/test_flex_attention.py, and test_a_mask_made_in_the_graph_is_counted_by_its_blocks"
+)
 def test_flex_attention_counts_what_its_mask_leaves() -> None:
     """A window of 256 of 1024 tokens: every query attends to 256 keys at most."""
 

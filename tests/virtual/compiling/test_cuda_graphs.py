@@ -111,6 +111,7 @@ def test_a_trace_run_through_the_allocator_again_reserves_the_same(graphed: Trac
     assert any(storage.pool for storage in graphed.storages)
 
 
+@pytest.mark.thorough("test_a_replay_runs_the_kernels_of_the_default_mode_where_they_belong")
 @pytest.mark.usefixtures("gpu")
 def test_another_length_is_captured_after_replays() -> None:
     """The graphs of both lengths lie in one pool; each is replayed as it was captured."""
@@ -122,6 +123,7 @@ def test_another_length_is_captured_after_replays() -> None:
     assert allocated[-1] < allocated[2] + 2**20
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("gpu")
 def test_a_graph_captured_while_a_replayed_ones_results_live_leaves_them_alone() -> None:
     """The allocator's pool is put back to what it was when the first capture ended."""
@@ -138,6 +140,7 @@ def test_a_graph_captured_while_a_replayed_ones_results_live_leaves_them_alone()
         del y
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("gpu")
 def test_a_result_that_the_next_run_overwrites_is_torchs_error() -> None:
     run = torch.compile(lambda x: x.sin() + 1, mode="reduce-overhead")
@@ -149,6 +152,7 @@ def test_a_result_that_the_next_run_overwrites_is_torchs_error() -> None:
         first + 1
 
 
+@pytest.mark.thorough
 def test_a_graph_that_is_not_captured_says_why() -> None:
     def script() -> None:
         run = torch.compile(lambda x, y: x.add_(1) + y.sum(), mode="reduce-overhead")

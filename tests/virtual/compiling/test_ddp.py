@@ -13,6 +13,8 @@ from torchtally.ledger import Ledger
 from torchtally.trace import Phase
 from torchtally.work import Kind
 
+pytestmark = pytest.mark.one_case_in(2)
+
 WIDTH, BLOCKS = 1024, 3
 ELEMENTS = BLOCKS * (8 * WIDTH * WIDTH + 5 * WIDTH)
 
@@ -100,6 +102,7 @@ PEAK = 1_124_677_120
 """Of each step but the first, in which kernels were timed."""
 
 
+@pytest.mark.thorough("test_it_is_compiled_and_reduces_the_same, and test_against_gloo.py")
 @pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="recorded with 2.13")
 def test_every_step_holds_what_the_cuda_build_holds() -> None:
     """Printed by this script there, by `python -m tests.truth.driver`, with

@@ -1,5 +1,6 @@
 """Functions that were decorated before the session began, as a library's at import."""
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ def shifted(x: Tensor) -> Tensor:
     return (x.sin() + 1).sum()
 
 
+@pytest.mark.thorough
 def test_they_are_compiled_within_it_and_in_the_next_one() -> None:
     for gpu in ("H100-SXM", "A100-SXM"):
         trace = traced(lambda: shifted(torch.ones(ROWS, ROWS, device="cuda")), gpu)

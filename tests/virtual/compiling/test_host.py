@@ -6,7 +6,10 @@ from torch import Tensor
 
 from tests.traces import traced
 
+pytestmark = pytest.mark.one_case_in(2)
 
+
+@pytest.mark.thorough
 def test_results_and_inputs_written_to() -> None:
     values: list[list[float]] = []
 

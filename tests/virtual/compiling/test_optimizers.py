@@ -12,6 +12,8 @@ from torchtally.memory import Category
 from torchtally.trace import Phase
 from torchtally.work import Kind
 
+pytestmark = pytest.mark.one_case_in(2)
+
 WIDTH = 64
 TENSORS = 4
 PARAMETERS = 2 * (WIDTH * WIDTH + WIDTH)
@@ -53,6 +55,7 @@ def test_a_compiled_step_ends_a_training_step(compiled: Compiled) -> None:
     assert state == 2 * sum(-(-4 * n // 512) * 512 for n in (WIDTH**2, WIDTH) * 2) + TENSORS * 512
 
 
+@pytest.mark.thorough("test_a_compiled_step_ends_a_training_step")
 def test_its_kernels_belong_to_the_line_that_steps() -> None:
     ledger = trained(lambda optimizer: torch.compile(optimizer.step))
     lines = {
@@ -63,6 +66,7 @@ def test_its_kernels_belong_to_the_line_that_steps() -> None:
     assert lines == {"step()"}
 
 
+@pytest.mark.thorough("test_a_compiled_step_ends_a_training_step")
 def test_the_compiler_is_not_stopped_by_who_watches() -> None:
     """The break is torch's own, of every optimizer (`_use_grad_for_differentiable`)."""
     texts = [note.text for note in trained(in_a_function).trace.notes]

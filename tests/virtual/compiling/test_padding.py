@@ -12,6 +12,8 @@ from torchtally.tracer.what_if import stand_ins
 from torchtally.virtual.compiling.padding import MARGIN, is_faster
 from torchtally.virtual.dispatch import KernelTime, no_time
 
+pytestmark = pytest.mark.one_case_in(2)
+
 M, K, N = 8192, 1024, 4097
 """(M, K) @ (K, N) in bfloat16: N is padded to 4104, the next multiple of 8."""
 
@@ -41,6 +43,7 @@ def test_the_margin_is_inductors() -> None:
     assert not is_faster(0.0, 0.0)
 
 
+@pytest.mark.thorough
 def test_a_product_whose_rows_begin_between_boundaries_is_padded_and_said() -> None:
     """It runs at half the rate of tensor cores; the copy is a tenth of the bytes it moves."""
     trace = traced(multiply)
@@ -50,6 +53,7 @@ def test_a_product_whose_rows_begin_between_boundaries_is_padded_and_said() -> N
     assert widths(trace) == {4104}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("what_if", "width"), [("pad", 4104), ("pad=off", N)])
 def test_either_can_be_tried(what_if: str, width: int) -> None:
     with recording("H100-SXM", script="", what_ifs=(what_if,)) as recorder:
@@ -76,6 +80,7 @@ def test_another_value_is_refused() -> None:
         stand_ins(("pad=all",))
 
 
+@pytest.mark.thorough
 def test_inductor_asks_no_program_for_the_rates_of_the_chip() -> None:
     """It would start nvidia-smi, which was listed as the script's."""
     with torchtally.virtual_gpu("H100-SXM") as gpu:

@@ -50,6 +50,7 @@ Unsupported Tensor.backward() call
     assert events.cause_of_break("") == "no reason given"
 
 
+@pytest.mark.thorough("test_compiled.py compiles dynamic shapes")
 def test_sizes_that_are_symbols_from_the_first_compile() -> None:
     """Dynamo makes tensors of the block's float numbers, too, and traces again without."""
 

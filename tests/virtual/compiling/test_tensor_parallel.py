@@ -36,6 +36,7 @@ def run(script: object) -> Trace:
     return torchtally.run(in_a_group, gpu=f"{RANKS}xH100-SXM", writes="private")
 
 
+@pytest.mark.thorough
 def test_a_graph_begins_with_a_collective_under_way() -> None:
     """As with tensor parallelism, whose inputs are gathered: the compiler waits for it."""
 

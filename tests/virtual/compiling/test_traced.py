@@ -24,6 +24,7 @@ DECOMPOSED: dict[str, Callable[[Tensor], Tensor]] = {
 """Composite operators of which torch has shape functions in Python, too."""
 
 
+@pytest.mark.thorough("test_compiled.py compares whole cases with the CUDA build")
 @pytest.mark.usefixtures("gpu")
 def test_composite_operators_keep_their_gradients() -> None:
     """They were taken for operators without one, silently."""
@@ -41,6 +42,7 @@ ON_DEVICE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.thorough
 def test_a_device_without_a_number_is_the_current_gpu() -> None:
     """C++ asks a GPU for it."""
 
@@ -53,6 +55,7 @@ def test_a_device_without_a_number_is_the_current_gpu() -> None:
     assert not any("graph break" in text or "eagerly" in text for text in notes), notes
 
 
+@pytest.mark.thorough
 def test_what_is_known_of_the_gpu_is_a_constant_of_the_graph() -> None:
     """It was a graph break: Dynamo did not know what stands in for these functions."""
 
@@ -101,6 +104,7 @@ class Loss(torch.autograd.Function):
         return ones @ weight.T, x.T @ ones
 
 
+@pytest.mark.thorough
 def test_backward_work_that_is_compiled_with_the_forward_pass_is_backward() -> None:
     """What waits for no gradient from outside is done in the forward graph, as on a GPU."""
 

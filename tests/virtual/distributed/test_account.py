@@ -16,6 +16,8 @@ from torchtally.views.parameters import parameters_of
 from torchtally.views.ranks import data_parallel_ranks
 from torchtally.views.throughput import throughput
 
+pytestmark = pytest.mark.one_case_in(3)
+
 ELEMENTS = 3 * (2 * WIDTH + (WIDTH + 1) * 2 * WIDTH + (2 * WIDTH + 1) * WIDTH)
 RANKS = 4
 ROOFLINE = Roofline(chip("H100-SXM"))
@@ -60,6 +62,7 @@ def test_a_rank_alone_has_no_others() -> None:
     assert data_parallel_ranks(ledger) is None
 
 
+@pytest.mark.thorough
 def test_samples_of_all_ranks_count() -> None:
     rates = throughput(account(programs.ddp))
     assert rates is not None
@@ -83,6 +86,7 @@ def test_ddps_buckets_are_communication_buffers() -> None:
     assert buffers.peak_bytes >= ELEMENTS * 4
 
 
+@pytest.mark.thorough
 def test_a_gather_belongs_to_the_module_that_it_serves() -> None:
     """Also one that runs ahead, in the backward pass of the module before."""
     ledger = account(programs.fsdp)
@@ -106,6 +110,7 @@ def test_a_gather_belongs_to_the_module_that_it_serves() -> None:
     assert len(ledger.trace.step_ends) == STEPS
 
 
+@pytest.mark.thorough
 def test_modules_have_the_class_that_the_script_gave_them() -> None:
     """FSDP2 makes a class of its own, FSDPBlock, of each."""
     sites = account(programs.fsdp).trace.sites
@@ -113,6 +118,7 @@ def test_modules_have_the_class_that_the_script_gave_them() -> None:
     assert "FSDPBlock" not in {site.module_class for site in sites}
 
 
+@pytest.mark.thorough
 def test_ddp_waits_for_its_reductions_before_the_optimizer() -> None:
     """C++ waits for their futures, where no Python sees it: who reads the buckets waits."""
     trace = account(programs.ddp).trace

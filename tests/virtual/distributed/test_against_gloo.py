@@ -20,6 +20,8 @@ from tests.virtual.distributed.shards import SHARDS
 from torchtally.trace import Trace
 from torchtally.work import Kind, cost_of
 
+pytestmark = pytest.mark.one_case_in(12)
+
 Collectives = Counter[tuple[str, tuple[int, ...], int]]
 """(operator, ranks of its group, bytes of all its tensors) and how often."""
 PROGRAMS = programs.PROGRAMS | REPLICAS | SHARDS
@@ -126,6 +128,11 @@ OWN_MEMORY = {
 """Programs whose memory on the CPU is not that on a GPU, and why."""
 
 
+@pytest.mark.thorough("the cases beside it", cases=("4-ddp_views",))
+@pytest.mark.thorough(
+    "the cases of two ranks, each of which waits for fewer real processes",
+    cases=("4-fsdp_resharded_to_2",),
+)
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 @pytest.mark.parametrize("size", SIZES)
 def test_a_rank_communicates_and_holds_what_a_real_one_does(name: str, size: int) -> None:

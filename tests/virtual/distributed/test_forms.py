@@ -42,6 +42,8 @@ from torchtally.trace import Trace
 from torchtally.views.parameters import parameters_of
 from torchtally.work import Kind, cost_of
 
+pytestmark = pytest.mark.one_case_in(3)
+
 RANKS = 4
 
 
@@ -92,6 +94,7 @@ def test_objects_of_a_rank_that_cannot_be_run_are_said_to_be_assumed() -> None:
     assert said in [note.text for note in trace.notes]
 
 
+@pytest.mark.thorough
 def test_power_sgd_reduces_two_vectors_of_each_matrix() -> None:
     """Of rank 1: 64 + 32 numbers of an up projection, as many of a down projection, 3 of each."""
 
@@ -179,6 +182,7 @@ def test_without_offload_nothing_is_stepped_on_the_host() -> None:
     assert run(lambda: train(sharded("cuda"), "cuda")).host_state is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_distributed_checkpoint_is_found_by_a_load(*, is_async: bool, tmp_path: Path) -> None:
     """The files are those of this rank alone."""

@@ -3,6 +3,7 @@
 import gc
 from pathlib import Path
 
+import pytest
 import torch.distributed as dist
 
 from tests.cli.run_tally import tally_run
@@ -39,6 +40,7 @@ def measured() -> Measured:
     return Measured(counting.counts, live.peak_bytes)
 
 
+@pytest.mark.thorough("cli/test_pipelines.py, which runs a pipeline of the user's")
 def test_stages_send_and_hold_what_real_ones_do(tmp_path: Path) -> None:
     """Four of them: a first, a last, and two between. Two do as well."""
     size = 4

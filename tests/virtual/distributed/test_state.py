@@ -26,6 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 import torchtally
 from torchtally.trace import Role, Trace
 
+pytestmark = pytest.mark.one_case_in(8)
+
 WIDTH, HIDDEN, BLOCKS, R = 30, 60, 3, 4
 FP32, MOMENTS = 4, 2
 SHAPES = [(WIDTH,), (WIDTH,), (HIDDEN, WIDTH), (HIDDEN,), (WIDTH, HIDDEN), (WIDTH,)]

@@ -1,5 +1,6 @@
 """Custom operators written in Python run their own code; others are one operator."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -97,6 +98,7 @@ def test_a_size_that_values_decide_is_the_least_and_listed():
     assert placeholder.given == "assumed: a size of 0, the least"
 
 
+@pytest.mark.thorough
 def test_a_compiled_product_in_float8_within_one():
     """As in modded-nanogpt: 64 x 32 times 32 x 16, forward, and again in its backward."""
 

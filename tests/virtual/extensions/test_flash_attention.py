@@ -207,6 +207,7 @@ def test_fused_layers_beside_attention():
     assert flops(ledger, "flash_attn.cross_entropy_backward_") == [3 * 512 * 1000 + 512]
 
 
+@pytest.mark.thorough
 def test_compiled_code_has_the_same_operators():
     def step() -> None:
         from flash_attn import flash_attn_func
