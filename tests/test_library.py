@@ -101,7 +101,7 @@ CALLS = {
     "dtypes": lambda: torchtally.dtypes("0.1")["bf16"][0].value == 0.10009765625,
     "durable": lambda: durable().step == 0,
     "known_chips": lambda: "H100-SXM" in [chip.name for chip in torchtally.known_chips()],
-    "monitor": lambda: torchtally.monitor(trace).prediction.step.chip == "H100-SXM",
+    "monitor": lambda: torchtally.monitor(trace).prediction.chip == "H100-SXM",
     "record": lambda: ends_too_early(),
     "roofline": lambda: torchtally.roofline("H100-SXM").chip.name == "H100-SXM",
     "run": lambda: len(torchtally.run(train, gpu="H100-SXM").ops) == len(trace.ops) == 1,
