@@ -16,6 +16,7 @@ from typing import Any
 from torchtally.isolation import guard
 from torchtally.isolation.callers import for_script
 from torchtally.isolation.changing import Changing
+from torchtally.isolation.environment import environment
 from torchtally.isolation.files import Files, is_by_downloader
 from torchtally.isolation.imports import importing_written
 from torchtally.isolation.keeper import Keeper
@@ -25,7 +26,6 @@ from torchtally.isolation.natives import FILE_IO, OS
 from torchtally.isolation.overlay import Overlay
 from torchtally.isolation.shared_memory import shared_memory, shared_names
 from torchtally.isolation.temporary import TemporaryFolder
-from torchtally.isolation.uploads import environment
 from torchtally.isolation.writers import sqlite, torch_writers, writers
 from torchtally.virtual.aliases import replacing
 from torchtally.virtual.later_modules import patching
@@ -54,7 +54,7 @@ def isolated_files(
             place = temporary.take()
             overlay.real_roots.add(place)
             overlay.keeper = keeper  # needed as well where the kernel does a part of it
-            stack.enter_context(environment(BY_PYTHON, ()))
+            stack.enter_context(environment(BY_PYTHON))
             files.are_kept_by_kernel = kept_by_kernel(
                 (overlay.folder, place, *own), probe=f"{temporary.path}/probe"
             )

@@ -6,11 +6,9 @@ are not made. Each such call is reported. Downloads are made as ever. That a scr
 done here; that nothing is sent by another way, in the layers below (`sending`).
 """
 
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -37,23 +35,6 @@ REMOTE = (
     "TRACKIO_WEBHOOK_URL",
 )
 """Variables that name a server; without them files are written, below the run's folder."""
-
-
-@contextmanager
-def environment(values: Mapping[str, str], without: tuple[str, ...]) -> Iterator[None]:
-    """Context in which these variables are set, and others are not."""
-    before = {name: os.environ.get(name) for name in (*values, *without)}
-    for name in without:
-        os.environ.pop(name, None)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 # Trackers ----------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ would start is the one that is traced. Options are parsed by the launcher's own 
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
 from torchtally.errors import UsageError
+from torchtally.isolation.environment import environment
 from torchtally.tracer.script_file import Script
 
 
@@ -57,18 +57,6 @@ def launcher_of(target: str, *, is_module: bool) -> "Launcher | None":
     return LAUNCHERS.get(name)
 
 
-@contextmanager
-def environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Context in which these variables are set where the user has not set them."""
-    absent = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(absent)
-    try:
-        yield
-    finally:
-        for name in absent:
-            del os.environ[name]
-
-
 def torchrun(arguments: Sequence[str]) -> Launch:
     from torch.distributed.run import get_args_parser
 
@@ -108,7 +96,7 @@ def accelerate(arguments: Sequence[str]) -> Launch | None:
 
 def deepspeed(arguments: Sequence[str]) -> Launch:
     # Its package looks for a GPU when it is imported, and keeps what it finds.
-    with environment_variables({"DS_ACCELERATOR": "cuda"}):
+    with environment({} if "DS_ACCELERATOR" in os.environ else {"DS_ACCELERATOR": "cuda"}):
         try:
             runner: Any = import_module("deepspeed.launcher.runner")
         except ModuleNotFoundError as error:

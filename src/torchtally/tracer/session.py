@@ -15,6 +15,7 @@ import torch
 from torchtally.chips import Chip, Cluster, chip
 from torchtally.errors import UsageError
 from torchtally.isolation import Network
+from torchtally.isolation.environment import environment
 from torchtally.isolation.network import limited_network
 from torchtally.torch_private import releases
 from torchtally.trace import (
@@ -158,20 +159,9 @@ def world_of(gpus: Cluster, rank: int = 0, launch: Launch | None = None) -> Worl
     return World(size, gpus_per_node, rank)
 
 
-@contextmanager
-def environment(world: World, more: Mapping[str, str]) -> Iterator[None]:
-    """Context in which a run of several ranks has the variables that torchrun sets, and these."""
-    variables = {**(rendezvous.environment(world) if world.size > 1 else {}), **more}
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def variables_of(world: World) -> Mapping[str, str]:
+    """What torchrun sets for a rank of several."""
+    return rendezvous.environment(world) if world.size > 1 else {}
 
 
 @contextmanager
@@ -235,7 +225,7 @@ def recording(
             kernel_s=no_time if prediction is None else prediction.kernel_s,
             world=world,
         ) as device,
-        environment(world, variables or {}),
+        environment({**variables_of(world), **(variables or {})}),
         apply(stand_ins(what_ifs)),
         watch(Steps(recorder, limit, on_step, on_done)),
         recorded_sleeps(recorder),

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from torchtally.chips import chip
+from torchtally.isolation.environment import environment
 from torchtally.isolation.network import limited_network
 from torchtally.isolation.run import isolation
 from torchtally.memory.allocator import replay
@@ -27,7 +28,7 @@ from torchtally.trace.caveats import caveats
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import run
 from torchtally.tracer.script_file import Script
-from torchtally.tracer.session import environment, ignore_step
+from torchtally.tracer.session import ignore_step, variables_of
 from torchtally.tracer.steps import StepLimit, Steps, StepsDone
 from torchtally.tracer.stopper import ScriptOutcome, Stopper, flush_outputs
 from torchtally.tracer.what_if import stand_ins
@@ -81,7 +82,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
                 world=request.world,
             )
         )
-        stack.enter_context(environment(request.world, dict(request.variables)))
+        stack.enter_context(environment({**variables_of(request.world), **dict(request.variables)}))
         stack.enter_context(apply(stand_ins(request.what_ifs)))
         differences = Differences(gpu.chip, request.targets)
         stack.enter_context(apply(differences.stand_ins()))
