@@ -7,7 +7,8 @@
     │   └── RemedyError        whose remedy is an argument or an option    (exit 2)
     ├── ScriptError            the user's script cannot be run             (exit 2)
     ├── LimitError             a limit of a cell does not hold             (exit 3)
-    ├── CheckpointError        cannot be written, or is damaged            (exit 1)
+    ├── CheckpointError        damaged, or of another training             (exit 2)
+    │   └── SaveError          could not be written                        (exit 1)
     ├── OutputError            stdout or a file is closed, full, ...       (exit 1)
     ├── TraceFileError         not there, not a trace, cut short, ...  (exit 2)
     ├── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
@@ -62,7 +63,15 @@ class LimitError(TallyError):
 
 
 class CheckpointError(TallyError):
-    """A checkpoint that cannot be written, or is not as it was written."""
+    """A checkpoint that is not as it was written, or a folder that can hold none."""
+
+    exit_code = 2
+
+
+class SaveError(CheckpointError):
+    """A training that went on could not be saved: a full disk, weights that are NaN."""
+
+    exit_code = 1
 
 
 class OutputError(TallyError):

@@ -1,5 +1,6 @@
 """One exit code for one mistake, whichever command it is made in."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,72 @@ def test_a_file_that_cannot_be_read_ends_in_the_same_code(
     said = capsys.readouterr().err
     assert "tally: error: " in said
     assert "it" in said.partition("tally: error: ")[2]
+
+
+TRAINING = """\
+steps = 2
+batch = 1
+sequence = 8
+model = {preset = "llama-1m", vocabulary = 257, layers = 1}
+data = {text = ["train.txt"]}
+optimizer = {name = "sgd", lr = 0.1}
+log = {folder = "run"}
+"""
+CHECKPOINT = "run/checkpoints/step-00000002"
+OF_CHECKPOINTS = {
+    f"{CHECKPOINT}/model.safetensors": ["train train.toml --resume", "sample run",
+                                        "export run --to hf -o out"],
+    f"{CHECKPOINT}/manifest.json": ["train train.toml --resume", "sample run"],
+    "model/model.safetensors": ["sample model", "export model --to gguf -o out.gguf",
+                                "plan model/model.safetensors"],
+    "model/config.json": ["sample model", "plan model/config.json", "summary model/config.json"],
+}  # fmt: skip
+"""Files of a run and of a model for transformers, and the commands that read them."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "train.txt").write_text("".join(f"This is line {n}.\n" for n in range(200)))
+    (folder / "train.toml").write_text(TRAINING)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "train.toml"]) == 0
+        assert main(["export", "run", "--to", "hf", "-o", "model"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "how"),
+    [
+        (file, line, how)
+        for file, lines in OF_CHECKPOINTS.items()
+        for line in lines
+        for how in (*CONTENTS, "folder")
+    ],
+)
+def test_a_damaged_checkpoint_ends_in_the_same_code(
+    trained: Path,
+    file: str,
+    line: str,
+    how: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    damage(Path(file), how)
+    capsys.readouterr()
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err.rpartition("tally: error: ")[2]
+    assert file.split("/")[0] in said
+
+
+def damage(path: Path, how: str) -> None:
+    content = CONTENTS.get(how)
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    elif how == "folder":
+        path.mkdir()

@@ -18,7 +18,7 @@ from torchtally.checkpoints.shards import global_norm
 from torchtally.checkpoints.signals import Signals
 from torchtally.checkpoints.snapshot import Snapshot
 from torchtally.checkpoints.storage import write
-from torchtally.errors import CheckpointError, TallyError
+from torchtally.errors import CheckpointError, SaveError, TallyError
 
 LOWEST_PRIORITY = 19
 """nice(2): the writer gets the CPU time that training leaves."""
@@ -73,7 +73,7 @@ class Saver:
         """Save the present state; the checkpoint of the best step is kept.
 
         Waits for the previous save, then returns once the copy is taken (without
-        `in_background`, once it is written). Raises CheckpointError for NaN or inf weights, which
+        `in_background`, once it is written). Raises SaveError for NaN or inf weights, which
         would push out the last good checkpoint.
         """
         self.wait()
@@ -91,6 +91,9 @@ class Saver:
         def run() -> None:
             try:
                 self._write(tensors, manifest, best_step)
+            except CheckpointError as error:
+                self._error = SaveError(str(error))
+                self._error.__cause__ = error
             except BaseException as error:
                 self._error = error
 
@@ -139,7 +142,7 @@ class Saver:
     def _check_finite(self, step: int) -> None:
         norm = global_norm(parameter.detach() for parameter in self._contents.parameters())
         if not bool(norm.isfinite()):
-            raise CheckpointError(
+            raise SaveError(
                 f"Step {step}: weights are NaN or inf, so they are not saved. The last checkpoint "
                 "is whole: resume from it with a lower learning rate."
             )
