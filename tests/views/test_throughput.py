@@ -145,6 +145,87 @@ def test_else_the_first_product_tells(shape: tuple[int, ...], samples: int) -> N
     assert rates.samples.size == 2 * samples
 
 
+def test_a_vector_is_one_sample() -> None:
+    """As an agent chooses its next action."""
+    rates = of(
+        training(
+            lambda: nn.Linear(8, 2),
+            lambda net: net(torch.zeros(8, device="cuda")),
+            micro_batches=5,
+        )
+    )
+    assert rates.samples is not None
+    assert rates.samples.size == 5
+
+
+def trained(step: Callable[[nn.Module, nn.Module], None]) -> int | None:
+    """Samples of a step of two layers, each with an optimizer of its own."""
+
+    def train() -> None:
+        one, two = nn.Linear(8, 16).cuda(), nn.Linear(16, 1).cuda()
+        optimizers = [torch.optim.SGD(net.parameters()) for net in (one, two)]
+        for _ in range(2):
+            step(one, two)
+            for optimizer in optimizers:
+                optimizer.step()
+
+    samples = of(traced(train)).samples
+    return None if samples is None else samples.size
+
+
+def noise(columns: int) -> Tensor:
+    return torch.randn(4, columns, device="cuda")
+
+
+def two_places(one: nn.Module, two: nn.Module) -> None:
+    """Micro-batches of 4, whose losses differ."""
+    two(one(noise(8))).sum().backward()
+    two(one(noise(8))).square().sum().backward()
+
+
+def two_places_under_autocast(one: nn.Module, two: nn.Module) -> None:
+    with torch.autocast("cuda", torch.bfloat16):
+        two_places(one, two)
+
+
+def two_losses_of_a_batch(one: nn.Module, two: nn.Module) -> None:
+    """Of the same 4 samples."""
+    batch = noise(8)
+    two(one(batch)).sum().backward()
+    two(one(batch)).square().sum().backward()
+
+
+def two_views_of_a_sample(one: nn.Module, two: nn.Module) -> None:
+    """Contrastive: one backward pass, of pairs."""
+    left = one(noise(8))
+    right = one(noise(8))
+    (two(left) - two(right)).sum().backward()
+
+
+def real_and_fake(one: nn.Module, two: nn.Module) -> None:
+    """A GAN: `two` tells 4 samples from what `one` makes."""
+    two(noise(16)).sum().backward()
+    fake = one(noise(8))
+    two(fake.detach()).sum().backward()
+    two(fake).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("step", "samples"),
+    [
+        (two_places, 8),
+        (two_places_under_autocast, 8),
+        (two_losses_of_a_batch, 4),
+        (two_views_of_a_sample, 4),
+        (real_and_fake, 4),
+    ],
+)
+def test_two_places_that_call_backward_are_micro_batches(
+    step: Callable[[nn.Module, nn.Module], None], samples: int
+) -> None:
+    assert trained(step) == samples
+
+
 def test_a_batch_out_of_a_resident_data_set_is_as_large_as_its_product() -> None:
     data = site(frame(line=2))
     builder = TraceBuilder()

@@ -79,14 +79,14 @@ def tokens_of(ledger: Ledger) -> Batch | None:
 
 
 def samples_of(ledger: Ledger) -> Batch | None:
-    """Samples of the step. Operators of one site are its micro-batches."""
-    lookups = _same_site(_lookups(ledger))
+    """Samples of the step, of all its micro-batches."""
+    lookups = _micro_batches(ledger, _lookups(ledger))
     if lookups and len(_indices(lookups[0]).shape) > 1:
         return _batch(lookups, [_indices(lookup).shape[0] for lookup in lookups])
     for kind in (Kind.CONVOLUTION, Kind.PRODUCT):
-        first = _same_site([entry for entry in _forward(ledger) if entry.kind is kind])
+        makers = _makers(ledger)
+        first = _micro_batches(ledger, [e for e in _forward(ledger) if e.kind is kind])
         if first:
-            makers = _makers(ledger)
             shapes = [_input_shape(entry, makers) for entry in first]
             return _batch(first, [shape[0] for shape in shapes if shape])
     return None
@@ -169,9 +169,62 @@ def _indices(entry: Entry) -> TensorSpec:
     return call.inputs[1]
 
 
-def _same_site(entries: list[Entry]) -> list[Entry]:
-    """Those at the site of the first."""
-    return [entry for entry in entries if entry.site is entries[0].site]
+def _micro_batches(ledger: Ledger, entries: list[Entry]) -> list[Entry]:
+    """Those of the first one's site, and those that are its like at another place of the script: a
+    backward pass later, of the same weight, and on other data.
+
+    A GAN's discriminator sees what its generator has computed: no data, and no micro-batch.
+    """
+    if not entries:
+        return []
+    makers, is_candidate = _makers(ledger), {id(entry) for entry in entries}
+    weight = _weight(ledger, entries[0], makers)
+    micro_batches: list[Entry] = []
+    data: set[int] = set()
+    computed: set[int] = set()
+    """Storages that depend on weights."""
+    is_later = False
+    for entry in ledger.reported:
+        op = entry.op
+        is_later = is_later or op.phase is Phase.BACKWARD
+        if id(entry) in is_candidate:
+            batch = _batch_read(entry)
+            is_like = batch not in data and batch not in computed and weight is not None
+            if entry.site is entries[0].site or (
+                is_later and is_like and _weight(ledger, entry, makers) == weight
+            ):
+                micro_batches.append(entry)
+                data.add(batch)
+                is_later = False
+        if any(number in computed or _is_weight(ledger, number) for number in op.inputs):
+            computed.update(op.outputs)
+    return micro_batches
+
+
+def _weight(ledger: Ledger, entry: Entry, makers: dict[int, Entry]) -> int | None:
+    """The parameter that an operator reads, or that was cast for it."""
+    for number in entry.op.inputs:
+        if _is_weight(ledger, number):
+            return number
+        sources = makers[number].op.inputs if number in makers else ()
+        if len(sources) == 1 and _is_weight(ledger, sources[0]):
+            return sources[0]
+    return None
+
+
+def _is_weight(ledger: Ledger, number: int) -> bool:
+    return number >= 0 and ledger.trace.storages[number].role is Role.PARAMETER
+
+
+def _batch_read(entry: Entry) -> int:
+    """The storage of the indices that are looked up, or of the input of a layer."""
+    call, inputs = entry.call, entry.op.inputs
+    if _lookup(entry) is call:
+        return inputs[1]
+    operands = None if entry.kind is Kind.CONVOLUTION else matrices(call)
+    if operands is None:
+        return inputs[0] if inputs else -1
+    return inputs[next(n for n, spec in enumerate(call.inputs) if spec is operands[0])]
 
 
 def _makers(ledger: Ledger) -> dict[int, Entry]:
@@ -187,7 +240,7 @@ def _makers(ledger: Ledger) -> dict[int, Entry]:
 def _input_shape(entry: Entry, makers: dict[int, Entry]) -> tuple[int, ...]:
     """Shape of the input of a convolution, or of the left operand of a product as it was made: a
     layer flattens (B, T, D) to (B * T, D) before it multiplies. Empty where the operator does not
-    tell.
+    tell. A vector is one sample.
     """
     call = entry.call
     if entry.kind is Kind.CONVOLUTION:
@@ -196,8 +249,8 @@ def _input_shape(entry: Entry, makers: dict[int, Entry]) -> tuple[int, ...]:
     if operands is None:
         return ()
     left = operands[0]
-    number = entry.op.inputs[next(n for n, spec in enumerate(call.inputs) if spec is left)]
+    number = _batch_read(entry)
     maker = makers.get(number)
     spec = None if maker is None else maker.call.outputs[maker.op.outputs.index(number)]
-    is_whole = spec is not None and spec.elements == left.elements and bool(spec.shape)
+    is_whole = spec is not None and spec.elements == left.elements and len(spec.shape) > 1
     return spec.shape if spec is not None and is_whole else left.shape
