@@ -94,6 +94,21 @@ def test_objects_of_a_rank_that_cannot_be_run_are_said_to_be_assumed() -> None:
     assert said in [note.text for note in trace.notes]
 
 
+def test_a_gather_in_place_gives_every_rank_the_values_of_this_one() -> None:
+    """FSDP gathers from a part of what it gathers into."""
+    values: list[list[float]] = []
+
+    def script() -> None:
+        whole = torch.zeros(2 * RANKS, device="cuda")
+        own = whole[2:4]
+        own.copy_(torch.tensor([1.0, 2.0]))
+        dist.all_gather_into_tensor(whole, own)
+        values.append(whole.tolist())
+
+    run(script, rank=1)
+    assert values == [[1.0, 2.0] * RANKS]
+
+
 @pytest.mark.thorough
 def test_power_sgd_reduces_two_vectors_of_each_matrix() -> None:
     """Of rank 1: 64 + 32 numbers of an up projection, as many of a down projection, 3 of each."""

@@ -81,7 +81,8 @@ def assign_parts(whole: Tensor, count: int, own: Tensor) -> None:
         revive(whole)
     kept, real = values.real_of(whole), values.real_of(own)
     if kept is not None and real is not None:
-        kept.view(count, -1).copy_(real.reshape(1, -1))
+        # Cloned: FSDP gathers in place, from a part of what it gathers into.
+        kept.view(count, -1).copy_(real.reshape(1, -1).clone())
 
 
 def reduce(tensor: Tensor, operation: str, size: int) -> None:
