@@ -1,8 +1,6 @@
 """What a model is first called with in a training step, and how: enough to predict its steps."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
@@ -24,29 +22,21 @@ FLOAT_RATE = 1e-3
 """In place of a learning rate that is a tensor: no time or memory depends on it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstBatch:
-    """The call, by tensors that the host can read where their values matter."""
-
-    model: nn.Module
-    inputs: Inputs
-    autocast: torch.dtype | None
-    optimizer: Optimizer | MakeOptimizer | str | None
-    micro_batches: int = 1
-    loss: Loss | None = None
-
-    def request(self) -> StepRequest:
-        """The training step of it. Raises UsageError for a model that cannot be taken apart."""
-        model = unwrap(self.model)
-        return StepRequest(
-            model=model,
-            inputs=self.inputs,
-            optimizer=optimizer_like(self.optimizer, model),
-            precision=StepPrecision("as the loop runs it", None, self.autocast),
-            is_training=True,
-            loss=self.loss,
-            micro_batches=self.micro_batches,
-        )
+def step_request(
+    model: nn.Module,
+    inputs: Inputs,
+    autocast: torch.dtype | None,
+    optimizer: Optimizer | MakeOptimizer | str | None,
+    micro_batches: int = 1,
+    loss: Loss | None = None,
+) -> StepRequest:
+    """Training step of a first batch. Raises UsageError for a model that cannot be taken apart."""
+    model = unwrap(model)
+    return StepRequest(
+        model=model, inputs=readable(inputs), optimizer=optimizer_like(optimizer, model),
+        precision=StepPrecision("as the loop runs it", None, autocast), is_training=True,
+        loss=loss, micro_batches=micro_batches,
+    )  # fmt: skip
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -121,7 +111,7 @@ def capture(model: nn.Module, captured: Callable[[Inputs, torch.dtype | None], N
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled() and module.training:
             handle.remove()
-            captured(readable(Inputs(args, kwargs)), autocast_dtype())
+            captured(Inputs(args, kwargs), autocast_dtype())
 
     handle = model.register_forward_pre_hook(before, with_kwargs=True)
     return handle
@@ -147,17 +137,3 @@ def readable(inputs: Inputs) -> Inputs:
         return private.tree_map_only(Tensor, host_copy, value)
 
     return Inputs(tree(tuple(inputs.positional)), tree(dict(inputs.named)))
-
-
-@contextmanager
-def autocast_off() -> Iterator[None]:
-    """Context as at a step's beginning: the thread's autocast is the caller's, not the
-    prediction's.
-    """
-    with torch.autocast("cpu", enabled=False):
-        before = torch.is_autocast_enabled("cuda")
-        torch.set_autocast_enabled("cuda", False)
-        try:
-            yield
-        finally:
-            torch.set_autocast_enabled("cuda", before)

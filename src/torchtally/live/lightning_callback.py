@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtally.errors import UsageError
-from torchtally.live.first_batch import FirstBatch, readable
-from torchtally.live.monitor import Monitor, monitor
-from torchtally.live.prediction import Source
+from torchtally.live.first_batch import step_request
+from torchtally.live.monitor import MonitoredTraining, monitor
 from torchtally.models.inputs import Inputs
+from torchtally.models.step import StepRequest
 from torchtally.torch_private.lightning import callback_base
 
 if TYPE_CHECKING:
@@ -29,24 +29,15 @@ WHOLE = ("32-true", "bf16-true", "16-true", "64-true")
 """Precisions in which modules and batches have the dtype already."""
 
 
-class LightningTallyCallback(Callback):
+class LightningTallyCallback(MonitoredTraining, Callback):
     """See the module's text. Options are those of `torchtally.monitor`.
 
     The prediction is that of a trace or a summary, or else of the first batch's `training_step`
     and the module's optimizer.
     """
 
-    def __init__(
-        self,
-        prediction: Source | None = None,
-        *,
-        gpu: str | None = None,
-        tolerance: float | None = None,
-    ) -> None:
-        self._prediction, self._gpu, self._tolerance = prediction, gpu, tolerance
-        self._monitor: Monitor | None = None
-        self._step = 0
-        self._is_predicted = False
+    _step = 0
+    _is_predicted = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to measure."""
@@ -65,15 +56,9 @@ class LightningTallyCallback(Callback):
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Predict the first batch, where nothing else was given."""
-        if self._monitor is None or self._is_predicted:
-            return
-        self._is_predicted = True
-        try:
-            first = first_batch(trainer, pl_module, batch)
-        except UsageError as error:
-            self._monitor.say_unpredicted(error)
-            return
-        self._monitor.predict_batch(first)
+        if self._monitor is not None and not self._is_predicted:
+            self._is_predicted = True
+            self._monitor.predict_batch(pl_module, lambda: first_request(trainer, pl_module, batch))
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -84,9 +69,7 @@ class LightningTallyCallback(Callback):
             self._monitor.step(self._step)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._monitor is not None:
-            self._monitor.close()
-            self._monitor = None
+        self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """The training has failed: its prediction is not waited for."""
@@ -110,7 +93,7 @@ class CalledTrainingStep(nn.Module):
         return loss
 
 
-def first_batch(trainer: Any, module: Any, batch: Any) -> FirstBatch:
+def first_request(trainer: Any, module: Any, batch: Any) -> StepRequest:
     """The batch, as the Trainer steps on it. Raises UsageError for what cannot be predicted."""
     if not module.automatic_optimization:
         raise UsageError("the module optimizes by itself. Give a trace of the script instead.")
@@ -118,8 +101,7 @@ def first_batch(trainer: Any, module: Any, batch: Any) -> FirstBatch:
         raise UsageError(f"expected one optimizer, got {len(trainer.optimizers)}. Give a trace.")
     if trainer.precision not in (*AUTOCAST, *WHOLE):
         raise UsageError(f"precision {trainer.precision!r}: give a trace of the script instead.")
-    return FirstBatch(
-        model=CalledTrainingStep(module), inputs=readable(Inputs((batch,), {})),
-        autocast=AUTOCAST.get(trainer.precision), optimizer=trainer.optimizers[0],
-        micro_batches=trainer.accumulate_grad_batches,
+    return step_request(
+        CalledTrainingStep(module), Inputs((batch,), {}), AUTOCAST.get(trainer.precision),
+        trainer.optimizers[0], trainer.accumulate_grad_batches,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import atexit
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torchtally.errors import TallyError, UsageError
 from torchtally.ledger import account
 from torchtally.live.causes import advice
 from torchtally.live.comparison import StepComparison, TimedSteps, values_of
-from torchtally.live.first_batch import FirstBatch, autocast_off, capture
+from torchtally.live.first_batch import capture, step_request
 from torchtally.live.forked import ForkedCall, can_fork
 from torchtally.live.prediction import PredictedStep, Source, predicted_step, prediction_of
 from torchtally.live.sentences import comparison_text, warning
@@ -30,7 +31,7 @@ from torchtally.live.stopwatch import CudaStopwatch, HostStopwatch, device_in_us
 from torchtally.live.trackers import GuardedLog, guarded_logs
 from torchtally.models.inputs import Inputs
 from torchtally.models.optimizers import MakeOptimizer
-from torchtally.models.step import STEP, Loss, run_step
+from torchtally.models.step import STEP, Loss, StepRequest, run_step
 from torchtally.timing.targets import CPU, known_roofline, roofline
 from torchtally.virtual.session import is_simulated
 
@@ -92,10 +93,16 @@ def monitor(
         model, gpu, tolerance=tolerance, every=every, logs=guarded_logs(log),
         device=None if device is None else torch.device(device),
     )  # fmt: skip
-    if model is not None:
-        loop_monitor.predict_first_batch(optimizer, micro_batches, loss)
-    elif prediction is not None and not is_to_be_made(prediction):
-        assert not isinstance(prediction, nn.Module)
+    if model is not None and not is_simulated():  # else there is nothing to predict
+
+        def predict_first(inputs: Inputs, autocast: torch.dtype | None) -> None:
+            loop_monitor.predict_batch(
+                model,
+                lambda: step_request(model, inputs, autocast, optimizer, micro_batches, loss),
+            )
+
+        capture(model, predict_first)
+    elif not (prediction is None or isinstance(prediction, nn.Module) or is_to_be_made(prediction)):
         loop_monitor.predict(prediction_of(prediction, gpu))
     return loop_monitor
 
@@ -142,49 +149,29 @@ class Monitor:
         """Hold the steps against this one."""
         self._steps.predicted = prediction.within(self._tolerance)
 
-    def predict_first_batch(
-        self,
-        optimizer: Optimizer | MakeOptimizer | str | None,
-        micro_batches: int,
-        loss: Loss | None,
-    ) -> None:
-        """Predict from the model's next call in training."""
-        assert self._model is not None
-        model = self._model
-
-        def predict_first(inputs: Inputs, autocast: torch.dtype | None) -> None:
-            self.predict_batch(
-                FirstBatch(
-                    model=model, inputs=inputs, autocast=autocast, optimizer=optimizer,
-                    micro_batches=micro_batches, loss=loss,
-                )
-            )  # fmt: skip
-
-        if not is_simulated():  # there is nothing to predict: it is a prediction
-            capture(model, predict_first)
-
-    def predict_batch(self, batch: FirstBatch) -> None:
-        """Predict from this one, in a child process. What prevents it is said."""
+    def predict_batch(self, of: nn.Module, request_of: Callable[[], StepRequest]) -> None:
+        """Predict from a module's first batch, in a child process. What prevents it is said."""
         try:
             target = self._gpu or _chip_at_hand(self._measured_device())
             if not can_fork():
                 raise UsageError("this system cannot fork. Give a trace or a torchtally.summary.")
-            request = batch.request()
+            request = request_of()
         except TallyError as error:
-            self.say_unpredicted(error)
+            say(f"not predicted: {error}")
             return
-        name = f"the first batch of {type(batch.model).__name__}"
 
         def predict() -> PredictedStep:
-            with autocast_off():
+            # As at a step's beginning: the thread's autocast is the caller's.
+            with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
                 timing = roofline(target)
                 trace, _ = run_step(request, timing)
-                return predicted_step(account(trace, roofline=timing, step=STEP), name)
+                ledger = account(trace, roofline=timing, step=STEP)
+                return predicted_step(ledger, f"the first batch of {type(of).__name__}")
 
         try:
             self._call = ForkedCall(predict)
         except OSError as error:
-            self.say_unpredicted(TallyError(f"no process could be forked ({error.strerror})."))
+            say(f"not predicted: no process could be forked ({error.strerror}).")
             return
         atexit.register(_cancel, weakref.ref(self._call))
 
@@ -255,7 +242,7 @@ class Monitor:
                 prediction = self._call.answer(wait_s)
             except TallyError as error:
                 self._call = None
-                self.say_unpredicted(UsageError(f"{error}\n{INSTEAD}"))
+                say(f"not predicted: {error}\n{INSTEAD}")
                 return
             if prediction is not None:
                 self._call = None
@@ -299,9 +286,24 @@ class Monitor:
                 if failure := log.write(dict(values), self._number):
                     say(failure)
 
-    def say_unpredicted(self, error: TallyError) -> None:
-        """Why there is no prediction; the loop is measured all the same."""
-        say(f"not predicted: {error}")
+
+class MonitoredTraining:
+    """Options of a framework's callback, and the monitor while it trains."""
+
+    def __init__(
+        self,
+        prediction: Source | None = None,
+        *,
+        gpu: str | None = None,
+        tolerance: float | None = None,
+    ) -> None:
+        self._prediction, self._gpu, self._tolerance = prediction, gpu, tolerance
+        self._monitor: Monitor | None = None
+
+    def _end(self) -> None:
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = None
 
 
 def _chip_at_hand(device: torch.device) -> str:

@@ -12,8 +12,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.live.monitor import Monitor, monitor, say
-from torchtally.live.prediction import Source
+from torchtally.live.monitor import MonitoredTraining, monitor, say
 
 try:
     from transformers import TrainerCallback
@@ -23,7 +22,7 @@ except ImportError as error:
     ) from error
 
 
-class TallyCallback(TrainerCallback):  # type: ignore[misc]
+class TallyCallback(MonitoredTraining, TrainerCallback):  # type: ignore[misc]
     """See the module's text. Options are those of `torchtally.monitor`.
 
     The prediction is that of a trace or a summary, or else of the Trainer's own model, optimizer
@@ -31,16 +30,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
     before it has added anything: `attach` puts it before them.
     """
 
-    def __init__(
-        self,
-        prediction: Source | None = None,
-        *,
-        gpu: str | None = None,
-        tolerance: float | None = None,
-    ) -> None:
-        self._prediction, self._gpu, self._tolerance = prediction, gpu, tolerance
-        self._monitor: Monitor | None = None
-        self._is_first = False
+    _is_first = False
 
     def attach(self, trainer: Any) -> "TallyCallback":
         """Callback, put before all others of this Trainer."""
@@ -82,6 +72,4 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             state.log_history[-1].update(values)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._monitor is not None:
-            self._monitor.close()
-            self._monitor = None
+        self._end()
