@@ -2,22 +2,15 @@
 
 import json
 from statistics import median
-from typing import Protocol
 
+from torchtally.live.comparison import StepComparison
+from torchtally.live.observation import StepObservation
 from torchtally.live.prediction import PredictedStep
 from torchtally.live.record import SourceRecord
 from torchtally.live.watcher import Happening, WatchEvent
 from torchtally.report.document import Document, identifier, pick
 
-
-class PeakMemory(Protocol):
-    """What is known of memory."""
-
-    @property
-    def peak_bytes(self) -> int | None: ...
-
-    @property
-    def reserved_bytes(self) -> int | None: ...
+PREDICTION = ("file", "chip", "ranks", "tokens", "mfu_convention")
 
 
 def json_line(document: Document) -> str:
@@ -31,7 +24,7 @@ def prediction_document(predicted: PredictedStep, *names: str) -> Document | Non
     return {**pick(predicted, *names, "step_s", "tokens_per_s", "mfu"), **peaks(predicted)}
 
 
-def peaks(of: PeakMemory) -> Document:
+def peaks(of: StepObservation | StepComparison | PredictedStep) -> Document:
     """What an observation, a log or a prediction says of memory."""
     return {"peak_allocated_bytes": of.peak_bytes, "peak_reserved_bytes": of.reserved_bytes}
 
@@ -44,9 +37,6 @@ def watch_document(path: str, tolerance: float, predicted: PredictedStep) -> Doc
         "tolerance": tolerance,
         "predicted": prediction_document(predicted, *PREDICTION),
     }
-
-
-PREDICTION = ("file", "chip", "ranks", "tokens", "mfu_convention")
 
 
 def event_document(event: WatchEvent) -> Document:

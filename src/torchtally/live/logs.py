@@ -35,13 +35,14 @@ class LogLines:
     def observations(self, line: str) -> Iterator[StepObservation]:
         """Those that the line completes."""
         self.lines += 1
-        for observation in self._observations(CONTROLS.sub("", line)):
-            self.steps += 1
-            yield observation
+        yield from self._counted(self._observations(CONTROLS.sub("", line)))
 
     def rest(self) -> Iterator[StepObservation]:
         """What waits for a line that will not come."""
-        for observation in self._trainer.rest():
+        yield from self._counted(self._trainer.rest())
+
+    def _counted(self, observations: Iterator[StepObservation]) -> Iterator[StepObservation]:
+        for observation in observations:
             self.steps += 1
             yield observation
 
