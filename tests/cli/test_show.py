@@ -100,9 +100,17 @@ def test_json_of_a_view_to_a_file(
     assert not capsys.readouterr().out
 
 
-def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpus(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["gpus"]) == 0
-    assert "H100-SXM" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "H100-SXM" in out
+    assert "…" not in out
+    assert "Hidden columns (use --columns or a wider terminal): architecture" in out
+    assert main(["gpus", "--columns", "chip,architecture"]) == 0
+    assert re.search(r"^  H100-SXM +Hopper GH100$", capsys.readouterr().out, re.M)
+    assert main(["gpus", "T4", "--columns", "chip"]) == 2
+    assert "--columns is for the list of chips" in capsys.readouterr().err
     assert main(["gpus", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chips"]
 

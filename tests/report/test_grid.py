@@ -44,6 +44,29 @@ def test_paths_that_a_cut_makes_alike_show_where_they_begin() -> None:
     assert max(map(len, lines)) <= 30
 
 
+def test_a_text_with_no_room_is_hidden_whole() -> None:
+    """A name takes 2 + 5 columns, a number 2 + 4, the first text 2 + 9: of 30 the other has 4."""
+    columns = (
+        Column("name", "name", Unit.NAME),
+        Column("bytes", "peak", Unit.BYTES),
+        Column("vendor", "vendor", Unit.TEXT),
+        Column("family", "family", Unit.TEXT),
+    )
+    table = Table(title="t", columns=columns, rows=(("chip", 1, "a company", "architecture"),))
+    assert [str(line) for line in table_lines(table, 30)][1:4] == [
+        "  name   peak  vendor",
+        "  chip    1 B  a company",
+        "  Hidden columns (use",
+    ]
+    assert str(table_lines(table, 34)[2]).endswith("  archite…")
+
+
+def test_the_only_text_that_names_rows_is_never_hidden() -> None:
+    columns = (Column("bytes", "peak", Unit.BYTES), Column("line", "line", Unit.TEXT))
+    table = Table(title="t", columns=columns, rows=((1, "model(x).backward()"),))
+    assert str(table_lines(table, 12)[2]) == "   1 B  mod…"
+
+
 @given(st.lists(st.text(alphabet="ab ", max_size=30), max_size=8), st.integers(1, 30))
 def test_no_text_is_wider_than_its_column(texts: list[str], width: int) -> None:
     shown = cut_apart(texts, width)

@@ -4,7 +4,8 @@ import argparse
 
 from torchtally.cli.arguments import Subparsers, argparse_type
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import add_columns, add_format, write_report
+from torchtally.errors import UsageError
 
 NAME = "gpus"
 SUMMARY = "list the GPUs that can be simulated"
@@ -56,6 +57,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=argparse_type(known_name),
         help="every number of this one, by any of its names",
     )
+    add_columns(parser)
     add_format(parser)
     parser.set_defaults(command=command)
 
@@ -74,8 +76,10 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.report.chip import chip_report, chips_report
 
     if args.chip is None:
-        write_report(chips_report(known_chips()), args)
-    else:
-        say_variants([args.chip])
-        write_report(chip_report(chip(args.chip)), args)
+        write_report(chips_report(known_chips(), args.columns), args)
+        return 0
+    if args.columns is not None:
+        raise UsageError("--columns is for the list of chips: leave out the chip's name.")
+    say_variants([args.chip])
+    write_report(chip_report(chip(args.chip)), args)
     return 0

@@ -91,12 +91,13 @@ def _source(number: int, source: str, width: int) -> list[str]:
     )
 
 
-def chips_report(chips: Sequence[Chip]) -> Report:
-    """Chips side by side."""
+def chips_report(chips: Sequence[Chip], columns: Sequence[str] | None = None) -> Report:
+    """Chips side by side, of some columns alone. Raises UsageError for unknown ones."""
+    table = chip_table(chips)
     return Report(
         schema="chips",
         title="Chips",
-        tables=(("chips", chip_table(chips)),),
+        tables=(("chips", table if columns is None else table.only(columns)),),
         document=partial(chips_document, chips),
     )
 

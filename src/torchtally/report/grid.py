@@ -22,6 +22,9 @@ GAP = "  "
 INDENT = "  "
 LEAST_TEXT = {0: 0, 1: 24, 2: 34, 3: 46}
 """By how many columns of text there are: room that is worth more than another number."""
+LEAST_CUT = 8
+"""Room below which a text is not cut but hidden with its column, the last one first, unless no
+other text names the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,21 @@ def layout_of(table: Table, width: int, *, least_text: int = 0) -> TableLayout:
     flexible = [place for place in places_shown if place not in fixed_widths]
     widths = {place: fixed_widths[place] for place in fixed}
     room = width - len(INDENT) - sum(widths.values()) - len(GAP) * len(fixed)
-    widths |= _flexible_widths(table, flexible, max(room, 1))
-    return TableLayout(table, widths, _told_apart(table, widths, flexible))
+    texts = _flexible_widths(table, flexible, max(room, 1))
+    while _is_stub(table, texts) and (len(flexible) > 1 or _has_name(table, fixed)):
+        flexible.pop()
+        texts = _flexible_widths(table, flexible, max(room, 1))
+    return TableLayout(table, widths | texts, _told_apart(table, widths | texts, flexible))
+
+
+def _is_stub(table: Table, widths: Mapping[int, int]) -> bool:
+    """Whether a text would be cut to so little that it says nothing."""
+    return any(width < min(_text_width(table, place), LEAST_CUT) for place, width in widths.items())
+
+
+def _has_name(table: Table, places: Iterable[int]) -> bool:
+    """Whether rows can be told apart without another text."""
+    return any(table.columns[place].unit is Unit.NAME for place in places)
 
 
 def table_lines(table: Table, width: int, *, is_brief: bool = False) -> list[Text]:
