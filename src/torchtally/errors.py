@@ -11,6 +11,7 @@
     │   └── SaveError          could not be written                        (exit 1)
     ├── OutputError            stdout or a file is closed, full, ...       (exit 1)
     ├── TraceFileError         not there, not a trace, cut short, ...  (exit 2)
+    ├── ProgramError           a run cannot be written out of recordings   (exit 1)
     ├── UnsupportedError       the virtual GPU cannot do this, and says so (exit 1)
     └── EndlessLoopError       a loop waits for a value that does not exist (exit 1)
 
@@ -82,6 +83,10 @@ class TraceFileError(TallyError):
     """A file that is not there, cannot be read, or is not what it is given as."""
 
     exit_code = 2
+
+
+class ProgramError(TallyError):
+    """A run that cannot be written out of recordings: layers unlike each other, other operators."""
 
 
 class UnsupportedError(TallyError):

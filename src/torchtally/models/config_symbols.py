@@ -1,0 +1,105 @@
+"""The sizes of a configuration of transformers as symbols, and the configuration at other sizes."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchtally.errors import ProgramError
+
+VOCABULARY, WIDTH, FFN, EXPERT_FFN = "vocabulary", "width", "ffn", "expert_ffn"
+KV_HEADS, GROUP, HEAD_DIM, EXPERTS, POSITIONS = (
+    "kv_heads", "group", "head_dim", "experts", "positions",
+)  # fmt: skip
+PLAIN = {
+    VOCABULARY: ("vocab_size",),
+    FFN: ("intermediate_size", "n_inner"),
+    EXPERT_FFN: ("moe_intermediate_size",),
+    EXPERTS: ("num_local_experts", "num_experts"),
+    POSITIONS: ("max_position_embeddings",),
+}
+"""Symbols that are one key each, by transformers' names; the first that a configuration has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSymbols:
+    """A configuration whose sizes can be changed."""
+
+    config: Any
+    sizes: Mapping[str, int]
+    """Its own: the query heads are kv_heads x group; the width, where the class has no head dim of
+    its own, is heads x head_dim."""
+    keys: Mapping[str, str]
+    """The key of each symbol of `PLAIN`."""
+    layers: int
+
+    def at(self, values: Mapping[str, int], layers: int) -> Any:
+        """The configuration with these sizes, and so many layers."""
+        config = copy.deepcopy(self.config)
+        for symbol, key in self.keys.items():
+            setattr(config, key, values[symbol])
+        heads = values[KV_HEADS] * values[GROUP]
+        config.num_attention_heads = heads
+        if getattr(config, "num_key_value_heads", None) is not None:
+            config.num_key_value_heads = values[KV_HEADS]
+        if WIDTH in self.sizes:
+            config.head_dim = values[HEAD_DIM]
+            config.hidden_size = values[WIDTH]
+        else:
+            config.hidden_size = heads * values[HEAD_DIM]
+        config.num_hidden_layers = layers
+        for key, kinds in kinds_of(config).items():
+            setattr(config, key, [kinds[0]] * layers)
+        return config
+
+
+def kinds_of(config: Any) -> dict[str, list[Any]]:
+    """The keys that say of which kind each layer is."""
+    values = config.to_dict()
+    layers = values.get("num_hidden_layers", getattr(config, "num_hidden_layers", None))
+    return {
+        key: value
+        for key, value in values.items()
+        if key.endswith("layer_types") and isinstance(value, list) and len(value) == layers
+    }
+
+
+def symbols_of(config: Any) -> ConfigSymbols:
+    """The symbols of a decoder's configuration.
+
+    Raises ProgramError for layers of several kinds, and for models of several stacks.
+    """
+    name = type(config).__name__
+    if config.get_text_config() is not config or getattr(config, "is_encoder_decoder", False):
+        raise ProgramError(f"{name}: plans are not written out for models of several stacks yet.")
+    for key, kinds in kinds_of(config).items():
+        if len(set(kinds)) > 1:
+            listed = ", ".join(sorted(set(map(str, kinds))))
+            raise ProgramError(f"{name}: {key} names several kinds of layers ({listed}).")
+    keys = {
+        symbol: found
+        for symbol, names in PLAIN.items()
+        for found in [next((key for key in names if hasattr(config, key)), None)]
+        if found is not None
+    }
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    own_head_dim = getattr(config, "head_dim", None)
+    sizes = {
+        symbol: getattr(config, key) for symbol, key in keys.items()
+        if getattr(config, key) is not None
+    }  # fmt: skip
+    if FFN in keys and FFN not in sizes:
+        sizes[FFN] = FFN_PER_WIDTH * config.hidden_size
+    sizes |= {
+        KV_HEADS: kv_heads,
+        GROUP: heads // kv_heads,
+        HEAD_DIM: own_head_dim or config.hidden_size // heads,
+    }
+    if own_head_dim:
+        sizes[WIDTH] = config.hidden_size
+    return ConfigSymbols(config, sizes, keys, config.num_hidden_layers)
+
+
+FFN_PER_WIDTH = 4
+"""Where a configuration leaves the inner width out (GPT-2's n_inner)."""

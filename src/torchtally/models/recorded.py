@@ -1,0 +1,119 @@
+"""Training steps of a class of transformers, recorded as a program.
+
+The class is built without memory and trained for two steps on the virtual GPU, at a few small sizes
+with labels (`programs`); the first step makes the optimizer's state. What a mode changes (autocast,
+checkpointing, adapters) is run as the libraries run it, never derived.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from torchtally.chips import Chip
+from torchtally.errors import ProgramError, TallyError
+from torchtally.models.config_symbols import ConfigSymbols
+from torchtally.models.optimizers import make_optimizer
+from torchtally.models.precision import StepPrecision
+from torchtally.programs import LAYERS, LabelledRun, RunProgram, program_of
+from torchtally.programs.labels import recordings_for
+from torchtally.programs.sizes import Point
+from torchtally.runs.function import run
+from torchtally.trace import Trace
+
+BATCH, SEQUENCE = "batch", "sequence"
+STEPS = 2
+"""The first makes the optimizer's state, the second is reported."""
+CHECK_LAYERS = LAYERS + 2
+"""Of the recording that takes no part: with three middle layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMode:
+    """What a program is recorded for, besides its class."""
+
+    precision: StepPrecision
+    optimizer: str = "adamw"
+    is_checkpointed: bool = False
+    """Every layer is repeated in the backward pass, by the class's own checkpointing."""
+    adapt: Callable[[nn.Module], nn.Module] | None = None
+    """Puts adapters into the model: PEFT's `get_peft_model`."""
+
+
+def recorded_training(
+    build: Callable[[Any], nn.Module],
+    config: ConfigSymbols,
+    asked: Mapping[str, int],
+    mode: TrainingMode,
+    chip: Chip,
+) -> RunProgram:
+    """The program of two training steps of a class.
+
+    `asked` are the batch and the sequence that it is for: sizes of one and powers of two choose
+    operators, and are recorded. Raises ProgramError where the class's layers are no program.
+    """
+    plan = recordings_for({**asked, **config.sizes})
+    *recordings, check = (
+        record(build, config, point, plan.fixed, layers, mode, chip)
+        for point, layers in (*((each, LAYERS) for each in plan.points), (plan.check, CHECK_LAYERS))
+    )
+    return program_of(recordings, check, plan.units, plan.fixed)
+
+
+def record(
+    build: Callable[[Any], nn.Module],
+    config: ConfigSymbols,
+    point: Point,
+    fixed: Mapping[str, int],
+    layers: int,
+    mode: TrainingMode,
+    chip: Chip,
+) -> LabelledRun:
+    """One training of two steps, at these sizes and with so many layers."""
+    values = {**fixed, **point.values}
+
+    def training() -> None:
+        train(build(config.at(values, layers)), values, mode)
+
+    return LabelledRun(point, layers, traced(training, type(config.config).__name__, chip))
+
+
+def traced(training: Callable[[], None], name: str, chip: Chip) -> Trace:
+    """The trace of a run. Raises ProgramError for what the class itself raises."""
+    try:
+        trace = run(training, gpu=chip, memory_is_limited=False)
+    except TallyError:
+        raise
+    except Exception as error:  # of the library's own code
+        message = " ".join(str(error).split())[:300]
+        raise ProgramError(
+            f"{name}: at a recording's sizes the class raised {type(error).__name__}: {message}"
+        ) from error
+    return replace(trace, script=name)
+
+
+def train(model: nn.Module, sizes: Mapping[str, int], mode: TrainingMode) -> None:
+    """Two steps on random tokens. The model is on the meta device."""
+    config: Any = model.config
+    if mode.precision.weight_dtype is not None:
+        model = model.to(mode.precision.weight_dtype)
+    if mode.is_checkpointed:
+        checkpointed: Any = model
+        checkpointed.activation_checkpointing_enable({"use_reentrant": False})
+    if mode.adapt is not None:
+        with torch.device("meta"):
+            model = mode.adapt(model)
+    model = model.to_empty(device="cuda").train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = make_optimizer(mode.optimizer, trained)
+    shape = sizes[BATCH], sizes[SEQUENCE]
+    for _ in range(STEPS):
+        ids, labels = (torch.randint(0, config.vocab_size, shape, device="cuda") for _ in range(2))
+        with mode.precision.products(), mode.precision.forward():
+            loss = model(input_ids=ids, labels=labels, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()

@@ -1,0 +1,16 @@
+"""Runs as programs: recorded once at a few small sizes, written out as traces at any."""
+
+from torchtally.programs.fitted import LabelledRun, program_of
+from torchtally.programs.program import LAYERS, RunProgram
+from torchtally.programs.sizes import Point, labelled
+from torchtally.programs.written import write
+
+__all__ = [
+    "LAYERS",
+    "LabelledRun",
+    "Point",
+    "RunProgram",
+    "labelled",
+    "program_of",
+    "write",
+]

@@ -1,0 +1,36 @@
+"""A written-out trace against a run's own."""
+
+from collections.abc import Iterator
+
+from torchtally.trace import Trace
+
+
+def differences(written: Trace, run: Trace) -> Iterator[str]:
+    """What a written-out trace has otherwise than the run; nothing where they are one.
+
+    Operators are compared with all that they were called with, and storages with their places in
+    the allocator; the script's lines, which a plan does not have, are not.
+    """
+    if len(written.ops) != len(run.ops):
+        yield f"{len(written.ops)} operators, the run has {len(run.ops)}"
+    for mine, other in zip(written.ops, run.ops, strict=False):
+        call, its_call = written.calls[mine.call], run.calls[other.call]
+        site, its_site = written.sites[mine.site], run.sites[other.site]
+        if (call, mine.phase, mine.stream) != (its_call, other.phase, other.stream):
+            yield f"operator {mine.clock} is {call}, of the run {its_call}"
+        elif site.module != its_site.module:
+            what = f"{call.name} ({mine.clock})"
+            yield f"{what} is in {site.module!r}, of the run in {its_site.module!r}"
+        elif (mine.inputs, mine.outputs) != (other.inputs, other.outputs):
+            yield (
+                f"{call.name} ({mine.clock}) in {site.module!r} reads storages {mine.inputs} and "
+                f"writes {mine.outputs}, of the run {other.inputs} and {other.outputs}"
+            )
+    if len(written.storages) != len(run.storages):
+        yield f"{len(written.storages)} storages, the run has {len(run.storages)}"
+    for storage, its_storage in zip(written.storages, run.storages, strict=False):
+        if storage != its_storage:
+            yield f"{storage}, of the run {its_storage}"
+    for name in ("step_ends", "differentiated", "waits", "reserved", "placeholders", "notes"):
+        if getattr(written, name) != getattr(run, name):
+            yield f"{name} are {getattr(written, name)}, of the run {getattr(run, name)}"

@@ -1,0 +1,87 @@
+"""The sizes at which a program is recorded, chosen by those that are asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count, islice, pairwise
+from math import gcd, isqrt
+
+from torchtally.programs.sizes import Point, Symbols, labelled
+
+HEAD_DIM, POSITIONS = "head_dim", "positions"
+UNITS: Mapping[str, int] = {
+    "sequence": 64, "width": 8, "ffn": 8, "expert_ffn": 8, HEAD_DIM: 8, "vocabulary": 8,
+    POSITIONS: 64,
+}  # fmt: skip
+"""How far the powers of two of a size matter: tensor cores and attention take tiles of them, and
+operators pad what is none. A size that is not among them is any number."""
+HEAD_DIMS = (0, 128, 256, 1 << 20)
+"""Between two of these attention takes the same kernel (`virtual`)."""
+RECORDINGS = 3
+LEAST_PRIME, MOST_SEQUENCE_PRIME = 17, 50
+"""Labels are primes that no model has as a factor of its own making."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which recordings make a program for the sizes that are asked for."""
+
+    units: Symbols
+    """Of each symbol, what its values are multiples of."""
+    fixed: Symbols
+    """Sizes of one: other operators serve them, so all recordings have them."""
+    points: tuple[Point, ...]
+    check: Point
+    """Of the recording that takes no part."""
+
+
+def recordings_for(asked: Symbols) -> Plan:
+    """Three points whose sizes have the powers of two of those asked for, and prime labels."""
+    fixed = {symbol: size for symbol, size in asked.items() if size == 1}
+    units = {symbol: gcd(size, UNITS.get(symbol, 1)) for symbol, size in asked.items() if size > 1}
+    chosen = head_dim_primes(asked[HEAD_DIM], units[HEAD_DIM]) if HEAD_DIM in units else ()
+    others = [symbol for symbol in units if symbol not in (HEAD_DIM, POSITIONS)]
+    small = [prime for prime in primes_from(LEAST_PRIME, 40) if prime not in chosen]
+    tail = [prime for prime in small if prime > MOST_SEQUENCE_PRIME]
+    points = []
+    for number in range(RECORDINGS):
+        labels = {
+            symbol: small[(place + number * STRIDE) % len(others)]
+            for place, symbol in enumerate(others)
+        }
+        if POSITIONS in units:
+            labels[POSITIONS] = tail[number]
+        if chosen:
+            labels[HEAD_DIM] = chosen[number]
+        points.append(labelled(units, labels))
+    return Plan(units, fixed, tuple(points), Point(check_sizes(asked, units), {}))
+
+
+STRIDE = 2
+"""By how many places labels move from a recording to the next."""
+
+
+def head_dim_primes(asked: int, unit: int) -> tuple[int, ...]:
+    """Labels of head dims for which attention takes the kernel of the one asked for."""
+    least, most = next(
+        (least, most) for least, most in pairwise(HEAD_DIMS) if least < asked <= most
+    )
+    fitting = [prime for prime in primes_from(5, 200) if least < prime * unit <= most]
+    return tuple(fitting[-RECORDINGS:])
+
+
+def primes_from(least: int, number: int) -> list[int]:
+    """So many primes from this number on."""
+    return list(islice((each for each in count(least) if is_prime(each)), number))
+
+
+def is_prime(number: int) -> bool:
+    return number > 1 and all(number % each for each in range(2, isqrt(number) + 1))
+
+
+def check_sizes(asked: Symbols, units: Symbols) -> dict[str, int]:
+    """Sizes of the recording that takes no part: small, and as ordinary as those asked for."""
+    small = {"batch": 2, "sequence": 3, "ffn": 5, "expert_ffn": 7, "vocabulary": 11, "width": 6}
+    return {
+        symbol: unit * small[symbol] if symbol in small else asked[symbol]
+        for symbol, unit in units.items()
+    }

@@ -1,0 +1,222 @@
+"""A recorded run cut into its ends and its layers, by module paths and names of parameters.
+
+Operators of a stack of layers come in *sweeps*: a pass over all layers, upwards (forward, making
+the optimizer's state) or downwards (backward). Each sweep has a part per layer, one after another
+without a gap; operators outside sweeps (embedding, head, loss, list calls of an optimizer) are the
+ends. Storages belong to the layer in which they are born, by their name first.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from torchtally.errors import ProgramError
+from torchtally.trace import Call, Op, Phase, Role, Trace
+
+INDEX = re.compile(r"(?:^|(?<=\.))\d+(?=\.|$)")
+"""A number in a module's path: the layer's, where it is the first."""
+SCRATCH_NAME = "operator's temporaries"
+DIRECTIONS = {Phase.RECOMPUTE: Phase.BACKWARD}
+"""Phases that are passes together: layers are repeated within the backward pass."""
+
+
+Part = tuple[int, int]
+"""(number of the sweep, recorded layer)."""
+Key = tuple[object, ...]
+"""What a storage is in its layer: the same in every layer that has it."""
+
+
+@dataclass(slots=True)
+class Sections:
+    """Where each operator and each storage of a recorded trace belongs."""
+
+    layers: int
+    """Recorded ones."""
+    stacks: frozenset[str]
+    """Paths of the lists of layers, with a dot at the end: "model.layers."."""
+    names: list[str]
+    """Of the call of each operator."""
+    of: list[Part | None]
+    """Of each operator; None: the ends."""
+    ranges: dict[Part, tuple[int, int]]
+    births: dict[int, list[int]] = field(default_factory=dict)
+    """Numbers of the storages that each operator allocates."""
+    owner: dict[int, int | None] = field(default_factory=dict)
+    """The layer of each storage; None: of no layer."""
+    key: dict[int, Key] = field(default_factory=dict)
+    """Of each storage that a layer owns."""
+    peers: dict[tuple[int, Key], int] = field(default_factory=dict)
+    """The storage of a recorded layer by its key."""
+    lists: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
+    """Of each operator in the ends on tensors of all layers: the layer of each item of its lists.
+    """
+
+    def moved(self, position: int, layer: int) -> int | None:
+        """The operator of another recorded layer that does what this one does in its own.
+
+        Layers may begin or end differently: operators are counted from the end they share.
+        """
+        part = self.of[position]
+        assert part is not None
+        sweep, own = part
+        if own == layer:
+            return position
+        (first, end), (start, stop) = self.ranges[part], self.ranges[sweep, layer]
+        mine, other = self.names[first:end], self.names[start:stop]
+        if position - first < alike(mine, other):
+            return start + position - first
+        if end - position <= alike(mine[::-1], other[::-1]):
+            return stop - (end - position)
+        return None
+
+
+def alike(names: Sequence[str], others: Sequence[str]) -> int:
+    """How many names two lists begin with."""
+    pairs = zip(names, others, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(names), len(others)))
+
+
+def cut(trace: Trace, layers: int) -> Sections:
+    """The parts of a run whose model has so many layers. Raises ProgramError."""
+    if [op.clock for op in trace.ops] != list(range(len(trace.ops))):
+        raise ProgramError("the recording does not have every operator.\nRecord the whole run.")
+    stacks = stacks_of(trace, layers)
+    labels = [label(trace, op, stacks) for op in trace.ops]
+    of, ranges = sweeps(trace, labels, layers)
+    names = [trace.calls[op.call].name for op in trace.ops]
+    parts = Sections(layers, stacks, names, of, ranges)
+    for storage in trace.storages:
+        parts.births.setdefault(storage.born, []).append(storage.number)
+    own(trace, parts)
+    return parts
+
+
+def is_scratch(role: Role | None, name: str) -> bool:
+    """Memory that follows from the call alone (`memory.workspace`)."""
+    return role is Role.WORKSPACE and name == SCRATCH_NAME
+
+
+def stacks_of(trace: Trace, layers: int) -> frozenset[str]:
+    """Paths below which the modules are numbered from 0 to the number of layers."""
+    numbers: dict[str, set[int]] = {}
+    for path in (
+        *(site.module for site in trace.sites),
+        *(storage.name for storage in trace.storages),
+    ):
+        match = INDEX.search(path)
+        if match is not None:
+            numbers.setdefault(path[: match.start()], set()).add(int(match[0]))
+    stacks = frozenset(stack for stack, indices in numbers.items() if indices == set(range(layers)))
+    if not stacks:
+        raise ProgramError(
+            f"{trace.script}: no list of {layers} layers among its modules "
+            f"({', '.join(sorted(numbers)) or 'none is numbered'})."
+        )
+    return stacks
+
+
+def layer_in(path: str, stacks: frozenset[str]) -> int | None:
+    """The layer that a module's or a parameter's path is in."""
+    match = INDEX.search(path)
+    return int(match[0]) if match is not None and path[: match.start()] in stacks else None
+
+
+def renumbered(path: str, stacks: frozenset[str], layer: int | None) -> str:
+    """The path of the same module in another layer."""
+    if layer is None or layer_in(path, stacks) is None:
+        return path
+    return INDEX.sub(str(layer), path, count=1)
+
+
+def label(trace: Trace, op: Op, stacks: frozenset[str]) -> int | None:
+    """The layer of an operator: its module's, else that of the parameters it reads or makes."""
+    module = trace.sites[op.site].module
+    if module:
+        return layer_in(module, stacks)
+    named = {trace.storages[n].name for n in (*op.inputs, *op.outputs) if n >= 0} - {""}
+    layers = {layer_in(name, stacks) for name in named}
+    return layers.pop() if len(layers) == 1 else None
+
+
+def sweeps(
+    trace: Trace, labels: Sequence[int | None], layers: int
+) -> tuple[list[Part | None], dict[Part, tuple[int, int]]]:
+    """The part of each operator, and where each part begins and ends.
+
+    What lies between two layers of a sweep belongs to the later one.
+    """
+    marked = [
+        (DIRECTIONS.get(op.phase, op.phase), layer, position)
+        for position, (op, layer) in enumerate(zip(trace.ops, labels, strict=True))
+        if layer is not None
+    ]
+    runs = [
+        (layer, [position for _, _, position in run])
+        for (_, layer), run in groupby(marked, key=lambda row: row[:2])
+    ]
+    of: list[Part | None] = [None] * len(labels)
+    ranges = {}
+    upwards = list(range(layers))
+    for sweep, first in enumerate(range(0, len(runs), layers)):
+        chosen = runs[first : first + layers]
+        order = [layer for layer, _ in chosen]
+        if order not in (upwards, upwards[::-1]):
+            op = trace.ops[chosen[0][1][0]]
+            raise ProgramError(
+                f"{trace.script}: {trace.calls[op.call].name} in {trace.sites[op.site].module!r} "
+                f"({op.phase}) begins a pass over layers {order}, expected {upwards} in order."
+            )
+        start = chosen[0][1][0]
+        for layer, positions in chosen:
+            ranges[sweep, layer] = start, positions[-1] + 1
+            of[start : positions[-1] + 1] = [(sweep, layer)] * (positions[-1] + 1 - start)
+            start = positions[-1] + 1
+    return of, ranges
+
+
+def own(trace: Trace, parts: Sections) -> None:
+    """Find the layer of each storage, and what it is in it."""
+    count: dict[tuple[int, Key], int] = {}
+    for position, op in enumerate(trace.ops):
+        part, call = parts.of[position], trace.calls[op.call]
+        items = list_layers(call, op, parts) if part is None else None
+        if items is not None:
+            parts.lists[position] = items
+        for number in parts.births.get(position, ()):
+            storage = trace.storages[number]
+            layer = layer_in(storage.name, parts.stacks)
+            if layer is None and part is not None:
+                layer = part[1]
+            elif layer is None and items is not None and len(op.outputs) == len(items):
+                layer = items[op.outputs.index(number)] if number in op.outputs else None
+            parts.owner[number] = layer
+            if layer is None:
+                continue
+            key: Key
+            if storage.name:
+                key = ("named", renumbered(storage.name, parts.stacks, 0))
+            elif part is None:
+                key = ("listed", position)
+            else:
+                middle = parts.moved(position, 1)
+                key = ("born", part[0], position if middle is None else middle, middle is None)
+            rank = count.get((layer, key), 0)
+            count[layer, key] = rank + 1
+            parts.key[number] = key = (*key, rank)
+            parts.peers[layer, key] = number
+
+
+def list_layers(call: Call, op: Op, parts: Sections) -> tuple[int | None, ...] | None:
+    """The layer of each item of a call on lists, where all layers are among them."""
+    lengths: dict[str, list[int]] = {}
+    for place, spec in enumerate(call.inputs):
+        lengths.setdefault(spec.argument, []).append(place)
+    longest = max(map(len, lengths.values()), default=0)
+    items: list[int | None] = [None] * longest
+    for places in lengths.values():
+        if len(places) == longest:
+            for item, place in enumerate(places):
+                layer = parts.owner.get(op.inputs[place])
+                items[item] = items[item] if layer is None else layer
+    return tuple(items) if set(range(parts.layers)) <= set(items) else None

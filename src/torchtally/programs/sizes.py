@@ -1,0 +1,159 @@
+"""Whole numbers of a run as expressions of its sizes, found by prime labels.
+
+A recording gives every symbol (batch, sequence, width, heads, ...) a value with a prime factor that
+no other symbol has: factoring a number then names the symbols in it, and recordings with other
+primes confirm the factor in front. Numbers stay whole; nothing is fitted by least squares.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations_with_replacement
+from math import prod
+
+from torchtally.trace.record import Record
+
+Symbols = Mapping[str, int]
+"""The value of each symbol."""
+Powers = tuple[tuple[str, int], ...]
+"""(symbol, power) of a product, by symbol; empty: one."""
+
+
+class SizeTerm(Record, frozen=True):
+    """A product of symbols, times a factor."""
+
+    numerator: int
+    denominator: int
+    powers: Powers
+
+
+Size = tuple[SizeTerm, ...]
+"""A sum of terms; nearly always one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The sizes of one recording."""
+
+    values: Symbols
+    primes: Symbols
+    """The prime factor of each value that no other symbol has."""
+
+
+def labelled(units: Symbols, primes: Symbols) -> Point:
+    """Sizes that are a unit (64 tokens, 8 columns) times a prime each.
+
+    Raises ValueError unless every prime divides the value of its own symbol alone.
+    """
+    values = {symbol: unit * primes[symbol] for symbol, unit in units.items()}
+    for symbol, prime in primes.items():
+        owners = [other for other, value in values.items() if value % prime == 0]
+        if owners != [symbol]:
+            raise ValueError(f"{prime} labels {symbol}, and divides {', '.join(owners)}")
+    return Point(values, dict(primes))
+
+
+def value(size: Size, symbols: Symbols) -> int:
+    """The number that an expression has at these sizes. Raises ValueError for a broken one."""
+    total = sum(
+        (Fraction(term.numerator, term.denominator) * product(term.powers, symbols)
+         for term in size), Fraction(0))  # fmt: skip
+    if total.denominator != 1:
+        raise ValueError(f"{text(size)} is {total} at {dict(symbols)}")
+    return total.numerator
+
+
+def product(powers: Powers, symbols: Symbols) -> int:
+    return prod(symbols[symbol] ** power for symbol, power in powers)
+
+
+def size_of(numbers: Sequence[int], points: Sequence[Point]) -> Size | None:
+    """The expression that is each of the numbers at its point; None where there is none.
+
+    Tried in order: a constant; a product of symbols; a product times a sum of a product and a
+    constant, as in b (s + 1) or (heads + 2 kv heads) x head dim.
+    """
+    if len(set(numbers)) == 1:
+        return (term(Fraction(numbers[0]), ()),) if numbers[0] else ()
+    if 0 in numbers:
+        return None
+    factored = [powers_of(number, point) for number, point in zip(numbers, points, strict=True)]
+    common = shared(factored)
+    rests = [
+        Fraction(number, product(common, point.values))
+        for number, point in zip(numbers, points, strict=True)
+    ]
+    if len(set(rests)) == 1:
+        return (term(rests[0], common),)
+    for powers in candidates(points[0].values):
+        found = line(rests, [product(powers, point.values) for point in points])
+        if found is not None:
+            slope, constant = found
+            return (term(slope, joined(powers, common)), term(constant, common))
+    return None
+
+
+def term(factor: Fraction, powers: Powers) -> SizeTerm:
+    return SizeTerm(factor.numerator, factor.denominator, powers)
+
+
+def powers_of(number: int, point: Point) -> Mapping[str, int]:
+    """How often each symbol's prime divides a number."""
+    powers = {}
+    for symbol, prime in point.primes.items():
+        power = 0
+        while number % prime == 0:
+            number //= prime
+            power += 1
+        if power:
+            powers[symbol] = power
+    return powers
+
+
+def shared(factored: Sequence[Mapping[str, int]]) -> Powers:
+    """The product that divides each of the factored numbers."""
+    first = factored[0]
+    least = {symbol: min(powers.get(symbol, 0) for powers in factored) for symbol in first}
+    return tuple(sorted((symbol, power) for symbol, power in least.items() if power))
+
+
+def joined(powers: Powers, others: Powers) -> Powers:
+    total = dict(powers)
+    for symbol, power in others:
+        total[symbol] = total.get(symbol, 0) + power
+    return tuple(sorted(total.items()))
+
+
+def candidates(symbols: Symbols) -> list[Powers]:
+    """Products of one symbol and of two."""
+    ones: list[Powers] = [((symbol, 1),) for symbol in symbols]
+    return ones + [joined(one, other) for one, other in combinations_with_replacement(ones, 2)]
+
+
+MOST_DENOMINATOR = 64
+"""Of a factor: sizes are halved, or counted in tiles."""
+
+
+def line(rests: Sequence[Fraction], products: Sequence[int]) -> tuple[Fraction, Fraction] | None:
+    """(slope, constant) of the line through the points; None where they are on no line."""
+    run = products[1] - products[0]
+    if not run or len(rests) < 3:  # two points are on a line always
+        return None
+    slope = (rests[1] - rests[0]) / run
+    constant = rests[0] - slope * products[0]
+    if max(slope.denominator, constant.denominator) > MOST_DENOMINATOR:
+        return None  # through small numbers some line goes by chance
+    if all(slope * each + constant == rest for each, rest in zip(products, rests, strict=True)):
+        return slope, constant
+    return None
+
+
+def text(size: Size) -> str:
+    """An expression as a person writes it: "2*b*s^2 + b"."""
+    return " + ".join(term_text(each) for each in size) or "0"
+
+
+def term_text(each: SizeTerm) -> str:
+    words = [symbol if power == 1 else f"{symbol}^{power}" for symbol, power in each.powers]
+    factor = Fraction(each.numerator, each.denominator)
+    return "*".join(words if factor == 1 and words else [str(factor), *words])

@@ -1,0 +1,357 @@
+"""The trace of a run of any number of layers, written out of a program.
+
+The ends, the first and the last layer are written once, the middle layer as often as there are
+layers between. What an operator refers to is found by its distance: a residual that the next layer
+reads is read by the next one of every copy.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from torchtally.chips import Chip, chip
+from torchtally.errors import ProgramError
+from torchtally.memory.workspace import scratch, scratch_before_results
+from torchtally.programs.parts import (
+    SCRATCH_NAME,
+    Key,
+    Sections,
+    cut,
+    renumbered,
+)
+from torchtally.programs.placed import placed
+from torchtally.programs.program import LAYERS, RunProgram
+from torchtally.programs.sizes import Symbols
+from torchtally.trace import Call, Op, Role, Site, Storage, TensorSpec, Trace
+
+FIRST, MIDDLE, LAST = range(LAYERS)
+Place = tuple[int, int | None]
+"""(position of the recorded operator, layer that it is written for; None: the ends)."""
+Name = tuple[Key | int, int | None]
+"""(what a storage is in its layer, the layer); (its recorded number, None) in the ends."""
+Item = tuple[int, int | None]
+"""(place in a recorded list, layer that it is written for; None: of no layer)."""
+
+
+def write(program: RunProgram, symbols: Symbols, layers: int) -> Trace:
+    """The run at these sizes, with as many layers. Raises ProgramError for fewer than recorded."""
+    if layers < LAYERS:
+        raise ProgramError(
+            f"a program is written out with at least {LAYERS} layers, got {layers}.\n"
+            "Trace a smaller model itself: tally run."
+        )
+    for symbol, unit in program.units.items():
+        if symbol not in symbols:
+            raise ProgramError(f"the program needs a value for {symbol}.")
+        if symbols[symbol] % unit or symbols[symbol] < 2:
+            raise ProgramError(
+                f"the program was recorded at multiples of {unit} from 2 on for {symbol}, got "
+                f"{symbols[symbol]}: other operators run there.\nRecord it at such a size."
+            )
+    for symbol, number in program.fixed.items():
+        if symbols.get(symbol, number) != number:
+            raise ProgramError(
+                f"the program was recorded at {symbol} {number} alone, got {symbols[symbol]}.\n"
+                "Record it at another."
+            )
+    return placed(Writing(program, program.numbers(symbols), layers).trace())
+
+
+@dataclass(slots=True)
+class Writing:
+    """A trace as it is written, operator by operator."""
+
+    program: RunProgram
+    numbers: Sequence[int]
+    """What the program's expressions are."""
+    layers: int
+    parts: Sections = field(init=False)
+    chip: Chip = field(init=False)
+    ticks: dict[Place, int] = field(init=False)
+    """In the order of the operators."""
+    storages: list[Storage] = field(default_factory=list)
+    number_of: dict[Name, int] = field(default_factory=dict)
+    calls: dict[Call, int] = field(default_factory=dict)
+    sites: dict[Site, int] = field(default_factory=dict)
+    _templates: dict[int, Call] = field(default_factory=dict)
+    _scratch: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+    _sites: dict[Place, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.parts = cut(self.recorded, LAYERS)
+        self.chip = chip(self.recorded.chip)
+        self.ticks = {place: tick for tick, place in enumerate(self.places())}
+
+    @property
+    def recorded(self) -> Trace:
+        return self.program.trace
+
+    # Which operators, for which layers.
+
+    def places(self) -> Iterator[Place]:
+        """Every operator in the order in which it runs."""
+        position, of = 0, self.parts.of
+        while position < len(of):
+            part = of[position]
+            if part is None:
+                yield position, None
+                position += 1
+                continue
+            sweep = part[0]
+            is_upwards = part[1] == FIRST
+            for copy in range(self.layers) if is_upwards else reversed(range(self.layers)):
+                start, stop = self.parts.ranges[sweep, self.recorded_layer(copy)]
+                yield from ((each, copy) for each in range(start, stop))
+            position = max(self.parts.ranges[sweep, layer][1] for layer in range(LAYERS))
+
+    def recorded_layer(self, layer: int) -> int:
+        """The recorded layer that a written one is a copy of."""
+        return FIRST if layer == 0 else LAST if layer == self.layers - 1 else MIDDLE
+
+    def layer_seen(self, layer: int, base: int | None, copy: int | None) -> int:
+        """The written layer that a recorded one is, seen from a copy of the recorded `base`."""
+        last = self.layers - 1
+        if base == MIDDLE and copy is not None:
+            return copy + layer - MIDDLE
+        if layer == FIRST:
+            return 0
+        if layer == LAST:
+            return last
+        if base is None:
+            raise ProgramError("the ends refer to a middle layer, which no list has.")
+        return MIDDLE if base == FIRST else last - 1
+
+    def copies(self, layer: int) -> range:
+        """The written layers that a recorded one stands for."""
+        return {
+            FIRST: range(1), MIDDLE: range(1, self.layers - 1),
+            LAST: range(self.layers - 1, self.layers),
+        }[layer]  # fmt: skip
+
+    def tick_seen(self, position: int, base: int | None, copy: int | None) -> int:
+        """The tick of a recorded operator, seen from a copy of the recorded layer `base`."""
+        part = self.parts.of[position]
+        if part is None:
+            return self.ticks[position, None]
+        layer = self.layer_seen(part[1], base, copy)
+        same = self.parts.moved(position, self.recorded_layer(layer))
+        if same is None:
+            raise self.error(position, "has no like in the middle layer")
+        return self.ticks[same, layer]
+
+    # What they are called with.
+
+    def name(self, number: int, position: int, copy: int | None) -> Name:
+        """The storage that an operator's copy refers to where the recorded one does to this."""
+        owner = self.parts.owner[number]
+        if owner is None:
+            return number, None
+        part = self.parts.of[position]
+        base = None if part is None else part[1]
+        try:
+            return self.parts.key[number], self.layer_seen(owner, base, copy)
+        except ProgramError as error:
+            raise self.error(position, "reads one of several layers alike") from error
+
+    def written(self, numbers: Sequence[int], position: int, copy: int | None) -> tuple[int, ...]:
+        """Numbers of the storages, from the recorded ones."""
+        return tuple(
+            number if number < 0 else self.known(self.name(number, position, copy), position)
+            for number in numbers
+        )
+
+    def known(self, name: Name, position: int) -> int:
+        number = self.number_of.get(name)
+        if number is None:
+            raise self.error(position, f"reads {name}, which was not allocated before")
+        return number
+
+    def error(self, position: int, what: str) -> ProgramError:
+        op = self.recorded.ops[position]
+        return ProgramError(
+            f"{self.recorded.script}: {self.parts.names[position]} (operator {position}, in "
+            f"{self.recorded.sites[op.site].module!r}) {what}.\n"
+            "The layers of this model cannot be written out from three of them."
+        )
+
+    def template(self, number: int) -> Call:
+        """The recorded call at the sizes asked for."""
+        call = self._templates.get(number)
+        if call is None:
+            call = self._templates[number] = self.program.call(number, self.numbers)
+        return call
+
+    def trace(self) -> Trace:
+        """The whole, without what the allocator makes of it."""
+        ops = [self.op(tick, *place) for place, tick in self.ticks.items()]
+        self.die()
+        recorded = self.recorded
+        of: dict[int, list[int]] = {len(recorded.ops): [len(ops)]}
+        for (position, _), tick in self.ticks.items():
+            of.setdefault(position, []).append(tick)
+        return replace(
+            recorded,
+            calls=tuple(self.calls),
+            sites=tuple(self.sites),
+            ops=tuple(ops),
+            storages=tuple(self.storages),
+            step_ends=tuple(of[tick - 1][-1] + 1 for tick in recorded.step_ends),
+            differentiated=tuple(sorted(t for each in recorded.differentiated for t in of[each])),
+            waits=tuple(sorted(t for each in recorded.waits for t in of[each])),
+            host_ops=recorded.host_ops + self.program.host_ops_per_layer * (self.layers - LAYERS),
+        )
+
+    def op(self, tick: int, position: int, copy: int | None) -> Op:
+        """The operator of a place, and the storages that it allocates."""
+        recorded = self.recorded.ops[position]
+        call = self.template(recorded.call)
+        items = self.parts.lists.get(position)
+        if items is not None:
+            return self.listed(tick, position, call, items)
+        number = self.calls.setdefault(call, len(self.calls))
+        before, after = self.scratch(number, call)
+        self.use(before, tick, recorded.stream)
+        for each in self.parts.births.get(position, ()):
+            self.bear(self.name(each, position, copy), tick)
+        self.use(after, tick, recorded.stream)
+        return Op(
+            tick, number, self.site(position, copy), recorded.phase,
+            self.written(recorded.inputs, position, copy),
+            self.written(recorded.outputs, position, copy), recorded.stream,
+        )  # fmt: skip
+
+    def site(self, position: int, copy: int | None) -> int:
+        recorded = self.recorded.ops[position].site
+        number = self._sites.get((recorded, copy))
+        if number is None:
+            site = self.recorded.sites[recorded]
+            module = renumbered(site.module, self.parts.stacks, copy)
+            number = self.sites.setdefault(replace(site, module=module), len(self.sites))
+            self._sites[recorded, copy] = number
+        return number
+
+    # Lists: as long as there are tensors in all layers.
+
+    def listed(self, tick: int, position: int, call: Call, items: Sequence[int | None]) -> Op:
+        """A call on lists, the middle layer's items repeated for every copy of it."""
+        recorded = self.recorded.ops[position]
+        chosen = list(self.repeated(items))
+        local: dict[object, int] = {}
+        specs: list[TensorSpec] = []
+        numbers: list[int] = []
+        lists: dict[str, list[int]] = {}
+        for place, spec in enumerate(call.inputs):
+            lists.setdefault(spec.argument, []).append(place)
+        for places in lists.values():
+            is_list = len(places) == len(items)
+            for item, copy in chosen if is_list else [(n, None) for n in range(len(places))]:
+                place = places[item]
+                number = self.item(recorded.inputs[place], copy, position)
+                spec = call.inputs[place]
+                own: object = number if number >= 0 else (spec.storage, copy)
+                specs.append(replace(spec, storage=local.setdefault(own, len(local))))
+                numbers.append(number)
+        is_list = len(recorded.outputs) == len(items)
+        results: list[TensorSpec] = []
+        outputs: list[int] = []
+        born = set(self.parts.births.get(position, ()))
+        for place, copy in chosen if is_list else [(n, None) for n in range(len(call.outputs))]:
+            number = recorded.outputs[place]
+            if number in born:
+                self.bear(self.item_name(number, copy), tick)
+            number = self.item(number, copy, position)
+            spec = replace(call.outputs[place], storage=local.setdefault(number, len(local)))
+            results.append(spec)
+            outputs.append(number)
+        for number in sorted(born - set(recorded.outputs)):
+            self.bear((number, None), tick)
+        literals = tuple(
+            (name, tuple(scalars[item] for item, _ in chosen))
+            if isinstance(scalars, tuple) and len(scalars) == len(items)
+            else (name, scalars)
+            for name, scalars in call.literals
+        )
+        call = replace(call, inputs=tuple(specs), outputs=tuple(results), literals=literals)
+        return Op(
+            tick, self.calls.setdefault(call, len(self.calls)), self.site(position, None),
+            recorded.phase, tuple(numbers), tuple(outputs), recorded.stream,
+        )  # fmt: skip
+
+    def repeated(self, items: Sequence[int | None]) -> Iterator[Item]:
+        """The items of a list that is written, in order."""
+        middle = [item for item, layer in enumerate(items) if layer == MIDDLE]
+        for item, layer in enumerate(items):
+            if layer is None:
+                yield item, None
+            elif layer != MIDDLE:
+                yield item, self.copies(layer)[0]
+            elif item == middle[0]:
+                yield from ((each, copy) for copy in self.copies(MIDDLE) for each in middle)
+
+    def item_name(self, number: int, copy: int | None) -> Name:
+        return (number, None) if copy is None else (self.parts.key[number], copy)
+
+    def item(self, number: int, copy: int | None, position: int) -> int:
+        if number < 0:
+            return number
+        is_owned = self.parts.owner[number] is not None
+        return self.known(self.item_name(number, copy if is_owned else None), position)
+
+    # Memory.
+
+    def recorded_number(self, key: Key | int, layer: int | None) -> int:
+        """The recorded storage that a written one is like."""
+        if isinstance(key, int) or layer is None:
+            assert isinstance(key, int)
+            return key
+        return self.parts.peers[self.recorded_layer(layer), key]
+
+    def bear(self, name: Name, tick: int) -> None:
+        """Allocate what a recorded storage is in this layer."""
+        number = self.recorded_number(*name)
+        storage = self.recorded.storages[number]
+        self.number_of[name] = len(self.storages)
+        self.storages.append(
+            replace(
+                storage,
+                number=len(self.storages),
+                requested_bytes=self.numbers[self.program.storage_sizes[number]],
+                born=tick,
+                died=None,
+                name=renumbered(storage.name, self.parts.stacks, name[1]),
+                spare_bytes=0,
+            )
+        )
+
+    def scratch(self, number: int, call: Call) -> tuple[list[int], list[int]]:
+        """Bytes of the temporaries that a call takes before its results, and after."""
+        if number not in self._scratch:
+            before, after = scratch_before_results(call, self.chip), scratch(call, self.chip)
+            self._scratch[number] = [each.bytes for each in before], [each.bytes for each in after]
+        return self._scratch[number]
+
+    def use(self, sizes: Sequence[int], tick: int, stream: int) -> None:
+        """Take temporaries for the operator of a tick."""
+        for size in sizes:
+            number = len(self.storages)
+            storage = Storage(number, self.device, size, tick, tick + 1, Role.WORKSPACE)
+            self.storages.append(replace(storage, name=SCRATCH_NAME, stream=stream))
+
+    @property
+    def device(self) -> str:
+        return self.recorded.storages[0].device
+
+    def die(self) -> None:
+        """Free every storage where the recorded one was freed."""
+        for (key, layer), written in self.number_of.items():
+            number = self.recorded_number(key, layer)
+            storage = self.recorded.storages[number]
+            if storage.died is None:
+                continue
+            mine = self.storages[written]
+            if storage.died == storage.born:
+                died = mine.born
+            else:
+                died = self.tick_seen(storage.died - 1, self.parts.owner[number], layer) + 1
+            self.storages[written] = replace(mine, died=died)
