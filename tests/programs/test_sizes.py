@@ -64,6 +64,12 @@ def test_sizes_of_one_are_recorded_as_they_are() -> None:
     assert all(isinstance(point, Point) and "batch" not in point.values for point in plan.points)
 
 
+def test_a_vocabulary_is_above_its_tokens() -> None:
+    plan = recordings_for({"vocabulary": 32064, "batch": 2}, {"vocabulary": 32000})
+    assert all(point.values["vocabulary"] > 32000 for point in plan.points)
+    assert len({point.values["vocabulary"] for point in plan.points}) == 3
+
+
 @pytest.mark.parametrize(
     ("asked", "least", "most"), [(64, 0, 128), (128, 0, 128), (192, 128, 256), (512, 256, 1 << 20)]
 )

@@ -34,6 +34,8 @@ from torchtally.cli.plan_questions import question_of
 from torchtally.cli.plan_request import CONFIGURATIONS, RECIPE, framework_of, request
 from torchtally.cli.plan_samples import EXAMPLES as SAMPLE_EXAMPLES
 from torchtally.cli.plan_samples import add_samples
+from torchtally.cli.plan_trace import EXAMPLES as TRACE_EXAMPLES
+from torchtally.cli.plan_trace import add_trace, write_trace
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 from torchtally.units import parse_bytes, parse_flop_per_s
@@ -163,7 +165,7 @@ def epilog() -> str:
     return (
         f"{EPILOG}recipes (default {RECIPE}):\n{recipes}\noptimizers:\n{optimizers}\n\n"
         f"weights of inference:\n{formats_text()}\n{EXAMPLES}{INFERENCE_EXAMPLES}"
-        f"{ADAPTER_EXAMPLES}{PREFERENCE_EXAMPLES}{SAMPLE_EXAMPLES}"
+        f"{ADAPTER_EXAMPLES}{PREFERENCE_EXAMPLES}{SAMPLE_EXAMPLES}{TRACE_EXAMPLES}"
     )
 
 
@@ -354,6 +356,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
+    add_trace(parser, group)
     group.add_argument(
         "--explain", action="store_true", help="print each formula with its numbers and sources"
     )
@@ -388,6 +391,8 @@ def command(args: argparse.Namespace) -> int:
     if args.page is not None:
         write_napkin(args)
         return 0
+    if args.output is not None:
+        return write_trace(args)
     from torchtally.report.answer import answer_report
     from torchtally.report.report import table_report
 

@@ -61,7 +61,7 @@ def request(args: argparse.Namespace) -> "Request":
         subject=model,
         tokens=args.tokens,
         flops=args.flops,
-        cluster=_cluster(args),
+        cluster=cluster_of(args),
         mfu=args.mfu,
         deadline_s=args.deadline,
         budget_usd=args.budget,
@@ -116,7 +116,7 @@ def configured_layout(
     return layout_file
 
 
-def _cluster(args: argparse.Namespace) -> "Cluster | None":
+def cluster_of(args: argparse.Namespace) -> "Cluster | None":
     """The chips that --gpus names, with what the user knows better of them than the table."""
     if args.gpus is None:
         unused = [name for name in ("memory", "peak", "compare") if getattr(args, name) is not None]
@@ -202,7 +202,7 @@ def _counted_subject(args: argparse.Namespace) -> "Subject":
     from torchtally.plan.questions import counted_subject
     from torchtally.plan.recipes import recipe
 
-    cluster = _cluster(args)
+    cluster = cluster_of(args)
     with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
         status.show("counting a step of its own class (fewer tokens: --sequence 64)", at_once=True)
         counted = count_model(

@@ -33,6 +33,12 @@ class ConfigSymbols:
     """The key of each symbol of `PLAIN`."""
     layers: int
 
+    @property
+    def least(self) -> Mapping[str, int]:
+        """What the vocabulary is above: the ids of the configuration's own tokens."""
+        ids = [getattr(self.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos")]
+        return {VOCABULARY: max((each for each in ids if isinstance(each, int)), default=0)}
+
     def at(self, values: Mapping[str, int], layers: int) -> Any:
         """The configuration with these sizes, and so many layers."""
         config = copy.deepcopy(self.config)

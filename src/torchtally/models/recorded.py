@@ -22,7 +22,7 @@ from torchtally.programs import LAYERS, LabelledRun, RunProgram, program_of
 from torchtally.programs.labels import recordings_for
 from torchtally.programs.sizes import Point
 from torchtally.runs.function import run
-from torchtally.trace import Trace
+from torchtally.trace import Frame, Site, Trace
 
 BATCH, SEQUENCE = "batch", "sequence"
 STEPS = 2
@@ -55,7 +55,7 @@ def recorded_training(
     `asked` are the batch and the sequence that it is for: sizes of one and powers of two choose
     operators, and are recorded. Raises ProgramError where the class's layers are no program.
     """
-    plan = recordings_for({**asked, **config.sizes})
+    plan = recordings_for({**asked, **config.sizes}, config.least)
     *recordings, check = (
         record(build, config, point, plan.fixed, layers, mode, chip)
         for point, layers in (*((each, LAYERS) for each in plan.points), (plan.check, CHECK_LAYERS))
@@ -92,7 +92,21 @@ def traced(training: Callable[[], None], name: str, chip: Chip) -> Trace:
         raise ProgramError(
             f"{name}: at a recording's sizes the class raised {type(error).__name__}: {message}"
         ) from error
-    return replace(trace, script=name)
+    return replace(trace, script=name, sites=below_caller(trace))
+
+
+def below_caller(trace: Trace) -> tuple[Site, ...]:
+    """The sites without the lines that asked for the recording: those that draw a batch have no
+    others. Of a deep stack a site has the innermost lines alone.
+    """
+    draws = (op for op in trace.ops if trace.calls[op.call].name == "aten.randint")
+    above = trace.sites[next(draws).site].frames
+
+    def own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        rests = (n for n in range(len(frames)) if frames[n:] == above[: len(frames) - n])
+        return frames[: next(rests, len(frames))]
+
+    return tuple(replace(site, frames=own(site.frames)) for site in trace.sites)
 
 
 def train(model: nn.Module, sizes: Mapping[str, int], mode: TrainingMode) -> None:

@@ -148,24 +148,10 @@ def _file(path: str) -> ModuleType:
 
 
 def _of_config(path: str) -> ModelSource:
-    try:
-        values = json.loads(read_bytes(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: cannot be read as JSON ({error}).") from error
-    if isinstance(values, dict) and isinstance(values.get("_class_name"), str):
+    values = config_values(path)
+    if isinstance(values.get("_class_name"), str):
         return _of_diffusers(values, path)
-    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise UsageError(
-            f"{path}: no model_type (of transformers) and no _class_name (of diffusers)."
-        )
-    check_sizes(path, values)
-    transformers = _import_library("transformers", path)
-    try:
-        config = transformers.AutoConfig.for_model(**values)
-    except Exception as error:  # each configuration has checks of its own
-        message = " ".join(str(error).split())[:300]
-        raise UsageError(f"{path}: transformers rejects it: {message}") from error
-    kind = _class_of(transformers, config, path)
+    kind, config = class_of_values(values, path)
 
     def build() -> nn.Module:
         before = torch.get_default_dtype()
@@ -177,6 +163,35 @@ def _of_config(path: str) -> ModelSource:
         return model
 
     return _source_for(build, kind, config)
+
+
+def class_of_values(values: dict[str, Any], path: str) -> tuple[Any, Any]:
+    """The class of transformers that a config.json is for, and its configuration.
+
+    Raises UsageError where transformers has neither, or rejects the values.
+    """
+    check_sizes(path, values)
+    transformers = _import_library("transformers", path)
+    try:
+        config = transformers.AutoConfig.for_model(**values)
+    except Exception as error:  # each configuration has checks of its own
+        message = " ".join(str(error).split())[:300]
+        raise UsageError(f"{path}: transformers rejects it: {message}") from error
+    return _class_of(transformers, config, path), config
+
+
+def config_values(path: str) -> dict[str, Any]:
+    """What a config.json says. Raises UsageError for another file."""
+    try:
+        values: Any = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON ({error}).") from error
+    named = values if isinstance(values, dict) else {}
+    if not any(isinstance(named.get(key), str) for key in ("model_type", "_class_name")):
+        raise UsageError(
+            f"{path}: no model_type (of transformers) and no _class_name (of diffusers)."
+        )
+    return named
 
 
 def _class_of(transformers: Any, config: Any, path: str) -> Any:

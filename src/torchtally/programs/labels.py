@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count, islice, pairwise
 from math import gcd, isqrt
+from types import MappingProxyType
 
 from torchtally.programs.sizes import Point, Symbols, labelled
 
@@ -17,7 +18,7 @@ operators pad what is none. A size that is not among them is any number."""
 HEAD_DIMS = (0, 128, 256, 1 << 20)
 """Between two of these attention takes the same kernel (`virtual`)."""
 RECORDINGS = 3
-LEAST_PRIME, MOST_SEQUENCE_PRIME = 17, 50
+LEAST_PRIME, MOST_SEQUENCE_PRIME, LEAST_LARGE_PRIME = 17, 50, 211
 """Labels are primes that no model has as a factor of its own making."""
 
 
@@ -31,11 +32,15 @@ class Plan:
     """Sizes of one: other operators serve them, so all recordings have them."""
     points: tuple[Point, ...]
     check: Point
-    """Of the recording that takes no part."""
+    """Of the recording that takes no part: the sizes asked for, so that a way that a class takes at
+    these alone (a window, longer positions) is found."""
 
 
-def recordings_for(asked: Symbols) -> Plan:
-    """Three points whose sizes have the powers of two of those asked for, and prime labels."""
+def recordings_for(asked: Symbols, least: Symbols = MappingProxyType({})) -> Plan:
+    """Three points whose sizes have the powers of two of those asked for, and prime labels.
+
+    `least`: what a symbol must be above in every recording, as a vocabulary above its tokens' ids.
+    """
     fixed = {symbol: size for symbol, size in asked.items() if size == 1}
     units = {symbol: gcd(size, UNITS.get(symbol, 1)) for symbol, size in asked.items() if size > 1}
     chosen = head_dim_primes(asked[HEAD_DIM], units[HEAD_DIM]) if HEAD_DIM in units else ()
@@ -50,10 +55,14 @@ def recordings_for(asked: Symbols) -> Plan:
         }
         if POSITIONS in units:
             labels[POSITIONS] = tail[number]
+        for symbol in least.keys() & units.keys():
+            if units[symbol] * labels[symbol] <= least[symbol]:
+                first = max(LEAST_LARGE_PRIME, least[symbol] // units[symbol] + 1)
+                labels[symbol] = primes_from(first, RECORDINGS)[number]
         if chosen:
             labels[HEAD_DIM] = chosen[number]
         points.append(labelled(units, labels))
-    return Plan(units, fixed, tuple(points), Point(check_sizes(asked, units), {}))
+    return Plan(units, fixed, tuple(points), Point({each: asked[each] for each in units}, {}))
 
 
 STRIDE = 2
@@ -76,12 +85,3 @@ def primes_from(least: int, number: int) -> list[int]:
 
 def is_prime(number: int) -> bool:
     return number > 1 and all(number % each for each in range(2, isqrt(number) + 1))
-
-
-def check_sizes(asked: Symbols, units: Symbols) -> dict[str, int]:
-    """Sizes of the recording that takes no part: small, and as ordinary as those asked for."""
-    small = {"batch": 2, "sequence": 3, "ffn": 5, "expert_ffn": 7, "vocabulary": 11, "width": 6}
-    return {
-        symbol: unit * small[symbol] if symbol in small else asked[symbol]
-        for symbol, unit in units.items()
-    }

@@ -67,7 +67,12 @@ def known_models() -> tuple[KnownModel, ...]:
 
 
 def known_model(name: str) -> Model:
-    """The model of this name; case, spaces, "-" and "_" do not matter.
+    """The model of this name. Raises UsageError for an unknown one."""
+    return known_row(name).model()
+
+
+def known_row(name: str) -> KnownModel:
+    """The row of this name; case, spaces, "-" and "_" do not matter.
 
     Nor does ".", unless that leaves two: "gpt-3 1.3b" is not "gpt-3 13b". A name on the Hub may end
     in what it was tuned for: "meta-llama/Llama-3.1-8B-Instruct" has the shape of Llama 3.1 8B.
@@ -78,7 +83,7 @@ def known_model(name: str) -> Model:
             _rows_without_dots().get(_dotless(spelling), ())
         )
         if row is not None:
-            return row.model()
+            return row
     raise UsageError(_unknown(name))
 
 

@@ -1,0 +1,149 @@
+"""`tally plan MODEL -o FILE`: a training step as a trace, written out of recordings."""
+
+import argparse
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torchtally.cli.destination import add_output
+from torchtally.cli.plan_options import given_options
+from torchtally.cli.plan_request import DEFAULT_CHIP, RECIPE, cluster_of
+from torchtally.cli.streams import say
+from torchtally.errors import UsageError
+from torchtally.progress import StatusLine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchtally.models.recorded import TrainingMode
+    from torchtally.plan.recipes import Recipe
+
+EXAMPLES = """\
+  tally plan llama-3-8b --gpus H100-SXM --micro-batch 4 --recipe bf16 -o plan.tally
+"""
+OPTIONS = frozenset(
+    ("model", "gpus", "micro_batch", "sequence", "recipe", "optimizer", "recompute")
+)  # fmt: skip
+"""What a written step depends on."""
+RECOMPUTE = {None: False, "none": False, "full": True}
+"""Whether layers are checkpointed, by --recompute."""
+
+
+def add_trace(parser: argparse.ArgumentParser, group: Any) -> None:
+    """Add the option that asks for a trace."""
+    add_output(
+        parser,
+        "-o",
+        "--output",
+        group=group,
+        metavar="FILE",
+        help="write a training step as a trace, as `tally run -o` does, and show it: the operators "
+        "of the model's class, recorded with three small layers; needs transformers",
+    )
+
+
+def write_trace(args: argparse.Namespace) -> int:
+    """Write the step's trace, and show it as `tally show` does."""
+    from torchtally.chips import chip
+    from torchtally.cli import parsed
+    from torchtally.models.planned import configured_class, planned_step
+    from torchtally.plan.questions.request import USUAL_SEQUENCE
+
+    check(args)
+    cluster = cluster_of(args)
+    if cluster is not None and cluster.count > 1:
+        raise UsageError(
+            f"-o writes the step of one chip out, but --gpus names {cluster.count}: give "
+            f"--gpus {cluster.chip.name}."
+        )
+    mode = mode_of(args)
+    configured = configured_class(*configuration(args.model))
+    longest = configured.symbols.sizes.get("positions", USUAL_SEQUENCE)
+    sequence = args.sequence or min(longest, USUAL_SEQUENCE)
+    with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
+        status.show(f"recording {configured.name} with three layers", at_once=True)
+        trace = planned_step(
+            configured,
+            batch=args.micro_batch or 1,
+            sequence=sequence,
+            mode=mode,
+            chip=chip(DEFAULT_CHIP) if cluster is None else cluster.chip,
+            command=shlex.join(args.argv),
+        )
+    trace.save(args.output)
+    say(f"tally: {trace.notes[0].text}.")
+    form = ("--format", args.format) if args.json is None else ("--json", args.json)
+    shown = parsed(["show", args.output, *form])
+    return int(shown.command(shown))
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that a written step does not depend on."""
+    if args.model is None:
+        raise UsageError("-o needs a model: a name (llama-3-8b) or a config.json.")
+    if args.output == "-":
+        raise UsageError("-o: a trace goes to a file, -o plan.tally.")
+    others = ("inference", "search", "layout", "compare", "memory", "peak", "lora")
+    asked = [*given_options(args), *(name for name in others if getattr(args, name))]
+    asked += ["explain"] if args.explain else []
+    unused = [option for option in asked if option not in OPTIONS]
+    if unused:
+        raise UsageError(
+            f"-o writes the step of one chip out, of which --{unused[0].replace('_', '-')} changes "
+            "nothing.\nLeave it out, or plan without -o."
+        )
+    if args.recompute not in RECOMPUTE:
+        raise UsageError(
+            f"--recompute {args.recompute}: a class of transformers checkpoints whole layers: "
+            "--recompute full, or none."
+        )
+
+
+def configuration(model: str) -> "tuple[Mapping[str, Any], str]":
+    """Keys of a config.json, and where they are: a file, or a row of the known models.
+
+    Raises UsageError for a model that is known by its sizes alone.
+    """
+    from torchtally.models.sources import config_values
+    from torchtally.plan.architecture.known import known_row
+    from torchtally.plan.architecture.lookup import config_of, is_file
+
+    if is_file(model):
+        path = str(config_of(model))
+        return config_values(path), path
+    row = known_row(model)
+    if row.config is None:
+        raise UsageError(
+            f"-o records a class of transformers, and {row.name} has none: its sizes alone are "
+            "known.\nGive a config.json of a class that is like it."
+        )
+    return row.config, row.name
+
+
+def mode_of(args: argparse.Namespace) -> "TrainingMode":
+    """How the step is trained. Raises UsageError for a recipe that torch alone does not run."""
+    from torchtally.models.optimizers import optimizer_names as names_in_torch
+    from torchtally.models.precision import precision_of
+    from torchtally.models.recorded import TrainingMode
+    from torchtally.plan.recipes import RECIPES, recipe
+
+    chosen = recipe(args.recipe or RECIPE)
+    runnable = [each.name for each in RECIPES.values() if is_runnable(each)]
+    precision = precision_of(chosen)
+    if precision is None or not is_runnable(chosen):
+        raise UsageError(
+            f"-o runs the step by torch alone, and recipe {chosen.name} needs a library.\n"
+            f"Choose one of {', '.join(runnable)}: --recipe bf16."
+        )
+    optimizer = args.optimizer or "adamw"
+    if optimizer not in names_in_torch():
+        raise UsageError(f"-o: torch.optim has no {optimizer}. Leave --optimizer out for AdamW.")
+    return TrainingMode(
+        precision=precision, optimizer=optimizer, is_checkpointed=RECOMPUTE[args.recompute]
+    )
+
+
+def is_runnable(recipe: "Recipe") -> bool:
+    """A training loop of torch alone does this: no master weights, no scaled losses."""
+    has_copies = recipe.master is not None or recipe.flat_gradients or recipe.step_gradients
+    return not has_copies and recipe.products != "float16" and not recipe.is_in_8_bits
