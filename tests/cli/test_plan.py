@@ -42,6 +42,10 @@ QUESTIONS = {
     "what-to-rent, in time": ("7B", "--tokens", "1T", "--mfu", "0.4", "--deadline", "2w"),
     "tokens-within": ("7B", *EIGHT, "--mfu", "0.4", "--budget", "$100K"),
     "tokens-within, in time": ("7B", *EIGHT, "--mfu", "0.4", "--deadline", "30d"),
+    "tokens-within, predicted": (*SMALL, "--deadline", "30d"),
+    "model-within": (*EIGHT, "--mfu", "0.5", "--peak", "1000TFLOP/s", "--deadline", "14d"),
+    "model-within, predicted": ("--gpus", "8xH100-SXM", "--deadline", "1d"),
+    "model-within, for money": (*EIGHT, "--mfu", "0.4", "--budget", "10K"),
     "implied-mfu": ("llama-3-8b", *EIGHT, "--tokens-per-s", "60K"),
     "largest-model": ("--largest", "model", *EIGHT, "--recipe", "fp32"),
     "largest-model, with activations": ("--largest", "model", *EIGHT, "--sequence", "4096"),
@@ -137,6 +141,35 @@ def test_activations_make_the_largest_model_smaller(capsys: Capture) -> None:
     line = QUESTIONS["largest-model, with activations"]
     printed = document(capsys, *line)
     assert printed["figures"][0]["value"] < printed["figures"][1]["value"] == bound
+
+
+def test_the_best_model_of_two_weeks(capsys: Capture) -> None:
+    """8 x 10^15 x 0.5 FLOP/s for 1,209,600 s: 4.84e21 = 6 N 20 N."""
+    printed = document(capsys, *QUESTIONS["model-within"])
+    size, tokens, flops = (figure["value"] for figure in printed["figures"][:3])
+    assert flops == pytest.approx(8e15 * 0.5 * 14 * 86400)
+    assert size == pytest.approx((flops / 120) ** 0.5)
+    assert tokens == pytest.approx(20 * size)
+
+
+def test_the_best_model_is_trained_in_that_time(capsys: Capture) -> None:
+    """Asked the other way round, its size is trained on about as many tokens."""
+    printed = document(capsys, *QUESTIONS["model-within, predicted"])
+    size, tokens = (figure["value"] for figure in printed["figures"][:2])
+    limits = QUESTIONS["model-within, predicted"]
+    asked = document(capsys, str(int(size)), *limits)
+    assert asked["question"] == "tokens-within"
+    assert asked["figures"][0]["value"] == pytest.approx(tokens, rel=0.05)
+
+
+@pytest.mark.parametrize("key", ["fit by size", "tokens-within, by size"])
+def test_a_shape_that_is_assumed_is_in_the_first_lines(key: str, capsys: Capture) -> None:
+    lines = {
+        **QUESTIONS,
+        "tokens-within, by size": ("7B", "--gpus", "8xH100-SXM", "--deadline", "14d"),
+    }
+    first = " ".join(" ".join(out(capsys, *lines[key]).splitlines()[:3]).split())
+    assert "7.00 B parameters in an assumed shape (34 layers of width 3840)" in first
 
 
 def test_a_budget_of_compute_among_those_that_are_known(capsys: Capture) -> None:
@@ -336,7 +369,8 @@ WRONG = {
     "half a shape": (("--layers", "12"), "--width, --heads, --vocabulary"),
     "no chip of that name": (("7B", "--gpus", "8xH1000"), "No chip is called 'H1000'"),
     "no chips": (("7B", "--tokens-per-s", "1K"), "--gpus 1024xH100-SXM"),
-    "no mfu": (("7B", "--tokens", "1T", *EIGHT), "--mfu 0.4"),
+    "no mfu": (("7B", "--tokens", "1T", "--deadline", "14d", *EIGHT), "--mfu 0.4"),
+    "no room": (("--gpus", "RTX-4090", "--deadline", "1y"), "The largest that fits: --largest"),
     "no time at all": (("7B", "--tokens", "1T", *EIGHT, "--mfu", "0"), "--mfu must be above 0"),
     "no bfloat16": (
         ("7B", "--tokens", "1T", "--gpus", "V100-SXM-16GB", "--mfu", "0.4"),

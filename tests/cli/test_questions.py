@@ -1,4 +1,4 @@
-"""Fifteen questions that people ask, each one command, beside a sum done by hand.
+"""Sixteen questions that people ask, each one command, beside a sum done by hand.
 
 Nothing here comes from the planner: shapes are the models' config.json, peaks the data sheets'.
 """
@@ -16,6 +16,7 @@ Capture = pytest.CaptureFixture[str]
 PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
 DAY_S, HOUR_S, GIB = 86400, 3600, 1 << 30
 H100, H100_FP8, A100, B200 = 989.4e12, 1978.9e12, 312e12, 2250e12
+RTX_A4000 = 76.7e12
 
 # Llama 3 8B: matrices of 32 layers and the head, 6 FLOPs each, and 12 L d s of attention.
 LAYER_8B = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336
@@ -48,6 +49,10 @@ QUESTIONS = {
     "llama-3-8b --tokens 1T --gpus 64xH100-SXM --mfu 0.4": {
         "training time": flops_8b(8192) * 1e12 / (64 * H100 * 0.4),
     },
+    "--gpus 8xH100-SXM --deadline 14d": {
+        "tokens/s": lambda of: of["compute-optimal tokens"] / (14 * 24 * HOUR_S),
+        "compute-optimal tokens": lambda of: 20 * of["compute-optimal parameters"],
+    },
     "qwen-2.5-14b --lora 16 --weights nf4 --recompute full --gpus RTX-4090 --sequence 2048": {
         "trained parameters": 48 * 16 * WIDTHS_14B,
         "frozen weights": MATRICES_14B * (0.5 + 4 / 64) + 2 * WIDE_14B,
@@ -56,7 +61,7 @@ QUESTIONS = {
         "KV cache": 2 * 32 * 8 * 128 * 2 * 131072,
     },
     "7B --tokens 100B --mfu 0.4 --deadline 1mo": {
-        "cost": 6 * 7e9 * 100e9 / (B200 * 0.4) / HOUR_S * 6.99,
+        "cost": 6 * 7e9 * 100e9 / (RTX_A4000 * 0.4) / HOUR_S * 0.15,
     },
     "llama-3-8b --gpus 8xH100-SXM --sequence 4096 --recompute full --largest batch": {
         "sequences of all chips": 8 * 8,
@@ -129,6 +134,6 @@ def test_a_question_is_one_line_with_an_answer_by_hand(line: str, capsys: Captur
 
 
 def test_the_page_asks_the_same_questions() -> None:
-    assert len(QUESTIONS) == 15
+    assert len(QUESTIONS) == 16
     asked = [row for row in PAGE.read_text().splitlines() if row.startswith("$ tally plan ")]
     assert [row.partition(" plan ")[2].partition(" | ")[0] for row in asked] == list(QUESTIONS)

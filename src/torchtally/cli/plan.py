@@ -59,6 +59,7 @@ The question follows from the arguments:
   the same with --deadline           how many chips meet it?
   a model, tokens, --mfu, no chips   what should be rented?
   a model, chips, --deadline         on how many tokens? Or with --budget
+  chips, --deadline                  which model, on how many tokens? Or --budget
   a model, chips, --tokens-per-s     which MFU is that?
   --largest model|batch|sequence     the largest that fits the chips
   --search                           every layout of the chips, fastest first
@@ -87,6 +88,7 @@ EXAMPLES = f"""\
   tally plan --largest model --gpus 8xH100-SXM --optimizer adamw --recipe fp32
   tally plan 7B --tokens 1T --mfu 0.4 --deadline 14d --gpus H100-SXM
   tally plan 7B --tokens 1T --mfu 0.4 --budget 500K        what should I rent?
+  tally plan --gpus 8xH100-SXM --deadline 14d      the best model of two weeks
   tally plan llama-3-8b --gpus 8xH100-SXM --tokens-per-s 100K
   tally plan --flops 3e24 --gpus 1024xH100-SXM --mfu 0.4
   tally plan path/to/config.json --tokens 2T --gpus 256xB200 --mfu 0.4 --explain

@@ -82,6 +82,7 @@ def used_options(request: "Request", question: Question) -> Options:
     from torchtally.plan.questions.largest import largest_batch, largest_model, largest_sequence
     from torchtally.plan.questions.layouts import layouts
     from torchtally.plan.questions.model_card import model_card
+    from torchtally.plan.questions.model_within import model_within
     from torchtally.plan.questions.own_layout import own_layout
     from torchtally.plan.questions.preference import preference
     from torchtally.plan.questions.tokens_within import tokens_within
@@ -98,7 +99,8 @@ def used_options(request: "Request", question: Question) -> Options:
         fewest_chips: {"tokens", "mfu", "deadline", "optimizer", "memory", "price", *RATE,
                        *counted},
         what_to_rent: {"tokens", "mfu", "deadline", "budget", "recipe", "price", *counted},
-        tokens_within: {"mfu", "deadline", "budget", "price", *RATE, *counted},
+        tokens_within: {"deadline", "budget", "price", *counted, *_pace(request)},
+        model_within: {"deadline", "budget", "price", *_pace(request)},
         implied_mfu: {"tokens_per_s", *RATE, *counted},
         largest_model: _largest_model(request),
         largest_batch: {"largest", *STEP} - {"micro_batch", "batch"},
@@ -115,7 +117,7 @@ def used_options(request: "Request", question: Question) -> Options:
         largest_tuned_batch: {*TUNED, "sequence", "largest"},
         largest_tuned_sequence: {*TUNED, "micro_batch", "largest"},
     }  # fmt: skip
-    has_model = question not in (largest_model, compute_budget)
+    has_model = question not in (largest_model, compute_budget, model_within)
     return frozenset(uses[question]) | (MODEL if has_model else frozenset())
 
 
@@ -128,6 +130,11 @@ def _count(request: "Request") -> Options:
         return IN_CLASS if counted is not None and counted.step is not None else frozenset()
     length, _ = sequence_of(request)
     return COUNTED if length is not None else frozenset(("sequence",))
+
+
+def _pace(request: "Request") -> set[str]:
+    """Options that decide the MFU: the user's, or the predicted step's where it is not given."""
+    return {"mfu", *(RATE if request.mfu is not None else STEP)}
 
 
 def _training_time(request: "Request") -> set[str]:

@@ -29,10 +29,15 @@ def question_of(args: argparse.Namespace, request: "Request") -> "Question":
     if named is not None:
         return named
     is_limited = args.deadline is not None or args.budget is not None
+    if request.subject is None and is_limited and request.cluster is not None:
+        from torchtally.plan.questions.model_within import model_within
+
+        return model_within
     if request.subject is None:
         raise UsageError(
             "Missing model: give a name (llama-3-70b), a config.json, a .safetensors file or a "
-            "number of parameters (70B); or ask for the largest one: --largest model."
+            "number of parameters (70B); or ask for the largest one: --largest model; or for the "
+            "best one of a time: --gpus 8xH100-SXM --deadline 14d."
         )
     if request.tokens is None:
         return _without_tokens(request, is_limited)

@@ -59,9 +59,16 @@ def optimal_tokens(
 
 
 @closed_form("compute-optimal parameters", Unit.PARAMETERS, *RULE)
-def optimal_parameters(flops: Flops, tokens_per_parameter: Number = TOKENS_PER_PARAMETER) -> str:
-    """The model that so many FLOPs train best: C = 6 N D with D = 20 N."""
-    return "(flops / (6 * tokens_per_parameter))**0.5"
+def optimal_parameters(
+    flops: Flops,
+    tokens_per_parameter: Number = TOKENS_PER_PARAMETER,
+    flops_per_parameter: Number = 6,
+) -> str:
+    """The model that so many FLOPs train best: C = 6 N D with D = 20 N.
+
+    `flops_per_parameter`, for each token, is more with attention's scores.
+    """
+    return "(flops / (flops_per_parameter * tokens_per_parameter))**0.5"
 
 
 def loss(parameters: Amount, tokens: Amount, law: LossLaw) -> Quantity:

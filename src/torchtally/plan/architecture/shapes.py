@@ -17,6 +17,8 @@ ASPECT = 128
 """Width over layers, as in GPT-3 175B (12288 / 96). Loss hardly depends on it (Kaplan 2020)."""
 FINE = 2048
 """Below this width heads have 64, as GPT-3's smaller ones do."""
+ASSUMED = "assumed shape"
+"""The name of a model that is a guess from a number of parameters."""
 NEAR = 0.05
 """How far an assumed shape may be from the given count."""
 
@@ -124,7 +126,7 @@ def _of_aspect(
         feed_forward=_round(8 * width / 3, 64),
         is_gated=True,
         context=context,
-        name="assumed shape",
+        name=ASSUMED,
         source=f"a shape assumed for a parameter count: 12 * layers * width**2, {KAPLAN}",
     )
     return replace(model, notes=(note,)), sum(weight.elements for weight in weights_of(model))

@@ -16,7 +16,7 @@ from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
-from torchtally.plan.questions.workload import plain_layout, workload_of
+from torchtally.plan.questions.workload import plain_layout, with_shape, workload_of
 from torchtally.table import Column, Table
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
@@ -51,6 +51,7 @@ def range_in_words(step: Step) -> tuple[Part, ...]:
 
 def fit(request: Request) -> Answer:
     """Memory of the fullest chip by category, and the predicted step."""
+    request = with_shape(request)
     workload, assumptions = workload_of(request)
     layout = plain_layout(request, workload)
     step = step_of(workload, layout)

@@ -32,7 +32,7 @@ from torchtally.plan.questions.inference_request import (
 )
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
-from torchtally.plan.questions.workload import shape_of
+from torchtally.plan.questions.workload import shape_of, with_shape
 from torchtally.plan.training import cost_usd, energy_joules
 from torchtally.table import Column, Table
 from torchtally.timing.roofline.rates import named_peak
@@ -46,6 +46,7 @@ PREDICTION = (
 
 def inference(request: Request) -> Answer:
     """Time to the first token and per token, tokens per second, memory, cost, energy."""
+    request = with_shape(request, is_trained=False)
     asked = request.of_inference
     served = serving_of(request, asked)
     memory = memory_of(served)

@@ -28,7 +28,7 @@ from torchtally.plan.questions.inference_request import (
 )
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
-from torchtally.plan.questions.workload import shape_of
+from torchtally.plan.questions.workload import shape_of, with_shape
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
 
@@ -37,6 +37,7 @@ SHOWN_FORMATS = ("bf16", "fp8", "int8", "int4", "awq", "nvfp4", "mxfp4-all", "q8
 
 def inference_memory(request: Request) -> Answer:
     """Bytes of the weights, of one token and of a whole context, in every format."""
+    request = with_shape(request, is_trained=False)
     asked = request.of_inference
     model, of_shape = shape_of(request)
     prompt, output = lengths(request, asked)
@@ -90,6 +91,7 @@ def per_token(model: Model, cache: Cache) -> Quantity:
 
 def most_sequences_served(request: Request) -> Answer:
     """Answer with as many sequences as fit, beside the weights."""
+    request = with_shape(request, is_trained=False)
     asked = request.of_inference
     generator = generator_of(request, asked)
     prompt, output = lengths(request, asked)
@@ -117,6 +119,7 @@ def most_sequences_served(request: Request) -> Answer:
 
 def longest_context_served(request: Request) -> Answer:
     """The longest sequences of which so many fit, beside the weights."""
+    request = with_shape(request, is_trained=False)
     asked = request.of_inference
     generator = generator_of(request, asked)
     replicas = generator.placement.replicas

@@ -23,7 +23,12 @@ from torchtally.plan.questions.fit import (
 )
 from torchtally.plan.questions.request import Request, subject
 from torchtally.plan.questions.words import chips_text, subject_text
-from torchtally.plan.questions.workload import USUAL_VOCABULARY, plain_layout, workload_of
+from torchtally.plan.questions.workload import (
+    USUAL_VOCABULARY,
+    plain_layout,
+    with_shape,
+    workload_of,
+)
 from torchtally.units import Unit, format_bytes
 
 STEP_PARAMETERS = 10_000_000
@@ -81,8 +86,8 @@ def largest_model(request: Request) -> Answer:
 
 def largest_batch(request: Request) -> Answer:
     """The largest micro-batch that fits one chip."""
+    request = with_shape(replace(request, global_batch=None))
     workload, assumptions = workload_of(request)
-    request = replace(request, global_batch=None)
 
     def layout(size: int) -> Layout:
         return plain_layout(request, workload, micro_batch=size)
@@ -114,8 +119,8 @@ def largest_batch(request: Request) -> Answer:
 
 def largest_sequence(request: Request) -> Answer:
     """The longest sequence that one chip can train on."""
-    request = replace(request, global_batch=None)
-    workload, assumptions = workload_of(replace(request, sequence=request.sequence or 1))
+    request = with_shape(replace(request, global_batch=None, sequence=request.sequence or 1))
+    workload, assumptions = workload_of(request)
     layout = plain_layout(request, workload)
     count = largest(
         lambda sequence: _fits(replace(workload, sequence=sequence), layout), most=MOST_TOKENS

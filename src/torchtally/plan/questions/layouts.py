@@ -28,7 +28,7 @@ from torchtally.plan.questions.fit import (
 )
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import bound_in_short, chips_text, subject_text
-from torchtally.plan.questions.workload import workload_of
+from torchtally.plan.questions.workload import with_shape, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
 
@@ -40,6 +40,7 @@ USUAL_BATCH_TOKENS = 4_000_000
 
 def layouts(request: Request) -> Answer:
     """The fastest layouts that fit, and all about the first."""
+    request = with_shape(request)
     ranking, batch, assumptions = rank(request)
     best = ranking.steps[0]
     count = request.of_chips

@@ -24,13 +24,14 @@ from torchtally.plan.questions.fit import (
 from torchtally.plan.questions.layouts import choices_of, config_of
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
-from torchtally.plan.questions.workload import workload_of
+from torchtally.plan.questions.workload import with_shape, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 
 
 def own_layout(request: Request) -> Answer:
     """Its step and its memory, beside those of the fastest layout for the same batch."""
+    request = with_shape(request)
     workload, assumptions = workload_of(request)
     layout = layout_of(request, workload)
     step = step_of(workload, layout)

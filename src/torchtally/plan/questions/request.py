@@ -174,8 +174,8 @@ class Request:
     def of_mfu(self) -> Quantity:
         mfu = _value_or(
             self.mfu,
-            "Missing MFU: give --mfu 0.4 (usually 0.3 to 0.6 of the dense peak), or the "
-            "model's shape, from which it is predicted.",
+            "Missing MFU: give --mfu 0.4 (usually 0.3 to 0.6 of the dense peak; --search predicts "
+            "it for given chips).",
         )
         return of(mfu, Unit.FRACTION).with_name("MFU")
 

@@ -1,12 +1,16 @@
 """Number of tokens on which these chips can train, for a budget or until a deadline."""
 
+from dataclasses import replace
+
 from torchtally.errors import UsageError
 from torchtally.plan.closed_form import Chips, Hours, closed_form
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, price_of
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
+from torchtally.plan.questions.training_time import reached_mfu
 from torchtally.plan.questions.words import chips_text, subject_text
+from torchtally.plan.questions.workload import with_shape
 from torchtally.plan.scaling import optimal_tokens
 from torchtally.plan.training import chip_hours_for, flops_within, tokens_for
 from torchtally.units import Unit
@@ -14,11 +18,13 @@ from torchtally.units import Unit
 
 def tokens_within(request: Request) -> Answer:
     """Answer with as many tokens as the shorter of time and money allows."""
-    per_token, counted = flops_per_token(request)
+    request = request if request.mfu is not None else with_shape(request)
     cluster = request.of_cluster
     chips = request.of_chips
-    seconds = _seconds(request, chips)
-    mfu = request.of_mfu
+    seconds = seconds_within(request, chips)
+    reached = reached_mfu(request)
+    mfu = reached.mfu
+    per_token, counted = flops_per_token(replace(request, attention=reached.attention))
     flops = flops_within(seconds, chips, peak_flop_per_s(request, cluster.chip), mfu)
     tokens = tokens_for(flops, per_token)
     return Answer(
@@ -29,7 +35,7 @@ def tokens_within(request: Request) -> Answer:
             seconds,
             " on ",
             *chips_text(cluster),
-            *_for_money(request),
+            *for_money(request),
             " at ",
             mfu,
             " MFU",
@@ -40,17 +46,18 @@ def tokens_within(request: Request) -> Answer:
             optimal_tokens(request.of_subject.active),
             *bill(request, chips, seconds, cluster.chip),
         ),
-        assumptions=(*counted,),
+        assumptions=(*counted, *reached.assumptions),
     )
 
 
-def _for_money(request: Request) -> tuple[Part, ...]:
+def for_money(request: Request) -> tuple[Part, ...]:
+    """Words for the budget, where one is given."""
     if request.budget_usd is None:
         return ()
     return (" for ", of(request.budget_usd, Unit.USD).with_name("budget"))
 
 
-def _seconds(request: Request, chips: Quantity) -> Quantity:
+def seconds_within(request: Request, chips: Quantity) -> Quantity:
     """Seconds until the deadline, or as long as the money lasts."""
     limits = []
     if request.deadline_s is not None:

@@ -17,6 +17,7 @@ from torchtally.plan.questions.request import (
     sequence_of,
 )
 from torchtally.plan.questions.words import chips_text, subject_text
+from torchtally.plan.questions.workload import with_shape
 from torchtally.plan.training import tokens_per_s, training_flops_of, training_s
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
@@ -24,6 +25,7 @@ from torchtally.work.convention import Convention
 
 def training_time(request: Request) -> Answer:
     """FLOPs over what the chips do in a second, with cost and energy."""
+    request = request if request.mfu is not None else with_shape(request)
     cluster, tokens = request.of_cluster, request.of_tokens
     peak = peak_flop_per_s(request, cluster.chip)
     reached = reached_mfu(request)
@@ -79,7 +81,7 @@ class Reached:
 
 
 def reached_mfu(request: Request) -> Reached:
-    """The MFU that the user expects, else that of the fastest layout, if the shape is known."""
+    """The MFU that the user expects, else that of the fastest layout of the shape."""
     if request.mfu is not None or request.of_subject.model is None:
         return Reached(request.of_mfu, request.attention)
     from torchtally.plan.questions.layouts import rank

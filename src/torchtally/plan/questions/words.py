@@ -1,6 +1,7 @@
 """Names of models, chips and bounds in answers."""
 
 from torchtally.chips import Cluster
+from torchtally.plan.architecture.shapes import ASSUMED
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.quantity import of
 from torchtally.plan.questions.answer import Part
@@ -9,9 +10,12 @@ from torchtally.units import Unit, format_count
 
 
 def subject_text(request: Request) -> str:
-    """The model: "llama-3-70b (70.55 B parameters)"."""
+    """The model: "llama-3-70b (70.55 B parameters)". Of a guess, what was guessed."""
     subject = request.of_subject
     size = f"{format_count(int(subject.parameters.value))} parameters"
+    model = subject.model
+    if model is not None and model.name == ASSUMED:
+        return f"{size} in an assumed shape ({model.layers} layers of width {model.width})"
     return f"{subject.name} ({size})" if subject.name else size
 
 

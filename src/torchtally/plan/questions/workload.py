@@ -1,5 +1,7 @@
 """A request as a workload for layouts: the model's shape, the chips, and the micro-batches."""
 
+from dataclasses import replace
+
 from torchtally.errors import UsageError
 from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import Implementation
@@ -33,13 +35,34 @@ def shape_of(request: Request) -> tuple[Model, tuple[str, ...]]:
     )
 
 
+def with_shape(request: Request, *, is_trained: bool = True) -> Request:
+    """The same request; of a model of which only the size is known, with an assumed shape, and
+    sequences to train on, which the model's notes say.
+    """
+    subject = request.of_subject
+    if subject.model is not None or subject.counted is not None:
+        return request
+    model, notes = shape_of(request)
+    sequence = request.sequence
+    if is_trained and sequence is None:
+        sequence = USUAL_SEQUENCE
+        notes += (usual_sequence_in_words(),)
+    known = replace(subject, model=replace(model, notes=notes))
+    return replace(request, subject=known, sequence=sequence)
+
+
+def usual_sequence_in_words() -> str:
+    """Text that says how long sequences are where neither model nor user does."""
+    return f"Sequences of {USUAL_SEQUENCE} tokens, usual in pre-training (--sequence)."
+
+
 def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
     """What is trained on which chips, and the assumptions."""
     model, assumptions = shape_of(request)
     sequence, assumption = sequence_of(request)
     if sequence is None:
         sequence = USUAL_SEQUENCE
-        assumption = f"Sequences of {sequence} tokens, usual in pre-training (--sequence)."
+        assumption = usual_sequence_in_words()
     workload = Workload(
         model=model,
         cluster=request.of_cluster,
