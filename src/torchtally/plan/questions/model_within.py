@@ -80,7 +80,7 @@ def model_within(request: Request) -> Answer:
 
 
 def _optimum(request: Request, seconds: Quantity) -> Optimum:
-    """By the user's MFU; else that of the fastest layout of the optimum, found in a few rounds.
+    """The optimum by the user's MFU, else by that of its fastest layout, found in a few rounds.
 
     Raises UsageError where the optimum does not fit the chips.
     """
