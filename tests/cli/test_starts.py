@@ -138,8 +138,22 @@ def test_an_error_in_a_cell_names_cell_and_line(tmp_path: Path) -> None:
     run = tally_run("train.ipynb", cwd=tmp_path)
     assert run.code == 1
     assert 'File "cell 2", line 2' in run.stderr
-    (tmp_path / "train.ipynb").write_text(notebook("x = !ls"))
+    (tmp_path / "train.ipynb").write_text(notebook("x = %pwd"))
     assert 'File "cell 1", line 1' in tally_run("train.ipynb", cwd=tmp_path).stderr
+
+
+def test_a_cell_keeps_what_a_command_prints(tmp_path: Path) -> None:
+    """Names of the cell are put in; braces that are none of Python's are the shell's."""
+    cell = (
+        "n = 6\nx = !echo $n {n + 1} ${NOWHERE}{a b}; echo two\n?n\nn.real?\nprint(list(x), x[-1])"
+    )
+    (tmp_path / "train.ipynb").write_text(notebook(f"{STEP}{cell}"))
+    run = tally_run("train.ipynb", cwd=tmp_path)
+    assert run.code == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "['6 7 {a b}', 'two'] two"
+    assert [line.rpartition(": ")[2] for line in run.stderr.splitlines() if "IPython" in line] == [
+        "?n", "n.real?",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["not JSON", "{}", '{"cells": [{"cell_type": "code"}]}'])

@@ -76,6 +76,8 @@ z = torch.zeros(1024, 1024, device="cuda")""",
     "failed run": "%tally run -c 'import sys; sys.exit(5)' --gpu H100-SXM --quiet",
     "help": "%%tally --help\n1",
     "collector": "import gc\nprint(gc.isenabled(), torch.cuda.is_available())",
+    "shell": "%%tally --gpu H100-SXM\nx = !echo {1 + 1}\ntorch.ones(1, device='cuda')",
+    "shell's output": "print(x.n)",
 }
 
 
@@ -111,6 +113,10 @@ def test_the_ledger_has_its_name_and_files_are_isolated(cells: dict[str, Cell]) 
 
 def test_what_a_cell_made_is_on_the_gpu_of_the_next_one(cells: dict[str, Cell]) -> None:
     assert cells["memory"].printed == f"[{4 * 1024 * 4096}] {2 * 8 * 1024 * 4096}\n"
+
+
+def test_a_cell_keeps_what_a_command_prints(cells: dict[str, Cell]) -> None:
+    assert cells["shell's output"].printed == "2\n"
 
 
 def test_what_existed_before_is_as_it_was(cells: dict[str, Cell]) -> None:

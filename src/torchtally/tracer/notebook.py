@@ -8,9 +8,10 @@ from typing import Any
 
 from torchtally.errors import ScriptError
 from torchtally.tracer.script_file import read_script
+from torchtally.tracer.shell_lines import assigned_output
 from torchtally.tracer.texts import compile_text
 
-MAGICS = ("%", "!")
+MAGICS = ("%", "!", "?")
 """What a line of IPython's own begins with."""
 TRANSPARENT = ("%%time", "%%timeit", "%%capture", "%%prun")
 """Magics of a whole cell whose other lines are Python."""
@@ -57,9 +58,20 @@ def code_of(source: str, name: str) -> CodeType | None:
         except SyntaxError as error:
             # One after the other: a line that begins with % may belong to an expression.
             at = (error.lineno or 0) - 1
-            if not (0 <= at < len(lines) and lines[at].lstrip().startswith(MAGICS)):
+            if not 0 <= at < len(lines):
                 raise
-            leave_out(lines, at, name)
+            output = assigned_output(lines[at])
+            if output is not None:
+                lines[at] = output
+            elif is_of_ipython(lines[at]):
+                leave_out(lines, at, name)
+            else:
+                raise
+
+
+def is_of_ipython(line: str) -> bool:
+    """Whether a line is no Python but a magic, a shell's command or a question for help."""
+    return line.lstrip().startswith(MAGICS) or line.rstrip().endswith("?")
 
 
 def leave_out(lines: list[str], at: int, name: str) -> None:
