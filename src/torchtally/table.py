@@ -54,6 +54,10 @@ class Column:
     unit: Unit
     rank: int = 0
     """In a narrow terminal, columns of the highest rank are hidden first; rank 0 never is."""
+    on_request: bool = False
+    """For programs (JSON, CSV); for readers where they ask for it by its name."""
+    note: str = ""
+    """What is needed to read its numbers right, said where it is shown."""
 
     def answers_to(self, word: str) -> bool:
         """Whether a user who types this word means the column: its name, or what its header shows.
@@ -133,9 +137,23 @@ class Table(Shown):
             places += [place for place, column in enumerate(self.columns) if column.unit.is_text]
         return replace(
             self,
-            columns=tuple(replace(self.columns[place], rank=0) for place in places),
+            columns=tuple(
+                replace(self.columns[place], rank=0, on_request=False) for place in places
+            ),
             rows=tuple(tuple(row[place] for place in places) for row in self.rows),
             totals=tuple(self.totals[place] for place in places),
+        )
+
+    def for_readers(self) -> "Table":
+        """The table without the columns that nobody has asked for."""
+        if not any(column.on_request for column in self.columns):
+            return self
+        shown = [place for place, column in enumerate(self.columns) if not column.on_request]
+        return replace(
+            self,
+            columns=tuple(self.columns[place] for place in shown),
+            rows=tuple(tuple(row[place] for place in shown) for row in self.rows),
+            totals=tuple(self.totals[place] for place in shown),
         )
 
     def with_some_of(self, names: Sequence[str]) -> "Table":

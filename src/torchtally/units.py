@@ -190,8 +190,12 @@ def format_fraction(fraction: float) -> str:
 
 
 def format_usd(usd: float) -> str:
-    """Money, with K, M and B above a thousand dollars: "$3.99", "$1.84 M"."""
+    """Money, with K, M and B above a thousand dollars: "$3.99", "$1.84 M"; less than a cent with
+    two digits: "$0.0018".
+    """
     sign = "-" if usd < 0 else ""
+    if 0 < abs(usd) < 0.005:
+        return f"{sign}${abs(usd):.{1 - math.floor(math.log10(abs(usd)))}f}"
     amount = f"{abs(usd):.2f}" if abs(usd) < 999.995 else _in_units(abs(usd), COUNT)
     return f"{sign}${amount}"
 

@@ -137,8 +137,8 @@ def add_parser(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="USD",
-        help="with --until or --gpu: your own price of a GPU per hour (2.49); for one of several "
-        "chips: H200=2.49",
+        help="with --until, --gpu or --by: your own price of a GPU per hour (2.49); for one of "
+        "several chips: H200=2.49",
     )
     parser.add_argument(
         "--roofline",
@@ -194,7 +194,7 @@ def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namesp
 
 def check(args: argparse.Namespace) -> None:
     """Raises UsageError for options that ask for two things at once, or for nothing."""
-    is_money = args.until is not None or bool(args.price)
+    is_money = args.until is not None or (bool(args.price) and args.by is None)
     if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
         raise UsageError("--roofline and --html are a separate view: give one at a time.")
     if is_drawn(args) and len(args.gpu) > 1:
@@ -202,7 +202,7 @@ def check(args: argparse.Namespace) -> None:
     if args.by is not None and args.allocator:
         raise UsageError("--by and --allocator are two views: give one at a time.")
     if (args.by is not None or args.allocator) and is_money:
-        raise UsageError("--until and --price are a separate view: leave out --by and --allocator.")
+        raise UsageError("--until is a separate view: leave out --by and --allocator.")
     if args.allocator and args.gpu:
         raise UsageError("--allocator and --gpu are two views: give one at a time.")
     if args.by is not None and len(args.gpu) > 1:
@@ -210,7 +210,7 @@ def check(args: argparse.Namespace) -> None:
             f"--by {args.by} shows one chip, but --gpu names {len(args.gpu)}: give one, or leave "
             "out --by to compare them."
         )
-    if args.price and args.until is None and not args.gpu:
+    if args.price and args.until is None and not args.gpu and args.by is None:
         raise UsageError(
             "--price needs a training length: add --until 600000 (steps) or --until 24h."
         )
@@ -245,11 +245,16 @@ def _table(
     """The view that was asked for; None where it is the page."""
     from torchtally.views import by
     from torchtally.views.allocators import allocators
+    from torchtally.views.money import own_price
 
     if args.allocator:
         table = allocators(ledger, args.allocator)
     elif args.by is not None:
-        table = by(ledger, args.by)
+        chip = chips[0].chip.name if chips else ledger.trace.chip
+        prices = own_prices(args.price, [chip])
+        table = by(ledger, args.by, own_price=own_price(prices[chip]) if prices else None)
+        if prices and all(column.name != "cost_usd" for column in table.columns):
+            raise UsageError(f"--price changes nothing in --by {args.by}: it has no times.")
         if chips:
             parts = (table.title,) if isinstance(table.title, str) else table.title
             table = replace(table, title=(*parts, f", timed on {chips[0].chip.name}"))

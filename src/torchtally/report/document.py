@@ -42,7 +42,8 @@ def in_words(prose: "Prose | tuple[str | Quantity, ...]") -> str:
 def remarks(table: Table, option: str = "") -> str:
     """How many rows were left out, by which option they are shown, and the note."""
     more = f"{table.left_out} more row{'s' * (table.left_out > 1)}{option}." * (table.left_out > 0)
-    return f"{more} {in_words(table.note)}".strip()
+    notes = (column.note for column in table.columns if not column.on_request)
+    return " ".join(filter(None, (more, in_words(table.note), *notes)))
 
 
 def rows_of(table: Table) -> list[dict[str, Cell]]:

@@ -41,8 +41,11 @@ class TableLayout:
     @property
     def hidden(self) -> list[str]:
         """Names of columns for which there is no room."""
-        columns = enumerate(self.table.columns)
-        return [column.name for place, column in columns if place not in self.widths]
+        return [
+            column.name
+            for place, column in enumerate(self.table.columns)
+            if place not in self.widths and not column.on_request
+        ]
 
     def cells(self, row: Sequence[Cell], *, nothing: str = "-") -> dict[int, str]:
         """The row's cells as text, each as wide as its column. `nothing` is a missing number."""
@@ -158,7 +161,7 @@ def _visible_columns(
 ) -> list[int]:
     """The columns there is room for: the highest rank goes first, of equals the last."""
     columns = table.columns
-    places = list(range(len(columns)))
+    places = [place for place, column in enumerate(columns) if not column.on_request]
     droppable = sorted(
         (column for column in places if columns[column].rank),
         key=lambda column: columns[column].rank,

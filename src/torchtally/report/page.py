@@ -118,7 +118,8 @@ def preformatted_element(text: str) -> Html:
 
 
 def table_html(table: Table) -> Html:
-    """A table with all its columns, those of text first, its totals and its note."""
+    """A table with all columns for readers, those of text first, its totals and its note."""
+    table = table.for_readers()
     return element(
         "section", element("h2", in_words(table.title)), *grid_html(table, has_terms=True)
     )

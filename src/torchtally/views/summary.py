@@ -24,6 +24,7 @@ from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
 from torchtally.views.columns import KERNEL, SECONDS, TIMED_SHARES
 from torchtally.views.communicators import NO_BUFFERS, CommunicatorBuffers, communicator_buffers
+from torchtally.views.costs import COST, ENERGY, with_costs
 from torchtally.views.generation import GenerationFigures, generation_figures
 from torchtally.views.lines import QUANTITIES as LINE_FIGURES
 from torchtally.views.lines import TEXTS as LINE_TEXTS
@@ -106,7 +107,7 @@ def page_columns() -> tuple[Column, ...]:
     figures = (SECONDS, KERNEL, *PHASE_FIGURES, *LINE_FIGURES, *MODULE_FIGURES)
     return (
         *(figure.column for figure in figures), *TIMED_SHARES, *BOUND_COLUMNS, *CATEGORY_COLUMNS,
-        *HOLDER_COLUMNS, *LINE_TEXTS, *MODULE_TEXTS, MODULES,
+        *HOLDER_COLUMNS, *LINE_TEXTS, *MODULE_TEXTS, MODULES, COST, ENERGY,
     )  # fmt: skip
 
 
@@ -221,14 +222,18 @@ def summarise(ledger: Ledger) -> Summary:
         parameters=parameters_of(ledger),
         convention=ledger.convention.description,
         total=ledger.total,
-        phases=phases(ledger),
+        phases=with_costs(phases(ledger), ledger),
         categories=categories(ledger),
         peak_lines=(None if verdict.fits or shortage else peak_lines(ledger).top(TOP_HOLDERS)),
         shortage=shortage,
         survived=survived_shortage(ledger),
-        lines=lines(ledger).top(TOP_OWN_LINES if is_behind else TOP_LINES),
-        library_lines=library_lines(ledger).top(TOP_LINES) if is_behind else None,
-        modules=repeated_modules(ledger).top(TOP_MODULES) if has_modules else None,
+        lines=with_costs(lines(ledger), ledger).top(TOP_OWN_LINES if is_behind else TOP_LINES),
+        library_lines=with_costs(library_lines(ledger), ledger).top(TOP_LINES)
+        if is_behind
+        else None,
+        modules=with_costs(repeated_modules(ledger), ledger).top(TOP_MODULES)
+        if has_modules
+        else None,
         coverage=ledger.coverage,
         placeholders=trace.placeholders,
         own_root=root_of(ledger.by_line()),

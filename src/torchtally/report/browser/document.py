@@ -63,7 +63,7 @@ def page_document(ledger: Ledger, sources: Mapping[str, str]) -> Document:
     tables = (*TABLES, *(NETWORK_TABLES if ledger.total.network_bytes else ()))
     places = Places(ledger, table)
     sites = places.sites()
-    views = {name: by(ledger, name).top(MOST_ROWS) for name in tables}
+    views = {name: by(ledger, name).for_readers().top(MOST_ROWS) for name in tables}
     return {
         "version": VERSION,
         **_about(ledger),

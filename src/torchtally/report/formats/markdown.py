@@ -28,7 +28,7 @@ def _lines(report: Report, look: Look) -> Iterator[str]:
         yield from ("", "```text", *plot_text(plot, is_ascii=look.is_ascii).splitlines(), "```")
     for _, table in report.tables:
         yield ""
-        yield from _table(table)
+        yield from _table(table.for_readers())
     for remark in report.remarks:
         yield ""
         yield _escape(remark)
