@@ -86,7 +86,7 @@ def test_the_largest_that_fits(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "largest --batch that fits H100-SXM: 76"
-    assert "77 does not fit." in " ".join(lines)
+    assert "77 would leave less than the margin." in " ".join(lines)
     assert all(len(line) <= 80 for line in lines)
     assert "tally: --batch 76: fits" in done.stderr
     document: dict[str, Any] = json.loads((tmp_path / "fit.json").read_text())
@@ -123,7 +123,7 @@ def test_a_script_that_fails_at_odd_values(tmp_path: Path) -> None:
     done = tally_fit(tmp_path, "--vary", "--batch={}", *H100, "--even", "--to", "80")
     assert done.returncode == 0
     assert done.stdout.startswith("largest --batch that fits H100-SXM: 76\n")
-    assert "78 does not fit" in done.stdout
+    assert "78 would leave less than the margin" in done.stdout
     assert "failed at 77, not for lack of memory: ValueError: 77 is odd" in (
         " ".join(done.stdout.split())
     )

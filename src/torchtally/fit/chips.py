@@ -71,6 +71,18 @@ class ChipSearch:
     wanted: tuple[int, ...] = ()
     verdicts: dict[int, CapacityVerdict] = None  # type: ignore[assignment]
 
+    def takes_margin(self, value: int) -> bool:
+        """Whether a run that does not fit would without the margin that is kept."""
+        verdict = self.verdicts[value]
+        most_bytes = self.capacity_bytes + self.margin_bytes
+        return not verdict.fits and verdict.peak_reserved_bytes <= most_bytes
+
+    def fits_text(self, value: int) -> str:
+        """Word for a run that was tried: "yes", "no" or "too close"."""
+        if self.takes_margin(value):
+            return "too close"
+        return "yes" if self.verdicts[value].fits else "no"
+
     @property
     def capacity_bytes(self) -> int:
         return self.search.capacity_bytes

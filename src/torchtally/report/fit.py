@@ -52,11 +52,11 @@ def one(fleet: Fleet, each: ChipSearch, margin: Margin, width: int) -> list[str]
     else:
         lines = [f"largest {name} that fits {chip.name}: {bracket.largest}"]
         peak = format_bytes(each.verdicts[bracket.largest].peak_reserved_bytes)
-        beyond = (
-            f"{bracket.too_large} does not fit."
-            if bracket.too_large is not None
-            else f"It is the last one tried: --to {values.last} is the end of the range."
-        )
+        beyond = f"It is the last one tried: --to {values.last} is the end of the range."
+        if bracket.too_large is not None:
+            is_close = each.takes_margin(bracket.too_large)
+            how = "would leave less than the margin" if is_close else "does not fit"
+            beyond = f"{bracket.too_large} {how}."
         lines += wrap(f"Peak reserved {peak} of {total}; {kept} {beyond}", width)
     if bracket.gave_up:
         lines += wrap("The script failed too often to go on: larger ones may fit.", width)
@@ -69,7 +69,7 @@ def trial_lines(name: str, each: ChipSearch) -> list[str]:
         free_bytes = each.capacity_bytes - verdict.peak_reserved_bytes
         rows.append((
             str(value), format_bytes(verdict.peak_allocated_bytes),
-            format_bytes(verdict.peak_reserved_bytes), "yes" if verdict.fits else "no",
+            format_bytes(verdict.peak_reserved_bytes), each.fits_text(value),
             format_bytes(free_bytes) if verdict.fits else "-",
         ))  # fmt: skip
     return grid(rows)

@@ -241,7 +241,7 @@ def time_table(step: Step, workload: Workload) -> Table:
             if quantity.value or sent.get(name)
         ),
         totals=(None, whole, 1.0, *((sum(sent.values()), None) if has_network else ())),
-        note="Network: communication that does not overlap with compute."
+        note="Of communication, what does not overlap with compute."
         + " Sent: by one chip of the last stage, at least." * has_network,
     )
 
