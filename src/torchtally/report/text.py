@@ -234,13 +234,12 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     yield from _prose(verdict(outcome), width, style if outcome.device else "bold red")
     if outcome.device:
         allocated = format_bytes(outcome.peak_bytes)
-        reserved = "Reserved"
+        reserved = "Reserved by the allocator"
         if outcome.is_open:
-            reserved = f"{format_bytes(outcome.reserved_bytes)} were reserved"
-        text = (
-            f"{reserved} by the allocator; {allocated} of it allocated at most, "
-            f"in {outcome.peak_moment}. "
-        )
+            reserved = f"{format_bytes(outcome.reserved_bytes)} were reserved by the allocator"
+        elif outcome.claim == "does not fit":
+            reserved += " of a larger device"
+        text = f"{reserved}; {allocated} of it allocated at most, in {outcome.peak_moment}. "
         text += _besides(outcome)
     elif summary.survived is not None:
         text = "What the script asked for did not fit."

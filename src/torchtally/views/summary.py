@@ -9,6 +9,7 @@ from torchtally.chips import Chip, find_chip
 from torchtally.diagnosis import Diagnosis, diagnose
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory.allocator import replay
+from torchtally.memory.allocator.needed import NeededMemory
 from torchtally.memory.workspace import (
     context_bytes,
     context_limits_bytes,
@@ -71,7 +72,9 @@ class Verdict:
     peak_moment: str
     """Where the peak was reached: "step 2, backward of model.py:41"."""
     reserved_bytes: int
-    """In the allocator's segments at most, as `torch.cuda.max_memory_reserved()`."""
+    """In the allocator's segments at most, as `torch.cuda.max_memory_reserved()`; of a run that
+    went on beyond the chip's memory, on about the smallest device that it fits.
+    """
     wanted_bytes: int
     """The same, with the request at which the run ended for want of memory."""
     context_bytes: int
@@ -261,9 +264,13 @@ def judge(ledger: Ledger) -> Verdict:
     memory, target = ledger.memory, target_of(ledger)
     communicators = communicator_buffers(ledger, target) if target else NO_BUFFERS
     claim = claim_on(ledger, target, communicators) if target else "unknown"
-    fits = None
+    fits, reserved_bytes = None, reserved_bytes_of(ledger)
     if target is not None:
         left_bytes = room_bytes(target) - communicators.bytes
+        if claim == "does not fit" and ledger.trace.final_refusal is None:
+            peaks = memory.peak_bytes, reserved_bytes
+            needed = NeededMemory(ledger.trace, peaks, memory.device)
+            reserved_bytes = needed.more_than(left_bytes)
         fits = claim != "does not fit" and fits_in(ledger, left_bytes)
     low_bytes, high_bytes = context_limits_bytes(target)
     return Verdict(
@@ -271,8 +278,8 @@ def judge(ledger: Ledger) -> Verdict:
         device=memory.device,
         peak_bytes=memory.peak_bytes,
         peak_moment=str(moment_at(ledger, memory.peak_tick) or ""),
-        reserved_bytes=reserved_bytes_of(ledger),
-        wanted_bytes=wanted_bytes_of(ledger),
+        reserved_bytes=reserved_bytes,
+        wanted_bytes=wanted_bytes_of(ledger, reserved_bytes),
         context_bytes=context_bytes(target) if target else 0,
         context_low_bytes=low_bytes,
         context_high_bytes=high_bytes,
@@ -341,9 +348,9 @@ def reserved_bytes_of(ledger: Ledger) -> int:
     return max(mine, default=memory.peak_bytes)
 
 
-def wanted_bytes_of(ledger: Ledger) -> int:
+def wanted_bytes_of(ledger: Ledger, reserved_bytes: int) -> int:
     """What is reserved at most, and what a request that ended the run would have taken besides."""
-    refusal, reserved_bytes = ledger.trace.final_refusal, reserved_bytes_of(ledger)
+    refusal = ledger.trace.final_refusal
     if refusal is None:
         return reserved_bytes
     return max(reserved_bytes, refusal.reserved_bytes + refusal.requested_bytes)

@@ -2,7 +2,8 @@
 
 from tests.builders import GPU, TraceBuilder, unknown_call
 from torchtally.memory.allocator import replay
-from torchtally.runs.probe.main import TOLERANCE, NeededMemory, verdict
+from torchtally.memory.allocator.needed import TOLERANCE, NeededMemory
+from torchtally.runs.probe.main import verdict
 
 MIB = 1 << 20
 

@@ -14,6 +14,7 @@ from torchtally.isolation.environment import environment
 from torchtally.isolation.network import limited_network
 from torchtally.isolation.run import isolation
 from torchtally.memory.allocator import replay
+from torchtally.memory.allocator.needed import NeededMemory
 from torchtally.memory.allocator.replay import BORN, events
 from torchtally.memory.workspace.kind import BLAS, SCRATCH
 from torchtally.runs.allocations import Allocations
@@ -165,41 +166,6 @@ def event_order(
         elif storage.number in numbers:
             order_.append(numbers[storage.number] * (1 if order == BORN else -1))
     return order_ + [len(kept) + 1 + call for _, call in waiting]
-
-
-class NeededMemory:
-    """What a run that had unlimited memory needs of a device."""
-
-    def __init__(self, trace: Trace, peaks: tuple[int, int], device: str) -> None:
-        """`peaks`: bytes allocated and reserved with unlimited memory."""
-        self.trace, self.peaks, self.device = trace, peaks, device
-        self._reserved_bytes: list[int] = []
-
-    def more_than(self, capacity_bytes: int) -> int:
-        """Bytes reserved at the peak on about the smallest device that it fits of those that are
-        larger than one which it does not fit.
-
-        With unlimited memory an allocator never gives back segments that a growing tensor has
-        left behind: their sum may be many times what the run holds.
-        """
-        known = [reserved for reserved in self._reserved_bytes if reserved > capacity_bytes]
-        if known:
-            return min(known)
-        too_little_bytes = max(self.peaks[0], capacity_bytes)
-        enough_bytes = self.peaks[1]
-        while enough_bytes - too_little_bytes > TOLERANCE * enough_bytes:
-            tried_bytes = (too_little_bytes + enough_bytes) // 2
-            replayed = replay(self.trace, device=self.device, capacity_bytes=tried_bytes)
-            if replayed.fits:
-                enough_bytes = max(replayed.peak_reserved_bytes, too_little_bytes)
-            else:
-                too_little_bytes = tried_bytes
-        self._reserved_bytes.append(enough_bytes)
-        return enough_bytes
-
-
-TOLERANCE = 0.01
-"""Of what is needed, to which it is looked for."""
 
 
 def verdict(
