@@ -2,11 +2,13 @@
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 import torchtally
@@ -16,8 +18,9 @@ from torchtally.memory import is_alive
 from torchtally.report.formats import render
 from torchtally.report.model import model_report
 from torchtally.report.report import Look
-from torchtally.trace import Role
+from torchtally.trace import Role, ScriptWork
 from torchtally.views.model_summary import ModelSummary
+from torchtally.views.script_work import script_work
 
 AS_IS: dict[str, Any] = {"optimizer": "sgd", "precision": "as-is"}
 
@@ -320,3 +323,16 @@ def test_it_is_shown_in_80_columns_and_as_a_document() -> None:
         "", "0", "0.0", "0.1", "1", "1.0", "1.1", "2", "2.0", "2.1", "3",
     ]  # fmt: skip
     assert document["flops_forward"] == model_summary.flops_forward
+
+
+def test_the_code_between_operators_is_no_scripts() -> None:
+    """It is ours: a sentence about a script's loop would be of none."""
+    model_summary = summary(layers(), "8x4", **AS_IS)
+    ledger = model_summary.ledger
+    work = ScriptWork(ledger.trace.step_ends[0], None, seconds=1.0)
+    trace = structs.replace(ledger.trace, script_work=(work,))
+    slow = replace(model_summary, ledger=replace(ledger, trace=trace))
+    assert script_work(slow.ledger) is not None
+    report = model_report(slow)
+    for text in (render(report, "text", Look()), render(report, "markdown", Look())):
+        assert "own code between" not in text

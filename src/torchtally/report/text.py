@@ -69,7 +69,7 @@ def model_text(
 
 
 def _model_lines(summary: ModelSummary, table: Table, width: int) -> Iterator[Text]:
-    page = summarise(summary.ledger)
+    page = _page_of_model(summary)
     yield from _verdict(page, width)
     yield from _time(page, width)
     yield Text()
@@ -171,10 +171,14 @@ def closing_sentences(summary: Summary) -> tuple[str, ...]:
 
 def model_sentences(summary: ModelSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is said of a model above and below the tree of its modules."""
-    # No script runs a model by itself: the code between its operators is ours.
-    page = replace(summarise(summary.ledger), script_work=None)
+    page = _page_of_model(summary)
     above = _sentences(_verdict(page, ONE_LINE), _time(page, ONE_LINE))
     return (*above, *model_facts(summary)), _sentences(_doubts(page, ONE_LINE))
+
+
+def _page_of_model(summary: ModelSummary) -> Summary:
+    # No script runs a model by itself: the code between its operators is ours.
+    return replace(summarise(summary.ledger), script_work=None)
 
 
 def _sentences(*parts: Iterator[Text]) -> tuple[str, ...]:
