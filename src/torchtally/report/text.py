@@ -389,8 +389,13 @@ def _trust(step_time: StepTime) -> str:
 
 
 def _mfu(utilisation: Utilisation | None, split: Sequence[Utilisation], *, is_of_many: bool) -> str:
-    """Nothing without matrix products, or where the chip has no peak for them."""
-    if utilisation is None or utilisation.fraction is None or utilisation.peak_per_s is None:
+    """Nothing without matrix products."""
+    if utilisation is None:
+        return ""
+    if utilisation.peak_per_s is None:
+        dtype = utilisation.of.rpartition(" ")[2]
+        return f"No MFU: most products are in {dtype}, for which the chip has no peak."
+    if utilisation.fraction is None:
         return ""
     peak = f"{format_flop_per_s(utilisation.peak_per_s)} {utilisation.of}"
     parts = ", ".join(
