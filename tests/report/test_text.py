@@ -212,6 +212,14 @@ def test_after_the_verdict_the_page_says_how_long_a_step_takes() -> None:
     assert "256.00 K samples/s (by aten.mm in train.py:41)." in said
 
 
+def test_a_time_by_the_rates_of_a_sibling_says_so() -> None:
+    """Nobody measured an MI350X; a GB200's products were, and a B200's memory."""
+    assert ", by MI355X's rates: " in page(replace(stopwatch(), chip=chip("MI350X")))
+    assert ", by published rates, some of them B200's: " in page(
+        replace(stopwatch(), chip=chip("GB200"))
+    )
+
+
 def test_what_time_goes_into_is_said_largest_first() -> None:
     kernels = {"mm": Kernel(3 * MS, Bound.MEMORY)}
     assert ": 100.0 % memory" in page(stopwatch(**kernels))

@@ -85,6 +85,15 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Sibling:
+    """A chip of the same family that was measured."""
+
+    chip: str
+    reason: str
+    """Why its rates hold: what the two have in common."""
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """What one seller asks for one chip on one day."""
 
@@ -196,6 +205,11 @@ class Chip:
     host_link: Link | None = None
     node: Node | None = None
     tdp_watts: float | None = None
+    measured_as: Sibling | None = None
+    memory_as: Sibling | None = None
+    """The one whose memory is nearer, where that is another."""
+    inherited: Mapping[str, str] = field(hash=False, default_factory=dict)
+    """Field name, or dtype of a peak, to the chip whose measurement or number it is scaled from."""
     price: Price | None = None
     note: str = ""
 
@@ -290,10 +304,15 @@ class Chip:
 
     @property
     def is_measured(self) -> bool:
-        """Somebody published what it reaches, of products or of its memory's bandwidth."""
-        return self.achieved_bandwidth_bytes_per_s is not None or any(
-            peak.achieved_flop_per_s is not None for peak in self.peaks.values()
-        )
+        """Somebody published what it reaches itself, of products or of its memory's bandwidth."""
+        reached = {dtype: peak.achieved_flop_per_s for dtype, peak in self.peaks.items()}
+        reached["achieved_bandwidth_bytes_per_s"] = self.achieved_bandwidth_bytes_per_s
+        return any(rate and name not in self.inherited for name, rate in reached.items())
+
+    @property
+    def siblings(self) -> tuple[str, ...]:
+        """Chips by whose rates it is predicted where it has none of its own."""
+        return tuple(dict.fromkeys(self.inherited.values()))
 
     def peak(self, dtype: str) -> Peak:
         """The dense peak for products of this dtype, spelled as torch does ("torch." may lead).

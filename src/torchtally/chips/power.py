@@ -1,5 +1,7 @@
 """The power that a chip draws: the one model of energy, of traced steps and of plans."""
 
+from torchtally.chips.chip import Chip
+
 IDLE_SHARE_OF_POWER = 0.21
 """An estimate: of its rated power, what a GPU draws while a program holds it and nothing runs.
 
@@ -19,3 +21,10 @@ def mean_power_watts(tdp_watts: float, busy_share: float = 1.0) -> float:
     A GPU that is always at work draws its rated power.
     """
     return tdp_watts * (IDLE_SHARE_OF_POWER + (1 - IDLE_SHARE_OF_POWER) * busy_share)
+
+
+def power_ratio(chip: Chip, other: Chip) -> float | None:
+    """Rated power of a chip over another one's; None where one of them is not known."""
+    if chip.tdp_watts is None or other.tdp_watts is None:
+        return None
+    return chip.tdp_watts / other.tdp_watts

@@ -10,10 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from torchtally.chips.chip import PEAK_DTYPES, Chip, Node, Offer, Peak, Price
+from torchtally.chips.chip import PEAK_DTYPES, Chip, Node, Offer, Peak, Price, Sibling
 from torchtally.chips.families import families
 from torchtally.chips.meshes import MESHES
 from torchtally.chips.names import essences
+from torchtally.chips.siblings import with_siblings
 from torchtally.errors import UsageError
 from torchtally.reading import parse_toml, read_text
 
@@ -39,7 +40,9 @@ def _chips(path: Path, text: str) -> tuple[Chip, ...]:
         raise UsageError(f"{path}: contains no chips. Each starts with a line [[chip]].")
     loaded = tuple(_chip(_Row(str(path), f"chip {at}", row)) for at, row in enumerate(rows, 1))
     _check_distinct(path, loaded)
-    return loaded
+    others = () if path == TABLE else load_chips(TABLE)
+    _check_siblings(path, loaded, others)
+    return with_siblings(loaded, others)
 
 
 def _check_distinct(path: Path, loaded: Sequence[Chip]) -> None:
@@ -139,7 +142,34 @@ class _Row:
         return rate
 
 
-NO_KEYS = ("is_memory_estimated",)
+def _check_siblings(path: Path, loaded: Sequence[Chip], others: Sequence[Chip]) -> None:
+    """Each sibling is a chip of this file or of ours, of the same vendor, and no circle."""
+    known = {chip.name: chip for chip in (*others, *loaded)}
+    for chip in loaded:
+        for key in ("measured_as", "memory_as"):
+            sibling: Sibling | None = getattr(chip, key)
+            if sibling is not None:
+                _check_sibling(_Row(str(path), chip.name, {}), key, sibling.chip, (chip,), known)
+
+
+def _check_sibling(
+    row: _Row, key: str, name: str, below: tuple[Chip, ...], known: Mapping[str, Chip]
+) -> None:
+    """`below` are those that take over from it, one from the other."""
+    vendor = below[0].vendor
+    if name not in known or known[name].vendor != vendor:
+        near = get_close_matches(name, [chip.name for chip in known.values()], n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise row.wrong(key, f"no chip of {vendor} is called {name!r}{hint}")
+    if known[name] in below:
+        circle = ", ".join([chip.name for chip in below] + [name])
+        raise row.wrong(key, f"siblings in a circle: {circle}.")
+    for further in (known[name].measured_as, known[name].memory_as):
+        if further is not None:
+            _check_sibling(row, key, further.chip, (*below, known[name]), known)
+
+
+NO_KEYS = ("is_memory_estimated", "inherited")
 CHIP_KEYS = tuple(field.name for field in fields(Chip) if field.name not in NO_KEYS)
 
 
@@ -158,6 +188,7 @@ def _chip(row: _Row) -> Chip:
         achieved_bandwidth_bytes_per_s=row.achieved_rate("achieved_bandwidth_bytes_per_s", rate),
         peaks=_peaks(row, source),
         sources=_sources(row),
+        inherited=MappingProxyType({}),
         node=row.below("node", source=source).read(Node) if "node" in row.values else None,
     )
     if chip.link and chip.link.mesh and chip.link.mesh not in MESHES:

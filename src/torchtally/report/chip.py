@@ -63,6 +63,9 @@ def _heading(chip: Chip, width: int) -> Iterator[str]:
     names = [*chip.driver_names, *chip.aliases]
     if names:
         yield from wrap(f"also known as {', '.join(names)}", width)
+    for what, sibling in (("measured as", chip.measured_as), ("memory as", chip.memory_as)):
+        if sibling is not None:
+            yield from wrap(f"{what} {sibling.chip}: {sibling.reason}", width)
     if chip.families:
         yield from wrap(f"taken for {', '.join(chip.families)}", width)
 

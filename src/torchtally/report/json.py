@@ -163,6 +163,9 @@ def _chip(chip: Chip) -> Document:
         "host_link": _link(chip.host_link),
         "node": _node(chip.node),
         "tdp_watts": chip.tdp_watts,
+        "measured_as": chip.measured_as and asdict(chip.measured_as),
+        "memory_as": chip.memory_as and asdict(chip.memory_as),
+        "inherited": dict(chip.inherited),
         "usd_per_hour": chip.price.usd_per_hour if chip.price else None,
         "price_source": chip.price.source if chip.price else None,
         "price_as_of": chip.price.as_of if chip.price else None,
@@ -279,8 +282,9 @@ def _timing(ledger: Ledger, key: Callable[[Entry], Key]) -> Timing[Key]:
 
 def _range(time_range: TimeRange | None) -> Document:
     if time_range is None:
-        return {"low_s": None, "high_s": None, "basis": None}
-    return pick(time_range, "low_s", "high_s", "basis")
+        return {"low_s": None, "high_s": None, "basis": None, "rates_of": []}
+    rates_of = list(time_range.rates_of)
+    return {**pick(time_range, "low_s", "high_s", "basis"), "rates_of": rates_of}
 
 
 def _time(ledger: Ledger) -> Document | None:

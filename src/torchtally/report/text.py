@@ -44,6 +44,7 @@ from torchtally.views.step_time import StepTime
 from torchtally.views.steps import RunShare
 from torchtally.views.summary import Summary, Verdict, summarise
 from torchtally.views.throughput import Batch, Throughput
+from torchtally.views.time_range import TimeRange
 from torchtally.views.utilisation import Utilisation
 
 MOST_LISTED = 3
@@ -378,14 +379,23 @@ def _trust(step_time: StepTime) -> str:
         return "measured"
     within = f"({roughly(likely_range.low_s)} to {roughly(likely_range.high_s)} in nine of ten)"
     if step_time.calibration is None:
-        basis = "published rates" if likely_range.basis == "fitted" else likely_range.basis
-        return f"{within}, by {basis}"
+        return f"{within}, by {_rates(likely_range)}"
     share = format_fraction(step_time.calibrated_share)
     return (
         f"{within}, calibrated (measured on {step_time.calibration.device[:80]}, "
         f"{step_time.calibration.date[:20]}; operators measured there make {share} "
         "of kernels' time)"
     )
+
+
+def _rates(likely_range: TimeRange) -> str:
+    """Whose rates: the chip's own, which somebody published, or those of its siblings."""
+    is_measured = likely_range.basis == "fitted"
+    siblings = likely_range.rates_of[1:] if is_measured else likely_range.rates_of
+    owned = " and ".join(f"{name}'s" for name in siblings)
+    if is_measured:
+        return f"published rates, some of them {owned}" if owned else "published rates"
+    return f"{owned} rates" if owned else likely_range.basis
 
 
 def _mfu(utilisation: Utilisation | None, split: Sequence[Utilisation], *, is_of_many: bool) -> str:

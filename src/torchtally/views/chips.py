@@ -56,12 +56,13 @@ class Fact:
 Fields = tuple[tuple[str, str, Unit, bool], ...]
 """What a number is called, its attribute, its unit, and whether it is a detail."""
 
+MEASURED = "measured"
 MEMORY: Fields = (
     ("memory, by its label", "memory_label_bytes", Unit.BYTES, False),
     ("memory", "memory_bytes", Unit.BYTES, False),
     ("visible to a program", "program_memory_bytes", Unit.BYTES, True),
     ("memory bandwidth", "memory_bandwidth_bytes_per_s", Unit.BYTE_PER_S, False),
-    ("measured", "achieved_bandwidth_bytes_per_s", Unit.BYTE_PER_S, True),
+    (MEASURED, "achieved_bandwidth_bytes_per_s", Unit.BYTE_PER_S, True),
     ("L2 cache", "l2_cache_bytes", Unit.BYTES, False),
     ("multiprocessors", "multiprocessors", Unit.COUNT, False),
     ("boost clock", "boost_clock_hz", Unit.HERTZ, False),
@@ -82,17 +83,28 @@ def _numbers(chip: Chip, fields: Fields) -> Iterator[Fact]:
     unused = "memory_bytes" if chip.is_memory_estimated else "memory_label_bytes"
     for name, field, unit, is_detail in fields:
         value = getattr(chip, field)
-        if value is not None and field != unused:
-            yield Fact(name, value, unit, chip.source_of(field), is_detail=is_detail)
+        if value is None or field == unused:
+            continue
+        owner, is_rate = chip.inherited.get(field), name == MEASURED
+        note = f"by {owner}'s" if owner and not is_rate else ""
+        label = _measured(chip, field) if is_rate else name
+        yield Fact(label, value, unit, chip.source_of(field), note, is_detail=is_detail)
+
+
+def _measured(chip: Chip, name: str) -> str:
+    """What a measured rate is called: a sibling's is said to be one."""
+    owner = chip.inherited.get(name)
+    return f"by {owner}'s rates" if owner else MEASURED
 
 
 def _peaks(chip: Chip) -> Iterator[Fact]:
     for dtype, peak in chip.peaks.items():
         unit = Unit.OP_PER_S if dtype.startswith("int") else Unit.FLOP_PER_S
         yield Fact(f"dense {dtype}", peak.flop_per_s, unit, peak.source, peak.note)
+        reached = _measured(chip, dtype)
         for name, rate, source in (
             ("with 2:4 sparsity", peak.sparse_flop_per_s, peak.source),
-            ("measured", peak.achieved_flop_per_s, peak.achieved_source),
+            (reached, peak.achieved_flop_per_s, peak.achieved_source),
         ):
             if rate is not None:
                 yield Fact(name, rate, unit, source, is_detail=True)

@@ -37,6 +37,8 @@ class TimeRange:
     """In the median."""
     basis: str
     """A class of `ERRORS`, or "measured" by a profiler, without an error."""
+    rates_of: tuple[str, ...] = ()
+    """Chips whose measurements it rests on, the chip itself first."""
 
 
 def time_range(ledger: Ledger) -> TimeRange | None:
@@ -52,7 +54,15 @@ def time_range(ledger: Ledger) -> TimeRange | None:
     sleep_s = asleep.seconds if asleep is not None else 0.0  # as long as the script says
     work_s = step_s - sleep_s
     low_s, high_s = work_s / (1 + error.ninth) + sleep_s, work_s / (1 - error.ninth) + sleep_s
-    return TimeRange(low_s, step_s, high_s, error.median, basis)
+    return TimeRange(low_s, step_s, high_s, error.median, basis, rates_of(roofline))
+
+
+def rates_of(roofline: Roofline) -> tuple[str, ...]:
+    """Chips whose published rates count; a calibration takes their place."""
+    chip = roofline.chip
+    if roofline.calibration is not None:
+        return ()
+    return (*((chip.name,) if chip.is_measured else ()), *chip.siblings)
 
 
 def basis_of(roofline: Roofline) -> str:

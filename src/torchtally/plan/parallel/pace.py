@@ -69,11 +69,13 @@ class Pace:
 
     def in_words(self, chip: Chip, host: Host) -> str:
         """What is assumed of kernels, hosts and the network."""
+        siblings = " and ".join(f"{name}'s" for name in chip.siblings)
+        rates = "the best published rates" + (f" ({siblings} among them)" if siblings else "")
         if self == BEST:
-            return "Kernels at their best published rates; hosts run ahead; chips are alike."
+            return f"Kernels at {rates}; hosts run ahead; chips are alike."
         return (
             f"Pace: {self.name}, products at {self.products_of(chip):.0%} and passes over memory "
-            f"at {self.passes:.0%} of the best published rates, links at {self.links:.0%} and "
+            f"at {self.passes:.0%} of {rates}, links at {self.links:.0%} and "
             f"{self.message_s * 1e6:.0f} us later, compute {self.contention:.1%} slower beside "
             f"communication, the slowest chip's time, kernels issued by {ISSUED_BY[host]} (--pace, "
             "--host)."

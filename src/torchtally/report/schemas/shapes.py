@@ -172,7 +172,7 @@ RUN = part(
         )),
     ),
     time=maybe(part(
-        "chip step_s? kernel_s low_s? high_s? basis?",
+        "chip step_s? kernel_s low_s? high_s? basis? rates_of",
         by_bound=map_of(f"seconds kernel_s count flops {MOVED}"),
         calibrated=maybe(part("device date torch_version calibrated_share?")),
         slow_host=maybe(part("host issue_s step_s idle_share")),
@@ -265,6 +265,9 @@ CHIPS = part(
         node=maybe(part("chip_count name source network_cards? cpu", network=LINK)),
         offers=list_of("usd_per_hour price_source price_as_of price_note"),
         sources=Mapped(item=Plain(like="source")),
+        measured_as=maybe(part("chip reason")),
+        memory_as=maybe(part("chip reason")),
+        inherited=Mapped(item=Plain(like="chip")),
     )
 )
 
