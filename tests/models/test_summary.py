@@ -336,3 +336,11 @@ def test_the_code_between_operators_is_no_scripts() -> None:
     report = model_report(slow)
     for text in (render(report, "text", Look()), render(report, "markdown", Look())):
         assert "own code between" not in text
+
+
+def test_the_tree_has_costs_on_request() -> None:
+    """Those of the model and of what is outside it sum to the step's."""
+    table = summary(layers(), "8x4", **AS_IS).table()
+    costs = table.column("cost_usd")
+    assert costs[0] + costs[-1] == pytest.approx(table.total("cost_usd"))  # type: ignore[operator]
+    assert "cost_usd" not in [column.name for column in table.for_readers().columns]

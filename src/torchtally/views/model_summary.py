@@ -9,6 +9,7 @@ from torchtally.shown import Browsable
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 from torchtally.views.columns import BACKWARD, FORWARD, RECOMPUTE, SAVED, SECONDS
+from torchtally.views.costs import with_costs
 from torchtally.views.matrix_work import needed_flops, works_of
 from torchtally.views.modules import OUTSIDE
 from torchtally.views.summary import Verdict, judge
@@ -195,13 +196,14 @@ class ModelSummary(Browsable):
         if self.outside != Total():
             rows.append(row(self.outside, None, "(outside any module)", ""))
         work = [each.column.title for each in figures if each.column.unit is Unit.FLOPS]
-        return Table(
+        table = Table(
             title=f"By module, with all inside it ({', '.join(work)}: FLOPs)",
             columns=(*(figure.column for figure in figures), PARAMETERS, TREE, OUTPUT),
             rows=tuple(rows),
             totals=row(total, self.parameters, None, None),
             note=SHARED_NOTE if any(_parameters(alike) is None for *_, alike in groups) else "",
         )
+        return with_costs(table, self.ledger)
 
 
 SHARED_NOTE = "-: its parameters are those of a module before it, and counted there."
