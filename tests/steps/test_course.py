@@ -1,5 +1,6 @@
 """Which steps of a run are alike, and what a period covers."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -101,6 +102,22 @@ def clipped(model: nn.Module) -> Callable[[], None]:
     return step
 
 
+def followed(model: nn.Module) -> Callable[[], None]:
+    """A target network that follows, written by `out=` (stable-baselines3's Polyak average)."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    target = copy.deepcopy(model)
+    target(torch.ones(4, D, device="cuda"))
+
+    def step() -> None:
+        optimizer.step()
+        with torch.no_grad():
+            for mean, weight in zip(target.parameters(), model.parameters(), strict=True):
+                mean.data.mul_(0.9)
+                torch.add(mean.data, weight.data, alpha=0.1, out=mean.data)
+
+    return step
+
+
 def one_by_one(model: nn.Module) -> Callable[[], None]:
     """Divides by another bias correction in each step: a float, which no call keeps."""
     return torch.optim.AdamW(model.parameters(), foreach=False).step
@@ -128,6 +145,7 @@ def halved(model: nn.Module) -> Callable[[], None]:
         (scaler, [1, 1, 1]),
         (clipped, [1, 1, 1]),
         (one_by_one, [1, 1, 1]),
+        (followed, [1, 1, 1]),
         (halved, [1, 2, 2]),
     ],
 )

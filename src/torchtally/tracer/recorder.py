@@ -44,7 +44,7 @@ from torchtally.trace import (
     World,
 )
 from torchtally.trace.sleep import sleep_call
-from torchtally.tracer.by_hand import HandUpdates
+from torchtally.tracer.by_hand import HandUpdates, changed_numbers
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.captured import Captured, Placed
 from torchtally.tracer.checks import passing_answer
@@ -485,10 +485,10 @@ class Recorder:
 
     def _is_update(self, invocation: Invocation) -> bool:
         """A hand-written update: it reads a gradient, or writes to a parameter."""
-        roles, numbers = self._roles, invocation.numbers
-        if invocation.operator.is_inplace and roles.get(numbers[0]) is Role.PARAMETER:
-            return True
-        return any(roles.get(number) is Role.GRADIENT for number in numbers)
+        roles = self._roles
+        return any(roles.get(n) is Role.PARAMETER for n in changed_numbers(invocation)) or any(
+            roles.get(number) is Role.GRADIENT for number in invocation.numbers
+        )
 
     def _remember(self, site: int) -> None:
         # What a CUDA graph captures runs at other moments than this.
