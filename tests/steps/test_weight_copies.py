@@ -219,6 +219,31 @@ def test_averaging_is_work_of_the_optimizer(make):
     assert forward[1] - forward[0] in (0, 2 * D * D)
 
 
+def test_an_average_that_evaluation_runs_adds_no_parameters():
+    """A diffusion model samples from its EMA now and then, and trains without it."""
+
+    def script() -> None:
+        model = network()
+        average = copy.deepcopy(model).requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.rand(B, D, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(weight.detach(), 0.1)
+            with torch.no_grad():
+                average(torch.rand(B, D, device="cuda")).relu()
+
+    ledger = accounted(script)
+    assert elements(ledger) == 2 * D * D
+    assert held(ledger)[Category.OPTIMIZER_STATE] == 2 * WEIGHT
+    samples = [op for op in ledger.trace.ops if ledger.trace.calls[op.call].name == "aten.relu"]
+    assert {op.phase for op in samples} <= {Phase.EVALUATION, Phase.FORWARD}
+    assert ledger.trace.ops[-1].phase is not Phase.BACKWARD
+    assert Phase.EVALUATION in {op.phase for op in samples}
+
+
 # What is none of both.
 
 

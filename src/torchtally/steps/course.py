@@ -11,7 +11,7 @@ from torchtally.steps.flow import Flow
 from torchtally.steps.generation import TokenGeneration, with_generations
 from torchtally.steps.rollouts import with_rollouts
 from torchtally.steps.signature import Signature, StepSignature, agree, difference, signatures
-from torchtally.steps.weight_copies import with_weight_copies
+from torchtally.steps.weight_copies import WeightCopies
 from torchtally.trace import Phase, Role, Trace
 
 
@@ -152,13 +152,18 @@ def course_of(trace: Trace) -> Course:
     if not trace.step_ends:
         told_apart, generations = with_generations(flow)
         return Course(told_apart, (), generations)
-    told_apart = with_weight_copies(trace, flow)
-    if told_apart is not trace:
-        flow = Flow(told_apart)
+    copies = WeightCopies(flow)
+    if copies.copies:
+        flow = Flow(copies.told_apart(trace))
     generated, rollouts = with_rollouts(flow)
     if rollouts:
         flow = Flow(generated)
     told_apart = with_evaluation(generated, flow)
+    if any(s.role is Role.PARAMETER and not s.is_trained for s in trace.storages):
+        # Once evaluation is told apart: an average that nothing else computes with.
+        copies = WeightCopies(Flow(told_apart))
+        if copies.copies:
+            told_apart, flow = copies.told_apart(told_apart), Flow(copies.told_apart(generated))
     return Course(told_apart, tuple(_steps(flow)), rollouts=rollouts)
 
 

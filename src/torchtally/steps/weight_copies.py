@@ -2,9 +2,10 @@
 
 A *master copy* is what an optimizer steps and the model does not compute with: its values are
 copied into the model's weights (ZeRO, Megatron's distributed optimizer, Apex's O2). An *average*
-outlives its step, is no parameter of a module that runs, and is computed from weights of its shape:
-an EMA, SWA, the slow weights of Lookahead, the best weights so far. Neither adds parameters to the
-model: both are state of the optimizer, and what brings them up to date is of its phase.
+outlives its step, computes nothing in it, and is computed from weights of its shape: an EMA, SWA,
+the slow weights of Lookahead, the best weights so far. Neither adds parameters to the model: both
+are state of the optimizer, and what brings them up to date is of its phase. What evaluation alone
+computes with is an average, too; a target network that each step reads is none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,23 +20,7 @@ COPYING = frozenset(
 )
 """Operators that leave values as they are, but for their dtype."""
 COMPUTING = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD})
-
-
-def with_weight_copies(trace: Trace, flow: Flow) -> Trace:
-    """The trace with the role of optimizer state for copies of weights that a training keeps."""
-    reading = WeightCopies(flow)
-    if not reading.copies:
-        return trace
-    state, optimizer = Role.OPTIMIZER_STATE, Phase.OPTIMIZER
-    storages = tuple(
-        replace(storage, role=state) if storage.number in reading.copies else storage
-        for storage in trace.storages
-    )
-    ops = tuple(
-        replace(op, phase=optimizer) if place in reading.places else op
-        for place, op in enumerate(trace.ops)
-    )
-    return replace(trace, ops=ops, storages=storages)
+UPDATING = frozenset({Phase.FORWARD, Phase.EVALUATION, Phase.OPTIMIZER})
 
 
 class WeightCopies:
@@ -45,45 +30,70 @@ class WeightCopies:
         self.flow = flow
         self.copies: set[int] = set()
         self.places: set[int] = set()
-        """Operators of the forward pass that are the optimizer's."""
+        """Operators of another phase that are the optimizer's."""
         storages = flow.trace.storages
-        weights = {s.number for s in storages if s.role is Role.PARAMETER and s.is_trained}
+        parameters = {s.number for s in storages if s.role is Role.PARAMETER}
+        weights = {number for number in parameters if storages[number].is_trained}
+        if not weights:
+            return
+        idle = parameters - self._computed_with()
         self._kept = flow.outliving_storages
-        self._others = {n for n in self._kept if storages[n].role is None}
-        masters = weights - self._computed_with(weights)
-        if not weights or not (masters or self._others):
+        self._others = {n for n in self._kept if storages[n].role is None or n in idle - weights}
+        masters = weights & idle
+        if not masters and not self._others:
             return
         self._masters, self._weights = masters, weights - masters
         self._made_by: dict[int, tuple[int, ...]] = {}
         """Of what is computed from weights: the operators that have computed it."""
         self._copied_from: dict[int, int] = {}
         """Of what is copied from a master copy: which one."""
+        self._sources = set(weights)
+        """Weights, and what is made of them."""
+        calls, updating = flow.trace.calls, set(map(id, UPDATING))
+        # `zeros_like` reads a shape and no values.
+        is_left_out = [call.is_view or call.name.endswith("_like") for call in calls]
         for place, op in enumerate(flow.ops):
-            if self._may_copy(op):
+            if (
+                id(op.phase) in updating
+                and not is_left_out[op.call]
+                and not self._sources.isdisjoint(op.inputs)
+                and op.clock not in flow.differentiated
+            ):
                 self._follow(place, op)
 
-    def _computed_with(self, weights: set[int]) -> set[int]:
-        """The weights that a forward or backward pass reads, other than to copy them."""
+    def told_apart(self, trace: Trace) -> Trace:
+        """The trace with copies of weights as state of the optimizer, and what writes them as of
+        its phase.
+        """
+        if not self.copies:
+            return trace
+        state, optimizer = Role.OPTIMIZER_STATE, Phase.OPTIMIZER
+        storages = tuple(
+            replace(storage, role=state) if storage.number in self.copies else storage
+            for storage in trace.storages
+        )
+        ops = tuple(
+            replace(op, phase=optimizer) if place in self.places else op
+            for place, op in enumerate(trace.ops)
+        )
+        return replace(trace, ops=ops, storages=storages)
+
+    def _computed_with(self) -> set[int]:
+        """What forward and backward passes of steps read, other than to copy or to change it."""
         flow, calls, computing = self.flow, self.flow.trace.calls, set(map(id, COMPUTING))
         is_plain = [
             flow.is_view[number] or call.name in COPYING or call.name.startswith("c10d.")
             for number, call in enumerate(calls)
         ]
         read: set[int] = set()
-        for op in flow.ops:
+        end = max(flow.trace.step_ends, default=0)
+        for place, op in enumerate(flow.ops):
+            if op.clock >= end:
+                break
             is_read = id(op.phase) in computing and not is_plain[op.call]
             if is_read or op.clock in flow.differentiated:
-                read.update(op.inputs)
-        return weights & read
-
-    def _may_copy(self, op: Op) -> bool:
-        call = self.flow.trace.calls[op.call]
-        return (
-            op.phase in (Phase.FORWARD, Phase.OPTIMIZER)
-            and not call.is_view
-            and not call.name.endswith("_like")  # reads a shape and no values
-            and op.clock not in self.flow.differentiated
-        )
+                read.update({*op.inputs} - {*flow.changed_storages(place)})
+        return read
 
     def _follow(self, place: int, op: Op) -> None:
         """Follow weights through an operator, into what it makes and what it writes."""
@@ -116,6 +126,7 @@ class WeightCopies:
                 self._take(number, made)
             elif number not in self._weights and number not in self._kept:
                 self._made_by[number] = made
+                self._sources.add(number)
 
     def _follow_master(self, place: int, op: Op, written: Sequence[int]) -> None:
         sources = [self._copied_from.get(n, n) for n in op.inputs if n not in written]
@@ -126,7 +137,9 @@ class WeightCopies:
             if number in self._weights and number in self._kept:
                 for master in masters:
                     self._take(master, (place,))
-        self._copied_from.update(dict.fromkeys((n for n in op.outputs if n >= 0), masters[0]))
+        outputs = [number for number in op.outputs if number >= 0]
+        self._copied_from.update(dict.fromkeys(outputs, masters[0]))
+        self._sources.update(outputs)
 
     def _reads_gradient(self, op: Op) -> bool:
         storages, gradient = self.flow.trace.storages, Role.GRADIENT
@@ -134,5 +147,5 @@ class WeightCopies:
 
     def _take(self, number: int, places: Iterable[int]) -> None:
         self.copies.add(number)
-        ops, forward = self.flow.ops, Phase.FORWARD
-        self.places.update(place for place in places if ops[place].phase is forward)
+        ops, optimizer = self.flow.ops, Phase.OPTIMIZER
+        self.places.update(place for place in places if ops[place].phase is not optimizer)
