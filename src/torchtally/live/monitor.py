@@ -28,7 +28,7 @@ from torchtally.live.forked import ForkedCall, can_fork
 from torchtally.live.prediction import PredictedStep, Source, predicted_step, prediction_of
 from torchtally.live.sentences import comparison_text, warning
 from torchtally.live.stopwatch import CudaStopwatch, HostStopwatch, device_in_use, stopwatch_of
-from torchtally.live.trackers import GuardedLog, guarded_logs
+from torchtally.live.trackers import log_functions
 from torchtally.models.inputs import Inputs
 from torchtally.models.optimizers import MakeOptimizer
 from torchtally.models.step import STEP, Loss, StepRequest, run_step
@@ -46,18 +46,7 @@ INSTEAD = (
 )
 
 
-def monitor(
-    prediction: Source | nn.Module | None = None,
-    optimizer: Optimizer | MakeOptimizer | str | None = None,
-    *,
-    log: Any = None,
-    every: int = EVERY,
-    gpu: str | None = None,
-    tolerance: float | None = None,
-    micro_batches: int = 1,
-    loss: Loss | None = None,
-    device: torch.device | str | None = None,
-) -> "Monitor":
+class Monitor:
     """Measure a loop's steps and hold them against a prediction; call `step()` after each step.
 
     Args:
@@ -84,58 +73,47 @@ def monitor(
 
     Raises UsageError for arguments that mean nothing, TraceFileError for a file that is no trace.
     """
-    if every < 1 or micro_batches < 1:
-        raise UsageError("monitor: expected every and micro_batches of at least 1.")
-    if tolerance is not None and not tolerance > 0:
-        raise UsageError(f"monitor: expected a tolerance above 0, got {tolerance}.")
-    model = prediction if isinstance(prediction, nn.Module) else None
-    loop_monitor = Monitor(
-        model, gpu, tolerance=tolerance, every=every, logs=guarded_logs(log),
-        device=None if device is None else torch.device(device),
-    )  # fmt: skip
-    if model is not None and not is_simulated():  # else there is nothing to predict
-
-        def predict_first(inputs: Inputs, autocast: torch.dtype | None) -> None:
-            loop_monitor.predict_batch(
-                model,
-                lambda: step_request(model, inputs, autocast, optimizer, micro_batches, loss),
-            )
-
-        capture(model, predict_first)
-    elif not (prediction is None or isinstance(prediction, nn.Module) or is_to_be_made(prediction)):
-        loop_monitor.predict(prediction_of(prediction, gpu))
-    return loop_monitor
-
-
-def is_to_be_made(prediction: Any) -> bool:
-    """Whether it will be made on a simulated GPU: a trace's file that is not there yet. It may be
-    this very run's.
-    """
-    is_path = isinstance(prediction, str | os.PathLike)
-    return is_path and is_simulated() and not os.path.exists(prediction)
-
-
-class Monitor:
-    """A loop's steps, compared with their prediction."""
 
     def __init__(
         self,
-        model: nn.Module | None,
-        gpu: str | None = None,
+        prediction: Source | nn.Module | None = None,
+        optimizer: Optimizer | MakeOptimizer | str | None = None,
         *,
-        tolerance: float | None = None,
+        log: Any = None,
         every: int = EVERY,
-        logs: tuple[GuardedLog, ...] = (),
-        device: torch.device | None = None,
+        gpu: str | None = None,
+        tolerance: float | None = None,
+        micro_batches: int = 1,
+        loss: Loss | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
-        self._model, self._gpu, self._tolerance = model, gpu, tolerance
-        self._every, self._logs, self._device = every, logs, device
+        if every < 1 or micro_batches < 1:
+            raise UsageError("monitor: expected every and micro_batches of at least 1.")
+        if tolerance is not None and not tolerance > 0:
+            raise UsageError(f"monitor: expected a tolerance above 0, got {tolerance}.")
+        self._gpu, self._tolerance, self._every = gpu, tolerance, every
+        self._logs = log_functions(log)
+        self._device = None if device is None else torch.device(device)
+        self._model: nn.Module | None = None
         self._steps = TimedSteps()
         self._times: HostStopwatch | CudaStopwatch | None = None
         self._call: ForkedCall | None = None
         self._number = 0
         self._is_checked = False
         self._has_told = False
+        if isinstance(prediction, nn.Module):
+            model = self._model = prediction
+
+            def predict_first(inputs: Inputs, autocast: torch.dtype | None) -> None:
+                self.predict_batch(
+                    model,
+                    lambda: step_request(model, inputs, autocast, optimizer, micro_batches, loss),
+                )
+
+            if not is_simulated():  # else there is nothing to predict
+                capture(model, predict_first)
+        elif prediction is not None and not is_to_be_made(prediction):
+            self.predict(prediction_of(prediction, gpu))
 
     # What is predicted ---------------------------------------------------------------------------
 
@@ -280,11 +258,27 @@ class Monitor:
             )
 
     def _log(self) -> None:
-        if self._logs:
-            values = self.values()
-            for log in self._logs:
-                if failure := log.write(dict(values), self._number):
-                    say(failure)
+        """A log that fails is dropped: none is worth a training."""
+        values = self.values() if self._logs else {}
+        for log in tuple(self._logs):
+            try:
+                log(dict(values), self._number)
+            except Exception as error:
+                self._logs.remove(log)
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                say(f"warning: a log failed and is dropped from step {self._number} on ({what}).")
+
+
+monitor = Monitor
+"""As loops call it."""
+
+
+def is_to_be_made(prediction: Any) -> bool:
+    """Whether it will be made on a simulated GPU: a trace's file that is not there yet. It may be
+    this very run's.
+    """
+    is_path = isinstance(prediction, str | os.PathLike)
+    return is_path and is_simulated() and not os.path.exists(prediction)
 
 
 class MonitoredTraining:

@@ -10,39 +10,20 @@ LogFunction = Callable[[dict[str, Any], int], Any]
 """Takes values by name, and the step: wandb.log, trackio.log, accelerator.log."""
 
 
-class GuardedLog:
-    """A log that is dropped when it fails: none is worth a training."""
-
-    def __init__(self, log: LogFunction) -> None:
-        self._log: LogFunction | None = log
-
-    def write(self, values: dict[str, Any], step: int) -> str:
-        """Raises nothing; says once what fails."""
-        if self._log is None:
-            return ""
-        try:
-            self._log(values, step)
-        except Exception as error:
-            self._log = None
-            what = " ".join(f"{type(error).__name__}: {error}".split())
-            return f"warning: a log failed and is dropped from step {step} on ({what})."
-        return ""
-
-
-def guarded_logs(log: Any) -> tuple[GuardedLog, ...]:
-    """Raises UsageError for what takes no values."""
+def log_functions(log: Any) -> list[LogFunction]:
+    """Functions of a log, or of several. Raises UsageError for what takes no values."""
     if log is None:
-        return ()
+        return []
     if isinstance(log, Iterable) and not callable(log):
-        return tuple(guarded for each in log for guarded in guarded_logs(each))
+        return [function for each in log for function in log_functions(each)]
     if hasattr(log, "add_scalar"):
-        return (GuardedLog(partial(_write_scalars, log)),)
+        return [partial(_write_scalars, log)]
     if not callable(log):
         raise UsageError(
             f"monitor: log is {type(log).__name__}. These work: wandb.log, trackio.log, "
             "accelerator.log, a SummaryWriter, or any function of a dict and the step."
         )
-    return (GuardedLog(log),)
+    return [log]
 
 
 def _write_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
