@@ -28,6 +28,8 @@ GPT2 = {
     "bos_token_id": 1, "eos_token_id": 2, "loss_type": "ForCausalLM",
 }  # fmt: skip
 PHI3 = {key: value for key, value in LLAMA.items() if key != "head_dim"}
+GEMMA2 = LLAMA | {"num_hidden_layers": 9, "sliding_window": 96}
+"""Windows in every other layer, and a layer left over; of 256 tokens each sees 96."""
 MIXTRAL = LLAMA | {"num_local_experts": 8, "num_experts_per_tok": 2}
 
 
@@ -90,6 +92,7 @@ FAMILIES = {
     "llama": Family("LlamaForCausalLM", "LlamaConfig", LLAMA),
     "gpt2": Family("GPT2LMHeadModel", "GPT2Config", GPT2),
     "mixtral": Family("MixtralForCausalLM", "MixtralConfig", MIXTRAL),
+    "gemma2-windows": Family("Gemma2ForCausalLM", "Gemma2Config", GEMMA2),
     "qwen3": Family("Qwen3ForCausalLM", "Qwen3Config", LLAMA),
     "phi3-batch-1": Family("Phi3ForCausalLM", "Phi3Config", PHI3, batch=1),
     "llama-autocast": Family("LlamaForCausalLM", "LlamaConfig", LLAMA, precision="bf16"),
@@ -112,8 +115,8 @@ def program_of_family(name: str) -> RunProgram:
 def written_out(name: str) -> Trace:
     """The family's own sizes and layers, which no recording had."""
     family = FAMILIES[name]
-    sizes = {**symbols_of(family.configuration).sizes, **family.asked}
-    return write(program_of_family(name), sizes, LAYERS)
+    symbols = symbols_of(family.configuration)
+    return write(program_of_family(name), {**symbols.sizes, **family.asked}, symbols.layers)
 
 
 def run_of(name: str) -> Trace:

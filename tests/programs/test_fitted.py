@@ -42,7 +42,7 @@ def without_last_op(recording: LabelledRun) -> LabelledRun:
 
 
 def replace_trace(recording: LabelledRun, **changes: object) -> LabelledRun:
-    return LabelledRun(recording.point, recording.layers, replace(recording.trace, **changes))
+    return LabelledRun(recording.point, recording.modules, replace(recording.trace, **changes))
 
 
 def test_another_number_of_operators_is_another_run() -> None:
@@ -65,12 +65,22 @@ def test_the_recording_that_takes_no_part_must_be_what_is_written() -> None:
     storages = check.trace.storages
     later = replace(storages[40], died=(storages[40].died or 0) + 1)
     changed = replace_trace(check, storages=(*storages[:40], later, *storages[41:]))
-    with pytest.raises(ProgramError, match=r"it is another run: Storage\(number=40"):
+    with pytest.raises(ProgramError, match=r"another run: Storage\(number=40"):
         fitted(first, second, third, changed)
 
 
-def test_layers_of_several_kinds_are_named() -> None:
+def test_layers_of_kinds_that_do_not_come_again_are_named() -> None:
     import transformers
 
-    with pytest.raises(ProgramError, match=r"several kinds of layers .*sliding_attention"):
-        symbols_of(transformers.Gemma2Config())
+    kinds = ["full_attention"] * 4 + ["sliding_attention"] * 2
+    config = transformers.Gemma2Config(num_hidden_layers=6, layer_types=kinds)
+    with pytest.raises(ProgramError, match=r"do not come again 3 times .*sliding_attention"):
+        symbols_of(config)
+
+
+def test_two_kinds_in_turn_are_a_period_of_two() -> None:
+    import transformers
+
+    symbols = symbols_of(transformers.Gemma2Config(num_hidden_layers=9))
+    assert symbols.period == 2
+    assert symbols.modules(3) == 7  # the last one has what is left of nine

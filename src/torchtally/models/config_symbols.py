@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchtally.errors import ProgramError
+from torchtally.programs import LAYERS
 
 VOCABULARY, WIDTH, FFN, EXPERT_FFN = "vocabulary", "width", "ffn", "expert_ffn"
-KV_HEADS, GROUP, HEAD_DIM, EXPERTS, POSITIONS = (
-    "kv_heads", "group", "head_dim", "experts", "positions",
+KV_HEADS, GROUP, HEAD_DIM, EXPERTS, POSITIONS, WINDOW = (
+    "kv_heads", "group", "head_dim", "experts", "positions", "window",
 )  # fmt: skip
 PLAIN = {
     VOCABULARY: ("vocab_size",),
@@ -17,6 +18,7 @@ PLAIN = {
     EXPERT_FFN: ("moe_intermediate_size",),
     EXPERTS: ("num_local_experts", "num_experts"),
     POSITIONS: ("max_position_embeddings",),
+    WINDOW: ("sliding_window",),
 }
 """Symbols that are one key each, by transformers' names; the first that a configuration has."""
 
@@ -33,11 +35,22 @@ class ConfigSymbols:
     """The key of each symbol of `PLAIN`."""
     layers: int
 
-    @property
-    def least(self) -> Mapping[str, int]:
-        """What the vocabulary is above: the ids of the configuration's own tokens."""
+    period: int
+    """Layers after which their kinds come again."""
+
+    def modules(self, layers: int) -> int:
+        """The length of the list of so many layers of a period each: the last has the rest, too."""
+        return layers * self.period + self.layers % self.period
+
+    def least(self, sequence: int) -> Mapping[str, int]:
+        """What sizes are above in every recording: the vocabulary above the ids of the
+        configuration's own tokens, a window that a sequence does not fill above every sequence.
+        """
         ids = [getattr(self.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos")]
-        return {VOCABULARY: max((each for each in ids if isinstance(each, int)), default=0)}
+        least = {VOCABULARY: max((each for each in ids if isinstance(each, int)), default=0)}
+        if self.sizes.get(WINDOW, 0) > sequence:
+            least[WINDOW] = LONGEST_RECORDED
+        return least
 
     def at(self, values: Mapping[str, int], layers: int) -> Any:
         """The configuration with these sizes, and so many layers."""
@@ -53,10 +66,14 @@ class ConfigSymbols:
             config.hidden_size = values[WIDTH]
         else:
             config.hidden_size = heads * values[HEAD_DIM]
-        config.num_hidden_layers = layers
         for key, kinds in kinds_of(config).items():
-            setattr(config, key, [kinds[0]] * layers)
+            setattr(config, key, [kinds[n % self.period] for n in range(layers)])
+        config.num_hidden_layers = layers
         return config
+
+
+KINDS = ("layer_types", "no_rope_layers")
+"""Ends of keys whose value is a list with the kind of each layer."""
 
 
 def kinds_of(config: Any) -> dict[str, list[Any]]:
@@ -66,22 +83,35 @@ def kinds_of(config: Any) -> dict[str, list[Any]]:
     return {
         key: value
         for key, value in values.items()
-        if key.endswith("layer_types") and isinstance(value, list) and len(value) == layers
+        if key.endswith(KINDS) and isinstance(value, list) and len(value) == layers
     }
+
+
+def period_of(config: Any) -> int:
+    """Number of layers after which their kinds come again.
+
+    Raises ProgramError where they do not, or not for `LAYERS` times.
+    """
+    kinds = list(zip(*kinds_of(config).values(), strict=True))
+    most = config.num_hidden_layers // LAYERS
+    for period in range(1, most + 1):
+        if all(kind == kinds[n % period] for n, kind in enumerate(kinds)):
+            return period
+    listed = ", ".join(sorted({str(each) for kind in kinds for each in kind}))
+    raise ProgramError(
+        f"{type(config).__name__}: {config.num_hidden_layers} layers of kinds that do not come "
+        f"again {LAYERS} times ({listed or 'fewer layers than that'})."
+    )
 
 
 def symbols_of(config: Any) -> ConfigSymbols:
     """The symbols of a decoder's configuration.
 
-    Raises ProgramError for layers of several kinds, and for models of several stacks.
+    Raises ProgramError for layers whose kinds do not come again, and for models of several stacks.
     """
     name = type(config).__name__
     if config.get_text_config() is not config or getattr(config, "is_encoder_decoder", False):
         raise ProgramError(f"{name}: plans are not written out for models of several stacks yet.")
-    for key, kinds in kinds_of(config).items():
-        if len(set(kinds)) > 1:
-            listed = ", ".join(sorted(set(map(str, kinds))))
-            raise ProgramError(f"{name}: {key} names several kinds of layers ({listed}).")
     keys = {
         symbol: found
         for symbol, names in PLAIN.items()
@@ -104,8 +134,11 @@ def symbols_of(config: Any) -> ConfigSymbols:
     }
     if own_head_dim:
         sizes[WIDTH] = config.hidden_size
-    return ConfigSymbols(config, sizes, keys, config.num_hidden_layers)
+    keys = {symbol: key for symbol, key in keys.items() if symbol in sizes}
+    return ConfigSymbols(config, sizes, keys, config.num_hidden_layers, period_of(config))
 
 
+LONGEST_RECORDED = 4096
+"""No sequence of a recording is as long."""
 FFN_PER_WIDTH = 4
 """Where a configuration leaves the inner width out (GPT-2's n_inner)."""

@@ -55,12 +55,12 @@ def recorded_training(
     `asked` are the batch and the sequence that it is for: sizes of one and powers of two choose
     operators, and are recorded. Raises ProgramError where the class's layers are no program.
     """
-    plan = recordings_for({**asked, **config.sizes}, config.least)
+    plan = recordings_for({**asked, **config.sizes}, config.least(asked[SEQUENCE]))
     *recordings, check = (
         record(build, config, point, plan.fixed, layers, mode, chip)
         for point, layers in (*((each, LAYERS) for each in plan.points), (plan.check, CHECK_LAYERS))
     )
-    return program_of(recordings, check, plan.units, plan.fixed)
+    return program_of(recordings, check, plan.units, plan.fixed, config.period)
 
 
 def record(
@@ -73,12 +73,12 @@ def record(
     chip: Chip,
 ) -> LabelledRun:
     """One training of two steps, at these sizes and with so many layers."""
-    values = {**fixed, **point.values}
+    values, modules = {**fixed, **point.values}, config.modules(layers)
 
     def training() -> None:
-        train(build(config.at(values, layers)), values, mode)
+        train(build(config.at(values, modules)), values, mode)
 
-    return LabelledRun(point, layers, traced(training, type(config.config).__name__, chip))
+    return LabelledRun(point, modules, traced(training, type(config.config).__name__, chip))
 
 
 def traced(training: Callable[[], None], name: str, chip: Chip) -> Trace:

@@ -1,7 +1,8 @@
 """Runs as programs: recorded once at a few small sizes, written out as traces at any."""
 
 from torchtally.programs.fitted import LabelledRun, program_of
-from torchtally.programs.program import LAYERS, RunProgram
+from torchtally.programs.parts import LAYERS
+from torchtally.programs.program import RunProgram
 from torchtally.programs.sizes import Point, labelled
 from torchtally.programs.written import write
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from torchtally.errors import ProgramError
 from torchtally.programs.checked import differences
 from torchtally.programs.parts import is_scratch
-from torchtally.programs.program import LAYERS, RunProgram, structure, whole_numbers
+from torchtally.programs.program import RunProgram, structure, whole_numbers
 from torchtally.programs.sizes import Point, Size, Symbols, size_of
 from torchtally.programs.written import write
 from torchtally.trace import Call, Storage, Trace
@@ -19,7 +19,8 @@ class LabelledRun:
     """A run of a model at sizes that bear labels."""
 
     point: Point
-    layers: int
+    modules: int
+    """In its list of layers."""
     trace: Trace
 
 
@@ -61,12 +62,14 @@ def program_of(
     check: LabelledRun,
     units: Symbols,
     fixed: Symbols,
+    period: int = 1,
 ) -> RunProgram:
     """The program that repeats these recordings, each of `LAYERS` layers at other sizes.
 
-    `check` takes no part in the expressions: what is written at its sizes, and with its number of
-    layers, must be its trace. Raises ProgramError where it is not, where the recordings ran
-    different operators, or where a number follows from no sizes.
+    A layer is `period` modules of its list, and the last one has what is left of them. `check`
+    takes no part in the expressions: what is written at its sizes, and with its number of layers,
+    must be its trace. Raises ProgramError where it is not, where the recordings ran different
+    operators, or where a number follows from no sizes.
     """
     traces = [without_scratch(recording.trace) for recording in recordings]
     first = traces[0]
@@ -82,7 +85,9 @@ def program_of(
         expressions.place(tuple(each.requested_bytes for each in same), f"bytes of {same[0]}")
         for same in zip(*(trace.storages for trace in traces), strict=True)
     )
-    host_ops, rest = divmod(check.trace.host_ops - first.host_ops, check.layers - LAYERS)
+    modules = recordings[0].modules
+    further = (check.modules - modules) // period
+    host_ops, rest = divmod(check.trace.host_ops - first.host_ops, further)
     if rest:
         raise ProgramError(f"{first.script}: operators on the host are not as many in each layer.")
     program = RunProgram(
@@ -102,12 +107,15 @@ def program_of(
         call_sizes=call_sizes,
         storage_sizes=storage_sizes,
         host_ops_per_layer=host_ops,
+        modules=modules,
+        period=period,
     )
-    written = write(program, check.point.values, check.layers)
+    written = write(program, check.point.values, check.modules)
     wrong = next(differences(written, check.trace), None)
     if wrong is not None:
         raise ProgramError(
-            f"{first.script}: with {check.layers} layers at other sizes it is another run: {wrong}."
+            f"{first.script}: written out with {check.modules} layers, at the sizes asked for, it "
+            f"is another run: {wrong}."
         )
     return program
 

@@ -18,7 +18,7 @@ operators pad what is none. A size that is not among them is any number."""
 HEAD_DIMS = (0, 128, 256, 1 << 20)
 """Between two of these attention takes the same kernel (`virtual`)."""
 RECORDINGS = 3
-LEAST_PRIME, MOST_SEQUENCE_PRIME, LEAST_LARGE_PRIME = 17, 50, 211
+LEAST_PRIME, LEAST_POSITIONS_PRIME, LEAST_LARGE_PRIME = 17, 101, 211
 """Labels are primes that no model has as a factor of its own making."""
 
 
@@ -45,8 +45,8 @@ def recordings_for(asked: Symbols, least: Symbols = MappingProxyType({})) -> Pla
     units = {symbol: gcd(size, UNITS.get(symbol, 1)) for symbol, size in asked.items() if size > 1}
     chosen = head_dim_primes(asked[HEAD_DIM], units[HEAD_DIM]) if HEAD_DIM in units else ()
     others = [symbol for symbol in units if symbol not in (HEAD_DIM, POSITIONS)]
-    small = [prime for prime in primes_from(LEAST_PRIME, 40) if prime not in chosen]
-    tail = [prime for prime in small if prime > MOST_SEQUENCE_PRIME]
+    small = [prime for prime in primes_from(LEAST_PRIME, MOST_SYMBOLS) if prime not in chosen]
+    tail = primes_from(LEAST_POSITIONS_PRIME, RECORDINGS)
     points = []
     for number in range(RECORDINGS):
         labels = {
@@ -65,6 +65,8 @@ def recordings_for(asked: Symbols, least: Symbols = MappingProxyType({})) -> Pla
     return Plan(units, fixed, tuple(points), Point({each: asked[each] for each in units}, {}))
 
 
+MOST_SYMBOLS = 15
+"""Their labels are below those of positions, which a sequence does not exceed."""
 STRIDE = 2
 """By how many places labels move from a recording to the next."""
 

@@ -27,14 +27,44 @@ Key = tuple[object, ...]
 """What a storage is in its layer: the same in every layer that has it."""
 
 
+LAYERS = 3
+"""Recorded ones: the first, the last, and one that stands for all between. Where layers of several
+kinds alternate, a period of them is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLists:
+    """The lists of layers of a model."""
+
+    paths: frozenset[str]
+    """With a dot at the end: "model.layers."."""
+    period: int
+    """Modules that are a layer: above one where kinds alternate. The last layer has the rest."""
+
+    def index_in(self, path: str) -> int | None:
+        """The number of the module that a path is in."""
+        match = INDEX.search(path)
+        is_layers = match is not None and path[: match.start()] in self.paths
+        return int(match[0]) if match is not None and is_layers else None
+
+    def layer_in(self, path: str) -> int | None:
+        """The recorded layer that a module's or a parameter's path is in."""
+        index = self.index_in(path)
+        return None if index is None else min(index // self.period, LAYERS - 1)
+
+    def renumbered(self, path: str, layer: int | None) -> str:
+        """The path of the same module in another layer."""
+        index, own = self.index_in(path), self.layer_in(path)
+        if index is None or own is None or layer is None:
+            return path
+        return INDEX.sub(str(index + (layer - own) * self.period), path, count=1)
+
+
 @dataclass(slots=True)
 class Sections:
     """Where each operator and each storage of a recorded trace belongs."""
 
-    layers: int
-    """Recorded ones."""
-    stacks: frozenset[str]
-    """Paths of the lists of layers, with a dot at the end: "model.layers."."""
+    stacks: LayerLists
     names: list[str]
     """Of the call of each operator."""
     of: list[Part | None]
@@ -77,15 +107,18 @@ def alike(names: Sequence[str], others: Sequence[str]) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(names), len(others)))
 
 
-def cut(trace: Trace, layers: int) -> Sections:
-    """The parts of a run whose model has so many layers. Raises ProgramError."""
+def cut(trace: Trace, modules: int, period: int) -> Sections:
+    """The parts of a run whose model has so many modules in its list of layers.
+
+    Raises ProgramError for a run that is none of layers.
+    """
     if [op.clock for op in trace.ops] != list(range(len(trace.ops))):
         raise ProgramError("the recording does not have every operator.\nRecord the whole run.")
-    stacks = stacks_of(trace, layers)
+    stacks = stacks_of(trace, modules, period)
     labels = [label(trace, op, stacks) for op in trace.ops]
-    of, ranges = sweeps(trace, labels, layers)
+    of, ranges = sweeps(trace, labels)
     names = [trace.calls[op.call].name for op in trace.ops]
-    parts = Sections(layers, stacks, names, of, ranges)
+    parts = Sections(stacks, names, of, ranges)
     for storage in trace.storages:
         parts.births.setdefault(storage.born, []).append(storage.number)
     own(trace, parts)
@@ -97,7 +130,7 @@ def is_scratch(role: Role | None, name: str) -> bool:
     return role is Role.WORKSPACE and name == SCRATCH_NAME
 
 
-def stacks_of(trace: Trace, layers: int) -> frozenset[str]:
+def stacks_of(trace: Trace, modules: int, period: int) -> LayerLists:
     """Paths below which the modules are numbered from 0 to the number of layers."""
     numbers: dict[str, set[int]] = {}
     for path in (
@@ -107,40 +140,27 @@ def stacks_of(trace: Trace, layers: int) -> frozenset[str]:
         match = INDEX.search(path)
         if match is not None:
             numbers.setdefault(path[: match.start()], set()).add(int(match[0]))
-    stacks = frozenset(stack for stack, indices in numbers.items() if indices == set(range(layers)))
-    if not stacks:
+    paths = frozenset(path for path, indices in numbers.items() if indices == set(range(modules)))
+    if not paths:
         raise ProgramError(
-            f"{trace.script}: no list of {layers} layers among its modules "
+            f"{trace.script}: no list of {modules} layers among its modules "
             f"({', '.join(sorted(numbers)) or 'none is numbered'})."
         )
-    return stacks
+    return LayerLists(paths, period)
 
 
-def layer_in(path: str, stacks: frozenset[str]) -> int | None:
-    """The layer that a module's or a parameter's path is in."""
-    match = INDEX.search(path)
-    return int(match[0]) if match is not None and path[: match.start()] in stacks else None
-
-
-def renumbered(path: str, stacks: frozenset[str], layer: int | None) -> str:
-    """The path of the same module in another layer."""
-    if layer is None or layer_in(path, stacks) is None:
-        return path
-    return INDEX.sub(str(layer), path, count=1)
-
-
-def label(trace: Trace, op: Op, stacks: frozenset[str]) -> int | None:
+def label(trace: Trace, op: Op, stacks: LayerLists) -> int | None:
     """The layer of an operator: its module's, else that of the parameters it reads or makes."""
     module = trace.sites[op.site].module
     if module:
-        return layer_in(module, stacks)
+        return stacks.layer_in(module)
     named = {trace.storages[n].name for n in (*op.inputs, *op.outputs) if n >= 0} - {""}
-    layers = {layer_in(name, stacks) for name in named}
+    layers = {stacks.layer_in(name) for name in named}
     return layers.pop() if len(layers) == 1 else None
 
 
 def sweeps(
-    trace: Trace, labels: Sequence[int | None], layers: int
+    trace: Trace, labels: Sequence[int | None]
 ) -> tuple[list[Part | None], dict[Part, tuple[int, int]]]:
     """The part of each operator, and where each part begins and ends.
 
@@ -157,9 +177,9 @@ def sweeps(
     ]
     of: list[Part | None] = [None] * len(labels)
     ranges = {}
-    upwards = list(range(layers))
-    for sweep, first in enumerate(range(0, len(runs), layers)):
-        chosen = runs[first : first + layers]
+    upwards = list(range(LAYERS))
+    for sweep, first in enumerate(range(0, len(runs), LAYERS)):
+        chosen = runs[first : first + LAYERS]
         order = [layer for layer, _ in chosen]
         if order not in (upwards, upwards[::-1]):
             op = trace.ops[chosen[0][1][0]]
@@ -185,7 +205,7 @@ def own(trace: Trace, parts: Sections) -> None:
             parts.lists[position] = items
         for number in parts.births.get(position, ()):
             storage = trace.storages[number]
-            layer = layer_in(storage.name, parts.stacks)
+            layer = parts.stacks.layer_in(storage.name)
             if layer is None and part is not None:
                 layer = part[1]
             elif layer is None and items is not None and len(op.outputs) == len(items):
@@ -195,7 +215,7 @@ def own(trace: Trace, parts: Sections) -> None:
                 continue
             key: Key
             if storage.name:
-                key = ("named", renumbered(storage.name, parts.stacks, 0))
+                key = ("named", parts.stacks.renumbered(storage.name, 0))
             elif part is None:
                 key = ("listed", position)
             else:
@@ -219,4 +239,4 @@ def list_layers(call: Call, op: Op, parts: Sections) -> tuple[int | None, ...] |
             for item, place in enumerate(places):
                 layer = parts.owner.get(op.inputs[place])
                 items[item] = items[item] if layer is None else layer
-    return tuple(items) if set(range(parts.layers)) <= set(items) else None
+    return tuple(items) if set(range(LAYERS)) <= set(items) else None

@@ -5,12 +5,10 @@ from itertools import repeat
 
 import msgspec
 
+from torchtally.programs.parts import LAYERS
 from torchtally.programs.sizes import Size, Symbols, value
 from torchtally.trace import Call, Trace
 from torchtally.trace.record import Index
-
-LAYERS = 3
-"""Recorded ones: the first, the last, and one that stands for all between."""
 
 
 class RunProgram(msgspec.Struct, frozen=True):
@@ -34,6 +32,10 @@ class RunProgram(msgspec.Struct, frozen=True):
     storage_sizes: tuple[Index, ...]
     """Of each storage: the expression of its requested bytes."""
     host_ops_per_layer: int
+    modules: int = LAYERS
+    """Recorded ones, in the list of layers."""
+    period: int = 1
+    """Of them, in a layer (`parts.LayerLists`)."""
 
     def numbers(self, symbols: Symbols) -> list[int]:
         """What each expression is at these sizes."""

@@ -14,14 +14,14 @@ from torchtally.chips import Chip, chip
 from torchtally.errors import ProgramError
 from torchtally.memory.workspace import scratch, scratch_before_results
 from torchtally.programs.parts import (
+    LAYERS,
     SCRATCH_NAME,
     Key,
     Sections,
     cut,
-    renumbered,
 )
 from torchtally.programs.placed import placed
-from torchtally.programs.program import LAYERS, RunProgram
+from torchtally.programs.program import RunProgram
 from torchtally.programs.sizes import Symbols
 from torchtally.trace import Call, Op, Role, Site, Storage, TensorSpec, Trace
 
@@ -34,12 +34,21 @@ Item = tuple[int, int | None]
 """(place in a recorded list, layer that it is written for; None: of no layer)."""
 
 
-def write(program: RunProgram, symbols: Symbols, layers: int) -> Trace:
-    """The run at these sizes, with as many layers. Raises ProgramError for fewer than recorded."""
-    if layers < LAYERS:
+def write(program: RunProgram, symbols: Symbols, modules: int) -> Trace:
+    """The run at these sizes, with so many modules in its list of layers.
+
+    Raises ProgramError for fewer than recorded, and for sizes of which none were.
+    """
+    further, rest = divmod(modules - program.modules, program.period)
+    if further < 0:
         raise ProgramError(
-            f"a program is written out with at least {LAYERS} layers, got {layers}.\n"
+            f"a program is written out with at least {program.modules} layers, got {modules}.\n"
             "Trace a smaller model itself: tally run."
+        )
+    if rest:
+        raise ProgramError(
+            f"the program has periods of {program.period} layers and {program.modules} at least: "
+            f"{modules} leave {rest} over."
         )
     for symbol, unit in program.units.items():
         if symbol not in symbols:
@@ -55,7 +64,7 @@ def write(program: RunProgram, symbols: Symbols, layers: int) -> Trace:
                 f"the program was recorded at {symbol} {number} alone, got {symbols[symbol]}.\n"
                 "Record it at another."
             )
-    return placed(Writing(program, program.numbers(symbols), layers).trace())
+    return placed(Writing(program, program.numbers(symbols), LAYERS + further).trace())
 
 
 @dataclass(slots=True)
@@ -79,7 +88,7 @@ class Writing:
     _sites: dict[Place, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.parts = cut(self.recorded, LAYERS)
+        self.parts = cut(self.recorded, self.program.modules, self.program.period)
         self.chip = chip(self.recorded.chip)
         self.ticks = {place: tick for tick, place in enumerate(self.places())}
 
@@ -226,7 +235,7 @@ class Writing:
         number = self._sites.get((recorded, copy))
         if number is None:
             site = self.recorded.sites[recorded]
-            module = renumbered(site.module, self.parts.stacks, copy)
+            module = self.parts.stacks.renumbered(site.module, copy)
             number = self.sites.setdefault(replace(site, module=module), len(self.sites))
             self._sites[recorded, copy] = number
         return number
@@ -319,7 +328,7 @@ class Writing:
                 requested_bytes=self.numbers[self.program.storage_sizes[number]],
                 born=tick,
                 died=None,
-                name=renumbered(storage.name, self.parts.stacks, name[1]),
+                name=self.parts.stacks.renumbered(storage.name, name[1]),
                 spare_bytes=0,
             )
         )
