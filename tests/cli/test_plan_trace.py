@@ -71,6 +71,23 @@ def test_a_known_model_has_its_own_configuration(tmp_path: Path, capsys: Capture
     assert sum(each.requested_bytes for each in parameters) == 2 * 124_439_808
 
 
+def test_adapters_are_those_of_peft(config: str, tmp_path: Path) -> None:
+    """In 6 layers 8 x (384 + 384) elements for queries, 8 x (384 + 128) for values, in float32."""
+    file = str(tmp_path / "plan.tally")
+    lora = ("--lora", "8", "--lora-targets", "q_proj,v_proj")
+    assert main(["plan", config, *WORDS, *lora, "-o", file]) == 0
+    trained = [each for each in Trace.load(file).storages if each.is_trained]
+    assert sum(each.requested_bytes for each in trained) == 4 * 6 * 8 * (768 + 512)
+
+
+def test_a_target_that_the_class_does_not_have_is_named(
+    config: str, tmp_path: Path, capsys: Capture
+) -> None:
+    lora = ("--lora", "8", "--lora-targets", "q_prj")
+    assert main(["plan", config, *WORDS, *lora, "-o", str(tmp_path / "plan.tally")]) == 2
+    assert "--lora-targets: PEFT rejects them" in capsys.readouterr().err
+
+
 def test_a_model_without_a_configuration_is_refused(tmp_path: Path, capsys: Capture) -> None:
     assert main(["plan", "gpt-3", *WORDS, "-o", str(tmp_path / "plan.tally")]) == 2
     assert "its sizes alone are known" in " ".join(capsys.readouterr().err.split())

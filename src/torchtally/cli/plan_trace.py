@@ -6,6 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from torchtally.cli.destination import add_output
+from torchtally.cli.plan_adapters import OPTIONS as ADAPTERS
+from torchtally.cli.plan_adapters import adapter_request
 from torchtally.cli.plan_options import given_options
 from torchtally.cli.plan_request import DEFAULT_CHIP, RECIPE, cluster_of
 from torchtally.cli.streams import say
@@ -15,14 +17,14 @@ from torchtally.progress import StatusLine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchtally.models.recorded import TrainingMode
+    from torchtally.models.recorded import Adapt, TrainingMode
     from torchtally.plan.recipes import Recipe
 
 EXAMPLES = """\
   tally plan llama-3-8b --gpus H100-SXM --micro-batch 4 --recipe bf16 -o plan.tally
 """
 OPTIONS = frozenset(
-    ("model", "gpus", "micro_batch", "sequence", "recipe", "optimizer", "recompute")
+    ("model", "gpus", "micro_batch", "sequence", "recipe", "optimizer", "recompute", *ADAPTERS)
 )  # fmt: skip
 """What a written step depends on."""
 RECOMPUTE = {None: False, "none": False, "full": True}
@@ -83,7 +85,7 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("-o needs a model: a name (llama-3-8b) or a config.json.")
     if args.output == "-":
         raise UsageError("-o: a trace goes to a file, -o plan.tally.")
-    others = ("inference", "search", "layout", "compare", "memory", "peak", "lora")
+    others = ("inference", "search", "layout", "compare", "memory", "peak")
     asked = [*given_options(args), *(name for name in others if getattr(args, name))]
     asked += ["explain"] if args.explain else []
     unused = [option for option in asked if option not in OPTIONS]
@@ -139,7 +141,22 @@ def mode_of(args: argparse.Namespace) -> "TrainingMode":
     if optimizer not in names_in_torch():
         raise UsageError(f"-o: torch.optim has no {optimizer}. Leave --optimizer out for AdamW.")
     return TrainingMode(
-        precision=precision, optimizer=optimizer, is_checkpointed=RECOMPUTE[args.recompute]
+        precision=precision,
+        optimizer=optimizer,
+        is_checkpointed=RECOMPUTE[args.recompute],
+        adapt=adapt_of(args),
+    )
+
+
+def adapt_of(args: argparse.Namespace) -> "Adapt | None":
+    """What puts the adapters of --lora into the model; None without them."""
+    asked = adapter_request(args)
+    if asked is None:
+        return None
+    from torchtally.models.adapting import adapters
+
+    return adapters(
+        asked.rank, asked.targets, dropout=asked.dropout, has_magnitude=asked.has_magnitude
     )
 
 

@@ -29,6 +29,8 @@ STEPS = 2
 """The first makes the optimizer's state, the second is reported."""
 CHECK_LAYERS = LAYERS + 2
 """Of the recording that takes no part: with three middle layers."""
+Adapt = Callable[[nn.Module], nn.Module]
+"""Puts adapters into a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class TrainingMode:
     optimizer: str = "adamw"
     is_checkpointed: bool = False
     """Every layer is repeated in the backward pass, by the class's own checkpointing."""
-    adapt: Callable[[nn.Module], nn.Module] | None = None
+    adapt: Adapt | None = None
     """Puts adapters into the model: PEFT's `get_peft_model`."""
 
 
