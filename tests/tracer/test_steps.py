@@ -296,6 +296,24 @@ def test_a_scaler_and_a_scheduler_change_nothing_about_steps():
     assert len(traced(script).step_ends) == 3
 
 
+def test_a_step_that_a_scaler_skips_is_one_beside_those_asked_for():
+    """Two gradients overflow: the optimizer's first step is the third of the script."""
+
+    def script() -> None:
+        weight = nn.Parameter(torch.zeros(2, device="cuda"))
+        optimizer = torch.optim.Adam([weight])
+        scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
+        for step in range(9):
+            factor = float("inf") if step < 2 else 1.0
+            scaler.scale((weight * factor).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    trace = traced(script, steps=2)
+    assert len(trace.step_ends) == 4
+
+
 def test_a_step_with_a_closure():
     def script() -> None:
         model = layer()

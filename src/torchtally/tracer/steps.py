@@ -4,6 +4,8 @@ A training step ends with the optimizer's step; with several optimizers, when ea
 stepped. One that was constructed but never steps is waited for during `PATIENCE_STEPS` steps.
 Models that are trained one after the other share no step (`_is_next_model`).
 Where no optimizer exists it ends with the last update by hand (`by_hand.py`).
+A step that a GradScaler skips, since gradients overflowed, ends one as well, and is not among those
+asked for: what an optimizer keeps shows after its first step.
 """
 
 import os
@@ -102,6 +104,12 @@ class Steps:
         """Those that this model's steps have updated, by id."""
         self._updated: dict[int, weakref.ref[Tensor]] = {}
         """Those updated since the last training step ended."""
+        self._calls = 0
+        """Of optimizers' `step`."""
+        self._is_skipping = False
+        """A GradScaler has left out the step of an optimizer."""
+        self._skipped = 0
+        """Training steps so left out."""
         self._alive = 0
         """Optimizers that exist: while there is one, updates by hand end no step."""
         recorder.by_hand.end_step = self._end_by_hand
@@ -118,7 +126,27 @@ class Steps:
             self.recorder.by_hand.is_active = False
             weakref.finalize(optimizer, self._optimizer_died).atexit = False
 
-        return [StandIn(Optimizer, "__init__", init)]
+        return [StandIn(Optimizer, "__init__", init), self._scaler_stand_in()]
+
+    def _scaler_stand_in(self) -> StandIn:
+        native = torch.amp.GradScaler.step
+
+        def step(scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            before = self._calls
+            result = native(scaler, optimizer, *args, **kwargs)
+            if self._calls == before and os.getpid() == self._process:
+                self._step_skipped(optimizer)
+            return result
+
+        return StandIn(torch.amp.GradScaler, "step", step)
+
+    def _step_skipped(self, optimizer: Optimizer) -> None:
+        self._updated |= {id(each): weakref.ref(each) for each in parameters(optimizer)}
+        self._is_skipping = self._skipped < PATIENCE_STEPS
+        try:
+            self._step_taken(optimizer)
+        finally:
+            self._is_skipping = False
 
     def _optimizer_died(self) -> None:
         self._alive -= 1
@@ -133,6 +161,7 @@ class Steps:
     def _before_step(self, optimizer: Optimizer) -> None:
         if os.getpid() != self._process:
             return  # a forked process, which inherits torch's global hooks
+        self._calls += 1
         with SCRIPT_TIME.stopped():
             self._mark_trained(optimizer, sys._getframe(1))
 
@@ -183,8 +212,9 @@ class Steps:
     def _end(self, ends: list[int]) -> None:
         self.recorder.step_ends += ends
         completed = len(self.recorder.step_ends)
+        self._skipped += len(ends) if self._is_skipping else 0
         self.on_step(completed)
-        if self.limit.is_reached(completed, self._steps_of_one_model):
+        if self.limit.is_reached(completed - self._skipped, self._steps_of_one_model):
             if jobs := jobs_left_out(sys._getframe()):
                 self.recorder.note(jobs)
             self.on_done()
@@ -205,7 +235,7 @@ class Steps:
         if not is_same:
             self._weights, self._steps_of_one_model = {}, 0
         self._weights |= updated
-        self._steps_of_one_model += steps
+        self._steps_of_one_model += 0 if self._is_skipping else steps
 
     def _note_run(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped: again, or after another one."""

@@ -204,22 +204,14 @@ def is_same(one: Tensor, other: Tensor) -> bool:
 
 @special(aten._amp_foreach_non_finite_check_and_unscale_.default)
 def unscale_finite(mode: VirtualDispatch, call: Invocation) -> Any:
-    """Gradients are assumed to be finite, so `found_inf` stays what it was.
-
-    Those of models so small that they have values, too: at the scaler's first scale some overflow,
-    and whether steps are skipped is not to depend on a model's size.
-    """
-    gradients, found_inf, _inv_scale = call.args
+    """Gradients are assumed to be finite, so `found_inf` stays what it was."""
+    _gradients, found_inf, _inv_scale = call.args
     kept = values.real_of(found_inf)
     kept = None if kept is None else kept.clone()
     mode.run(call)
-    if kept is None or virtual_of(found_inf) is None:
-        return
-    values.give_value(found_inf, kept)
-    for gradient in gradients:
-        real = values.real_of(gradient)
-        if real is not None and not bool(real.isfinite().all()):
-            values.drop_value(gradient)
+    virtual = virtual_of(found_inf)
+    if kept is not None and virtual is not None and virtual.value is None:
+        values.give_value(found_inf, kept)
 
 
 # Choices that unknown scores make are assumed to be balanced.
