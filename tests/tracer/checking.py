@@ -94,6 +94,15 @@ def numbers_by_unittest(a: Tensor, b: Tensor) -> None:
     assert math.isclose(a.sum().item(), 3.5)
 
 
+def accuracies(a: Tensor, b: Tensor) -> None:
+    """Choices are assumed to be balanced: 4 of 16 are those of `labels`."""
+    labels = torch.zeros(16, dtype=torch.int64, device="cuda")
+    right = a[:64].view(16, 4).argmax(-1) == labels
+    assert right.sum().item() / 16 > 0.9
+    accuracy = right.float().mean().item()
+    assert accuracy > 0.9
+
+
 EXPECTED = np.zeros(7, dtype=np.float32)
 """What another program has computed."""
 
@@ -117,6 +126,6 @@ def arrays_by_numpy(a: Tensor, b: Tensor) -> None:
 
 CHECKS: list[Callable[[Tensor, Tensor], None]] = [
     close, returned, guarded, guarded_by_several, ended, asserted, refuted, by_torch, by_unittest,
-    numbers_by_unittest, numbers_by_numpy, arrays_by_numpy,
+    numbers_by_unittest, numbers_by_numpy, arrays_by_numpy, accuracies,
     torch.testing.assert_close,
 ]  # fmt: skip

@@ -51,6 +51,18 @@ def asks_a_stopper() -> None:
             break
 
 
+def waits_for_balanced_choices() -> None:
+    best, waited = 0.0, 0
+    labels = torch.zeros(64, dtype=torch.int64, device="cuda")
+    for _ in range(9):
+        scores = torch.randn(64, 64, device="cuda")
+        accuracy = (scores.argmax(-1) == labels).float().mean().item()
+        waited = 0 if accuracy > best else waited + 1
+        best = max(best, accuracy)
+        if waited >= 2:  # left
+            break
+
+
 def returns() -> None:
     for _ in range(9):
         if unknown() < 2:
@@ -78,5 +90,9 @@ def goes_on() -> None:
     for _ in range(3):
         if torch.isnan(unknown()):
             raise ValueError
+    for _ in range(3):
+        right = (torch.randn(4096, device="cuda") > 0) == (torch.randn(4096, device="cuda") > 0)
+        if right.float().mean().item() > 0.99 or not (~right).sum():
+            break
     if unknown().item() > 3:
         return

@@ -16,6 +16,7 @@ from torchtally.views.summary import summarise
 LINES = Path(leaving.__file__).read_text().splitlines()
 LEAVING = {
     leaving.breaks: 1, leaving.breaks_in_one_line: 1, leaving.waits: 3, leaving.asks_a_stopper: 3,
+    leaving.waits_for_balanced_choices: 3,
     leaving.returns: 1, leaving.converges: 1,
 }  # fmt: skip
 

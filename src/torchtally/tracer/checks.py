@@ -182,15 +182,31 @@ RELATIONS: dict[str, type[ast.cmpop]] = {
 def passing_number(
     frame: FrameType, source: SyntaxTree, node: ast.expr, given: Number
 ) -> Number | None:
-    """A number that a check compares, in the same line or by a name, with one that is known."""
-    for compared in [node, *reads_of_name(source, node)]:
-        comparison = comparison_of(source, compared)
+    """A number that a check compares, in the same line or by a name, with one that is known: itself
+    or, as of those that are right of all, a quotient.
+    """
+    whole, divisor = quotient_of(frame, source, node)
+    for compared in [whole, *reads_of_name(source, whole), *reads_of_name(source, node)]:
+        part, by = quotient_of(frame, source, compared)
+        comparison = comparison_of(source, part)
         other = None if comparison is None else number_in(frame, source, comparison[1])
         if comparison is None or other is None:
             continue
-        number = satisfying(comparison[0], other, given)
+        number = satisfying(comparison[0], other * divisor * by, given)
         return None if number == given else number
     return None
+
+
+def quotient_of(frame: FrameType, source: SyntaxTree, node: ast.expr) -> tuple[ast.expr, Number]:
+    """The expression that divides this one by a known number above zero, and the number; else the
+    expression itself, and 1.
+    """
+    match source.parents.get(node):
+        case ast.BinOp(op=ast.Div(), left=left, right=right) as whole if left is node:
+            number = number_in(frame, source, right)
+            if number is not None and number > 0:
+                return whole, number
+    return node, 1
 
 
 def comparison_of(

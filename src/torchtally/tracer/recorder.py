@@ -567,8 +567,8 @@ class Recorder:
         frame = sys._getframe(1)
         if assumption is FALLING:
             self.watch_loop(frame, "the next of numbers that fall")
-            self.placeholders.watch(frame, operator)
         self.placeholders.count(frame, operator, assumption)
+        self.placeholders.watch(frame, operator)
 
     def passing_answer(self, given: Any) -> Any:
         """See `checks.py`."""

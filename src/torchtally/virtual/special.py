@@ -18,6 +18,7 @@ from torchtally.virtual import kernels, values
 from torchtally.virtual.device_checks import check_same_device
 from torchtally.virtual.dispatch import SPECIAL, Handler, VirtualDispatch
 from torchtally.virtual.facts import (
+    FALLING,
     Facts,
     assumption_of,
     facts_or_range,
@@ -27,6 +28,7 @@ from torchtally.virtual.facts import (
     routing,
     substitute,
 )
+from torchtally.virtual.facts.facts import range_of
 from torchtally.virtual.invocation import Invocation
 from torchtally.virtual.storage import is_pinned, pin, virtual_of
 from torchtally.virtual.value_keeper import may_have_value
@@ -129,26 +131,31 @@ def read_scalar(mode: VirtualDispatch, call: Invocation) -> Any:
     if is_loss(tensor):
         mode.values.losses.give(tensor)  # of compiled code, of a graph that was replayed
     real = readable(tensor)
-    if real is not None:
-        mode.values.note_read(call, assumption_of(call.virtuals))
+    assumption = assumption_of(call.virtuals)
+    if real is not None and assumption in (None, FALLING):
+        mode.values.note_read(call, assumption)
         return call.operator.overload(real)
     if virtual is None:
         return call.operator.overload(tensor)  # the user's own meta tensor: torch's own error
-    value = substitute(tensor)
+    value = substitute(tensor) if real is None else call.operator.overload(real)
     passing = mode.observer.passing_answer(value)
     if passing is not None:
-        value = within_facts(tensor, passing)
+        # A value that is assumed is no bound.
+        facts = facts_or_range(tensor) if real is None else range_of(tensor.dtype)
+        value = within_facts(facts, tensor.dtype, passing)
+    elif real is not None:
+        mode.values.note_read(call, assumption)
+        return value
     mode.observer.placeholder_given(call.operator.name, str(value))
     return value
 
 
-def within_facts(tensor: Tensor, number: float) -> float:
+def within_facts(facts: Facts, dtype: torch.dtype, number: float) -> float:
     """The number, or the nearest that an element can be, as its dtype has it."""
-    facts = facts_or_range(tensor)
     number = min(max(number, facts.lower), facts.upper)
-    if tensor.dtype is torch.bool:
+    if dtype is torch.bool:
         return bool(number)
-    return number if tensor.is_floating_point() else round(number)
+    return float(number) if dtype.is_floating_point else round(number)
 
 
 @special(aten.equal.default, aten.allclose.default)

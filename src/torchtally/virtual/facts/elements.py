@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import torch
+
 from torchtally.virtual import values
 from torchtally.virtual.facts.facts import (
     MAYBE_INFINITE,
+    UNIT,
     Facts,
     constant,
 )
@@ -17,7 +20,14 @@ from torchtally.virtual.facts.tensors import (
 from torchtally.virtual.invocation import Invocation
 
 
-@rule("clone", "_to_copy", "contiguous", "copy", "roll", "flip")
+@rule("_to_copy", needs_facts=False)
+def convert(call: Invocation) -> Derived:
+    """Truths of which nothing is known are zeros and ones in another dtype."""
+    facts = copy(call)
+    return UNIT if facts is None and call.inputs[-1].dtype is torch.bool else facts
+
+
+@rule("clone", "contiguous", "copy", "roll", "flip")
 def copy(call: Invocation) -> Derived:
     """All elements of the last tensor. Integers that come from the host are looked at."""
     source = call.inputs[-1]

@@ -65,10 +65,12 @@ def any_or_all(call: Invocation) -> Derived:
     return assume(False) if n > 1 else None
 
 
-@rule("sum")
+@rule("sum", needs_facts=False)
 def total(call: Invocation) -> Derived:
     """Facts of a total: of ones in even parts each part has its share of them."""
     facts, n = facts_of(call.args[0]), count_reduced(call)
+    if facts is None and call.args[0].dtype is torch.bool:
+        facts = UNIT
     elements = call.args[0].numel()
     if facts is None or not elements:
         return None

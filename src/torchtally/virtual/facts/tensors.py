@@ -179,7 +179,8 @@ def readable(tensor: Tensor) -> Tensor | None:
 def substitute(tensor: Tensor) -> float | int | bool | complex:
     """What an unknown element reads as: the dtype's placeholder, or a number within its bounds.
 
-    An integer is from the middle: a length or an index of 0 would be a special case.
+    An integer is from the middle: a length or an index of 0 would be a special case. So is a
+    fraction: an accuracy of 1, or an error of 0, would end what waits for it.
     """
     given = values.placeholder(tensor.dtype)
     facts = facts_of(tensor)
@@ -188,5 +189,7 @@ def substitute(tensor: Tensor) -> float | int | bool | complex:
     if isinstance(given, bool):
         return facts.is_likely
     if isinstance(given, float):
+        if facts.lower >= 0 and facts.upper <= given:
+            return (facts.lower + facts.upper) / 2
         return float(min(max(given, facts.lower), facts.upper))
     return (int(facts.lower) + int(facts.upper)) // 2
