@@ -45,7 +45,6 @@ from torchtally.views.steps import RunShare
 from torchtally.views.summary import Summary, Verdict, summarise
 from torchtally.views.throughput import Batch, Throughput
 from torchtally.views.time_range import TimeRange
-from torchtally.views.utilisation import Utilisation
 
 MOST_LISTED = 3
 """Of placeholders, notes and uncounted operators; the rest are numbered."""
@@ -300,7 +299,7 @@ def _time(summary: Summary, width: int) -> Iterator[Text]:
     if step_time.network is not None and summary.world.size > 1:
         yield from map(Text, wrap(_network(step_time, summary.world), width))
     figures: tuple[str, ...] = (
-        _mfu(step_time.utilisation, step_time.split, is_of_many=summary.world.size > 1),
+        _mfu(step_time, summary.coverage.uncounted, is_of_many=summary.world.size > 1),
         _throughput(step_time.throughput, summary.own_root),
         _overhead(step_time) if step_time.is_overhead_bound else "",
         _slow_host(step_time),
@@ -398,8 +397,9 @@ def _rates(likely_range: TimeRange) -> str:
     return f"{owned} rates" if owned else likely_range.basis
 
 
-def _mfu(utilisation: Utilisation | None, split: Sequence[Utilisation], *, is_of_many: bool) -> str:
+def _mfu(step_time: StepTime, uncounted: Sequence[Uncounted], *, is_of_many: bool) -> str:
     """Nothing without matrix products."""
+    utilisation = step_time.utilisation
     if utilisation is None:
         return ""
     if utilisation.peak_per_s is None:
@@ -410,14 +410,23 @@ def _mfu(utilisation: Utilisation | None, split: Sequence[Utilisation], *, is_of
     peak = f"{format_flop_per_s(utilisation.peak_per_s)} {utilisation.of}"
     parts = ", ".join(
         f"{format_fraction(part.fraction)} {part.name}"
-        for part in split
+        for part in step_time.split
         if part.fraction is not None
     )
     name = f"{utilisation.name} of this GPU" if is_of_many else utilisation.name
     return (
         f"{name}: {format_fraction(utilisation.fraction)} of {peak}"
-        f"{f' ({parts})' if parts else ''}."
+        f"{f' ({parts})' if parts else ''}{_without(uncounted)}."
     )
+
+
+def _without(uncounted: Sequence[Uncounted]) -> str:
+    """Operators whose FLOPs a figure lacks, most frequent first."""
+    if not uncounted:
+        return ""
+    names = [each.op[:NAME_WIDTH] for each in uncounted[:MOST_LISTED]]
+    more = len(uncounted) - len(names)
+    return f", without FLOPs of {', '.join(names)}{f' and {more} more' if more > 0 else ''}"
 
 
 def _throughput(throughput: Throughput | None, root: str) -> str:

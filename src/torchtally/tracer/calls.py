@@ -1,5 +1,6 @@
 """Interning of calls: most operators of a training run are the same call over and over."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self._adding = threading.RLock()
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._by_signature: dict[int, int] = {}
         """Of calls whose results depend on nothing else (`templates.py`)."""
@@ -58,9 +60,16 @@ class Calls:
     def of_kernel(self, key: tuple[Any, ...], call: Callable[[], Call]) -> int:
         """The place of a kernel's call, made when the key is new."""
         place = self._numbers.get(key)
-        if place is None:
-            place = self._numbers[key] = len(self.calls)
-            self.calls.append(call())
+        return self._add(self._numbers, key, call()) if place is None else place
+
+    def _add(self, numbers: dict[Any, int], key: Any, call: Call) -> int:
+        """The place of a new call. Another thread may have added it, or others, meanwhile."""
+        with self._adding:
+            place = numbers.get(key)
+            if place is None:
+                place = len(self.calls)
+                self.calls.append(call)
+                numbers[key] = place
         return place
 
     def of_call(self, call: Call) -> int:
@@ -69,11 +78,11 @@ class Calls:
     def in_graph(self, place: int) -> int:
         """The place of a call as a CUDA graph issues it."""
         number = self._in_graphs.get(place)
-        if number is None:
-            number = self._in_graphs[place] = len(self.calls)
-            call = self.calls[place]
-            self.calls.append(msgspec.structs.replace(call, literals=(*call.literals, *IN_GRAPH)))
-        return number
+        if number is not None:
+            return number
+        call = self.calls[place]
+        in_graph = msgspec.structs.replace(call, literals=(*call.literals, *IN_GRAPH))
+        return self._add(self._in_graphs, place, in_graph)
 
 
 def number_of(tensor: Tensor) -> int:

@@ -98,6 +98,7 @@ class Recorder:
         self._site_numbers: dict[Any, int] = {}
         self._origins = ForwardOrigins()
         self._ops: list[Op] = []
+        self._adding = threading.RLock()
         self.storages = StorageRecords()
         self._reserved: list[Reserved] = []
         self._emptied: list[CacheEmptied] = []
@@ -268,8 +269,16 @@ class Recorder:
         if stream is None:
             stream = CURRENT.stream.stream_id
         self._thread = threading.get_ident()
-        self._ops.append(Op(self.clock, call, site, phase, came_in, went_out, stream))
-        self.clock += 1
+        self._add(call, site, phase, came_in, went_out, stream)
+
+    def _add(
+        self, call: int, site: int, phase: Phase, came_in: tuple[int, ...],
+        went_out: tuple[int, ...], stream: int = 0, parts: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Append an operator. Threads that run operators share the clock."""
+        with self._adding:
+            self._ops.append(Op(self.clock, call, site, phase, came_in, went_out, stream, parts))
+            self.clock += 1
 
     def slept(self, seconds: float, begun: int, caller: FrameType) -> None:
         """The script has slept since a tick: an operator that takes the host's time alone.
@@ -284,8 +293,7 @@ class Recorder:
         if self.is_optimizing:
             phase = Phase.OPTIMIZER
         call = self._calls.of_call(sleep_call(seconds))
-        self._ops.append(Op(self.clock, call, self._site(self.modules.place, key), phase, (), ()))
-        self.clock += 1
+        self._add(call, self._site(self.modules.place, key), phase, (), ())
 
     def compiled(self, graph: LoweredGraph | None, node: int) -> None:
         self.script_works.compiled(runs=graph is not None)
@@ -324,8 +332,17 @@ class Recorder:
             identity = (place.path, place.class_name, frames, caller)
             number = self._site_numbers.get(identity)
         if number is None:
-            number = self._site_numbers[identity] = len(self._sites)
-            self._sites.append(Site(place.path, place.class_name, known))
+            number = self._add_site(identity, Site(place.path, place.class_name, known))
+        return number
+
+    def _add_site(self, identity: Any, site: Site) -> int:
+        """The number of a new site. Another thread may have added it, or others, meanwhile."""
+        with self._adding:
+            number = self._site_numbers.get(identity)
+            if number is None:
+                number = len(self._sites)
+                self._sites.append(site)
+                self._site_numbers[identity] = number
         return number
 
     def kernel_launched(
@@ -337,11 +354,10 @@ class Recorder:
         self.tokens.ran(record.call, record.inputs)
         placed = record.compiled
         assert placed is not None
-        self._ops.append(
-            Op(self.clock, record.call, placed.site, record.phase, record.inputs, record.outputs,
-               CURRENT.stream.stream_id, placed.parts)
+        self._add(
+            record.call, placed.site, record.phase, record.inputs, record.outputs,
+            CURRENT.stream.stream_id, placed.parts,
         )  # fmt: skip
-        self.clock += 1
 
     def kernel_captured(
         self, name: str, fused: FusedKernel | None, operands: Sequence[tuple[str, Tensor]]
@@ -408,11 +424,7 @@ class Recorder:
             if placed is None:
                 phase = phase if walk.engine is None else Phase.BACKWARD
                 placed = here
-            self._ops.append(
-                Op(self.clock, call, placed.site, phase, record.inputs, record.outputs,
-                   parts=placed.parts)
-            )  # fmt: skip
-            self.clock += 1
+            self._add(call, placed.site, phase, record.inputs, record.outputs, parts=placed.parts)
             for optimizer in record.steps:
                 self.step_replayed(optimizer)
 
@@ -548,8 +560,8 @@ class Recorder:
         identity = (place.path, place.class_name, key)
         number = self._site_numbers.get(identity)
         if number is None:
-            number = self._site_numbers[identity] = len(self._sites)
-            self._sites.append(Site(place.path, place.class_name, self._stacks.frames(key)))
+            site = Site(place.path, place.class_name, self._stacks.frames(key))
+            number = self._add_site(identity, site)
         return number
 
     def host_operator_ran(self) -> None:

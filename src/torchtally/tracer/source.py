@@ -4,6 +4,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
@@ -119,6 +120,7 @@ class Stacks:
         self._outer_keys: list[Key] = []
         self._outer_frames: dict[int, tuple[Frame, ...]] = {}
         self._outer_numbers: dict[Key, int] = {}
+        self._adding = threading.RLock()
         for code in private.recompute_codes():
             self._learn(code, Code.RECOMPUTE)
         self._learn(private.engine_code(), Code.ENGINE)
@@ -193,8 +195,12 @@ class Stacks:
         key, walk = self.read(frame, outer)
         number = self._outer_numbers.get(key)
         if number is None:
-            number = self._outer_numbers[key] = len(self._outer_keys)
-            self._outer_keys.append(key)
+            with self._adding:
+                number = self._outer_numbers.get(key)
+                if number is None:
+                    number = len(self._outer_keys)
+                    self._outer_keys.append(key)
+                    self._outer_numbers[key] = number
         return Outer(number, walk)
 
     def mark_module_call(self, code: CodeType) -> None:
