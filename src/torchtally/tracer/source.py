@@ -1,5 +1,6 @@
 """The Python lines that an operator runs below: the user's and libraries', not torch's or ours."""
 
+import inspect
 import linecache
 import os
 import sys
@@ -101,6 +102,12 @@ def is_of_gradients(path: str) -> bool:
     return os.path.realpath(path) in GRADIENT_FILES
 
 
+NEAR, FAR = 12, 12
+"""Frames that are read each time, and those above them from one that bears what is known to the
+next."""
+RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Code whose frame may go on below another caller."""
+
 Key = tuple[int, ...]
 """A stack: (id of code, instruction) pairs, and perhaps the number of the stack above them."""
 
@@ -120,6 +127,7 @@ class Stacks:
         self._outer_keys: list[Key] = []
         self._outer_frames: dict[int, tuple[Frame, ...]] = {}
         self._outer_numbers: dict[Key, int] = {}
+        self._token = object()
         self._adding = threading.RLock()
         for code in private.recompute_codes():
             self._learn(code, Code.RECOMPUTE)
@@ -146,7 +154,13 @@ class Stacks:
         kinds = self._kinds
         key: list[int] = []
         walk = Walk()
+        near = NEAR
         while frame is not None:
+            if not near:
+                above = self._above(frame, outer)
+                if above is not None:
+                    return (*key, *above[0]), above[1].within(walk)
+            near -= 1
             code = frame.f_code
             kind = kinds.get(id(code))
             if kind is None:
@@ -178,6 +192,47 @@ class Stacks:
             frame = frame.f_back
         return tuple(key), walk
 
+    def _above(self, frame: FrameType, outer: "Outer | None") -> "tuple[Key, Walk] | None":
+        """A frame and all above it, as `read` does. None where the autograd engine or the like is
+        among them.
+
+        What is above a frame stays as it is until that returns: a number for it hangs on some.
+        """
+        key: list[int] = []
+        bearers: list[tuple[FrameType, int]] = []
+        walk, place = PLAIN, 0
+        above: FrameType | None = frame
+        while above is not None:
+            code = above.f_code
+            kind = self._kinds.get(id(code))
+            if kind is None:
+                kind = self._learn(code)
+            if kind == Code.OWN or kind == Code.LIBRARY:
+                key += (id(code), above.f_lasti)
+            elif kind == Code.MODULE:
+                if outer is not None:
+                    key.append(outer.number)
+                    walk = outer.walk
+                    break
+            elif kind != Code.INTERNAL:
+                return None
+            known = above.f_trace
+            if isinstance(known, Above) and known.owner is self._token:
+                key.append(known.number)
+                walk = known.walk
+                break
+            is_free = known is None or isinstance(known, Above)
+            if place % FAR == 0 and is_free and not code.co_flags & RESUMED:
+                bearers.append((above, len(key)))
+            place += 1
+            above = above.f_back
+        if sys.gettrace() is None:
+            for bearer, start in reversed(bearers):
+                number = self._number(tuple(key[start:]))
+                bearer.f_trace = Above(number, walk, self._token)
+                key[start:] = [number]
+        return tuple(key), walk
+
     def reader(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame of a user's or a library's code; None where there is none."""
         while frame is not None:
@@ -193,6 +248,9 @@ class Stacks:
     def enter(self, frame: FrameType | None, outer: "Outer | None") -> "Outer":
         """The stack above a module that is about to run."""
         key, walk = self.read(frame, outer)
+        return Outer(self._number(key), walk)
+
+    def _number(self, key: Key) -> int:
         number = self._outer_numbers.get(key)
         if number is None:
             with self._adding:
@@ -201,7 +259,7 @@ class Stacks:
                     number = len(self._outer_keys)
                     self._outer_keys.append(key)
                     self._outer_numbers[key] = number
-        return Outer(number, walk)
+        return number
 
     def mark_module_call(self, code: CodeType) -> None:
         self._learn(code, Code.MODULE)
@@ -263,6 +321,8 @@ class Walk:
 
     def within(self, inner: "Walk") -> "Walk":
         """What this walk met, with what a walk further in met before it."""
+        if inner.engine is not None:
+            return inner  # the rest is about who called backward
         if not (inner.is_backward or inner.is_gradients or inner.is_recompute):
             return self
         both = Walk()
@@ -282,6 +342,23 @@ class Outer:
     def __init__(self, number: int, walk: Walk) -> None:
         self.number = number
         self.walk = walk
+
+
+PLAIN = Walk()
+
+
+class Above(Outer):
+    """What is above a frame, as it hangs on it in the place of a tracing function."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, number: int, walk: Walk, owner: object) -> None:
+        super().__init__(number, walk)
+        self.owner = owner
+        """Whose number it is."""
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        """Nothing for a debugger that begins while the frame runs."""
 
 
 def line_of(code: CodeType, instruction: int) -> int:
