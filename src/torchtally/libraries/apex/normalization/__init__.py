@@ -1,39 +1,19 @@
-"""apex.normalization: LayerNorm and RMSNorm, as torch's fused ones, which keep the same."""
+"""apex.normalization: LayerNorm and RMSNorm."""
 
-from typing import Any
+from .fused_layer_norm import (
+    FusedLayerNorm,
+    FusedRMSNorm,
+    MixedFusedLayerNorm,
+    MixedFusedRMSNorm,
+    fused_layer_norm_affine,
+    fused_rms_norm_affine,
+)
 
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-
-class FusedLayerNorm(nn.LayerNorm):
-    def __init__(
-        self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True,
-        memory_efficient: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(normalized_shape, eps, elementwise_affine)
-
-
-class FusedRMSNorm(nn.RMSNorm):
-    def __init__(
-        self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True,
-        memory_efficient: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(normalized_shape, eps, elementwise_affine)
-
-
-MixedFusedLayerNorm, MixedFusedRMSNorm = FusedLayerNorm, FusedRMSNorm
-
-
-def fused_layer_norm_affine(
-    input: Tensor, weight: Tensor, bias: Tensor, normalized_shape: Any, eps: float = 1e-6,
-    memory_efficient: bool = False,
-) -> Tensor:  # fmt: skip
-    return F.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
-
-
-def fused_rms_norm_affine(
-    input: Tensor, weight: Tensor, normalized_shape: Any, eps: float = 1e-6,
-    memory_efficient: bool = False,
-) -> Tensor:  # fmt: skip
-    return F.rms_norm(input, list(normalized_shape), weight, eps)
+__all__ = [
+    "FusedLayerNorm",
+    "FusedRMSNorm",
+    "MixedFusedLayerNorm",
+    "MixedFusedRMSNorm",
+    "fused_layer_norm_affine",
+    "fused_rms_norm_affine",
+]
