@@ -58,6 +58,12 @@ def copied_one_by_one(model: nn.Module) -> tuple[list[Tensor], Callable[[], None
     return masters, copy_back
 
 
+def copied_without_autograd(model: nn.Module) -> tuple[list[Tensor], Callable[[], None]]:
+    """As Megatron-LM does it: gradients are given by hand, and none is required."""
+    masters, copy_back = copied_one_by_one(model)
+    return [master.requires_grad_(False) for master in masters], copy_back
+
+
 def copied_as_lists(model: nn.Module) -> tuple[list[Tensor], Callable[[], None]]:
     masters, _ = copied_one_by_one(model)
 
@@ -88,7 +94,13 @@ def copied_flat(model: nn.Module) -> tuple[list[Tensor], Callable[[], None]]:
     return [master], lambda: flat.data.copy_(master.data)
 
 
-MASTERS = [copied_one_by_one, copied_as_lists, copied_by_a_cast, copied_flat]
+MASTERS = [
+    copied_one_by_one,
+    copied_without_autograd,
+    copied_as_lists,
+    copied_by_a_cast,
+    copied_flat,
+]
 
 
 @pytest.mark.parametrize("make", MASTERS)

@@ -39,15 +39,15 @@ class WeightCopies:
         idle = parameters - self._computed_with()
         self._kept = flow.outliving_storages
         self._others = {n for n in self._kept if storages[n].role is None or n in idle - weights}
-        masters = weights & idle
-        if not masters and not self._others:
+        if not idle and not self._others:
             return
-        self._masters, self._weights = masters, weights - masters
+        # Those of an optimizer may get their gradients by hand (Megatron's), and require none.
+        self._masters, self._weights = idle, weights - idle
         self._made_by: dict[int, tuple[int, ...]] = {}
         """Of what is computed from weights: the operators that have computed it."""
         self._copied_from: dict[int, int] = {}
         """Of what is copied from a master copy: which one."""
-        self._sources = set(weights)
+        self._sources = weights | idle
         """Weights, and what is made of them."""
         calls, updating = flow.trace.calls, set(map(id, UPDATING))
         # `zeros_like` reads a shape and no values.
