@@ -254,6 +254,7 @@ def _parameters(parameters: ModelParameters | None) -> Document:
     return {
         "parameters": None if parameters is None else parameters.elements,
         "own_parameters": None if parameters is None else parameters.own_elements,
+        "is_rank_share": parameters is not None and parameters.is_rank_share,
         "trained_parameters": None if parameters is None else parameters.trained,
     }
 

@@ -601,7 +601,9 @@ def _parameters(parameters: ModelParameters | None) -> str:
     if parameters is None or not parameters.elements:
         return ""
     count = f"{format_count(parameters.elements)} parameters"
-    if parameters.own_elements != parameters.elements:
+    if parameters.is_rank_share:
+        count += " on this rank"
+    elif parameters.own_elements != parameters.elements:
         count += f" ({format_count(parameters.own_elements)} on this rank)"
     if not parameters.frozen:
         return count

@@ -5,7 +5,7 @@ gradient of its input and two for its own. A frozen one has no gradient of its o
 gradient goes further back than it (below the first trained layer) the forward pass is all: two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -13,6 +13,8 @@ from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.ledger import Entry, Ledger
 from torchtally.memory import is_alive
 from torchtally.trace import FORWARD_PHASES, Phase, Role, Storage, Trace
+from torchtally.trace.peers import neighbours
+from torchtally.views.ranks import data_parallel_ranks
 
 TRAINED_FLOPS = 6
 FROZEN_FLOPS = 4
@@ -41,6 +43,8 @@ class ModelParameters:
     """Those of one model."""
 
     parameters: tuple[WeightStorage, ...]
+    is_rank_share: bool = False
+    """They may be a part of the model's: other ranks' are not known."""
 
     @property
     def elements(self) -> int:
@@ -65,7 +69,8 @@ class ModelParameters:
         return sum(p.computed_elements * p.flops_per_token for p in self.parameters)
 
     def without(self, numbers: set[int]) -> "ModelParameters":
-        return ModelParameters(tuple(p for p in self.parameters if p.number not in numbers))
+        kept = tuple(p for p in self.parameters if p.number not in numbers)
+        return ModelParameters(kept, self.is_rank_share)
 
 
 def parameters_of(ledger: Ledger) -> ModelParameters | None:
@@ -96,7 +101,24 @@ def parameters_of(ledger: Ledger) -> ModelParameters | None:
         return WeightStorage(number, whole, own, computed, storage.is_trained, flops(storage))
 
     on_device = (weights(*item) for item in held.items())
-    return ModelParameters((*on_device, *_on_host(ledger.trace)))
+    parameters = (*on_device, *_on_host(ledger.trace))
+    return ModelParameters(parameters, is_rank_share(ledger, parameters))
+
+
+def is_rank_share(ledger: Ledger, parameters: Iterable[WeightStorage]) -> bool:
+    """Whether other ranks may have parameters that are told by nothing on this one: stages of a
+    pipeline and layers that a script cuts by hand look like a whole model's.
+
+    They do not where all ranks add up the gradients of the same ones, or hold shards of them, and
+    where torch has cut them (DTensor).
+    """
+    size = ledger.trace.world.size
+    if size == 1:
+        return False
+    if neighbours(ledger.trace):
+        return True
+    is_cut_by_torch = any(p.computed_elements < p.elements for p in parameters)
+    return not is_cut_by_torch and data_parallel_ranks(ledger) != size
 
 
 ON_HOST = -1

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
 
 import torchtally
 from tests.virtual.distributed import programs
@@ -11,6 +13,9 @@ from tests.virtual.distributed.programs import STEPS, WIDTH, Program
 from torchtally.chips import chip
 from torchtally.ledger import Ledger, line_of
 from torchtally.memory import Category
+from torchtally.report.formats import render
+from torchtally.report.ledger import ledger_report
+from torchtally.report.report import Look
 from torchtally.timing.roofline import Roofline
 from torchtally.views.parameters import parameters_of
 from torchtally.views.ranks import data_parallel_ranks
@@ -51,10 +56,47 @@ def test_parameters_and_batches_of_all_ranks(
     parameters = parameters_of(ledger)
     assert parameters is not None
     assert parameters.elements == ELEMENTS
+    assert not parameters.is_rank_share
     if own is not None:
         assert parameters.own_elements == own
     assert parameters.own_elements < ELEMENTS or own == ELEMENTS
     assert data_parallel_ranks(ledger) == batches
+
+
+def cut_by_hand(device: str) -> None:
+    """As Megatron-LM's column-parallel layer: each rank has some of the rows."""
+    layer = nn.Linear(WIDTH, WIDTH // RANKS, bias=False, device=device)
+    optimizer = torch.optim.SGD(layer.parameters())
+    for _ in range(2):
+        own = layer(torch.ones(4, WIDTH, device=device, requires_grad=True))
+        dist.all_gather([torch.empty_like(own) for _ in range(RANKS)], own.detach())
+        own.sum().backward()
+        optimizer.step()
+
+
+def a_stage(device: str) -> None:
+    """The first of a pipeline, whose gradients all ranks seem to add up."""
+    layer = nn.Linear(WIDTH, WIDTH // RANKS, bias=False, device=device)
+    optimizer = torch.optim.SGD(layer.parameters())
+    for _ in range(2):
+        out = layer(torch.ones(4, WIDTH, device=device))
+        dist.send(out.detach(), 1)
+        gradient = torch.empty_like(out)
+        dist.recv(gradient, 1)
+        out.backward(gradient)
+        dist.all_reduce(layer.weight.grad)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("program", [cut_by_hand, a_stage])
+def test_parameters_that_may_be_a_part_are_said_to_be_of_the_rank(program: Program) -> None:
+    ledger = account(program)
+    parameters = parameters_of(ledger)
+    assert parameters is not None
+    assert parameters.elements == WIDTH * WIDTH // RANKS
+    assert parameters.is_rank_share
+    page = render(ledger_report(ledger), "text", Look(width=100))
+    assert f"{WIDTH * WIDTH // RANKS} parameters on this rank" in page
 
 
 def test_a_rank_alone_has_no_others() -> None:

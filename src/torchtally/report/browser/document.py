@@ -170,6 +170,7 @@ def _verdict(ledger: Ledger, rates: Table) -> Document:
         if utilisation is None or utilisation["peak_share"] is None
         else [name_text(str(utilisation["name"])), utilisation["peak_share"]],
         "parameters": None if parameters is None else parameters.elements,
+        "is_rank_share": parameters is not None and parameters.is_rank_share,
         "shortage": None
         if shortage is None
         else f"Out of memory in {name_text(shortage.moment)}: requested "

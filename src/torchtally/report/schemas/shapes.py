@@ -146,7 +146,8 @@ TABLES = Mapped(item=TABLE)
 LIMITS = list_of("limit quantity relation amount unit value? doubt where holds?")
 
 RUN = part(
-    """script chip torch_version steps per parameters? own_parameters? trained_parameters?""",
+    """script chip torch_version steps per parameters? own_parameters? trained_parameters?
+    is_rank_share""",
     convention=CONVENTION,
     ending=part("kind message"),
     run=part(

@@ -148,7 +148,9 @@ function workCard(run) {
     verdict.time && verdict.time.basis === "measured" ? null
       : [formatBytes(total.bytes_saved), "saved for the backward pass"],
     verdict.mfu ? [formatShare(verdict.mfu[1]), verdict.mfu[0]] : null,
-    verdict.parameters ? [formatCount(verdict.parameters), "parameters"] : null,
+    verdict.parameters
+      ? [formatCount(verdict.parameters), verdict.is_rank_share ? "parameters on this rank" : "parameters"]
+      : null,
     [formatCount(total.count), "operators"],
   ];
   return h("section", { class: "card" }, h("h2", {}, "Work"),
