@@ -188,6 +188,16 @@ def two_places_under_autocast(one: nn.Module, two: nn.Module) -> None:
         two_places(one, two)
 
 
+def one_forward_one_backward(one: nn.Module, two: nn.Module) -> None:
+    """A pipeline's schedule: 4 micro-batches, the second before the first backward pass."""
+    pending = two(one(noise(8)))
+    for _ in range(3):
+        following = two(one(noise(8)))
+        pending.sum().backward()
+        pending = following
+    pending.sum().backward()
+
+
 def two_losses_of_a_batch(one: nn.Module, two: nn.Module) -> None:
     """Of the same 4 samples."""
     batch = noise(8)
@@ -215,6 +225,7 @@ def real_and_fake(one: nn.Module, two: nn.Module) -> None:
     [
         (two_places, 8),
         (two_places_under_autocast, 8),
+        (one_forward_one_backward, 16),
         (two_losses_of_a_batch, 4),
         (two_views_of_a_sample, 4),
         (real_and_fake, 4),

@@ -198,7 +198,14 @@ def _micro_batches(ledger: Ledger, entries: list[Entry]) -> list[Entry]:
                 is_later = False
         if any(number in computed or _is_weight(ledger, number) for number in op.inputs):
             computed.update(op.outputs)
-    return micro_batches
+    # A pipeline's second stretch of micro-batches begins before its first backward pass.
+    sites = {id(entry.site) for entry in micro_batches}
+    return [
+        entry
+        for entry in entries
+        if entry.site is entries[0].site
+        or (id(entry.site) in sites and _weight(ledger, entry, makers) == weight)
+    ]
 
 
 def _weight(ledger: Ledger, entry: Entry, makers: dict[int, Entry]) -> int | None:
