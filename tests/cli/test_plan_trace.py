@@ -97,8 +97,8 @@ def test_layers_of_several_kinds_are_refused(tmp_path: Path, capsys: Capture) ->
     changes = {
         "model_type": "gemma2",
         "architectures": ["Gemma2ForCausalLM"],
-        "layer_types": ["full_attention"] * 4 + ["sliding_attention"] * 2,
+        "layer_types": ["full_attention"] * 5 + ["sliding_attention"],
     }
     path = written(tmp_path, changes)
     assert main(["plan", path, *WORDS, "-o", str(tmp_path / "plan.tally")]) == 1
-    assert "do not come again 3 times" in capsys.readouterr().err
+    assert "do not come again" in capsys.readouterr().err

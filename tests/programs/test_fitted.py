@@ -72,9 +72,9 @@ def test_the_recording_that_takes_no_part_must_be_what_is_written() -> None:
 def test_layers_of_kinds_that_do_not_come_again_are_named() -> None:
     import transformers
 
-    kinds = ["full_attention"] * 4 + ["sliding_attention"] * 2
+    kinds = ["full_attention"] * 5 + ["sliding_attention"]
     config = transformers.Gemma2Config(num_hidden_layers=6, layer_types=kinds)
-    with pytest.raises(ProgramError, match=r"do not come again 3 times .*sliding_attention"):
+    with pytest.raises(ProgramError, match=r"do not come again .*sliding_attention"):
         symbols_of(config)
 
 
@@ -82,5 +82,13 @@ def test_two_kinds_in_turn_are_a_period_of_two() -> None:
     import transformers
 
     symbols = symbols_of(transformers.Gemma2Config(num_hidden_layers=9))
-    assert symbols.period == 2
+    assert (symbols.period, symbols.lead) == (2, 2)
     assert symbols.modules(3) == 7  # the last one has what is left of nine
+
+
+def test_dense_layers_before_a_mixture_are_the_first_layer() -> None:
+    import transformers
+
+    symbols = symbols_of(transformers.DeepseekV3Config(num_hidden_layers=61))
+    assert (symbols.period, symbols.lead) == (1, 3)
+    assert symbols.modules(3) == 5

@@ -14,9 +14,9 @@ KV_HEADS, GROUP, HEAD_DIM, EXPERTS, POSITIONS, WINDOW = (
 )  # fmt: skip
 PLAIN = {
     VOCABULARY: ("vocab_size",),
-    FFN: ("intermediate_size", "n_inner"),
+    FFN: ("intermediate_size", "n_inner", "ffn_dim"),
     EXPERT_FFN: ("moe_intermediate_size",),
-    EXPERTS: ("num_local_experts", "num_experts"),
+    EXPERTS: ("num_local_experts", "num_experts", "n_routed_experts"),
     POSITIONS: ("max_position_embeddings",),
     WINDOW: ("sliding_window",),
 }
@@ -30,17 +30,19 @@ class ConfigSymbols:
     config: Any
     sizes: Mapping[str, int]
     """Its own: the query heads are kv_heads x group; the width, where the class has no head dim of
-    its own, is heads x head_dim."""
+    its own, is heads x head_dim. Head dims and ranks of latent attention stay as they are."""
     keys: Mapping[str, str]
     """The key of each symbol of `PLAIN`."""
     layers: int
 
     period: int
     """Layers after which their kinds come again."""
+    lead: int
+    """The first layers, of kinds that do not come again; a period where there are none."""
 
     def modules(self, layers: int) -> int:
-        """The length of the list of so many layers of a period each: the last has the rest, too."""
-        return layers * self.period + self.layers % self.period
+        """The length of the list of the lead and periods, so many in all: the last has the rest."""
+        return self.lead + (layers - 1) * self.period + (self.layers - self.lead) % self.period
 
     def least(self, sequence: int) -> Mapping[str, int]:
         """What sizes are above in every recording: the vocabulary above the ids of the
@@ -61,13 +63,14 @@ class ConfigSymbols:
         config.num_attention_heads = heads
         if getattr(config, "num_key_value_heads", None) is not None:
             config.num_key_value_heads = values[KV_HEADS]
-        if WIDTH in self.sizes:
-            config.head_dim = values[HEAD_DIM]
-            config.hidden_size = values[WIDTH]
-        else:
+        if WIDTH not in self.sizes:
             config.hidden_size = heads * values[HEAD_DIM]
+        else:
+            config.hidden_size = values[WIDTH]
+            if HEAD_DIM in self.sizes:
+                config.head_dim = values[HEAD_DIM]
         for key, kinds in kinds_of(config).items():
-            setattr(config, key, [kinds[n % self.period] for n in range(layers)])
+            setattr(config, key, kinds[:layers])
         config.num_hidden_layers = layers
         return config
 
@@ -87,20 +90,25 @@ def kinds_of(config: Any) -> dict[str, list[Any]]:
     }
 
 
-def period_of(config: Any) -> int:
-    """Number of layers after which their kinds come again.
+def order_of(config: Any) -> tuple[int, int]:
+    """(period, lead): the number of layers after which their kinds come again, and of those before.
 
-    Raises ProgramError where they do not, or not for `LAYERS` times.
+    Raises ProgramError where they do not come again twice.
     """
-    kinds = list(zip(*kinds_of(config).values(), strict=True))
-    most = config.num_hidden_layers // LAYERS
-    for period in range(1, most + 1):
-        if all(kind == kinds[n % period] for n, kind in enumerate(kinds)):
-            return period
-    listed = ", ".join(sorted({str(each) for kind in kinds for each in kind}))
+    layers = config.num_hidden_layers
+    dense = getattr(config, "first_k_dense_replace", None) or 0
+    kinds = list(zip(*kinds_of(config).values(), [n < dense for n in range(layers)], strict=True))
+    for lead in range(layers):
+        for period in range(1, (layers - (lead or 1)) // (LAYERS - 1) + 1):
+            first = lead or period
+            if layers - first >= (LAYERS - 1) * period and all(
+                kinds[n] == kinds[n - period] for n in range(lead + period, layers)
+            ):
+                return period, first
+    listed = ", ".join(sorted({str(each) for kind in kinds for each in kind[:-1]}))
     raise ProgramError(
-        f"{type(config).__name__}: {config.num_hidden_layers} layers of kinds that do not come "
-        f"again {LAYERS} times ({listed or 'fewer layers than that'})."
+        f"{type(config).__name__}: {layers} layers whose kinds do not come again often enough "
+        f"({listed or 'too few layers'})."
     )
 
 
@@ -120,22 +128,23 @@ def symbols_of(config: Any) -> ConfigSymbols:
     }
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    own_head_dim = getattr(config, "head_dim", None)
+    own_head_dim = config.to_dict().get("head_dim")  # some classes compute it
     sizes = {
         symbol: getattr(config, key) for symbol, key in keys.items()
         if getattr(config, key) is not None
     }  # fmt: skip
+    if (getattr(config, "n_group", None) or 1) > 1:
+        sizes.pop(EXPERTS, None)  # as many as a router's groups divide: they stay as they are
     if FFN in keys and FFN not in sizes:
         sizes[FFN] = FFN_PER_WIDTH * config.hidden_size
-    sizes |= {
-        KV_HEADS: kv_heads,
-        GROUP: heads // kv_heads,
-        HEAD_DIM: own_head_dim or config.hidden_size // heads,
-    }
-    if own_head_dim:
+    sizes |= {KV_HEADS: kv_heads, GROUP: heads // kv_heads}
+    is_latent = hasattr(config, "kv_lora_rank")
+    if not is_latent:
+        sizes[HEAD_DIM] = own_head_dim or config.hidden_size // heads
+    if own_head_dim or is_latent:
         sizes[WIDTH] = config.hidden_size
     keys = {symbol: key for symbol, key in keys.items() if symbol in sizes}
-    return ConfigSymbols(config, sizes, keys, config.num_hidden_layers, period_of(config))
+    return ConfigSymbols(config, sizes, keys, config.num_hidden_layers, *order_of(config))
 
 
 LONGEST_RECORDED = 4096

@@ -62,7 +62,7 @@ def recorded_training(
         record(build, config, point, plan.fixed, layers, mode, chip)
         for point, layers in (*((each, LAYERS) for each in plan.points), (plan.check, CHECK_LAYERS))
     )
-    return program_of(recordings, check, plan.units, plan.fixed, config.period)
+    return program_of(recordings, check, plan.units, plan.fixed, config.period, config.lead)
 
 
 def record(

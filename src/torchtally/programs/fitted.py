@@ -63,13 +63,14 @@ def program_of(
     units: Symbols,
     fixed: Symbols,
     period: int = 1,
+    lead: int = 1,
 ) -> RunProgram:
     """The program that repeats these recordings, each of `LAYERS` layers at other sizes.
 
-    A layer is `period` modules of its list, and the last one has what is left of them. `check`
-    takes no part in the expressions: what is written at its sizes, and with its number of layers,
-    must be its trace. Raises ProgramError where it is not, where the recordings ran different
-    operators, or where a number follows from no sizes.
+    A layer is `period` modules of its list, the first one `lead`, and the last one has what is left
+    of them. `check` takes no part in the expressions: what is written at its sizes, and with its
+    number of layers, must be its trace. Raises ProgramError where it is not, where the recordings
+    ran different operators, or where a number follows from no sizes.
     """
     traces = [without_scratch(recording.trace) for recording in recordings]
     first = traces[0]
@@ -109,6 +110,7 @@ def program_of(
         host_ops_per_layer=host_ops,
         modules=modules,
         period=period,
+        lead=lead,
     )
     written = write(program, check.point.values, check.modules)
     wrong = next(differences(written, check.trace), None)

@@ -40,6 +40,8 @@ class LayerLists:
     """With a dot at the end: "model.layers."."""
     period: int
     """Modules that are a layer: above one where kinds alternate. The last layer has the rest."""
+    lead: int
+    """Modules of the first layer: others than a period where the first ones are of another kind."""
 
     def index_in(self, path: str) -> int | None:
         """The number of the module that a path is in."""
@@ -50,7 +52,9 @@ class LayerLists:
     def layer_in(self, path: str) -> int | None:
         """The recorded layer that a module's or a parameter's path is in."""
         index = self.index_in(path)
-        return None if index is None else min(index // self.period, LAYERS - 1)
+        if index is None or index < self.lead:
+            return index if index is None else 0
+        return min(1 + (index - self.lead) // self.period, LAYERS - 1)
 
     def renumbered(self, path: str, layer: int | None) -> str:
         """The path of the same module in another layer."""
@@ -107,14 +111,14 @@ def alike(names: Sequence[str], others: Sequence[str]) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(names), len(others)))
 
 
-def cut(trace: Trace, modules: int, period: int) -> Sections:
+def cut(trace: Trace, modules: int, period: int, lead: int) -> Sections:
     """The parts of a run whose model has so many modules in its list of layers.
 
     Raises ProgramError for a run that is none of layers.
     """
     if [op.clock for op in trace.ops] != list(range(len(trace.ops))):
         raise ProgramError("the recording does not have every operator.\nRecord the whole run.")
-    stacks = stacks_of(trace, modules, period)
+    stacks = stacks_of(trace, modules, period, lead)
     labels = [label(trace, op, stacks) for op in trace.ops]
     of, ranges = sweeps(trace, labels)
     names = [trace.calls[op.call].name for op in trace.ops]
@@ -130,7 +134,7 @@ def is_scratch(role: Role | None, name: str) -> bool:
     return role is Role.WORKSPACE and name == SCRATCH_NAME
 
 
-def stacks_of(trace: Trace, modules: int, period: int) -> LayerLists:
+def stacks_of(trace: Trace, modules: int, period: int, lead: int) -> LayerLists:
     """Paths below which the modules are numbered from 0 to the number of layers."""
     numbers: dict[str, set[int]] = {}
     for path in (
@@ -146,7 +150,7 @@ def stacks_of(trace: Trace, modules: int, period: int) -> LayerLists:
             f"{trace.script}: no list of {modules} layers among its modules "
             f"({', '.join(sorted(numbers)) or 'none is numbered'})."
         )
-    return LayerLists(paths, period)
+    return LayerLists(paths, period, lead)
 
 
 def label(trace: Trace, op: Op, stacks: LayerLists) -> int | None:

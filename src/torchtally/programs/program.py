@@ -36,6 +36,8 @@ class RunProgram(msgspec.Struct, frozen=True):
     """Recorded ones, in the list of layers."""
     period: int = 1
     """Of them, in a layer (`parts.LayerLists`)."""
+    lead: int = 1
+    """Of them, in the first layer."""
 
     def numbers(self, symbols: Symbols) -> list[int]:
         """What each expression is at these sizes."""

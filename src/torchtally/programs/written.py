@@ -88,7 +88,8 @@ class Writing:
     _sites: dict[Place, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.parts = cut(self.recorded, self.program.modules, self.program.period)
+        program = self.program
+        self.parts = cut(self.recorded, program.modules, program.period, program.lead)
         self.chip = chip(self.recorded.chip)
         self.ticks = {place: tick for tick, place in enumerate(self.places())}
 
