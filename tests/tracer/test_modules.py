@@ -1,5 +1,7 @@
 """Which module an operator belongs to, by its path in the outermost module called."""
 
+import sys
+
 import torch
 from torch import Tensor, nn
 
@@ -180,6 +182,26 @@ def test_a_profiler_with_stacks_finds_the_module() -> None:
             pair(data())
 
     assert products(traced(script)) == [("first", "Linear"), ("second", "Linear")]
+
+
+def test_a_profiler_with_stacks_imports_nothing_while_it_records() -> None:
+    """The names of code that is freed again are no text when the profile is read."""
+    ranges = "torch.profiler._cupti_monitor"
+    loaded: list[bool] = []
+
+    def script() -> None:
+        net = linear().cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with torch.profiler.profile(with_stack=True):
+            loaded.append(ranges in sys.modules)
+            net(data()).sum().backward()
+            optimizer.step()
+            loaded.append(ranges in sys.modules)
+
+    sys.modules.pop(ranges, None)
+    vars(torch.profiler).pop("_cupti_monitor", None)
+    traced(script)
+    assert loaded[0] == loaded[1]
 
 
 def test_a_shared_module_is_in_the_one_that_calls_it():
