@@ -176,6 +176,15 @@ CASES = (
         steps=3, period="steady-state step 3",
     ),
     feature("average of weights", "moving_average"),
+    feature("average that is sampled from", "sampled_average"),
+    feature("float32 master copies", "masters"),
+    feature(
+        "target network", "target_network",
+        Figures(
+            parameters=2 * ONE.parameters, flops=ONE.flops + linear(B, N, M),
+            trained=ONE.parameters,
+        ),
+    ),
     feature("hooks", "hooks", TWO),
     feature(
         "wrapper subclass", "wrapper_subclass",
