@@ -6,8 +6,8 @@ weights: batches that are loaded, losses that are printed now and then.
 
 The first step lacks by nature what works on what a step leaves to the next: gradients that are
 zeroed and added to, the optimizer's state, and what follows an optimizer's step (a scaler's update,
-weights that are clipped), which is the next step's, since a step ends with its optimizer's. DDP
-reduces in other buckets after its first backward pass.
+weights that are clipped or gathered, a bucket that is zeroed), which is the next step's, since a
+step ends with its optimizer's. DDP reduces in other buckets after its first backward pass.
 """
 
 from bisect import bisect_left
@@ -50,7 +50,7 @@ def signatures(flow: Flow) -> list[StepSignature]:
             for place, op in enumerate(flow.ops[first:end], first)
             if place not in left_out and not is_view[op.call] and not is_sleep[op.call]
         ]
-        all_signatures.append(StepSignature(_signature(ops), _signature(_new(flow.trace, ops))))
+        all_signatures.append(StepSignature(_signature(ops), _signature(_new(flow, ops))))
     return all_signatures
 
 
@@ -62,16 +62,19 @@ def _signature(ops: Iterable[Op]) -> Signature:
     return {phase: tuple(calls[id(phase)]) for phase in PHASES}
 
 
-def _new(trace: Trace, ops: Sequence[Op]) -> Iterator[Op]:
+def _new(flow: Flow, ops: Sequence[Op]) -> Iterator[Op]:
     """The operators of a step that the first step has, too."""
     storages, calls, backward, optimizer = (
-        trace.storages, trace.calls, Phase.BACKWARD, Phase.OPTIMIZER
+        flow.trace.storages, flow.trace.calls, Phase.BACKWARD, Phase.OPTIMIZER
     )  # fmt: skip
     first = ops[0].clock if ops else 0
     has_backward = False
     for op in ops:
         has_backward = has_backward or op.phase is backward
-        follows_step = op.phase is optimizer and not has_backward
+        follows_step = not has_backward and (
+            op.phase is optimizer
+            or any(n >= 0 and storages[n].born < first for n in flow.written_storages(op))
+        )
         reduces = op.phase is backward and calls[op.call].name.startswith(COLLECTIVES)
         if follows_step or reduces:
             continue
