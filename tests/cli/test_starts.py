@@ -284,6 +284,10 @@ def test_nor_to_a_module_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for module in ("train", "pack"):
         with pytest.raises(SystemExit):
             parser.split(["-m", module, "--asert", "peak < 1KiB"])
+    (tmp_path / "train.py").write_text("pass\n")
+    for launcher in (["torchrun"], ["-m", "torch.distributed.run"]):
+        with pytest.raises(SystemExit):
+            parser.split([*launcher, "--nproc-per-node", "2", "train.py", "--asert", "x"])
     for others in (["-m", "asert"], ["-m", "installed"], ["-c", "pass"]):
         assert parser.split([*others, "--asert", "x"])[1] == ["--asert", "x"]
 

@@ -210,8 +210,10 @@ def texts_of(script: str) -> list[str] | None:
 
 def script_among(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
     """The file that is run, as far as the arguments have been read; None where it is not known, as
-    of a module that is installed.
+    of a module that is installed. Behind a launcher it is the first file.
     """
+    if is_launcher(ours, theirs):
+        return next(filter(os.path.isfile, theirs), None)
     if "-m" in ours[:-1]:
         module = ours[ours.index("-m") + 1].replace(".", os.sep)
         files = (f"{module}.py", os.path.join(module, "__main__.py"))
