@@ -196,7 +196,6 @@ def _tables(summary: Summary, width: int) -> Iterator[Text]:
         summary.peak_lines,
         summary.lines,
         summary.library_lines,
-        summary.modules,
     )
     for table in rest:
         if table is not None and table.rows:
@@ -665,7 +664,7 @@ def _next(summary: Summary, file: str) -> Iterator[Text]:
     line = "library-line" if summary.library_lines is not None else "line"
     yield Text()
     yield Text("Next", style="bold")
-    yield Text(f"{INDENT}tally show {name} --by {line} --top 20   (bound, module, op, growth)")
+    yield Text(f"{INDENT}tally show {name} --by module --top 20   ({line}, bound, op, growth)")
     yield Text(f"{INDENT}tally report {name}: a page for a browser; tally view: in the terminal")
     if summary.script.endswith(".py"):
         script = shlex.quote(printable(summary.script))
