@@ -88,7 +88,7 @@ def test_the_page_says_all_that_matters() -> None:
         "attention counted in full",
         "The script failed; the report covers what ran before.",
         "logits = self.lm_head(x)",
-        "h.*.mlp",
+        "h.0.mlp",
         "NOT counted, missing from all totals: 1.",
         "h.0.mlp x 1 (no rule)",
         "train.py:9",
@@ -96,7 +96,7 @@ def test_the_page_says_all_that_matters() -> None:
         "allocated at most, in step 2, forward of train.py:41.",
         "and 3 more",
         "Differences from a real GPU:",
-        "tally show run.tally --by line",
+        "tally show run.tally --by module",
     ):
         assert said in page, said
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from torchtally.steps.flow import Flow
-from torchtally.trace import Op, Phase, Role, Trace
+from torchtally.trace import Call, Op, Phase, Role, Trace
 
 COPYING = frozenset(
     ("aten.copy_", "aten._foreach_copy_", "aten._to_copy", "aten.clone", "aten.cat")
@@ -106,7 +106,7 @@ class WeightCopies:
         written = self.flow.changed_storages(place)
         if call.name in COPYING:
             self._follow_master(place, op, written)
-        if self._reads_gradient(op):
+        if self._reads_gradient(op) or not self._is_elementwise(call):
             return
         of_weights = {
             shape: number
@@ -140,6 +140,11 @@ class WeightCopies:
         outputs = [number for number in op.outputs if number >= 0]
         self._copied_from.update(dict.fromkeys(outputs, masters[0]))
         self._sources.update(outputs)
+
+    def _is_elementwise(self, call: Call) -> bool:
+        """Whether operands have one shape, but for single numbers: no product averages weights."""
+        shapes = {spec.shape for spec in call.inputs if any(size != 1 for size in spec.shape)}
+        return len(shapes) < 2 or "._foreach_" in call.name
 
     def _reads_gradient(self, op: Op) -> bool:
         storages, gradient = self.flow.trace.storages, Role.GRADIENT
