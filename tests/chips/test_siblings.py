@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from torchtally.chips import USERS_TABLE, chip, load_chips
+from torchtally.chips.capabilities import CAPABILITIES
 from torchtally.errors import UsageError
 from torchtally.report.chip import chip_text
 from torchtally.report.json import chips_document
+from torchtally.timing.roofline.origins import ATTENTION_OF
+from torchtally.timing.roofline.sustained import FAMILIES
 
 MEASURED = """
 [[chip]]
@@ -126,3 +129,27 @@ def test_the_page_and_the_document_say_whose_rates_they_are() -> None:
         "bfloat16": "MI355X",
     }
     assert row["measured_as"]["chip"] == "MI355X"
+
+
+def test_each_class_says_where_its_constants_were_measured() -> None:
+    """Of a GB200 products themselves, its memory on a B200; float16 by the design's constants."""
+    (row,) = chips_document([chip("GB200")])["chips"]
+    found = {origin["name"]: (origin["chip"], origin["basis"]) for origin in row["origins"]}
+    assert found["products, bfloat16"] == ("GB200", "measured")
+    assert found["products, float16"] == ("B200", "design")
+    assert found["device memory"] == ("B200", "sibling")
+    assert found["products, float32"] == ("", "data sheet")
+    page = chip_text(chip("GB200"))
+    assert "device memory               B200, its sibling's" in page
+    assert "products, float32           its data sheet, and what chips reach of theirs" in page
+
+
+def test_chips_that_gave_constants_are_of_that_design() -> None:
+    for design, family in FAMILIES.items():
+        for name in filter(None, (family.float32_of, family.matrix_of)):
+            assert chip(name).sm.design == design
+    for design, name in ATTENTION_OF.items():
+        assert chip(name).sm.matrix_instruction == DESIGNS[design].matrix_instruction
+
+
+DESIGNS = {row.design: row for row in CAPABILITIES}

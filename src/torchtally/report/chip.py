@@ -14,7 +14,7 @@ from torchtally.report.json import chips_document
 from torchtally.report.report import Report
 from torchtally.table import Column, Table
 from torchtally.units import FORMATS, Unit
-from torchtally.views.chips import Fact, chip_table, facts
+from torchtally.views.chips import Fact, chip_table, facts, origins_of
 
 WIDEST_NUMBER = 14
 """As "989.40 TFLOP/s"."""
@@ -27,12 +27,28 @@ def chip_text(chip: Chip, *, width: int = 80) -> str:
     lines = [*_heading(chip, width), ""]
     for fact in rows:
         lines += _row(fact, numbers[fact.source], width)
+    lines += ["", "Rates by which times are predicted"]
+    for origin in origins_of(chip):
+        lines.append(
+            f"{INDENT}{origin.name.ljust(WIDEST_CLASS)}  {_whose(origin.chip, origin.basis)}"
+        )
     if chip.note:
         lines += ["", *wrap(chip.note, width)]
     lines += ["", "Sources"]
     for source, number in numbers.items():
         lines += _source(number, source, width)
     return "".join(f"{line}\n" for line in lines)
+
+
+WIDEST_CLASS = len("products, float4_e2m1fn_x2")
+BASES = {"measured": "its own", "sibling": "its sibling's", "design": "of its design"}
+
+
+def _whose(name: str, basis: str) -> str:
+    """Chip on which the constants of a class were measured: "B200, its sibling's"."""
+    if not name:
+        return "its data sheet, and what chips reach of theirs"
+    return f"{printable(name)}, {BASES.get(basis, 'as for all chips')}"
 
 
 FACTS = (

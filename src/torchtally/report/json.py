@@ -41,6 +41,7 @@ from torchtally.report.effects import effect_document
 from torchtally.table import Table
 from torchtally.trace import Frame, HostState
 from torchtally.views.bottlenecks import dominant_bounds
+from torchtally.views.chips import origins_of
 from torchtally.views.columns import largest_first
 from torchtally.views.generation import GenerationFigures, generation_figures
 from torchtally.views.hosts import HostTime, slow_host
@@ -166,6 +167,7 @@ def _chip(chip: Chip) -> Document:
         "measured_as": chip.measured_as and asdict(chip.measured_as),
         "memory_as": chip.memory_as and asdict(chip.memory_as),
         "inherited": dict(chip.inherited),
+        "origins": picks(origins_of(chip), "name", "chip", "basis"),
         "usd_per_hour": chip.price.usd_per_hour if chip.price else None,
         "price_source": chip.price.source if chip.price else None,
         "price_as_of": chip.price.as_of if chip.price else None,

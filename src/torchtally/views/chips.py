@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip, Link, Offer, Price
 from torchtally.table import Column, Table
+from torchtally.timing.roofline.origins import RateOrigin, origins
 from torchtally.units import Unit
 
 COLUMNS = (
@@ -77,6 +78,11 @@ def facts(chip: Chip) -> tuple[Fact, ...]:
     return (
         *_numbers(chip, MEMORY), *_peaks(chip), *_links(chip), *_numbers(chip, POWER), *price
     )  # fmt: skip
+
+
+def origins_of(chip: Chip) -> tuple[RateOrigin, ...]:
+    """Chips on which the constants of each class of predictions were measured."""
+    return origins(chip)
 
 
 def _numbers(chip: Chip, fields: Fields) -> Iterator[Fact]:

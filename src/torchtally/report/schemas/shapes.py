@@ -269,6 +269,7 @@ CHIPS = part(
         measured_as=maybe(part("chip reason")),
         memory_as=maybe(part("chip reason")),
         inherited=Mapped(item=Plain(like="chip")),
+        origins=list_of("name chip basis"),
     )
 )
 

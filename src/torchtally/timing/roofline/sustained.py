@@ -53,33 +53,44 @@ class Sustained:
     """For one FLOP of 16 bits in the matrix units."""
     matrix_share: float = SHARE_OF_PEAK
     """Of the promised rate inside the matrix units."""
+    float32_of: str = ""
+    """Chips on which those outside were measured; "" where none was."""
+    matrix_of: str = ""
+    """The same of those inside."""
 
 
 FAMILIES: dict[str, Sustained] = {
     # A V100 PCIe: 13.3 of 14 TFLOP/s (sitar-lab/NeuSight @6945927, linear layers above 1 ms).
     # A V100 SXM: 119 of 125 with tensor cores, but for writing results (products.py).
-    "GV100": Sustained(float32_share=0.95, matrix_share=0.95),
+    "GV100": Sustained(
+        float32_share=0.95,
+        matrix_share=0.95,
+        float32_of="V100-PCIe-16GB",
+        matrix_of="V100-SXM-16GB",
+    ),
     # An A100 PCIe: 17.6 of 19.5 at 2048 cubed (triton-lang/triton issue 2491), taken for what
     # linear layers reach, 0.96 of the best (`products.ROWS_SHARE`). Of 40 GB, with 250 W, 17.6 at
     # 8192 cubed (zzc0721/... issue 108): no more joules than that. With 300 W 252.9 in bfloat16
     # (stas00/ml-engineering).
-    "GA100": Sustained(0.94, 250 / 17.6e12, 300 / 252.9e12),
+    "GA100": Sustained(
+        0.94, 250 / 17.6e12, 300 / 252.9e12, float32_of="A100-PCIe-40GB", matrix_of="A100-PCIe"
+    ),
     # An A10G: 23.4 of 31.5 (zzc0721/torch-performance-test-data issue 126). An A40 with 300 W:
     # 23.73 and 122.29 (issue 185).
-    "GA10x": Sustained(0.74, 300 / 23.73e12, 300 / 122.29e12),
+    "GA10x": Sustained(0.74, 300 / 23.73e12, 300 / 122.29e12, float32_of="A40", matrix_of="A40"),
     # An RTX 4090: 54.5 of 82.6 at 16384 cubed (mli/transformers-benchmarks issue 3). An L20 with
     # 275 W: 35.88; an L40S with 350 W: 269.15 (zzc0721/... issues 107 and 43).
-    "AD10x": Sustained(0.66, 275 / 35.88e12, 350 / 269.15e12),
+    "AD10x": Sustained(0.66, 275 / 35.88e12, 350 / 269.15e12, float32_of="L20", matrix_of="L40S"),
     # An H100 SXM with 700 W: 794.5 (stas00/ml-engineering). In float32 it is not at its limit.
-    "GH100": Sustained(matrix_joules=700 / 794.5e12),
+    "GH100": Sustained(matrix_joules=700 / 794.5e12, matrix_of="H100-SXM"),
     # A B200 with 1000 W: 1745 (stas00/ml-engineering).
-    "GB100": Sustained(matrix_joules=1000 / 1745e12),
+    "GB100": Sustained(matrix_joules=1000 / 1745e12, matrix_of="B200"),
     # A GB300's attention with heads of 256 reaches 2096 of 2500 in bfloat16, and products are no
     # slower: a GB200's 1812 there are 0.99 of its best product (NVIDIA/cudnn-frontend @3929da2e,
     # benchmark/sdpa_benchmark_training/results, qwen35 and dsv3).
-    "GB110": Sustained(matrix_share=0.84),
+    "GB110": Sustained(matrix_share=0.84, matrix_of="GB300"),
     # An RTX 5090 reaches 66.3 of 104.8 (zzc0721/torch-performance-test-data pull request 15).
-    "GB20x": Sustained(float32_share=0.63),
+    "GB20x": Sustained(float32_share=0.63, float32_of="RTX-5090"),
 }
 
 OF_16_BITS = {
