@@ -262,6 +262,6 @@ def test_help_is_a_screen_that_names_every_option(capsys: pytest.CaptureFixture[
     short, whole = help_of(["-h"], capsys), help_of(["--help", "all"], capsys)
     assert len(short.splitlines()) < 80 < 200 < len(whole.splitlines())
     options = set(re.findall(r"--[a-z][\w-]+", whole.partition("examples:")[0]))
-    assert options <= {*re.findall(r"--[a-z][\w-]+", short), "--context"}
+    assert options <= {*re.findall(r"--[a-z][\w-]+", short), "--context", "--output"}
     explained = short.partition("options that most plans need:")[2].partition("others;")[0]
     assert len(re.findall(r"^  --", explained, re.M)) == 10

@@ -40,7 +40,7 @@ def test_the_page(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", file]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("fits H100-SXM")
-    assert f"tally show {file} --by line" in out
+    assert f"tally show {file} --by module" in out
     assert not err
 
 

@@ -50,6 +50,7 @@ from torchtally.plan.questions.chips_needed import chips_to_hold, fewest_chips
 from torchtally.plan.questions.implied_mfu import implied_mfu
 from torchtally.plan.questions.largest import largest_batch, largest_model
 from torchtally.plan.questions.layouts import layouts
+from torchtally.plan.questions.model_within import mean_tokens_per_s
 from torchtally.plan.questions.request import flops_per_token
 from torchtally.plan.questions.tokens_within import tokens_within
 from torchtally.plan.questions.training_time import scaled_s, training_time
@@ -554,6 +555,7 @@ def figure(answer: object, name: str) -> Quantity:
 def test_questions() -> None:
     memory_bytes = H100.total_memory_bytes
     assert_same(flops_per_token(ASKED)[0], 6 * 10**9)
+    assert_same(mean_tokens_per_s(600, 4), 150)
     large = replace(ASKED, subject=subject(10**11))
     held = -(-8 * 10**11 // memory_bytes)  # 2 + 2 + 4 bytes a parameter, rounded up
     assert_same(chips_to_hold(large), held)

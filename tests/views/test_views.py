@@ -108,7 +108,7 @@ def test_the_page_of_a_training_loop_shows_the_models_lines_first() -> None:
     assert summary.library_lines is None
     page = summary_text(summary, file="run.tally")
     assert "all below train.py:9 trainer.train()" in " ".join(page.split())
-    assert "tally show run.tally --by line " in page
+    assert "tally show run.tally --by module " in page
 
 
 def test_work_behind_a_librarys_lines_is_noticed() -> None:

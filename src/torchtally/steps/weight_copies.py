@@ -8,6 +8,7 @@ are state of the optimizer, and what brings them up to date is of its phase. Wha
 computes with is an average, too; a target network that each step reads is none.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
@@ -19,6 +20,8 @@ COPYING = frozenset(
     ("aten.copy_", "aten._foreach_copy_", "aten._to_copy", "aten.clone", "aten.cat")
 )
 """Operators that leave values as they are, but for their dtype."""
+PRODUCT = re.compile(r"mm|mv|matmul|linear|convolution|attention")
+"""In the name of an operator that multiplies matrices: `aten.addmm`, `aten._scaled_mm`."""
 COMPUTING = frozenset({Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD})
 UPDATING = frozenset({Phase.FORWARD, Phase.EVALUATION, Phase.OPTIMIZER})
 
@@ -142,9 +145,12 @@ class WeightCopies:
         self._sources.update(outputs)
 
     def _is_elementwise(self, call: Call) -> bool:
-        """Whether operands have one shape, but for single numbers: no product averages weights."""
+        """Whether operands have one shape, but for single numbers, and are not multiplied as
+        matrices: no product averages weights.
+        """
         shapes = {spec.shape for spec in call.inputs if any(size != 1 for size in spec.shape)}
-        return len(shapes) < 2 or "._foreach_" in call.name
+        has_one_shape = len(shapes) < 2 or "._foreach_" in call.name
+        return has_one_shape and not PRODUCT.search(call.name)
 
     def _reads_gradient(self, op: Op) -> bool:
         storages, gradient = self.flow.trace.storages, Role.GRADIENT

@@ -61,7 +61,7 @@ def model_within(request: Request) -> Answer:
             parameters,
             tokens,
             best.flops,
-            _tokens_per_s(tokens, seconds),
+            mean_tokens_per_s(tokens, seconds),
             *(
                 loss(parameters, tokens, law).with_name(f"loss, {law.name} law")
                 for law in LOSS_LAWS.values()
@@ -119,7 +119,7 @@ def _predicted(request: Request, seconds: Quantity, before: Optimum) -> Optimum:
 
 
 @closed_form("tokens/s", Unit.TOKEN_PER_S)
-def _tokens_per_s(tokens: Tokens, seconds: Seconds) -> str:
+def mean_tokens_per_s(tokens: Tokens, seconds: Seconds) -> str:
     return "tokens / seconds"
 
 
