@@ -142,15 +142,21 @@ def test_an_error_in_a_cell_names_cell_and_line(tmp_path: Path) -> None:
     assert 'File "cell 1", line 1' in tally_run("train.ipynb", cwd=tmp_path).stderr
 
 
+def test_a_mistake_before_a_comment_that_asks_is_no_question_for_help(tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text(notebook(f"{STEP}x = 1 +   # really?"))
+    run = tally_run("train.ipynb", cwd=tmp_path)
+    assert run.code == 1
+    assert "SyntaxError" in run.stderr
+
+
 def test_a_cell_keeps_what_a_command_prints(tmp_path: Path) -> None:
     """Names of the cell are put in; braces that are none of Python's are the shell's."""
-    cell = (
-        "n = 6\nx = !echo $n {n + 1} ${NOWHERE}{a b}; echo two\n?n\nn.real?\nprint(list(x), x[-1])"
-    )
+    command = "!echo $n {n + 1:02d} ${NOWHERE}{a b}; echo two"
+    cell = f"n = 6\nx = {command}\n?n\nn.real?\nprint(list(x), x[-1])"
     (tmp_path / "train.ipynb").write_text(notebook(f"{STEP}{cell}"))
     run = tally_run("train.ipynb", cwd=tmp_path)
     assert run.code == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == "['6 7 {a b}', 'two'] two"
+    assert run.stdout.splitlines()[-1] == "['6 07 {a b}', 'two'] two"
     assert [line.rpartition(": ")[2] for line in run.stderr.splitlines() if "IPython" in line] == [
         "?n", "n.real?",
     ]  # fmt: skip

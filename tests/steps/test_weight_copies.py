@@ -327,3 +327,51 @@ def test_a_parameter_that_is_cast_and_computed_with_is_the_models():
             optimizer.zero_grad()
 
     assert elements(accounted(script)) == D * D
+
+
+def test_weights_that_a_penalty_pulls_to_are_no_average() -> None:
+    """L2-SP: the loss reads the anchors at each step."""
+
+    def train() -> None:
+        model = network()
+        anchors = [weight.detach().clone() for weight in model.parameters()]
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            loss = model(torch.randn(B, D, device="cuda")).square().mean()
+            pairs = zip(model.parameters(), anchors, strict=True)
+            (loss + sum(((a - b) ** 2).sum() for a, b in pairs)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert held(accounted(train))[Category.OPTIMIZER_STATE] == 2 * 2 * WEIGHT  # AdamW's alone
+
+
+class WithIdleWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = nn.Linear(D, D, bias=False).requires_grad_(False)
+        self.used = network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)  # type: ignore[no-any-return]
+
+
+def test_a_frozen_weight_that_is_sent_with_others_is_no_master_copy() -> None:
+    """DDP sends all weights as one tensor at its start, and copies them back."""
+
+    def train() -> None:
+        model = WithIdleWeight().cuda()
+        weights = list(model.parameters())
+        with torch.no_grad():
+            flat = torch.cat([weight.reshape(-1) for weight in weights])
+            for weight, part in zip(weights, flat.split(D * D), strict=True):
+                weight.copy_(part.view(D, D))
+        optimizer = torch.optim.AdamW(model.used.parameters())
+        for _ in range(3):
+            model(torch.randn(B, D, device="cuda")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    ledger = accounted(train)
+    assert held(ledger)[Category.PARAMETERS] == 3 * WEIGHT
+    assert held(ledger)[Category.OPTIMIZER_STATE] == 2 * 2 * WEIGHT

@@ -391,6 +391,8 @@ def command(args: argparse.Namespace) -> int:
     if args.argv == [NAME] and is_terminal():
         return converse(lambda words: command(parsed([NAME, *words])), request_of_words)
     if args.page is not None:
+        if args.output is not None:
+            raise UsageError("--page and -o are two answers: give one at a time.")
         write_napkin(args)
         return 0
     if args.output is not None:

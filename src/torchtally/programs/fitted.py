@@ -117,9 +117,15 @@ def program_of(
     if wrong is not None:
         raise ProgramError(
             f"{first.script}: written out with {check.modules} layers, at the sizes asked for, it "
-            f"is another run: {wrong}."
+            f"is another run: {shortened(wrong)}.\nOther sizes may do: --micro-batch 2, a shorter "
+            "--sequence. Without -o the plan is in closed form."
         )
     return program
+
+
+def shortened(difference: str, most: int = 160) -> str:
+    """A difference as a message has it."""
+    return difference if len(difference) <= most else f"{difference[:most]} ..."
 
 
 def without_scratch(trace: Trace) -> Trace:

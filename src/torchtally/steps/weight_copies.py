@@ -41,11 +41,15 @@ class WeightCopies:
             return
         idle = parameters - self._computed_with()
         self._kept = flow.outliving_storages
-        self._others = {n for n in self._kept if storages[n].role is None or n in idle - weights}
+        self._others = {
+            n
+            for n in self._kept - self._read_by_losses()
+            if storages[n].role is None or n in idle - weights
+        }
         if not idle and not self._others:
             return
         # Those of an optimizer may get their gradients by hand (Megatron's), and require none.
-        self._masters, self._weights = idle, weights - idle
+        self._masters, self._weights = idle & self._stepped(), weights - idle
         self._made_by: dict[int, tuple[int, ...]] = {}
         """Of what is computed from weights: the operators that have computed it."""
         self._copied_from: dict[int, int] = {}
@@ -98,6 +102,29 @@ class WeightCopies:
                 read.update({*op.inputs} - {*flow.changed_storages(place)})
         return read
 
+    def _stepped(self) -> set[int]:
+        """What operators of an optimizer's phase write: a frozen weight is no master copy."""
+        flow, optimizer = self.flow, Phase.OPTIMIZER
+        stepped: set[int] = set()
+        for place, op in enumerate(flow.ops):
+            if op.phase is optimizer:
+                stepped.update(flow.changed_storages(place))
+        return stepped
+
+    def _read_by_losses(self) -> set[int]:
+        """What a loss is computed with, other than by copies: the weights that a penalty pulls to
+        (L2-SP, FedProx, EWC) are no average.
+        """
+        flow, calls, computing = self.flow, self.flow.trace.calls, set(map(id, COMPUTING))
+        untrained = set(flow.untrained)
+        read: set[int] = set()
+        for place, op in enumerate(flow.ops):
+            if place in untrained or id(op.phase) not in computing or flow.is_view[op.call]:
+                continue
+            if calls[op.call].name not in COPYING:
+                read.update({*op.inputs} - {*flow.changed_storages(place)})
+        return read
+
     def _follow(self, place: int, op: Op) -> None:
         """Follow weights through an operator, into what it makes and what it writes."""
         call = self.flow.trace.calls[op.call]
@@ -116,8 +143,9 @@ class WeightCopies:
             for number, shape in inputs
             if number in self._weights or number in self._made_by
         }
-        if not of_weights:
-            return
+        known = self._weights | self._made_by.keys() | self._others
+        if not of_weights or any(n not in known and s in of_weights for n, s in inputs):
+            return  # or of data, too
         made = (place, *(p for n, _ in inputs for p in self._made_by.get(n, ())))
         outputs = [
             (number, spec.shape) for number, spec in zip(op.outputs, call.outputs, strict=True)

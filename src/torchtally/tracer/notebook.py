@@ -1,6 +1,7 @@
 """The code of a Jupyter notebook: its cells, without what only IPython understands."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from types import CodeType
@@ -69,9 +70,13 @@ def code_of(source: str, name: str) -> CodeType | None:
                 raise
 
 
+HELP = re.compile(r"\s*\?{0,2}%{0,2}[\w.*]+(\[\d+\])?\?{1,2}\s*")
+"""A question for help: `torch.nn?`, `x??`."""
+
+
 def is_of_ipython(line: str) -> bool:
     """Whether a line is no Python but a magic, a shell's command or a question for help."""
-    return line.lstrip().startswith(MAGICS) or line.rstrip().endswith("?")
+    return line.lstrip().startswith(MAGICS) or HELP.fullmatch(line) is not None
 
 
 def leave_out(lines: list[str], at: int, name: str) -> None:

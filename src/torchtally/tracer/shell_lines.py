@@ -47,7 +47,7 @@ def expanded(command: str, names: Mapping[str, Any]) -> str:
         if match["name"]:
             return str(names[match["name"]]) if match["name"] in names else text
         try:
-            return str(eval(match["expression"], dict(names)))
+            return str(eval(f"f{match[0]!r}", dict(names)))  # with its format
         except Exception:  # braces of the shell's: ${HOME}, {1..3}
             return text
 

@@ -141,8 +141,10 @@ class Steps:
         return StandIn(torch.amp.GradScaler, "step", step)
 
     def _step_skipped(self, optimizer: Optimizer) -> None:
-        self._updated |= {id(each): weakref.ref(each) for each in parameters(optimizer)}
-        self._is_skipping = self._skipped < PATIENCE_STEPS
+        is_torchs = isinstance(optimizer, Optimizer)  # else its own step was taken, unseen
+        if is_torchs:
+            self._updated |= {id(each): weakref.ref(each) for each in parameters(optimizer)}
+        self._is_skipping = is_torchs and self._skipped < PATIENCE_STEPS
         try:
             self._step_taken(optimizer)
         finally:

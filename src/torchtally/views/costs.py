@@ -82,7 +82,8 @@ def _energy_rate(ledger: Ledger) -> CostRate:
     note = (
         f"Energy unknown: {why_not}."
         if why_not
-        else f"Energy is estimated, for the GPU alone: by its mean power in {ledger.period}."
+        else f"Energy is estimated, of {gpus_text(ledger)} alone: by the mean power in "
+        f"{ledger.period}."
     )
     return _rate(
         replace(ENERGY, note=note),

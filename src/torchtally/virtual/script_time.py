@@ -41,6 +41,11 @@ class ScriptTime:
         self._cpu = self._cpu_s()
         """As of `_read_at`: reading it takes ten times as long as the other clock."""
 
+    def restart(self) -> None:
+        """Begin a run: what the process did before is not the script's."""
+        self._depth, self._worked_s = 0, 0.0
+        self._begin(get_ident())
+
     def stop(self) -> None:
         """A function of tally's begins."""
         thread = get_ident()
@@ -104,6 +109,7 @@ SCRIPT_TIME = ScriptTime()
 @contextmanager
 def without_garbage() -> Iterator[None]:
     """A context in which the script's time is without collections."""
+    SCRIPT_TIME.restart()
     gc.callbacks.append(SCRIPT_TIME.collection)
     try:
         yield

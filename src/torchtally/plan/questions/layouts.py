@@ -38,6 +38,10 @@ USUAL_BATCH_TOKENS = 4_000_000
 2.2; 2407.21783, section 3.4.1)."""
 
 
+class NoLayoutFitsError(UsageError):
+    """A model that no layout fits on these chips."""
+
+
 def layouts(request: Request) -> Answer:
     """The fastest layouts that fit, and all about the first."""
     request = with_shape(request)
@@ -100,7 +104,7 @@ def rank(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
         )
     ranking = search_of(request, workload, batch, keep=request.rows or ROWS)
     if not ranking.steps:
-        raise UsageError(_nothing(request, ranking, batch))
+        raise NoLayoutFitsError(_nothing(request, ranking, batch))
     return ranking, batch, assumptions
 
 

@@ -7,6 +7,7 @@ from torchtally.plan.closed_form import Seconds, Tokens, closed_form
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
+from torchtally.plan.questions.layouts import NoLayoutFitsError
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s, subject
 from torchtally.plan.questions.tokens_within import for_money, seconds_within
 from torchtally.plan.questions.training_time import reached_mfu
@@ -101,7 +102,7 @@ def _predicted(request: Request, seconds: Quantity, before: Optimum) -> Optimum:
     shaped = with_shape(replace(request, subject=subject(size)))
     try:
         reached = reached_mfu(shaped)
-    except UsageError as error:
+    except NoLayoutFitsError as error:
         raise UsageError(
             f"The compute-optimal model of about {format_count(size)} parameters does not fit: "
             f"{error}\nThe largest that fits: --largest model."

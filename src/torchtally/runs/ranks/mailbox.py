@@ -19,7 +19,7 @@ POLL_S = 0.005
 SURE_S = 2.0
 """How long all ranks wait for each other until that is assumed to be for ever."""
 MOST_HELPERS = 8
-"""Ranks started for the objects that they send, by one rank: each is a process."""
+"""Ranks started for the objects that they send, by all ranks: each is a process."""
 EVERY = -1
 """The number of no rank: whom an announcement is for."""
 UNKNOWN, KNOWN = b"0", b"1"
@@ -62,7 +62,7 @@ class Mailbox:
         """
         is_there = rank in (self.rank, self.first) or rank in (self.asked or ())
         if not is_there and rank not in self._helpers:
-            if len(self._helpers) == MOST_HELPERS:
+            if len(list(self._numbers("help-"))) >= MOST_HELPERS:
                 return False
             self._helpers.add(rank)
             self.tell(f"simulating rank {rank}, too, for the objects that it sends")
