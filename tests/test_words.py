@@ -102,7 +102,7 @@ PREPOSITION = re.compile(
     r"[*`]*(about|above|across|after|against|along|among|around|as|at|before|behind|below|beneath|"
     r"besides?|between|beyond|by|despite|down|during|except|for|from|in|inside|into|like|near|of|off|"
     r"on|onto|out|outside|over|past|per|since|through|throughout|to|towards?|under|until|up|upon|via|"
-    r"with|within|without)(?=[\s,:])",
+    r"where|whose|with|within|without)(?=[\s,:])",
     re.I,
 )
 

@@ -104,7 +104,8 @@ class StatusLine:
         return not self.is_quiet and self._clock() - self._shown_s >= self._interval_s
 
     def show(self, text: str, *, share: float | None = None, at_once: bool = False) -> None:
-        """Where the work is, with the time elapsed; with `share` done of it, the time remaining.
+        """Shows the progress of the work, with the time elapsed; with `share` done of it, the time
+        remaining.
 
         Shown where it is due, or `at_once`.
         """

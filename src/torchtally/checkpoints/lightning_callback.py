@@ -117,7 +117,7 @@ class LightningDurableCallback(Callback):
 
 
 class _Progress:
-    """Where the Trainer is: its loops, its callbacks, and the random states around its data."""
+    """Position of the Trainer: its loops, its callbacks, and the random states around its data."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

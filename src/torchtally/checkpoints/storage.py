@@ -130,7 +130,7 @@ def _is_first_replica(tensor: Any) -> bool:
 
 
 def _offsets(tensor: Any) -> tuple[int, ...]:
-    """Where this rank's part begins in the whole, on each axis."""
+    """Offsets at which this rank's part begins in the whole, on each axis."""
     if not is_shard(tensor):
         return (0,) * int(tensor.ndim)
     (chunk,) = tensor.__create_chunk_list__()

@@ -353,5 +353,5 @@ class Chip:
         return replace(self, peaks={**self.peaks, plain: peak})
 
     def source_of(self, fact: str) -> str:
-        """Where the number in this field comes from."""
+        """Source of the number in this field."""
         return self.sources.get(fact, self.source)

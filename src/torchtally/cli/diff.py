@@ -216,8 +216,8 @@ def run_there(state: "RepositoryState", top: str, file: str, args: argparse.Name
 
 
 def environment_there(state: "RepositoryState", top: str) -> dict[str, str]:
-    """Where this package lies, for a child in another folder; then the user's own places, those
-    of the repository as they are in that state. No bytecode is written into the working tree.
+    """Environment of a child in another folder: where this package lies, then the user's own paths,
+    those of the repository as they are in that state. No bytecode is written into the working tree.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     own = os.environ.get("PYTHONPATH", "").split(os.pathsep)

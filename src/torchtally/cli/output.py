@@ -1,4 +1,6 @@
-"""Where reports go: the terminal's width and colours, --format, and files named by the user."""
+"""Destinations of reports: the terminal's width and colours, --format, and files named by the
+user.
+"""
 
 import argparse
 import os

@@ -31,7 +31,7 @@ def told(what: str, stream: TextIO | None) -> Iterator[None]:
 
 
 def sentence(what: str, error: Exception) -> str:
-    """Whose error it is, what it kept from being made, and where it goes."""
+    """Sentence about an error of ours: what it kept from being made, and where it goes."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     message = " ".join(traceback.format_exception_only(error)[-1].split())[:300]

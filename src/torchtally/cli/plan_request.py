@@ -89,7 +89,9 @@ def request(args: argparse.Namespace) -> "Request":
 
 
 def framework_of(args: argparse.Namespace) -> str:
-    """Whose configuration is to be written; "" for none. Raises UsageError for several."""
+    """Framework whose configuration is to be written; "" for none. Raises UsageError for
+    several.
+    """
     asked = [option for option in CONFIGURATIONS if getattr(args, option) is not None]
     if len(asked) > 1:
         raise UsageError(f"--{' and --'.join(asked)}: give one at a time.")

@@ -254,7 +254,7 @@ NUMBERS = ("double", "long int", "long", "bool")
 
 
 def device_of(overload: Overload, arguments: Arguments, place: int, kernels: str) -> str:
-    """Where a tensor of a copy between host and device is. Of others, a Python number that stands
+    """Device of a tensor of a copy between host and device. Of others, a Python number that stands
     for a tensor is on the host: one without dimensions beside tensors that have some.
     """
     is_target = place == 0 and overload.name() == "aten::copy_"

@@ -217,7 +217,9 @@ class Search:
         return sorted(points.items())
 
     def _guess(self) -> float | None:
-        """Where the capacity is reached, by a straight line through the two nearest values."""
+        """Guess at where the capacity is reached, by a straight line through the two nearest
+        values.
+        """
         points = self._points()
         if len(points) < 2:
             return None

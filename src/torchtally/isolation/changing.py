@@ -32,7 +32,7 @@ class Changing:
         self.overlay.calling(new)(native, new, *args, **options)
 
     def _new(self, path: Any, directory: int | None) -> str:
-        """Where it is made."""
+        """Path at which it is made."""
         logical = self.files.logical(path, directory, follows_last=False)
         if self.overlay.find(logical) is not None:
             raise error_of(errno.EEXIST, path)

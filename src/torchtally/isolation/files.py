@@ -220,7 +220,7 @@ class Files:
 
 
 def files_on_stack() -> Iterator[str]:
-    """Whose code has called, from the innermost on."""
+    """Files whose code has called, from the innermost on."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(DOWNLOAD_DEPTH):
         if frame is None:

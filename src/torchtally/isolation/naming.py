@@ -60,7 +60,7 @@ def error_of(number: int, path: Any) -> OSError:
 
 
 def real_path_of(descriptor: int) -> str:
-    """Where the file system has an open file. Raises OSError for one that it has not."""
+    """Path at which the file system has an open file. Raises OSError for one that it has not."""
     if sys.platform == "darwin":
         name = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))  # type: ignore[attr-defined]
         return os.fsdecode(name.rstrip(b"\0"))

@@ -188,7 +188,7 @@ class Overlay:
                     self._place(path, lower)
 
     def find(self, path: str) -> RealFile | None:
-        """Where a path is, not following a link at its end; None where nothing is.
+        """File of a path, not following a link at its end; None where nothing is.
 
         A directory that is in both trees is found in the lower one.
         """

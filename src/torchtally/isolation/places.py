@@ -11,7 +11,7 @@ from torchtally.isolation.natives import OS
 
 
 class RealFile(NamedTuple):
-    """Where a logical path really is, and what is there."""
+    """A file at which a logical path really is, and what is there."""
 
     path: str
     stat: os.stat_result

@@ -74,7 +74,7 @@ class Isolation:
 
 
 def folder_beside(trace_file: str) -> str | None:
-    """Where the files of a traced run are kept; None for a trace that goes to a device."""
+    """Folder that keeps the files of a traced run; None for a trace that goes to a device."""
     return None if trace_file.startswith("/dev/") else trace_file + SUFFIX
 
 

@@ -1,4 +1,4 @@
-"""Where a run keeps what ends with it: a folder in the system's directory for temporary files.
+"""Folder of what ends with a run: in the system's directory for temporary files.
 
 A run that was killed leaves its folder; the next one removes it.
 """

@@ -13,7 +13,7 @@ LEAST_BETWEEN_S = 5.0
 
 
 class TimeOrigin(StrEnum):
-    """Where a step's time comes from."""
+    """Origin of a step's time."""
 
     LOG = "log"
     PROFILER = "profiler"

@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def failure(self) -> str:
-        """Where and why the script failed, other than by memory; "" where it did not."""
+        """Failure of the script, other than by memory, and its line; "" where it did not fail."""
         if self.measured.failure:
             return f"On the GPU: {self.measured.failure}"
         if self.predicted.failure:

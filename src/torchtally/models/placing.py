@@ -17,7 +17,7 @@ PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 @dataclass(frozen=True, slots=True)
 class TensorDevices:
-    """Where tensors are, by their ids, as they were before the session.
+    """Devices of tensors, by their ids, as they were before the session.
 
     Within it "cuda" is the virtual GPU, and a tensor on a real one would be asked for its values.
     """

@@ -240,7 +240,7 @@ def display_line(line: dict[str, str]) -> Any:
 
 
 def stream_of(shell: Shell) -> DisplayedLine | None:
-    """Where a cell's progress goes; None in a terminal, which has a line of its own for it."""
+    """Stream of a cell's progress; None in a terminal, which has a line of its own for it."""
     return DisplayedLine() if hasattr(shell, "kernel") else None
 
 

@@ -9,7 +9,7 @@ from torchtally.errors import UsageError, did_you_mean
 
 
 class Scaling(StrEnum):
-    """Where numbers that are cast to 8 bits get their scale from."""
+    """Origin of the scale of numbers that are cast to 8 bits."""
 
     DELAYED = "delayed"
     """The largest ones that their tensor had in steps before."""

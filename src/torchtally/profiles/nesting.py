@@ -35,7 +35,7 @@ class HostEvent:
 
 
 class Nested(NamedTuple):
-    """Where an event of the thread lies."""
+    """Position of an event within the thread."""
 
     event: int
     """Its number in the thread's columns."""

@@ -66,7 +66,7 @@ class LayerLists:
 
 @dataclass(slots=True)
 class Sections:
-    """Where each operator and each storage of a recorded trace belongs."""
+    """Sections to which each operator and each storage of a recorded trace belongs."""
 
     stacks: LayerLists
     names: list[str]

@@ -30,7 +30,7 @@ MOST_RANKS = 8
 
 
 def explained_report(ledger: Ledger, columns: Sequence[str] | None = None) -> Report:
-    """Where the time of a measured period went."""
+    """Report of the time of a measured period."""
     measured = ledger.trace.measured
     assert measured is not None, "a trace that no profiler recorded is shown by `ledger_report`"
     run = real_run(ledger)

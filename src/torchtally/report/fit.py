@@ -100,7 +100,7 @@ def many(fleet: Fleet, survey: Survey | None, margin: Margin, width: int) -> lis
 
 
 def basis(survey: Survey | None) -> list[str]:
-    """Where the answers for several chips come from."""
+    """Basis of the answers for several chips."""
     if survey is None:
         return []
     sentences = []

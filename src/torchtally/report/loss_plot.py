@@ -112,7 +112,7 @@ def _x_axis(axes: Axes, columns: int, margin: int, is_plain: bool) -> Iterator[s
 
 
 def _place(axes: Axes, point: LossPoint, rows: int, columns: int) -> Place:
-    """Where a point falls in a grid of so many rows and columns."""
+    """Position of a point in a grid of so many rows and columns."""
     step, loss = point
     row, column = int((1 - axes.up(loss)) * rows), int(axes.right(step) * columns)
     return min(max(row, 0), rows - 1), min(max(column, 0), columns - 1)

@@ -105,7 +105,7 @@ def _terms(texts: Iterable[str]) -> Iterator[Html]:
 
 
 def anchor(term: str) -> str:
-    """Where on a page it is explained."""
+    """Anchor on a page at which it is explained."""
     return f"term-{term.replace(' ', '-').replace('/', '-per-').lower()}"
 
 

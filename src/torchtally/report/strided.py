@@ -1,4 +1,4 @@
-"""Where a tensor's elements lie in its storage, drawn for a terminal; for programs, as numbers."""
+"""Layout of a tensor's elements in its storage, drawn for a terminal; for programs, as numbers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -387,7 +387,7 @@ def _trust(step_time: StepTime) -> str:
 
 
 def _rates(likely_range: TimeRange) -> str:
-    """Whose rates: the chip's own, which somebody published, or those of its siblings."""
+    """Rates that are used: the chip's own, which somebody published, or those of its siblings."""
     is_measured = likely_range.basis == "fitted"
     siblings = likely_range.rates_of[1:] if is_measured else likely_range.rates_of
     owned = " and ".join(f"{name}'s" for name in siblings)
@@ -499,7 +499,7 @@ def _operators(missing: Sequence[Untimed | Uncounted], width: int) -> Iterator[T
 
 
 def _shortage(shortage: Shortage, width: int) -> Iterator[Text]:
-    """Where it ran out, and of what."""
+    """Lines on where memory ran out, and of what."""
     refusal = shortage.refusal
     requested, free = format_bytes(refusal.requested_bytes), format_bytes(refusal.free_bytes)
     allocated = format_bytes(refusal.allocated_bytes)

@@ -78,7 +78,7 @@ class StridedTensor:
         return used if self.elements else 0
 
     def place(self, index: Sequence[int]) -> int:
-        """Where in the storage the element of this index lies."""
+        """Offset in the storage of the element of this index."""
         steps = zip(index, self.strides, strict=True)
         return self.offset + sum(number * stride for number, stride in steps)
 
@@ -95,7 +95,9 @@ class StridedTensor:
 
     @property
     def formula(self) -> str:
-        """Where element [i, j] lies: "1 + i + 4 j". Dimensions of one element are left out."""
+        """Formula of the offset of element [i, j]: "1 + i + 4 j". Dimensions of one element are
+        left out.
+        """
         terms = [
             letter if stride == 1 else f"{stride} {letter}"
             for letter, size, stride in zip(self.letters, self.shape, self.strides, strict=True)
@@ -110,7 +112,7 @@ LETTERS = "ijklmnop"
 
 
 class StepOrigin(StrEnum):
-    """Where a tensor's memory comes from."""
+    """Origin of a tensor's memory."""
 
     NEW = "new"
     """A result that was computed or made."""

@@ -24,7 +24,7 @@ CHECKPOINTLESS = ("--checkpoint.no-at-end",)
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """Where runs are made ("processes", "ray"); None: as many as suit the machine."""
+    """Way in which runs are made ("processes", "ray"); None: as many as suit the machine."""
 
     where: str
     workers: int | None

@@ -1,4 +1,4 @@
-"""Where host and device are in a run that goes on: what a script's clocks and events answer."""
+"""Prediction of host and device in a run that goes on: what a script's clocks and events answer."""
 
 from array import array
 from bisect import bisect_left

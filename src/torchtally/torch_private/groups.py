@@ -11,7 +11,7 @@ from torchtally.torch_private.places import PrivateName
 
 
 def distributed_module() -> ModuleType:
-    """Where `torch.distributed` has its functions from."""
+    """Module from which `torch.distributed` has its functions."""
     return torch.distributed.distributed_c10d
 
 
@@ -111,7 +111,7 @@ CHECKPOINT_RANKS = "_DistWrapper"
 
 
 def checkpoint_coordination() -> ModuleType:
-    """Where ranks agree on what each writes (`torch.distributed.checkpoint.utils`)."""
+    """Module in which ranks agree on what each writes (`torch.distributed.checkpoint.utils`)."""
     import torch.distributed.checkpoint.utils as module
 
     return module
@@ -213,7 +213,7 @@ def object_tensors(value: Any, group: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def ddp_statistics() -> PrivateName:
-    """Where DDP takes the times of a step, with a clock for CPU and CUDA alone."""
+    """Name by which DDP takes the times of a step, with a clock for CPU and CUDA alone."""
     return PrivateName(torch._C._distributed_c10d.Logger, "set_runtime_stats_and_log")
 
 
@@ -255,7 +255,7 @@ def zero_partition(optimizer: Any) -> list[list[dict[str, Any]]]:
 
 
 def shard_placement(device: torch.device, rank: int) -> Any:
-    """Where a shard is: a rank, and a device there."""
+    """Placement of a shard: a rank, and a device there."""
     from torch.distributed.remote_device import _remote_device
 
     return _remote_device(f"rank:{rank}/{device}")

@@ -72,7 +72,7 @@ MAPPED_FILES = (torch.UntypedStorage, torch)
 
 
 def jagged_attention() -> ModuleType:
-    """Where `scaled_dot_product_attention` of jagged nested tensors chooses a kernel."""
+    """Module in which `scaled_dot_product_attention` of jagged nested tensors chooses a kernel."""
     import torch.nested._internal.sdpa as module
 
     return module

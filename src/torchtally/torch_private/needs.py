@@ -125,7 +125,7 @@ LATER = {
 
 
 def file_of(module: str) -> Path:
-    """Where a module of torch's is, whether it is there or not."""
+    """File of a module of torch's, whether it is there or not."""
     return Path(torch.__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
 
 

@@ -1,4 +1,4 @@
-"""Where a private name of torch's stands."""
+"""Owner and name of a private part of torch's."""
 
 from typing import Any, NamedTuple
 

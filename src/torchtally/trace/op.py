@@ -198,7 +198,9 @@ class Frame(Record, frozen=True):
 
 
 class Site(Record, frozen=True):
-    """Where an operator belongs. A backward operator belongs to its forward line and module."""
+    """Site to which an operator belongs. A backward operator belongs to its forward line and
+    module.
+    """
 
     module: str
     """Path of the module whose forward ran it ("blocks.3.attn.qkv"); "" outside any module."""

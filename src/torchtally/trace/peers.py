@@ -16,7 +16,7 @@ ONE_SIDED = dict.fromkeys(
 
 
 def place_of_rank(path: str, rank: int) -> str:
-    """Where the trace of another rank is, beside that of the first."""
+    """Path of the trace of another rank, beside that of the first."""
     return os.path.join(path + SUFFIX, f"rank{rank}.tally")
 
 

@@ -65,7 +65,7 @@ class Placeholder(Record, frozen=True):
 
 
 class Note(Record, frozen=True):
-    """Where the run differs from one on the real device; shown in every report."""
+    """Difference of the run from one on the real device; shown in every report."""
 
     text: str
     count: Count = 1

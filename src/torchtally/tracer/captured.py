@@ -10,7 +10,7 @@ from torchtally.virtual.compiling.kernels import LoweredGraph
 
 
 class Placed(NamedTuple):
-    """Where an operator of compiled code belongs, whoever runs it."""
+    """Site of an operator of compiled code, whoever runs it."""
 
     graph: LoweredGraph | None
     """None: code that is not compiled."""

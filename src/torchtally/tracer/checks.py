@@ -231,7 +231,7 @@ def comparison_of(
 
 
 def reads_of_name(source: SyntaxTree, node: ast.expr) -> list[ast.expr]:
-    """Where the name is read that an expression is assigned to."""
+    """Expressions in which the name is read that an expression is assigned to."""
     match source.parents.get(node):
         case ast.Assign(targets=[ast.Name(id=name) as target]):
             return [

@@ -1,4 +1,4 @@
-"""Where what a compiler wrote belongs: lines and modules of the script, found again."""
+"""Sites of what a compiler wrote: lines and modules of the script, found again."""
 
 import linecache
 import os

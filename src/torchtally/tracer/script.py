@@ -82,7 +82,7 @@ def check_module(name: str) -> None:
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Where a module would come from. Imports nothing, not even the packages it is in."""
+    """Spec from which a module would come. Imports nothing, not even the packages it is in."""
     parent, _, last = name.rpartition(".")
     path: list[str] | None = None
     if parent:

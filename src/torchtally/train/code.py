@@ -94,6 +94,6 @@ def fingerprint_of(references: Mapping[str, str]) -> dict[str, Fingerprint]:
 
 
 def _place(error: Exception) -> str:
-    """Where it was raised, if that is in the user's code."""
+    """Line at which it was raised, if that is in the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" in {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""

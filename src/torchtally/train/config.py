@@ -191,7 +191,7 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Where the run is logged. The JSONL file is always written."""
+    """Logs of the run. The JSONL file is always written."""
 
     folder: str = "runs/run"
     every: Size = 10

@@ -209,7 +209,7 @@ def _tokenizer_json(run: Path, manifest: Manifest) -> str | None:
 
 
 def _data_folders(run: Path, manifest: Manifest, split: str = "train") -> Iterator[Path]:
-    """Where tokens of this split are; of validation data, files of their own come first."""
+    """Folders of tokens of this split; of validation data, files of their own come first."""
     data = manifest.config.get("data")
     if isinstance(data, dict):
         if data.get("text"):

@@ -10,7 +10,7 @@ from torchtally.views.stacks import Level, LevelKind, ModuleLevels, line_level
 
 
 class CodeLevels:
-    """Where a stretch of operators belongs, the outermost level first."""
+    """Levels to which a stretch of operators belongs, the outermost first."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._modules = ModuleLevels(ledger)

@@ -1,4 +1,4 @@
-"""Where a run differs from one on the device, and what its totals leave out, as one table."""
+"""Table of how a run differs from one on the device, and what its totals leave out."""
 
 from collections.abc import Iterator
 

@@ -37,7 +37,7 @@ class Axis:
     high: float
 
     def share(self, value: float) -> float:
-        """Where a value stands: 0 at the beginning of the axis, 1 at its end."""
+        """Share of the axis at which a value stands: 0 at its beginning, 1 at its end."""
         return log10(value / self.low) / log10(self.high / self.low)
 
     def ticks(self) -> tuple[float, ...]:

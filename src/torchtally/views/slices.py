@@ -115,7 +115,9 @@ def in_lanes(ordered: Iterable[Stretch]) -> list[list[Stretch]]:
 
 
 def details_of(ledger: Ledger, reported: Iterable[Entry]) -> Details:
-    """Where operators belong and what they cost; of a collective, its group and its speed."""
+    """Details of operators: where they belong and what they cost; of a collective, its group and
+    its speed.
+    """
     root = root_of(entry.line for entry in reported)
     groups = ledger.trace.groups
 

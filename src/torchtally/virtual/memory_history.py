@@ -99,7 +99,7 @@ class MemoryHistory:
         return tuple(frames)
 
     def traceback(self, address: int) -> list[dict[str, Any]] | None:
-        """Where the block at an address was allocated, if that was recorded."""
+        """Traceback of the allocation of the block at an address, if that was recorded."""
         block = self.memory.allocator.block_at(address)
         return list(block.frames) if block is not None and block.frames else None
 

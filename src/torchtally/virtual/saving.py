@@ -67,7 +67,7 @@ def rebuild_virtual_tensor(
 
 
 def mapped_device(device: torch.device) -> torch.device:
-    """Where `torch.load`'s map_location wants a tensor that was saved from `device`."""
+    """Device to which `torch.load`'s map_location maps a tensor that was saved from `device`."""
     location = Loading.map_location
     if isinstance(location, dict):
         location = location.get(str(device))

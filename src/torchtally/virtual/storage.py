@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Home(Protocol):
-    """Where storages live and are counted: a virtual GPU's memory, or the host's."""
+    """Home in which storages live and are counted: a virtual GPU's memory, or the host's."""
 
     device: torch.device
 
@@ -166,7 +166,7 @@ def pin(tensor: torch.Tensor) -> None:
 
 
 class Overwritten:
-    """Where a storage was whose memory a CUDA graph writes to again: using it is an error."""
+    """Error of using a storage whose memory a CUDA graph writes to again."""
 
     def __init__(self, device: torch.device, message: str) -> None:
         self.device, self.message = device, message

@@ -9,7 +9,7 @@ from torchtally.units import Unit
 
 
 class Region(StrEnum):
-    """Where in a layer a tensor is: how tensor parallelism splits it.
+    """Region of a layer in which a tensor is: how tensor parallelism splits it.
 
     Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.
     """

@@ -32,7 +32,7 @@ class AttentionKernel(StrEnum):
 
 
 class Implementation(StrEnum):
-    """Whose operators a layer is made of."""
+    """Implementation whose operators a layer is made of."""
 
     EAGER = "eager"
     """Transformers' own modules, one PyTorch operator after the other, without torch.compile."""

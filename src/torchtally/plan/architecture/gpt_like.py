@@ -62,7 +62,9 @@ def _falcon_norms(config: Config) -> int:
 
 
 def _turns_a_part(config: Config) -> bool:
-    """Where `rotary_dim` is null, GPT-J and CodeGen turn heads whole."""
+    """Whether GPT-J and CodeGen turn a part of each head: where `rotary_dim` is null, heads
+    whole.
+    """
     return config.size_or_none("rotary_dim") is not None
 
 

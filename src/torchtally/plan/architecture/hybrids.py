@@ -121,7 +121,7 @@ def _mamba(config: Config) -> Mamba:
 
 
 def _rank(config: Config, key: str) -> int:
-    """Where the file says "auto", a sixteenth of the width."""
+    """Rank; where the file says "auto", a sixteenth of the width."""
     if config.values.get(key) in (None, "auto"):
         return -(-config.size("hidden_size") // 16)
     return config.size(key)

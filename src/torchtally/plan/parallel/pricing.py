@@ -277,7 +277,7 @@ class Pricing:
         return max(memories, key=lambda chip_memory: chip_memory.total.value)
 
     def parts(self, layout: Layout) -> Parts:
-        """Where the step's seconds go."""
+        """Parts of the step's seconds."""
         parts = self._parts(layout)
         streaming = _streaming_s(layout.micro_batches, self._stage(layout).streaming)
         return Parts(parts, total("step", Unit.SECONDS, parts), streaming)

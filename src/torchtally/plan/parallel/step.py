@@ -47,7 +47,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Where a step's seconds go. They sum to `total`."""
+    """Parts of a step's seconds. They sum to `total`."""
 
     seconds: Mapping[str, Quantity]
     """"compute", "bubble", "optimizer", and by degree of parallelism the communication that does

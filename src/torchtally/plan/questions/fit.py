@@ -210,7 +210,7 @@ def _categories(memory: ChipMemory) -> Iterator[tuple[str, Quantity]]:
 
 
 def time_table(step: Step, workload: Workload) -> Table:
-    """Where the step's time goes, and what a chip sends meanwhile."""
+    """Table of the step's time, and of what a chip sends meanwhile."""
     parts, whole = step.parts, step.parts.total.value
     sent = {name: quantity.value for name, quantity in sent_bytes(workload, step.layout).items()}
     words = {degree.name: degree.words.replace("-", " ") for degree in DEGREES}

@@ -73,6 +73,8 @@ def model_within(request: Request) -> Answer:
             "By the rule of 20 tokens per parameter, for training cost only: a model that serves "
             "many requests should be smaller and trained longer "
             "(tally plan MODEL --gpus CHIPS --deadline TIME: on how many tokens).",
+            "A plan of this model takes the shape usual for its size, whose time may differ "
+            "from this one's by some percent.",
             *best.assumptions,
         ),
         unknown=unknown_costs(request, cluster.chip),
@@ -132,4 +134,12 @@ def _next(request: Request, parameters: Quantity, tokens: Quantity) -> str:
     size, count = (
         format_count(int(value)).replace(" ", "") for value in (parameters.value, tokens.value)
     )
-    return f"tally plan {size} --tokens {count} --gpus {chips}{cluster.chip.name} --search"
+    given = {
+        "--recipe": request.recipe.name,
+        "--sequence": request.sequence,
+        "--batch": request.global_batch,
+        "--micro-batch": request.micro_batch,
+        "--price": None if request.usd_per_hour is None else f"{request.usd_per_hour:g}",
+    }
+    options = "".join(f" {option} {value}" for option, value in given.items() if value is not None)
+    return f"tally plan {size} --tokens {count} --gpus {chips}{cluster.chip.name}{options} --search"

@@ -103,7 +103,7 @@ def layout_of(request: Request, workload: Workload) -> Layout:
 
 
 def uneven_in_words(layout: Layout, workload: Workload) -> tuple[str, ...]:
-    """Where layers do not divide among the stages: what the fullest one has."""
+    """Words on layers that do not divide among the stages: what the fullest one has."""
     layers, stages, chunks = workload.model.layers, layout.pipeline, layout.virtual_stages
     if layers % (stages * chunks) == 0:
         return ()

@@ -1,4 +1,4 @@
-"""Where a script's way depends on the chip: what another one would choose, and what it is asked.
+"""Differences between chips in a script's way: what another one would choose, and what it is asked.
 
 A run on one chip speaks for another when attention's kernels are the same on both and the script
 never asks the chip for anything that differs. Workspaces differ, too, but their sizes follow from

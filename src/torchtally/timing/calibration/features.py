@@ -26,7 +26,7 @@ class Features(NamedTuple):
 
 
 def features(call: Call, kind: Kind, cost: Cost) -> Features:
-    """Where a call stands among calls like it."""
+    """Position of a call among calls like it."""
     if kind is Kind.PRODUCT and (position := product(call, cost)) is not None:
         return position
     if kind is Kind.ATTENTION:

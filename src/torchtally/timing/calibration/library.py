@@ -1,4 +1,4 @@
-"""Where calibrations are: those of this machine's user, and those that came with the package."""
+"""Library of calibrations: those of this machine's user, and those that came with the package."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ PLACE = "TALLY_CALIBRATIONS"
 
 
 def folder() -> Path:
-    """Where the user's calibrations are kept: where the XDG rules say that data goes."""
+    """Folder of the user's calibrations: where the XDG rules say that data goes."""
     if place := os.environ.get(PLACE):
         return Path(place)
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"

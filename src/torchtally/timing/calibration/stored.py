@@ -32,7 +32,7 @@ def load_calibration(device: str, name: str) -> Calibration:
 
 
 def _places(folders: tuple[Path, ...]) -> str:
-    """Where calibrations are, and which."""
+    """Folders of calibrations, in words."""
     lines = ["Run `tally bench` to measure it. Calibrations are looked for in"]
     for place in folders:
         names = [path.name for path in files(place)]

@@ -22,7 +22,7 @@ class RankGroup:
 
     @classmethod
     def of_ranks(cls, ranks: Iterable[int], node_size: int) -> "RankGroup":
-        """Where these ranks stand when each node is filled before the next.
+        """Group of these ranks when each node is filled before the next.
 
         A group whose fullest node has more ranks than `per_node` says is taken as an even one.
         """

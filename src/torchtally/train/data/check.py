@@ -63,8 +63,8 @@ def _read(file: TokenFile, places: Iterable[int]) -> Iterator[tuple[int, Ids]]:
 
 
 def _places(file: TokenFile, seed: tuple[int, int], *, is_whole: bool) -> Iterable[int]:
-    """Where the stretches to check begin: all of them, or the first, the last, and a random one in
-    each of equal parts between.
+    """Beginnings of the stretches to check: all of them, or the first, the last, and a random one
+    in each of equal parts between.
     """
     if is_whole:
         return range(0, file.tokens, STRETCH)

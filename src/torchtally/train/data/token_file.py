@@ -43,7 +43,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """Where the token ids of one file are. Its creator has verified it against the file."""
+    """Position of the token ids of one file. Its creator has verified it against the file."""
 
     path: str
     format: Format

@@ -34,7 +34,7 @@ class DecoderKind(msgspec.Struct, frozen=True, kw_only=True, rename={"class_name
     theta: float = 10_000.0
 
     def unlike(self, config: TransformerConfig) -> list[str]:
-        """Where a config is not of this kind."""
+        """Respects in which a config is not of this kind."""
         wanted = {
             field.name: self.fixed.get(field.name, field.default)
             for field in fields(config)

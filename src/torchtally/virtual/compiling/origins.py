@@ -1,4 +1,4 @@
-"""Where an operator of a compiled graph comes from: a line, a module, an operator of the script."""
+"""Origin of an operator of a compiled graph: a line, a module, an operator of the script."""
 
 import re
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ from torchtally.virtual.value_keeper import has_value
 
 
 class Exchange(Protocol):
-    """Where messages go to, and come from."""
+    """Destinations of messages, and their sources."""
 
     def simulates(self, rank: int) -> bool: ...
     def seek_help(self, rank: int) -> bool:

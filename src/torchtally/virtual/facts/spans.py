@@ -110,7 +110,7 @@ def is_column(tensor: Tensor) -> bool:
 
 
 def both(one: Tensor, other: Tensor) -> Spans | None:
-    """Where both are one. A tensor of one element that is one changes nothing."""
+    """Spans at which both are one. A tensor of one element that is one changes nothing."""
     spans = [spans_of(tensor) for tensor in (one, other)]
     for opposite, tensor in zip(reversed(spans), (one, other), strict=True):
         if opposite is not None and tensor.numel() == 1 and is_one(tensor):
