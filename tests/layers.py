@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
               "steps", "strided", "table", "timing", "trace", "units", "work"),
     "profiles": ("errors", "memory", "reading", "trace"),
     "plan": ("chips", "errors", "memory", "shown", "table", "timing", "trace", "units", "work"),
-    "programs": ("chips", "errors", "memory", "trace"),
+    "programs": ("atomic", "chips", "errors", "memory", "trace"),
     "virtual": ("chips", "errors", "memory", "torch_private", "trace"),
     "libraries": (),
     "isolation": ("errors", "torch_private", "trace", "virtual"),
