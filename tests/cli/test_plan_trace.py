@@ -11,6 +11,10 @@ from torchtally.cli import main
 from torchtally.trace import Trace
 
 Capture = pytest.CaptureFixture[str]
+LLAMA_PARAMETERS = (
+    2 * 1000 * 384 + 384 + 6 * (2 * 384 * 384 + 2 * 384 * 128 + 3 * 384 * 1024 + 2 * 384)
+)
+"""Embedding and head, a last norm, and in each layer attention, feed-forward and two norms."""
 WORDS = ("--gpus", "H100-SXM", "--micro-batch", "2", "--sequence", "128", "--recipe", "bf16")
 
 
@@ -48,7 +52,11 @@ def test_it_is_shown_as_a_run_is(config: str, tmp_path: Path, capsys: Capture) -
     ("words", "message"),
     [
         (("--recipe", "mixed"), "recipe mixed needs a library"),
-        (("--gpus", "8xH100-SXM"), "--gpus names 8"),
+        (("--gpus", "8xH100-SXM"), "--layout 'dp 8/z3' (FSDP2), or 'dp 8' (DDP)"),
+        (("--gpus", "8xH100-SXM", "--layout", "dp 4/z3"), "is of 4 GPUs, and --gpus names 8"),
+        (("--gpus", "8xH100-SXM", "--layout", "dp 4, pp 2"), "Leave pp out"),
+        (("--gpus", "8xH100-SXM", "--layout", "dp 8/z1"), "but no z1"),
+        (("--gpus", "8xH100-SXM", "--layout", "dp 4, tp 2"), "--layout 'dp 4/z3, tp 2'"),
         (("--recompute", "op"), "--recompute full, or none"),
         (("--optimizer", "lion"), "torch.optim has no lion"),
         (("--tokens", "1T"), "--tokens changes nothing"),
@@ -93,12 +101,38 @@ def test_a_model_without_a_configuration_is_refused(tmp_path: Path, capsys: Capt
     assert "its sizes alone are known" in " ".join(capsys.readouterr().err.split())
 
 
-def test_layers_of_several_kinds_are_refused(tmp_path: Path, capsys: Capture) -> None:
+def test_layers_of_several_kinds_are_run_one_by_one(tmp_path: Path, capsys: Capture) -> None:
+    """Six layers in no order: no program has them, and the run of all of them is the answer."""
     changes = {
         "model_type": "gemma2",
         "architectures": ["Gemma2ForCausalLM"],
         "layer_types": ["full_attention"] * 5 + ["sliding_attention"],
     }
-    path = written(tmp_path, changes)
-    assert main(["plan", path, *WORDS, "-o", str(tmp_path / "plan.tally")]) == 1
-    assert "do not come again" in capsys.readouterr().err
+    path, file = written(tmp_path, changes), str(tmp_path / "plan.tally")
+    assert main(["plan", path, *WORDS, "-o", file]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "run with all its layers" in said
+    assert "do not come again" in said
+    modules = {site.module for site in Trace.load(file).sites}
+    assert {f"model.layers.{layer}.mlp" for layer in range(6)} <= modules
+
+
+@pytest.mark.parametrize(
+    ("layout", "rank_bytes"),
+    [("dp 8/z3", 2 * LLAMA_PARAMETERS // 8), ("dp 8", 2 * LLAMA_PARAMETERS)],
+)
+def test_eight_gpus_share_a_step(
+    layout: str, rank_bytes: int, config: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """A rank has an eighth of the weights, or all of them and sums of their gradients."""
+    file = str(tmp_path / "plan.tally")
+    words = (*WORDS, "--gpus", "8xH100-SXM", "--layout", layout)
+    assert main(["plan", config, *words, "-o", file]) == 0
+    assert "Rank 0 of 8" in capsys.readouterr().out
+    trace = Trace.load(file)
+    trained = [each for each in trace.storages if each.is_trained]
+    assert sum(each.requested_bytes for each in trained) == rank_bytes
+    sent = {trace.calls[op.call].name for op in trace.ops}
+    gathers = "c10d._allgather_base_" in sent
+    assert gathers == ("z3" in layout)
+    assert gathers or "c10d.allreduce_" in sent

@@ -17,14 +17,19 @@ from torchtally.progress import StatusLine
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torchtally.chips import Cluster
     from torchtally.models.recorded import Adapt, TrainingMode
+    from torchtally.models.spread import Spread
+    from torchtally.plan.parallel.layout import Layout
     from torchtally.plan.recipes import Recipe
 
 EXAMPLES = """\
   tally plan llama-3-8b --gpus H100-SXM --micro-batch 4 --recipe bf16 -o plan.tally
+  tally plan llama-3-70b --gpus 64xH100-SXM --layout 'dp 64/z3' --recipe bf16 -o plan.tally
 """
 OPTIONS = frozenset(
-    ("model", "gpus", "micro_batch", "sequence", "recipe", "optimizer", "recompute", *ADAPTERS)
+    ("model", "gpus", "layout", "micro_batch", "sequence", "recipe", "optimizer", "recompute",
+     *ADAPTERS)
 )  # fmt: skip
 """What a written step depends on."""
 RECOMPUTE = {None: False, "none": False, "full": True}
@@ -46,30 +51,27 @@ def add_trace(parser: argparse.ArgumentParser, group: Any) -> None:
 
 def write_trace(args: argparse.Namespace) -> int:
     """Write the step's trace, and show it as `tally show` does."""
-    from torchtally.chips import chip
+    from torchtally.chips import Cluster, chip
     from torchtally.cli import parsed
     from torchtally.models.planned import configured_class, planned_step
+    from torchtally.models.spread import Spread
     from torchtally.plan.questions.request import USUAL_SEQUENCE
 
     check(args)
-    cluster = cluster_of(args)
-    if cluster is not None and cluster.count > 1:
-        raise UsageError(
-            f"-o writes the step of one chip out, but --gpus names {cluster.count}: give "
-            f"--gpus {cluster.chip.name}."
-        )
-    mode = mode_of(args)
+    cluster = cluster_of(args) or Cluster(chip(DEFAULT_CHIP))
+    layout = layout_of(args, cluster)
+    mode = mode_of(args, Spread(layout, cluster.gpus_per_node))
     configured = configured_class(*configuration(args.model))
-    longest = configured.symbols.sizes.get("positions", USUAL_SEQUENCE)
+    longest = configured.positions or USUAL_SEQUENCE
     sequence = args.sequence or min(longest, USUAL_SEQUENCE)
     with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
         status.show(f"recording {configured.name} with three layers", at_once=True)
         trace = planned_step(
             configured,
-            batch=args.micro_batch or 1,
+            batch=layout.micro_batch,
             sequence=sequence,
             mode=mode,
-            chip=chip(DEFAULT_CHIP) if cluster is None else cluster.chip,
+            chip=cluster.chip,
             command=shlex.join(args.argv),
         )
     trace.save(args.output)
@@ -85,13 +87,13 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("-o needs a model: a name (llama-3-8b) or a config.json.")
     if args.output == "-":
         raise UsageError("-o: a trace goes to a file, -o plan.tally.")
-    others = ("inference", "search", "layout", "compare", "memory", "peak")
+    others = ("inference", "search", "compare", "memory", "peak")
     asked = [*given_options(args), *(name for name in others if getattr(args, name))]
     asked += ["explain"] if args.explain else []
     unused = [option for option in asked if option not in OPTIONS]
     if unused:
         raise UsageError(
-            f"-o writes the step of one chip out, of which --{unused[0].replace('_', '-')} changes "
+            f"-o writes one step out, of which --{unused[0].replace('_', '-')} changes "
             "nothing.\nLeave it out, or plan without -o."
         )
     if args.recompute not in RECOMPUTE:
@@ -99,6 +101,27 @@ def check(args: argparse.Namespace) -> None:
             f"--recompute {args.recompute}: a class of transformers checkpoints whole layers: "
             "--recompute full, or none."
         )
+
+
+def layout_of(args: argparse.Namespace, cluster: "Cluster") -> "Layout":
+    """How the GPUs share the step. Raises UsageError for a layout that torch alone does not run."""
+    from torchtally.models.spread import check_spread
+    from torchtally.plan.parallel.layout import Layout
+    from torchtally.plan.parallel.layout_words import parse_layout
+
+    if cluster.count > 1 and args.layout is None:
+        raise UsageError(
+            f"-o with --gpus {cluster.count}x{cluster.chip.name} needs to know how they share a "
+            f"step: --layout 'dp {cluster.count}/z3' (FSDP2), or 'dp {cluster.count}' (DDP)."
+        )
+    base = Layout(micro_batch=args.micro_batch or 1)
+    layout = parse_layout(args.layout or "", cluster.count, None, base)
+    if layout.chips != cluster.count:
+        raise UsageError(
+            f"--layout {args.layout!r} is of {layout.chips} GPUs, and --gpus names {cluster.count}."
+        )
+    check_spread(layout)
+    return layout
 
 
 def configuration(model: str) -> "tuple[Mapping[str, Any], str]":
@@ -122,7 +145,7 @@ def configuration(model: str) -> "tuple[Mapping[str, Any], str]":
     return row.config, row.name
 
 
-def mode_of(args: argparse.Namespace) -> "TrainingMode":
+def mode_of(args: argparse.Namespace, spread: "Spread") -> "TrainingMode":
     """How the step is trained. Raises UsageError for a recipe that torch alone does not run."""
     from torchtally.models.optimizers import optimizer_names as names_in_torch
     from torchtally.models.precision import precision_of
@@ -145,6 +168,7 @@ def mode_of(args: argparse.Namespace) -> "TrainingMode":
         optimizer=optimizer,
         is_checkpointed=RECOMPUTE[args.recompute],
         adapt=adapt_of(args),
+        spread=spread,
     )
 
 

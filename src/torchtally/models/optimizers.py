@@ -1,6 +1,7 @@
 """Optimizers by name: those of torch.optim, with their defaults."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -8,7 +9,8 @@ from torch.optim import Optimizer
 
 from torchtally.errors import RemedyError, did_you_mean
 
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+MakeOptimizer = Callable[..., Optimizer]
+"""Of parameters, and options."""
 
 LEFT_OUT = ("LBFGS", "SparseAdam")
 """The one calls the model itself, as often as it likes; the other takes sparse gradients alone."""
@@ -26,9 +28,11 @@ def optimizer_names() -> dict[str, MakeOptimizer]:
     }
 
 
-def make_optimizer(optimizer: str | MakeOptimizer, parameters: list[nn.Parameter]) -> Optimizer:
-    """Optimizer by its name, or by a function of the parameters. Raises UsageError for an unknown
-    name.
+def make_optimizer(
+    optimizer: str | MakeOptimizer, parameters: list[nn.Parameter], **options: Any
+) -> Optimizer:
+    """Optimizer by its name, with torch's options, or by a function of the parameters. Raises
+    UsageError for an unknown name.
     """
     if not isinstance(optimizer, str):
         return optimizer(parameters)
@@ -42,4 +46,4 @@ def make_optimizer(optimizer: str | MakeOptimizer, parameters: list[nn.Parameter
             argument=f"For another one give a function: {call}.",
             option="Another one is an argument of torchtally.summary; none: --optimizer none.",
         )
-    return optimizer_class(parameters)
+    return optimizer_class(parameters, **options)

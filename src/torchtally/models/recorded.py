@@ -1,8 +1,9 @@
 """Training steps of a class of transformers, recorded as a program.
 
-The class is built without memory and trained for two steps on the virtual GPU, at a few small sizes
-with labels (`programs`); the first step makes the optimizer's state. What a mode changes (autocast,
-checkpointing, adapters) is run as the libraries run it, never derived.
+The class is built without memory and trained for two steps on the virtual GPU: at a few small sizes
+with labels (`programs`), or at the sizes asked for. The first step makes the optimizer's state.
+What a mode changes (autocast, checkpointing, adapters, other GPUs) is run as the libraries run it,
+never derived.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,11 +14,12 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from torchtally.chips import Chip
+from torchtally.chips import Chip, Cluster
 from torchtally.errors import ProgramError, TallyError
 from torchtally.models.config_symbols import ConfigSymbols
 from torchtally.models.optimizers import make_optimizer
 from torchtally.models.precision import StepPrecision
+from torchtally.models.spread import ALONE, Spread, steps_alone
 from torchtally.programs import LAYERS, LabelledRun, RunProgram, program_of
 from torchtally.programs.labels import recordings_for
 from torchtally.programs.sizes import Point
@@ -43,6 +45,8 @@ class TrainingMode:
     """Every layer is repeated in the backward pass, by the class's own checkpointing."""
     adapt: Adapt | None = None
     """Puts adapters into the model: PEFT's `get_peft_model`."""
+    spread: Spread = ALONE
+    """Over which GPUs; rank 0 is recorded."""
 
 
 def recorded_training(
@@ -65,6 +69,42 @@ def recorded_training(
     return program_of(recordings, check, plan.units, plan.fixed, config.period, config.lead)
 
 
+def exact_training(
+    build: Callable[[Any], nn.Module],
+    config: ConfigSymbols,
+    asked: Mapping[str, int],
+    mode: TrainingMode,
+    chip: Chip,
+) -> RunProgram:
+    """The program of two training steps at the class's own sizes alone: the layers are its only
+    symbol. It needs half the recordings of `recorded_training`, and no size has to be a product.
+
+    Raises ProgramError where the class's layers are no program.
+    """
+    sizes = {**config.sizes, **asked}
+    recording, check = (
+        record(build, config, Point({}, {}), sizes, layers, mode, chip)
+        for layers in (LAYERS, CHECK_LAYERS)
+    )
+    return program_of([recording], check, {}, sizes, config.period, config.lead)
+
+
+def whole_training(
+    model: Callable[[], nn.Module], asked: Mapping[str, int], mode: TrainingMode, chip: Chip
+) -> Trace:
+    """The trace of two training steps of a model with all its layers."""
+    name = ""
+
+    def training() -> None:
+        nonlocal name
+        built = model()
+        name = type(built).__name__
+        train(built, asked, mode)
+
+    trace = traced(training, "", mode.spread.cluster(chip))
+    return replace(trace, script=name)
+
+
 def record(
     build: Callable[[Any], nn.Module],
     config: ConfigSymbols,
@@ -80,13 +120,14 @@ def record(
     def training() -> None:
         train(build(config.at(values, modules)), values, mode)
 
-    return LabelledRun(point, modules, traced(training, type(config.config).__name__, chip))
+    gpus = mode.spread.cluster(chip)
+    return LabelledRun(point, modules, traced(training, type(config.config).__name__, gpus))
 
 
-def traced(training: Callable[[], None], name: str, chip: Chip) -> Trace:
+def traced(training: Callable[[], None], name: str, gpus: Cluster) -> Trace:
     """The trace of a run. Raises ProgramError for what the class itself raises."""
     try:
-        trace = run(training, gpu=chip, memory_is_limited=False)
+        trace = run(training, gpu=gpus, memory_is_limited=False)
     except TallyError:
         raise
     except Exception as error:  # of the library's own code
@@ -122,9 +163,10 @@ def train(model: nn.Module, sizes: Mapping[str, int], mode: TrainingMode) -> Non
     if mode.adapt is not None:
         with torch.device("meta"):
             model = mode.adapt(model)
-    model = model.to_empty(device="cuda").train()
+    model = mode.spread.on_gpus(model).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = make_optimizer(mode.optimizer, trained)
+    options = {"foreach": False} if steps_alone(trained) else {}
+    optimizer = make_optimizer(mode.optimizer, trained, **options)
     shape = sizes[BATCH], sizes[SEQUENCE]
     for _ in range(STEPS):
         ids, labels = (torch.randint(0, config.vocab_size, shape, device="cuda") for _ in range(2))

@@ -6,6 +6,20 @@ from msgspec.structs import replace
 
 from torchtally.trace import Call, TensorSpec, Trace
 
+COMPARED = (
+    "step_ends",
+    "differentiated",
+    "waits",
+    "stream_waits",
+    "coalesced",
+    "groups",
+    "emptied",
+    "reserved",
+    "placeholders",
+    "notes",
+)
+"""Fields of a trace that are compared whole."""
+
 
 def canonical(call: Call) -> Call:
     """The call without strides of dimensions of one element, which have no meaning."""
@@ -48,6 +62,6 @@ def differences(written: Trace, run: Trace) -> Iterator[str]:
     for storage, its_storage in zip(written.storages, run.storages, strict=False):
         if storage != its_storage:
             yield f"{storage}, of the run {its_storage}"
-    for name in ("step_ends", "differentiated", "waits", "reserved", "placeholders", "notes"):
+    for name in COMPARED:
         if getattr(written, name) != getattr(run, name):
             yield f"{name} are {getattr(written, name)}, of the run {getattr(run, name)}"

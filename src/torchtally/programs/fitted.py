@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from torchtally.errors import ProgramError
 from torchtally.programs.checked import differences
 from torchtally.programs.parts import is_scratch
+from torchtally.programs.plain import plain
 from torchtally.programs.program import RunProgram, structure, whole_numbers
 from torchtally.programs.sizes import Point, Size, Symbols, size_of
 from torchtally.programs.written import write
@@ -72,7 +73,7 @@ def program_of(
     number of layers, must be its trace. Raises ProgramError where it is not, where the recordings
     ran different operators, or where a number follows from no sizes.
     """
-    traces = [without_scratch(recording.trace) for recording in recordings]
+    traces = [without_scratch(plain(each.trace)) for each in recordings]
     first = traces[0]
     check_alike(traces)
     expressions = Expressions([recording.point for recording in recordings])
@@ -113,7 +114,7 @@ def program_of(
         lead=lead,
     )
     written = write(program, check.point.values, check.modules)
-    wrong = next(differences(written, check.trace), None)
+    wrong = next(differences(written, plain(check.trace)), None)
     if wrong is not None:
         raise ProgramError(
             f"{first.script}: written out with {check.modules} layers, at the sizes asked for, it "

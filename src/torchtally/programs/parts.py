@@ -21,6 +21,7 @@ DIRECTIONS = {Phase.RECOMPUTE: Phase.BACKWARD}
 """Phases that are passes together: layers are repeated within the backward pass."""
 
 
+DEFAULT_STREAM = 0
 Part = tuple[int, int]
 """(number of the sweep, recorded layer)."""
 Key = tuple[object, ...]
@@ -168,12 +169,15 @@ def sweeps(
 ) -> tuple[list[Part | None], dict[Part, tuple[int, int]]]:
     """The part of each operator, and where each part begins and ends.
 
-    What lies between two layers of a sweep belongs to the later one.
+    What lies between two layers of a sweep belongs to the later one, but for what other streams do
+    for the earlier one after it (its gradients are scattered). What they do within a layer for
+    another (its weights are gathered) belongs to the layer within.
     """
+    is_beside = [op.stream != DEFAULT_STREAM for op in trace.ops]
     marked = [
         (DIRECTIONS.get(op.phase, op.phase), layer, position)
         for position, (op, layer) in enumerate(zip(trace.ops, labels, strict=True))
-        if layer is not None
+        if layer is not None and not is_beside[position]
     ]
     runs = [
         (layer, [position for _, _, position in run])
@@ -192,10 +196,15 @@ def sweeps(
                 f"({op.phase}) begins a pass over layers {order}, expected {upwards} in order."
             )
         start = chosen[0][1][0]
+        while start and is_beside[start - 1] and labels[start - 1] == order[0]:
+            start -= 1
         for layer, positions in chosen:
-            ranges[sweep, layer] = start, positions[-1] + 1
-            of[start : positions[-1] + 1] = [(sweep, layer)] * (positions[-1] + 1 - start)
-            start = positions[-1] + 1
+            end = positions[-1] + 1
+            while end < len(of) and is_beside[end] and labels[end] == layer:
+                end += 1
+            ranges[sweep, layer] = start, end
+            of[start:end] = [(sweep, layer)] * (end - start)
+            start = end
     return of, ranges
 
 

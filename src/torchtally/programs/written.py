@@ -23,7 +23,7 @@ from torchtally.programs.parts import (
 from torchtally.programs.placed import placed
 from torchtally.programs.program import RunProgram
 from torchtally.programs.sizes import Symbols
-from torchtally.trace import Call, Op, Role, Site, Storage, TensorSpec, Trace
+from torchtally.trace import Call, Op, Role, Site, Storage, StreamWait, TensorSpec, Trace
 
 FIRST, MIDDLE, LAST = range(LAYERS)
 Place = tuple[int, int | None]
@@ -209,8 +209,24 @@ class Writing:
             step_ends=tuple(of[tick - 1][-1] + 1 for tick in recorded.step_ends),
             differentiated=tuple(sorted(t for each in recorded.differentiated for t in of[each])),
             waits=tuple(sorted(t for each in recorded.waits for t in of[each])),
+            stream_waits=tuple(self.stream_waits(len(ops))),
             host_ops=recorded.host_ops + self.program.host_ops_per_layer * (self.layers - LAYERS),
         )
+
+    def stream_waits(self, end: int) -> Iterator[StreamWait]:
+        """The waits of streams for each other, before the copies of the operators they preceded."""
+        waits: dict[int, list[StreamWait]] = {}
+        for wait in self.recorded.stream_waits:
+            waits.setdefault(wait.tick, []).append(wait)
+        places = [*self.ticks.items(), ((len(self.recorded.ops), None), end)]
+        for (position, copy), tick in places:
+            for wait in waits.get(position, ()):
+                until = tick
+                if wait.until != wait.tick:
+                    part = self.parts.of[position] if position < len(self.parts.of) else None
+                    base = None if part is None else part[1]
+                    until = self.tick_seen(wait.until - 1, base, copy) + 1 if wait.until else 0
+                yield replace(wait, tick=tick, until=until)
 
     def op(self, tick: int, position: int, copy: int | None) -> Op:
         """The operator of a place, and the storages that it allocates."""
@@ -232,13 +248,17 @@ class Writing:
         )  # fmt: skip
 
     def site(self, position: int, copy: int | None) -> int:
+        """The site of an operator's copy: of the module that it runs in, or works for."""
         recorded = self.recorded.ops[position].site
-        number = self._sites.get((recorded, copy))
+        site = self.recorded.sites[recorded]
+        own, part = self.parts.stacks.layer_in(site.module), self.parts.of[position]
+        base = None if part is None else part[1]
+        layer = copy if own in (None, base) else self.layer_seen(own, base, copy)
+        number = self._sites.get((recorded, layer))
         if number is None:
-            site = self.recorded.sites[recorded]
-            module = self.parts.stacks.renumbered(site.module, copy)
+            module = self.parts.stacks.renumbered(site.module, layer)
             number = self.sites.setdefault(replace(site, module=module), len(self.sites))
-            self._sites[recorded, copy] = number
+            self._sites[recorded, layer] = number
         return number
 
     # Lists: as long as there are tensors in all layers.

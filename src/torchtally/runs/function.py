@@ -31,7 +31,7 @@ def is_within_run() -> bool:
 def run(
     function: Callable[[], object],
     *,
-    gpu: str | Chip,
+    gpu: str | Chip | Cluster,
     rank: int = 0,
     steps: int | None = None,
     nonzero_fraction: float = 1.0,
@@ -101,10 +101,12 @@ class EndedRun:
     """What the function raised; None where it came to its end, or its steps were done."""
 
 
-def target_of(gpu: str | Chip) -> tuple[Cluster, Roofline]:
+def target_of(gpu: str | Chip | Cluster) -> tuple[Cluster, Roofline]:
     """The GPUs of a name, or one of this chip, and how long operators take on each."""
     if isinstance(gpu, Chip):
         return Cluster(gpu), Roofline(gpu)
+    if isinstance(gpu, Cluster):
+        return gpu, Roofline(gpu.chip)
     gpus = cluster_of(gpu)
     return gpus, roofline(gpus.chip.name)
 
