@@ -39,7 +39,7 @@ class WeightCopies:
         weights = {number for number in parameters if storages[number].is_trained}
         if not weights:
             return
-        idle = parameters - self._computed_with()
+        idle = parameters - self._computed_with(parameters)
         self._kept = flow.outliving_storages
         self._others = {
             n
@@ -85,20 +85,33 @@ class WeightCopies:
         )
         return replace(trace, ops=ops, storages=storages)
 
-    def _computed_with(self) -> set[int]:
-        """What forward and backward passes of steps read, other than to copy or to change it."""
+    def _computed_with(self, parameters: set[int]) -> set[int]:
+        """What forward and backward passes of steps read, other than to copy or to change it, and
+        what they gather from its shards.
+        """
         flow, calls, computing = self.flow, self.flow.trace.calls, set(map(id, COMPUTING))
         is_plain = [
             flow.is_view[number] or call.name in COPYING or call.name.startswith("c10d.")
             for number, call in enumerate(calls)
         ]
+        is_copy = [call.name in COPYING for call in calls]
+        is_gather = [call.name.startswith("c10d.") and "gather" in call.name for call in calls]
+        shards = {number: {number} for number in parameters}
+        """Parameters that are in a storage, themselves or copied: what is gathered at once is
+        concatenated before (ZeRO 3)."""
         read: set[int] = set()
         end = max(flow.trace.step_ends, default=0)
         for place, op in enumerate(flow.ops):
             if op.clock >= end:
                 break
-            is_read = id(op.phase) in computing and not is_plain[op.call]
-            if is_read or op.clock in flow.differentiated:
+            if is_copy[op.call]:
+                held = set[int]().union(*(shards.get(n, ()) for n in op.inputs))
+                for number in {*flow.written_storages(op)} - parameters if held else ():
+                    shards.setdefault(number, set()).update(held)
+            is_computing = id(op.phase) in computing
+            if is_computing and is_gather[op.call]:
+                read = read.union(*(shards.get(n, ()) for n in op.inputs))
+            if (is_computing and not is_plain[op.call]) or op.clock in flow.differentiated:
                 read.update({*op.inputs} - {*flow.changed_storages(place)})
         return read
 

@@ -1,5 +1,5 @@
-"""Parameters of which a rank has a part: DTensors, FSDP1's flat parameters, and the modules that
-they belong to.
+"""Parameters of which a rank has a part: DTensors, FSDP1's flat parameters, ZeRO 3's shards, and
+the modules that they belong to.
 """
 
 import inspect
@@ -24,6 +24,16 @@ def whole_elements(tensor: Tensor) -> int:
         return int(tensor.numel())
     size = getattr(tensor, "_unpadded_unsharded_size", None)
     return 0 if size is None else int(size.numel())
+
+
+def shard_of(parameter: Tensor) -> tuple[Tensor, int] | None:
+    """The shard that stays of a parameter whose own data come and go, and the whole's elements.
+
+    DeepSpeed's ZeRO 3 names both at the parameter (its `runtime/zero/partition_parameters.py`).
+    None of any other parameter.
+    """
+    shard, size = getattr(parameter, "ds_tensor", None), getattr(parameter, "ds_numel", None)
+    return (shard, int(size)) if isinstance(shard, Tensor) and size is not None else None
 
 
 def flat_parameters(module: nn.Module) -> Iterator[Tensor]:

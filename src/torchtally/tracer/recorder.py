@@ -239,10 +239,22 @@ class Recorder:
             for flat in private.flat_parameters(module):
                 self.mark(flat, Role.PARAMETER)
         for name, tensor, is_parameter in named_tensors(module):
+            if self.is_one_of_many and (shard := private.shard_of(tensor)) is not None:
+                self._mark_shard(*shard, is_trained=tensor.requires_grad)
+                continue
             self.mark(tensor, Role.PARAMETER if is_parameter else Role.BUFFER, name)
             virtual = virtual_of(tensor)
             if is_parameter and tensor.requires_grad and virtual is not None:
                 self._trainable.add(virtual.number)
+
+    def _mark_shard(self, shard: Tensor, elements: int, *, is_trained: bool) -> None:
+        """Mark what stays of a parameter whose data come and go, by the whole's elements."""
+        self.mark(shard, Role.PARAMETER)
+        virtual = virtual_of(shard)
+        if virtual is not None and virtual.number >= 0:
+            self.storages.shard_added(virtual.number, int(shard.storage_offset()), elements)
+            if is_trained:
+                self._trained.add(virtual.number)
 
     # Operators.
 
@@ -553,6 +565,8 @@ class Recorder:
         virtual = virtual_of(parameter)
         if not self.is_one_of_many or virtual is None:
             return False
+        if private.shard_of(parameter) is not None:
+            return True
         return self._roles.get(virtual.number) is not Role.PARAMETER
 
     def _site(self, place: Place, key: tuple[int, ...]) -> int:

@@ -23,6 +23,8 @@ class StorageRecords:
         self.names: dict[int, str] = {}
         self.whole_elements: dict[int, int] = {}
         """Of shards: how many elements the whole has."""
+        self._shards: dict[int, dict[int, int]] = {}
+        """Elements of the whole, by storage and by the shard's offset in it."""
         self._workspaces: dict[int, int] = {}
         """Numbers of kept workspaces, by address."""
 
@@ -34,6 +36,12 @@ class StorageRecords:
             stream, pool = block.stream, sum(block.pool.owner)
             spare_bytes = block.size - allocated_bytes(storage.requested_bytes)
         self.births.append((device, storage.requested_bytes, tick, stream, spare_bytes, pool))
+
+    def shard_added(self, number: int, offset: int, whole_elements: int) -> None:
+        """Told of a parameter's shard in a storage, which may hold those of many."""
+        shards = self._shards.setdefault(number, {})
+        shards[offset] = whole_elements
+        self.whole_elements[number] = sum(shards.values())
 
     def workspace_born(self, device: torch.device, block: Block, name: str, tick: int) -> int:
         """Its number."""

@@ -63,6 +63,52 @@ def test_parameters_and_batches_of_all_ranks(
     assert data_parallel_ranks(ledger) == batches
 
 
+def gathered_for_a_while(device: str) -> None:
+    """As DeepSpeed's ZeRO 3: parameters are empty but while they are computed with, name their
+    shards, which lie in one storage, are gathered at once, and have float32 master copies.
+    """
+    rank, own = dist.get_rank(), WIDTH * WIDTH // RANKS
+    layers = [nn.Linear(WIDTH, WIDTH, False, device, torch.bfloat16) for _ in range(2)]
+    model = nn.Sequential(*layers)
+    flat = torch.empty(2 * own, device=device, dtype=torch.bfloat16)
+    for shard, layer in zip(flat.chunk(2), layers, strict=True):
+        shard.copy_(layer.weight.detach().view(RANKS, own)[rank])
+        layer.weight.ds_tensor, layer.weight.ds_numel = shard, WIDTH * WIDTH
+        layer.weight.data = torch.empty(0, device=device, dtype=torch.bfloat16)
+    master = flat.float().requires_grad_()
+    optimizer = torch.optim.AdamW([master])
+    for _ in range(2):
+        gathered = torch.empty(RANKS, 2 * own, device=device, dtype=torch.bfloat16)
+        dist.all_gather_into_tensor(gathered, torch.cat([each.weight.ds_tensor for each in layers]))
+        for layer, part in zip(layers, gathered.chunk(2, dim=1), strict=True):
+            layer.weight.data = part.reshape(WIDTH, WIDTH)
+        model(torch.ones(4, WIDTH, device=device, dtype=torch.bfloat16)).sum().backward()
+        gradient = torch.empty_like(flat)
+        grads = torch.cat([layer.weight.grad.view(RANKS, own) for layer in layers], dim=1)
+        dist.reduce_scatter_tensor(gradient, grads)
+        master.grad = gradient.float()
+        for layer in layers:
+            layer.weight.grad = None
+            layer.weight.data = torch.empty(0, device=device, dtype=torch.bfloat16)
+        optimizer.step()
+        flat.copy_(master.detach())
+
+
+def test_parameters_that_are_gathered_for_a_while_are_counted_whole() -> None:
+    ledger = account(gathered_for_a_while)
+    parameters = parameters_of(ledger)
+    assert parameters is not None
+    assert (parameters.elements, parameters.trained) == (2 * WIDTH * WIDTH,) * 2
+    assert parameters.own_elements == 2 * WIDTH * WIDTH // RANKS
+    assert not parameters.is_rank_share
+    held = dict.fromkeys(Category, 0)
+    for storage, category in ledger.memory.alive_at_peak:
+        held[category] += storage.bytes
+    assert held[Category.PARAMETERS] == 2 * parameters.own_elements  # bfloat16
+    # The master copy and two moments.
+    assert held[Category.OPTIMIZER_STATE] == 3 * 4 * parameters.own_elements
+
+
 def cut_by_hand(device: str) -> None:
     """As Megatron-LM's column-parallel layer: each rank has some of the rows."""
     layer = nn.Linear(WIDTH, WIDTH // RANKS, bias=False, device=device)
