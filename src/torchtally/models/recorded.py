@@ -135,7 +135,12 @@ def traced(training: Callable[[], None], name: str, gpus: Cluster) -> Trace:
         raise ProgramError(
             f"{name}: at a recording's sizes the class raised {type(error).__name__}: {message}"
         ) from error
-    return replace(trace, script=name, sites=below_caller(trace))
+    return replace(
+        trace,
+        script=name,
+        sites=below_caller(trace),
+        placeholders=tuple(replace(each, frame=None) for each in trace.placeholders),
+    )
 
 
 def below_caller(trace: Trace) -> tuple[Site, ...]:

@@ -1,5 +1,5 @@
 """A training spread over GPUs as libraries do it: torch's replicas (DDP) and shards (FSDP2), and
-tensor parallelism by the plan that a class of transformers has.
+tensor and expert parallelism by the plans that a class of transformers has.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Spread:
         if self.layout.chips == 1:
             return model.to_empty(device="cuda")
         torch.distributed.init_process_group("nccl")
-        if self.layout.tensor > 1:
+        if self.layout.tensor > 1 or self.layout.expert > 1:
             return self.by_plan(model).to_empty(device="cuda")
         if self.layout.shard is Sharding.NONE:
             return DistributedDataParallel(model.to_empty(device="cuda"))
@@ -55,12 +55,13 @@ class Spread:
         return init_device_mesh("cuda", (replicas, shards), mesh_dim_names=("replica", "shard"))
 
     def by_plan(self, model: nn.Module) -> nn.Module:
-        """The model split by the plans of its class: its products, then its weights (FSDP2)."""
+        """The model split by the plans of its class: products, experts, then weights (FSDP2)."""
         distributed = import_module("transformers.distributed")
         config = distributed.DistributedConfig(
             tp_size=self.layout.tensor,
             fsdp_size=self.layout.shards,
             dp_replicate_size=self.layout.data // self.layout.shards,
+            ep_size=self.layout.expert,
         )
         _, mesh = import_module("transformers.distributed.utils").initialize_distributed_mesh(
             config
@@ -82,17 +83,19 @@ ALONE = Spread(Layout())
 
 def check_spread(layout: Layout) -> None:
     """Raises UsageError for a layout that torch alone does not run."""
-    others = {"pp": layout.pipeline, "cp": layout.context, "ep": layout.expert}
+    others = {"pp": layout.pipeline, "cp": layout.context}
     word = next((word for word, degree in others.items() if degree > 1), None)
     if word is not None:
         raise UsageError(
-            f"-o writes out steps of dp and tp, and --layout has {word} {others[word]}.\n"
+            f"-o writes out steps of dp, tp and ep, and --layout has {word} {others[word]}.\n"
             f"Leave {word} out, or plan without -o."
         )
-    if layout.tensor > 1 and layout.data > 1 and layout.shard is not Sharding.ZERO3:
+    by_plan = {"tp": layout.tensor, "ep": layout.expert}
+    split = ", ".join(f"{word} {degree}" for word, degree in by_plan.items() if degree > 1)
+    if split and layout.data > 1 and layout.shard is not Sharding.ZERO3:
         raise UsageError(
-            "-o: a class of transformers with tp has its replicas as shards, dp N/z3.\n"
-            f"Write it so: --layout 'dp {layout.data}/z3, tp {layout.tensor}'."
+            f"-o: a class of transformers with {split} has its replicas as shards, dp N/z3.\n"
+            f"Write it so: --layout 'dp {layout.data}/z3, {split}'."
         )
     if layout.shard is Sharding.ZERO1:
         raise UsageError(

@@ -89,9 +89,11 @@ def program_of(
     )
     modules = recordings[0].modules
     further = (check.modules - modules) // period
-    host_ops, rest = divmod(check.trace.host_ops - first.host_ops, further)
-    if rest:
-        raise ProgramError(f"{first.script}: operators on the host are not as many in each layer.")
+    host_ops = per_layer(check.trace.host_ops - first.host_ops, further, "operators on the host")
+    reads = tuple(
+        per_layer(other.count - own.count, further, f"values read by {own.op}")
+        for own, other in zip(first.placeholders, check.trace.placeholders, strict=False)
+    )
     program = RunProgram(
         trace=replace(
             first,
@@ -109,6 +111,7 @@ def program_of(
         call_sizes=call_sizes,
         storage_sizes=storage_sizes,
         host_ops_per_layer=host_ops,
+        reads_per_layer=reads,
         modules=modules,
         period=period,
         lead=lead,
@@ -127,6 +130,14 @@ def program_of(
 def shortened(difference: str, most: int = 160) -> str:
     """A difference as a message has it."""
     return difference if len(difference) <= most else f"{difference[:most]} ..."
+
+
+def per_layer(more: int, layers: int, what: str) -> int:
+    """So many more in so many layers. Raises ProgramError where layers do not have as many each."""
+    each, rest = divmod(more, layers)
+    if rest:
+        raise ProgramError(f"{what} are not as many in each layer.")
+    return each
 
 
 def without_scratch(trace: Trace) -> Trace:

@@ -196,7 +196,7 @@ class Writing:
         """The whole, without what the allocator makes of it."""
         ops = [self.op(tick, *place) for place, tick in self.ticks.items()]
         self.die()
-        recorded = self.recorded
+        recorded, further = self.recorded, self.layers - LAYERS
         of: dict[int, list[int]] = {len(recorded.ops): [len(ops)]}
         for (position, _), tick in self.ticks.items():
             of.setdefault(position, []).append(tick)
@@ -210,7 +210,13 @@ class Writing:
             differentiated=tuple(sorted(t for each in recorded.differentiated for t in of[each])),
             waits=tuple(sorted(t for each in recorded.waits for t in of[each])),
             stream_waits=tuple(self.stream_waits(len(ops))),
-            host_ops=recorded.host_ops + self.program.host_ops_per_layer * (self.layers - LAYERS),
+            host_ops=recorded.host_ops + self.program.host_ops_per_layer * further,
+            placeholders=tuple(
+                replace(each, count=each.count + reads * further)
+                for each, reads in zip(
+                    recorded.placeholders, self.program.reads_per_layer, strict=True
+                )
+            ),
         )
 
     def stream_waits(self, end: int) -> Iterator[StreamWait]:
