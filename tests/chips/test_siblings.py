@@ -1,5 +1,6 @@
 """What a chip takes over from a sibling: shares of a promise, no more than its power allows."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from torchtally.chips import USERS_TABLE, chip, load_chips
 from torchtally.chips.capabilities import CAPABILITIES
 from torchtally.errors import UsageError
 from torchtally.report.chip import chip_text
-from torchtally.report.json import chips_document
+from torchtally.report.documents.chips import chips_document
+from torchtally.report.keys import dumps
 from torchtally.timing.roofline.origins import ATTENTION_OF
 from torchtally.timing.roofline.sustained import FAMILIES
 
@@ -123,7 +125,7 @@ def test_the_page_and_the_document_say_whose_rates_they_are() -> None:
     page = chip_text(chip("MI350X"))
     assert "measured as MI355X: the same dies, cooled by air" in page
     assert "4.90 TB/s    by MI355X's rates" in page
-    (row,) = chips_document([chip("MI350X")])["chips"]
+    (row,) = json.loads(dumps(chips_document([chip("MI350X")])))["chips"]
     assert row["inherited"] == {
         "achieved_bandwidth_bytes_per_s": "MI355X",
         "bfloat16": "MI355X",
@@ -133,7 +135,7 @@ def test_the_page_and_the_document_say_whose_rates_they_are() -> None:
 
 def test_each_class_says_where_its_constants_were_measured() -> None:
     """Of a GB200 products themselves, its memory on a B200; float16 by the design's constants."""
-    (row,) = chips_document([chip("GB200")])["chips"]
+    (row,) = json.loads(dumps(chips_document([chip("GB200")])))["chips"]
     found = {origin["name"]: (origin["chip"], origin["basis"]) for origin in row["origins"]}
     assert found["products, bfloat16"] == ("GB200", "measured")
     assert found["products, float16"] == ("B200", "design")

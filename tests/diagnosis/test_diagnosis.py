@@ -1,5 +1,6 @@
 """Each rule beside the same training without the fault: one sentence, and none."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,8 @@ import torchtally
 from torchtally.diagnosis import Diagnosis, diagnose
 from torchtally.ledger import account
 from torchtally.report.diagnoses import diagnosis_sentences
-from torchtally.report.json import ledger_document
+from torchtally.report.documents.run import run_document
+from torchtally.report.keys import dumps
 from torchtally.report.text import summary_text
 from torchtally.views.summary import summarise
 
@@ -256,7 +258,7 @@ def test_reports_say_it_with_line_and_remedy() -> None:
     place = next(n for n, line in enumerate(lines) if "Memory grows by 2.00 MiB" in line)
     assert "test_diagnosis.py:" in lines[place]
     assert place < 8, "behind the verdict"
-    (document,) = ledger_document(ledger)["diagnoses"]
+    (document,) = json.loads(dumps(run_document(ledger)))["diagnoses"]
     assert document["rule"] == "growth"
     assert document["cost_bytes"] == 2 * MIB
     assert document["file"].endswith("test_diagnosis.py")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from tests.builders import TraceBuilder, frame, mm_call, site
 from torchtally.chips import chip
@@ -13,7 +14,8 @@ from torchtally.gates import Finding, check, parse_limits
 from torchtally.gates.gauges import GAUGES, GaugeReading
 from torchtally.ledger import Ledger, account
 from torchtally.ledger.total import Uncounted
-from torchtally.report.gates import findings_document, findings_text, sentence
+from torchtally.report.documents.limits import limits_part
+from torchtally.report.gates import findings_text, sentence
 from torchtally.timing.roofline import Roofline
 from torchtally.units import Unit
 
@@ -156,7 +158,7 @@ def test_every_gauge_can_be_read() -> None:
 
 def test_a_document_has_plain_units_and_null_for_the_unknown() -> None:
     verdicts = check(ledger(is_timed=False), parse_limits(["peak < 1KiB", "step < 1h"]))
-    peak, step = findings_document(verdicts)
+    peak, step = map(to_builtins, limits_part(verdicts))
     assert (peak["quantity"], peak["amount"], peak["value"], peak["holds"]) == (
         "peak", 1024, 1536, False,
     )  # fmt: skip

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tests import calibrations
 from tests.cli.run_tally import END, TALLY, environment
@@ -32,9 +31,10 @@ from torchtally.gates.limits import parse_limits
 from torchtally.ledger import account
 from torchtally.report.audit import audit_report, runs_document
 from torchtally.report.bench import bench_report
-from torchtally.report.continuation import continuation_document
+from torchtally.report.documents.training import ContinuationDocument
 from torchtally.report.formats import render
 from torchtally.report.gates import findings_report
+from torchtally.report.keys import dumps
 from torchtally.report.ledger import ledger_report, view_report
 from torchtally.report.report import Look, Report
 from torchtally.report.sweep import sweep_report
@@ -89,7 +89,9 @@ weight.grad.mul_(0.5)
 LOG = """\
 iter 0: loss 10.98, time 9000.00ms, mfu -100.00%
 iter 10: loss 9.00, time 100.00ms, mfu 30.00%
-iter 20: loss 8.00, time 900.00ms, mfu 30.00%
+iter 20: loss 8.00, time 100.00ms, mfu 30.00%
+iter 30: loss 8.00, time 100.00ms, mfu 30.00%
+iter 40: loss 7.00, time 950.00ms, mfu 30.00%
 """
 RUNS = {
     "run": ("train.py", "-o", "run.tally", "--assert", "peak < 1MiB", "--assert", "flops < 1T"),
@@ -224,6 +226,8 @@ def of_the_rest() -> Texts:
     yield "dtypes of values", here("dtypes", "0.1", "1e9", "-inf", "nan", "--json")
     yield "tensor", tally("tensor", "x.T.contiguous()", "--let", "x=4x6:bfloat16", "--json")
     yield "tensor, large", tally("tensor", "x[1:] + 1", "--let", "x=4000x6000", "--json")
+    overlapping = "torch.as_strided(x, (3, 3), (2, 3))"
+    yield "tensor, overlapping", tally("tensor", overlapping, "--let", "x=4x6", "--json")
     with contextlib.redirect_stdout(io.StringIO()):
         main(["data", "prepare", "text.txt", "--out", "tokens"])
     yield "data show", here("data", "show", "tokens", "--json")
@@ -252,22 +256,24 @@ def of_reports() -> Texts:
     pair = compared(measurement(), replace(measurement(), lines=()))
     yield "audit", shown(audit_report(pair, chip("H100-SXM")))
     yield "audit -o", runs_document(pair.measured, pair.predicted)
-    swept = definition("optimizer.lr=0.1,0.2")
-    results = [result(point, ((1, 3.0), (2, 2.0))) for point in swept.points]
+    swept = definition("compile=true,false")
+    losses = (2.0, float("nan"))
+    results = [
+        result(point, ((1, 3.0), (2, loss)))
+        for point, loss in zip(swept.points, losses, strict=False)
+    ]
     table = results_table(swept, results, {})
     report = sweep_report(table, None, (), sweep_document(swept, results), "folder")
     yield "sweep", shown(report)
-    yield "sample", continuation_document(CONTINUATION)
+    yield "sample", dumps(CONTINUATION)
     findings = check(account(realistic()), parse_limits(["peak < 1GiB", "step < 1s"]))
     yield "limits", shown(findings_report(findings))
     yield "a trace by itself", shown(trace_report(realistic()))
 
 
-CONTINUATION: dict[str, Any] = {
-    "source": "runs/byte_gpt", "step": None, "seed": 1, "prompt_tokens": 1, "tokens": [116, 111],
-    "text": "to",
-}  # fmt: skip
-"""As `asdict(Continuation(...))`, which is in a room with torch."""
+CONTINUATION = ContinuationDocument(
+    source="runs/byte_gpt", step=None, seed=1, prompt_tokens=1, tokens=[116, 111], text="to"
+)
 
 
 def shown(report: Report) -> str:

@@ -3,8 +3,8 @@
 import pytest
 
 from torchtally.errors import UsageError
-from torchtally.report.document import in_words
 from torchtally.report.filters import filter_rows, row_filter
+from torchtally.report.prose import in_words
 from torchtally.report.terminal import table_text
 from torchtally.table import Column, LinePlace, Table
 from torchtally.units import Unit

@@ -14,9 +14,11 @@ from torchtally.chips import known_chips
 from torchtally.fit.changes import Change
 from torchtally.fit.results import ChangeResult
 from torchtally.ledger import account
-from torchtally.report.document import dumps
+from torchtally.report.documents.chips import chips_document
+from torchtally.report.documents.run import run_document
+from torchtally.report.documents.tables import view_document
 from torchtally.report.formats import render
-from torchtally.report.json import chips_document, ledger_document, table_document
+from torchtally.report.keys import dumps
 from torchtally.report.ledger import ledger_report
 from torchtally.report.report import Look
 from torchtally.timing.roofline import Bound, Kernel
@@ -32,14 +34,14 @@ SMALL, LARGE = 2 * MIB, 4 * MIB
 
 
 def test_every_document_names_its_schema_once() -> None:
-    text = dumps("run", ledger_document(account(realistic())))
+    text = dumps(run_document(account(realistic())))
     assert json.loads(text)["schema"] == "run/1"
     assert text.count('"schema"') == 1
 
 
 def test_the_keys_that_programs_rely_on() -> None:
     """A product forward and one backward: each reads a small and a large matrix, writes a small."""
-    document = ledger_document(account(realistic()))
+    document = json.loads(dumps(run_document(account(realistic()))))
     assert document["script"] == "train.py"
     assert document["chip"] == "H100-SXM"
     assert document["steps"] == 2
@@ -121,7 +123,9 @@ def test_the_keys_that_programs_rely_on() -> None:
 def test_times_have_their_keys() -> None:
     """Two products of a millisecond, one of them backward; the rest takes none."""
     measured = Kernel(MS, Bound.COMPUTE, is_calibrated=True)
-    document = ledger_document(account(realistic(), roofline=stopwatch(mm=measured)))
+    document = json.loads(
+        dumps(run_document(account(realistic(), roofline=stopwatch(mm=measured))))
+    )
     time = document["time"]
     assert (time["chip"], time["calibrated"], time["untimed"]) == ("H100-SXM", None, [])
     assert time["step_s"] == pytest.approx(2 * MS)
@@ -147,7 +151,7 @@ def test_times_have_their_keys() -> None:
 
 
 def test_utilisation_and_throughput_have_their_keys() -> None:
-    document = ledger_document(account(realistic(), roofline=stopwatch()))
+    document = json.loads(dumps(run_document(account(realistic(), roofline=stopwatch()))))
     mfu = document["utilisation"][0]
     assert mfu == {
         "key": "mfu_full",
@@ -174,7 +178,7 @@ def test_utilisation_and_throughput_have_their_keys() -> None:
 
 
 def test_what_is_not_known_is_null() -> None:
-    document = ledger_document(account(realistic()))
+    document = json.loads(dumps(run_document(account(realistic()))))
     assert document["time"] is document["throughput"] is None
     assert document["utilisation"] == []
     for part in ("lines", "modules", "ops"):
@@ -184,7 +188,7 @@ def test_what_is_not_known_is_null() -> None:
 
 def test_calibrations_and_missing_times_are_named() -> None:
     roofline = stopwatch(calibration=MEASURED, mm=NOBODY_KNOWS)
-    time = ledger_document(account(realistic(), roofline=roofline))["time"]
+    time = json.loads(dumps(run_document(account(realistic(), roofline=roofline))))["time"]
     assert time["calibrated"] == {
         "device": "NVIDIA H100 80GB HBM3",
         "date": "2026-11-21",
@@ -198,22 +202,24 @@ def test_calibrations_and_missing_times_are_named() -> None:
 
 def test_hostile_names_survive_the_round_trip() -> None:
     for name in HOSTILE:
-        document = ledger_document(account(realistic(name, name, name)))
-        text = dumps("run", document)
+        text = dumps(run_document(account(realistic(name, name, name))))
         assert text.isascii()
         assert json.loads(text)["script"] == name
 
 
 def test_modules_come_in_the_order_of_their_numbers() -> None:
     names = [f"h.{n}" for n in (10, 2, 1)]
-    document = [ledger_document(account(realistic(name=name)))["modules"][-1] for name in names]
+    document = [
+        json.loads(dumps(run_document(account(realistic(name=name)))))["modules"][-1]
+        for name in names
+    ]
     assert [module["module"] for module in document] == names
 
 
 @given(trace=traces())
 @settings(deadline=None)
 def test_the_parts_sum_to_the_totals(trace: Trace) -> None:
-    document = json.loads(dumps("run", ledger_document(account(trace, roofline=DATASHEET))))
+    document = json.loads(dumps(run_document(account(trace, roofline=DATASHEET))))
     totals = document["totals"]
     for part in ("lines", "modules", "ops"):
         for name, whole in (("seconds", "step_s"), ("kernel_s", "kernel_s")):
@@ -237,14 +243,14 @@ def test_the_parts_sum_to_the_totals(trace: Trace) -> None:
 
 def test_a_view_names_its_columns() -> None:
     ledger = account(realistic())
-    document = table_document(by(ledger, "line").top(1), ledger)
+    document = json.loads(dumps(view_document(by(ledger, "line").top(1), ledger)))
     (row,) = document["rows"]
     assert (row["file"], row["line"]) == ("train.py", 41)
     assert row["flops_forward"] == document["totals"]["flops_forward"] == F
 
 
 def test_every_chip_is_listed_with_its_source() -> None:
-    document = json.loads(dumps("chips", chips_document(known_chips())))
+    document = json.loads(dumps(chips_document(known_chips())))
     h100 = next(chip for chip in document["chips"] if chip["name"] == "H100-SXM")
     assert 900e12 < h100["dense_peaks_flop_per_s"]["bfloat16"] < 1000e12
     assert all(chip["source"] for chip in document["chips"])

@@ -16,10 +16,19 @@ from tests.report.documents_of_commands import documents as printed
 from torchtally.cli import main
 from torchtally.memory import Category
 from torchtally.plan.questions.model_card import SHOWN_RECIPES
-from torchtally.report.schemas import VERSIONS
-from torchtally.report.schemas.json_schema import json_schema
-from torchtally.report.schemas.shapes import Leaf, Listed, Mapped, PartShape, Shape, documents
-from torchtally.report.schemas.vocabulary import FREE, agrees, vocabulary
+from torchtally.report.documents.columns import Columns
+from torchtally.report.documents.schema import (
+    AS_TEXT,
+    DOCUMENTS,
+    FREE,
+    MIXED,
+    Term,
+    json_schema,
+    keys_of,
+    parts_of,
+    term_of,
+    vocabulary,
+)
 from torchtally.units import Unit
 
 SOURCE = Path(torchtally.__file__).parent
@@ -47,9 +56,20 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    schema = json_schema(name, is_closed=True)
+    schema = closed(json_schema(name))
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
+
+
+def closed(schema: Any) -> Any:
+    """The schema without leave for keys that it does not know."""
+    if isinstance(schema, list):
+        return list(map(closed, schema))
+    if not isinstance(schema, dict):
+        return schema
+    more = {"additionalProperties": False} if isinstance(schema.get("type"), str) else {}
+    has_keys = isinstance(schema.get("properties"), dict)
+    return {name: closed(held) for name, held in schema.items()} | (more if has_keys else {})
 
 
 def faults(document: dict[str, Any]) -> list[str]:
@@ -67,7 +87,7 @@ def test_everything_that_commands_print_keeps_to_its_schema(
 ) -> None:
     wrong = {name: mistakes for name, sample in samples.items() if (mistakes := faults(sample))}
     assert wrong == {}
-    assert {sample["schema"].partition("/")[0] for sample in samples.values()} == set(VERSIONS)
+    assert {sample["schema"].partition("/")[0] for sample in samples.values()} == set(DOCUMENTS)
 
 
 def test_a_document_that_breaks_its_schema_is_found(samples: dict[str, dict[str, Any]]) -> None:
@@ -85,7 +105,7 @@ def test_a_document_that_breaks_its_schema_is_found(samples: dict[str, dict[str,
     assert "'5' is not of type 'integer'" in broken(steps="5")[0]
     assert "1.5 is not of type" in broken("totals", flops=1.5)[0]
     assert "'speed' was unexpected" in broken("memory", speed=1)[0]
-    assert "'run/1' was expected" in broken(schema="run/99")[0]
+    assert "'run/99' is not one of ['run/1']" in broken(schema="run/99")[0]
     assert "None is not of type 'object'" in broken(memory=None)[0]
     assert "'line' is a required property" in faults_without(whole, "lines", 0, "line")[0]
     assert "'parameters' is a required property" in faults_without(whole, "parameters")[0]
@@ -107,11 +127,10 @@ def test_a_published_schema_allows_keys_that_come_later(samples: dict[str, dict[
 
 
 def test_a_column_is_described_where_it_is_published() -> None:
-    rows = json_schema("view")["$defs"]["row"]["properties"]
+    rows = json_schema("view")["$defs"]["Row"]["properties"]
     assert rows["bytes_saved"] == {
-        "type": ["integer", "null"],
-        "unit": "bytes",
-        "description": vocabulary()["bytes_saved"].meaning,
+        "description": "Saved by the forward pass for the backward pass",
+        "anyOf": [{"type": "integer", "unit": "bytes"}, {"type": "null"}],
     }
 
 
@@ -137,6 +156,25 @@ def strangers(source: str) -> list[str]:
     ]
 
 
+ALIKE = (
+    {Unit.COUNT, Unit.PARAMETERS, Unit.TOKENS, Unit.CHIPS, Unit.STEPS},
+    {Unit.TOKEN_PER_S, Unit.COUNT},
+    {Unit.USD, Unit.USD_PER_HOUR},
+    {Unit.NUMBER, Unit.TIMES, Unit.VALUE},
+)
+"""Units of which a column may have any: they differ in how a renderer writes them."""
+
+
+def agrees(unit: Unit, term: Term) -> bool:
+    """Whether a column with this unit is what the vocabulary says."""
+    if unit is Unit.LINE:
+        return term.name == "line"
+    if unit.is_text:
+        return term.unit in ("text", *AS_TEXT)
+    is_alike = any(unit in units and term.unit in units for units in ALIKE)
+    return unit == term.unit or is_alike or term.unit == MIXED
+
+
 SOURCES = [path for path in SOURCE.rglob("*.py") if "Column(" in path.read_text(encoding="utf-8")]
 
 
@@ -144,8 +182,8 @@ def test_every_column_of_the_package_is_in_the_vocabulary() -> None:
     unknown = {path.name: strangers(path.read_text(encoding="utf-8")) for path in SOURCES}
     assert len(unknown) > 30
     assert {name: names for name, names in unknown.items() if names} == {}, (
-        "report/schemas/vocabulary.toml has one name, unit and meaning for each quantity: use its "
-        "name for what is in it, and add a line for what is not"
+        "report/documents/ has one name, unit and meaning for each quantity: use the name of a key "
+        "for what is one, and add a field to columns.py for what is not"
     )
 
 
@@ -190,22 +228,26 @@ def tables_in(part: Any) -> Iterator[dict[str, Any]]:
             yield from tables_in(each)
 
 
-def keys_of(shape: Shape) -> Iterator[tuple[str, Shape]]:
-    if isinstance(shape, PartShape):
-        for key, held in shape.fields.items():
-            yield key, held
-            yield from keys_of(held)
-    elif isinstance(shape, Listed | Mapped):
-        yield from keys_of(shape.item)
+def test_a_key_has_one_unit_and_one_meaning_wherever_it_stands() -> None:
+    """Said once: a field with the name of another has its meaning."""
+    said: dict[str, set[str]] = {}
+    units: dict[str, set[str]] = {}
+    for part in parts_of(*DOCUMENTS.values(), Columns).values():
+        for name, value in keys_of(part):
+            units.setdefault(name, set()).add(term_of(name, value, "").unit)
+            said.setdefault(name, set()).update(
+                {value["description"]} if "description" in value else set()
+            )
+    assert {name: meanings for name, meanings in said.items() if len(meanings) != 1} == {}
+    assert {name: kinds for name, kinds in units.items() if len(kinds) != 1} == {}
 
 
-def test_every_key_is_in_the_vocabulary_and_every_word_of_it_is_used() -> None:
-    words = vocabulary()
-    keys = [pair for document in documents().values() for pair in keys_of(document.shape)]
-    assert {key for key, _ in keys if key not in words} == set()
-    assert {key for key, shape in keys if isinstance(shape, Leaf) == words[key].is_part} == set()
+def test_every_column_that_is_described_is_one() -> None:
     columns = {name for path in SOURCES for name, _ in columns_in(path.read_text(encoding="utf-8"))}
-    assert words.keys() - {key for key, _ in keys} - columns - MADE_UP == set()
+    described = set(Columns.__struct_fields__)
+    keys = {name for part in parts_of(*DOCUMENTS.values()).values() for name, _ in keys_of(part)}
+    assert described - columns - MADE_UP == set()
+    assert described & keys == set()
 
 
 def test_no_two_shares_of_the_same_thing() -> None:
@@ -225,7 +267,7 @@ def test_the_command_lists_documents_keys_and_schemas(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = out(capsys)
-    assert all(name in listed for name in VERSIONS)
+    assert all(name in listed for name in DOCUMENTS)
     assert json.loads(out(capsys, "run")) == json_schema("run")
     rows = json.loads(out(capsys, "run", "--fields", "--json"))["rows"]
     fields = {row["path"]: row for row in rows}
@@ -235,7 +277,7 @@ def test_the_command_lists_documents_keys_and_schemas(
     assert [row["name"] for row in words] == sorted(vocabulary())
     out(capsys, "--out", str(tmp_path / "all"))
     files = sorted((tmp_path / "all").iterdir())
-    assert [file.stem for file in files] == sorted(VERSIONS)
+    assert [file.stem for file in files] == sorted(DOCUMENTS)
     for file in files:
         Draft202012Validator.check_schema(json.loads(file.read_text()))
 

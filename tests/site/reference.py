@@ -15,16 +15,14 @@ import torchtally
 from tests.documents import in_markdown
 from tests.layers import arrows_line, layers_table
 from torchtally.cli import COMMANDS, parser
-from torchtally.report.schemas import VERSIONS
-from torchtally.report.schemas.json_schema import schema_text
-from torchtally.report.schemas.tables import fields_table
+from torchtally.report.documents.schema import DOCUMENTS, fields_table, schema_text, version
 
 
 def reference() -> Iterator[tuple[str, str]]:
     """Each page's path below docs/reference, and its text."""
     for name in COMMANDS:
         yield f"commands/{name}.md", command_page(name)
-    for name in VERSIONS:
+    for name in DOCUMENTS:
         yield f"documents/{name}.md", document_page(name)
     yield "python.md", python_page()
     yield "rooms.md", rooms_page()
@@ -53,7 +51,7 @@ def document_page(name: str) -> str:
     """The keys of a document in words, and its JSON Schema."""
     schema = json.dumps(json.loads(schema_text(name)), indent=1, ensure_ascii=False)
     return (
-        f"# Document {name}\n\nVersion {VERSIONS[name]}; `tally schema {name}` prints its "
+        f"# Document {name}\n\nVersion {version(name)}; `tally schema {name}` prints its "
         f"JSON Schema.\n\n{in_markdown(fields_table(name))}\n\n## JSON Schema\n\n"
         f"{fenced('json', schema)}"
     )

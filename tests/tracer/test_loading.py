@@ -1,5 +1,6 @@
 """What DataLoaders take for their batches, by the host's clock."""
 
+import json
 import time
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import torchtally
 from torchtally.ledger import account
-from torchtally.report.json import ledger_document
+from torchtally.report.documents.run import run_document
+from torchtally.report.keys import dumps
 from torchtally.report.text import opening_sentences
 from torchtally.trace import Trace
 from torchtally.views.loading import slow_loading
@@ -77,7 +79,7 @@ def test_a_report_says_that_a_step_would_wait_for_its_batch() -> None:
     assert ("time not included", 1, "DataLoader without workers") in [
         row[:3] for row in notes(ledger).rows
     ]
-    (document,) = ledger_document(ledger)["loading"]
+    (document,) = json.loads(dumps(run_document(ledger)))["loading"]
     assert document["workers"] == 0
     assert document["batch_s"] == slow.loading.batch_s
 

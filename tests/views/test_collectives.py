@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import torchtally
 from torchtally.chips import Cluster, chip
 from torchtally.ledger import Ledger
-from torchtally.report.document import in_words
+from torchtally.report.prose import in_words
 from torchtally.timing.hosts import ESTIMATED_ISSUE
 from torchtally.timing.network import RankGroup, collective
 from torchtally.timing.roofline import Roofline

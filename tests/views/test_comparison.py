@@ -11,7 +11,7 @@ from tests.strategies import traces
 from torchtally.chips import Chip, chip
 from torchtally.ledger import Ledger, account
 from torchtally.memory.workspace import context_bytes
-from torchtally.report.document import in_words
+from torchtally.report.prose import in_words
 from torchtally.report.terminal import table_text
 from torchtally.table import Table
 from torchtally.timing.roofline import Roofline

@@ -1,5 +1,6 @@
 """Memory over time, at the peak, for the backward pass and from step to step: all of it adds up."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,8 +16,9 @@ from tests.strategies import traces
 from tests.traces import accounted
 from torchtally.ledger import Ledger, account
 from torchtally.memory import Category, is_alive
-from torchtally.report.document import dumps, in_words
-from torchtally.report.json import table_document
+from torchtally.report.documents.tables import view_document
+from torchtally.report.keys import dumps
+from torchtally.report.prose import in_words
 from torchtally.report.terminal import table_text
 from torchtally.table import Table
 from torchtally.trace import Phase, Role, Trace
@@ -506,12 +508,12 @@ def test_the_views_are_documents_too() -> None:
     ledger = account(training(leak_bytes=KIB).build())
     for key in ("timeline", "growth", "activations-line", "activations-module", *PEAKS):
         table = by(ledger, key)
-        document = table_document(table, ledger)
+        document = json.loads(dumps(view_document(table, ledger)))
         names = [column.name for column in table.columns]
         assert len(set(names)) == len(names)
         line = names.index("line") if "line" in names else len(names)
         names[line:line] = ["file"] * (line < len(names))
         assert [list(row) for row in document["rows"]] == [names] * len(table.rows)
         assert dumps("view", document).isascii()
-    first = table_document(by(ledger, "timeline"), ledger)["rows"][0]
+    first = json.loads(dumps(view_document(by(ledger, "timeline"), ledger)))["rows"][0]
     assert (first["moment"], first["bytes"], first["tick"]) == ("1 forward", KIB, 0)

@@ -12,7 +12,7 @@ from torchtally.chips import Offer, Price, chip
 from torchtally.chips.power import IDLE_SHARE_OF_POWER, mean_power_watts
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
-from torchtally.report.document import in_words
+from torchtally.report.prose import in_words
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.slots import Slot
 from torchtally.views.money import (

@@ -1,11 +1,14 @@
 """Sizes that begin rows off 16 bytes, and what the next size would save."""
 
+import json
+
 import pytest
 
 from tests.builders import TraceBuilder, factory_call, frame, mm_call, site, spec
 from torchtally.chips import chip
 from torchtally.ledger import Ledger, account
-from torchtally.report.json import ledger_document
+from torchtally.report.documents.run import run_document
+from torchtally.report.keys import dumps
 from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Call
@@ -94,7 +97,7 @@ def test_no_time_has_no_sizes() -> None:
 
 
 def test_the_document_has_all_of_them() -> None:
-    time = ledger_document(ledger_of(VOCABULARY))["time"]
+    time = json.loads(dumps(run_document(ledger_of(VOCABULARY))))["time"]
     assert [(odd["size"], odd["next_size"], odd["line"]) for odd in time["odd_sizes"]] == [
         (50257, 50264, 1)
     ]

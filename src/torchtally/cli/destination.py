@@ -105,8 +105,6 @@ def why_not_writable(path: str) -> str:
 
 def is_ours(path: str) -> bool:
     """Whether tally wrote the file. Nothing is lost with an empty one, either."""
-    from torchtally.report.schemas import VERSIONS
-
     try:
         with open(path, "rb", opener=open_at_once) as file:
             head = file.read(HEAD_BYTES)
@@ -121,4 +119,6 @@ def is_ours(path: str) -> bool:
     found = HEADS.match(head)
     if found is None:
         return not head
-    return found["schema"] is None or found["schema"].decode() in VERSIONS
+    from torchtally.report.documents.schema import DOCUMENTS
+
+    return found["schema"] is None or found["schema"].decode() in DOCUMENTS

@@ -71,9 +71,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def command(args: argparse.Namespace) -> int:
     """Print the text."""
-    from dataclasses import asdict
-
-    from torchtally.report.continuation import continuation_document
+    from torchtally.report.documents.training import ContinuationDocument
+    from torchtally.report.keys import dumps, filled
     from torchtally.train.models.quantised import quantise
     from torchtally.train.trained import continue_text, load_trained
 
@@ -90,8 +89,10 @@ def command(args: argparse.Namespace) -> int:
         top_k=args.top_k,
         seed=args.seed,
     )
-    document = continuation_document(asdict(continuation))
-    emit(document if args.json else continuation.text + "\n")
+    if args.json:
+        emit(dumps(filled(ContinuationDocument, continuation)))
+    else:
+        emit(continuation.text + "\n")
     return 0
 
 

@@ -24,9 +24,9 @@ or changes its meaning raises the number; a new one does not.
 
 
 def document_names() -> "list[str]":
-    from torchtally.report.schemas import VERSIONS
+    from torchtally.report.documents.schema import DOCUMENTS
 
-    return list(VERSIONS)
+    return list(DOCUMENTS)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -56,9 +56,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def command(args: argparse.Namespace) -> int:
     """Print one, or the list of them. Raises UsageError for options that contradict a name."""
     from torchtally.errors import UsageError
+    from torchtally.report.documents import schema
     from torchtally.report.report import table_report
-    from torchtally.report.schemas import tables
-    from torchtally.report.schemas.json_schema import schema_text
 
     if args.fields and args.name is None:
         raise UsageError("--fields needs a document: tally schema run --fields")
@@ -67,12 +66,12 @@ def command(args: argparse.Namespace) -> int:
     if args.out is not None:
         return _write_all(args)
     if args.name is not None and not args.fields:
-        emit(schema_text(args.name))
+        emit(schema.schema_text(args.name))
         return 0
     if args.name is not None:
-        table = tables.fields_table(args.name)
+        table = schema.fields_table(args.name)
     else:
-        table = tables.vocabulary_table() if args.vocabulary else tables.documents_table()
+        table = schema.vocabulary_table() if args.vocabulary else schema.documents_table()
     write_report(table_report(table), args)
     return 0
 
@@ -80,7 +79,7 @@ def command(args: argparse.Namespace) -> int:
 def _write_all(args: argparse.Namespace) -> int:
     """A file for each. Raises UsageError where the folder cannot be made, or has other files."""
     from torchtally.errors import UsageError
-    from torchtally.report.schemas.json_schema import schema_text
+    from torchtally.report.documents.schema import schema_text
 
     try:
         os.makedirs(args.out, exist_ok=True)

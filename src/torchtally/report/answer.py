@@ -6,15 +6,15 @@ With `is_explained`, every formula twice: in words and with the numbers put in, 
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from rich.text import Text
 
 from torchtally.plan.quantity import FUNCTIONS, Quantity
 from torchtally.plan.questions import Answer
 from torchtally.progress import printable
-from torchtally.report.document import Document, in_words, pick, picks, table_part
+from torchtally.report.documents.answer import answer_document
 from torchtally.report.grid import INDENT, table_lines, wrap
+from torchtally.report.prose import in_words
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import join
 from torchtally.table import Column, Table
@@ -92,12 +92,11 @@ def answer_report(answer: Answer, *, is_explained: bool = False) -> Report:
         )
 
     return Report(
-        schema="answer",
         title=headline(answer),
         facts=tuple(fact for fact in (*answer.assumptions, *answer.unknown) if fact),
         tables=answer_tables(answer),
         text=text,
-        document=partial(answer_document, answer),
+        document=lambda: answer_document(answer, headline(answer)),
     )
 
 
@@ -214,27 +213,3 @@ def _hanging(head: str, text: str, width: int) -> Iterator[Text]:
 
 
 # For programs ------------------------------------------------------------------------------------
-
-
-QUANTITY = ("name", "value", "unit", "note")
-
-
-def answer_document(answer: Answer) -> Document:
-    """Everything that an answer says. A step names its terms by their place in `working`."""
-    places = {quantity: n for n, quantity in enumerate(answer.working)}
-    return {
-        "question": answer.question,
-        "answer": headline(answer),
-        "figures": picks(answer.figures, *QUANTITY),
-        "tables": [table_part(table) for table in answer.tables],
-        "assumptions": [assumption for assumption in answer.assumptions if assumption],
-        "unknown": list(answer.unknown),
-        "working": [
-            {
-                **pick(quantity, *QUANTITY, "formula"),
-                "terms": {word: places[term] for word, term in quantity.terms},
-                "source": quantity.source,
-            }
-            for quantity in answer.working
-        ],
-    }

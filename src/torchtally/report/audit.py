@@ -6,8 +6,9 @@ from functools import partial
 from torchtally.chips import Chip
 from torchtally.memory.comparison import AuditVerdict, Comparison, Pair
 from torchtally.progress import printable
-from torchtally.report.document import Document, dumps, pick
+from torchtally.report.documents.audit import MeasurementsDocument, audit_document
 from torchtally.report.grid import table_lines, wrap
+from torchtally.report.keys import dumps
 from torchtally.report.report import Report
 from torchtally.trace.measurement import Measurement
 from torchtally.units import format_bytes, format_fraction
@@ -105,7 +106,6 @@ def audit_report(comparison: Comparison, chip: Chip, *, top: int = 15) -> Report
         "lines": lines_at_peak(comparison),
     }
     return Report(
-        schema="audit",
         title=f"Predicted and measured memory on {chip.name}",
         facts=tuple(remarks(comparison, chip)),
         tables=tuple((name, table) for name, table in tables.items() if table.rows),
@@ -116,32 +116,4 @@ def audit_report(comparison: Comparison, chip: Chip, *, top: int = 15) -> Report
 
 def runs_document(measured: Measurement, predicted: Measurement) -> str:
     """Both runs themselves, to be compared again."""
-    return dumps("measurements", {"measured": measured.to_json(), "predicted": predicted.to_json()})
-
-
-def audit_document(comparison: Comparison, chip: Chip) -> Document:
-    """Document for programs. All sizes are bytes; `measured` and `predicted` are the runs
-    themselves.
-    """
-
-    def figures(pair: Pair) -> Document:
-        return pick(pair, "measured_bytes", "predicted_bytes", "off_bytes", "ratio")
-
-    return {
-        "verdict": comparison.verdict.name.lower(),
-        "chip": chip.name,
-        **pick(comparison, "tolerance", "reserved_tolerance", "failure", "disagreements"),
-        "peak_allocated": figures(comparison.allocated),
-        "peak_reserved": figures(comparison.reserved),
-        "by_step": [
-            {"peak_allocated": figures(allocated), "peak_reserved": figures(reserved)}
-            for allocated, reserved in comparison.steps
-        ],
-        "held": {str(name): figures(pair) for name, pair in comparison.held},
-        "lines": [
-            {**pick(line, "file", "line"), "source": line.text, **figures(pair)}
-            for line, pair in comparison.lines
-        ],
-        "measured": comparison.measured.to_json(),
-        "predicted": comparison.predicted.to_json(),
-    }
+    return dumps(MeasurementsDocument(measured.to_json(), predicted.to_json()))

@@ -1,5 +1,6 @@
 """The measurement of a device: the plot, then every table."""
 
+from torchtally.report.documents.tables import BenchDocument, table_parts
 from torchtally.report.plot import plot_text
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
@@ -22,5 +23,9 @@ def bench_report(view: BenchView) -> Report:
         return "\n".join(parts)
 
     return Report(
-        schema="bench", title=view.title, plots=(view.plot,), tables=view.tables, text=text
+        title=view.title,
+        plots=(view.plot,),
+        tables=view.tables,
+        text=text,
+        document=lambda: BenchDocument(view.title, table_parts(view.tables)),
     )

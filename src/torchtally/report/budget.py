@@ -6,7 +6,7 @@ from torchtally.gates.budget import BudgetFile
 from torchtally.gates.course import budgets_table, course_chart, course_table
 from torchtally.gates.history import BudgetCommit
 from torchtally.report.chart import chart_text
-from torchtally.report.document import table_part
+from torchtally.report.documents.tables import BudgetDocument, table_part
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
 
@@ -29,13 +29,12 @@ def budget_report(file: BudgetFile, commits: Sequence[BudgetCommit]) -> Report:
 
     named = [(f"history of {table.title}", table) for table in courses if table.rows]
     return Report(
-        schema="budget",
         title=f"Budgets in {file.path}",
         tables=(("budgets", now), *named),
         text=text,
-        document=lambda: {
-            "file": file.path,
-            "budgets": table_part(now),
-            "histories": [table_part(table) for _, table in named],
-        },
+        document=lambda: BudgetDocument(
+            file=file.path,
+            budgets=table_part(now),
+            histories=[table_part(table) for _, table in named],
+        ),
     )

@@ -9,8 +9,8 @@ from functools import partial
 
 from torchtally.chips import Chip
 from torchtally.progress import printable
+from torchtally.report.documents.chips import chips_document
 from torchtally.report.grid import INDENT, wrap
-from torchtally.report.json import chips_document
 from torchtally.report.report import Report
 from torchtally.table import Column, Table
 from torchtally.units import FORMATS, Unit
@@ -114,7 +114,6 @@ def chips_report(chips: Sequence[Chip], columns: Sequence[str] | None = None) ->
     """Chips side by side, of some columns alone. Raises UsageError for unknown ones."""
     table = chip_table(chips)
     return Report(
-        schema="chips",
         title="Chips",
         tables=(("chips", table if columns is None else table.only(columns)),),
         document=partial(chips_document, chips),
@@ -124,7 +123,6 @@ def chips_report(chips: Sequence[Chip], columns: Sequence[str] | None = None) ->
 def chip_report(chip: Chip) -> Report:
     """All that is known of one chip, each number with its source."""
     return Report(
-        schema="chips",
         title=chip.name,
         tables=(("facts", facts_table(chip)),),
         text=lambda look: chip_text(chip, width=look.width),

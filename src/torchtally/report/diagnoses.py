@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from torchtally.diagnosis import Diagnosis
-from torchtally.report.document import in_words
+from torchtally.report.prose import in_words
 from torchtally.views.lines import short_path
 
 

@@ -1,7 +1,6 @@
 """What the script did outside of its GPU, as lines of a report."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.trace import Effect, EffectKind, Frame
@@ -128,16 +127,3 @@ def shorten(lines: list[str]) -> list[str]:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
-
-
-def effect_document(effect: Effect) -> dict[str, Any]:
-    return {
-        "kind": str(effect.kind),
-        "name": effect.name,
-        "file": effect.frame.file if effect.frame else None,
-        "line": effect.frame.line if effect.frame else None,
-        "source": effect.frame.text if effect.frame else None,
-        "count": effect.count,
-        "bytes": effect.bytes,
-        "placeholder_bytes": effect.placeholder_bytes,
-    }

@@ -6,9 +6,9 @@ from rich.text import Text
 
 from torchtally.ledger import Ledger
 from torchtally.ledger.joining import Joined
-from torchtally.report.document import Document, pick, table_part
+from torchtally.report.documents.run import run_document
+from torchtally.report.documents.tables import AgainstDocument, table_parts
 from torchtally.report.grid import table_lines, wrap
-from torchtally.report.json import ledger_document
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import join
 from torchtally.table import Table
@@ -43,12 +43,11 @@ def explained_report(ledger: Ledger, columns: Sequence[str] | None = None) -> Re
     tables = tuple((name, table) for name, table in chosen if table.rows)
     title, sentences = title_of(ledger, measured), tuple(facts(ledger, measured, run))
     return Report(
-        schema="run",
         title=title,
         facts=sentences,
         tables=tables,
         text=lambda look: page_text(title, sentences, [table for _, table in tables], look),
-        document=lambda: document(ledger, measured, run),
+        document=lambda: run_document(ledger, run=run),
     )
 
 
@@ -79,21 +78,22 @@ def against_report(real: Ledger, predicted: Ledger, join: Joined) -> Report:
     sentences = tuple(against_facts(real, predicted, join))
     shown = tuple((name, table) for name, table in tables.items() if table.rows)
     return Report(
-        schema="against",
         title=title,
         facts=sentences,
         tables=shown,
         text=lambda look: page_text(title, sentences, [table for _, table in shown], look),
-        document=lambda: {
-            "measured_s": real.total.seconds,
-            "predicted_s": predicted.total.seconds,
-            "joined_share": join.share,
-            "tables": {
-                "lost": table_part(tables["lost"]),
-                "lines": table_part(lines_against(real, predicted)),
-                "unmatched": table_part(unmatched_operators(join, real, predicted)),
-            },
-        },
+        document=lambda: AgainstDocument(
+            measured_s=real.total.seconds,
+            predicted_s=predicted.total.seconds,
+            joined_share=join.share,
+            tables=table_parts(
+                (
+                    ("lost", tables["lost"]),
+                    ("lines", lines_against(real, predicted)),
+                    ("unmatched", unmatched_operators(join, real, predicted)),
+                )
+            ),
+        ),
     )
 
 
@@ -228,25 +228,3 @@ def gaps_of(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
             "Lines are the first ones of functions, as the profiler records them; its stacks slow "
             "the host, so idle time is longer than without."
         )
-
-
-def document(ledger: Ledger, measured: Measured, run: RealRun) -> Document:
-    """Document for programs: the ledger's document, and what was measured."""
-    return {
-        **ledger_document(ledger),
-        "measured": {
-            **pick(measured, "made_by", "file", "has_shapes", "has_lines", "has_memory"),
-            "device_s": measured.device_ns * 1e-9,
-            "lost": [
-                {"reason": part.reason, "kernels": part.kernels,
-                 "seconds": part.duration_ns * 1e-9}
-                for part in measured.lost
-            ],
-            **pick(run, "step_s", "computing_s", "exposed_s", "waiting_s", "kernel_s",
-                   "counted_s", "timed_s", "roofline_s"),
-            "idle_causes_s": {str(cause): seconds for cause, seconds in run.idle},
-            "uncounted": [
-                {"operator": name, "kernel_s": seconds} for name, seconds in run.uncounted
-            ],
-        },
-    }  # fmt: skip

@@ -6,7 +6,7 @@ from functools import partial
 from torchtally.fit.chips import ChipSearch, Fleet, Margin
 from torchtally.fit.survey import Survey
 from torchtally.progress import printable
-from torchtally.report.document import Document, pick
+from torchtally.report.documents.fit import fit_document
 from torchtally.report.grid import wrap
 from torchtally.report.report import Report
 from torchtally.units import format_bytes, format_fraction
@@ -178,57 +178,7 @@ def remarks(fleet: Fleet) -> str:
 def fit_report(fleet: Fleet, survey: Survey | None, margin: Margin, vary: str) -> Report:
     """The answer in every format."""
     return Report(
-        schema="fit",
         title=f"The largest {fleet.argument.name or 'value'} that fits",
         text=lambda look: fit_text(fleet, survey, margin, look.width),
         document=partial(fit_document, fleet, survey, vary),
     )
-
-
-PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
-
-
-def fit_document(fleet: Fleet, survey: Survey | None, vary: str) -> Document:
-    """Document for programs."""
-    families = survey.computed if survey is not None else []
-    computed = {each.chip.name: at for at, family in enumerate(families) for each in family.chips}
-    return {
-        "vary": vary,
-        "steps": fleet.request.steps,
-        "caveats": list(fleet.caveats),
-        "chips": [
-            {
-                "chip": search.chip.name,
-                "total_memory_bytes": search.chip.total_memory_bytes,
-                **pick(search, "context_bytes", "margin_bytes", "capacity_bytes"),
-                "largest": search.bracket and search.bracket.largest,
-                "too_large": search.bracket and search.bracket.too_large,
-                "gave_up": bool(search.bracket and search.bracket.gave_up),
-                "is_monotone": search.search.is_monotone,
-                "computed_from": computed.get(search.chip.name),
-                "tried": [
-                    {"value": value, **pick(verdict, "fits", *PEAKS)}
-                    for value, verdict in sorted(search.verdicts.items())
-                ],
-            }
-            for search in fleet.searches
-        ],
-        "computations": [
-            {
-                "simulated": family.simulated.chip.name,
-                "simulated_at": sorted(family.values),
-                "checked_at": family.check_value,
-                "asked": list(family.questions),
-            }
-            for family in families
-        ],
-        "runs": [
-            {
-                "simulated": probe.chip.name,
-                "value": probe.value,
-                **pick(probe.outcome, "failure", "steps", "folded"),
-                "wall_s": round(probe.outcome.wall_s, 3),
-            }
-            for probe in fleet.probes.values()
-        ],
-    }

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from torchtally.gates import Finding
-from torchtally.report.document import Document
+from torchtally.report.documents.limits import LimitsDocument, limits_part
 from torchtally.report.grid import table_lines, wrap
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import join
@@ -32,12 +32,11 @@ def findings_report(findings: Sequence[Finding]) -> Report:
         return findings_text(findings, width=look.width, is_coloured=look.is_coloured)
 
     return Report(
-        schema="limits",
         title=f"{holding} of {len(findings)} limits hold",
         facts=tuple(sentence(finding) for finding in findings),
         tables=tuple((str(number), table) for number, table in evidence.items()),
         text=text,
-        document=lambda: {"limits": findings_document(findings)},
+        document=lambda: LimitsDocument(limits_part(findings)),
     )
 
 
@@ -68,21 +67,3 @@ def _lines(findings: Iterable[Finding], width: int) -> Iterator[Text]:
         if table is not None and hash(table.title) not in shown:
             shown.add(hash(table.title))
             yield from table_lines(table, width, is_brief=True)
-
-
-def findings_document(findings: Iterable[Finding]) -> list[Document]:
-    """Each limit in its plain unit; a value that is unknown is null."""
-    return [
-        {
-            "limit": finding.limit.text,
-            "quantity": finding.limit.name,
-            "relation": finding.limit.relation,
-            "amount": finding.limit.amount,
-            "unit": str(finding.unit),
-            "value": finding.reading.value,
-            "doubt": finding.reading.doubt,
-            "where": finding.where,
-            "holds": finding.holds,
-        }
-        for finding in findings
-    ]

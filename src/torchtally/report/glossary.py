@@ -3,13 +3,13 @@
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
 from torchtally.errors import UsageError, did_you_mean
-from torchtally.report.document import table_part
 from torchtally.report.grid import INDENT, wrap
-from torchtally.report.report import Look, Report
+from torchtally.report.report import Look, Report, table_report
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 
@@ -41,13 +41,7 @@ def terms_in(texts: Iterable[str]) -> Iterator[str]:
 def glossary_report(names: Iterable[str] = ()) -> Report:
     """All terms, or those named in any case. Raises UsageError for one that is not there."""
     table = glossary_table(names)
-    return Report(
-        schema="table",
-        title=str(table.title),
-        tables=(("rows", table),),
-        text=partial(_glossary_text, table),
-        document=partial(table_part, table),
-    )
+    return replace(table_report(table), text=partial(_glossary_text, table))
 
 
 def glossary_table(names: Iterable[str] = ()) -> Table:

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from torchtally.progress import printable
-from torchtally.report.document import in_words, remarks
 from torchtally.report.plain import cut_apart, cut_left, cut_right, without_ellipsis
+from torchtally.report.prose import in_words, remarks
 from torchtally.table import Cell, Table
 from torchtally.units import FORMATS, Unit, format_count, format_flops
 

@@ -8,14 +8,8 @@ from torchtally.fit.network_advisor import TimedChange, TimedRun
 from torchtally.fit.results import ChangeResult
 from torchtally.gates import Finding
 from torchtally.ledger import Ledger
-from torchtally.report.gates import findings_document
-from torchtally.report.json import (
-    changes_document,
-    ledger_document,
-    table_document,
-    timed_changes_document,
-    unchanged_document,
-)
+from torchtally.report.documents.run import run_document
+from torchtally.report.documents.tables import view_document
 from torchtally.report.plot import plot_text
 from torchtally.report.report import Look, Report
 from torchtally.report.text import closing_sentences, opening_sentences, summary_text
@@ -47,24 +41,11 @@ def ledger_report(
     `findings` are of its limits.
     """
 
-    def document() -> dict[str, object]:
-        tried: dict[str, object] = {}
-        if changes is not None:
-            tried["changes"] = changes_document(changes)
-        if timed_changes:
-            tried["timed_changes"] = timed_changes_document(timed_changes)
-        if unchanged is not None:
-            tried["unchanged"] = unchanged_document(unchanged)
-        if findings:
-            tried["limits"] = findings_document(findings)
-        return {**ledger_document(ledger), **tried}
-
     def text(look: Look) -> str:
         return summary_text(summary, file=file, width=look.width, is_coloured=look.is_coloured)
 
     summary = summarise(ledger).with_columns(columns or ())
     return Report(
-        schema="run",
         title=ledger.trace.script,
         facts=(*opening_sentences(summary, is_titled=True), software_fact(ledger)),
         plots=() if ledger.roofline is None else (roofline_plot(ledger),),
@@ -73,7 +54,14 @@ def ledger_report(
         ),
         remarks=closing_sentences(summary),
         text=text,
-        document=document,
+        document=partial(
+            run_document,
+            ledger,
+            changes=changes,
+            timed_changes=timed_changes,
+            unchanged=unchanged,
+            findings=findings,
+        ),
     )
 
 
@@ -95,11 +83,10 @@ def software_fact(ledger: Ledger) -> str:
 def view_report(table: Table, ledger: Ledger) -> Report:
     """One view in full."""
     return Report(
-        schema="view",
         title=ledger.trace.script,
         facts=ledger_facts(ledger),
         tables=(("view", table),),
-        document=partial(table_document, table, ledger),
+        document=partial(view_document, table, ledger),
     )
 
 
@@ -112,6 +99,4 @@ def roofline_report(ledger: Ledger) -> Report:
             plot, width=look.width, is_coloured=look.is_coloured, is_ascii=look.is_ascii
         )
 
-    return replace(
-        ledger_report(ledger), plots=(plot,), text=text, document=partial(ledger_document, ledger)
-    )
+    return replace(ledger_report(ledger), plots=(plot,), text=text)

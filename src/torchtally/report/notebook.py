@@ -7,7 +7,6 @@ so every colour here is made from that one. Where a style is taken away (GitHub)
 
 from collections.abc import Iterator, Sequence
 
-from torchtally.report.document import in_words
 from torchtally.report.page import (
     BARS,
     Html,
@@ -17,6 +16,7 @@ from torchtally.report.page import (
     plot_html,
     preformatted_element,
 )
+from torchtally.report.prose import in_words
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 

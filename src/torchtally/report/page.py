@@ -9,11 +9,11 @@ from html import escape
 from itertools import chain
 
 from torchtally.progress import printable
-from torchtally.report.document import in_words, remarks
 from torchtally.report.glossary import glossary, terms_in
 from torchtally.report.grid import cell_text, text_first, totals_text
 from torchtally.report.plain import LIMIT
 from torchtally.report.plot import tick_text, value_text
+from torchtally.report.prose import in_words, remarks
 from torchtally.report.style import STYLE
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit, format_fraction

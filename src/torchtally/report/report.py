@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.report.document import Document, in_words, table_part
+from torchtally.report.documents.tables import TableDocument, with_table
+from torchtally.report.keys import DocumentPart
+from torchtally.report.prose import in_words
 from torchtally.shown import Shown
 from torchtally.table import Table
 
@@ -26,8 +28,6 @@ class Look:
 class Report(Shown):
     """Sentences, plots and tables; with a text or a document of its own where those say more."""
 
-    schema: str = "page"
-    """The name of its document's, of `report.schemas`: "page" without a document of its own."""
     title: str
     facts: tuple[str, ...] = ()
     """Sentences below the title."""
@@ -38,17 +38,16 @@ class Report(Shown):
     """Sentences below the tables: what is unknown, or was not counted."""
     text: Callable[[Look], str] | None = None
     """For a terminal; None for plots and tables one after the other."""
-    document: Callable[[], Document] | None = None
+    document: Callable[[], DocumentPart] | None = None
     """For programs; None for the tables alone."""
 
 
 def table_report(table: Table) -> Report:
     """A table by itself."""
     return Report(
-        schema="table",
         title=in_words(table.title),
         tables=(("rows", table),),
-        document=lambda: table_part(table),
+        document=lambda: with_table(TableDocument, table),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from torchtally.ledger import Ledger
 from torchtally.profiles.history import EARLIER
-from torchtally.report.document import table_part
+from torchtally.report.documents.tables import SnapshotDocument, table_parts
 from torchtally.report.explained import page_text
 from torchtally.report.report import Report
 from torchtally.table import Cell, Column, Table
@@ -46,17 +46,16 @@ def snapshot_report(
     sentences = tuple(facts(ledger, tables["allocator"]))
     shown = tuple((name, table) for name, table in tables.items() if table.rows)
     return Report(
-        schema="snapshot",
         title=title,
         facts=sentences,
         tables=shown,
         text=lambda look: page_text(title, sentences, [table for _, table in shown], look),
-        document=lambda: {
-            "peak_allocated_bytes": ledger.memory.peak_bytes,
-            "peak_reserved_bytes": reserved_bytes_of(ledger),
-            "earlier_bytes": earlier_bytes(ledger),
-            "tables": {name: table_part(table) for name, table in shown},
-        },
+        document=lambda: SnapshotDocument(
+            peak_allocated_bytes=ledger.memory.peak_bytes,
+            peak_reserved_bytes=reserved_bytes_of(ledger),
+            earlier_bytes=earlier_bytes(ledger),
+            tables=table_parts(shown),
+        ),
     )
 
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from torchtally.report.document import Document, in_words, pick
+from torchtally.report.documents.tensor import tensor_document
 from torchtally.report.grid import INDENT, wrap
+from torchtally.report.prose import in_words
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
-from torchtally.strided import EvaluatedExpression, StridedTensor, storage_name
+from torchtally.strided import EvaluatedExpression, storage_name
 from torchtally.units import format_bytes
 from torchtally.views.strided import (
     StoragePicture,
@@ -32,12 +33,11 @@ def evaluation_report(evaluation: EvaluatedExpression) -> Report:
     if (table := elements(evaluation)) is not None:
         tables.append(("elements", table))
     return Report(
-        schema="tensor",
         title=evaluation.expression,
         facts=tuple(map(in_words, sentences_of(evaluation))),
         tables=tuple(tables),
         text=partial(evaluation_text, evaluation),
-        document=partial(evaluation_document, evaluation),
+        document=partial(tensor_document, evaluation),
     )
 
 
@@ -130,42 +130,3 @@ def _label(row: int, shape: Sequence[int]) -> str:
         row, place = divmod(row, size)
         index.insert(0, str(place))
     return f"[{', '.join([*index, ':'] if shape else [])}]"
-
-
-def evaluation_document(evaluation: EvaluatedExpression) -> Document:
-    """The result and every step; `places` are those of the result's elements, in their order."""
-    drawn = picture(evaluation)
-    return {
-        "expression": evaluation.expression,
-        "result": _tensor(evaluation.tensor),
-        "places": list(drawn.places) if drawn else None,
-        "storage_values": list(map(_finite, drawn.values)) if drawn else None,
-        "shares_storage_with": [step.expression for step in evaluation.sharing()],
-        "operations": [
-            {
-                "code": step.code,
-                "expression": step.expression,
-                "origin": step.origin.value,
-                **_tensor(step.tensor),
-            }
-            for step in evaluation.steps
-        ],
-    }
-
-
-def _tensor(tensor: StridedTensor) -> Document:
-    return {
-        **pick(tensor, "dtype", "offset", "is_contiguous", "elements", "bytes", "storage_bytes"),
-        "shape": list(tensor.shape),
-        "strides": list(tensor.strides),
-        "contiguous_strides": list(tensor.contiguous_strides),
-        "storage": storage_name(tensor.storage),
-        "storage_elements_used": tensor.storage_elements_used,
-        "formula": tensor.formula,
-    }
-
-
-def _finite(value: float | str) -> float | str:
-    """JSON has no inf and no NaN."""
-    is_finite = isinstance(value, str) or abs(value) < float("inf")
-    return value if is_finite else str(value)

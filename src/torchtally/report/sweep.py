@@ -1,9 +1,12 @@
 """The report of a sweep: its runs best first, a chart, and where to look on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torchtally.report.chart import chart_text
-from torchtally.report.document import Document, in_words
+from torchtally.report.documents.training import SweepDocument
+from torchtally.report.keys import filled
+from torchtally.report.prose import in_words
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import prose, table_text
 from torchtally.table import Chart, Table
@@ -13,7 +16,11 @@ CHART_WIDTH = 80
 
 
 def sweep_report(
-    table: Table, chart: Chart | None, failures: Sequence[str], document: Document, folder: str
+    table: Table,
+    chart: Chart | None,
+    failures: Sequence[str],
+    document: Mapping[str, Any],
+    folder: str,
 ) -> Report:
     """`failures`: a sentence for each run that failed."""
 
@@ -25,9 +32,8 @@ def sweep_report(
         return f"{text}Written to {folder}: results.json, and a folder for each run.\n"
 
     return Report(
-        schema="sweep",
         title=in_words(table.title),
         tables=(("runs", table),),
         text=text,
-        document=lambda: document,
+        document=lambda: filled(SweepDocument, **document),
     )

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchtally.report.document import Document
+from torchtally.report.documents.training import TokensDocument
+from torchtally.report.keys import filled
 from torchtally.report.report import Report
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes, format_count, format_fraction
@@ -23,7 +24,7 @@ COLUMNS = (
 )
 
 
-def prepared_text(folder: str, description: Document, *, skipped: int, replaced: int) -> str:
+def prepared_text(folder: str, description: Facts, *, skipped: int, replaced: int) -> str:
     """What was written by `tally data prepare`, and what happened to the text on the way."""
     lines = [
         f"{folder}: tokens by {description['tokenizer']}, "
@@ -51,11 +52,10 @@ def token_files_report(files: Sequence[Facts]) -> Report:
     total = (sum(file["tokens"] for file in files), sum(file["token_bytes"] for file in files))
 
     return Report(
-        schema="tokens",
         title="Token files",
         tables=(("files", Table("Token files", COLUMNS, rows, (*total, *[None] * 6))),),
         text=lambda look: "\n".join(map(token_file_text, files)),
-        document=lambda: {"files": documents},
+        document=lambda: filled(TokensDocument, files=documents),
     )
 
 

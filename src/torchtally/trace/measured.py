@@ -37,6 +37,10 @@ class LostTime(Record, frozen=True):
     kernels: Count
     duration_ns: Count
 
+    @property
+    def seconds(self) -> float:
+        return self.duration_ns * 1e-9
+
 
 class Measured(Record, frozen=True):
     """The times of a trace that was not simulated."""
@@ -66,3 +70,7 @@ class Measured(Record, frozen=True):
         """Nanoseconds of all kernels in the file, those of no operator included."""
         own = sum(kernel.duration_ns for kernel in self.kernels)
         return own + sum(part.duration_ns for part in self.lost)
+
+    @property
+    def device_s(self) -> float:
+        return self.device_ns * 1e-9

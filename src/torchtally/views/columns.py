@@ -1,10 +1,10 @@
 """The columns that tables of totals share, and the table they make."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from torchtally.ledger import Ledger, Total
+from torchtally.ledger import Key, Ledger, Total
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 
@@ -77,6 +77,12 @@ TIMED_SHARES = (
     Column("flops_share", "of FLOPs", Unit.FRACTION, rank=2),
 )
 """Of the step's time and of its FLOPs, where there are times."""
+
+
+def dearest_first(totals: Mapping[Key, Total]) -> list[tuple[Key, Total]]:
+    """Groups by time where there is any, FLOPs, bytes."""
+    return sorted(totals.items(), key=lambda pair: largest_first((pair[1], (str(pair[0]),))))
+
 
 Labelled = tuple[Total, tuple[Cell, ...]]
 """A row before it is one: what it costs, and its texts."""

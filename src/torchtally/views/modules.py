@@ -1,7 +1,7 @@
 """Costs by module: each one's own, and with all modules inside it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from torchtally.ledger import Entry, Ledger, Path, Total, module_of, once_per_site
@@ -119,6 +119,15 @@ def with_children(own: dict[Path, Total]) -> dict[Path, Total]:
         if path.module and len(models) == 1:
             whole[models[0]] += total
     return whole
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Modules by their paths, numbers as numbers: "h.2" before "h.10"."""
+    return sorted(paths, key=lambda path: list(map(_part_order, path.module.split("."))))
+
+
+def _part_order(part: str) -> tuple[int, int, str]:
+    return (1, int(part), "") if part.isdecimal() and len(part) < 10 else (0, 0, part)
 
 
 def _holders(module: str) -> Iterator[str]:

@@ -133,6 +133,11 @@ class Utilisation:
     def is_bytes(self) -> bool:
         return self.key == "mbu"
 
+    @property
+    def unit(self) -> str:
+        """Unit of the amount."""
+        return "bytes" if self.is_bytes else "flops"
+
 
 # Figures ---------------------------------------------------------------------------------------
 

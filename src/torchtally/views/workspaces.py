@@ -31,10 +31,7 @@ def workspaces(ledger: Ledger) -> Table:
     for storage, category in zip(memory.storages, memory.categories, strict=True):
         if category is Category.WORKSPACES:
             kept.setdefault(storage.name, []).append(storage)
-    at_peak: Counter[str] = Counter()
-    for storage, category in memory.alive_at_peak:
-        if category is Category.WORKSPACES:
-            at_peak[storage.name] += storage.bytes
+    at_peak = workspaces_at_peak(ledger)
     courses = {name: timeline(storages) for name, storages in kept.items()}
     rows = [
         (name, at_peak[name], course.peak_bytes, *trust_of(name))
@@ -48,6 +45,15 @@ def workspaces(ledger: Ledger) -> Table:
         note="The CUDA context, an estimate, is outside the allocator: the report's first lines "
         "have it. NCCL takes no memory on one GPU.",
     )
+
+
+def workspaces_at_peak(ledger: Ledger) -> Counter[str]:
+    """Bytes at the peak by what they are for."""
+    sizes: Counter[str] = Counter()
+    for storage, category in ledger.memory.alive_at_peak:
+        if category is Category.WORKSPACES:
+            sizes[storage.name] += storage.bytes
+    return sizes
 
 
 def trust_of(name: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from torchtally.ledger import Ledger
 from torchtally.progress import printable
 from torchtally.report.browser.places import (
     Columns,
+    Document,
     Places,
     files_document,
     name_text,
@@ -20,12 +21,12 @@ from torchtally.report.browser.places import (
     steps_of,
 )
 from torchtally.report.diagnoses import diagnosis_sentences
-from torchtally.report.document import Document, in_words
 from torchtally.report.effects import sections
 from torchtally.report.generation import generation_verdict
 from torchtally.report.glossary import glossary
 from torchtally.report.ledger import ledger_facts
 from torchtally.report.odd_sizes import odd_size_sentences
+from torchtally.report.prose import in_words
 from torchtally.report.text import verdict
 from torchtally.table import Table
 from torchtally.trace import Phase, Role, TensorSpec

@@ -6,11 +6,11 @@ from typing import Any
 
 from torchtally.ledger import Ledger, Line
 from torchtally.progress import printable
-from torchtally.report.document import Document
 from torchtally.views.lines import root_of, short_path
 from torchtally.views.provenance import Provenances
 
 Columns = dict[str, list[Any]]
+Document = dict[str, Any]
 
 MOST_LETTERS = 400
 """Of a name or a line."""

@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterator
 
 from torchtally.progress import printable
-from torchtally.report.document import cells_by_name, rows_of
+from torchtally.report.documents.tables import cells_by_name, rows_of
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 
 from torchtally.progress import printable
-from torchtally.report.document import in_words, remarks
 from torchtally.report.grid import cell_text, text_first, totals_text
 from torchtally.report.plain import LIMIT
 from torchtally.report.plot import plot_text
+from torchtally.report.prose import in_words, remarks
 from torchtally.report.report import Look, Report
 from torchtally.table import Table
 

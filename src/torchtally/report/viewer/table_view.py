@@ -12,8 +12,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from torchtally.report.document import in_words
 from torchtally.report.grid import GAP, INDENT, TableLayout, labelled_totals, layout_of
+from torchtally.report.prose import in_words
 from torchtally.report.viewer.keys import MOVES
 from torchtally.report.viewer.segments import (
     BOLD,
