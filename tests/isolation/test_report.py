@@ -77,6 +77,30 @@ def test_files_have_the_size_of_a_real_run(tmp_path: Path):
     assert "true (once)" in report
 
 
+REFUSED = """\
+import os, posix
+for _ in range(2):
+    try:
+        posix.remove("ckpt.pt")
+    except PermissionError:
+        print("kept")
+"""
+
+
+def test_a_refused_change_is_reported_though_the_script_goes_on(tmp_path: Path):
+    (tmp_path / "train.py").write_text(REFUSED)
+    (tmp_path / "ckpt.pt").write_text("of the user")
+    run = tally_run("train.py", cwd=tmp_path)
+    assert (run.code, run.stdout) == (0, "kept\nkept\n")
+    (effect,) = (each for each in run.trace.effects if each.kind is EffectKind.REFUSED_WRITE)
+    assert (effect.name, effect.count) == (str(tmp_path / "ckpt.pt"), 2)
+    assert effect.frame is not None
+    assert effect.frame.line == 4
+    report = " ".join(run.stderr.split())
+    assert "Refused, to keep what existed before (--writes real: let the script write):" in report
+    assert 'train.py:4 posix.remove("ckpt.pt") (ckpt.pt, 2 times)' in report
+
+
 def test_files_outside_of_the_directory_are_kept_below_the_root(tmp_path: Path):
     home, away = tmp_path / "home", tmp_path / "away"
     home.mkdir()

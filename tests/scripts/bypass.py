@@ -4,8 +4,11 @@ Run as a script, each is tried, and says what came of it: an error, or what the 
 Those at the end leave behind what changes a file when the interpreter ends.
 """
 
+import asyncio
 import ctypes
 import os
+import pty
+import py_compile
 import signal
 import sqlite3
 import subprocess
@@ -108,6 +111,36 @@ def c_attributes() -> None:
 
 
 @way
+def c_flags() -> None:
+    """`chattr +d`, of a file that is open to be read."""
+    with open("text") as file:
+        checked(LIBC.ioctl(file.fileno(), 0x40086602, ctypes.byref(ctypes.c_int(0x40))))
+
+
+@way
+def c_ring() -> None:
+    """Its requests pass no filter of system calls."""
+    ring = checked(LIBC.syscall(425, 4, bytes(120)))
+    os.close(ring)
+
+
+@way
+def c_create() -> None:
+    checked(LIBC.creat(b"text", 0o600))
+
+
+@way
+def c_open_to_read_and_truncate() -> None:
+    checked(LIBC.open(b"text", os.O_RDONLY | os.O_TRUNC))
+
+
+@way
+def c_open_by_the_newest_call() -> None:
+    how = (ctypes.c_uint64 * 3)(os.O_WRONLY | os.O_TRUNC, 0, 0)
+    checked(LIBC.syscall(437, -100, b"text", ctypes.byref(how), ctypes.c_size_t(24)))
+
+
+@way
 def c_stream() -> None:
     LIBC.fopen.restype = ctypes.c_void_p
     if LIBC.fopen(b"text", b"w") is None:
@@ -137,6 +170,12 @@ def history_of_readline() -> None:
 
     readline.add_history("x")
     readline.write_history_file("text")
+
+
+@way
+def compiled_code_anew() -> None:
+    """By functions that the import system has for itself."""
+    py_compile.compile("helper.py", cfile="text")
 
 
 @way
@@ -228,6 +267,44 @@ def os_system() -> int:
 
 
 @way
+def shell_edits_in_place() -> str:
+    return shell("sed -i s/before/after/ text; dd if=a.zip of=ckpt.pt; tee -a text < link > link")
+
+
+@way
+def shell_unpacks_over() -> str:
+    pack = "folder=$(mktemp -d); echo x > $folder/text; tar cf $folder/a.tar -C $folder text"
+    return shell(f"{pack}; tar xf $folder/a.tar; rm -r $folder")
+
+
+@way
+def asynchronous_program() -> int | None:
+    async def remove() -> int | None:
+        process = await asyncio.create_subprocess_shell("rm -f text ckpt.pt 2> /dev/null")
+        return await process.wait()
+
+    return asyncio.run(remove())
+
+
+@way
+def program_in_a_terminal() -> int:
+    child, terminal = pty.fork()
+    if not child:
+        os.execvp("sh", ["sh", "-c", "rm -f text ckpt.pt 2> /dev/null"])
+    status = os.waitpid(child, 0)[1]
+    os.close(terminal)
+    return status
+
+
+@way
+def fork_that_becomes_a_program() -> int:
+    child = os.fork()
+    if not child:
+        os.execvp("sh", ["sh", "-c", "rm -f text ckpt.pt 2> /dev/null"])
+    return os.waitpid(child, 0)[1]
+
+
+@way
 def another_python() -> str:
     code = "import os; os.remove('text'); open('ckpt.pt', 'w').write('x')"
     return subprocess.run(["/proc/self/exe", "-c", code], stderr=subprocess.PIPE, text=True).stderr
@@ -256,6 +333,14 @@ def spawned_process() -> str:
     process.start()
     process.join()
     assert process.exitcode == 0
+    return Path("text").read_text()
+
+
+@way
+def process_of_a_server() -> str:
+    process = get_context("forkserver").Process(target=in_spawned_process, args=(os.getcwd(),))
+    process.start()
+    process.join()
     return Path("text").read_text()
 
 

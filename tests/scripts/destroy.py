@@ -4,13 +4,17 @@
 that the script sees what it has done.
 """
 
+import cProfile
+import fileinput
 import gzip
 import io
 import json
 import logging
 import logging.handlers
+import mmap
 import os
 import pickle
+import pstats
 import py_compile
 import shelve
 import shutil
@@ -426,6 +430,60 @@ def rotated_log() -> None:
 
 
 @way
+def files_edited_in_place() -> None:
+    with fileinput.input("text", inplace=True) as lines:
+        for line in lines:
+            print(line.upper(), end="")
+    assert Path("text").read_text() == "BEFORE\n"
+
+
+@way
+def mapped_file() -> None:
+    with open("ckpt.pt", "r+b") as file, mmap.mmap(file.fileno(), 100) as mapped:
+        mapped[:3] = b"map"
+    assert Path("ckpt.pt").read_bytes()[:3] == b"map"
+
+
+@way
+def archives_unpacked_over() -> None:
+    with zipfile.ZipFile("new.zip", "w") as archive:
+        archive.writestr("text", "of the zip")
+    shutil.make_archive("packed", "tar", "checkpoint-0")
+    shutil.unpack_archive("new.zip", ".")
+    assert Path("text").read_text() == "of the zip"
+    with tarfile.open("packed.tar") as archive:
+        archive.extractall("empty")
+    assert sorted(os.listdir("empty")) == ["state.json", "weights"]
+
+
+@way
+def profile_dumped() -> None:
+    profile = cProfile.Profile()
+    profile.runcall(sorted, [2, 1])
+    profile.dump_stats("text")
+    assert pstats.Stats("text").total_calls >= 1
+
+
+@way
+def bytes_copied_between_open_files() -> None:
+    source, target = os.open("ckpt.pt", os.O_RDONLY), os.open("text", os.O_WRONLY)
+    os.copy_file_range(source, target, 100)
+    os.sendfile(target, source, 100, 100)
+    os.posix_fallocate(target, 0, 500)
+    os.close(source)
+    os.close(target)
+    assert os.path.getsize("text") == 500
+
+
+@way
+def directories_removed_with_their_parents() -> None:
+    os.renames("checkpoint-0/weights", "new/weights")
+    os.remove("checkpoint-0/state.json")
+    os.removedirs("checkpoint-0")
+    assert os.listdir("new") == ["weights"]
+
+
+@way
 def redirected_output() -> None:
     from contextlib import redirect_stdout
 
@@ -460,6 +518,14 @@ def torch_save_to_a_name_that_is_not_ascii() -> None:
     os.rename("real.pt", "größe.pt")
     torch.save({"x": torch.arange(5)}, "größe.pt")
     assert torch.load("größe.pt")["x"].tolist() == [0, 1, 2, 3, 4]
+
+
+@way
+def torch_script() -> None:
+    import torch
+
+    torch.jit.save(torch.jit.script(torch.nn.ReLU()), "ckpt.pt")
+    assert torch.jit.load("ckpt.pt")(torch.ones(1)).item() == 1
 
 
 @way

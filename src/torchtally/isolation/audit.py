@@ -6,8 +6,12 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from torchtally.trace import EffectKind
+
 Check = Callable[[Any, str, tuple[Any, ...], FrameType], None]
 """Takes who watches, the event, its arguments and the frame in which it happens."""
+Report = Callable[[EffectKind, str, FrameType | None], None]
+"""Told of what the script did outside of its GPU, and in which frame."""
 _watching: dict[str, Any] = {}
 """Who watches now, by kind."""
 _installed: set[str] = set()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from torchtally.isolation.audit import Report
 from torchtally.isolation.callers import for_script, have_called, is_ours
 from torchtally.isolation.naming import (
     WRITING,
@@ -58,6 +59,8 @@ class Files:
         """Programs that were started, and how often."""
         self.shared: tuple[str, ...] = ()
         """Names of shared memory that was there before."""
+        self.report: Report | None = None
+        """Told of each refused change."""
         self._others = OtherThreads()
         self._temporary_directory = os.path.realpath(temporary_directory)
 

@@ -6,7 +6,6 @@ compiled libraries do without Python is not announced.
 
 import os
 import stat
-from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -16,6 +15,7 @@ from torchtally.isolation import audit
 from torchtally.isolation.files import Files
 from torchtally.isolation.naming import WRITING
 from torchtally.isolation.natives import OS
+from torchtally.trace import EffectKind
 
 PATHS = {
     **dict.fromkeys(("os.remove", "os.rmdir", "os.link", "os.truncate", "sqlite3.connect"), (0,)),
@@ -43,25 +43,32 @@ def watch(files: Files | None) -> None:
     audit.watch(KIND, files, CHECKS)
 
 
-def check_open(files: Files, event: str, args: tuple[Any, ...]) -> None:
+def report_to(report: audit.Report) -> None:
+    """Tell `report` of each change that is refused, where files are guarded."""
+    files: Files | None = audit.watching(KIND)
+    if files is not None:
+        files.report = report
+
+
+def check_open(files: Files, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
     path, _, flags = args
     if not isinstance(flags, int) or not flags & WRITING or isinstance(path, int) or path is None:
         return
     if flags & os.O_CREAT and not OS.access(path, os.F_OK):
         files.note_created(os.path.realpath(os.fsdecode(path)))
         return
-    check_path(files, event, path)
+    check_path(files, event, path, frame)
 
 
-def check_paths(files: Files, event: str, args: tuple[Any, ...]) -> None:
+def check_paths(files: Files, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
     for place in PATHS[event]:
         if not isinstance(args[place], int):
-            check_path(files, event, args[place])
+            check_path(files, event, args[place], frame)
     if event == "os.rename":
         files.note_created(os.path.realpath(os.fsdecode(args[1])))
 
 
-def check_path(files: Files, event: str, path: Any) -> None:
+def check_path(files: Files, event: str, path: Any, frame: FrameType) -> None:
     """Raise RefusedWriteError where the path is of a file or directory that was there before."""
     name = os.fsdecode(path)
     try:
@@ -70,6 +77,8 @@ def check_path(files: Files, event: str, path: Any) -> None:
         return
     changeable = stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
     if changeable and not files.owns(os.path.abspath(name)):
+        if files.report is not None:
+            files.report(EffectKind.REFUSED_WRITE, os.path.abspath(name), frame)
         raise RefusedWriteError(
             f"tally refused to change {name} ({event}): it existed before this simulated run, "
             "and the change bypasses the run's own files.\n"
@@ -77,7 +86,7 @@ def check_path(files: Files, event: str, path: Any) -> None:
         )
 
 
-def check_child(files: Files, event: str, args: tuple[Any, ...]) -> None:
+def check_child(files: Files, event: str, args: tuple[Any, ...], _: FrameType) -> None:
     program = args[0] if args[0] is not None else (args[1] or ["?"])[0]
     if isinstance(program, (str, bytes, os.PathLike)):
         words = os.fsdecode(program).split()
@@ -85,14 +94,14 @@ def check_child(files: Files, event: str, args: tuple[Any, ...]) -> None:
 
 
 def by_script(
-    check: Callable[[Files, str, tuple[Any, ...]], None],
+    check: audit.Check,
     files: Files,
     event: str,
     args: tuple[Any, ...],
     frame: FrameType,
 ) -> None:
     if files.are_changed_by(frame):
-        check(files, event, args)
+        check(files, event, args, frame)
 
 
 CHECKS: dict[str, audit.Check] = {

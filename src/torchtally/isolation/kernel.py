@@ -2,9 +2,9 @@
 
 Landlock (Linux 5.13, no rights needed) holds for the thread that calls it and for all that it
 starts, threads and programs alike, for ever; threads that ran before are free. It knows neither
-modes nor times, owners or attributes: there a filter of system calls (seccomp) makes a change of
-them succeed without being made. An error would end `tar` and `cp -p` where they unpack
-into the run's own folder, for a mode that nobody reads.
+modes nor times, owners, attributes or flags: there is a filter of system calls (seccomp). A change
+of modes, owners and times succeeds without being made: an error would end `tar` and `cp -p` where
+they unpack into the run's own folder, for a mode that nobody reads.
 """
 
 import ctypes
@@ -41,10 +41,17 @@ UNMADE = {
 }
 """chmod, chown and utime in all their forms: they succeed, and nothing is changed."""
 UNSUPPORTED = {
-    "x86_64": (188, 189, 190, 197, 198, 199, 463, 466),
-    "aarch64": (5, 6, 7, 14, 15, 16, 463, 466),
+    "x86_64": (188, 189, 190, 197, 198, 199, 463, 466, 469),
+    "aarch64": (5, 6, 7, 14, 15, 16, 463, 466, 469),
 }
-"""setxattr and removexattr: as a file system says it that has no attributes."""
+"""setxattr, removexattr and file_setattr: as a file system says it that has no attributes."""
+IOCTL = {"x86_64": 16, "aarch64": 29}
+UNSUPPORTED_REQUESTS = (0x40086602, 0x40046602, 0x401C5820, 0x40806685)
+"""FS_IOC_SETFLAGS, of 32 bits, too, FS_IOC_FSSETXATTR and FS_IOC_ENABLE_VERITY (include/uapi/linux/
+fs.h, fsverity.h): they change a file that is open to be read.
+"""
+IO_URING_SETUP = 425
+"""By its rings attributes are set past a filter of system calls: as a kernel says it without it."""
 TRUNCATES = {"x86_64": 76, "aarch64": 45}
 """Of a path, which Landlock does not know before ABI 3."""
 
@@ -157,6 +164,7 @@ def _filter_calls(*, truncates: bool) -> None:
     answers = dict.fromkeys(UNMADE[machine], 0) | dict.fromkeys(
         UNSUPPORTED[machine], errno.EOPNOTSUPP
     )
+    answers[IO_URING_SETUP] = errno.ENOSYS
     if truncates:
         answers[TRUNCATES[machine]] = errno.EACCES
     steps = [
@@ -167,6 +175,9 @@ def _filter_calls(*, truncates: bool) -> None:
     ]
     for number, error in answers.items():
         steps += [(jump_equal, 0, 1, number), (answer, 0, 0, say | error)]
+    steps += [(jump_equal, 0, 1 + 2 * len(UNSUPPORTED_REQUESTS), IOCTL[machine]), (load, 0, 0, 24)]
+    for request in UNSUPPORTED_REQUESTS:
+        steps += [(jump_equal, 0, 1, request), (answer, 0, 0, say | errno.EOPNOTSUPP)]
     steps.append((answer, 0, 0, allow))
     code = b"".join(struct.pack("=HBBI", *step) for step in steps)
     program = _Program(len(steps), code)

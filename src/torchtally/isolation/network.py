@@ -20,7 +20,7 @@ from torchtally.errors import TallyError
 from torchtally.isolation import Network, audit
 from torchtally.isolation.environment import environment
 from torchtally.isolation.kernel import deny_connections
-from torchtally.isolation.passages import Gate, Report, passing, replacements
+from torchtally.isolation.passages import Gate, passing, replacements
 from torchtally.isolation.sending import LAYERS
 from torchtally.isolation.uploads import ANSWERS, ENVIRONMENT, REMOTE
 from torchtally.trace import EffectKind
@@ -38,7 +38,7 @@ class RefusedConnectionError(TallyError, PermissionError):
 
 @contextmanager
 def limited_network(
-    network: Network, report: Report, *, is_own_process: bool = False
+    network: Network, report: audit.Report, *, is_own_process: bool = False
 ) -> Iterator[str]:
     """Context in which the script publishes nothing, or connects to nothing, as is asked for.
     `report` is told of what was withheld and what was sent, and where. What is given says who
@@ -69,7 +69,7 @@ def limited_network(
 class Watch:
     """Sees each connection that Python code opens."""
 
-    def __init__(self, gate: Gate, report: Report, *, is_off: bool) -> None:
+    def __init__(self, gate: Gate, report: audit.Report, *, is_off: bool) -> None:
         self.gate, self.report, self.is_off = gate, report, is_off
         self.asked = local()
 

@@ -11,13 +11,12 @@ from types import FrameType, MethodType
 from typing import Any, NamedTuple
 
 from torchtally.errors import TallyError
+from torchtally.isolation.audit import Report
 from torchtally.isolation.publishing import WHY, HttpAnswer, HttpRequest, answer, publisher
 from torchtally.isolation.threads import OtherThreads
 from torchtally.trace import EffectKind
 from torchtally.virtual.later_modules import Replacements
 from torchtally.virtual.stand_ins import StandIn
-
-Report = Callable[[EffectKind, str, FrameType | None], None]
 
 
 class RefusedUploadError(TallyError, PermissionError):

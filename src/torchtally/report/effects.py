@@ -25,6 +25,9 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
         for kind in EffectKind
     }
     yield from written_section(by_kind[EffectKind.WRITTEN], surroundings)
+    refused = by_kind[EffectKind.REFUSED_WRITE]
+    if refused:
+        yield REFUSED_WRITES, shorten(list(_at_lines(refused, own_root, surroundings.cwd)))
     gone = [*by_kind[EffectKind.REMOVED], *by_kind[EffectKind.RENAMED]]
     if gone:
         names = [_path(effect.name, surroundings.cwd) for effect in gone]
@@ -45,6 +48,7 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
             yield sentence, shorten(lines)
 
 
+REFUSED_WRITES = "Refused, to keep what existed before (--writes real: let the script write):"
 SENTENCES = {
     EffectKind.WITHHELD: "Withheld, since a simulated run would publish placeholders:",
     EffectKind.SENT: "Sent for real to these hosts:",
@@ -98,13 +102,13 @@ def _path(name: str, cwd: str) -> str:
     )
 
 
-def _at_lines(effects: Sequence[Effect], own_root: str) -> Iterator[str]:
+def _at_lines(effects: Sequence[Effect], own_root: str, cwd: str = "") -> Iterator[str]:
     """One line of text for each line of code, with all that was called there."""
     by_frame: dict[Frame | None, list[Effect]] = {}
     for effect in effects:
         by_frame.setdefault(effect.frame, []).append(effect)
     for frame, calls in by_frame.items():
-        what = _calls(calls)
+        what = _calls(calls, cwd)
         if frame is None:
             yield what
             continue
@@ -112,10 +116,10 @@ def _at_lines(effects: Sequence[Effect], own_root: str) -> Iterator[str]:
         yield f"{place}  {cut_right(frame.text, SOURCE_WIDTH)}  ({what})"
 
 
-def _calls(calls: Sequence[Effect]) -> str:
+def _calls(calls: Sequence[Effect], cwd: str) -> str:
     if calls[0].kind is EffectKind.SENT:
         return ", ".join(f"{call.name[:80]}, {_times(call.count)}" for call in calls)
-    names = ", ".join(call.name[:80] for call in calls)
+    names = ", ".join(_path(call.name, cwd) if cwd else call.name[:80] for call in calls)
     return f"{names}, {_times(max(call.count for call in calls))}"
 
 

@@ -14,7 +14,7 @@ import torch
 
 from torchtally.chips import Chip, Cluster, chip
 from torchtally.errors import UsageError
-from torchtally.isolation import Network
+from torchtally.isolation import Network, guard
 from torchtally.isolation.environment import environment
 from torchtally.isolation.network import limited_network
 from torchtally.torch_private import releases
@@ -237,6 +237,7 @@ def recording(
             device.mode.groups.messages = Messages(exchange)
         if prediction is not None:
             prediction.join(world, device.mode.groups.groups)
+        guard.report_to(recorder.effect)
         facts = {"cwd": os.getcwd(), "network": network_of_run, **(facts or {})}
         yield Recording(device, recorder, script, what_ifs, written, facts)
 
