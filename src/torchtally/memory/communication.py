@@ -7,6 +7,7 @@ result into the whole parameters; it and DDP copy gradients into the buffers tha
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -43,6 +44,10 @@ class Communication:
     reduced: dict[int, Mapping[int, float]] = field(default_factory=dict)
     """By group: bytes of each gradient, by number of its storage, that are reduced in it within a
     step, that one in which most are."""
+    exchanged: set[int] = field(default_factory=set)
+    """Groups in which each rank sends something else to each (all-to-all)."""
+    activations: Counter[int] = field(default_factory=Counter)
+    """By group: bytes gathered or reduced that hold neither parameters nor gradients."""
 
 
 def communication(trace: Trace) -> Communication:
@@ -118,6 +123,10 @@ class Origins:
             storages.buffers |= free - storages.gathered
         if "reduce" in call.name:
             self._reduce(call, group, op)
+        if "alltoall" in call.name or "all_to_all" in call.name:
+            storages.exchanged.add(group)
+        elif not shards and not any(number in self.gradients for number in touched):
+            storages.activations[group] += sum(spec.bytes for spec in call.inputs)
 
     def _reduce(self, call: Call, group: int, op: Op) -> None:
         step = bisect_right(self.trace.step_ends, op.clock)

@@ -1,6 +1,6 @@
 """What all ranks of a run do together, told from the trace of one of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torchtally.ledger import Ledger
 from torchtally.trace import Role
@@ -18,8 +18,12 @@ def data_parallel_ranks(ledger: Ledger) -> int | None:
     None for a run of one rank, and where no gradients are reduced. Groups that lie within another
     (experts') add nothing; those that meet in this rank alone (HSDP's two) multiply, unless one
     reduces some of the other's gradients alone (pipeline stages that share an embedding).
+
+    Experts that tokens are sent to are trained on those of all ranks, and their gradients are
+    reduced among fewer or none: in a group that they are sent within, what counts is the gradients
+    that are reduced at all. It is one of tensor parallelism where more activations are summed.
     """
-    trace = ledger.trace
+    trace, communication = ledger.trace, ledger.memory.communication
     if trace.world.size == 1:
         return None
     trained_bytes = sum(
@@ -27,17 +31,33 @@ def data_parallel_ranks(ledger: Ledger) -> int | None:
         for storage in trace.storages
         if storage.role is Role.PARAMETER and storage.is_trained
     )
-    reduced = {
-        frozenset(trace.groups[group].ranks): gradients
-        for group, gradients in ledger.memory.communication.reduced.items()
-        if sum(gradients.values()) >= MOST * trained_bytes and group < len(trace.groups)
-    }
+    shared_bytes = sum(most_of_each(communication.reduced.values()).values())
+    exchanges = [frozenset(trace.groups[group].ranks) for group in communication.exchanged]
+    reduced = {}
+    for group, gradients in communication.reduced.items():
+        ranks, size = frozenset(trace.groups[group].ranks), sum(gradients.values())
+        has_experts = any(exchange <= ranks for exchange in exchanges)
+        if has_experts and communication.activations[group] < size:
+            is_most = size >= MOST * shared_bytes
+        else:
+            is_most = size >= MOST * trained_bytes
+        if is_most:
+            reduced[ranks] = gradients
     outermost = [group for group in reduced if not any(group < other for other in reduced)]
-    ranks = 1
-    for group in outermost:
-        if not any(is_part(reduced[group], reduced[other]) for other in outermost):
-            ranks *= len(group)
-    return min(ranks, trace.world.size) if outermost else None
+    number = 1
+    for ranks in outermost:
+        if not any(is_part(reduced[ranks], reduced[other]) for other in outermost):
+            number *= len(ranks)
+    return min(number, trace.world.size) if outermost else None
+
+
+def most_of_each(groups: Iterable[Mapping[int, float]]) -> Mapping[int, float]:
+    """Bytes of each gradient in the group that reduces most of it."""
+    most: dict[int, float] = {}
+    for gradients in groups:
+        for gradient, size in gradients.items():
+            most[gradient] = max(most.get(gradient, 0.0), size)
+    return most
 
 
 def is_part(gradients: Mapping[int, float], others: Mapping[int, float]) -> bool:
