@@ -74,11 +74,15 @@ ELSEWHERE = "import tools.layers\n" + INSTALLED.replace("model(", "tools.layers.
 COMMAND = "#!/usr/bin/env python\nimport sys\nfrom trainer.cli import main\nsys.exit(main())\n"
 
 
-@pytest.mark.parametrize("words", ["-m trainer.cli", "bin/train", "torchrun -m trainer.cli"])
+@pytest.mark.parametrize(
+    "words", ["-m trainer.cli", "bin/train", "train", "torchrun -m trainer.cli"]
+)
 def test_an_installed_package_is_the_users_own_where_it_is_what_runs(
     words: str, tmp_path: Path
 ) -> None:
-    """As a module, by the command that it installs, or behind a launcher; others stay libraries."""
+    """As a module, by the command that it installs (its path or name), or behind a launcher; others
+    stay libraries.
+    """
     site = tmp_path / "lib" / "site-packages"
     files = {
         site / "trainer" / "__init__.py": "",

@@ -330,11 +330,11 @@ class RunParser(Parser):
 
 def script_named(args: argparse.Namespace, example: str) -> "Script":
     """The script, as it was named. Raises UsageError where none is given."""
-    from torchtally.tracer.script_file import Script
+    from torchtally.tracer.script_file import Script, path_of_command
 
-    target = args.module or args.script
-    if target is None:
+    if args.module is None and args.script is None:
         raise UsageError(f"missing script.\nGive one: `{example}`, or -m MODULE.")
+    target = args.module or path_of_command(args.script)
     return Script(target, tuple(args.script_arguments), is_module=args.module is not None)
 
 

@@ -225,10 +225,10 @@ def command(args: argparse.Namespace) -> int:
 
 def script_of(args: argparse.Namespace) -> "Script":
     """The script as it was named."""
-    from torchtally.tracer.script_file import Script, read_stdin
+    from torchtally.tracer.script_file import Script, path_of_command, read_stdin
 
     return Script(
-        args.module or args.script or "-c",
+        args.module or path_of_command(args.script or "-c"),
         tuple(args.script_arguments),
         is_module=args.module is not None,
         text=read_stdin() if args.script == "-" else args.code,

@@ -9,7 +9,6 @@ import builtins
 import importlib.util
 import os
 import sys
-import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +28,7 @@ from torchtally.trace import Ending
 from torchtally.tracer import tracebacks
 from torchtally.tracer.hints import hints
 from torchtally.tracer.notebook import cells, sources
-from torchtally.tracer.script_file import Script, check_file, read_script
+from torchtally.tracer.script_file import Script, check_file, command_folders, read_script
 from torchtally.tracer.source import Code, classified_as
 from torchtally.tracer.steps import StepsDone
 from torchtally.tracer.stopper import (
@@ -272,7 +271,7 @@ def places_of(script: Script, launcher: ModuleType | None) -> dict[str, Code]:
 def installed_by(path: str) -> str:
     """The module that a command of the environment starts; "" for every other file."""
     folder, name = os.path.split(os.path.abspath(path))
-    if folder not in (sysconfig.get_path("scripts"), os.path.dirname(sys.executable)):
+    if folder not in command_folders():
         return ""
     found = entry_points(group="console_scripts", name=name.removesuffix(".exe"))
     return next((entry.module for entry in found), "")

@@ -4,13 +4,16 @@ import os
 import shlex
 import stat
 import sys
+import sysconfig
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torchtally.errors import ScriptError
 
 MOST_BYTES = 64_000_000
 """Of source, of compiled code or of a notebook with its pictures."""
+MOST_SHEBANG_BYTES = 4096
 MAIN = "__main__.py"
 
 
@@ -54,6 +57,26 @@ class Script:
         if self.is_application:
             return os.path.abspath(self.target)
         return os.path.dirname(os.path.realpath(self.target))
+
+
+def path_of_command(name: str) -> str:
+    """The file of a command that a package has installed beside this Python (`llamafactory-cli`),
+    where no file is called so; any other name as it is.
+    """
+    if os.path.dirname(name) or os.path.exists(name):
+        return name
+    for folder in command_folders():
+        path = os.path.join(folder, name)
+        with suppress(OSError), open(path, "rb") as file:
+            first = file.readline(MOST_SHEBANG_BYTES)
+            if first.startswith(b"#!") and b"python" in first:
+                return path
+    return name
+
+
+def command_folders() -> tuple[str, str]:
+    """Folders into which this environment installs commands."""
+    return sysconfig.get_path("scripts"), os.path.dirname(sys.executable)
 
 
 def check_file(path: str) -> None:
