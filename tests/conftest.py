@@ -30,6 +30,10 @@ settings.load_profile("torchtally")
 os.environ["XDG_DATA_HOME"] = os.environ.get("TALLY_TESTS_DATA_HOME") or tempfile.mkdtemp()
 os.environ["TALLY_TESTS_DATA_HOME"] = os.environ["XDG_DATA_HOME"]
 
+# Nor must programs that it recorded, of which tests record their own.
+os.environ["XDG_CACHE_HOME"] = os.environ.get("TALLY_TESTS_CACHE_HOME") or tempfile.mkdtemp()
+os.environ["TALLY_TESTS_CACHE_HOME"] = os.environ["XDG_CACHE_HOME"]
+
 # With TALLY_TESTS_MACHINE all tests run on an invented machine, and so do Pythons they start.
 if machine.VARIABLE in os.environ:
     folders = (os.path.dirname(machine.__file__), os.environ.get("PYTHONPATH", ""))

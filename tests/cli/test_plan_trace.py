@@ -1,13 +1,16 @@
 """`tally plan CONFIG -o FILE`: the step as a trace, written out of recordings."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from tests.programs.families import LLAMA
 from torchtally.cli import main
+from torchtally.programs.checked import differences
 from torchtally.trace import Trace
 
 Capture = pytest.CaptureFixture[str]
@@ -34,7 +37,7 @@ def test_it_is_shown_as_a_run_is(config: str, tmp_path: Path, capsys: Capture) -
     file = str(tmp_path / "plan.tally")
     assert main(["plan", config, *WORDS, "-o", file]) == 0
     page = capsys.readouterr()
-    source = "6 layers of LlamaForCausalLM (transformers"
+    source = "6 layers of LlamaForCausalLM (torch "
     assert source in page.err
     assert source in " ".join(page.out.split())
     trace = Trace.load(file)
@@ -46,6 +49,19 @@ def test_it_is_shown_as_a_run_is(config: str, tmp_path: Path, capsys: Capture) -
     assert "test_plan_trace.py" not in str(
         rows
     )  # what asked for the recording is none of its lines
+
+
+def test_it_is_recorded_once(
+    config: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first, second = str(tmp_path / "plan.tally"), str(tmp_path / "again.tally")
+    assert main(["plan", config, *WORDS, "-o", first]) == 0
+    assert "recorded before" not in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "torchtally.models.planned", None)
+    assert main(["plan", config, *WORDS, "-o", second]) == 0
+    assert "recorded before" in capsys.readouterr().err
+    assert list(differences(Trace.load(second), Trace.load(first))) == [ANY]  # the note
 
 
 @pytest.mark.parametrize(

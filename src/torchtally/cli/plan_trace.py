@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torchtally.models.spread import Spread
     from torchtally.plan.parallel.layout import Layout
     from torchtally.plan.recipes import Recipe
+    from torchtally.programs.step import AskedStep
+    from torchtally.trace import Trace
 
 EXAMPLES = """\
   tally plan llama-3-8b --gpus H100-SXM --micro-batch 4 --recipe bf16 -o plan.tally
@@ -45,40 +47,68 @@ def add_trace(parser: argparse.ArgumentParser, group: Any) -> None:
         group=group,
         metavar="FILE",
         help="write a training step as a trace, as `tally run -o` does, and show it: the operators "
-        "of the model's class, recorded with three small layers; needs transformers",
+        "of the model's class, recorded with three small layers; what is not shipped needs "
+        "transformers",
     )
 
 
 def write_trace(args: argparse.Namespace) -> int:
     """Write the step's trace, and show it as `tally show` does."""
-    from torchtally.chips import Cluster, chip
     from torchtally.cli import parsed
-    from torchtally.models.planned import configured_class, planned_step
-    from torchtally.models.spread import Spread
-    from torchtally.plan.questions.request import USUAL_SEQUENCE
 
     check(args)
-    cluster = cluster_of(args) or Cluster(chip(DEFAULT_CHIP))
-    layout = layout_of(args, cluster)
-    mode = mode_of(args, Spread(layout, cluster.gpus_per_node))
-    configured = configured_class(*configuration(args.model))
-    longest = configured.positions or USUAL_SEQUENCE
-    sequence = args.sequence or min(longest, USUAL_SEQUENCE)
-    with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
-        status.show(f"recording {configured.name} with three layers", at_once=True)
-        trace = planned_step(
-            configured,
-            batch=layout.micro_batch,
-            sequence=sequence,
-            mode=mode,
-            chip=cluster.chip,
-            command=shlex.join(args.argv),
-        )
+    trace = traced_step(args)
     trace.save(args.output)
     say(f"tally: {trace.notes[0].text}.")
     form = ("--format", args.format) if args.json is None else ("--json", args.json)
     shown = parsed(["show", args.output, *form])
     return int(shown.command(shown))
+
+
+def traced_step(args: argparse.Namespace) -> "Trace":
+    """The step by a program that is shipped or was recorded before: both without torch. Else it is
+    recorded now.
+    """
+    from torchtally.chips import Cluster, chip
+    from torchtally.plan.questions.request import USUAL_SEQUENCE
+    from torchtally.programs.cached import cached_step
+    from torchtally.programs.shipped import shipped_step
+    from torchtally.programs.step import AskedStep
+
+    cluster = cluster_of(args) or Cluster(chip(DEFAULT_CHIP))
+    values, place = configuration(args.model)
+    asked = AskedStep(
+        batch=args.micro_batch or 1,
+        sequence=args.sequence,
+        usual_sequence=USUAL_SEQUENCE,
+        mode=mode_words(args, cluster),
+        chip=cluster.chip,
+        command=shlex.join(args.argv),
+    )
+    return (
+        shipped_step(str(values.get("model_type")), place, asked)
+        or cached_step(values, asked)
+        or recorded_step(args, cluster, values, place, asked)
+    )
+
+
+def recorded_step(
+    args: argparse.Namespace,
+    cluster: "Cluster",
+    values: "Mapping[str, Any]",
+    place: str,
+    asked: "AskedStep",
+) -> "Trace":
+    """The step, recorded now."""
+    from torchtally.models.planned import configured_class, planned_step
+    from torchtally.models.spread import Spread
+
+    layout = layout_of(args, cluster)
+    mode = mode_of(args, Spread(layout, cluster.gpus_per_node))
+    configured = configured_class(values, place)
+    with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
+        status.show(f"recording {configured.name} with three layers", at_once=True)
+        return planned_step(configured, values, asked, mode)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -129,7 +159,7 @@ def configuration(model: str) -> "tuple[Mapping[str, Any], str]":
 
     Raises UsageError for a model that is known by its sizes alone.
     """
-    from torchtally.models.sources import config_values
+    from torchtally.models.config_values import config_values
     from torchtally.plan.architecture.known import known_row
     from torchtally.plan.architecture.lookup import config_of, is_file
 
@@ -170,6 +200,16 @@ def mode_of(args: argparse.Namespace, spread: "Spread") -> "TrainingMode":
         adapt=adapt_of(args),
         spread=spread,
     )
+
+
+def mode_words(args: argparse.Namespace, cluster: "Cluster") -> str:
+    """How the step is trained, as text: the key of its program."""
+    usual = {"recipe": RECIPE, "optimizer": "adamw", "recompute": "none"}
+    others = OPTIONS - {"model", "gpus", "micro_batch", "sequence"}
+    values = {name: getattr(args, name) or usual.get(name) for name in sorted(others)}
+    if cluster.count > 1:
+        values["gpus"] = f"{cluster.count}, {cluster.gpus_per_node} in a node"
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value)
 
 
 def adapt_of(args: argparse.Namespace) -> "Adapt | None":

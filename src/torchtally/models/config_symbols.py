@@ -1,8 +1,10 @@
 """The sizes of a configuration of transformers as symbols, and the configuration at other sizes."""
 
 import copy
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from torchtally.errors import ProgramError
@@ -39,6 +41,14 @@ class ConfigSymbols:
     """Layers after which their kinds come again."""
     lead: int
     """The first layers, of kinds that do not come again; a period where there are none."""
+
+    @property
+    def variant(self) -> str:
+        """A digest of all that the configuration says besides its sizes."""
+        config = self.at(dict.fromkeys(self.sizes, 2), self.modules(LAYERS))
+        values = [type(config).__name__, operative(config.to_dict())]
+        text = json.dumps(values, sort_keys=True, default=str)
+        return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def modules(self, layers: int) -> int:
         """The length of the list of the lead and periods, so many in all: the last has the rest."""
@@ -147,6 +157,21 @@ def symbols_of(config: Any) -> ConfigSymbols:
     return ConfigSymbols(config, sizes, keys, config.num_hidden_layers, *order_of(config))
 
 
+def operative(value: Any) -> Any:
+    """The keys of a configuration that operators may follow from."""
+    if isinstance(value, dict):
+        return {key: operative(each) for key, each in value.items() if key not in NO_OPERATORS}
+    return value
+
+
+NO_OPERATORS = frozenset(
+    """
+    bos_token_id eos_token_id rms_norm_eps layer_norm_eps layer_norm_epsilon initializer_range
+    rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow
+    architectures dtype transformers_version _name_or_path
+    """.split()  # noqa: SIM905
+)
+"""Keys that change values or nothing, and no operator."""
 LONGEST_RECORDED = 4096
 """No sequence of a recording is as long."""
 FFN_PER_WIDTH = 4

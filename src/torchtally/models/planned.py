@@ -1,27 +1,20 @@
 """A training step of a configuration, written out of recordings of its class."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 from torch import nn
 
-from torchtally.chips import Chip
 from torchtally.errors import ProgramError, UsageError
 from torchtally.models.config_symbols import symbols_of
-from torchtally.models.recorded import (
-    BATCH,
-    SEQUENCE,
-    TrainingMode,
-    exact_training,
-    whole_training,
-)
+from torchtally.models.recorded import TrainingMode, exact_training, whole_training
 from torchtally.models.sources import class_of_values
-from torchtally.programs import LAYERS, write
-from torchtally.trace import Note, Trace
+from torchtally.programs import LAYERS
+from torchtally.programs.cached import keep_program, releases
+from torchtally.programs.step import BATCH, SEQUENCE, AskedStep, StepModel, named, step
+from torchtally.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +23,6 @@ class ConfiguredClass:
 
     kind: Any
     config: Any
-    library: str
-    """"transformers 5.23.0"."""
 
     @property
     def name(self) -> str:
@@ -57,39 +48,33 @@ def configured_class(values: Mapping[str, Any], place: str) -> ConfiguredClass:
     if "model_type" not in values:
         raise UsageError(f"{place}: steps are written out for classes of transformers alone.")
     kind, config = class_of_values(dict(values), place)
-    library = importlib.import_module("transformers")
-    return ConfiguredClass(kind, config, f"transformers {library.__version__}")
+    return ConfiguredClass(kind, config)
 
 
 def planned_step(
     configured: ConfiguredClass,
-    *,
-    batch: int,
-    sequence: int,
+    values: Mapping[str, Any],
+    asked: AskedStep,
     mode: TrainingMode,
-    chip: Chip,
-    command: str,
 ) -> Trace:
     """Two training steps at the class's own sizes, the second with the optimizer's state.
 
-    Where its layers cannot be written out from three of them, all of them are run. `command` is
-    what a person typed: the name of the trace.
+    The program is recorded, and kept for the next step of these keys of a config.json. Where the
+    layers cannot be written out from three of them, all of them are run.
     """
-    asked = {BATCH: batch, SEQUENCE: sequence}
+    batch, sequence = mode.spread.layout.micro_batch, asked.length(configured.positions)
+    sizes = {BATCH: batch, SEQUENCE: sequence}
     try:
         symbols = symbols_of(configured.config)
-        program = exact_training(configured.build, symbols, asked, mode, chip)
-        trace = write(program, {**symbols.sizes, **asked}, symbols.layers)
-        how = (
-            f"{symbols.layers} layers of {configured.name} ({configured.library}), written out "
-            f"from a recording of {LAYERS} layers"
-        )
+        program = exact_training(configured.build, symbols, sizes, mode, asked.chip)
     except ProgramError as error:
-        trace = whole_training(lambda: configured.build(configured.config), asked, mode, chip)
+        trace = whole_training(lambda: configured.build(configured.config), sizes, mode, asked.chip)
         reason = str(error).splitlines()[0]
         how = (
-            f"{configured.name} ({configured.library}), run with all its layers, which cannot be "
+            f"{configured.name} ({releases()}), run with all its layers, which cannot be "
             f"written out from {LAYERS} of them: {reason}"
         )
-    note = Note(f"not a run of a script: {how}")
-    return replace(trace, script=command, notes=(note, *trace.notes))
+        return named(trace, how, asked)
+    model = StepModel(configured.name, dict(symbols.sizes), symbols.layers)
+    keep_program(program, model, program.fixed, values, asked)
+    return step(program, model, program.fixed, asked, releases())

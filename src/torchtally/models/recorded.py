@@ -23,10 +23,10 @@ from torchtally.models.spread import ALONE, Spread, steps_alone
 from torchtally.programs import LAYERS, LabelledRun, RunProgram, program_of
 from torchtally.programs.labels import recordings_for
 from torchtally.programs.sizes import Point
+from torchtally.programs.step import BATCH, SEQUENCE
 from torchtally.runs.function import run
 from torchtally.trace import Frame, Site, Trace
 
-BATCH, SEQUENCE = "batch", "sequence"
 STEPS = 2
 """The first makes the optimizer's state, the second is reported."""
 CHECK_LAYERS = LAYERS + 2

@@ -5,7 +5,6 @@ timm.
 import ast
 import importlib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,8 @@ from torch import nn
 from torchtally.errors import ScriptError, UsageError, did_you_mean
 from torchtally.models.calls import CHANNELS, IMAGE, LABELLED, USUAL_SEQUENCE
 from torchtally.models.config_sizes import check_sizes
+from torchtally.models.config_values import config_values
 from torchtally.models.inputs import InputSpec, input_spec
-from torchtally.reading import read_bytes
 
 CONFIG = "config.json"
 TOKENS, PIXELS = "input_ids", "pixel_values"
@@ -178,20 +177,6 @@ def class_of_values(values: dict[str, Any], path: str) -> tuple[Any, Any]:
         message = " ".join(str(error).split())[:300]
         raise UsageError(f"{path}: transformers rejects it: {message}") from error
     return _class_of(transformers, config, path), config
-
-
-def config_values(path: str) -> dict[str, Any]:
-    """What a config.json says. Raises UsageError for another file."""
-    try:
-        values: Any = json.loads(read_bytes(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: cannot be read as JSON ({error}).") from error
-    named = values if isinstance(values, dict) else {}
-    if not any(isinstance(named.get(key), str) for key in ("model_type", "_class_name")):
-        raise UsageError(
-            f"{path}: no model_type (of transformers) and no _class_name (of diffusers)."
-        )
-    return named
 
 
 def _class_of(transformers: Any, config: Any, path: str) -> Any:

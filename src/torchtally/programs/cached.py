@@ -1,0 +1,109 @@
+"""Programs recorded before on this machine, kept in the user's cache folder.
+
+A file has the program of one configuration at one batch and sequence. Its name is a digest of all
+that the recording followed from, so another release, source or setting finds another file. Files
+are written whole or not at all, the folder is bounded, and may be deleted at any time.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from torchtally.errors import ProgramError
+from torchtally.programs.file import load_programs, save_programs
+from torchtally.programs.packed import PackedPrograms, pack
+from torchtally.programs.program import RunProgram
+from torchtally.programs.step import AskedStep, StepModel, step
+from torchtally.trace import Trace
+from torchtally.trace.record import Count, Record
+
+MOST_FILES = 256
+"""Some 3 MB: the file that was read longest ago makes room."""
+LIBRARIES = ("torch", "transformers", "peft")
+SETTINGS = ("CUBLAS", "CUDA", "PYTORCH", "TORCH")
+"""Beginnings of environment variables that a run reads."""
+
+
+class CachedProgram(Record, frozen=True):
+    """A recorded program, and the configuration that it is for."""
+
+    model: StepModel
+    sizes: dict[str, Count]
+    """Of the model and of the step."""
+    packed: PackedPrograms
+
+
+def cached_step(values: Mapping[str, Any], asked: AskedStep) -> Trace | None:
+    """The step of a config.json's keys by the program kept of it; None where none is.
+
+    A damaged file is none: the recording that follows replaces it.
+    """
+    path = cache_file(values, asked)
+    try:
+        found = load_programs(path, CachedProgram)
+        program = found.packed.program(0)
+    except ProgramError:
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return step(program, found.model, found.sizes, asked, f"{releases()}, recorded before")
+
+
+def keep_program(
+    program: RunProgram,
+    model: StepModel,
+    sizes: Mapping[str, int],
+    values: Mapping[str, Any],
+    asked: AskedStep,
+) -> None:
+    """Keep a program for `cached_step`; `sizes` are those that it is written at.
+
+    A folder that cannot be written to is no error: the next step is recorded again.
+    """
+    path = cache_file(values, asked)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_programs(CachedProgram(model, dict(sizes), pack([program])), path)
+        files = sorted(path.parent.glob("*.programs"), key=lambda file: file.stat().st_mtime)
+        for old in files[:-MOST_FILES]:
+            old.unlink(missing_ok=True)
+
+
+def cache_file(values: Mapping[str, Any], asked: AskedStep) -> Path:
+    """The file of a configuration and a step."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    key = [
+        values, asked.mode, asked.batch, asked.sequence, asked.usual_sequence, asked.chip.name,
+        releases(), source_digest(),
+        sorted(pair for pair in os.environ.items() if pair[0].startswith(SETTINGS)),
+    ]  # fmt: skip
+    text = json.dumps(key, sort_keys=True, default=str)
+    name = blake2b(text.encode(), digest_size=16).hexdigest()
+    return Path(base, "torchtally", "programs", f"{name}.programs")
+
+
+def releases() -> str:
+    """Installed releases of the libraries that a recording runs: "torch 2.13.0, ..."."""
+    return ", ".join(filter(None, map(release, LIBRARIES)))
+
+
+def release(library: str) -> str:
+    try:
+        return f"{library} {version(library)}"
+    except PackageNotFoundError:
+        return ""
+
+
+@cache
+def source_digest() -> str:
+    """A digest of this package's source."""
+    total = blake2b(digest_size=16)
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        total.update(path.read_bytes())
+    return total.hexdigest()

@@ -1,0 +1,141 @@
+"""Programs of known models, recorded for the package.
+
+    python -m tests.programs.ship --write [MODEL_TYPE ...]
+
+Each known model is recorded in the modes that people train in; models of one class whose sizes are
+of one regime share a program. What cannot be recorded is listed with its reason. A file is written
+anew where the releases are others; else what it lacks is added.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from itertools import product
+
+from msgspec.structs import replace
+
+from torchtally.chips import Cluster, chip
+from torchtally.cli import parsed
+from torchtally.cli.plan_trace import mode_of, mode_words
+from torchtally.errors import TallyError
+from torchtally.models.config_symbols import symbols_of
+from torchtally.models.planned import ConfiguredClass, configured_class
+from torchtally.models.recorded import recorded_training
+from torchtally.models.spread import ALONE
+from torchtally.plan.architecture.known import KnownModel, known_models
+from torchtally.plan.questions.request import USUAL_SEQUENCE
+from torchtally.programs import RunProgram
+from torchtally.programs.file import save_programs
+from torchtally.programs.packed import pack
+from torchtally.programs.shipped import (
+    ProgramKey,
+    ShippedModel,
+    ShippedPrograms,
+    key_of,
+    shipped_file,
+    shipped_programs,
+)
+from torchtally.programs.step import BATCH, SEQUENCE, AskedStep, StepModel
+
+GPU = "H100-SXM"
+MODES = tuple(
+    ("--recipe", recipe, "--recompute", recompute)
+    for recipe, recompute in product(("bf16", "amp"), ("none", "full"))
+)
+BATCHES = (2, 1)
+RELEASES = ", ".join(
+    f"{name} {version(name).partition('+')[0]}" for name in ("torch", "transformers")
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the files of these model types, else of all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", required=True)
+    parser.add_argument("types", nargs="*")
+    chosen = parser.parse_args(arguments).types
+    for model_type in dict.fromkeys(chosen or map(type_of, configured_rows())):
+        ship(model_type)
+
+
+def ship(model_type: str) -> None:
+    """Write the programs of one model type."""
+    before = shipped_programs(model_type)
+    shelf: dict[ProgramKey, RunProgram] = {}
+    models: dict[str, ShippedModel] = {}
+    if before is not None and before.releases == RELEASES:
+        shelf = {key: before.packed.program(n) for n, key in enumerate(before.keys)}
+        models |= before.models
+    for row in configured_rows():
+        if type_of(row) == model_type:
+            models |= record_row(row, shelf)
+    if models:
+        packed = pack(shelf.values())
+        path = shipped_file(model_type)
+        path.parent.mkdir(exist_ok=True)
+        save_programs(ShippedPrograms(RELEASES, models, tuple(shelf), packed), path)
+        print(f"{path.name}: {len(shelf)} programs, {path.stat().st_size} bytes", flush=True)
+
+
+def record_row(row: KnownModel, shelf: dict[ProgramKey, RunProgram]) -> dict[str, ShippedModel]:
+    """Record what a known model lacks. Returns it by its name; nothing where it has no program."""
+    try:
+        configured = configured_class(row.config or {}, row.name)
+        symbols = symbols_of(configured.config)
+    except TallyError as error:
+        print(f"{row.name}: {error}", flush=True)
+        return {}
+    model = StepModel(configured.name, dict(symbols.sizes), symbols.layers)
+    has_program = False
+    for words, batch in product(MODES, BATCHES):
+        asked = asked_of(words, batch)
+        key = key_of(symbols.variant, asked.mode, asked.chip, asked.sizes(model.sizes))
+        if key not in shelf:
+            try:
+                shelf[key] = recorded(configured, asked, words)
+            except TallyError as error:
+                reason = str(error).splitlines()[0][:200]
+                print(f"{row.name}, {asked.mode}, batch {batch}: {reason}", flush=True)
+                continue
+        has_program = True
+    return {row.name: ShippedModel(model, symbols.variant)} if has_program else {}
+
+
+def asked_of(words: Sequence[str], batch: int) -> AskedStep:
+    """A step of the usual sequence in the mode of these options."""
+    gpu = chip(GPU)
+    return AskedStep(
+        batch=batch, sequence=None, usual_sequence=USUAL_SEQUENCE, chip=gpu, command="plan",
+        mode=mode_words(parsed(["plan", "MODEL", *words]), Cluster(gpu)),
+    )  # fmt: skip
+
+
+def recorded(configured: ConfiguredClass, asked: AskedStep, words: Sequence[str]) -> RunProgram:
+    """A program recorded now, its lines in files as the libraries name them."""
+    symbols = symbols_of(configured.config)
+    sizes = asked.sizes(symbols.sizes)
+    of_batch = {each: sizes[each] for each in (BATCH, SEQUENCE)}
+    mode = mode_of(parsed(["plan", "MODEL", *words]), ALONE)
+    program = recorded_training(configured.build, symbols, of_batch, mode, asked.chip)
+    sites = tuple(
+        replace(site, frames=tuple(replace(f, file=in_library(f.file)) for f in site.frames))
+        for site in program.trace.sites
+    )
+    return replace(program, trace=replace(program.trace, sites=sites, facts={}))
+
+
+def in_library(file: str) -> str:
+    """The part of a path below the folder of installed libraries."""
+    return file.rpartition("site-packages/")[2]
+
+
+def configured_rows() -> Iterator[KnownModel]:
+    return (row for row in known_models() if row.config is not None)
+
+
+def type_of(row: KnownModel) -> str:
+    return str((row.config or {})["model_type"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Programs that come with the package are what a recording of today gives."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.programs.ship import GPU, MODES, RELEASES, asked_of, configured_rows, recorded, type_of
+from torchtally.chips import chip
+from torchtally.errors import ProgramError
+from torchtally.models.config_symbols import symbols_of
+from torchtally.models.planned import configured_class
+from torchtally.plan.architecture.known import known_row
+from torchtally.programs.checked import differences
+from torchtally.programs.shipped import FOLDER, key_of, shipped_programs, shipped_step
+from torchtally.programs.step import AskedStep, StepModel, step
+from torchtally.trace import Trace
+
+ALL_BYTES = 3_000_000
+WITHOUT_TORCH = (
+    "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
+    "from torchtally.cli import main\n"
+    "sys.exit(main(sys.argv[1:]))"
+)
+
+
+def rows() -> list[str]:
+    """The known models of which programs are shipped, one of each variant."""
+    first: dict[str, str] = {}
+    for row in configured_rows():
+        shipped = shipped_programs(type_of(row))
+        if shipped is not None and row.name in shipped.models:
+            first.setdefault(shipped.models[row.name].variant, row.name)
+    return list(first.values())
+
+
+def shipped_and_recorded(name: str, words: tuple[str, ...], batch: int) -> tuple[Trace, Trace]:
+    row = known_row(name)
+    shipped = shipped_programs(type_of(row))
+    assert shipped is not None
+    if shipped.releases != RELEASES:
+        pytest.skip(f"recorded with {shipped.releases}")
+    configured = configured_class(row.config or {}, row.name)
+    symbols = symbols_of(configured.config)
+    model = StepModel(configured.name, dict(symbols.sizes), symbols.layers)
+    assert shipped.models[name].model == model
+    asked = asked_of(words, batch)
+    mine = shipped_step(type_of(row), name, asked)
+    if mine is None:
+        pytest.skip("not shipped in this mode")
+    fresh = recorded(configured, asked, words)
+    source = f"{shipped.releases}, shipped with torchtally"
+    return mine, step(fresh, model, asked.sizes(model.sizes), asked, source)
+
+
+@pytest.mark.parametrize("name", ["Llama 3.2 1B", "GPT-2 124M"])
+def test_it_is_what_is_recorded_today(name: str) -> None:
+    mine, fresh = shipped_and_recorded(name, MODES[0], 2)
+    assert list(differences(mine, fresh)) == []
+    assert mine.sites == fresh.sites
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("batch", [2, 1])
+@pytest.mark.parametrize("words", MODES, ids=" ".join)
+@pytest.mark.parametrize("name", rows())
+def test_all_are_what_is_recorded_today(name: str, words: tuple[str, ...], batch: int) -> None:
+    mine, fresh = shipped_and_recorded(name, words, batch)
+    assert list(differences(mine, fresh)) == []
+
+
+def test_a_known_model_needs_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    file = tmp_path / "plan.tally"
+    words = ["plan", "llama-3-8b", "--micro-batch", "4", "--recipe", "bf16", "-o"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *words, file], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "32 layers of LlamaForCausalLM (torch" in done.stderr
+    weights = [each for each in Trace.load(file).storages if each.is_trained]
+    assert sum(each.requested_bytes for each in weights) == 2 * 8_030_261_248
+
+
+def request(*, chip_name: str = GPU, batch: int = 2, sequence: int | None = None) -> AskedStep:
+    return AskedStep(
+        batch=batch, sequence=sequence, usual_sequence=4096, mode=asked_of(MODES[0], 2).mode,
+        chip=chip(chip_name), command="plan",
+    )  # fmt: skip
+
+
+def test_a_chip_of_the_same_generation_runs_the_same_operators() -> None:
+    written = shipped_step("llama", "Llama 3.2 1B", request(chip_name="H200-SXM"))
+    assert written is not None
+    assert written.chip == "H200-SXM"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [request(sequence=100), request(chip_name="V100-SXM-16GB"), request(sequence=1 << 20)],
+    ids=["no multiple of 64", "another generation", "more than its positions"],
+)
+def test_what_it_does_not_cover_is_recorded(asked: AskedStep) -> None:
+    assert shipped_step("llama", "Llama 3.2 1B", asked) is None
+    assert shipped_step("llama", "no such model", asked) is None
+    assert shipped_step("no_such_type", "Llama 3.2 1B", asked) is None
+
+
+def test_a_regime_is_in_the_key() -> None:
+    sizes = {"batch": 2, "sequence": 4096, "head_dim": 128, "window": 4096, "vocabulary": 50257}
+    keys = {
+        key_of("", "", chip(GPU), {**sizes, **changes})
+        for changes in (
+            {}, {"batch": 1}, {"sequence": 4104}, {"head_dim": 256}, {"window": 1024},
+            {"vocabulary": 50304},
+        )
+    }  # fmt: skip
+    assert len(keys) == 6
+    assert key_of("", "", chip(GPU), {**sizes, "batch": 8, "sequence": 1024}) in keys
+
+
+def test_they_are_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.programs")) < ALL_BYTES
+
+
+def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchtally.programs.shipped.FOLDER", tmp_path)
+    (tmp_path / "damaged.programs").write_bytes(b"torchtally")
+    with pytest.raises(ProgramError, match=r"damaged\.programs: not a file of torchtally"):
+        shipped_programs("damaged")
