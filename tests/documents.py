@@ -43,10 +43,10 @@ from tests.layers import arrows_line, districts_table
 from tests.lecture.pictures import LECTURE_PICTURES
 from tests.operators_page import operators_table
 from tests.warm import commands, warm
-from torchtally.report.documents.schema import documents_table, vocabulary_table
 from torchtally.report.formats import render
 from torchtally.report.glossary import glossary_markdown
 from torchtally.report.report import Look, table_report
+from torchtally.report.schema import documents_table, vocabulary_table
 from torchtally.table import Table
 
 REPOSITORY = Path(__file__).parent.parent

@@ -14,11 +14,11 @@ from torchtally.cli import COMMANDS, main, parser
 from torchtally.cli.destination import is_ours
 from torchtally.ledger import account
 from torchtally.report.browser.page import browser_page
-from torchtally.report.documents.schema import schema_text
 from torchtally.report.exports import Wanted, export, export_names
 from torchtally.report.formats import render
 from torchtally.report.ledger import ledger_report, view_report
 from torchtally.report.report import Look
+from torchtally.report.schema import schema_text
 from torchtally.timing.calibration.file import text as calibration_text
 from torchtally.views import by
 

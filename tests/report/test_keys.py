@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET, UnsetType, field
 
-from torchtally.report.documents.schema import DOCUMENTS
+from torchtally.report.documents import documents
 from torchtally.report.keys import Bytes, Document, DocumentPart, dumps, filled, key
 
 
@@ -66,5 +66,5 @@ def test_a_value_of_another_type_is_refused() -> None:
 def test_what_was_written_is_read_by_its_type() -> None:
     written = dumps(filled(ShelfDocument, Shelf("poems", 5)))
     assert msgspec.json.decode(written, type=ShelfDocument).size == 5
-    kinds = {kind.__struct_config__.tag for kind in DOCUMENTS.values()}
-    assert len(kinds) == len(DOCUMENTS) == 22
+    kinds = {kind.__struct_config__.tag for kind in documents().values()}
+    assert len(kinds) == len(documents()) == 22

@@ -16,10 +16,10 @@ from tests.report.documents_of_commands import documents as printed
 from torchtally.cli import main
 from torchtally.memory import Category
 from torchtally.plan.questions.model_card import SHOWN_RECIPES
+from torchtally.report.documents import documents
 from torchtally.report.documents.columns import Columns
-from torchtally.report.documents.schema import (
+from torchtally.report.schema import (
     AS_TEXT,
-    DOCUMENTS,
     FREE,
     MIXED,
     Term,
@@ -87,7 +87,7 @@ def test_everything_that_commands_print_keeps_to_its_schema(
 ) -> None:
     wrong = {name: mistakes for name, sample in samples.items() if (mistakes := faults(sample))}
     assert wrong == {}
-    assert {sample["schema"].partition("/")[0] for sample in samples.values()} == set(DOCUMENTS)
+    assert {sample["schema"].partition("/")[0] for sample in samples.values()} == set(documents())
 
 
 def test_a_document_that_breaks_its_schema_is_found(samples: dict[str, dict[str, Any]]) -> None:
@@ -232,7 +232,7 @@ def test_a_key_has_one_unit_and_one_meaning_wherever_it_stands() -> None:
     """Said once: a field with the name of another has its meaning."""
     said: dict[str, set[str]] = {}
     units: dict[str, set[str]] = {}
-    for part in parts_of(*DOCUMENTS.values(), Columns).values():
+    for part in parts_of(*documents().values(), Columns).values():
         for name, value in keys_of(part):
             units.setdefault(name, set()).add(term_of(name, value, "").unit)
             said.setdefault(name, set()).update(
@@ -245,7 +245,7 @@ def test_a_key_has_one_unit_and_one_meaning_wherever_it_stands() -> None:
 def test_every_column_that_is_described_is_one() -> None:
     columns = {name for path in SOURCES for name, _ in columns_in(path.read_text(encoding="utf-8"))}
     described = set(Columns.__struct_fields__)
-    keys = {name for part in parts_of(*DOCUMENTS.values()).values() for name, _ in keys_of(part)}
+    keys = {name for part in parts_of(*documents().values()).values() for name, _ in keys_of(part)}
     assert described - columns - MADE_UP == set()
     assert described & keys == set()
 
@@ -267,7 +267,7 @@ def test_the_command_lists_documents_keys_and_schemas(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = out(capsys)
-    assert all(name in listed for name in DOCUMENTS)
+    assert all(name in listed for name in documents())
     assert json.loads(out(capsys, "run")) == json_schema("run")
     rows = json.loads(out(capsys, "run", "--fields", "--json"))["rows"]
     fields = {row["path"]: row for row in rows}
@@ -277,7 +277,7 @@ def test_the_command_lists_documents_keys_and_schemas(
     assert [row["name"] for row in words] == sorted(vocabulary())
     out(capsys, "--out", str(tmp_path / "all"))
     files = sorted((tmp_path / "all").iterdir())
-    assert [file.stem for file in files] == sorted(DOCUMENTS)
+    assert [file.stem for file in files] == sorted(documents())
     for file in files:
         Draft202012Validator.check_schema(json.loads(file.read_text()))
 

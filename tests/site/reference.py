@@ -15,14 +15,15 @@ import torchtally
 from tests.documents import in_markdown
 from tests.layers import arrows_line, layers_table
 from torchtally.cli import COMMANDS, parser
-from torchtally.report.documents.schema import DOCUMENTS, fields_table, schema_text, version
+from torchtally.report.documents import documents
+from torchtally.report.schema import fields_table, schema_text, version
 
 
 def reference() -> Iterator[tuple[str, str]]:
     """Each page's path below docs/reference, and its text."""
     for name in COMMANDS:
         yield f"commands/{name}.md", command_page(name)
-    for name in DOCUMENTS:
+    for name in documents():
         yield f"documents/{name}.md", document_page(name)
     yield "python.md", python_page()
     yield "rooms.md", rooms_page()

@@ -119,6 +119,6 @@ def is_ours(path: str) -> bool:
     found = HEADS.match(head)
     if found is None:
         return not head
-    from torchtally.report.documents.schema import DOCUMENTS
+    from torchtally.report.documents import documents
 
-    return found["schema"] is None or found["schema"].decode() in DOCUMENTS
+    return found["schema"] is None or found["schema"].decode() in documents()

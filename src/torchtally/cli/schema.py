@@ -24,9 +24,9 @@ or changes its meaning raises the number; a new one does not.
 
 
 def document_names() -> "list[str]":
-    from torchtally.report.documents.schema import DOCUMENTS
+    from torchtally.report.documents import documents
 
-    return list(DOCUMENTS)
+    return list(documents())
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -56,7 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def command(args: argparse.Namespace) -> int:
     """Print one, or the list of them. Raises UsageError for options that contradict a name."""
     from torchtally.errors import UsageError
-    from torchtally.report.documents import schema
+    from torchtally.report import schema
     from torchtally.report.report import table_report
 
     if args.fields and args.name is None:
@@ -79,7 +79,7 @@ def command(args: argparse.Namespace) -> int:
 def _write_all(args: argparse.Namespace) -> int:
     """A file for each. Raises UsageError where the folder cannot be made, or has other files."""
     from torchtally.errors import UsageError
-    from torchtally.report.documents.schema import schema_text
+    from torchtally.report.schema import schema_text
 
     try:
         os.makedirs(args.out, exist_ok=True)

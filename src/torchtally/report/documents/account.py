@@ -12,14 +12,9 @@ from torchtally.trace import Frame
 class LinePart(DocumentPart, frozen=True):
     """Line of code."""
 
-    file: Annotated[
-        str | None, key("Path of a file; beside `line`, of a line of code as it was recorded")
-    ]
+    file: Annotated[str | None, key("Path of a file; beside `line`, of a line as it was recorded")]
     line: Annotated[Count | None, key("Number of a line of code in `file`, counted from 1")]
-    source: Annotated[
-        str | None,
-        key("Of a line of code, its text; of a figure, the page or file that it is from"),
-    ]
+    source: Annotated[str | None, key("Of a line of code, its text; of a figure, where it is from")]
 
 
 def in_line(kind: type[P], line: Line | Frame | None, *sources: object, **values: Any) -> P:

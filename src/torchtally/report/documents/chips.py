@@ -73,9 +73,7 @@ class ChipPart(DocumentPart, frozen=True):
 
     name: str
     aliases: Annotated[list[str], key("Other names of a chip")]
-    families: Annotated[
-        list[str], key("Family names that mean this chip unless a variant is named")
-    ]
+    families: Annotated[list[str], key("Family names that mean this chip if no variant is named")]
     driver_names: Annotated[list[str], key("Of a chip, by its driver")]
     vendor: Annotated[str, key("Of a chip")]
     architecture: Annotated[str, key("Of a chip")]
@@ -85,20 +83,12 @@ class ChipPart(DocumentPart, frozen=True):
     tensor_clock_hz: Annotated[Hertz | None, key("Of the tensor cores, where it differs")]
     l2_cache_bytes: Annotated[Bytes | None, key("Of the chip's L2 cache")]
     memory_bytes: Annotated[Bytes, key("Of the chip's memory, or of it what a plan takes")]
-    is_memory_estimated: Annotated[
-        bool, key("Whether the memory that a program can have is an estimate")
-    ]
+    is_memory_estimated: Annotated[bool, key("Whether the memory for a program is an estimate")]
     memory_label_bytes: Annotated[Bytes | None, key("Of the chip's memory, as its label says")]
-    program_memory_bytes: Annotated[
-        Bytes | None, key("What a program can have of the chip's memory")
-    ]
+    program_memory_bytes: Annotated[Bytes | None, key("What a program can have of its memory")]
     memory_type: Annotated[str, key("Of a chip")]
-    memory_bandwidth_bytes_per_s: Annotated[
-        BytesPerS | None, key("Of the chip's memory, by its data sheet")
-    ]
-    achieved_bandwidth_bytes_per_s: Annotated[
-        BytesPerS | None, key("Of memory, as others measured it")
-    ]
+    memory_bandwidth_bytes_per_s: Annotated[BytesPerS | None, key("Of memory, by the data sheet")]
+    achieved_bandwidth_bytes_per_s: Annotated[BytesPerS | None, key("Of memory, by measurement")]
     tdp_watts: Annotated[Watts | None, key("Thermal design power of the chip")]
     usd_per_hour: Annotated[Usd | None, key("Of one GPU for an hour")]
     price_source: Annotated[str | None, key("Where a price is from")]
@@ -113,19 +103,13 @@ class ChipPart(DocumentPart, frozen=True):
     node: Annotated[NodePart | None, key("A machine")]
     offers: Annotated[list[OfferPart], key("What sellers ask for a chip")]
     sources: Annotated[dict[str, str], key("Where figures with another source are from")]
-    measured_as: Annotated[
-        SiblingPart | None, key("The chip of its family whose measurements count where it has none")
-    ]
-    memory_as: Annotated[
-        SiblingPart | None, key("The chip whose memory's measurements count where it has none")
-    ]
+    measured_as: Annotated[SiblingPart | None, key("Chip of its family whose measurements count")]
+    memory_as: Annotated[SiblingPart | None, key("The same for its memory's measurements")]
     inherited: Annotated[
         dict[str, str],
         key("Chips whose number or measurement is taken, scaled, by the field or dtype it is for"),
     ]
-    origins: Annotated[
-        list[OriginPart], key("Where the constants of each class of predictions were measured")
-    ]
+    origins: Annotated[list[OriginPart], key("Where constants of a class of predictions are from")]
 
 
 class ChipsDocument(Document, tag="chips/1", frozen=True):

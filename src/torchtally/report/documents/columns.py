@@ -24,9 +24,7 @@ class Columns(DocumentPart, frozen=True):
     """Columns of tables that are no keys of documents otherwise."""
 
     flops_change: Annotated[Flops, key("Of the second run less the first")]
-    activations_bytes: Annotated[
-        Bytes, key("Held at the moment of the row: saved for the backward pass")
-    ]
+    activations_bytes: Annotated[Bytes, key("Held at its moment: saved for the backward pass")]
     buffers_bytes: Annotated[Bytes, key("Held: buffers of modules")]
     bytes_after: Annotated[Bytes, key("Held at the later moment")]
     bytes_amp: Annotated[Bytes, key("Held for parameters by the recipe amp")]
@@ -38,9 +36,7 @@ class Columns(DocumentPart, frozen=True):
     bytes_mixed: Annotated[Bytes, key("Held for parameters by the recipe mixed")]
     bytes_moved: Annotated[Bytes, key("Read and written")]
     bytes_per_token: Annotated[Bytes, key("Of a KV cache, for each token")]
-    bytes_saved_change: Annotated[
-        Bytes, key("Saved for the backward pass by the second run less the first")
-    ]
+    bytes_saved_change: Annotated[Bytes, key("Saved for the backward pass, second run less first")]
     communication_buffers_bytes: Annotated[Bytes, key("Held: buffers of collectives")]
     gathered_parameters_bytes: Annotated[Bytes, key("Held: parameters gathered from other ranks")]
     gradients_bytes: Annotated[Bytes, key("Held: gradients")]
@@ -50,9 +46,7 @@ class Columns(DocumentPart, frozen=True):
     most_bytes: Annotated[Bytes, key("Held at most at any time")]
     optimizer_state_bytes: Annotated[Bytes, key("Held: optimizer state")]
     parameters_bytes: Annotated[Bytes, key("Held: parameters")]
-    payload_bytes: Annotated[
-        Bytes, key("What each rank hands to its collectives or is given by them")
-    ]
+    payload_bytes: Annotated[Bytes, key("What each rank hands to collectives or is given by them")]
     peak_bytes: Annotated[Bytes, key("Held at the peak")]
     sent_bytes: Annotated[Bytes, key("Sent to other chips")]
     temporaries_bytes: Annotated[Bytes, key("Held: temporaries")]
@@ -127,18 +121,10 @@ class Columns(DocumentPart, frozen=True):
     achieved_bytes_per_s: Annotated[BytesPerS, key("Measured")]
     bus_bytes_per_s: Annotated[BytesPerS, key("Of a collective, by nccl-tests' bus bandwidth")]
     bytes_per_s: Annotated[BytesPerS, key("Moved, over the kernels' time")]
-    device_to_host_pageable_bytes_per_s: Annotated[
-        BytesPerS, key("Copied to pageable memory of the host")
-    ]
-    device_to_host_pinned_bytes_per_s: Annotated[
-        BytesPerS, key("Copied to page-locked memory of the host")
-    ]
-    host_to_device_pageable_bytes_per_s: Annotated[
-        BytesPerS, key("Copied from pageable memory of the host")
-    ]
-    host_to_device_pinned_bytes_per_s: Annotated[
-        BytesPerS, key("Copied from page-locked memory of the host")
-    ]
+    device_to_host_pageable_bytes_per_s: Annotated[BytesPerS, key("To the host, pageable")]
+    device_to_host_pinned_bytes_per_s: Annotated[BytesPerS, key("To pinned memory of the host")]
+    host_to_device_pageable_bytes_per_s: Annotated[BytesPerS, key("From the host, pageable")]
+    host_to_device_pinned_bytes_per_s: Annotated[BytesPerS, key("From pinned memory of the host")]
     peak_bytes_per_s: Annotated[BytesPerS, key("Promised by the data sheet")]
     promised_bytes_per_s: Annotated[BytesPerS, key("Promised by the data sheet")]
     tokens_per_s_each: Annotated[TokensPerS, key("Tokens per second, of one sequence")]
@@ -154,9 +140,7 @@ class Columns(DocumentPart, frozen=True):
         key("Of all GPUs: at their thermal design power, of what was traced at their mean power"),
     ]
     times: Annotated[Number, key("As a multiple of the first or of this")]
-    dimensions: Annotated[
-        list[int], key("Of a tensor: its named dimensions with their sizes, batch=8 seq=1024")
-    ]
+    dimensions: Annotated[list[int], key("Named dimensions with their sizes: batch=8 seq=1024")]
     algorithm: Annotated[str, key("Of a collective")]
     bar: Annotated[str, key("Bytes by category, drawn in letters")]
     category: Annotated[str, key("What memory is held for")]

@@ -17,13 +17,9 @@ class TotalsPart(DocumentPart, frozen=True):
     flops: Flops
     flops_forward: Annotated[Flops, key("Of the forward pass")]
     flops_backward: Annotated[Flops, key("Of the backward pass")]
-    flops_recompute: Annotated[
-        Flops, key("Of activation recomputation: forward work repeated in the backward pass")
-    ]
+    flops_recompute: Annotated[Flops, key("Of activation recomputation: forward work repeated")]
     flops_optimizer: Annotated[Flops, key("Of the optimizer step, clipping included")]
-    flops_evaluation: Annotated[
-        Flops, key("Of evaluation: forward work that no backward pass follows")
-    ]
+    flops_evaluation: Annotated[Flops, key("Of evaluation: forward passes without a backward pass")]
     flops_matmul: Annotated[Flops, key("Of matrix products and attention only")]
     bytes_read: Annotated[Bytes, key("Read from memory")]
     bytes_written: Annotated[Bytes, key("Written to memory")]

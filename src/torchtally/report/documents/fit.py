@@ -30,15 +30,11 @@ class ChipSearchPart(DocumentPart, frozen=True):
     context_bytes: Bytes
     margin_bytes: Annotated[Bytes, key("Kept free by request")]
     capacity_bytes: Bytes
-    largest: Annotated[
-        Number | None, key("The largest value that fits; of a format, the largest number")
-    ]
+    largest: Annotated[Number | None, key("The largest value that fits; of a format, its largest")]
     too_large: Annotated[Number | None, key("The smallest value that does not fit")]
     gave_up: Annotated[bool, key("Whether a search ended because the script failed")]
     is_monotone: Annotated[bool, key("Whether no value fits that is larger than one that does not")]
-    computed_from: Annotated[
-        Count | None, key("Which of `computations` an answer is read from, counted from 0")
-    ]
+    computed_from: Annotated[Count | None, key("Index in `computations` of what an answer is from")]
     tried: Annotated[list[TriedPart], key("Values, and whether they fit")]
 
 
@@ -54,9 +50,7 @@ class ProbePart(DocumentPart, frozen=True):
     value: Mixed
     failure: Annotated[str, key("Why a script failed; empty where it did not")]
     steps: Count
-    folded: Annotated[
-        Count, key("Evaluation passes that repeat earlier ones and were not executed")
-    ]
+    folded: Annotated[Count, key("Evaluation passes that repeat earlier ones, not executed")]
     wall_s: Annotated[Seconds, key("By the clock on the wall")]
 
 
@@ -67,9 +61,7 @@ class FitDocument(Document, tag="fit/1", frozen=True):
     steps: Count
     caveats: list[str]
     chips: list[ChipSearchPart]
-    computations: Annotated[
-        list[ComputationPart], key("Answers that were computed from runs of others")
-    ]
+    computations: Annotated[list[ComputationPart], key("Answers computed from runs of others")]
     runs: Annotated[list[ProbePart], key("That were made")]
 
 

@@ -40,13 +40,9 @@ class ShortagePart(LinePart, frozen=True):
 
 class MemoryPart(DocumentPart, frozen=True):
     device: Annotated[str, key("As torch or the driver names it")]
-    peak_allocated_bytes: Annotated[
-        Bytes, key("Allocated at most, as torch.cuda.max_memory_allocated()")
-    ]
+    peak_allocated_bytes: Annotated[Bytes, key("At most, as torch.cuda.max_memory_allocated()")]
     peak_tick: Annotated[Count, key("When the peak was reached: operators run before it")]
-    peak_reserved_bytes: Annotated[
-        Bytes, key("In the allocator's segments at most, as torch.cuda.max_memory_reserved()")
-    ]
+    peak_reserved_bytes: Annotated[Bytes, key("At most, as torch.cuda.max_memory_reserved()")]
     context_bytes: Annotated[Bytes, key("What the CUDA context takes")]
     context_trust: Annotated[str, key("How sure `context_bytes` is")]
     communicators: Annotated[Count, key("Communicators of NCCL")]

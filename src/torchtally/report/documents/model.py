@@ -47,9 +47,7 @@ class ModelDocument(Document, tag="model/1", frozen=True):
     flops_backward: Flops
     flops_recompute: Flops
     bytes_saved: Bytes
-    model_flops: Annotated[
-        Flops, key("Of the model's products, forward and backward, without recomputation")
-    ]
+    model_flops: Annotated[Flops, key("Of products, forward and backward, without recomputation")]
     step_s: Seconds | None
     peak_allocated_bytes: Bytes
     peak_reserved_bytes: Bytes

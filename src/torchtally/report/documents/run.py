@@ -73,9 +73,7 @@ class SharePart(DocumentPart, frozen=True):
 class WholeRunPart(DocumentPart, frozen=True):
     steps: Count
     models: Annotated[Count, key("Models that a run trains")]
-    flops: Annotated[
-        Flops, key("Work: floating-point operations of all phases; a multiply and an add are two")
-    ]
+    flops: Annotated[Flops, key("Work of all phases; a multiply and an add are two operations")]
     seconds: Annotated[Seconds | None, key("Of the step, or of the length that was asked for")]
     was_stopped: Annotated[bool, key("Whether the script was stopped before its end")]
     steps_differ: Annotated[str, key("How the steps of a run differ")]
@@ -106,15 +104,11 @@ class EffectPart(LinePart, frozen=True):
     name: str
     count: Count
     bytes: Bytes
-    placeholder_bytes: Annotated[
-        Bytes, key("Of bytes written: values that a simulated GPU does not have")
-    ]
+    placeholder_bytes: Annotated[Bytes, key("Of bytes written: values that no simulated GPU has")]
 
 
 class LoadingPart(LinePart, frozen=True):
-    workers: Annotated[
-        Count, key("Processes that load batches beside each other; 0: the script itself")
-    ]
+    workers: Annotated[Count, key("Processes that load batches in parallel; 0: the script itself")]
     batch_s: Annotated[
         Seconds,
         key("From one batch of a DataLoader to the next, on the machine that simulated the run"),
@@ -201,23 +195,17 @@ class RunDocument(Document, tag="run/1", frozen=True):
         key("Parameters of a module without those inside it; of a model, those of this rank"),
     ]
     trained_parameters: Annotated[Count | None, key("Parameters that have gradients")]
-    is_rank_share: Annotated[
-        bool, key("Whether the parameters may be one rank's part of the model's")
-    ]
+    is_rank_share: Annotated[bool, key("Whether parameters may be one rank's part of the model's")]
     convention: Annotated[ConventionPart, key("How attention is counted")]
     ending: Annotated[EndingPart, key("How the run ended")]
     run: Annotated[WholeRunPart, key("All that was run")]
-    host_state: Annotated[
-        HostStatePart | None, key("Of the state of an optimizer that is kept on the host")
-    ]
+    host_state: Annotated[HostStatePart | None, key("Of optimizer state that is kept on the host")]
     diagnoses: Annotated[list[DiagnosisPart], key("Causes of what a run costs, the dearest first")]
     totals: Annotated[TotalsPart, key("Of the period; of a table, sums over all rows")]
     memory: Annotated[MemoryPart, key("Of the whole run")]
     time: Annotated[TimePart | None, key("Of the period; null where the chip's speed is unknown")]
     utilisation: Annotated[list[UtilisationPart], key("By every convention")]
-    generation: Annotated[
-        GenerationPart | None, key("Of tokens; null where what is reported generates none")
-    ]
+    generation: Annotated[GenerationPart | None, key("Of tokens; null for what generates none")]
     throughput: Annotated[ThroughputPart | None, key("Per second")]
     lines_below: Annotated[LinePart, key("The line of the user's own below which `lines` are")]
     lines: Annotated[list[LineCosts], key("Of code")]
@@ -244,9 +232,9 @@ class RunDocument(Document, tag="run/1", frozen=True):
         list[TimedChangePart] | UnsetType,
         key("Changes that were tried to hide more of the network"),
     ] = UNSET
-    unchanged: Annotated[
-        UnchangedPart | UnsetType, key("The run without the changes of --what-if")
-    ] = UNSET
+    unchanged: Annotated[UnchangedPart | UnsetType, key("The run without --what-if's changes")] = (
+        UNSET
+    )
     limits: Annotated[list[LimitPart] | UnsetType, key("That were asserted")] = UNSET
     measured: Annotated[MeasuredPart | UnsetType, key("What was measured")] = UNSET
 

@@ -119,9 +119,7 @@ class AgainstDocument(Document, tag="against/1", frozen=True):
 
     measured_s: Annotated[Seconds, key("Measured")]
     predicted_s: Annotated[Seconds, key("By the roofline")]
-    joined_share: Annotated[
-        Fraction, key("Of the measured operators that are in the simulated run")
-    ]
+    joined_share: Annotated[Fraction, key("Of the measured operators, those in the simulated run")]
     tables: dict[str, TablePart]
 
 

@@ -10,16 +10,12 @@ from torchtally.views.strided import picture
 class TensorPart(DocumentPart, frozen=True):
     dtype: str
     offset: Annotated[Count, key("Elements from the storage's beginning")]
-    is_contiguous: Annotated[
-        bool, key("Whether elements lie in the order of their indices; in tables yes or no")
-    ]
+    is_contiguous: Annotated[bool, key("Whether elements lie in order of index; in tables yes, no")]
     elements: Count
     bytes: Bytes
     storage_bytes: Annotated[Bytes, key("Of the storage that a tensor lies in")]
     shape: Annotated[list[int], key("Of a tensor; in tables as 4x512")]
-    strides: Annotated[
-        list[int], key("Elements from one to the next, for each dimension; in tables as 512x1")
-    ]
+    strides: Annotated[list[int], key("Elements between neighbours, by dimension; in tables 512x1")]
     contiguous_strides: Annotated[list[int], key("What the strides would be")]
     storage: Annotated[str, key("Letter of a storage")]
     storage_elements_used: Annotated[Count | None, key("Elements of its storage that a tensor has")]
@@ -37,9 +33,7 @@ class TensorDocument(Document, tag="tensor/1", frozen=True):
 
     expression: Annotated[str, key("In Python")]
     places: Annotated[list[int] | None, key("Of a tensor's elements in their storage, in order")]
-    shares_storage_with: Annotated[
-        list[str], key("Expressions whose tensors lie in the same storage")
-    ]
+    shares_storage_with: Annotated[list[str], key("Expressions whose tensors lie in its storage")]
     storage_values: Annotated[list[Mixed] | None, key("Numbers in a storage")]
     result: Annotated[TensorPart, key("Of an expression")]
     operations: Annotated[list[OperationPart], key("Of an expression, one after the other")]

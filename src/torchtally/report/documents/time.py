@@ -40,9 +40,7 @@ class CalibrationPart(DocumentPart, frozen=True):
     device: str
     date: Annotated[str, key("As 2026-11-21")]
     torch_version: str
-    calibrated_share: Annotated[
-        Fraction | None, key("Of the kernels' time, predicted from measurements")
-    ]
+    calibrated_share: Annotated[Fraction | None, key("Of the kernels' time, from measurements")]
 
 
 class SlowHostPart(DocumentPart, frozen=True):
@@ -68,17 +66,10 @@ class TimePart(DocumentPart, frozen=True):
         str | None,
         key("What counts in a figure of utilisation; what a predicted time or a rate rests on"),
     ]
-    rates_of: Annotated[
-        list[str],
-        key("Chips whose published rates a predicted time rests on, the chip itself first"),
-    ]
+    rates_of: Annotated[list[str], key("Chips whose published rates it rests on, its own first")]
     by_bound: Annotated[dict[str, BoundPart], key("Totals by what takes the time")]
-    calibrated: Annotated[
-        CalibrationPart | None, key("The calibration that times were corrected by")
-    ]
-    slow_host: Annotated[
-        SlowHostPart | None, key("The step beside a slower CPU; null where that changes little")
-    ]
+    calibrated: Annotated[CalibrationPart | None, key("Calibration that times were corrected by")]
+    slow_host: Annotated[SlowHostPart | None, key("With a slower CPU; null if that changes little")]
     untimed: Annotated[list[GapPart], key("Operators without a time")]
     odd_sizes: Annotated[list[OddSizePart], key("Sizes that slow tensor cores")]
 
@@ -88,9 +79,7 @@ class UtilisationPart(DocumentPart, frozen=True):
     name: str
     convention: str = field(name="basis")
     unit: Annotated[str, key("Of the numbers")]
-    amount: Annotated[
-        Number, key("How much of it: FLOPs or bytes, as `unit` says; of a limit, in its unit")
-    ]
+    amount: Annotated[Number, key("FLOPs or bytes, as `unit` says; of a limit, in its unit")]
     per_s: Annotated[Number | None, key("Reached of what `unit` names")]
     peak_per_s: Annotated[Number | None, key("Promised of what `unit` names")]
     of: Annotated[str, key("Which peak a rate is compared with")] = field(name="peak")
@@ -138,12 +127,8 @@ class ThroughputPart(DocumentPart, frozen=True):
     tokens_per_s: TokensPerS | None
     samples_per_s: Annotated[Number | None, key("Samples per second, of all ranks")]
     data_parallel_ranks: Annotated[Count | None, key("Ranks that share a batch")]
-    token_batch: Annotated[
-        BatchPart | None, key("Tokens of a step, and the operator that shows it")
-    ]
-    sample_batch: Annotated[
-        BatchPart | None, key("Samples of a step, and the operator that shows it")
-    ]
+    token_batch: Annotated[BatchPart | None, key("Tokens of a step, and the operator for them")]
+    sample_batch: Annotated[BatchPart | None, key("Samples of a step, and the operator for them")]
 
 
 def time_part(ledger: Ledger) -> TimePart | None:

@@ -26,9 +26,7 @@ class SweepRunPart(DocumentPart, frozen=True):
     wall_s: Seconds | None
     exit_code: Annotated[Count | None, key("Of a process")]
     message: str
-    values: Annotated[
-        dict[str, Any], key("That were converted; of a sweep's run, the varying keys")
-    ]
+    values: Annotated[dict[str, Any], key("That were converted; of a sweep's run, varying keys")]
 
 
 class SweepDocument(Document, tag="sweep/1", frozen=True):

@@ -44,23 +44,19 @@ class WatchDocument(Document, tag="watch/2", frozen=True):
     step: Count | UnsetType | None = UNSET
     rank: Annotated[Mixed | UnsetType | None, key("Of a process; in tables with its place")] = UNSET
     step_s: Seconds | UnsetType | None = UNSET
-    step_s_from: Annotated[
-        str | UnsetType | None, key("How the time of a step was read from a log")
-    ] = UNSET
+    step_s_from: Annotated[str | UnsetType | None, key("How a step's time was read from a log")] = (
+        UNSET
+    )
     tokens_per_s: TokensPerS | UnsetType | None = UNSET
     mfu: Annotated[Fraction | UnsetType | None, key("Model FLOPs utilisation")] = UNSET
-    logged_mfu: Annotated[
-        Fraction | UnsetType | None, key("MFU as the training itself counts it")
-    ] = UNSET
+    logged_mfu: Annotated[Fraction | UnsetType | None, key("MFU as the training counts it")] = UNSET
     peak_bytes: Bytes | UnsetType | None = field(default=UNSET, name="peak_allocated_bytes")
     reserved_bytes: Bytes | UnsetType | None = field(default=UNSET, name="peak_reserved_bytes")
     idle_share: Fraction | UnsetType | None = UNSET
-    deviation: Annotated[
-        Fraction | UnsetType | None, key("How far a step is above the prediction")
-    ] = UNSET
-    is_memory: Annotated[
-        bool | UnsetType | None, key("Whether memory is what deviates from the prediction")
-    ] = UNSET
+    deviation: Annotated[Fraction | UnsetType | None, key("Of a step, above the prediction")] = (
+        UNSET
+    )
+    is_memory: Annotated[bool | UnsetType | None, key("Whether it is memory that deviates")] = UNSET
     slow: Annotated[
         Number | UnsetType | None,
         key("Steps much slower than the median before them; of one step, times that median"),
@@ -73,7 +69,5 @@ class WatchDocument(Document, tag="watch/2", frozen=True):
     least_step_s: Annotated[Seconds | UnsetType | None, key("Of the fastest step")] = UNSET
     most_step_s: Annotated[Seconds | UnsetType | None, key("Of the slowest step")] = UNSET
     late: Annotated[Count | UnsetType | None, key("Times that a step was late")] = UNSET
-    memory_deviation: Annotated[
-        Fraction | UnsetType | None, key("How far memory is above the prediction")
-    ] = UNSET
+    memory_deviation: Annotated[Fraction | UnsetType | None, key("Memory above prediction")] = UNSET
     predicted: PredictionPart | UnsetType | None = UNSET

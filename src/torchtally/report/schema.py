@@ -9,45 +9,13 @@ from typing import Any
 from msgspec.json import schema_components
 
 from torchtally.errors import UsageError, did_you_mean
-from torchtally.report.documents.answer import AnswerDocument
-from torchtally.report.documents.audit import AuditDocument, MeasurementsDocument
-from torchtally.report.documents.chips import ChipsDocument
+from torchtally.report.documents import documents
 from torchtally.report.documents.columns import Columns
-from torchtally.report.documents.fit import FitDocument
-from torchtally.report.documents.formats import FormatsDocument
-from torchtally.report.documents.limits import LimitsDocument
-from torchtally.report.documents.model import ModelDocument
-from torchtally.report.documents.run import RunDocument
-from torchtally.report.documents.tables import (
-    AgainstDocument,
-    BenchDocument,
-    BudgetDocument,
-    DiffDocument,
-    PageDocument,
-    SnapshotDocument,
-    TableDocument,
-    ViewDocument,
-)
-from torchtally.report.documents.tensor import TensorDocument
-from torchtally.report.documents.training import ContinuationDocument, SweepDocument, TokensDocument
-from torchtally.report.documents.watch import WatchDocument
 from torchtally.report.keys import ROW, DocumentPart
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
 
 Schema = dict[str, Any]
-
-DOCUMENTS: dict[str, type[DocumentPart]] = {
-    str(kind.__struct_config__.tag).partition("/")[0]: kind
-    for kind in (
-        RunDocument, ViewDocument, TableDocument, DiffDocument, AnswerDocument, ChipsDocument,
-        FitDocument, ModelDocument, AuditDocument, MeasurementsDocument, AgainstDocument,
-        SnapshotDocument, BenchDocument, BudgetDocument, SweepDocument, TokensDocument,
-        ContinuationDocument, FormatsDocument, TensorDocument, WatchDocument, LimitsDocument,
-        PageDocument,
-    )
-}  # fmt: skip
-"""A key that is removed or changes its meaning raises the tag's number; a new one does not."""
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 FREE = "figure_"
@@ -77,11 +45,11 @@ def json_schema(name: str) -> Schema:
     """The schema of the documents of this name, each key with its unit and meaning.
 
     Other keys are allowed, since keys may be added within a version. Raises UsageError for a name
-    that is not in DOCUMENTS.
+    that no document has.
     """
-    if name not in DOCUMENTS:
-        raise UsageError(f"Unknown document {name!r}. {did_you_mean(name, DOCUMENTS)}")
-    kind = DOCUMENTS[name]
+    if name not in documents():
+        raise UsageError(f"Unknown document {name!r}. {did_you_mean(name, documents())}")
+    kind = documents()[name]
     parts = parts_of(kind)
     root = _described(parts.pop(kind.__name__))
     inner = {title: _described(part) for title, part in parts.items()}
@@ -107,7 +75,7 @@ def vocabulary() -> Mapping[str, Term]:
     """Every key by name. Its meaning is said of one field, its unit of each."""
     meanings: dict[str, str] = {}
     values: dict[str, Schema] = {}
-    for part in parts_of(*DOCUMENTS.values(), Columns).values():
+    for part in parts_of(*documents().values(), Columns).values():
         for name, value in keys_of(part):
             meanings |= {name: value["description"]} if "description" in value else {}
             values[name] = value
@@ -121,7 +89,7 @@ def term_of(name: str, value: Schema, meaning: str) -> Term:
 
 def version(name: str) -> int:
     """The number of a document's tag."""
-    return int(str(DOCUMENTS[name].__struct_config__.tag).rpartition("/")[2])
+    return int(str(documents()[name].__struct_config__.tag).rpartition("/")[2])
 
 
 def documents_table() -> Table:
@@ -133,7 +101,7 @@ def documents_table() -> Table:
             Column("version", "version", Unit.COUNT),
             Column("summary", "what it is", Unit.TEXT),
         ),
-        rows=tuple((name, version(name), _summary(name)) for name in DOCUMENTS),
+        rows=tuple((name, version(name), _summary(name)) for name in documents()),
         note="`tally schema NAME` prints one as JSON Schema.",
     )
 
@@ -200,7 +168,7 @@ def keys_of(part: Schema) -> Iterator[tuple[str, Schema]]:
 
 def _summary(name: str) -> str:
     """What a document is, and which command prints it."""
-    return str(DOCUMENTS[name].__doc__).strip().removesuffix(".")
+    return str(documents()[name].__doc__).strip().removesuffix(".")
 
 
 def _described(part: Schema) -> Schema:
