@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import pytest
 
-ONE_OF_MANY = {8: 4, 2: 2}
-"""Of every other test with more cases than 8 one in four, with more than 2 one in two."""
+ONE_OF_MANY = {8: 6, 2: 3}
+"""Of every other test with more cases than 8 one in six, with more than 2 one in three."""
 
 
 def without_thorough(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

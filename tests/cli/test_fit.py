@@ -136,24 +136,29 @@ def test_a_script_that_always_fails(tmp_path: Path) -> None:
     assert "unrecognized arguments: --nonsense" in done.stdout
 
 
-def test_the_answer_of_code_that_could_not_be_compiled_is_none(tmp_path: Path) -> None:
+@pytest.mark.thorough(
+    cases=("words1-0",),
+)
+@pytest.mark.parametrize(("words", "code"), [((), GATE_EXIT), (("--compile", "eager"), 0)])
+def test_the_answer_of_code_that_could_not_be_compiled_is_none(
+    words: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
     """Eager code is not what the script asked for: the answer begins with that, and ends in 3."""
     (tmp_path / "train.py").write_text(f"import sys\nbatch = int(sys.argv[1])\n{COMPILED}")
     (tmp_path / "sitecustomize.py").write_text(f"import sys\n{WITHOUT_TRITON}")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    for words, code in ((), GATE_EXIT), (("--compile", "eager"), 0):
-        done = subprocess.run(
-            command(*words, "--vary", "{}", *H100, "--to", "2", "--json", "fit.json", "train.py",
-                    python=cold),
-            cwd=tmp_path, env=environment() | {"PYTHONPATH": path}, capture_output=True, text=True,
-            timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        caveats = json.loads((tmp_path / "fit.json").read_text())["caveats"]
-        assert (len(caveats) == 1) is (code == GATE_EXIT)
-        said = " ".join(done.stdout.split())
-        assert said.startswith("".join(f"{caveat} " for caveat in caveats) + "largest ")
-        assert ("torch.compile ran eagerly: inductor needs triton" in said) is bool(caveats)
+    done = subprocess.run(
+        command(*words, "--vary", "{}", *H100, "--to", "2", "--json", "fit.json", "train.py",
+                python=cold),
+        cwd=tmp_path, env=environment() | {"PYTHONPATH": path}, capture_output=True, text=True,
+        timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    caveats = json.loads((tmp_path / "fit.json").read_text())["caveats"]
+    assert (len(caveats) == 1) is (code == GATE_EXIT)
+    said = " ".join(done.stdout.split())
+    assert said.startswith("".join(f"{caveat} " for caveat in caveats) + "largest ")
+    assert ("torch.compile ran eagerly: inductor needs triton" in said) is bool(caveats)
 
 
 def test_all_chips(tmp_path: Path) -> None:

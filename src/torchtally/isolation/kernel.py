@@ -21,7 +21,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION, BENEATH = 1, 1
 WRITE_FILE = 1 << 1
 TRUNCATE = 1 << 14
-REMOVE_DIR, REMOVE_FILE, MAKE_REG = 1 << 4, 1 << 5, 1 << 8
+REMOVE_FILE, MAKE_REG = 1 << 5, 1 << 8
 MAKE_DIR = 1 << 7
 CHANGES = WRITE_FILE | (sum(1 << bit for bit in range(4, 13)) & ~MAKE_DIR)
 """Writing; removing and making whatever a directory can hold, but a directory: a new one harms

@@ -39,6 +39,7 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
+@pytest.mark.thorough("truth/compiled and distributed/test_against_gloo.py")
 @pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="recorded with 2.13")
 def test_compiled_blocks_hold_what_the_cuda_build_holds() -> None:
     steps: list[Held] = []

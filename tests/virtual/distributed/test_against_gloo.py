@@ -90,10 +90,24 @@ def measured(names: list[str]) -> dict[str, Measured]:
 
 
 @cache
-def real(size: int) -> list[dict[str, Measured]]:
+def real(size: int, names: tuple[str, ...]) -> list[dict[str, Measured]]:
     """By rank, of so many."""
-    answers: list[dict[str, Measured]] = on_ranks(measured, size, list(PROGRAMS))
+    answers: list[dict[str, Measured]] = on_ranks(measured, size, list(names))
     return answers
+
+
+TEST = "test_a_rank_communicates_and_holds_what_a_real_one_does["
+
+
+@pytest.fixture(scope="module")
+def names(request: pytest.FixtureRequest) -> dict[int, tuple[str, ...]]:
+    """The programs of this run's cases, by the number of ranks: those are measured, at once."""
+    cases = [
+        item.callspec.params
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.name.startswith(TEST)
+    ]
+    return {size: tuple(case["name"] for case in cases if case["size"] == size) for size in SIZES}
 
 
 def simulated(name: str, rank: int, size: int) -> Trace:
@@ -135,10 +149,12 @@ OWN_MEMORY = {
 )
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 @pytest.mark.parametrize("size", SIZES)
-def test_a_rank_communicates_and_holds_what_a_real_one_does(name: str, size: int) -> None:
+def test_a_rank_communicates_and_holds_what_a_real_one_does(
+    name: str, size: int, names: dict[int, tuple[str, ...]]
+) -> None:
     """At its peak, to the byte."""
     for rank in (0, size - 1):
-        trace, there = simulated(name, rank, size), real(size)[rank][name]
+        trace, there = simulated(name, rank, size), real(size, names[size])[rank][name]
         assert counts_of(trace) == there.collectives
         if name not in OWN_MEMORY:
             expected_bytes = peak_of(trace) + ONLY_REAL_BYTES.get(name, 0)
