@@ -204,12 +204,14 @@ def mode_of(args: argparse.Namespace, spread: "Spread") -> "TrainingMode":
 
 def mode_words(args: argparse.Namespace, cluster: "Cluster") -> str:
     """How the step is trained, as text: the key of its program."""
+    from torchtally.programs.step import mode_text
+
     usual = {"recipe": RECIPE, "optimizer": "adamw", "recompute": "none"}
     others = OPTIONS - {"model", "gpus", "micro_batch", "sequence"}
-    values = {name: getattr(args, name) or usual.get(name) for name in sorted(others)}
+    values = {name: getattr(args, name) or usual.get(name) for name in others}
     if cluster.count > 1:
         values["gpus"] = f"{cluster.count}, {cluster.gpus_per_node} in a node"
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value)
+    return mode_text(**values)
 
 
 def adapt_of(args: argparse.Namespace) -> "Adapt | None":

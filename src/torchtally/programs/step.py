@@ -15,6 +15,11 @@ from torchtally.trace.record import Count, Record
 BATCH, SEQUENCE, POSITIONS = "batch", "sequence", "positions"
 
 
+def mode_text(**options: object) -> str:
+    """How a step is trained, as text, by the options that say it; without those not given."""
+    return ", ".join(f"{name} {value}" for name, value in sorted(options.items()) if value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedStep:
     """What is asked of a step, besides its model."""

@@ -140,7 +140,7 @@ class Pricing:
             part.model, part.sequence, attention=attention, recompute=layout.recompute
         )
         tokens = _tokens(layout.global_batch, part.sequence)
-        speed = _tokens_per_s(tokens, parts.total)
+        speed = tokens_in_time(tokens, parts.total)
         peak = part.cluster.chip.peak_flop_per_s(part.recipe.products)
         how = "" if attention is part.attention else ", causal by half"
         return Step(
@@ -491,7 +491,8 @@ def _tokens(sequences: Count, sequence: Tokens) -> str:
 
 
 @closed_form("tokens/s", Unit.TOKEN_PER_S)
-def _tokens_per_s(tokens: Tokens, step_s: Seconds) -> str:
+def tokens_in_time(tokens: Tokens, step_s: Seconds) -> str:
+    """Tokens in a second, of all chips."""
     return "tokens / step_s"
 
 

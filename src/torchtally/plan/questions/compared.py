@@ -16,6 +16,7 @@ Question = Callable[[Request], Answer]
 
 def compare(request: Request, names: Sequence[str], question: Question) -> Answer:
     """The answer for the chips asked for, and its figures for as many of each of the others."""
+    request = replace(request, is_written=False)  # programs are not for all chips
     first = question(request)
     clusters = [request.of_cluster, *(_like(request.of_cluster, name) for name in names)]
     answers: dict[str, Answer | str] = {clusters[0].chip.name: first}

@@ -9,7 +9,7 @@ from torchtally.plan.counted import CountedModel, CountedStep
 from torchtally.plan.memory import States, checkpoint_bytes
 from torchtally.plan.quantity import Quantity, of, total, total_s
 from torchtally.plan.questions.answer import Answer
-from torchtally.plan.questions.fit import FULL_MEMORY, SURE_SHARE, capacity_of
+from torchtally.plan.questions.fit import FULL_MEMORY, capacity_of, claim_of
 from torchtally.plan.questions.model_card import states_of
 from torchtally.plan.questions.request import Request, peak_flop_per_s
 from torchtally.plan.questions.words import chips_text, subject_text
@@ -63,13 +63,11 @@ def counted_fit(request: Request) -> Answer:
     memory = total("memory", Unit.BYTES, parts)
     capacity = capacity_of(request)
     seconds = step_seconds(request, state)
-    share = memory.value / capacity.value
-    claim = "fits" if share <= SURE_SHARE else "close" if share <= 1 else "does not fit"
     flops = of(step.model_flops, Unit.FLOPS, "training FLOPs")
     return Answer(
         question="fit",
         headline=(
-            f"{claim}: {subject_text(request)} takes ",
+            f"{claim_of(memory, capacity)}: {subject_text(request)} takes ",
             memory,
             " of ",
             capacity,

@@ -1,15 +1,18 @@
 """Does it fit these chips, what is the memory for, and how fast is a step?"""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
+from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.parallel.attention import fused_kernels
 from torchtally.plan.parallel.chip_memory import ChipMemory
 from torchtally.plan.parallel.communication import NCCL
 from torchtally.plan.parallel.degrees import DEGREES
 from torchtally.plan.parallel.layout import Layout
-from torchtally.plan.parallel.pace import BEST
+from torchtally.plan.parallel.pace import BEST, TYPICAL, Host
 from torchtally.plan.parallel.pricing import step as step_of
+from torchtally.plan.parallel.pricing import tokens_in_time
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.parallel.volume import sent_bytes
 from torchtally.plan.quantity import Quantity
@@ -17,9 +20,13 @@ from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, with_shape, workload_of
+from torchtally.plan.training import mfu
 from torchtally.table import Column, Table
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
+
+if TYPE_CHECKING:
+    from torchtally.plan.questions.written_fit import WrittenStep
 
 FSDP = (
     "FSDP over all chips: parameters, gradients and optimizer state are sharded (--search tries "
@@ -56,6 +63,12 @@ def fit(request: Request) -> Answer:
     layout = plain_layout(request, workload)
     step = step_of(workload, layout)
     capacity = capacity_of(request)
+    if is_class_alone(request, layout):
+        from torchtally.plan.questions.written_fit import written_step  # loads the ledger
+
+        written = written_step(request, workload, layout)
+        if written is not None:
+            return fit_as_written(request, workload, step, written, assumptions)
     return Answer(
         question="fit",
         headline=_headline(request, step, capacity),
@@ -79,6 +92,60 @@ def fit(request: Request) -> Answer:
             FULL_MEMORY,
         ),
     )
+
+
+def is_class_alone(request: Request, layout: Layout) -> bool:
+    """One chip runs the model's class as it is: a program may have its step."""
+    return (
+        request.is_written
+        and layout.chips == 1
+        and layout.micro_batches == 1
+        and layout.implementation is Implementation.EAGER
+        and request.kernel is None
+        and request.fused is None
+        and (request.pace, request.host) == (TYPICAL, Host.EAGER)
+        and layout.recompute in (Recompute.NONE, Recompute.FULL)
+    )
+
+
+def fit_as_written(
+    request: Request,
+    workload: Workload,
+    step: Step,
+    written: "WrittenStep",
+    assumptions: tuple[str, ...],
+) -> Answer:
+    """The same by a step that a program wrote; `step`, by closed forms, has what is counted."""
+    layout, capacity = step.layout, capacity_of(request)
+    speed = tokens_in_time(step.tokens, written.seconds)
+    peak = request.chip.peak_flop_per_s(request.recipe.products)
+    flops = token_flops(
+        workload.model, workload.sequence, attention=step.attention, recompute=layout.recompute
+    )
+    used = mfu(speed, flops.model, 1, peak).with_name(step.mfu.name)
+    done = mfu(speed, flops.hardware, 1, peak).with_name(step.hfu.name)
+    return Answer(
+        question="fit",
+        headline=(
+            f"{claim_of(written.memory, capacity)}: {subject_text(request)} takes ",
+            written.memory, " of ", capacity, " on ", *chips_text(request.of_cluster), ", ",
+            written.seconds, " a step predicted",
+        ),
+        figures=(
+            written.memory, capacity, written.seconds, speed, used,
+            *((done,) if done.value != used.value else ()),
+        ),
+        tables=(written.memory_by_category, written.time_by_phase),
+        assumptions=(
+            *assumptions,
+            batch_in_words(layout),
+            implementation_in_words(layout),
+            f"Written out operator by operator, {written.source}; with -o FILE it is a trace.",
+            "Memory: as the allocator hands it out; seconds: as those of a run.",
+            *convention_in_words(step, request),
+            FULL_MEMORY,
+        ),
+    )  # fmt: skip
 
 
 def overlap_in_words(step: Step) -> tuple[str, ...]:
@@ -151,14 +218,14 @@ def pace_in_words(workload: Workload) -> tuple[str, ...]:
     return (words,) if workload.pace is BEST else (words, PREDICTION)
 
 
-def claim_of(step: Step, capacity: Quantity) -> str:
+def claim_of(memory: Quantity, capacity: Quantity) -> str:
     """Whether it fits, in a word or three."""
-    is_sure = step.memory.total.value <= SURE_SHARE * capacity.value
-    return "fits" if is_sure else "close" if step.fits else "does not fit"
+    share = memory.value / capacity.value
+    return "fits" if share <= SURE_SHARE else "close" if share <= 1 else "does not fit"
 
 
 def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, ...]:
-    claim = claim_of(step, capacity)
+    claim = claim_of(step.memory.total, capacity)
     each = "each of " if request.of_cluster.count > 1 else ""
     return (
         f"{claim}: {subject_text(request)} takes ",

@@ -48,7 +48,7 @@ def own_layout(request: Request) -> Answer:
             step.mfu,
             f" MFU predicted for {subject_text(request)} on ",
             *chips_text(request.of_cluster),
-            f"; {claim_of(step, capacity)}: ",
+            f"; {claim_of(step.memory.total, capacity)}: ",
             step.memory.total,
             " of ",
             capacity,

@@ -110,6 +110,8 @@ class Request:
     """Fine-tuning; None: all weights are trained."""
     preference: "PreferenceRequest | None" = None
     """Training on preferences or rewards; None: on the tokens themselves."""
+    is_written: bool = True
+    """A step may be written out of a program, where one is for it; else by closed forms alone."""
     rows: int | None = None
     """Of a table; None: one page."""
     progress: Callable[[int], None] | None = None

@@ -1,0 +1,68 @@
+"""Whether a known model fits one chip is answered by its own step, written out."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.programs.ship import MODES, asked_of
+from torchtally.chips import Cluster, chip
+from torchtally.ledger import account
+from torchtally.memory.workspace import context_bytes
+from torchtally.plan.architecture.known import known_model
+from torchtally.plan.optimizers import optimizer
+from torchtally.plan.parallel.pace import BEST
+from torchtally.plan.questions.compared import compare
+from torchtally.plan.questions.fit import fit
+from torchtally.plan.questions.request import Request, subject
+from torchtally.plan.recipes import recipe
+from torchtally.programs.shipped import shipped_step
+from torchtally.timing.roofline import Roofline
+
+H100 = chip("H100-SXM")
+REQUEST = Request(
+    subject=subject(known_model("llama-3.2-1b")), cluster=Cluster(H100), recipe=recipe("bf16"),
+    optimizer=optimizer("adamw"), micro_batch=2, sequence=1024,
+)  # fmt: skip
+WRITTEN = "Written out operator by operator"
+
+
+def is_written(request: Request) -> bool:
+    return any(text.startswith(WRITTEN) for text in fit(request).assumptions)
+
+
+def test_it_says_what_the_trace_says() -> None:
+    """Memory is what the allocator reserves and the context, seconds are the ledger's."""
+    answer = fit(REQUEST)
+    trace = shipped_step("llama", "Llama 3.2 1B", replace(asked_of(MODES[0], 2), sequence=1024))
+    assert trace is not None
+    ledger = account(trace, roofline=Roofline(H100))
+    memory, _, seconds, speed, *_ = answer.figures
+    assert memory.value == max(each.bytes for each in trace.reserved) + context_bytes(H100)
+    assert seconds.value == pytest.approx(ledger.step_s)
+    assert speed.value == pytest.approx(2 * 1024 / seconds.value)
+    assert is_written(REQUEST)
+    for table in answer.tables:
+        assert table.totals is not None
+        assert sum(row[1] for row in table.rows) == pytest.approx(table.totals[1])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cluster": Cluster(H100, 8)},
+        {"cluster": Cluster(chip("MI300X"))},
+        {"global_batch": 4},
+        {"sequence": 1000},
+        {"pace": BEST},
+        {"recipe": recipe("fp8")},
+        {"subject": subject(replace(known_model("llama-3.2-1b"), name="another"))},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_no_program_is_for_has_closed_forms(changes: dict[str, object]) -> None:
+    assert not is_written(replace(REQUEST, **changes))
+
+
+def test_chips_beside_each_other_are_asked_alike() -> None:
+    answer = compare(REQUEST, ["A100-SXM"], fit)
+    assert not any(text.startswith(WRITTEN) for text in answer.assumptions)
