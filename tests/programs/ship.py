@@ -38,6 +38,8 @@ from torchtally.programs.shipped import (
 from torchtally.programs.step import BATCH, SEQUENCE, AskedStep, StepModel
 
 GPU = "H100-SXM"
+GPUS = (GPU, "A100-SXM")
+"""Of those that choose kernels alike: Hopper and Blackwell of data centers, Ampere and Ada."""
 MODES = tuple(
     ("--recipe", recipe, "--recompute", recompute)
     for recipe, recompute in product(("bf16", "amp"), ("none", "full"))
@@ -87,23 +89,23 @@ def record_row(row: KnownModel, shelf: dict[ProgramKey, RunProgram]) -> dict[str
         return {}
     model = StepModel(configured.name, dict(symbols.sizes), symbols.layers)
     has_program = False
-    for words, batch in product(MODES, BATCHES):
-        asked = asked_of(words, batch)
+    for gpu, words, batch in product(GPUS, MODES, BATCHES):
+        asked = asked_of(words, batch, gpu)
         key = key_of(symbols.variant, asked.mode, asked.chip, asked.sizes(model.sizes))
         if key not in shelf:
             try:
                 shelf[key] = recorded(configured, asked, words)
             except TallyError as error:
                 reason = str(error).splitlines()[0][:200]
-                print(f"{row.name}, {asked.mode}, batch {batch}: {reason}", flush=True)
+                print(f"{row.name}, {gpu}, {asked.mode}, batch {batch}: {reason}", flush=True)
                 continue
         has_program = True
     return {row.name: ShippedModel(model, symbols.variant)} if has_program else {}
 
 
-def asked_of(words: Sequence[str], batch: int) -> AskedStep:
+def asked_of(words: Sequence[str], batch: int, name: str = GPU) -> AskedStep:
     """A step of the usual sequence in the mode of these options."""
-    gpu = chip(GPU)
+    gpu = chip(name)
     return AskedStep(
         batch=batch, sequence=None, usual_sequence=USUAL_SEQUENCE, chip=gpu, command="plan",
         mode=mode_words(parsed(["plan", "MODEL", *words]), Cluster(gpu)),

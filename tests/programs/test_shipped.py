@@ -13,6 +13,7 @@ from torchtally.models.config_symbols import symbols_of
 from torchtally.models.planned import configured_class
 from torchtally.plan.architecture.known import known_row
 from torchtally.programs.checked import differences
+from torchtally.programs.regime import kernels_of
 from torchtally.programs.shipped import FOLDER, key_of, shipped_programs, shipped_step
 from torchtally.programs.step import AskedStep, StepModel, step
 from torchtally.trace import Trace
@@ -35,7 +36,9 @@ def rows() -> list[str]:
     return list(first.values())
 
 
-def shipped_and_recorded(name: str, words: tuple[str, ...], batch: int) -> tuple[Trace, Trace]:
+def shipped_and_recorded(
+    name: str, words: tuple[str, ...], batch: int, gpu: str = GPU
+) -> tuple[Trace, Trace]:
     row = known_row(name)
     shipped = shipped_programs(type_of(row))
     assert shipped is not None
@@ -45,7 +48,7 @@ def shipped_and_recorded(name: str, words: tuple[str, ...], batch: int) -> tuple
     symbols = symbols_of(configured.config)
     model = StepModel(configured.name, dict(symbols.sizes), symbols.layers)
     assert shipped.models[name].model == model
-    asked = asked_of(words, batch)
+    asked = asked_of(words, batch, gpu)
     mine = shipped_step(type_of(row), name, asked)
     if mine is None:
         pytest.skip("not shipped in this mode")
@@ -59,6 +62,13 @@ def test_it_is_what_is_recorded_today(name: str) -> None:
     mine, fresh = shipped_and_recorded(name, MODES[0], 2)
     assert list(differences(mine, fresh)) == []
     assert mine.sites == fresh.sites
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "gpu"), [("Llama 3.2 1B", "B200"), ("Mixtral 8x7B", "B200")])
+def test_chips_of_one_class_run_the_same_operators(name: str, gpu: str) -> None:
+    mine, fresh = shipped_and_recorded(name, MODES[0], 2, gpu)
+    assert list(differences(mine, fresh)) == []
 
 
 @pytest.mark.thorough
@@ -89,10 +99,28 @@ def request(*, chip_name: str = GPU, batch: int = 2, sequence: int | None = None
     )  # fmt: skip
 
 
-def test_a_chip_of_the_same_generation_runs_the_same_operators() -> None:
-    written = shipped_step("llama", "Llama 3.2 1B", request(chip_name="H200-SXM"))
+@pytest.mark.parametrize("name", ["H200-SXM", "B200"])
+def test_a_program_is_for_chips_that_choose_kernels_alike(name: str) -> None:
+    written = shipped_step("llama", "Llama 3.2 1B", request(chip_name=name))
     assert written is not None
-    assert written.chip == "H200-SXM"
+    assert written.chip == name
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "head_dim", "is_alike"),
+    [
+        ("H100-SXM", "B200", 128, True),
+        ("A100-SXM", "RTX-4090", 128, True),
+        ("A100-SXM", "RTX-4090", 256, False),  # 99 KiB of shared memory
+        ("H100-SXM", "A100-SXM", 128, False),
+        ("MI300X", "MI325X", 128, False),
+    ],
+)
+def test_chips_choose_kernels_by_capabilities(
+    one: str, other: str, head_dim: int, is_alike: bool
+) -> None:
+    words = [kernels_of(chip(name), {"head_dim": head_dim}) for name in (one, other)]
+    assert (words[0] == words[1]) is is_alike
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,24 @@ def regime(sizes: Symbols) -> str:
     return ", ".join(words)
 
 
-def kernels_of(chip: Chip) -> str:
-    """Chips that run the same operators: those of one compute capability."""
-    return f"sm {chip.capability_name}" if chip.is_cuda else chip.name
+LARGE_HEADS = 192
+"""Beyond this head dim some chips train without flash attention."""
+
+
+def kernels_of(chip: Chip, sizes: Symbols) -> str:
+    """Text that chips share which run the same operators at these sizes: PyTorch chooses attention
+    by capabilities, and cuBLAS's workspace is a storage.
+    """
+    if not chip.is_cuda:
+        return chip.name
+    sm = chip.sm
+    capabilities = {
+        "bfloat16": sm.has_bfloat16,
+        "tensor cores": sm.has_tensor_cores,
+        "efficient attention": sm.has_efficient_attention,
+        "flash attention": sm.has_flash_attention,
+        "cudnn first": sm.prefers_cudnn_attention,
+        "large heads": sm.trains_large_heads or sizes.get(HEAD_DIM, 0) <= LARGE_HEADS,
+    }
+    words = [word for word, has_it in capabilities.items() if has_it]
+    return ", ".join([*words, f"workspace {sm.blas_workspace_bytes}"])

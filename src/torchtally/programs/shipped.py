@@ -68,7 +68,7 @@ def shipped_programs(model_type: str) -> ShippedPrograms | None:
 
 def key_of(variant: str, mode: str, chip: Chip, sizes: Mapping[str, int]) -> ProgramKey:
     """The key of a step of a configuration at all these sizes."""
-    return ProgramKey(variant, mode, kernels_of(chip), regime(sizes))
+    return ProgramKey(variant, mode, kernels_of(chip, sizes), regime(sizes))
 
 
 def shipped_step(model_type: str, name: str, asked: AskedStep) -> Trace | None:
