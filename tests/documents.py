@@ -42,6 +42,7 @@ from tests.families_page import counted_families, families_table
 from tests.layers import arrows_line, districts_table
 from tests.lecture.pictures import LECTURE_PICTURES
 from tests.operators_page import operators_table
+from tests.options_page import options_table
 from tests.warm import commands, warm
 from torchtally.report.formats import render
 from torchtally.report.glossary import glossary_markdown
@@ -277,6 +278,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "inference": inference_table,
     "inference_sources": inference_sources,
     "engines": engines_table,
+    "options": options_table,
     "glossary": glossary_markdown,
     "documents": lambda: in_markdown(documents_table()),
     "vocabulary": lambda: in_markdown(vocabulary_table()),

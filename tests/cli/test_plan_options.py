@@ -1,17 +1,22 @@
 """No option of `tally plan` is ignored: it changes the answer, or it is an error."""
 
-import argparse
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import pytest
 
-from torchtally.cli import main, plan
+from torchtally.cli import declared, main, plan
 from torchtally.cli.arguments import Parser
-from torchtally.cli.plan_options import CHECKED, given_options
+from torchtally.cli.plan_questions import question_of
+from torchtally.cli.plan_request import resolved
 from torchtally.errors import UsageError
+from torchtally.options import COUNT, option, options_of
+from torchtally.plan.questions import Request, uses
 from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.model_card import model_card
+from torchtally.plan.questions.plan_options import MODEL, TRAINING
 
 Capture = pytest.CaptureFixture[str]
 
@@ -96,6 +101,9 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--ffn": ("100",),
     "--kv-heads": ("1",),
     "--layers": ("3",),
+    "--width": ("32",),
+    "--heads": ("1",),
+    "--vocabulary": ("98",),
     "--mtp": ("1",),
     "--largest": ("model", "batch"),
     "--tokens-per-s": ("50",),
@@ -136,8 +144,11 @@ def _refuse(parser: Parser, message: str) -> None:
 
 def answered(parser: Parser, words: tuple[str, ...]) -> Answer:
     """Equal to another where figures with their working, tables and sentences are."""
-    args = parser.parse_args(["plan", *words])
-    return plan._answer(args, plan.request(args))
+    return plan.answer_of(asked(parser, words))
+
+
+def asked(parser: Parser, words: tuple[str, ...]) -> Request:
+    return resolved(plan.asked_of(parser.parse_args(["plan", *words])))
 
 
 @cache
@@ -182,7 +193,7 @@ def test_what_an_answer_depends_on_is_not_refused(key: str, parser: Parser) -> N
     words = QUESTIONS[key]
     plain = plainly_answered(parser, key)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "refuse_unused", lambda *of_question: None)
+        patch.setattr(uses, "refuse_unused", lambda *of_question: None)
         refused = []
         for option, values in VALUES.items():
             if option not in words and _is_refused_alone(parser, words, option, values[0]):
@@ -196,33 +207,27 @@ def test_what_an_answer_depends_on_is_not_refused(key: str, parser: Parser) -> N
 
 def _is_refused_alone(parser: Parser, words: tuple[str, ...], option: str, value: str) -> bool:
     """The question stays the same one, and the option is refused by `refuse_unused` alone."""
-    from torchtally.cli.plan_options import refuse_unused
-
     try:
-        before = plan.question_of(*_asked(parser, words))
-        args, request = _asked(parser, (*words, *with_option(option, value)))
-        question = plan.question_of(args, request)
+        before = question_of(asked(parser, words))
+        request = asked(parser, (*words, *with_option(option, value)))
+        question = question_of(request)
     except UsageError:
         return False
     try:
-        refuse_unused(args, request, question)
+        uses.refuse_unused(request, question)
     except UsageError:
         return question is before
     return False
 
 
-def _asked(parser: Parser, words: tuple[str, ...]) -> tuple[argparse.Namespace, Any]:
-    args = parser.parse_args(["plan", *words])
-    return args, plan.request(args)
-
-
 def test_the_values_above_are_of_every_option_that_is_checked() -> None:
-    options = {f"--{name.replace('_', '-')}" for name in CHECKED} - {"--model"}
-    assert options == set(VALUES)
+    options = options_of(Request).values()
+    assert {option.name for option in options if option.is_checked} - {"MODEL"} == set(VALUES)
 
 
 def test_an_option_that_is_not_given_is_not_among_the_given(parser: Parser) -> None:
-    assert list(given_options(parser.parse_args(["plan", *SMALL]))) == ["model"]
+    assert asked(parser, SMALL).given == ("model", "gpus")
+    assert list(uses.given_options(asked(parser, SMALL))) == ["model"]
 
 
 @pytest.mark.parametrize(
@@ -265,3 +270,60 @@ def test_help_is_a_screen_that_names_every_option(capsys: pytest.CaptureFixture[
     assert options <= {*re.findall(r"--[a-z][\w-]+", short), "--context", "--output"}
     explained = short.partition("options that most plans need:")[2].partition("others;")[0]
     assert len(re.findall(r"^  --", explained, re.M)) == 10
+
+
+# A new option -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithHaste(Request):
+    """A request with one field more: all that an option of `tally plan` takes."""
+
+    haste: int = option("--haste", TRAINING, "hurry by so many seconds", COUNT, default=1)
+
+
+def doubled(request: Request) -> Answer:
+    """An answer that depends on the new option alone."""
+    assert isinstance(request, WithHaste)
+    return Answer(question="doubled", headline=(f"{2 * request.haste} s",))
+
+
+@pytest.fixture
+def hasty() -> Parser:
+    parser = Parser()
+    plan.add_parser(parser.add_subparsers(), WithHaste)
+    return parser
+
+
+def asked_in_haste(hasty: Parser, *words: str) -> Request:
+    return declared.asked(WithHaste, hasty.parse_args(["plan", *words]))
+
+
+def test_a_field_is_an_option_in_the_request_the_help_and_the_refusals(
+    hasty: Parser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = asked_in_haste(hasty, "gpt2", "--haste", "3K")
+    assert request == WithHaste(model="gpt2", haste=3000, given=("model", "haste"))
+    monkeypatch.setattr(uses, "_USES", {**uses._USES, doubled: (MODEL, "haste")})
+    uses.refuse_unused(request, doubled)
+    assert doubled(request).headline == ("6000 s",)
+    assert asked_in_haste(hasty, "gpt2") == WithHaste(model="gpt2", given=("model",))
+    with pytest.raises(UsageError, match="--haste changes nothing in the answer to this question"):
+        uses.refuse_unused(request, model_card)
+    with pytest.raises(UsageError, match="argument --haste: '0' is not above 0"):
+        asked_in_haste(hasty, "gpt2", "--haste", "0")
+
+
+def test_the_docstring_lists_the_fields() -> None:
+    assert Request.__doc__ is not None
+    assert "    deadline_s: 30d, 24h, 2w (--deadline)\n" in Request.__doc__
+
+
+def test_a_field_is_an_option_in_both_helps(hasty: Parser, capsys: Capture) -> None:
+    for words in (["-h"], ["-h", "all"]):
+        with pytest.raises(SystemExit):
+            hasty.parse_args(["plan", *words])
+        printed = capsys.readouterr().out
+        assert "--haste" in printed
+    training = printed.partition("\ntraining:\n")[2].partition("\n\n")[0]
+    assert "  --haste N             hurry by so many seconds" in training

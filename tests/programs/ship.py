@@ -15,7 +15,7 @@ from itertools import product
 from msgspec.structs import replace
 
 from torchtally.chips import Cluster, chip
-from torchtally.cli import parsed
+from torchtally.cli import parsed, plan
 from torchtally.cli.plan_trace import mode_of, mode_words
 from torchtally.errors import TallyError
 from torchtally.models.config_symbols import symbols_of
@@ -108,7 +108,7 @@ def asked_of(words: Sequence[str], batch: int, name: str = GPU) -> AskedStep:
     gpu = chip(name)
     return AskedStep(
         batch=batch, sequence=None, usual_sequence=USUAL_SEQUENCE, chip=gpu, command="plan",
-        mode=mode_words(parsed(["plan", "MODEL", *words]), Cluster(gpu)),
+        mode=mode_words(plan.asked_of(parsed(["plan", "MODEL", *words])), Cluster(gpu)),
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def recorded(configured: ConfiguredClass, asked: AskedStep, words: Sequence[str]
     symbols = symbols_of(configured.config)
     sizes = asked.sizes(symbols.sizes)
     of_batch = {each: sizes[each] for each in (BATCH, SEQUENCE)}
-    mode = mode_of(parsed(["plan", "MODEL", *words]), ALONE)
+    mode = mode_of(plan.asked_of(parsed(["plan", "MODEL", *words])), ALONE)
     program = recorded_training(configured.build, symbols, of_batch, mode, asked.chip)
     sites = tuple(
         replace(site, frames=tuple(replace(f, file=in_library(f.file)) for f in site.frames))

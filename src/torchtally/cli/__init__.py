@@ -130,13 +130,12 @@ def parser(argv: list[str]) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for name in _name_options(argv):
-        _module(name).add_parser(commands)
+    for name in (argv[0],) if argv and argv[0] in COMMANDS else COMMANDS:
+        if name in argv:
+            _module(name).add_parser(commands)
+        else:  # a name to choose from, or to be near a misspelled one
+            commands.add_parser(name)
     return top
-
-
-def _name_options(argv: list[str]) -> tuple[str, ...]:
-    return (argv[0],) if argv and argv[0] in COMMANDS else COMMANDS
 
 
 def _module(name: str) -> ModuleType:

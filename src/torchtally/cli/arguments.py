@@ -7,34 +7,22 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchtally.cli.streams import as_read, unwritable_as_error
 from torchtally.errors import TallyError, UsageError, did_you_mean
+from torchtally.options import MOST, above_zero
 from torchtally.reading import read_bytes
-from torchtally.units import (
-    parse_count,
-    parse_fraction,
-    parse_number,
-    parse_seconds,
-    parse_token_length,
-    parse_usd,
-)
+from torchtally.units import parse_count, parse_seconds, parse_usd
 
 if TYPE_CHECKING:
     from torchtally.tracer.script_file import Script
     from torchtally.views.money import Extent, Until
 
-MOST = 10**24
-"""Steps, seconds or tokens: enough for anybody, and far from what overflows."""
-MOST_FLOPS = 10**40
-
 Subparsers = Any
 """`argparse._SubParsersAction`, of parsers of our own."""
-
-T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,6 +75,13 @@ class Parser(argparse.ArgumentParser):
 
     def _options(self) -> list[str]:
         return [option for option in self._option_string_actions if option.startswith("--")]
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """A value as its reader has it, whose complaint gets the option's name."""
+        try:
+            return super()._get_value(action, arg_string)
+        except TallyError as error:
+            raise argparse.ArgumentError(action, str(error)) from error
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = action.choices
@@ -373,54 +368,9 @@ def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:
 # Numbers -----------------------------------------------------------------------------------------
 
 
-def argparse_type(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """A reader whose complaint argparse prints with the option's name."""
-
-    def read(text: str) -> T:
-        try:
-            return parse(text)
-        except TallyError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return read
-
-
-def above_zero(parse: Callable[[str], T], below: float = MOST) -> Callable[[str], T]:
-    """A reader of numbers above zero, and below what overflows."""
-
-    def read(text: str) -> T:
-        number: Any = argparse_type(parse)(text)
-        if not 0 < number < below:
-            raise argparse.ArgumentTypeError(f"{text!r} is not above 0 (and below {below:g})")
-        return number  # type: ignore[no-any-return]
-
-    return read
-
-
 def whole_above_zero(text: str) -> int:
     """A count of steps, rows or processes."""
     return above_zero(parse_count, 10**9)(text)
-
-
-def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
-    """A reader of names that are looked up only when one is given."""
-
-    def read(text: str) -> str:
-        known = list(names())
-        if text not in known:
-            raise argparse.ArgumentTypeError(f"{text!r} is unknown. {did_you_mean(text, known)}")
-        return text
-
-    return read
-
-
-positive_count = above_zero(parse_count)
-sequence_length = above_zero(parse_token_length)
-flop_count = above_zero(parse_count, MOST_FLOPS)
-positive_rate = above_zero(parse_number)
-usd = above_zero(parse_usd)
-duration = above_zero(parse_seconds)
-fraction = argparse_type(parse_fraction)
 
 
 def seconds(text: str) -> float:

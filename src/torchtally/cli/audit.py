@@ -4,19 +4,14 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import (
-    RunParser,
-    add_isolation,
-    check_script,
-    fraction,
-    positive_count,
-    script_named,
-)
+from torchtally.cli.arguments import RunParser, add_isolation, check_script, script_named
 from torchtally.cli.chip_names import say, say_variants
 from torchtally.cli.destination import add_output, place_of
 from torchtally.cli.installation import check_simulates
 from torchtally.cli.output import add_format
 from torchtally.errors import UsageError
+from torchtally.options import positive_count
+from torchtally.units import parse_fraction
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
@@ -70,9 +65,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
         help="stop after N optimizer steps (default 3)")  # fmt: skip
     add("--gpu", metavar="NAME",
         help="the chip to simulate (default: that of this machine)")  # fmt: skip
-    add("--tolerance", type=fraction, default=0.01, metavar="T",
+    add("--tolerance", type=parse_fraction, default=0.01, metavar="T",
         help="how far off peak allocated may be (default 1%%)")  # fmt: skip
-    add("--reserved-tolerance", type=fraction, default=0.05, metavar="T",
+    add("--reserved-tolerance", type=parse_fraction, default=0.05, metavar="T",
         help="how far off peak reserved may be (default 5%%)")  # fmt: skip
     add_isolation(parser, "in the simulated run, a folder that is deleted")
     add("--top", type=positive_count, default=DEFAULT_TOP, metavar="N",

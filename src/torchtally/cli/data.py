@@ -3,11 +3,12 @@
 import argparse
 from typing import Any
 
-from torchtally.cli.arguments import Subparsers, fraction, positive_count
+from torchtally.cli.arguments import Subparsers
 from torchtally.cli.output import add_format, emit, write_report
 from torchtally.errors import UsageError
+from torchtally.options import positive_count
 from torchtally.progress import StatusLine
-from torchtally.units import format_bytes
+from torchtally.units import format_bytes, parse_fraction
 
 NAME = "data"
 SUMMARY = "turn text into token files, and inspect them"
@@ -92,7 +93,7 @@ def _add_prepare(commands: Any) -> None:
     )
     parser.add_argument(
         "--validation",
-        type=fraction,
+        type=parse_fraction,
         default=0.1,
         metavar="FRACTION",
         help="share of the text kept for validation; default 0.1",

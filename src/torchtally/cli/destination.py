@@ -57,7 +57,7 @@ def add_output(
 def check_outputs(args: argparse.Namespace) -> None:
     """Raises UsageError where an option names a file that cannot be written, or is not ours."""
     for name, (option, makes_folder) in getattr(args, "outputs", {}).items():
-        path = getattr(args, name)
+        path = getattr(args, name, None)
         if not makes_folder:
             place_of(path, option)
         check_output(path, option, args)

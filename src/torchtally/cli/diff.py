@@ -5,11 +5,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import RunParser, Subparsers, one_of, positive_count
+from torchtally.cli.arguments import RunParser, Subparsers
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
 from torchtally.cli.streams import say
 from torchtally.errors import ScriptError, UsageError
+from torchtally.options import one_of, positive_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,11 +4,12 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers, one_of, positive_count
+from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.destination import add_output
 from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
 from torchtally.cli.show import step_selection, view_names
+from torchtally.options import one_of, positive_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,19 +5,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import (
-    RunParser,
-    add_isolation,
-    check_script,
-    fraction,
-    positive_count,
-    script_named,
-    seconds,
-)
+from torchtally.cli.arguments import RunParser, add_isolation, check_script, script_named, seconds
 from torchtally.cli.chip_names import gpu_or_default, say_variants
 from torchtally.cli.installation import check_simulates
 from torchtally.cli.output import add_format, write_report
 from torchtally.errors import UsageError
+from torchtally.options import positive_count
+from torchtally.units import parse_fraction
 
 if TYPE_CHECKING:
     from torchtally.chips import Cluster
@@ -110,7 +104,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
     add("--max-seconds", type=seconds, metavar="S",
         help="a run that takes longer counts as failed")  # fmt: skip
     add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
-    add("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
+    add("--nonzero-fraction", type=parse_fraction, default=1.0, metavar="F",
         help="as for `tally run`")  # fmt: skip
     add("--placeholder-limit", type=positive_count, default=None, metavar="N",
         help="as for `tally run`")  # fmt: skip

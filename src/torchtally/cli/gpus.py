@@ -2,7 +2,7 @@
 
 import argparse
 
-from torchtally.cli.arguments import Subparsers, argparse_type
+from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.output import add_columns, add_format, write_report
 from torchtally.errors import UsageError
@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "chip",
         nargs="?",
         metavar="CHIP",
-        type=argparse_type(known_name),
+        type=known_name,
         help="every number of this one, by any of its names",
     )
     add_columns(parser)

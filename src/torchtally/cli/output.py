@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchtally.atomic import write_atomically
-from torchtally.cli.arguments import RunParser, argparse_type
+from torchtally.cli.arguments import RunParser
 from torchtally.cli.destination import add_output
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
@@ -72,7 +72,7 @@ def add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--filter",
         metavar="CONDITION",
-        type=argparse_type(row_filter_of),
+        type=row_filter_of,
         action="append",
         default=[],
         help="only rows that satisfy it (flops>1e9, bytes_saved>=1GiB, phase=backward, "

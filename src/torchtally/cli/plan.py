@@ -6,42 +6,14 @@ import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import (
-    Parser,
-    Subparsers,
-    argparse_type,
-    duration,
-    flop_count,
-    fraction,
-    one_of,
-    positive_count,
-    positive_rate,
-    price,
-    sequence_length,
-    usd,
-)
+from torchtally.cli.arguments import Parser, Subparsers
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.destination import add_output
 from torchtally.cli.output import add_format, write_or_emit, write_report
-from torchtally.cli.plan_adapters import EXAMPLES as ADAPTER_EXAMPLES
-from torchtally.cli.plan_adapters import add_adapters
-from torchtally.cli.plan_inference import EXAMPLES as INFERENCE_EXAMPLES
-from torchtally.cli.plan_inference import add_inference, formats_text
-from torchtally.cli.plan_options import given_options, refuse_unused
-from torchtally.cli.plan_preference import EXAMPLES as PREFERENCE_EXAMPLES
-from torchtally.cli.plan_preference import add_preference
-from torchtally.cli.plan_questions import question_of
-from torchtally.cli.plan_request import CONFIGURATIONS, RECIPE, framework_of, request
-from torchtally.cli.plan_samples import EXAMPLES as SAMPLE_EXAMPLES
-from torchtally.cli.plan_samples import add_samples
-from torchtally.cli.plan_trace import EXAMPLES as TRACE_EXAMPLES
-from torchtally.cli.plan_trace import add_trace, write_trace
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
-from torchtally.units import parse_bytes, parse_flop_per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torchtally.gates import Finding
     from torchtally.plan.questions import Answer, Request
@@ -95,6 +67,24 @@ EXAMPLES = f"""\
   tally plan 7B --tokens 1T --gpus 64xH100-SXM --mfu 0.4 --compare A100-SXM,B200
   tally plan llama-3-8b --gpus 8xH100-SXM --assert "memory < 80GB"
   tally plan --page napkin.html         sliders; without arguments: it asks
+  tally plan llama-3.1-8b --inference --context 128K          weights, KV cache
+  tally plan llama-3-70b --inference --gpus 4xH100-SXM --weights fp8
+  tally plan llama-3-70b --inference --gpus 4xH100-SXM --largest batch
+  tally plan deepseek-v3 --inference --gpus 4x8xH100-SXM --layout "dp 32, ep 32"
+  tally plan llama-3-8b --inference --gpus RTX-4090 --weights q4_K_M \\
+      --engine llama.cpp
+  tally plan llama-3-70b --inference --gpus 2xH100-SXM --draft llama-3-8b
+  tally plan qwen-2.5-14b --lora 16 --weights nf4 --gpus RTX-4090 --sequence 2048
+  tally plan llama-3-8b --lora 64 --lora-targets q,v --gpus RTX-4090 \\
+      --largest sequence --recompute full
+  tally plan llama-3-8b --dpo --gpus 8xH100-SXM --prompt 512 --generate 512
+  tally plan qwen-2.5-7b --grpo --gpus 8xH100-SXM --generate 1024 --engine vllm
+  tally plan qwen-2.5-7b --grpo --lora 16 --gpus H100-SXM --reference
+  tally plan llava/config.json --images 1x336      with its vision tower
+  tally plan t5/config.json --source-sequence 512 --sequence 128
+  tally plan unet/config.json --images 512 --gpus RTX-4090 --micro-batch 4
+  tally plan llama-3-8b --gpus H100-SXM --micro-batch 4 --recipe bf16 -o plan.tally
+  tally plan llama-3-70b --gpus 64xH100-SXM --layout 'dp 64/z3' --recipe bf16 -o plan.tally
 """
 
 
@@ -144,35 +134,28 @@ class HelpAction(argparse.Action):
         parser.exit()
 
 
-def recipe_names() -> "Iterable[str]":
-    from torchtally.plan.recipes import RECIPES
-
-    return RECIPES
-
-
-def optimizer_names() -> "Iterable[str]":
-    from torchtally.plan.optimizers import OPTIMIZERS
-
-    return OPTIMIZERS
-
-
 def epilog() -> str:
     """What is asked, the recipes and optimizers there are, and the examples."""
+    from torchtally.plan.inference.formats import WEIGHT_FORMATS
+    from torchtally.plan.optimizers import OPTIMIZERS
     from torchtally.plan.recipes import RECIPES
 
     recipes = "".join(f"  {recipe.name:12}{recipe.summary}\n" for recipe in RECIPES.values())
     optimizers = textwrap.fill(
-        ", ".join(optimizer_names()), 78, initial_indent="  ", subsequent_indent="  "
+        ", ".join(OPTIMIZERS), 78, initial_indent="  ", subsequent_indent="  "
     )
+    weights = "".join(f"  {kept.name:12}{kept.summary}\n" for kept in WEIGHT_FORMATS.values())
     return (
-        f"{EPILOG}recipes (default {RECIPE}):\n{recipes}\noptimizers:\n{optimizers}\n\n"
-        f"weights of inference:\n{formats_text()}\n{EXAMPLES}{INFERENCE_EXAMPLES}"
-        f"{ADAPTER_EXAMPLES}{PREFERENCE_EXAMPLES}{SAMPLE_EXAMPLES}{TRACE_EXAMPLES}"
+        f"{EPILOG}recipes (default mixed):\n{recipes}\noptimizers:\n{optimizers}\n\n"
+        f"weights of inference:\n{weights}\n{EXAMPLES}"
     )
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
+def add_parser(subparsers: Subparsers, record: "type[Request] | None" = None) -> None:
+    """Add the command's parser, with the options of `Request` or of a record that has more."""
+    from torchtally.cli.declared import add_options
+    from torchtally.plan.questions import Request
+
     parser = subparsers.add_parser(
         NAME,
         help=SUMMARY,
@@ -191,196 +174,9 @@ def add_parser(subparsers: Subparsers) -> None:
         action=HelpAction,
         help="show this help message and exit; all: with every option",
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model (see below)")
-    parser.add_argument(
-        "--mtp",
-        type=positive_count,
-        metavar="N",
-        help="modules of multi-token prediction: DeepSeek-V3 has 1; default none",
-    )
-    _add_model(parser)
-    _add_training(parser)
-    add_samples(parser)
-    add_adapters(parser)
-    add_preference(parser)
-    add_inference(parser)
-    _add_chips(parser)
-    _add_questions(parser)
-    _add_output(parser)
-    parser.set_defaults(command=command)
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the model by its sizes, instead of MODEL")
-    count = positive_count
-    group.add_argument("--parameters", type=count, metavar="N", help="number of parameters: 70B")
-    group.add_argument("--layers", type=count, metavar="N")
-    group.add_argument("--width", type=count, metavar="N", help="width of the residual stream")
-    group.add_argument("--heads", type=count, metavar="N", help="query heads")
-    group.add_argument(
-        "--kv-heads", type=count, metavar="N", help="key and value heads; default: as --heads"
-    )
-    group.add_argument("--ffn", type=count, metavar="N", help="inner width; default: 4 x --width")
-    group.add_argument("--vocabulary", type=count, metavar="N")
-    group.add_argument("--tied", action="store_true", help="the head shares the embedding's weight")
-    group.add_argument(
-        "--gated",
-        action="store_true",
-        help="gated feed-forward (SwiGLU): three matrices; needs --ffn",
-    )
-    group.add_argument("--models", action="store_true", help="list the models known by name")
-
-
-def _add_training(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("training")
-    count = positive_count
-    group.add_argument(
-        "--tokens", type=count, metavar="N", help="tokens of the whole training: 15T"
-    )
-    group.add_argument(
-        "--sequence",
-        "--context",
-        type=sequence_length,
-        metavar="N",
-        help="tokens per sequence, 128K is 131072; default: the model's context, at most 8192",
-    )
-    group.add_argument("--micro-batch", type=count, metavar="N", help="sequences per chip and pass")
-    group.add_argument("--batch", type=count, metavar="N", help="sequences per optimizer step")
-    group.add_argument(
-        "--recipe",
-        type=one_of(recipe_names),
-        metavar="NAME",
-        help="number formats, which --help all lists; default mixed",
-    )
-    group.add_argument(
-        "--optimizer",
-        type=one_of(optimizer_names),
-        metavar="NAME",
-        help="optimizer, for the memory of its state (below); default adamw",
-    )
-    group.add_argument(
-        "--recompute",
-        choices=("none", "selective", "op", "full"),
-        help="activation recomputation: none; selective, attention's scores; op, all but "
-        "attention and every other product (torchtitan); or full; --search tries none and "
-        "full",
-    )
-    group.add_argument(
-        "--attention",
-        choices=("flash", "math", "cudnn", "fa1", "fa2", "fa3"),
-        help="attention kernel; default flash, PyTorch's own choice",
-    )
-    group.add_argument(
-        "--host",
-        choices=("blocking", "eager", "compiled", "dense-graphs", "graphs"),
-        help="what issues kernels: Python (eager, default; blocking, with CUDA_LAUNCH_BLOCKING=1), "
-        "torch.compile's code, CUDA graphs (dense-graphs: of all but experts)",
-    )
-    group.add_argument(
-        "--pace",
-        choices=("typical", "best"),
-        help=(
-            "predicted steps: typical, as in published trainings (default), or kernels at their "
-            "best"
-        ),
-    )
-    group.add_argument(
-        "--kernels",
-        choices=("eager", "fused"),
-        help="norms, activations and losses as transformers runs them (eager), or as Megatron-LM "
-        "does (fused; default with --search)",
-    )
-    group.add_argument(
-        "--convention",
-        choices=("full", "causal"),
-        help="how attention's FLOPs are counted; default full",
-    )
-
-
-def _add_chips(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("chips")
-    group.add_argument("--gpus", metavar="CHIPS", help="1024xH100-SXM, 4x2xA100-PCIe, RTX-4090")
-    group.add_argument("--mfu", type=fraction, metavar="SHARE", help="MFU of the training: 0.4")
-    group.add_argument(
-        "--memory",
-        type=argparse_type(parse_bytes),
-        metavar="BYTES",
-        help="memory of one chip, instead of the table's: 80GB",
-    )
-    group.add_argument(
-        "--peak",
-        type=argparse_type(parse_flop_per_s),
-        metavar="RATE",
-        help="peak of one chip in the recipe's dtype, instead of the table's: 989.5TFLOP/s",
-    )
-    group.add_argument(
-        "--price",
-        type=price,
-        metavar="USD",
-        help="price of one chip per hour, instead of the table's",
-    )
-    group.add_argument(
-        "--compare", metavar="CHIPS", help="compare with other chips: H100-SXM,A100-SXM,B200"
-    )
-
-
-def _add_questions(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the question")
-    group.add_argument("--deadline", type=duration, metavar="TIME", help="30d, 24h, 2w")
-    group.add_argument("--budget", type=usd, metavar="USD", help="1M, $250K")
-    group.add_argument(
-        "--largest", choices=("model", "batch", "sequence"), help="the largest that fits"
-    )
-    group.add_argument(
-        "--tokens-per-s",
-        type=positive_rate,
-        metavar="N",
-        help="observed speed of all chips together: 400K",
-    )
-    group.add_argument("--flops", type=flop_count, metavar="N", help="compute to spend: 3e24")
-    group.add_argument("--search", action="store_true", help="every parallel layout, fastest first")
-    group.add_argument(
-        "--layout",
-        metavar="WORDS",
-        help="a given layout, compared with the fastest: 'dp 16/z2, tp 8, pp 8x5, mb 1x8, full'; "
-        "or a configuration file: torchtitan (.toml), DeepSpeed (.json), accelerate "
-        "(.yaml), Megatron-LM (its arguments)",
-    )
-    for option, (name, form) in CONFIGURATIONS.items():
-        add_output(
-            parser,
-            f"--{option}",
-            group=group,
-            metavar="FILE",
-            help=f"--search among the layouts that {name} supports, and write the best as {form}",
-        )
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    add_trace(parser, group)
-    group.add_argument(
-        "--explain", action="store_true", help="print each formula with its numbers and sources"
-    )
-    group.add_argument("--top", type=positive_count, metavar="N", help="rows per table; default 10")
-    add_output(
-        parser,
-        "--page",
-        group=group,
-        metavar="FILE",
-        help="napkin math as a page for a browser, offline: the closed forms with sliders, "
-        "starting from the numbers given here",
-    )
-    group.add_argument(
-        "--assert",
-        dest="limits",
-        action="append",
-        default=[],
-        metavar="LIMIT",
-        help="a limit on a figure of the answer; if it does not hold, the exit code is 3: "
-        "'memory < 80GB', 'training-time < 30d' (repeatable)",
-    )
+    add_options(parser, record or Request)
     add_format(parser)
+    parser.set_defaults(command=command)
 
 
 def command(args: argparse.Namespace) -> int:
@@ -390,55 +186,73 @@ def command(args: argparse.Namespace) -> int:
 
     if args.argv == [NAME] and is_terminal():
         return converse(lambda words: command(parsed([NAME, *words])), request_of_words)
-    if args.page is not None:
-        if args.output is not None:
+    options = asked_of(args)
+    if options.page is not None:
+        if options.output is not None:
             raise UsageError("--page and -o are two answers: give one at a time.")
-        write_napkin(args)
+        write_napkin(options, options.page)
         return 0
-    if args.output is not None:
-        return write_trace(args)
+    if options.output is not None:
+        from torchtally.cli.plan_trace import write_trace
+
+        form = ("--format", args.format) if args.json is None else ("--json", args.json)
+        return write_trace(options, args.argv, form)
+    if options.models:
+        list_models(options, args)
+        return 0
     from torchtally.report.answer import answer_report
-    from torchtally.report.report import table_report
 
-    if args.models:
-        given = next(given_options(args), None)
-        if given is not None:
-            raise UsageError(
-                "--models lists the known models; the only other option it takes is --format."
-            )
-        from torchtally.plan.questions.known_models import known_models
-
-        write_report(table_report(known_models()), args)
-        return 0
-    answer, findings = _check(args) if args.limits else (_ask(args), [])
-    framework = framework_of(args)
-    if framework:
-        write_or_emit(answer.config, getattr(args, framework))
-    write_report(answer_report(answer, is_explained=args.explain), args)
+    answer, findings = _checked(options) if options.limits else (_ask(options), [])
+    if options.framework:
+        write_or_emit(answer.config, getattr(options, options.framework))
+    write_report(answer_report(answer, is_explained=options.explain), args)
     return show_findings(findings)
+
+
+def asked_of(args: argparse.Namespace) -> "Request":
+    """The options as they were typed."""
+    from torchtally.cli.declared import asked
+    from torchtally.plan.questions import Request
+
+    return asked(Request, args)
 
 
 def request_of_words(words: "Sequence[str]") -> "Request":
     """Raises UsageError for a model or chips that are not known."""
     from torchtally.cli import parsed
+    from torchtally.cli.plan_request import resolved
 
-    return request(parsed([NAME, *words]))
+    return resolved(asked_of(parsed([NAME, *words])))
 
 
-def write_napkin(args: argparse.Namespace) -> None:
-    """The closed forms as a page, with the numbers that the arguments give."""
+def list_models(options: "Request", args: argparse.Namespace) -> None:
+    """Print the models known by name."""
+    from torchtally.plan.questions.known_models import known_models
+    from torchtally.plan.questions.uses import given_options
+    from torchtally.report.report import table_report
+
+    if given_options(options):
+        raise UsageError(
+            "--models lists the known models; the only other option it takes is --format."
+        )
+    write_report(table_report(known_models()), args)
+
+
+def write_napkin(options: "Request", path: str) -> None:
+    """The closed forms as a page, with the numbers that the options give."""
+    from torchtally.cli.plan_request import resolved
     from torchtally.plan.questions.napkin import napkin_of
     from torchtally.report.browser.napkin import napkin_page
 
-    write_or_emit(napkin_page(napkin_of(request(args))), args.page)
+    write_or_emit(napkin_page(napkin_of(resolved(options))), path)
 
 
-def _check(args: argparse.Namespace) -> "tuple[Answer, list[Finding]]":
+def _checked(options: "Request") -> "tuple[Answer, list[Finding]]":
     """Limits that cannot be read are refused before the question is answered."""
     from torchtally.gates.answers import check_answer, parse_checks
 
-    comparisons = parse_checks(args.limits)
-    answer = _ask(args)
+    comparisons = parse_checks(options.limits)
+    answer = _ask(options)
     return answer, check_answer(answer, comparisons)
 
 
@@ -457,24 +271,30 @@ def show_findings(findings: "Sequence[Finding]") -> int:
     return 0 if all(finding.holds for finding in findings) else GATE_EXIT
 
 
-def _ask(args: argparse.Namespace) -> "Answer":
+def _ask(options: "Request") -> "Answer":
     """The answer, on one kind of chip or on several beside each other."""
+    from torchtally.cli.plan_request import resolved
+
     with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
 
         def show_tried(layouts: int) -> None:
             status.show(f"{layouts:,} layouts tried")
 
-        return _answer(args, replace(request(args), progress=show_tried))
+        return answer_of(replace(resolved(options), progress=show_tried))
 
 
-def _answer(args: argparse.Namespace, request: "Request") -> "Answer":
-    question = question_of(args, request)
-    refuse_unused(args, request, question)
-    if args.compare is None:
+def answer_of(request: "Request") -> "Answer":
+    """The answer to the question that a request asks, which refuses what it does not depend on."""
+    from torchtally.cli.plan_questions import question_of
+    from torchtally.plan.questions.uses import refuse_unused
+
+    question = question_of(request)
+    refuse_unused(request, question)
+    if request.compare is None:
         return question(request)
     from torchtally.plan.questions.compared import compare
 
-    names = [word.strip() for word in args.compare.split(",") if word.strip()]
+    names = [word.strip() for word in request.compare.split(",") if word.strip()]
     if not names:
         raise UsageError("--compare: no chips given. Name some: --compare A100-SXM,B200")
     say_variants(names)

@@ -8,21 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from torchtally.cli.arguments import (
-    RunParser,
-    Subparsers,
-    add_isolation,
-    fraction,
-    positive_count,
-    seconds,
-)
+from torchtally.cli.arguments import RunParser, Subparsers, add_isolation, seconds
 from torchtally.cli.chip_names import gpu_or_default, say
 from torchtally.cli.destination import add_output, place_of
 from torchtally.cli.output import add_columns, check_columns
 from torchtally.cli.run_state import RunState
 from torchtally.errors import TallyError, UsageError
+from torchtally.options import positive_count
 from torchtally.progress import is_terminal
 from torchtally.report.formats import format_names
+from torchtally.units import parse_fraction
 
 if TYPE_CHECKING:
     from torchtally.chips import Cluster
@@ -147,7 +142,7 @@ def add_parser(subparsers: Subparsers) -> None:
                         "(.ipynb) runs its cells")  # fmt: skip
     parser.add_argument("--max-seconds", type=seconds, metavar="S",
                         help="stop a script that runs longer, and report")  # fmt: skip
-    parser.add_argument("--nonzero-fraction", type=fraction, default=1.0, metavar="F",
+    parser.add_argument("--nonzero-fraction", type=parse_fraction, default=1.0, metavar="F",
                         help="share of a mask assumed to be true where a shape depends on unknown "
                         "values (default 1: the upper bound)")  # fmt: skip
     parser.add_argument("--placeholder-limit", type=positive_count, default=10_000, metavar="N",

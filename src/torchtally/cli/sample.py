@@ -3,8 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers, positive_count
+from torchtally.cli.arguments import Subparsers
 from torchtally.cli.output import emit
+from torchtally.options import positive_count
 
 if TYPE_CHECKING:
     from torchtally.train.trained import Trained

@@ -3,9 +3,10 @@
 import argparse
 import os
 
-from torchtally.cli.arguments import Subparsers, one_of
+from torchtally.cli.arguments import Subparsers
 from torchtally.cli.destination import check_output
 from torchtally.cli.output import add_format, emit, write_bytes, write_report
+from torchtally.options import one_of
 
 NAME = "schema"
 SUMMARY = "what the JSON documents hold: keys, units, JSON Schema"

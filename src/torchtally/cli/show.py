@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers, one_of, positive_count, price, until
+from torchtally.cli.arguments import Subparsers, price, until
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.destination import add_output
 from torchtally.cli.ledgers import add_convention, ledger_of_file
@@ -18,6 +18,7 @@ from torchtally.cli.output import (
     write_report,
 )
 from torchtally.errors import UsageError
+from torchtally.options import one_of, positive_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

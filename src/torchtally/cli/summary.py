@@ -3,11 +3,12 @@
 import argparse
 import os
 
-from torchtally.cli.arguments import Subparsers, positive_count
+from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import gpu_or_default
 from torchtally.cli.destination import add_output, place_of
 from torchtally.cli.output import add_columns, add_filter, add_format, write_report
 from torchtally.errors import RemedyError, ScriptError, TallyError, UsageError
+from torchtally.options import positive_count
 
 NAME = "summary"
 SUMMARY = "what a model costs: parameters, FLOPs, memory and time by module"

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import positive_count
 from torchtally.cli.destination import add_output, check_output
 from torchtally.cli.output import add_format, look, write_report
 from torchtally.errors import UsageError
+from torchtally.options import positive_count
 
 if TYPE_CHECKING:
     from torchtally.sweep.definition import Definition

@@ -5,9 +5,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers, fraction
+from torchtally.cli.arguments import Subparsers
 from torchtally.cli.output import emit, width
 from torchtally.progress import StatusLine, is_terminal, printable
+from torchtally.units import parse_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--tolerance",
-        type=fraction,
+        type=parse_fraction,
         default=DEFAULT_TOLERANCE,
         metavar="T",
         help="how far steps and memory may differ from the prediction (default 10%%)",

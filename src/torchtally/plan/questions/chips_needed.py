@@ -11,7 +11,9 @@ from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import OWN_PRICE, bill, price_of, unknown_costs
 from torchtally.plan.questions.fit import capacity_of
 from torchtally.plan.questions.model_card import states_of
+from torchtally.plan.questions.plan_options import MODEL, PEAK
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
+from torchtally.plan.questions.uses import counted_fields, uses
 from torchtally.plan.questions.words import subject_text
 from torchtally.plan.training import (
     chip_hours,
@@ -29,6 +31,17 @@ ANY_NUMBER = (
 )
 
 
+@uses(
+    MODEL,
+    PEAK,
+    "tokens",
+    "mfu",
+    "deadline_s",
+    "optimizer",
+    "memory_bytes",
+    "usd_per_hour",
+    counted_fields,
+)
 def fewest_chips(request: Request) -> Answer:
     """The fewest of one chip that train in time, with what they cost."""
     per_token, counted = flops_per_token(request)
@@ -86,6 +99,7 @@ def _chips_to_hold(states: Bytes, memory: Bytes) -> str:
     return "ceil(states / memory)"
 
 
+@uses(MODEL, "tokens", "mfu", "deadline_s", "budget_usd", "recipe", "usd_per_hour", counted_fields)
 def what_to_rent(request: Request) -> Answer:
     """Every chip with a price and a peak for the recipe, the cheapest training first.
 

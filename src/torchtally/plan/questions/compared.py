@@ -1,6 +1,6 @@
 """The same question of several chips, beside each other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torchtally.chips import Cluster, chip
@@ -8,10 +8,9 @@ from torchtally.errors import UsageError
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.uses import Question
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
-
-Question = Callable[[Request], Answer]
 
 
 def compare(request: Request, names: Sequence[str], question: Question) -> Answer:

@@ -4,7 +4,9 @@ from torchtally.errors import UsageError
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
+from torchtally.plan.questions.plan_options import PEAK
 from torchtally.plan.questions.request import Request, peak_flop_per_s
+from torchtally.plan.questions.uses import Fields, uses
 from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_parameters, optimal_tokens
 from torchtally.plan.training import training_s
 from torchtally.table import Column, Table
@@ -20,6 +22,11 @@ MARKS = (
 """(what, FLOPs, where from): scale marks of whole trainings."""
 
 
+def _used(request: Request) -> Fields:
+    return () if request.cluster is None else ("mfu", "usd_per_hour", *PEAK)
+
+
+@uses("flops", _used)
 def compute_budget(request: Request) -> Answer:
     """The compute-optimal model and tokens, and what they cost on the given chips."""
     if request.flops is None:

@@ -11,7 +11,9 @@ from torchtally.plan.quantity import Quantity, of, total, total_s
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.fit import FULL_MEMORY, capacity_of, claim_of
 from torchtally.plan.questions.model_card import states_of
+from torchtally.plan.questions.plan_options import IN_CLASS, MODEL
 from torchtally.plan.questions.request import Request, peak_flop_per_s
+from torchtally.plan.questions.uses import uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.training import mfu_of_step
 from torchtally.table import Column, Table
@@ -21,6 +23,7 @@ from torchtally.units import Unit
 ROOFLINE = "timing/roofline"
 
 
+@uses(MODEL, IN_CLASS, "optimizer")
 def counted_card(request: Request) -> Answer:
     """Parameters, FLOPs and activations of one sample by part, and states."""
     subject, step = request.of_subject, step_of(request)
@@ -51,6 +54,7 @@ def counted_card(request: Request) -> Answer:
     )
 
 
+@uses(MODEL, IN_CLASS, "optimizer", "memory_bytes", "peak_flop_per_s")
 def counted_fit(request: Request) -> Answer:
     """Memory of one chip by category, and the predicted step."""
     step, chip = step_of(request), request.chip

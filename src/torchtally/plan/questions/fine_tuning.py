@@ -45,7 +45,9 @@ from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import SURE_SHARE, capacity_of
+from torchtally.plan.questions.plan_options import ADAPTED, MODEL, TUNING
 from torchtally.plan.questions.request import Request, peak_flop_per_s, sequence_of
+from torchtally.plan.questions.uses import Fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.recipes import Recipe, recipe
 from torchtally.plan.training import training_flops_of, training_s
@@ -96,6 +98,17 @@ class FineTuningMemory:
         )
 
 
+def _used(request: Request) -> Fields:
+    used = ADAPTED | {"weights", "recipe", "optimizer", "sequence", "convention", "recompute"}
+    if request.cluster is None:
+        return used
+    used |= TUNING | {"micro_batch"}
+    if request.tokens is not None and request.mfu is not None:
+        used |= {"tokens", "mfu", "usd_per_hour", "peak_flop_per_s"}
+    return used
+
+
+@uses(MODEL, _used)
 def fine_tuning(request: Request) -> Answer:
     """Memory of a chip by category, trained parameters, and the FLOPs of a token."""
     plan = plan_of(request)
@@ -140,11 +153,13 @@ def fine_tuning(request: Request) -> Answer:
     )
 
 
+@uses(MODEL, TUNING, "sequence", "largest")
 def largest_tuned_batch(request: Request) -> Answer:
     """The most sequences that fit a chip at once."""
     return _largest(request, is_batch=True)
 
 
+@uses(MODEL, TUNING, "micro_batch", "largest")
 def largest_tuned_sequence(request: Request) -> Answer:
     """The longest sequence that fits a chip."""
     return _largest(request, is_batch=False)
@@ -189,14 +204,14 @@ def _largest(request: Request, *, is_batch: bool) -> Answer:
 
 def plan_of(request: Request) -> FineTuning:
     """Raises UsageError for a model without a shape, and where adapters are not known."""
-    asked = request.of_adapters
+    assert request.lora is not None  # asked by it
     model = request.of_model
     if request.recipe.products == "float8_e4m3fn":
         raise UsageError(
             f"--recipe {request.recipe.name}: adapters are counted in bf16, fp32 and amp only."
         )
     is_wide = request.recipe.weights == "float32"
-    base = asked.base or weight_format("fp32" if is_wide else "bf16")
+    base = request.weights or weight_format("fp32" if is_wide else "bf16")
     is_autocast = request.recipe.is_autocast
     if is_autocast and base.name != "fp32" and model.norm in ("layer", "unbiased"):
         raise UsageError(
@@ -211,8 +226,8 @@ def plan_of(request: Request) -> FineTuning:
             "Give --weights bf16, or --recipe bf16."
         )
     adapter = adapter_of(
-        model, asked.rank, asked.targets, asked.dropout,
-        has_magnitude=asked.has_magnitude, is_autocast=is_autocast,
+        model, request.lora, request.lora_targets, request.lora_dropout,
+        has_magnitude=request.dora, is_autocast=is_autocast,
     )  # fmt: skip
     return FineTuning(model, adapter, base, request.recipe, request)
 
@@ -275,7 +290,7 @@ def at_the_end(logits: Bytes, gradient: Bytes, recomputed: Bytes) -> str:
 def flops_of(plan: FineTuning, sequence: int) -> AdaptedFlops:
     is_recomputed = plan.request.recompute is Recompute.FULL
     return adapted_flops(
-        plan.model, plan.adapter, sequence, plan.request.attention, is_recomputed=is_recomputed
+        plan.model, plan.adapter, sequence, plan.request.convention, is_recomputed=is_recomputed
     )
 
 

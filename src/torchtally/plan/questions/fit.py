@@ -17,7 +17,9 @@ from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.parallel.volume import sent_bytes
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer, Part
+from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.uses import uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, with_shape, workload_of
 from torchtally.plan.training import mfu
@@ -56,6 +58,7 @@ def range_in_words(step: Step) -> tuple[Part, ...]:
     return (" (best ", step.best, ", slow ", step.slow, ")")
 
 
+@uses(MODEL, STEP)
 def fit(request: Request) -> Answer:
     """Memory of the fullest chip by category, and the predicted step."""
     request = with_shape(request)
@@ -155,7 +158,7 @@ def overlap_in_words(step: Step) -> tuple[str, ...]:
 
 def convention_in_words(step: Step, request: Request) -> tuple[str, ...]:
     """How MFU counts attention, where not as was asked."""
-    if step.attention is request.attention:
+    if step.attention is request.convention:
         return ()
     return (
         f"MFU: {step.attention.description}. In full, with what the mask leaves out, it would be "

@@ -4,13 +4,16 @@ from torchtally.errors import UsageError
 from torchtally.plan.flops import token_flops
 from torchtally.plan.quantity import Quantity, derive, of
 from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.plan_options import MODEL, PEAK
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s, sequence_of
+from torchtally.plan.questions.uses import counted_fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.training import mfu
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
 
+@uses(MODEL, PEAK, "tokens_per_s", counted_fields)
 def implied_mfu(request: Request) -> Answer:
     """The share of the data sheet's peak that an observed speed reaches, by every convention."""
     if request.tokens_per_s is None:

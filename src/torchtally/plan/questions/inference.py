@@ -25,12 +25,13 @@ from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import price_of, unknown_costs
 from torchtally.plan.questions.inference_request import (
-    InferenceRequest,
     draft_of,
     generator_of,
     lengths,
 )
+from torchtally.plan.questions.plan_options import GUESSED, MODEL, SERVED
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.uses import uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import shape_of, with_shape
 from torchtally.plan.training import cost_usd, energy_joules
@@ -44,11 +45,13 @@ PREDICTION = (
 )
 
 
+@uses(
+    MODEL, SERVED, GUESSED, "global_batch", "sequence", "generate", "pace", "usd_per_hour", "rows"
+)
 def inference(request: Request) -> Answer:
     """Time to the first token and per token, tokens per second, memory, cost, energy."""
     request = with_shape(request, is_trained=False)
-    asked = request.of_inference
-    served = serving_of(request, asked)
+    served = serving_of(request)
     memory = memory_of(served)
     most = _most(served)
     figures = [*_speeds(served), *_memory_figures(served, memory, most)]
@@ -62,15 +65,15 @@ def inference(request: Request) -> Answer:
             memory_table(memory),
             _time_table(served),
         ),
-        assumptions=tuple(assumptions(request, asked, served)),
+        assumptions=tuple(assumptions(request, served)),
         unknown=(*left_out(request), UNKNOWN, *unknown_costs(request, request.chip)),
     )
 
 
-def serving_of(request: Request, asked: InferenceRequest) -> Serving:
+def serving_of(request: Request) -> Serving:
     """Raises UsageError where the batch does not divide among the replicas."""
-    prompt, output = lengths(request, asked)
-    generator = generator_of(request, asked)
+    prompt, output = lengths(request)
+    generator = generator_of(request)
     replicas = generator.placement.replicas
     batch = request.global_batch or replicas
     if batch % replicas:
@@ -78,7 +81,7 @@ def serving_of(request: Request, asked: InferenceRequest) -> Serving:
             f"--batch {batch} does not divide among {replicas} replicas: give a multiple of "
             f"{replicas}."
         )
-    draft = draft_of(request, asked, generator)
+    draft = draft_of(request, generator)
     return Serving(generator, batch // replicas, prompt, output, draft)
 
 
@@ -319,7 +322,7 @@ def _time_table(served: Serving) -> Table:
 # Words --------------------------------------------------------------------------------------------
 
 
-def assumptions(request: Request, asked: InferenceRequest, served: Serving) -> Iterator[str]:
+def assumptions(request: Request, served: Serving) -> Iterator[str]:
     generator = served.generator
     _, of_shape = shape_of(request)
     yield from of_shape

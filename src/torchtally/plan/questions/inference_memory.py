@@ -20,13 +20,14 @@ from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.inference import cache_in_words, left_out, memory_table
 from torchtally.plan.questions.inference_request import (
-    InferenceRequest,
     cache_of,
     format_of,
     generator_of,
     lengths,
 )
+from torchtally.plan.questions.plan_options import MODEL, SERVED
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.uses import uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import shape_of, with_shape
 from torchtally.table import Column, Table
@@ -35,14 +36,14 @@ from torchtally.units import Unit, format_bytes
 SHOWN_FORMATS = ("bf16", "fp8", "int8", "int4", "awq", "nvfp4", "mxfp4-all", "q8_0", "q4_K_M")
 
 
+@uses(MODEL, SERVED - {"memory_bytes"}, "sequence", "generate", "global_batch")
 def inference_memory(request: Request) -> Answer:
     """Bytes of the weights, of one token and of a whole context, in every format."""
     request = with_shape(request, is_trained=False)
-    asked = request.of_inference
     model, of_shape = shape_of(request)
-    prompt, output = lengths(request, asked)
+    prompt, output = lengths(request)
     context, batch = prompt + output, request.global_batch or 1
-    kept, cache = format_of(asked, model), cache_of(asked)
+    kept, cache = format_of(request, model), cache_of(request)
     weights = model_bytes(model, kept)
     whole = kv_cache_bytes(model, context, batch, cache)
     token = per_token(model, cache)
@@ -89,16 +90,16 @@ def per_token(model: Model, cache: Cache) -> Quantity:
     return kv_cache_bytes(replace(model, kinds=grows), 1, 1, replace(cache, block=1))
 
 
+@uses(MODEL, SERVED, "sequence", "generate", "largest")
 def most_sequences_served(request: Request) -> Answer:
     """Answer with as many sequences as fit, beside the weights."""
     request = with_shape(request, is_trained=False)
-    asked = request.of_inference
-    generator = generator_of(request, asked)
-    prompt, output = lengths(request, asked)
+    generator = generator_of(request)
+    prompt, output = lengths(request)
     context, replicas = prompt + output, generator.placement.replicas
     most = most_sequences(generator, prompt, context)
     if not most:
-        raise UsageError(_nothing_fits(request, asked, context))
+        raise UsageError(_nothing_fits(request, context))
     memory = serving_memory(generator, most, prompt, context)
     count = of(most * replicas, Unit.COUNT).with_name("sequences at once")
     is_full = most == generator.engine.most_sequences
@@ -113,21 +114,21 @@ def most_sequences_served(request: Request) -> Answer:
         ),
         figures=(count, memory.total, memory.capacity),
         tables=(memory_table(memory),),
-        assumptions=tuple(_words(request, asked)),
+        assumptions=tuple(_words(request)),
     )
 
 
+@uses(MODEL, SERVED, "global_batch", "largest")
 def longest_context_served(request: Request) -> Answer:
     """The longest sequences of which so many fit, beside the weights."""
     request = with_shape(request, is_trained=False)
-    asked = request.of_inference
-    generator = generator_of(request, asked)
+    generator = generator_of(request)
     replicas = generator.placement.replicas
     batch = request.global_batch or replicas
-    prompt, _ = lengths(request, asked)
+    prompt, _ = lengths(request)
     longest = longest_context(generator, max(1, batch // replicas), prompt)
     if not longest:
-        raise UsageError(_nothing_fits(request, asked, 1))
+        raise UsageError(_nothing_fits(request, 1))
     memory = serving_memory(generator, max(1, batch // replicas), min(prompt, longest), longest)
     tokens = of(longest, Unit.TOKENS).with_name("longest context")
     return Answer(
@@ -139,7 +140,7 @@ def longest_context_served(request: Request) -> Answer:
         ),
         figures=(tokens, memory.total, memory.capacity),
         tables=(memory_table(memory),),
-        assumptions=tuple(_words(request, asked)),
+        assumptions=tuple(_words(request)),
         unknown=_beyond(generator.model, longest),
     )
 
@@ -158,8 +159,8 @@ def _beyond(model: Model, tokens: int) -> tuple[str, ...]:
     return (f"quality beyond the context length of {model.name}: {model.context} tokens",)
 
 
-def _nothing_fits(request: Request, asked: InferenceRequest, context: int) -> str:
-    generator = generator_of(request, asked)
+def _nothing_fits(request: Request, context: int) -> str:
+    generator = generator_of(request)
     memory = serving_memory(generator, 1, 1, context)
     return (
         f"out of memory: one sequence of {context} tokens takes "
@@ -169,8 +170,8 @@ def _nothing_fits(request: Request, asked: InferenceRequest, context: int) -> st
     )
 
 
-def _words(request: Request, asked: InferenceRequest) -> Iterator[str]:
-    generator = generator_of(request, asked)
+def _words(request: Request) -> Iterator[str]:
+    generator = generator_of(request)
     yield from shape_of(request)[1]
     yield f"Weights: {generator.weights.summary} (--weights)."
     cache = generator.cache

@@ -1,17 +1,17 @@
 """What a question about inference asks besides the model and the chips, and what serves it."""
 
-from dataclasses import dataclass
 from math import gcd
 
 from torchtally.chips import Cluster
 from torchtally.errors import UsageError
+from torchtally.plan.architecture.lookup import model as model_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.inference.draft import Draft
-from torchtally.plan.inference.engines import Engine, at_best
+from torchtally.plan.inference.engines import ENGINES, Engine, at_best
 from torchtally.plan.inference.formats import WEIGHT_FORMATS, WeightFormat
 from torchtally.plan.inference.forward import Generator
 from torchtally.plan.inference.placement import Placement
-from torchtally.plan.kv_cache import Cache, CacheFormat
+from torchtally.plan.kv_cache import Cache
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.layout_words import parse_layout
 from torchtally.plan.parallel.pace import BEST
@@ -25,31 +25,12 @@ OF_DTYPES = {"float32": "fp32", "float16": "fp16"}
 """Formats of checkpoints; all others are taken in bfloat16."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceRequest:
-    """None: not given."""
-
-    prompt: int | None = None
-    output: int | None = None
-    """Tokens written for each prompt."""
-    weights: WeightFormat | None = None
-    cache: CacheFormat
-    page: int | None = None
-    """Tokens of a block of the cache."""
-    engine: Engine
-    draft: Model | None = None
-    """The model that guesses."""
-    guesses: int | None = None
-    """None: USUAL_GUESSES, or one by each of the model's own prediction modules."""
-    acceptance: float = 0.7
-
-
-def lengths(request: Request, asked: InferenceRequest) -> tuple[int, int]:
+def lengths(request: Request) -> tuple[int, int]:
     """(prompt, output): two of prompt, output and context say the third.
 
     Raises UsageError where they contradict each other, or the model has fewer positions.
     """
-    prompt, output, context = asked.prompt, asked.output, request.sequence
+    prompt, output, context = request.prompt, request.generate, request.sequence
     if context is None:
         return prompt or USUAL_PROMPT, output or USUAL_OUTPUT
     if prompt is not None and output is not None and prompt + output != context:
@@ -69,29 +50,35 @@ def lengths(request: Request, asked: InferenceRequest) -> tuple[int, int]:
     return prompt, output
 
 
-def format_of(asked: InferenceRequest, model: Model) -> WeightFormat:
+def format_of(request: Request, model: Model) -> WeightFormat:
     """Format as asked, or as the checkpoint has it."""
-    return asked.weights or WEIGHT_FORMATS[OF_DTYPES.get(model.dtype or "", "bf16")]
+    return request.weights or WEIGHT_FORMATS[OF_DTYPES.get(model.dtype or "", "bf16")]
 
 
-def cache_of(asked: InferenceRequest) -> Cache:
+def engine_of(request: Request) -> Engine:
+    """Software that serves, as asked; else one like vLLM."""
+    return request.engine or ENGINES["serving"]
+
+
+def cache_of(request: Request) -> Cache:
     """Keys and values as the engine keeps them."""
-    return Cache(asked.engine.cache, asked.page or asked.engine.block, asked.cache)
+    engine = engine_of(request)
+    return Cache(engine.cache, request.kv_block or engine.block, request.kv_cache)
 
 
-def generator_of(request: Request, asked: InferenceRequest) -> Generator:
+def generator_of(request: Request) -> Generator:
     """Raises UsageError where the layout does not divide the model or fill the chips."""
     model, _ = shape_of(request)
-    cluster = request.of_cluster
+    cluster, engine = request.of_cluster, engine_of(request)
     placement = placement_of(request, model)
     placement.check(model, cluster)
-    if asked.engine.is_of_one_chip and placement.tensor > 1:
+    if engine.is_of_one_chip and placement.tensor > 1:
         raise UsageError(
-            f"--engine {asked.engine.name} is planned on one chip, or on replicas: give one in "
+            f"--engine {engine.name} is planned on one chip, or on replicas: give one in "
             f"--gpus, or --layout 'dp {cluster.count}'."
         )
-    who = at_best(asked.engine) if request.pace is BEST else asked.engine
-    return Generator(model, cluster, placement, format_of(asked, model), cache_of(asked), who)
+    who = at_best(engine) if request.pace is BEST else engine
+    return Generator(model, cluster, placement, format_of(request, model), cache_of(request), who)
 
 
 def placement_of(request: Request, model: Model) -> Placement:
@@ -118,14 +105,14 @@ def usual_placement(model: Model, cluster: Cluster) -> Placement:
     return Placement(tensor, cluster.count // tensor)
 
 
-def draft_of(request: Request, asked: InferenceRequest, generator: Generator) -> Draft | None:
+def draft_of(request: Request, generator: Generator) -> Draft | None:
     """The guesser on the same chips, in the same formats; or the model's prediction modules."""
     modules = generator.model.predicting
-    if asked.draft is None and modules:
-        return Draft(generator, asked.guesses or modules, asked.acceptance, is_own=True)
-    if asked.draft is None:
+    if request.draft is None and modules:
+        return Draft(generator, request.guesses or modules, request.acceptance, is_own=True)
+    if request.draft is None:
         return None
-    model, placement = asked.draft, generator.placement
+    model, placement = model_of(request.draft), generator.placement
     heads = [heads for kind in model.kinds for heads in kind.split]
     tensor = gcd(placement.tensor, *heads)
     if tensor != placement.tensor:
@@ -135,6 +122,6 @@ def draft_of(request: Request, asked: InferenceRequest, generator: Generator) ->
         )
     small = Generator(
         model, generator.cluster, Placement(placement.tensor, placement.replicas),
-        format_of(asked, model), generator.cache, generator.engine,
+        format_of(request, model), generator.cache, generator.engine,
     )  # fmt: skip
-    return Draft(small, asked.guesses or USUAL_GUESSES, asked.acceptance)
+    return Draft(small, request.guesses or USUAL_GUESSES, request.acceptance)

@@ -21,7 +21,9 @@ from torchtally.plan.questions.fit import (
     memory_table,
     run_in_words,
 )
+from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request, subject
+from torchtally.plan.questions.uses import Fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import (
     USUAL_VOCABULARY,
@@ -37,6 +39,14 @@ MOST_PARAMETERS = 10**15
 MOST_TOKENS = 1 << 32
 
 
+def _used(request: Request) -> Fields:
+    used = {"largest", "recipe", "optimizer", "memory_bytes", "sequence"}
+    if request.sequence is not None:
+        used |= {"micro_batch", "global_batch", "recompute", "attention", "implementation"}
+    return used
+
+
+@uses(_used)
 def largest_model(request: Request) -> Answer:
     """Largest model by the bytes that each parameter takes; and with activations, where a sequence
     is given.
@@ -84,6 +94,7 @@ def largest_model(request: Request) -> Answer:
     )
 
 
+@uses(MODEL, "largest", STEP - {"micro_batch", "global_batch"})
 def largest_batch(request: Request) -> Answer:
     """The largest micro-batch that fits one chip."""
     request = with_shape(replace(request, global_batch=None))
@@ -117,6 +128,7 @@ def largest_batch(request: Request) -> Answer:
     )
 
 
+@uses(MODEL, "largest", STEP - {"sequence", "global_batch"})
 def largest_sequence(request: Request) -> Answer:
     """The longest sequence that one chip can train on."""
     request = with_shape(replace(request, global_batch=None, sequence=request.sequence or 1))

@@ -26,7 +26,9 @@ from torchtally.plan.questions.fit import (
     range_in_words,
     time_table,
 )
+from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.uses import Fields, uses
 from torchtally.plan.questions.words import bound_in_short, chips_text, subject_text
 from torchtally.plan.questions.workload import with_shape, workload_of
 from torchtally.table import Column, Table
@@ -42,6 +44,11 @@ class NoLayoutFitsError(UsageError):
     """A model that no layout fits on these chips."""
 
 
+def _costs(request: Request) -> Fields:
+    return () if request.tokens is None else ("usd_per_hour",)
+
+
+@uses(MODEL, STEP, "tokens", "rows", _costs)
 def layouts(request: Request) -> Answer:
     """The fastest layouts that fit, and all about the first."""
     request = with_shape(request)

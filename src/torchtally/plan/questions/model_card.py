@@ -12,7 +12,9 @@ from torchtally.plan.optimizers import OPTIMIZERS
 from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer
+from torchtally.plan.questions.plan_options import MODEL
 from torchtally.plan.questions.request import Request, flops_per_token, sequence_of
+from torchtally.plan.questions.uses import counted_fields, uses
 from torchtally.plan.questions.words import subject_text
 from torchtally.plan.recipes import RECIPES
 from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_tokens
@@ -24,6 +26,7 @@ SHOWN_RECIPES = ("fp32", "amp", "mixed", "megatron", "bf16")
 SHOWN_OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw-8bit", "adafactor", "lion", "muon")
 
 
+@uses(MODEL, "recipe", "optimizer", counted_fields)
 def model_card(request: Request) -> Answer:
     """Parameters by group, FLOPs of a token, states by recipe and optimizer, optimal tokens."""
     subject = request.of_subject
@@ -114,7 +117,7 @@ def _groups(request: Request) -> Table:
 def _token_flops(request: Request) -> Table:
     """FLOPs of one token, by where they go."""
     length, _ = sequence_of(request)
-    flops = token_flops(request.of_model, length or 0, attention=request.attention)
+    flops = token_flops(request.of_model, length or 0, attention=request.convention)
     scans = (flops.recurrence,) if flops.recurrence.value else ()
     parts = (flops.weights, flops.attention, *scans, flops.head)
     whole = flops.forward.value

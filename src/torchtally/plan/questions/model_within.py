@@ -11,6 +11,7 @@ from torchtally.plan.questions.layouts import NoLayoutFitsError
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s, subject
 from torchtally.plan.questions.tokens_within import for_money, seconds_within
 from torchtally.plan.questions.training_time import reached_mfu
+from torchtally.plan.questions.uses import paced_fields, uses
 from torchtally.plan.questions.words import chips_text
 from torchtally.plan.questions.workload import with_shape
 from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_parameters, optimal_tokens
@@ -36,6 +37,7 @@ class Optimum:
     assumptions: tuple[str, ...] = ("6 FLOPs per parameter and token; attention scores excluded.",)
 
 
+@uses("deadline_s", "budget_usd", "usd_per_hour", paced_fields)
 def model_within(request: Request) -> Answer:
     """Answer with the compute-optimal model of the FLOPs that the chips do in that time."""
     cluster, chips = request.of_cluster, request.of_chips
@@ -109,7 +111,7 @@ def _predicted(request: Request, seconds: Quantity, before: Optimum) -> Optimum:
             f"The compute-optimal model of about {format_count(size)} parameters does not fit: "
             f"{error}\nThe largest that fits: --largest model."
         ) from error
-    per_token, counted = flops_per_token(replace(shaped, attention=reached.attention))
+    per_token, counted = flops_per_token(replace(shaped, convention=reached.attention))
     chips, peak = request.of_chips, peak_flop_per_s(request, request.chip)
     flops = flops_within(seconds, chips, peak, reached.mfu)
     each = of(per_token.value / size, Unit.NUMBER).with_name(

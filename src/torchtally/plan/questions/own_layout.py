@@ -22,13 +22,16 @@ from torchtally.plan.questions.fit import (
     time_table,
 )
 from torchtally.plan.questions.layouts import choices_of, config_of
+from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.uses import uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import with_shape, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 
 
+@uses(MODEL, STEP)
 def own_layout(request: Request) -> Answer:
     """Its step and its memory, beside those of the fastest layout for the same batch."""
     request = with_shape(request)
@@ -89,7 +92,7 @@ def layout_of(request: Request, workload: Workload) -> Layout:
         micro_batch=request.micro_batch or 1,
     )
     chips = request.of_cluster.count
-    layout = parse_layout(request.layout, chips, request.global_batch, base)
+    layout = parse_layout(request.layout or "", chips, request.global_batch, base)
     reasons = invalidities(
         layout,
         workload.model,

@@ -13,7 +13,7 @@ from torchtally.plan.closed_form import (
     Tokens,
     closed_form,
 )
-from torchtally.plan.inference.engines import Engine
+from torchtally.plan.inference.engines import ENGINES, Engine
 from torchtally.plan.inference.formats import weight_format
 from torchtally.plan.inference.forward import Generator, NewTokens
 from torchtally.plan.inference.memory import buffers_of, held_cache, held_weights
@@ -27,11 +27,16 @@ from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.fine_tuning import FineTuning, memory_of, plan_of
 from torchtally.plan.questions.fine_tuning import in_words as adapters_in_words
 from torchtally.plan.questions.fit import SURE_SHARE, capacity_of, pace_in_words, run_in_words
+from torchtally.plan.questions.plan_options import MODEL, TUNING
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.uses import Fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
+
+USUAL_PROMPT, USUAL_OUTPUT = 512, 512
+"""Tokens, where neither is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,18 @@ class PreferenceRequest:
     has_reference: bool
     engine: Engine
     """Which generates."""
+
+
+def preference_request(request: Request) -> PreferenceRequest:
+    """DPO, or else GRPO, with the usual lengths where none are given."""
+    return PreferenceRequest(
+        method=Method.DPO if request.dpo else Method.GRPO,
+        prompt=request.prompt or USUAL_PROMPT,
+        output=request.generate or USUAL_OUTPUT,
+        generations=request.generations,
+        has_reference=request.dpo or request.reference,
+        engine=request.engine or ENGINES["eager"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +116,17 @@ class PreferenceStep:
         return max((phase.memory for phase in self.phases), key=lambda memory: memory.value)
 
 
+def _used(request: Request) -> Fields:
+    used = {
+        *("prompt", "generate", "engine", "micro_batch", "global_batch", "convention"),
+        *("recipe", "optimizer", "recompute", "attention", "memory_bytes", "peak_flop_per_s"),
+    }
+    if request.grpo:
+        used |= {"generations", "reference"}
+    return used | (TUNING if request.lora is not None else {"host", "pace", "implementation"})
+
+
+@uses(MODEL, _used)
 def preference(request: Request) -> Answer:
     """Seconds, memory and FLOPs of each phase of a step."""
     step, capacity = preference_step(request), capacity_of(request)
@@ -150,7 +178,7 @@ def preference(request: Request) -> Answer:
 
 def preference_step(request: Request) -> PreferenceStep:
     """Raises UsageError where the batch does not divide among chips and groups."""
-    asked = request.of_preference
+    asked = preference_request(request)
     chips, group = request.of_cluster.count, group_of(asked)
     micro_batch = request.micro_batch or group
     batch = request.global_batch or micro_batch * chips
@@ -163,9 +191,9 @@ def preference_step(request: Request) -> PreferenceStep:
         )
     answers = Answers(batch, asked.prompt, asked.output)
     request = replace(request, sequence=answers.tokens, micro_batch=micro_batch, global_batch=batch)
-    learning = _adapters_learn(request) if request.adapters is not None else _weights_learn(request)
+    learning = _adapters_learn(request) if request.lora is not None else _weights_learn(request)
     flops = preference_flops(
-        request.of_model, answers, request.attention,
+        request.of_model, answers, request.convention,
         generates=asked.method is Method.GRPO, has_reference=asked.has_reference,
         adapter=learning.adapter, passes=batch // micro_batch,
     )  # fmt: skip
@@ -304,7 +332,7 @@ def reference_bytes(parameters: ParameterCount, itemsize: BytesEach, chips: Chip
 
 def generator_of(request: Request, learning: Learning) -> Generator:
     """Every chip generates answers of its own, with all of the model's weights."""
-    asked, tuning = request.of_preference, learning.tuning
+    asked, tuning = preference_request(request), learning.tuning
     plain = weight_format("fp32" if request.recipe.weights == "float32" else "bf16")
     cache = Cache(asked.engine.cache, asked.engine.block, cache_format("bf16"))
     return Generator(

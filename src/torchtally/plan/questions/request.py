@@ -2,28 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from torchtally.chips import Chip, Cluster
 from torchtally.errors import UsageError
-from torchtally.plan.activations.setting import AttentionKernel, Implementation
+from torchtally.options import documented
+from torchtally.plan.activations.setting import AttentionKernel
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.counted import CountedModel
-from torchtally.plan.flops import Recompute, token_flops
-from torchtally.plan.optimizers import Optimizer
-from torchtally.plan.parallel.pace import TYPICAL, Host, Pace
+from torchtally.plan.flops import token_flops
+from torchtally.plan.frameworks.configuration import FRAMEWORKS
 from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity, of
-from torchtally.plan.recipes import Recipe
+from torchtally.plan.questions.plan_options import PlanOptions
 from torchtally.plan.training import six_flops_per_token
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
-from torchtally.work.convention import Convention
-
-if TYPE_CHECKING:
-    from torchtally.plan.questions.adapter_request import AdapterRequest
-    from torchtally.plan.questions.inference_request import InferenceRequest
-    from torchtally.plan.questions.preference import PreferenceRequest
 
 T = TypeVar("T")
 
@@ -63,59 +57,35 @@ def counted_subject(counted: CountedModel) -> Subject:
     return Subject(whole, met, counted=counted)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """All that a question may look at. None: not given."""
+@documented
+@dataclass(frozen=True, kw_only=True)
+class Request(PlanOptions):
+    """All that a question may look at: the options, and what they name."""
 
     subject: Subject | None = None
-    tokens: int | None = None
-    flops: int | None = None
-    """Of a whole training: a budget of compute."""
+    """The model of `model`, `parameters` or the sizes; None: not given."""
     cluster: Cluster | None = None
-    mfu: float | None = None
-    deadline_s: float | None = None
-    budget_usd: float | None = None
-    usd_per_hour: float | None = None
-    """The user's own price of one chip; else its table's."""
-    tokens_per_s: float | None = None
-    """Observed, of all chips together."""
-    sequence: int | None = None
-    micro_batch: int | None = None
-    """Sequences that one chip works on at once."""
-    global_batch: int | None = None
-    """Sequences in one optimizer step of all chips together."""
-    recipe: Recipe
-    optimizer: Optimizer
-    recompute: Recompute | None = None
-    """None: not given; a search tries all of them, everything else uses none."""
-    attention: Convention = Convention.FULL
-    """How attention's FLOPs are counted."""
-    kernel: AttentionKernel | None = None
-    """Of attention. None: not given; PyTorch's own choice."""
-    fused: Fused | None = None
-    """Whose fused kernel; None: not given."""
-    host: Host = Host.EAGER
-    """Who issues kernels."""
-    pace: Pace = TYPICAL
-    """At which predicted steps go."""
-    implementation: Implementation | None = None
-    """None: not given; a search assumes fused kernels, everything else transformers' own."""
-    layout: str = ""
-    """One's own, in words; "" where none is given."""
-    framework: str = ""
-    """Of `FRAMEWORKS`: a search tries what it has, and the answer has its configuration."""
-    inference: "InferenceRequest | None" = None
-    """What is asked of a model that generates; None: it is trained."""
-    adapters: "AdapterRequest | None" = None
-    """Fine-tuning; None: all weights are trained."""
-    preference: "PreferenceRequest | None" = None
-    """Training on preferences or rewards; None: on the tokens themselves."""
+    """The chips of `gpus`, with their memory and peak."""
     is_written: bool = True
     """A step may be written out of a program, where one is for it; else by closed forms alone."""
-    rows: int | None = None
-    """Of a table; None: one page."""
     progress: Callable[[int], None] | None = None
     """Called during a search with the number of layouts tried."""
+
+    @property
+    def kernel(self) -> AttentionKernel | None:
+        """Attention's kernel. None: PyTorch's own choice."""
+        return self.attention[0]
+
+    @property
+    def fused(self) -> Fused | None:
+        """The library whose fused kernel it is; None: not given."""
+        return self.attention[1]
+
+    @property
+    def framework(self) -> str:
+        """The framework whose configuration is to be written; "" for none."""
+        asked = [name for name in FRAMEWORKS if getattr(self, name) is not None]
+        return asked[0] if asked else ""
 
     @property
     def chip(self) -> Chip:
@@ -139,10 +109,6 @@ class Request:
         )
 
     @property
-    def of_preference(self) -> "PreferenceRequest":
-        return _value_or(self.preference, "Missing method: give --dpo or --grpo.")
-
-    @property
     def of_model(self) -> Model:
         return _value_or(
             self.of_subject.model,
@@ -163,14 +129,6 @@ class Request:
     def of_deadline(self) -> Quantity:
         deadline = _value_or(self.deadline_s, "Missing deadline: give --deadline 30d (or h, w).")
         return of(deadline, Unit.SECONDS).with_name("deadline")
-
-    @property
-    def of_inference(self) -> "InferenceRequest":
-        return _value_or(self.inference, "Missing question about inference: give --inference.")
-
-    @property
-    def of_adapters(self) -> "AdapterRequest":
-        return _value_or(self.adapters, "Missing adapters: give --lora 16.")
 
     @property
     def of_mfu(self) -> Quantity:
@@ -234,8 +192,8 @@ def flops_per_token(request: Request) -> tuple[Quantity, tuple[str, ...]]:
     subject = request.of_subject
     length, assumption = sequence_of(request)
     if subject.model is not None and length is not None:
-        flops = token_flops(subject.model, length, attention=request.attention)
-        counted = f"{request.attention.description.capitalize()} (--convention)."
+        flops = token_flops(subject.model, length, attention=request.convention)
+        counted = f"{request.convention.description.capitalize()} (--convention)."
         return flops.model, (*((assumption,) if assumption else ()), counted)
     if subject.counted is not None and subject.counted.step is not None:
         return _counted_flops(subject.counted)

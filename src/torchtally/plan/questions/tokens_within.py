@@ -7,8 +7,10 @@ from torchtally.plan.closed_form import Chips, Hours, closed_form
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, price_of
+from torchtally.plan.questions.plan_options import MODEL
 from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s
 from torchtally.plan.questions.training_time import reached_mfu
+from torchtally.plan.questions.uses import counted_fields, paced_fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import with_shape
 from torchtally.plan.scaling import optimal_tokens
@@ -16,6 +18,7 @@ from torchtally.plan.training import chip_hours_for, flops_within, tokens_for
 from torchtally.units import Unit
 
 
+@uses(MODEL, "deadline_s", "budget_usd", "usd_per_hour", counted_fields, paced_fields)
 def tokens_within(request: Request) -> Answer:
     """Answer with as many tokens as the shorter of time and money allows."""
     request = request if request.mfu is not None else with_shape(request)
@@ -24,7 +27,7 @@ def tokens_within(request: Request) -> Answer:
     seconds = seconds_within(request, chips)
     reached = reached_mfu(request)
     mfu = reached.mfu
-    per_token, counted = flops_per_token(replace(request, attention=reached.attention))
+    per_token, counted = flops_per_token(replace(request, convention=reached.attention))
     flops = flops_within(seconds, chips, peak_flop_per_s(request, cluster.chip), mfu)
     tokens = tokens_for(flops, per_token)
     return Answer(

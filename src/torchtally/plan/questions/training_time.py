@@ -10,12 +10,14 @@ from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import convention_in_words, pace_in_words
+from torchtally.plan.questions.plan_options import MODEL, PEAK, STEP
 from torchtally.plan.questions.request import (
     Request,
     flops_per_token,
     peak_flop_per_s,
     sequence_of,
 )
+from torchtally.plan.questions.uses import Fields, counted_fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import with_shape
 from torchtally.plan.training import tokens_per_s, training_flops_of, training_s
@@ -23,6 +25,16 @@ from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
 
+def _used(request: Request) -> Fields:
+    used = {"tokens", "mfu", "budget_usd", "usd_per_hour", *PEAK, *counted_fields(request)}
+    if request.mfu is None:
+        return used | STEP  # the fastest layout's
+    if request.sequence is not None or counted_fields(request):
+        used |= {"global_batch"} | ({"sequence"} if request.global_batch is not None else set())
+    return used
+
+
+@uses(MODEL, _used)
 def training_time(request: Request) -> Answer:
     """FLOPs over what the chips do in a second, with cost and energy."""
     request = request if request.mfu is not None else with_shape(request)
@@ -30,7 +42,7 @@ def training_time(request: Request) -> Answer:
     peak = peak_flop_per_s(request, cluster.chip)
     reached = reached_mfu(request)
     mfu = reached.mfu
-    per_token, counted = flops_per_token(replace(request, attention=reached.attention))
+    per_token, counted = flops_per_token(replace(request, convention=reached.attention))
     chips = request.of_chips
     flops = training_flops_of(per_token, tokens)
     seconds = training_s(flops, chips, peak, mfu)
@@ -83,7 +95,7 @@ class Reached:
 def reached_mfu(request: Request) -> Reached:
     """The MFU that the user expects, else that of the fastest layout of the shape."""
     if request.mfu is not None or request.of_subject.model is None:
-        return Reached(request.of_mfu, request.attention)
+        return Reached(request.of_mfu, request.convention)
     from torchtally.plan.questions.layouts import rank
 
     ranking, _, assumptions = rank(request)

@@ -69,7 +69,7 @@ def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
         sequence=sequence,
         recipe=request.recipe,
         optimizer=request.optimizer,
-        attention=request.attention,
+        attention=request.convention,
         pace=request.pace,
         host=request.host,
         fused=request.fused,
