@@ -1,5 +1,6 @@
 """What of the network a simulated run uses: nothing is published, by whichever layer it is sent."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,16 @@ def test_a_message_to_people_counts_as_taken_and_all_else_as_forbidden() -> None
     refused = answer(HttpRequest.to("POST", "https://api.wandb.ai/x"))
     assert refused.status == 403
     assert "--network on" in refused.reason
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://storage.googleapis.com/upload/storage/v1/b/x/o", "http://127.0.0.1:1/storage/v1/b"],
+)
+def test_a_client_of_google_finds_the_reason_where_it_looks(url: str) -> None:
+    error = json.loads(answer(HttpRequest.to("POST", url)).body)["error"]
+    assert error["code"] == 403
+    assert "not sent, since a simulated run would publish placeholders" in error["message"]
 
 
 @pytest.mark.parametrize(

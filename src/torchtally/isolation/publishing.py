@@ -207,11 +207,17 @@ class HttpAnswer(NamedTuple):
 WHY = "not sent, since a simulated run would publish placeholders (--network on: send it)"
 
 
+GOOGLE = re.compile(r"^[^/]*googleapis\.com/|/storage/v1/")
+"""Its clients take an error for an object, as those of others for a text."""
+
+
 def answer(request: HttpRequest) -> HttpAnswer:
     """A message to people counts as taken; all else is forbidden, which no client tries again."""
     if (host := named(request.host, MESSENGERS)) is not None:
         return HttpAnswer(200, "OK", MESSENGERS[host])
     message = f"{request.method} {request.host}: {WHY}."
-    # Where clients look for what a server says: MLflow and AWS, Slack, Telegram, Google.
-    said = {"error_code": "PERMISSION_DENIED", "message": message, "error": message, "ok": False}
+    is_googles = GOOGLE.search(request.host + request.path) is not None
+    error = {"code": 403, "message": message} if is_googles else message
+    # Where clients look for what a server says: MLflow and AWS, Slack and Google, Telegram.
+    said = {"error_code": "PERMISSION_DENIED", "message": message, "error": error, "ok": False}
     return HttpAnswer(403, f"{request.method} {WHY}", json.dumps(said | {"description": message}))
