@@ -191,6 +191,7 @@ def test_published_times(tmp_path: Path) -> None:
     assert by_name["median_error"] < 0.3
 
 
+@pytest.mark.thorough("test_a_document_holds: docs/kernels_by_chip.md is its whole table")
 def test_published_kernels() -> None:
     """Classes whose rules are settled stay where they are: half B, which gives no constant."""
     median_errors = {line[:2]: float(line[-1].rstrip("%")) for line in published_kernels.table()}

@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.packages.__main__ import RESULTS
 from tests.packages.names import packages
 from tests.packages.trial import Ran, difference, run_both
+from tests.warm import commands
 
 LIGHT = (
     *("numpy", "PIL.Image", "networkx", "sympy", "einops", "safetensors.torch", "requests", "yaml"),
@@ -25,7 +26,7 @@ def test_a_script_that_imports_them_ends_and_prints_as_alone(tmp_path: Path):
     modules = [module for module in LIGHT if is_installed(module)]
     assert known.issuperset(LIGHT)
     assert {"numpy", "networkx", "sympy", "filelock"} <= set(modules)  # torch needs them
-    alone, tally = run_both(modules, tmp_path)
+    alone, tally = run_both(modules, tmp_path, commands() / "python")
     assert alone.stdout == "trained 4\n", alone.stderr
     assert difference(alone, tally) == ""
 
