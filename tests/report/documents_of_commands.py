@@ -227,6 +227,9 @@ def of_the_rest() -> Texts:
     yield "tensor", tally("tensor", "x.T.contiguous()", "--let", "x=4x6:bfloat16", "--json")
     yield "tensor, large", tally("tensor", "x[1:] + 1", "--let", "x=4000x6000", "--json")
     overlapping = "torch.as_strided(x, (3, 3), (2, 3))"
+    large = "torch.arange(3) + 2**60"  # beyond what a float64 tells apart
+    yield "tensor, large numbers", tally("tensor", large, "--json")
+    yield "tensor, truth", tally("tensor", "torch.arange(3) > 1", "--json")
     yield "tensor, overlapping", tally("tensor", overlapping, "--let", "x=4x6", "--json")
     with contextlib.redirect_stdout(io.StringIO()):
         main(["data", "prepare", "text.txt", "--out", "tokens"])

@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET, UnsetType, field
 
 from torchtally.report.documents import documents
-from torchtally.report.keys import Bytes, Document, DocumentPart, dumps, filled, key
+from torchtally.report.keys import Bytes, Document, DocumentPart, dumps, filled, finite, key
 
 
 @dataclass
@@ -68,3 +68,10 @@ def test_what_was_written_is_read_by_its_type() -> None:
     assert msgspec.json.decode(written, type=ShelfDocument).size == 5
     kinds = {kind.__struct_config__.tag for kind in documents().values()}
     assert len(kinds) == len(documents()) == 22
+
+
+def test_numbers_stay_as_they_are_but_for_those_that_json_lacks() -> None:
+    large = 2**60 + 1
+    assert [finite(large), finite(True), finite(0.5), finite("x")] == [large, True, 0.5, "x"]
+    assert finite(True) is True
+    assert [finite(float("-inf")), finite(float("nan"))] == ["-inf", "nan"]

@@ -2,7 +2,7 @@
 
 import json
 from math import isfinite
-from typing import Annotated, Any, SupportsFloat, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import UNSET, Meta, Struct, convert, to_builtins
 
@@ -72,12 +72,9 @@ def filled(kind: type[P], *sources: object, **values: Any) -> P:
     return convert(raw, kind, from_attributes=True)
 
 
-def finite(number: SupportsFloat | str) -> float | str:
+def finite(number: Mixed) -> Mixed:
     """The number, or a text for what JSON has none for: "inf", "nan"."""
-    if isinstance(number, str):
-        return number
-    value = float(number)
-    return value if isfinite(value) else str(value)
+    return str(number) if isinstance(number, float) and not isfinite(number) else number
 
 
 def dumps(document: DocumentPart, indent: int | None = 1) -> str:

@@ -76,7 +76,7 @@ def _format_part(row: NumberFormat, chips: Sequence[Chip]) -> FormatPart:
         block_size=blocks.size if blocks else None,
         scale_width=sum(blocks.widths) if blocks else None,
         computed_by=[chip.name for chip in chips if row.is_computed_by(chip)],
-        **{name: None if each is None else finite(each) for name, each in numbers.items()},
+        **{name: None if each is None else finite(float(each)) for name, each in numbers.items()},
     )
 
 

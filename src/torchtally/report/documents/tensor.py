@@ -34,7 +34,7 @@ class TensorDocument(Document, tag="tensor/1", frozen=True):
     expression: Annotated[str, key("In Python")]
     places: Annotated[list[int] | None, key("Of a tensor's elements in their storage, in order")]
     shares_storage_with: Annotated[list[str], key("Expressions whose tensors lie in its storage")]
-    storage_values: Annotated[list[Mixed] | None, key("Numbers in a storage")]
+    storage_values: Annotated[list[Mixed | bool] | None, key("Numbers in a storage")]
     result: Annotated[TensorPart, key("Of an expression")]
     operations: Annotated[list[OperationPart], key("Of an expression, one after the other")]
 
