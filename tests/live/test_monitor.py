@@ -28,6 +28,9 @@ def train(monitor: Monitor, model: Any, optimizer: Any, steps: int, micro_batche
         monitor.step()
 
 
+@pytest.mark.thorough(
+    "test_the_trainers_first_batch_is_predicted, which accumulates two", cases=("2",)
+)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_a_model_is_predicted_as_its_summary(micro_batches: int) -> None:
     """By the first batch, in a child: the same figures as one call on the model gives."""

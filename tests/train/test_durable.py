@@ -36,7 +36,7 @@ from torchtally.errors import CheckpointError, UsageError
 pytestmark = pytest.mark.one_case_in(2)
 
 STEPS = 12
-RANDOM_KILLS = int(os.environ.get("TALLY_KILLS", "4"))
+RANDOM_KILLS = int(os.environ.get("TALLY_KILLS", "2"))
 TIME_LIMIT_S = 60.0
 
 
