@@ -204,5 +204,6 @@ def test_steps_that_differ_are_said_to(tmp_path: Path, capsys: pytest.CaptureFix
     text = " ".join(capsys.readouterr().out.split())
     assert "per step 2 (unlike those before it)" in text
     assert "steady" not in text
-    assert "Step 2 is unlike 1: step 1 has forward with other shapes" in text
+    assert "Step 2 is unlike 1: step 1 has 20 % fewer FLOPs" in text
+    assert "(forward with other shapes, backward with other shapes)" in text
     assert "--steps 4" in text

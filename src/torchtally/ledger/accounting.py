@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from torchtally.ledger.agreement import with_like_figures
 from torchtally.ledger.delegation import delegating_line, line_by
 from torchtally.ledger.groups import is_copy, is_view
 from torchtally.ledger.ledger import Ledger
@@ -53,10 +54,10 @@ def account(
     """
     others = tuple(account(peer, convention=convention, step=step) for peer in peers)
     with collection_paused():
-        course = course_of(trace)
+        costs = tuple(call_cost(call, convention) for call in trace.calls)
+        course = with_like_figures(course_of(trace), costs)
         trace, period = course.trace, select(course, step)
         memory = replay(trace)
-        costs = tuple(call_cost(call, convention) for call in trace.calls)
         delegate = delegating_line(_flops_of_sites(trace, costs, period))
         entries = _entries(trace, costs, memory, delegate)
         reported = entries_of(entries, period)

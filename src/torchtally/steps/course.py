@@ -26,8 +26,10 @@ class TrainingStep:
     experiment: int
     """From one. A step that updates none of the weights of those before begins another."""
     like: int
-    """The first step of the experiment that runs the same operators; its own number if none."""
+    """The first step of the experiment that runs the same; its own number if none."""
     signature: Signature
+    new: Signature
+    """Without what a first step lacks by nature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class Course:
         """Another step before it has run the same."""
         return step.like < step.number
 
+    def is_first(self, step: TrainingStep) -> bool:
+        """Whether a step is the first of its model: it has all before it."""
+        return step.number == 1 or self.steps[step.number - 2].experiment != step.experiment
+
     @property
     def representative(self) -> TrainingStep | None:
         """The last step that is steady, else the last one; None without a completed step."""
@@ -111,7 +117,7 @@ class Course:
             return f"recorded step {step.number}"
         if step.number == 1:
             return "step 1 (with all before it)"
-        if self.steps[step.number - 2].experiment != step.experiment:
+        if self.is_first(step):
             return f"step {step.number} (the first of another model)"
         return f"step {step.number} (unlike those before it)"
 
@@ -176,7 +182,7 @@ def _steps(flow: Flow) -> Iterator[TrainingStep]:
     for place, end in enumerate(trace.step_ends):
         yield TrainingStep(
             place + 1, firsts[place], end, experiments[place], likes[place],
-            all_signatures[place].whole,
+            *all_signatures[place],
         )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchtally.ledger import Entry, Ledger, Total, sums
-from torchtally.steps import TrainingStep
+from torchtally.ledger.agreement import TOLERANCES, Comparison, CourseFigures
+from torchtally.steps import Course, TrainingStep
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase
 from torchtally.units import Unit
@@ -17,6 +18,7 @@ AFTER = "after the last"
 WHOLE = "(no step)"
 USUAL_STEPS = 4
 """Steps among which most scripts have two that are alike."""
+FIGURES = ("FLOPs", "bytes moved", "operators")
 MOST_NAMED = 4
 """Of steps, or of those that follow each other, in a sentence."""
 
@@ -99,16 +101,32 @@ def unlike(ledger: Ledger) -> str:
         f"Step {alike} is unlike" if len(course.alike(step)) == 1 else f"Steps {alike} differ from"
     )
     other = others[-1]
-    difference = course.difference(step, other)
+    earlier, later = (step, other) if step.number < other.number else (other, step)
+    comparison = Comparison(earlier, later, CourseFigures(course, ledger.costs))
+    place = " in the optimizer alone" if comparison.passes_agree else ""
     ran = len(course.steps)
     # A script that ended by itself has no more of them, and of many a few more would differ, too.
     is_short = ledger.trace.ending.kind == "steps" and ran < USUAL_STEPS
     more = f" Trace more to find steps that are alike: --steps {USUAL_STEPS}."
     hint = more if is_short and not course.is_steady(step) else ""
+    figures = _figures_apart(comparison, is_reversed=step is earlier)
     return (
-        f"{claim} {_numbers([other.number for other in others])}: "
-        f"step {other.number} has {difference}.{hint}"
+        f"{claim} {_numbers([other.number for other in others])}{place}: step {other.number} has "
+        f"{figures} ({course.difference(step, other)}).{hint}"
     )
+
+
+def _figures_apart(comparison: Comparison, *, is_reversed: bool) -> str:
+    """How much more or less of each figure the earlier step has, or the later one, in words."""
+    theirs, own = comparison.figures
+    if is_reversed:
+        theirs, own = own, theirs
+    parts = [
+        f"{round(100 * abs(there / here - 1))} % {'more' if there > here else 'fewer'} {name}"
+        for here, there, tolerance, name in zip(own, theirs, TOLERANCES, FIGURES, strict=True)
+        if here and abs(there / here - 1) > tolerance
+    ]
+    return ", ".join(parts) or "other work"
 
 
 def _numbers(numbers: Sequence[int]) -> str:
@@ -134,7 +152,7 @@ def steps(ledger: Ledger) -> Table:
     Evaluation is in columns of its own, beside the step it came before or in.
     """
     course, is_timed = ledger.course, ledger.is_timed
-    blocks = list(_blocks(course.steps))
+    blocks = list(_blocks(course))
     ends = [block.last.end for block in blocks]
     parts = sums(
         ledger.entries,
@@ -189,12 +207,12 @@ def _columns(*, is_timed: bool) -> tuple[Column, ...]:
     )
 
 
-def _blocks(steps: Sequence[TrainingStep]) -> Iterator[AlikeSteps]:
+def _blocks(course: Course) -> Iterator[AlikeSteps]:
     first: TrainingStep | None = None
     last: TrainingStep | None = None
-    for step in steps:
+    for step in course.steps:
         # A model's first step has all before it, and stands alone.
-        is_after_first = last is not None and last is first and _is_first(steps, last)
+        is_after_first = last is not None and last is first and course.is_first(last)
         if last is None or step.like != last.like or is_after_first:
             if first is not None and last is not None:
                 yield AlikeSteps(first, last)
@@ -204,16 +222,11 @@ def _blocks(steps: Sequence[TrainingStep]) -> Iterator[AlikeSteps]:
         yield AlikeSteps(first, last)
 
 
-def _is_first(steps: Sequence[TrainingStep], step: TrainingStep) -> bool:
-    """Whether a step is the first of its model."""
-    return step.number == 1 or steps[step.number - 2].experiment != step.experiment
-
-
 def _texts(ledger: Ledger, block: AlikeSteps) -> tuple[str, str]:
     """(which kind of step it is, what is special about it)."""
     step, steps = block.first, ledger.course.steps
     kind = f"like {step.like}" if step.like != step.number else ""
-    if _is_first(steps, step):
+    if ledger.course.is_first(step):
         return kind, f"model {step.experiment}, with all before it"
     if kind:
         return kind, ""
