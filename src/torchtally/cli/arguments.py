@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from torchtally.cli.help_text import HelpFormatter
 from torchtally.cli.streams import as_read, unwritable_as_error
 from torchtally.errors import TallyError, UsageError, did_you_mean
 from torchtally.options import MOST, above_zero
@@ -33,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         epilog = options.pop("epilog", None)
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("formatter_class", HelpFormatter)
         options.setdefault("allow_abbrev", False)
         super().__init__(*args, **options)
         self._epilog = epilog

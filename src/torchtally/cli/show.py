@@ -213,7 +213,8 @@ def check(args: argparse.Namespace) -> None:
         )
     if args.price and args.until is None and not args.gpu and args.by is None:
         raise UsageError(
-            "--price needs a training length: add --until 600000 (steps) or --until 24h."
+            "--price changes nothing in this report: add a training length (--until 600000, in steps; "
+            "--until 24h), or a view with times (--by line; --gpu A100-SXM)."
         )
     is_view = args.by or args.allocator or args.gpu or is_money
     if not is_view and (args.sort or args.top or args.filter):
