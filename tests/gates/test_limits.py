@@ -12,6 +12,7 @@ from torchtally.chips import chip
 from torchtally.errors import UsageError
 from torchtally.gates import Finding, check, parse_limits
 from torchtally.gates.gauges import GAUGES, GaugeReading
+from torchtally.gates.limits import parse_comparison
 from torchtally.ledger import Ledger, account
 from torchtally.ledger.total import Uncounted
 from torchtally.report.documents.limits import limits_part
@@ -163,3 +164,8 @@ def test_a_document_has_plain_units_and_null_for_the_unknown() -> None:
         "peak", 1024, 1536, False,
     )  # fmt: skip
     assert (step["value"], step["holds"]) == (None, False)
+
+
+def test_a_figure_whose_name_has_a_comma_is_typed_without() -> None:
+    for name in ("loss-chinchilla-law", "loss, chinchilla law", "Loss chinchilla_law"):
+        assert parse_comparison(f"{name} < 2").name == "loss-chinchilla-law"

@@ -341,7 +341,10 @@ def test_an_uncaught_refusal_is_reported(process: Callable[..., tuple[Run, Any]]
     run, document = process("--no-advice")
     assert (run.code, run.stdout) == (1, "")
     traceback, report = run.stderr.split("does not fit H100-SXM: ")
-    assert re.match(r"needs [\d.]+ GiB or more, and has 79.19 GiB\n", report)
+    assert re.match(
+        r"needs [\d.]+ GiB or more, and has 79.19 GiB\n  The run stopped there, with [\d.]+ GiB ",
+        report,
+    )
     assert (
         "\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 28.00 GiB. " in traceback
     )

@@ -213,8 +213,8 @@ def check(args: argparse.Namespace) -> None:
         )
     if args.price and args.until is None and not args.gpu and args.by is None:
         raise UsageError(
-            "--price changes nothing in this report: add a training length (--until 600000, in steps; "
-            "--until 24h), or a view with times (--by line; --gpu A100-SXM)."
+            "--price changes nothing in this report: add a training length (--until 600000, in "
+            "steps; --until 24h), or a view with times (--by line; --gpu A100-SXM)."
         )
     is_view = args.by or args.allocator or args.gpu or is_money
     if not is_view and (args.sort or args.top or args.filter):

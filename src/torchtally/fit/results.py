@@ -47,7 +47,7 @@ def results_table(results: Sequence[ChangeResult], needed_bytes: int) -> Table:
             for result in listed
         ),
         totals=(None, needed_bytes, None, "as it is"),
-        note="Peaks are reserved bytes; of what does not fit, on a larger device, the smallest "
-        "that it fits, to 1 %."
+        note="Peaks are reserved bytes of runs to their end; of what does not fit, on a larger "
+        "device, the smallest that it fits, to 1 %."
         + (" Changes that save nothing are not listed." if len(listed) < len(results) else ""),
     )

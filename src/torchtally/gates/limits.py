@@ -72,8 +72,8 @@ def parse_comparison(text: str) -> LimitText:
 
 
 def plain(name: str) -> str:
-    """A quantity's name as it is compared: training-time, Training time."""
-    return re.sub(r"[\s_-]+", "-", name.strip().lower())
+    """A quantity's name as it is compared: training-time, Training time; loss-chinchilla-law."""
+    return re.sub(r"[\s,_-]+", "-", name.strip().lower())
 
 
 def limit_of(comparison: LimitText, units: Mapping[str, Unit]) -> Limit:

@@ -239,7 +239,10 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
         allocated = format_bytes(outcome.peak_bytes)
         reserved = "Reserved by the allocator"
         if outcome.is_open:
-            reserved = f"{format_bytes(outcome.reserved_bytes)} were reserved by the allocator"
+            reserved = (
+                f"The run stopped there, with {format_bytes(outcome.reserved_bytes)} reserved by "
+                "the allocator"
+            )
         elif outcome.claim == "does not fit":
             reserved += " of a larger device"
         text = f"{reserved}; {allocated} of it allocated at most, in {outcome.peak_moment}. "

@@ -96,13 +96,21 @@ class PeakRate:
 
     @property
     def description(self) -> str:
-        """Text like "promised dense bfloat16", of all dtypes that matter."""
+        """Text like "promised dense bfloat16", of all dtypes that matter to the rate as read."""
         what = "best measured" if self.is_measured else "promised dense"
-        return f"{what} {' and '.join(part.dtype for part in self.split) or self.dtype}"
+        named = self.split or self.counted[:1] or self.parts[:1]
+        names = " and ".join(part.dtype for part in named)
+        own, rate = named[0].flop_per_s if named else None, self.flop_per_s
+        others = [part.dtype for part in self.counted if part not in named]
+        if not others or own is None or rate is None or abs(rate / own - 1) < LEGIBLE:
+            return f"{what} {names}"
+        return f"{what} {names}, with less than 1 % in {' and '.join(others)}"
 
 
 SMALL_SHARE = 0.01
-"""Of the FLOPs: a dtype below it is not named."""
+"""Of the FLOPs: a dtype below it is named only where it shows in the rate."""
+LEGIBLE = 1e-5
+"""Of a rate: 989.40 TFLOP/s read otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
