@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
@@ -15,6 +16,7 @@ from tests.traces import ops, traced
 from tests.views.stopwatch import DATASHEET, MS, stopwatch
 from torchtally.ledger import account
 from torchtally.trace import Call, Phase, TensorSpec, Trace
+from torchtally.trace.op import FusedKernel, Part
 from torchtally.views.throughput import Throughput, samples_of, throughput, tokens_of
 
 Step = Callable[[nn.Module], Tensor]
@@ -356,6 +358,28 @@ def test_a_rate_is_the_steps_batch_over_its_time() -> None:
     assert rates.samples_per_s == pytest.approx(4 / 2e-3)
     assert rates.tokens is not None
     assert rates.tokens.line is None
+
+
+def test_what_a_compiler_looks_up_again_in_other_kernels_is_no_new_token() -> None:
+    """Two micro-batches of 10 ids, each looked up in two kernels: 20 tokens."""
+    builder = TraceBuilder()
+    table, ids = builder.run(factory_call(50, 2)), builder.run(factory_call(2, 5))
+    kernels = [
+        replace(
+            lookup(2, 5),
+            name=f"inductor.triton_poi_fused_embedding_{number}",
+            fused=FusedKernel("pointwise", (Part("aten.embedding", (lookup(2, 5),), 80, 80),)),
+        )
+        for number in range(2)
+    ]
+    builder.end_step()
+    for kernel in (*kernels, *kernels):
+        builder.run(kernel, (table, ids))
+        builder.ops[-1] = replace(builder.ops[-1], parts=(0,))
+    builder.end_step()
+    rates = throughput(account(builder.build(), roofline=stopwatch()))
+    assert rates is not None and rates.tokens is not None
+    assert rates.tokens.size == 20
 
 
 def test_nothing_tells_nothing() -> None:

@@ -111,10 +111,12 @@ def _lookups(ledger: Ledger) -> list[Entry]:
         call = _lookup(entry)
         if call is not None:
             # A table that FSDP gathers is another storage each time, and which one a fused kernel
-            # reads is not recorded: a place in the script reads one.
+            # reads is not recorded: a place in the script reads one. A compiler looks up again in
+            # each kernel that needs the result: those of one kernel are all.
             number = entry.op.inputs[0] if call is entry.call else -1
             is_own = number >= 0 and ledger.trace.storages[number].role is Role.PARAMETER
-            tables.setdefault(number if is_own else entry.site, []).append(entry)
+            kernel = "" if call is entry.call else entry.call.name
+            tables.setdefault(number if is_own else (entry.site, kernel), []).append(entry)
     if not tables:
         return []
     return max(
