@@ -230,12 +230,14 @@ def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, what) of what a file of the command line must not have: tables, documents, classes;
     and what was asked is not written to.
 
-    Parsers, their actions and the state of a command are classes that it may define.
+    It may define parsers, their actions and formatters, and the state of a command.
     """
     for node in nodes(tree):
         if isinstance(node, ast.ClassDef):
             bases = [ast.unparse(base) for base in node.bases]
-            is_parser = bases and all(base.endswith(("Parser", "Action")) for base in bases)
+            is_parser = bases and all(
+                base.endswith(("Parser", "Action", "Formatter")) for base in bases
+            )
             if not is_parser and not node.name.endswith("State"):
                 yield node.lineno, f"defines the class {node.name}"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("Table", "Column"):

@@ -378,7 +378,8 @@ def test_what_a_compiler_looks_up_again_in_other_kernels_is_no_new_token() -> No
         builder.ops[-1] = replace(builder.ops[-1], parts=(0,))
     builder.end_step()
     rates = throughput(account(builder.build(), roofline=stopwatch()))
-    assert rates is not None and rates.tokens is not None
+    assert rates is not None
+    assert rates.tokens is not None
     assert rates.tokens.size == 20
 
 

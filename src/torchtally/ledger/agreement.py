@@ -36,7 +36,7 @@ def with_like_figures(course: Course, costs: Sequence[CallCost]) -> Course:
     for step in course.steps:
         if step.like == step.number:
             others = (kind for kind in kinds if kind.experiment == step.experiment)
-            same = next((kind for kind in others if Comparison(kind, step, figures).agrees), step)
+            same = next((kind for kind in others if StepPair(kind, step, figures).agrees), step)
             likes[step.number] = same.number
             if same is step:
                 kinds.append(step)
@@ -66,7 +66,7 @@ class CourseFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class StepPair:
     """Two steps of a model, by their figures."""
 
     earlier: TrainingStep

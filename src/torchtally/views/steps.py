@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchtally.ledger import Entry, Ledger, Total, sums
-from torchtally.ledger.agreement import TOLERANCES, Comparison, CourseFigures
+from torchtally.ledger.agreement import TOLERANCES, CourseFigures, StepPair
 from torchtally.steps import Course, TrainingStep
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase
@@ -102,23 +102,23 @@ def unlike(ledger: Ledger) -> str:
     )
     other = others[-1]
     earlier, later = (step, other) if step.number < other.number else (other, step)
-    comparison = Comparison(earlier, later, CourseFigures(course, ledger.costs))
-    place = " in the optimizer alone" if comparison.passes_agree else ""
+    pair = StepPair(earlier, later, CourseFigures(course, ledger.costs))
+    place = " in the optimizer alone" if pair.passes_agree else ""
     ran = len(course.steps)
     # A script that ended by itself has no more of them, and of many a few more would differ, too.
     is_short = ledger.trace.ending.kind == "steps" and ran < USUAL_STEPS
     more = f" Trace more to find steps that are alike: --steps {USUAL_STEPS}."
     hint = more if is_short and not course.is_steady(step) else ""
-    figures = _figures_apart(comparison, is_reversed=step is earlier)
+    figures = _figures_apart(pair, is_reversed=step is earlier)
     return (
         f"{claim} {_numbers([other.number for other in others])}{place}: step {other.number} has "
         f"{figures} ({course.difference(step, other)}).{hint}"
     )
 
 
-def _figures_apart(comparison: Comparison, *, is_reversed: bool) -> str:
+def _figures_apart(pair: StepPair, *, is_reversed: bool) -> str:
     """How much more or less of each figure the earlier step has, or the later one, in words."""
-    theirs, own = comparison.figures
+    theirs, own = pair.figures
     if is_reversed:
         theirs, own = own, theirs
     parts = [

@@ -42,7 +42,13 @@ class MemoryPart(DocumentPart, frozen=True):
     device: Annotated[str, key("As torch or the driver names it")]
     peak_allocated_bytes: Annotated[Bytes, key("At most, as torch.cuda.max_memory_allocated()")]
     peak_tick: Annotated[Count, key("When the peak was reached: operators run before it")]
-    peak_reserved_bytes: Annotated[Bytes, key("At most, as torch.cuda.max_memory_reserved()")]
+    peak_reserved_bytes: Annotated[
+        Bytes,
+        key(
+            "At most, as torch.cuda.max_memory_reserved(); of a run beyond the chip's memory, on "
+            "about the smallest device that it fits"
+        ),
+    ]
     context_bytes: Annotated[Bytes, key("What the CUDA context takes")]
     context_trust: Annotated[str, key("How sure `context_bytes` is")]
     communicators: Annotated[Count, key("Communicators of NCCL")]
