@@ -1,44 +1,40 @@
 """Step times of a thousand published trainings beside what `tally plan` predicts for their layouts.
 
 The rows are facts of public repositories, in `benchmarks/trainings/`: what a table prints, with its
-line. Everything else that a price needs (which kernels ran, what overlapped) is in `SOURCES`, from
-the code that each repository ships. Each row belongs to half A or B by its number in the table:
-constants are learnt on half A of one source, and tried on its half B and on all others.
+line. Each is asked as a user types it: the model, the chips, the layout, and the software
+(`--stack`), whose table says which kernels ran and what overlapped. Each row belongs to half A or B
+by its number in the table: constants are learnt on half A of one source, and tried on its half B
+and on all others.
 
     python -m benchmarks.published_trainings [--json FILE]
 """
 
 import csv
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import correlation, median
-from typing import Any, NamedTuple
+from tempfile import mkdtemp
+from typing import Any
 
-from benchmarks.halves import COLUMNS, cells, markdown
+from benchmarks.halves import COLUMNS, cells, error, markdown
 from benchmarks.measuring import parser, show, write
 from torchtally.chips import Cluster
-from torchtally.chips.chip import Link, Node
-from torchtally.chips.clusters import cluster
-from torchtally.plan.activations.setting import AttentionKernel, Implementation
-from torchtally.plan.architecture.known import known_model
-from torchtally.plan.architecture.model import FeedForward, Layer, Model, SelfAttention
+from torchtally.cli import parsed, plan
+from torchtally.cli.plan_request import resolved
+from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute
-from torchtally.plan.optimizers import optimizer
-from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
-from torchtally.plan.parallel.overlap import Overlap, overlap_of
-from torchtally.plan.parallel.pace import TYPICAL, Host, Pace
+from torchtally.plan.parallel.layout import Layout
+from torchtally.plan.parallel.pace import TYPICAL, Pace
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.step import Step, Workload
-from torchtally.plan.recipes import recipe
-from torchtally.timing.roofline.attention import Fused
+from torchtally.plan.questions.own_layout import layout_of
+from torchtally.plan.questions.workload import workload_of
 
 FOLDER = Path(__file__).with_name("trainings")
-
-NO_OVERLAP = overlap_of(data=0.0)
-"""Megatron-LM reduced gradients after the last backward pass until `--overlap-grad-reduce`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +43,12 @@ class Source:
 
     name: str
     citation: str
-    model: Callable[[str, int], Model]
-    """By the row's word and its sequence length."""
+    stack: str
+    """As `tally plan --stack` takes it."""
+    model: Callable[[str, int], str]
+    """As `tally plan` takes it, by the row's word and its sequence length."""
     recipes: Mapping[str, str]
     """Of ours, by the row's precision."""
-    kernel: AttentionKernel = AttentionKernel.FLASH
-    implementation: Implementation = Implementation.FUSED
-    overlap: Overlap = field(default_factory=overlap_of)
-    fused: Fused | None = None
-    host: Host = Host.EAGER
 
     @property
     def file(self) -> Path:
@@ -68,18 +61,26 @@ class Training:
 
     source: Source
     line: str
-    model: Model
-    cluster: Cluster
-    sequence: int
+    words: tuple[str, ...]
+    """Arguments of `tally plan`, but for the layout."""
+    workload: Workload
+    """As `tally plan` reads them."""
     layout: Layout
     recomputed: float
     """Of the layers, the share that the layout's recomputation is of."""
-    recipe: str
     step_s: float | None
     """None: it ran out of memory."""
     memory_gib: float | None
     half: str
     release: str
+
+    @property
+    def model(self) -> Model:
+        return self.workload.model
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.workload.cluster
 
     @property
     def group(self) -> str:
@@ -93,36 +94,35 @@ class Training:
         return f"{self.source.name}{kind}, {chip}{nodes}"
 
 
-def gpt(word: str, sequence: int, *, vocabulary: int, is_learned: bool, **fields: Any) -> Model:
-    """A GPT with layer norms: "1024x24x16" is width, layers, heads."""
+@cache
+def _folder() -> Path:
+    return Path(mkdtemp(prefix="tally-published-"))
+
+
+def config(name: str, **keys: Any) -> str:
+    """Path of a config.json with these keys, in a folder of this name."""
+    path = _folder() / name / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(keys))
+    return str(path)
+
+
+def megatron_gpt(word: str, sequence: int) -> str:
+    """GPT by width, layers, heads (1024x24x16); GPT-2's vocabulary, padded to a multiple of 128."""
     width, layers, heads = map(int, word.split("x"))
-    has_bias = fields.pop("has_bias", True)
-    return Model(
-        name=f"GPT {width} x {layers}", width=width, vocabulary=vocabulary, is_tied=True,
-        norm="layer", positions=sequence if is_learned else 0, dropout=fields.pop("dropout", 0.1),
-        kinds=(
-            Layer(
-                count=layers,
-                attention=SelfAttention(
-                    heads=heads, kv_heads=heads, head_dim=width // heads, has_bias=has_bias,
-                    has_output_bias=has_bias, is_fused=True, is_rotary=False,
-                ),
-                feed_forward=FeedForward(
-                    width=4 * width, is_gated=False, activation="gelu", has_bias=has_bias
-                ),
-            ),
-        ),
+    return config(
+        f"GPT-{word}-{sequence}", model_type="gpt2", n_embd=width, n_layer=layers, n_head=heads,
+        vocab_size=50304, n_positions=sequence, activation_function="gelu",
     )  # fmt: skip
 
 
-def megatron_gpt(word: str, sequence: int) -> Model:
-    """GPT-2's vocabulary, padded to a multiple of 128."""
-    return gpt(word, sequence, vocabulary=50304, is_learned=True)
-
-
-def bloom(word: str, sequence: int) -> Model:
-    """tr11-176B-ml.slurm: ALiBi, a vocabulary of 250,880."""
-    return gpt(word, sequence, vocabulary=250880, is_learned=False)
+def bloom(word: str, sequence: int) -> str:
+    """tr11-176B-ml.slurm: ALiBi, a vocabulary of 250,880, dropout of 0.1."""
+    width, layers, heads = map(int, word.split("x"))
+    return config(
+        f"BLOOM-{word}", model_type="bloom", hidden_size=width, n_layer=layers, n_head=heads,
+        vocab_size=250880, seq_length=sequence, hidden_dropout=0.1, attention_dropout=0.1,
+    )  # fmt: skip
 
 
 MPT = {
@@ -133,82 +133,111 @@ MPT = {
 """scripts/train/yamls/pretrain/mpt-*.yaml: d_model, n_layers, n_heads."""
 
 
-def mpt(word: str, sequence: int) -> Model:
+def mpt(word: str, sequence: int) -> str:
     """Without biases or dropout."""
-    return gpt(MPT[word], sequence, vocabulary=50368, is_learned=True, has_bias=False, dropout=0.0)
+    width, layers, heads = map(int, MPT[word].split("x"))
+    return config(
+        f"MPT-{word}-{sequence}", model_type="mpt", d_model=width, n_layers=layers, n_heads=heads,
+        vocab_size=50368, max_seq_len=sequence, no_bias=True,
+    )  # fmt: skip
 
 
-def known(word: str, sequence: int) -> Model:
-    return known_model(word)
+def known(word: str, sequence: int) -> str:
+    return word
 
 
 SOURCES = (
     Source(
         "vtrain", "VIA-Research/vTrain @f8dda84 data/ground_truth_{single,multi}.csv",
-        megatron_gpt, {"fp16": "mixed-fp16"}, AttentionKernel.MATH, overlap=NO_OVERLAP,
+        "megatron-deepspeed", megatron_gpt, {"fp16": "mixed-fp16"},
     ),
     Source(
         "llm_foundry", "mosaicml/llm-foundry @8c8dd48 scripts/train/benchmarking/README.md",
-        mpt,
+        "llm-foundry", mpt,
         {"bf16 PURE": "mixed", "bf16 DEFAULT": "megatron", "amp_bf16 DEFAULT": "megatron",
          "amp_bf16 PURE": "mixed", "amp_fp8 DEFAULT": "fp8", "fp8 DEFAULT": "fp8"},
-        implementation=Implementation.EAGER, fused=Fused.FLASH_1,
     ),
     Source(
         "bigscience",
         "bigscience-workshop/bigscience @9e64ede train/tr11-176B-ml/chronicles-prequel.md",
-        bloom, {"fp16": "ds-fp16", "bf16": "ds-bf16"}, AttentionKernel.MATH,
-        overlap=NO_OVERLAP,
+        "megatron-deepspeed", bloom, {"fp16": "ds-fp16", "bf16": "ds-bf16"},
     ),
     Source(
         "megatron_bridge",
         "NVIDIA-NeMo/Megatron-Bridge @067f987 docs/performance-summary-archive.md",
-        known, {"BF16": "megatron", "FP8": "fp8-current", "FP8-CS": "fp8-current",
-                "FP8-MX": "mxfp8", "MXFP8": "mxfp8"},
-        # "tp_comm_overlap = bool(tensor_model_parallel_size > 1)", scripts/performance/utils.
-        overlap=overlap_of(tensor=1.0), host=Host.GRAPHS,
+        "megatron-bridge", known,
+        {"BF16": "megatron", "FP8": "fp8-current", "FP8-CS": "fp8-current",
+         "FP8-MX": "mxfp8", "MXFP8": "mxfp8"},
     ),
     Source(
-        "fms_fsdp", "foundation-model-stack/fms-fsdp @5a296af README.md", known,
-        {"bf16": "mixed"}, fused=Fused.FLASH, host=Host.COMPILED,
+        "fms_fsdp", "foundation-model-stack/fms-fsdp @5a296af README.md", "fms-fsdp", known,
+        {"bf16": "mixed"},
     ),
     Source(
-        "torchtitan", "pytorch/torchtitan @b5bcd76 benchmarks/, docs/performance.md", known,
-        {"fp8": "fp8", "amp": "amp"}, fused=Fused.FLASH, host=Host.COMPILED,
+        "torchtitan", "pytorch/torchtitan @b5bcd76 benchmarks/, docs/performance.md",
+        "torchtitan:2025.06", known, {"fp8": "fp8", "amp": "amp"},
     ),
 )  # fmt: skip
 
 
-def trainings(source: Source) -> Iterator[Training]:
+def trainings(source: Source, *, has_stack: bool = True) -> Iterator[Training]:
+    """Rows of the table as `tally plan` reads them; without a stack, as one types them who names
+    none.
+    """
+    asked: dict[tuple[str, ...], Any] = {}
     with source.file.open(newline="") as file:
         for row in csv.DictReader(file):
-            yield _training(source, row)
+            yield _training(source, row, asked, has_stack=has_stack)
 
 
-def _training(source: Source, row: Mapping[str, str]) -> Training:
-    def number(name: str, default: int = 1) -> int:
-        return int(row.get(name) or default)
+def layout_words(row: Mapping[str, str]) -> str:
+    """The row's layout, as `tally plan --layout` takes it."""
+    recompute, _, _ = row["recompute"].partition(":")
+    shard = "ddp" if row["shard"] == "none" else row["shard"]
+    group = f":{row['shard_group']}" if row.get("shard_group") else ""
+    chunks = row.get("chunks") or "1"
+    words = [
+        f"dp {row.get('data') or 1}", f"{shard}{group}",
+        f"mb {row['micro_batch']}x{row['micro_batches']}",
+        *(f"{word} {row[name]}" for word, name in (("tp", "tensor"), ("cp", "context"),
+          ("ep", "expert")) if int(row.get(name) or 1) > 1),
+    ]  # fmt: skip
+    if int(row.get("pipeline") or 1) > 1:
+        words.append(f"pp {row['pipeline']}" + (f"x{chunks}" if int(chunks) > 1 else ""))
+    if min(int(row.get("tensor") or 1), int(row.get("expert") or 1)) > 1:
+        words.append("etp 1")  # as in all of its recipes
+    return ", ".join(words if recompute == "none" else [*words, recompute])
 
-    tensor, chunks, sequence = number("tensor"), number("chunks"), number("sequence")
-    recompute, _, recomputed = row["recompute"].partition(":")
-    layout = Layout(
-        data=number("data"), shard=Sharding(row["shard"]),
-        shard_group=number("shard_group", 0) or None, tensor=tensor,
-        is_sequence_parallel=tensor > 1 and source.kernel is AttentionKernel.FLASH,
-        pipeline=number("pipeline"), virtual_stages=chunks,
-        schedule=Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B,
-        context=number("context"), expert=number("expert"),
-        expert_tensor=1 if min(tensor, number("expert")) > 1 else None,  # as in all its recipes
-        micro_batch=number("micro_batch"), micro_batches=number("micro_batches"),
-        recompute=Recompute(recompute),
-        kernel=source.kernel, implementation=source.implementation,
-    )  # fmt: skip
+
+def plan_words(source: Source, row: Mapping[str, str], *, has_stack: bool) -> tuple[str, ...]:
+    """Arguments of `tally plan`, but for the layout."""
+    words = [
+        source.model(row["model"], int(row["sequence"])),
+        "--gpus", f"{row['gpus']}x{row['chip']}", "--sequence", row["sequence"],
+        "--recipe", source.recipes[row["precision"]],
+    ]  # fmt: skip
+    if row.get("gbit_per_gpu") and int(row["gpus"]) > 8:
+        words += ["--network", f"{row['gbit_per_gpu']}Gb/s"]
+    if has_stack:
+        release = f":{row['release']}" if row.get("release") else ""
+        words += ["--stack", f"{source.stack}{release}"]
+    return (*words, *row.get("options", "").split())
+
+
+def _training(
+    source: Source, row: Mapping[str, str], asked: dict[tuple[str, ...], Any], *, has_stack: bool
+) -> Training:
+    words, layout = plan_words(source, row, has_stack=has_stack), layout_words(row)
+    if words not in asked:
+        ask = resolved(plan.asked_of(parsed(["plan", *words, "--layout", layout])))
+        asked[words] = ask, workload_of(ask)[0]
+    ask, workload = asked[words]
+    _, _, recomputed = row["recompute"].partition(":")
     return Training(
-        source, row.get("line", ""), source.model(row["model"], sequence),
-        wired(cluster(f"{row['gpus']}x{row['chip']}"), row.get("gbit_per_gpu", "")), sequence,
-        layout, float(recomputed or 1), source.recipes[row["precision"]],
-        _float(row.get("step_s")),
-        _float(row.get("memory_gib")), row["half"], row.get("release", ""),
+        source, row.get("line", ""), words, workload,
+        layout_of(replace(ask, layout=layout), workload), float(recomputed or 1),
+        _float(row.get("step_s")), _float(row.get("memory_gib")), row["half"],
+        row.get("release", ""),
     )  # fmt: skip
 
 
@@ -216,99 +245,14 @@ def _float(text: str | None) -> float | None:
     return float(text) if text else None
 
 
-def wired(chips: Cluster, gbit_per_gpu: str) -> Cluster:
-    """With the network that the source names, where it does."""
-    if not gbit_per_gpu:
-        return chips
-    link = Link(f"{gbit_per_gpu} Gbit/s a GPU", int(gbit_per_gpu) * 1e9 / 8)
-    node = chips.chip.node
-    node = replace(node, network=link) if node else Node(8, "as published", "", link)
-    return replace(chips, chip=replace(chips.chip, node=node))
-
-
 def predicted(
     row: Training, pace: Pace = TYPICAL, pricings: dict[object, Pricing] | None = None
 ) -> Step:
     """Trainings of one model on the same chips share their `pricings`."""
-    key = (
-        row.source.name, row.model.name, row.model.kinds[0].attention.heads, row.sequence,
-        row.cluster.chip.name, row.cluster.count, row.recipe, host_of(row),
-        overlap_of_row(row).shares["expert"],
-    )  # fmt: skip
     shared = {} if pricings is None else pricings
-    if key not in shared:
-        shared[key] = _pricing(row, pace)
-    return shared[key].step(row.layout)
-
-
-EXPERTS_BESIDE = 0.27
-"""Of a layer's compute, what ran beside experts' exchange where Megatron-LM overlaps it with
-another micro-batch: 3.96 of 14.57 s of Qwen3 30B-A3B on 16 H100s (NVIDIA-NeMo/Megatron-Bridge
-@067f987, skills/nemo-mbridge-perf-expert-parallel-overlap/SKILL.md: 36.55 % of communication beside
-products and attention, 0.11 % or 9.079 ms without, of 22.821 s in which the chip was busy)."""
-
-
-class Graphs(NamedTuple):
-    """How a release of Megatron-Bridge runs a mixture."""
-
-    host: Host
-    is_exchange_overlapped: bool
-
-
-EAGER = Graphs(Host.EAGER, is_exchange_overlapped=False)
-HOSTS = {"none": Host.EAGER, "dense": Host.DENSE_GRAPHS, "all": Host.GRAPHS}
-
-
-@cache
-def _graphs() -> Mapping[tuple[str, str, str], list[tuple[str, Graphs]]]:
-    """By model, chip and recipe: from which release on, the oldest first. As the repository's tags
-    v0.2.0 to v0.5.1 have it in scripts/performance/configs (`cuda_graph_scope`: with attention
-    "dense", of a full iteration "all"; `moe_a2a_overlap`).
-    """
-    runs: dict[tuple[str, str, str], list[tuple[str, Graphs]]] = {}
-    with (FOLDER / "megatron_bridge_recipes.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            graphs = Graphs(HOSTS[row["graphs"]], row["overlap"] == "yes")
-            key = (row["model"], row["chip"], row["recipe"])
-            runs.setdefault(key, []).append((row["since"], graphs))
-    return runs
-
-
-def graphs_of(row: Training) -> Graphs:
-    """What its release's recipe says of this mixture."""
-    runs = _graphs().get((row.model.name, row.cluster.chip.name, row.recipe), ())
-    return next((graphs for since, graphs in reversed(runs) if since <= row.release), EAGER)
-
-
-def overlap_of_row(row: Training) -> Overlap:
-    """A recipe's exchange of experts beside compute, and what its source has in common."""
-    if row.model.is_mixture and graphs_of(row).is_exchange_overlapped:
-        return Overlap({**row.source.overlap.shares, "expert": EXPERTS_BESIDE})
-    return row.source.overlap
-
-
-LARGEST_ASYNCHRONOUS = 160
-"""GPUs on which bigscience's trainings ran without CUDA_LAUNCH_BLOCKING=1: on 320 they always hung,
-on 160 they might ("dealing with JZ hanging on the large model"), and so it was set "for a time
-being" ("Hanging Issue"). On 80 it took 6.3 % of the speed, on 160 none."""
-
-
-def host_of(row: Training) -> Host:
-    if row.model.is_mixture:
-        return graphs_of(row).host
-    if row.source.name == "bigscience" and row.cluster.count > LARGEST_ASYNCHRONOUS:
-        return Host.BLOCKING
-    return row.source.host
-
-
-def _pricing(row: Training, pace: Pace) -> Pricing:
-    return Pricing(
-        Workload(
-            model=row.model, cluster=row.cluster, sequence=row.sequence,
-            recipe=recipe(row.recipe), optimizer=optimizer("adamw"), overlap=overlap_of_row(row),
-            fused=row.source.fused, host=host_of(row), pace=pace,
-        )
-    )  # fmt: skip
+    if row.words not in shared:
+        shared[row.words] = Pricing(replace(row.workload, pace=pace))
+    return shared[row.words].step(row.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,13 +298,15 @@ def outcome(row: Training, pricings: dict[object, Pricing]) -> Outcome:
     )
 
 
-def outcomes(sources: Iterable[Source] = SOURCES, every: int = 1) -> list[Outcome]:
+def outcomes(
+    sources: Iterable[Source] = SOURCES, every: int = 1, *, has_stack: bool = True
+) -> list[Outcome]:
     """Of every so many of vTrain's rows, and of all others."""
     pricings: dict[object, Pricing] = {}
     return [
         outcome(row, pricings)
         for source in sources
-        for number, row in enumerate(trainings(source))
+        for number, row in enumerate(trainings(source, has_stack=has_stack))
         if row.step_s and (source.name != "vtrain" or number % every == 0)
     ]
 
@@ -383,12 +329,10 @@ def by_source(outcomes_known: Iterable[Outcome]) -> dict[str, list[Outcome]]:
 
 def sweeps(outcomes_known: Iterable[Outcome], least: int = 4) -> list[list[Outcome]]:
     """Several layouts of one training: the same model, chips, batch and sequence."""
-    groups: dict[tuple[str, int, str, int, int, str], list[Outcome]] = {}
+    groups: dict[tuple[str | int, ...], list[Outcome]] = {}
     for outcome in outcomes_known:
         row = outcome.row
-        heads = row.model.kinds[0].attention.heads
-        key = (row.group, row.cluster.count, f"{row.model.name}, {heads}", row.layout.global_batch,
-               row.sequence, row.recipe)  # fmt: skip
+        key = (row.group, row.layout.global_batch, *row.words)
         groups.setdefault(key, []).append(outcome)
     return [group for group in groups.values() if len(group) >= least]
 
@@ -416,6 +360,21 @@ def table() -> str:
     )
     lines = [cells(name, groups[name]) for name in sorted(groups, key=lambda name: name.strip("*"))]
     return markdown(lines)
+
+
+def typed_table() -> str:
+    """For docs/trainings.md: median errors of each source without a stack and with it, by half."""
+    by_stack = [by_source(outcomes(has_stack=has_stack)) for has_stack in (False, True)]
+    lines = ["| rows | half A: without | with `--stack` | half B: without | with `--stack` |",
+             "| :-- | --: | --: | --: | --: |"]  # fmt: skip
+    for name in sorted(by_stack[0]):
+        errors = [
+            f"{error([outcome.ratio for outcome in groups[name] if outcome.half == half]):.1%}"
+            for half in "AB"
+            for groups in by_stack
+        ]
+        lines.append(f"| {name} | {' | '.join(errors)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,6 +37,7 @@ from benchmarks.published_inference import sources as inference_sources
 from benchmarks.published_inference import table as inference_table
 from benchmarks.published_kernels import document_table as kernels_table
 from benchmarks.published_trainings import table as trainings_table
+from benchmarks.published_trainings import typed_table
 from tests.corpus.score import score_line, score_table
 from tests.families_page import counted_families, families_table
 from tests.layers import arrows_line, districts_table
@@ -273,6 +274,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "families": families_table,
     "counted": counted_families,
     "trainings": trainings_table,
+    "typed": typed_table,
     "compiled": compiled_table,
     "kernels": kernels_table,
     "inference": inference_table,

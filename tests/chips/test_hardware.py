@@ -635,7 +635,7 @@ def test_the_link_of_a_cluster_is_its_slowest(text, bytes_per_s):
     [
         ("8xRTX-4090", "How many RTX-4090 share one node.*1x8xRTX-4090"),
         ("2x4xRTX-4090", "network speed between nodes of RTX-4090"),
-        ("16xMI300X", "network speed between nodes of MI300X"),
+        ("16xMI350X", "network speed between nodes of MI350X"),
         ("8xTrainium1", r"between two Trainium1 of one node \(NeuronLink-v2\)"),
     ],
 )

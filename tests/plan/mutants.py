@@ -34,6 +34,7 @@ HAND_SUMS = (
     "inference.test_sums",
     "parallel.test_chip_memory",
     "parallel.test_communication",
+    "parallel.test_frozen",
     "parallel.test_pipeline",
     "parallel.test_traffic",
 )

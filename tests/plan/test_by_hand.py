@@ -15,13 +15,14 @@ from torchtally.chips.clusters import cluster
 from torchtally.plan import capacity, flops, memory, optimizers, scaling, training
 from torchtally.plan.activations.kept import (
     embedding_activation_bytes,
+    head_activation_bytes,
     layer_activation_bytes,
     layer_saved,
     loss_bytes,
     working_activation_bytes,
 )
 from torchtally.plan.activations.pipeline import first_stage_activation_bytes
-from torchtally.plan.activations.setting import AttentionKernel, Implementation, setting_of
+from torchtally.plan.activations.setting import AttentionKernel, Implementation, Loss, setting_of
 from torchtally.plan.architecture.model import LatentAttention
 from torchtally.plan.architecture.weights import Group, Weight, weights_of
 from torchtally.plan.counted import CountedStep
@@ -43,6 +44,7 @@ from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.pipeline import bubble_s
 from torchtally.plan.parallel.shards import chip_weights
 from torchtally.plan.parallel.states import chip_states, parameters_of_stage
+from torchtally.plan.parallel.traffic import gathered_itemsize_bytes
 from torchtally.plan.parameters import decoder_parameters, group_parameters, parameters
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions import Request, counted, subject
@@ -378,6 +380,67 @@ def test_the_gradient_of_the_logits() -> None:
     assert_same(loss_bytes(setting_of(MODEL, 2, 3, BF16)), 6 * vocabulary * (4 + 4))
     fused = setting_of(MODEL, 2, 3, BF16, implementation=Implementation.FUSED)
     assert_same(loss_bytes(fused), 6 * vocabulary * 2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kept", "made"),
+    [
+        (Loss.FLOAT32, 4, 8),
+        (Loss.PLAIN, 2, 4),
+        (Loss.PARALLEL, 4, 2),
+        (Loss.FUSED, 2, 2),
+        (Loss.COMPOSER, 2, 2),
+    ],
+)
+def test_bytes_that_each_loss_takes_for_a_logit(loss: Loss, kept: int, made: int) -> None:
+    """What is kept until the backward pass, and what that makes besides: of six tokens."""
+    vocabulary = MODEL.vocabulary
+    at = setting_of(MODEL, 2, 3, BF16, loss=loss)
+    assert_same(loss_bytes(at), 6 * vocabulary * made)
+    wide = head_activation_bytes(setting_of(MODEL, 2, 3, BF16, loss=Loss.FLOAT32))
+    assert wide.value - head_activation_bytes(at).value == 6 * vocabulary * (4 - kept)
+
+
+def test_a_loss_in_chunks_has_the_logits_of_one() -> None:
+    """Sixteen tokens in eight chunks: three tensors in float32 of two tokens. For the layers the
+    gradient of the head's input is kept, of all sixteen in 16 bits, and no log-probabilities,
+    labels, loss and its weight.
+    """
+    at = setting_of(MODEL, 4, 4, BF16, loss=Loss.CHUNKED)
+    assert_same(loss_bytes(at), 2 * MODEL.vocabulary * 12)
+    whole = head_activation_bytes(setting_of(MODEL, 4, 4, BF16, loss=Loss.FLOAT32))
+    gone = 16 * MODEL.vocabulary * 4 + 16 * 8 + 2 * 4
+    assert whole.value - head_activation_bytes(at).value == gone - 16 * MODEL.width * 2
+
+
+def test_weights_in_8_bits_alone_have_no_casts_beside_them() -> None:
+    """Two orders of 8 bits are as many bytes as 16 bits; with casts it is half as many again."""
+    layout = Layout(data=2, shard=Sharding.ZERO1)
+    plain, held = (
+        chip_states(
+            MODEL, layout, replace(recipe("fp8"), has_8_bit_weights=is_held), ADAMW, stage=0
+        )
+        for is_held in (False, True)
+    )
+    assert plain.parameters.value == held.parameters.value
+    assert plain.casts.value > 0 == held.casts.value
+    assert gathered_itemsize_bytes(replace(recipe("fp8"), has_8_bit_weights=True)) == 1
+
+
+def test_moving_to_the_host_shows_where_it_takes_longer_than_a_layer() -> None:
+    """10 bytes at 5 a second take 2 s: 1 s longer than forward, 0.5 s longer than backward; nothing
+    beside layers of 9 s.
+    """
+    assert_same(delays.offload_s(3, 10, 5, 1, 1.5), 4.5)
+    assert_same(delays.offload_s(3, 10, 5, 9, 9), 0)
+
+
+def test_layers_whose_activations_are_away() -> None:
+    """Of eight layers of 10 bytes six are: two stay, two are on their way."""
+    nothing, each = of(0, Unit.BYTES), of(10, Unit.BYTES)
+    kept = chip_memory.LayerActivations(((8, each),), nothing, nothing, nothing, nothing)
+    assert_same(chip_memory.stage_activations(kept, 1, stage=0, offloaded=6).layers, 40)
+    assert_same(chip_memory.stage_activations(kept, 1, stage=0, offloaded=2).layers, 80)
 
 
 def number(size: float) -> Quantity:

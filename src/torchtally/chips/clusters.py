@@ -83,8 +83,9 @@ class Cluster:
         if link is None or link.bytes_per_s_per_direction is None:
             name = f" ({link.name})" if link else ""
             raise UsageError(
-                f"The network speed between {ends}{name} is unknown: no source gives it. Give it "
-                "in a chip file of your own: `tally gpus --help`."
+                f"The network speed between {ends}{name} is unknown: no source gives it. Between "
+                "nodes, `tally plan` takes --network 8x400Gb/s; else give it in a chip file of "
+                "your own: `tally gpus --help`."
             )
         return link
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torchtally.gates import Finding
     from torchtally.plan.questions import Answer, Request
+    from torchtally.plan.questions.uses import Question
 
 NAME = "plan"
 SUMMARY = "plan a training or inference without a script: time, memory, layout, cost"
@@ -139,7 +140,11 @@ def epilog() -> str:
     from torchtally.plan.inference.formats import WEIGHT_FORMATS
     from torchtally.plan.optimizers import OPTIMIZERS
     from torchtally.plan.recipes import RECIPES
+    from torchtally.plan.stacks.stack import names
 
+    stacks = textwrap.fill(
+        ", ".join(names()), 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
     recipes = "".join(f"  {recipe.name:12}{recipe.summary}\n" for recipe in RECIPES.values())
     optimizers = textwrap.fill(
         ", ".join(OPTIMIZERS), 78, initial_indent="  ", subsequent_indent="  "
@@ -147,7 +152,7 @@ def epilog() -> str:
     weights = "".join(f"  {kept.name:12}{kept.summary}\n" for kept in WEIGHT_FORMATS.values())
     return (
         f"{EPILOG}recipes (default mixed):\n{recipes}\noptimizers:\n{optimizers}\n\n"
-        f"weights of inference:\n{weights}\n{EXAMPLES}"
+        f"stacks:\n{stacks}\n\nweights of inference:\n{weights}\n{EXAMPLES}"
     )
 
 
@@ -286,10 +291,16 @@ def _ask(options: "Request") -> "Answer":
 def answer_of(request: "Request") -> "Answer":
     """The answer to the question that a request asks, which refuses what it does not depend on."""
     from torchtally.cli.plan_questions import question_of
-    from torchtally.plan.questions.uses import refuse_unused
+    from torchtally.cli.plan_stack import with_stack
+    from torchtally.plan.questions.uses import is_by_stack, refuse_unused
 
     question = question_of(request)
     refuse_unused(request, question)
+    answer = _answer_to(question, request)
+    return with_stack(answer, request) if is_by_stack(request, question) else answer
+
+
+def _answer_to(question: "Question", request: "Request") -> "Answer":
     if request.compare is None:
         return question(request)
     from torchtally.plan.questions.compared import compare

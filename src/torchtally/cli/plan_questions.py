@@ -34,7 +34,7 @@ def question_of(request: Request) -> Question:
     """The options that name a question come first, then what is missing."""
     if request.dpo or request.grpo:
         return preference
-    if request.lora is not None:
+    if request.lora is not None and request.layout is None and not request.search:
         return TUNED[request.largest]
     if request.inference:
         return _inference_question(request)
@@ -73,7 +73,7 @@ def refuse_several(request: Request) -> None:
         if request.dpo and request.grpo:
             raise UsageError("--dpo and --grpo are two ways to train: give one of them.")
     elif request.lora is not None:
-        _refuse_beside(request, "--lora", (*SEPARATE, "layout", "compare"))
+        _refuse_beside(request, "--lora", (*CONFIGURATIONS, "tokens_per_s", "flops", "compare"))
         if request.largest == "model":
             raise UsageError("--lora and --largest model cannot be combined.")
 

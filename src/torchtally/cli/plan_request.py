@@ -5,9 +5,11 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 
-from torchtally.chips import Cluster, chip, cluster
+from torchtally.chips import Chip, Cluster, chip, cluster
+from torchtally.chips.chip import Link, Node
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.plan_questions import refuse_several
+from torchtally.cli.plan_stack import assumed_stack, with_facts, with_recipe
 from torchtally.cli.streams import say
 from torchtally.errors import UnknownFamilyError, UsageError
 from torchtally.options import options_of
@@ -15,7 +17,7 @@ from torchtally.plan.architecture.lookup import config_of, count_alone, is_file,
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.prediction import with_prediction
 from torchtally.plan.architecture.shapes import by_hand
-from torchtally.plan.frameworks.configuration import configuration
+from torchtally.plan.frameworks.configuration import Configuration, configuration
 from torchtally.plan.questions import Request, Subject, counted_subject, subject
 from torchtally.plan.questions.plan_options import SAMPLED
 from torchtally.progress import StatusLine
@@ -30,31 +32,42 @@ CONFIGURED = (".toml", ".json", ".yaml", ".yml", ".sh")
 def resolved(request: Request) -> Request:
     """The request with what its options name. Raises UsageError where they contradict."""
     refuse_several(request)
+    request = with_recipe(request)
     request = replace(request, subject=_predicting(request, _subject(request)))
-    return replace(_configured(request), cluster=cluster_of(request))
+    configured = _configuration(request)
+    if configured is not None:
+        request = replace(
+            request,
+            layout=configured.words,
+            global_batch=request.global_batch or configured.batch,
+            sequence=request.sequence or configured.sequence,
+        )
+    request = with_facts(request, assumed_stack(request, configured))
+    return replace(request, cluster=cluster_of(request))
 
 
-def _configured(request: Request) -> Request:
-    """The request with the layout of the file that --layout names, and its batch."""
+def _configuration(request: Request) -> Configuration | None:
+    """What the file that --layout names says; None for a layout in words."""
     path = request.layout
     if path is None or not (os.path.isfile(path) or path.lower().endswith(CONFIGURED)):
-        return request
+        return None
     model = None if request.subject is None else request.subject.model
     layout_file = configuration(path, None if model is None else model.layers)
     read = f"{path}, of {layout_file.framework}: {layout_file.words}"
+    adapters = layout_file.adapters
+    if adapters is not None and request.lora is None:
+        raise UsageError(f"{path} trains adapters: add {' '.join(adapters.options)}, as it says.")
     batch = "" if layout_file.batch is None else f", steps of {layout_file.batch} sequences"
     say(f"tally: {read}{batch}")
-    return replace(
-        request, layout=layout_file.words, global_batch=request.global_batch or layout_file.batch
-    )
+    return layout_file
 
 
 def cluster_of(request: Request) -> Cluster | None:
     """The chips that --gpus names, with what the user knows better of them than the table."""
     if request.gpus is None:
         options = options_of(type(request))
-        unused = [options[field].name for field in ("memory_bytes", "peak_flop_per_s", "compare")
-                  if getattr(request, field) is not None]  # fmt: skip
+        needy = ("memory_bytes", "network", "peak_flop_per_s", "compare")
+        unused = [options[field].name for field in needy if getattr(request, field) is not None]
         if unused:
             raise UsageError(f"{unused[0]} needs a chip: add --gpus H100-SXM.")
         return None
@@ -63,9 +76,25 @@ def cluster_of(request: Request) -> Cluster | None:
     chip = chips.chip
     if request.memory_bytes is not None:
         chip = chip.with_memory(request.memory_bytes)
+    if request.network is not None:
+        chip = with_network(replace(chips, chip=chip), *request.network)
     if request.peak_flop_per_s is not None:
         chip = chip.with_peak(request.recipe.products, request.peak_flop_per_s)
     return replace(chips, chip=chip)
+
+
+def with_network(chips: Cluster, cards: int | None, bit_per_s: float) -> Chip:
+    """The chip, in nodes with so many cards of this speed; None: one for each chip."""
+    chip, each = chips.chip, cards or chips.node_size
+    if chips.is_one_node:
+        raise UsageError(
+            f"--network joins nodes, and {chips.count} {chip.name} are one: leave it out, or give "
+            f"the nodes, --gpus 2x{chips.node_size}x{chip.name}."
+        )
+    name = f"{each} cards of {bit_per_s / 1e9:g} Gbit/s a node, as given"
+    link = Link(name, bit_per_s * each / chips.node_size / 8)
+    node = chip.node or Node(chips.node_size, "as given", "--network")
+    return replace(chip, node=replace(node, network=link, network_cards=each))
 
 
 SIZES = ("layers", "width", "heads", "kv_heads", "ffn", "vocabulary")

@@ -43,6 +43,9 @@ class Recipe:
     """Dtypes of further copies of all gradients that a chip holds, shared with nobody."""
     scaling: Scaling = Scaling.DELAYED
     """Of operands in 8 bits."""
+    has_8_bit_weights: bool = False
+    """Weights are held and gathered in 8 bits alone (Megatron-LM's --fp8-param-gather): in the two
+    orders that products take, as many bytes as one copy in 16 bits, and no casts beside them."""
     step_gradients: str | None = None
     """Dtype of a copy that the optimizer is given, of the chip's share of the weights."""
     source: str = ""

@@ -20,6 +20,7 @@ from typing import Unpack
 from torchtally.errors import UsageError
 from torchtally.plan.activations.attention import attention_saved, is_masked
 from torchtally.plan.activations.feed_forward import choice_saved, experts_saved, feed_forward_saved
+from torchtally.plan.activations.modules import is_made_again
 from torchtally.plan.activations.operators import (
     STREAM,
     TOKENS,
@@ -33,7 +34,9 @@ from torchtally.plan.activations.setting import (
     BOOL_BYTES,
     FLOAT32_BYTES,
     INT64_BYTES,
+    LOSS_CHUNKS,
     AttentionKernel,
+    Loss,
     Options,
     Setting,
     setting_of,
@@ -138,7 +141,7 @@ def working_activation_bytes(at: Setting) -> Quantity:
     operator by operator, but for the kept results, too; selectively, what attention keeps between
     its operands and its result.
     """
-    if at.recompute is Recompute.NONE:
+    if at.recompute is Recompute.NONE and not at.modules:
         return of(0, Unit.BYTES, "working activations")
     sizes = {f"kind_{n}": _recompute_bytes(at, kind) for n, kind in enumerate(at.model.kinds)}
     formula = f"max({', '.join(sizes)})" if len(sizes) > 1 else "kind_0"
@@ -173,13 +176,20 @@ def loss_bytes(at: Setting) -> Quantity:
     """Bytes of logits' size that the loss makes while it runs backward, besides what it has kept.
 
     PyTorch's own: the gradient of the log-probabilities, a tensor of zeros but for one of each row,
-    and that of the logits, both in float32. Fused, the softmax becomes the gradient in its place,
-    and is cast.
+    and that of the logits. Megatron-LM's softmax becomes the gradient in its place, and is cast;
+    one kernel writes the gradient alone. In chunks, what PyTorch's own takes in float32, of one.
     """
-    name = "gradient of the logits"
-    itemsize_bytes = at.inner_bytes if at.is_fused else 2 * FLOAT32_BYTES
-    gradient = at.keep(name, f"{TOKENS} * vocabulary", itemsize_bytes, Region.INNER, "the loss",
-                       vocabulary=at.model.vocabulary)  # fmt: skip
+    name, logits, chunks = "gradient of the logits", f"{TOKENS} * vocabulary", {}
+    match at.usual_loss:
+        case Loss.PARALLEL | Loss.FUSED | Loss.COMPOSER:
+            itemsize_bytes = at.inner_bytes
+        case Loss.CHUNKED:
+            itemsize_bytes = 3 * FLOAT32_BYTES
+            logits, chunks = f"ceil({TOKENS} / chunks) * vocabulary", {"chunks": LOSS_CHUNKS}
+        case _:
+            itemsize_bytes = 2 * at.logit_bytes
+    gradient = at.keep(name, logits, itemsize_bytes, Region.INNER, "the loss",
+                       vocabulary=at.model.vocabulary, **chunks)  # fmt: skip
     return gradient.bytes.with_name(name)
 
 
@@ -206,7 +216,9 @@ def held_cast_bytes(at: Setting) -> Quantity:
 
 def layer_saved(at: Setting, kind: Layer) -> list[Saved]:
     """Every tensor that one layer of this kind keeps under the recomputation of `at`."""
-    return list(_layer_saved(at, kind))
+    return [
+        saved for saved in _layer_saved(at, kind) if not is_made_again(saved.name, kind, at.modules)
+    ]
 
 
 def _layer_saved(at: Setting, kind: Layer) -> Iterator[Saved]:
@@ -389,11 +401,18 @@ def _head_saved(at: Setting) -> Iterator[Saved]:
         yield from norm_saved(at, "last norm", input_bytes)
         input_bytes = norm_result_bytes(at, input_bytes)
     yield from products_saved(at, "input of the head", STREAM, input_bytes, ("head",))
+    if at.usual_loss is Loss.CHUNKED:
+        yield at.keep("gradient of the head's input", STREAM, at.inner_bytes, why="of all chunks")
+        return
     if at.model.has_capped_logits and not at.is_fused:
         yield at.keep("capped logits", f"{TOKENS} * vocabulary", at.inner_bytes, Region.INNER,
                        "tanh", vocabulary=at.model.vocabulary)  # fmt: skip
-    why = "softmax of the loss: the logits' gradient"
-    yield at.keep("log-probabilities", f"{TOKENS} * vocabulary", FLOAT32_BYTES, Region.INNER, why,
+    name, itemsize_bytes, why = (
+        ("logits", at.inner_bytes, "the loss's gradient")
+        if at.is_loss_one_kernel
+        else ("log-probabilities", at.logit_bytes, "softmax of the loss: the logits' gradient")
+    )
+    yield at.keep(name, f"{TOKENS} * vocabulary", itemsize_bytes, Region.INNER, why,
                    vocabulary=at.model.vocabulary)  # fmt: skip
     if not at.is_fused:
         yield at.keep("labels", TOKENS, INT64_BYTES, Region.WHOLE, "one token further, a copy")
@@ -412,7 +431,7 @@ def _recompute_bytes(at: Setting, kind: Layer) -> Quantity:
             return again
         casts = layer_cast_bytes(at, kind)
         return total("recomputed", Unit.BYTES, {"tensors": again, "weight_casts": casts})
-    if at.kernel is not AttentionKernel.MATH:
+    if at.kernel is not AttentionKernel.MATH and not at.modules:
         return of(0, Unit.BYTES, "recomputed")
     whole, kept = saved_bytes("whole", everything), saved_bytes("kept", layer_saved(at, kind))
     return derive("recomputed", Unit.BYTES, "max(whole - kept, 0)", whole=whole, kept=kept)

@@ -41,12 +41,44 @@ class Implementation(StrEnum):
     Transformer Engine, as Korthikanti et al. 2022, arXiv 2205.05198, section 4.1, count."""
 
 
+class Loss(StrEnum):
+    """How the cross entropy of the logits is computed, and what it keeps of them."""
+
+    FLOAT32 = "float32"
+    """PyTorch's operators on a copy in float32 (transformers, and whatever autocast runs): the
+    log-probabilities are kept, and two gradients are made."""
+    PLAIN = "plain"
+    """PyTorch's operators in the logits' own dtype."""
+    PARALLEL = "parallel"
+    """Megatron-LM's, of a vocabulary that chips may share: a softmax in float32 is kept and becomes
+    the gradient, which is cast."""
+    FUSED = "fused"
+    """One kernel (flash-attn's, Transformer Engine's, inductor's): the logits are kept in their own
+    dtype, and so is the gradient."""
+    COMPOSER = "composer"
+    """The same; behind the backward pass, Composer's metrics of training (cross entropy and
+    perplexity) compute it twice more, by PyTorch's operators."""
+    CHUNKED = "chunked"
+    """With the head's product, a chunk of tokens after another (torchtitan, TRL, Unsloth, Liger):
+    the gradient of the head's input is kept, and logits are those of a chunk."""
+
+
+LOSS_CHUNKS = 8
+"""torchtitan's `num_chunks` (torchtitan/components/loss.py @b5bcd76)."""
+USUAL_LOSS = {Implementation.EAGER: Loss.FLOAT32, Implementation.FUSED: Loss.PARALLEL}
+"""Where nothing says how the loss is computed."""
+
+
 class Options(TypedDict, total=False):
     """What may be said besides the model, the micro-batch and the recipe; defaults in `Setting`."""
 
     recompute: Recompute
     kernel: AttentionKernel
     implementation: Implementation
+    loss: Loss | None
+    """None: the implementation's usual one."""
+    modules: tuple[str, ...]
+    """Recomputed by themselves, of `modules.MODULES`."""
     tensor: int
     """Chips that share each layer's matrices (tensor parallelism)."""
     is_sequence_parallel: bool
@@ -70,6 +102,8 @@ class Setting:
     recompute: Recompute = Recompute.NONE
     kernel: AttentionKernel = AttentionKernel.FLASH
     implementation: Implementation = Implementation.EAGER
+    loss: Loss | None = None
+    modules: tuple[str, ...] = ()
     tensor: int = 1
     is_sequence_parallel: bool = False
     context: int = 1
@@ -83,6 +117,21 @@ class Setting:
     @property
     def is_fused(self) -> bool:
         return self.implementation is Implementation.FUSED
+
+    @property
+    def is_loss_one_kernel(self) -> bool:
+        return self.usual_loss in (Loss.FUSED, Loss.COMPOSER)
+
+    @property
+    def usual_loss(self) -> Loss:
+        """The loss asked for, or the implementation's."""
+        return self.loss or USUAL_LOSS[self.implementation]
+
+    @property
+    def logit_bytes(self) -> int:
+        """Bytes of a number that PyTorch's operators keep of the loss: autocast's are float32."""
+        is_wide = self.usual_loss is not Loss.PLAIN or self.is_mixed_eagerly
+        return FLOAT32_BYTES if is_wide else self.inner_bytes
 
     @property
     def stream_bytes(self) -> int:
@@ -116,7 +165,8 @@ class Setting:
     @property
     def has_weight_casts(self) -> bool:
         """Products are given weights in another dtype, and keep those for the backward pass."""
-        return self.operand_bytes != self.recipe.weight_bytes
+        is_held = self.recipe.has_8_bit_weights
+        return not is_held and self.operand_bytes != self.recipe.weight_bytes
 
     @property
     def is_recomputed(self) -> bool:
@@ -143,7 +193,7 @@ class Setting:
 
     def without_recompute(self) -> "Setting":
         """The same without recomputation."""
-        return replace(self, recompute=Recompute.NONE)
+        return replace(self, recompute=Recompute.NONE, modules=())
 
     def split(self, region: Region) -> int:
         """Chips among which a tensor there is split."""

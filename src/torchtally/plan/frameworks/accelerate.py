@@ -17,6 +17,7 @@ FSDP, PARALLEL = "fsdp_config", "parallelism_config"
 STRATEGIES = {"FULL_SHARD": "zero-3", "SHARD_GRAD_OP": "zero-2", "NO_SHARD": "ddp",
               "HYBRID_SHARD": "zero-3", "HYBRID_SHARD_ZERO2": "zero-2"}  # fmt: skip
 """Of FSDP's first version."""
+SHARDING = "fsdp_sharding_strategy"
 SHARDINGS = (Sharding.NONE, Sharding.ZERO2, Sharding.ZERO3)
 
 
@@ -43,12 +44,11 @@ def layout_words(document: Mapping[str, Any], name: str) -> tuple[list[str], int
 
 def _sharding(fsdp: Mapping[str, Any], sizes: Mapping[str, Any], name: str) -> str:
     replicas, shards = count(sizes, "dp_replicate_size"), count(sizes, "dp_shard_size")
-    if "fsdp_sharding_strategy" in fsdp:
-        strategy = str(fsdp["fsdp_sharding_strategy"])
+    if SHARDING in fsdp:
+        strategy = str(fsdp[SHARDING])
         if strategy not in STRATEGIES:
             raise UsageError(
-                f"{name}: fsdp_sharding_strategy {strategy!r} is not one of "
-                f"{', '.join(STRATEGIES)}."
+                f"{name}: {SHARDING} {strategy!r} is not one of {', '.join(STRATEGIES)}."
             )
         return STRATEGIES[strategy]
     value = fsdp.get("fsdp_reshard_after_forward", True)

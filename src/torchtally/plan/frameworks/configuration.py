@@ -4,12 +4,14 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.model import Model
-from torchtally.plan.frameworks import accelerate, deepspeed, megatron, torchtitan
+from torchtally.plan.frameworks import accelerate, deepspeed, fine_tuners, megatron, torchtitan
+from torchtally.plan.frameworks.fine_tuners import Adapters
+from torchtally.plan.frameworks.values import count
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.step import Workload
 
@@ -36,7 +38,10 @@ FRAMEWORKS: Mapping[str, Framework] = {
 }
 """By option of `tally plan`."""
 
-READ = "torchtitan (.toml), DeepSpeed (.json), accelerate (.yaml), or Megatron-LM's arguments"
+READ = (
+    "torchtitan (.toml), DeepSpeed (.json), accelerate, axolotl and LLaMA-Factory (.yaml), or "
+    "Megatron-LM's arguments"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,14 @@ class Configuration:
     """As --layout takes them."""
     batch: int | None
     """Sequences in an optimizer step, where the file says it."""
+    stack: str
+    """Software that reads it, as `--stack` takes it."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What it says instead of the stack's facts, by their knobs."""
+    sequence: int | None = None
+    """Tokens of a sequence, where the file says it."""
+    adapters: Adapters | None = None
+    """None: all weights are trained."""
 
 
 def configuration(path: str, layers: int | None) -> Configuration:
@@ -59,17 +72,42 @@ def configuration(path: str, layers: int | None) -> Configuration:
     name = os.path.basename(path)
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".toml":
-        return _of("torchtitan", torchtitan.layout_words(_toml(text, name), layers))
+        document = _toml(text, name)
+        words, batch = torchtitan.layout_words(document, layers)
+        facts = torchtitan.facts_of(document)
+        return Configuration("torchtitan", ", ".join(words), batch, "torchtitan", facts)
     if suffix == ".json":
-        return _of("DeepSpeed", deepspeed.layout_words(_json(text, name), name))
+        document = _json(text, name)
+        words, batch = deepspeed.layout_words(document, name)
+        facts = deepspeed.facts_of(document)
+        return Configuration("DeepSpeed", ", ".join(words), batch, "deepspeed", facts)
     if suffix in (".yaml", ".yml"):
-        return _of("accelerate", accelerate.layout_words(_yaml(text, name), name))
-    return _of("Megatron-LM", megatron.layout_words(text, name, layers))
+        return _of_yaml(_yaml(text, name), name)
+    words, batch = megatron.layout_words(text, name, layers)
+    facts = megatron.facts_of(text)
+    return Configuration("Megatron-LM", ", ".join(words), batch, "megatron", facts)
 
 
-def _of(framework: str, layout: tuple[list[str], int | None]) -> Configuration:
-    words, batch = layout
-    return Configuration(framework, ", ".join(words), batch)
+def _of_yaml(document: Mapping[str, Any], name: str) -> Configuration:
+    """Configuration by the keys: accelerate's, axolotl's and LLaMA-Factory's files end alike."""
+    adapters = fine_tuners.adapters(document)
+    if fine_tuners.is_axolotl(document):
+        return Configuration(
+            "axolotl", ", ".join(fine_tuners.axolotl_words(document, name)), None, "axolotl",
+            fine_tuners.axolotl_facts(document), _length(document, "sequence_len"), adapters,
+        )  # fmt: skip
+    if fine_tuners.is_llama_factory(document):
+        return Configuration(
+            "LLaMA-Factory", ", ".join(fine_tuners.llama_factory_words(document, name)), None,
+            "trainer", fine_tuners.llama_factory_facts(document), _length(document, "cutoff_len"),
+            adapters,
+        )  # fmt: skip
+    words, batch = accelerate.layout_words(document, name)
+    return Configuration("accelerate", ", ".join(words), batch, "fsdp")
+
+
+def _length(document: Mapping[str, Any], key: str) -> int | None:
+    return count(document, key) if key in document else None
 
 
 def _text(path: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.plan.frameworks.values import count, section
+from torchtally.plan.frameworks.values import count, is_true, section
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.step import Workload
 
@@ -32,6 +32,15 @@ def layout_words(document: Mapping[str, Any], name: str) -> tuple[list[str], int
     if micro not in (None, "auto"):
         words.append(f"mb {size}x{steps}" if times not in (None, "auto") else f"mb {size}")
     return words, None if batch in (None, "auto") else count(document, KEYS[2])
+
+
+def facts_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file says of gradients: DeepSpeed overlaps them at stage 3 alone unless it is told
+    (runtime/zero/config.py, `overlap_comm_valid`).
+    """
+    zero = section(document, "zero_optimization")
+    is_overlapped = zero.get("overlap_comm", zero.get("stage") == 3)
+    return {"overlap.data": float(is_true(is_overlapped))}
 
 
 def is_its(layout: Layout) -> bool:

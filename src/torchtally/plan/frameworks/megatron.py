@@ -4,6 +4,7 @@ Names are those of megatron/training/arguments.py, core 0.12 to 0.18.
 """
 
 import re
+from collections.abc import Mapping
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.model import Model
@@ -30,10 +31,7 @@ TENSOR, PIPELINE, CONTEXT, EXPERT, EXPERT_TENSOR = (
 
 def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], int | None]:
     """(words of a layout, sequences of a step). Raises UsageError where it has no argument."""
-    code = re.sub(r"(?m)^\s*#.*$", "", text)
-    given = {option: value or "true" for option, value in OPTION.findall(code)}
-    if uneven := LAYOUT_GIVEN.search(code):
-        given[LAYOUT] = uneven[1]
+    given = _given(text)
     known = (
         TENSOR,
         PIPELINE,
@@ -68,6 +66,39 @@ def layout_words(text: str, name: str, layers: int | None) -> tuple[list[str], i
         words.append(granularity)
     batch = count(given, "global-batch-size") if "global-batch-size" in given else None
     return words, batch
+
+
+FACTS: Mapping[str, tuple[str, object]] = {
+    "overlap-grad-reduce": ("overlap.data", 1.0),
+    "tp-comm-overlap": ("overlap.tensor", 1.0),
+    "cross-entropy-loss-fusion": ("loss", "fused"),
+    "fp8-param-gather": ("fp8-weights", True),
+    "grad-reduce-in-bf16": ("gradients", "bfloat16"),
+    "use-flash-attn": ("attention", "flash"),
+    "external-cuda-graph": ("host", "graphs"),
+    "enable-cuda-graph": ("host", "graphs"),
+}
+"""What an argument says instead of the stack's facts."""
+GRAPHS = {"full_iteration": "graphs", "local": "graphs", "transformer_engine": "graphs",
+          "none": "eager"}  # fmt: skip
+"""`--cuda-graph-impl`."""
+
+
+def facts_of(text: str) -> dict[str, object]:
+    """What the arguments say of the run."""
+    given = _given(text)
+    facts = dict(fact for option, fact in FACTS.items() if option in given)
+    graphs = GRAPHS.get(given.get("cuda-graph-impl", ""))
+    return facts if graphs is None else {**facts, "host": graphs}
+
+
+def _given(text: str) -> dict[str, str]:
+    """Values of all arguments; "true" of those without."""
+    code = re.sub(r"(?m)^\s*#.*$", "", text)
+    given = {option: value or "true" for option, value in OPTION.findall(code)}
+    if uneven := LAYOUT_GIVEN.search(code):
+        given[LAYOUT] = uneven[1]
+    return given
 
 
 def _chunks(given: dict[str, str], stages: int, layers: int | None) -> int:

@@ -11,7 +11,7 @@ from torchtally.errors import UsageError
 from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.flops import Recompute
-from torchtally.plan.frameworks.values import count, degrees, section
+from torchtally.plan.frameworks.values import count, degrees, is_true, section
 from torchtally.plan.parallel.degrees import layout_in_short
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 from torchtally.plan.parallel.step import Workload
@@ -168,6 +168,21 @@ def layout_words(document: Mapping[str, Any], layers: int | None) -> tuple[list[
     words.append(_recomputation(section(document, "activation_checkpoint")))
     batch = count(training, "global_batch_size", -1)
     return words, None if batch == -1 else batch
+
+
+def facts_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file says of its run: compiled, with its loss, or not at all."""
+    compiled = section(document, "compile")
+    if not is_true(compiled.get("enable")):
+        return {"host": "eager", "kernels": "eager", "loss": "float32"}
+    is_loss = "loss" in compiled.get("components", ("model", "loss"))
+    overlap = float(is_true(compiled.get("enable_async_tensor_parallel")))
+    return {
+        "host": "compiled",
+        "kernels": "fused",
+        "overlap.tensor": overlap,
+        **({} if is_loss else {"loss": "float32"}),
+    }
 
 
 def _recomputation(checkpoint: Mapping[str, Any]) -> str:

@@ -15,7 +15,8 @@ from torchtally.plan.activations.kept import (
     loss_bytes,
     working_activation_bytes,
 )
-from torchtally.plan.activations.setting import setting_of
+from torchtally.plan.activations.setting import Loss, Options, setting_of
+from torchtally.plan.adapters import Adapter
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.closed_form import Bytes, Count, Number, closed_form
 from torchtally.plan.parallel.degrees import DEGREES
@@ -140,10 +141,16 @@ def _logits_or_layer(times: Count, logits: Bytes, gradient: Bytes, recomputed: B
 
 
 def layer_activations(
-    model: Model, layout: Layout, sequence: int, recipe: Recipe
+    model: Model,
+    layout: Layout,
+    sequence: int,
+    recipe: Recipe,
+    loss: Loss | None = None,
+    adapter: Adapter | None = None,
 ) -> LayerActivations:
     """Activations of one micro-batch on a chip: by kind of layer, and at both ends."""
-    at = setting_of(model, layout.micro_batch, sequence, recipe, **layout.activation_options)
+    options: Options = {**layout.activation_options, "loss": loss, "adapter": adapter}
+    at = setting_of(model, layout.micro_batch, sequence, recipe, **options)
     return LayerActivations(
         tuple((kind.count, layer_activation_bytes(at, kind)) for kind in model.kinds),
         embedding_activation_bytes(at),
@@ -153,11 +160,15 @@ def layer_activations(
     )
 
 
+BUFFERED_LAYERS = 2
+"""Whose activations are on their way to the host or back."""
+
+
 def stage_activations(
-    activations: LayerActivations, stages: int, *, stage: int
+    activations: LayerActivations, stages: int, *, stage: int, offloaded: int = 0
 ) -> StageActivations:
     """Activations of one micro-batch on a chip of this stage; layers of every kind are spread
-    evenly.
+    evenly. Those of so many are in the host's memory, but for two that are on their way.
     """
     depth = sum(count for count, _ in activations.layers)
     terms = {"stages": of(spread_over(depth, stages), Unit.NUMBER)}
@@ -166,6 +177,13 @@ def stage_activations(
         terms |= {f"layers_{n}": of(count, Unit.COUNT), f"each_{n}_bytes": each}
         sums.append(f"layers_{n} * each_{n}_bytes")
     formula = f"({' + '.join(sums)}) / stages"
+    if offloaded > BUFFERED_LAYERS:
+        here = depth / terms["stages"].value
+        terms |= {
+            "kept": of(here - offloaded + BUFFERED_LAYERS, Unit.COUNT),
+            "here": of(here, Unit.COUNT),
+        }
+        formula += " * kept / here"
     if stage == 0:
         terms["embedding_bytes"] = activations.embedding
         formula += " + embedding_bytes"

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from torchtally.chips.dtypes import DTYPE_BYTES
-from torchtally.plan.activations.setting import AttentionKernel, Implementation
+from torchtally.plan.activations.modules import recomputed_in
+from torchtally.plan.activations.setting import USUAL_LOSS, AttentionKernel, Implementation
 from torchtally.plan.architecture.model import (
     Experts,
     FeedForward,
@@ -59,6 +60,8 @@ class ChipWork:
     forward_expert_launches: int = 0
     """Those among them whose sizes the router decides: experts' products and what is around."""
     backward_expert_launches: int = 0
+    module_launches: int = 0
+    """Of modules that are recomputed by themselves; 0: nothing is, or all of the layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,35 @@ def layer_work(
     if kind.recurrence is not None:
         moved.append(_recurrence_s(kind.recurrence, tokens, sequence, layout, work))
     forward, backward = _expert_launches(weights, moved)
+    whole = _work(products, moved, attention)
+    if layout.modules:
+        again, launches = modules_again(kind, model, layout, sequence, work)
+        whole = replace(whole, again_by_operators=again, module_launches=launches)
     return replace(
-        _work(products, moved, attention),
+        whole,
         forward_expert_launches=forward,
         backward_expert_launches=backward,
     )
+
+
+def modules_again(
+    kind: Layer, model: Model, layout: Layout, sequence: int, work: KernelTimes
+) -> tuple[Quantity, int]:
+    """Seconds and kernels of the modules of this layer that are recomputed by themselves."""
+    weights = layer_on_chip(kind, model, layout)
+    tokens = layout.tokens(sequence)
+    again = recomputed_in(kind, layout.modules)
+    terms = {
+        f"product_{n}": work.products(weight, rows_of(weight, kind, tokens, layout))[0]
+        for n, weight in enumerate(weights)
+        if weight.uses and any(weight.name in each.matrices for each in again)
+    }
+    launches = len(terms)
+    for n, pair in enumerate(layer_streams(kind, model, weights, sequence, layout, work)):
+        if any(pair.forward.name in each.streams for each in again):
+            terms[f"pass_{n}"] = pair.forward
+            launches += pair.forward_launches
+    return total_s("recomputed modules", **terms), launches
 
 
 def _expert_launches(weights: tuple[Weight, ...], moved: list[PassTimes]) -> tuple[int, int]:
@@ -128,7 +155,7 @@ def recompute_s(work: ChipWork, layout: Layout) -> Quantity:
     """
     if layout.recompute is Recompute.FULL:
         return work.forward.with_name("recomputation")
-    if layout.recompute is Recompute.OPERATORS:
+    if layout.recompute is Recompute.OPERATORS or layout.modules:
         return work.again_by_operators.with_name("recomputation")
     if layout.recompute is Recompute.SELECTIVE and layout.kernel is AttentionKernel.MATH:
         return work.attention.with_name("recomputation")
@@ -147,8 +174,9 @@ def head_work(model: Model, layout: Layout, sequence: int, work: KernelTimes) ->
         matrices += 2 * [Weight("narrowing", Group.HEAD, (inner, model.width))]
     products = _sums([work.products(matrix, tokens) for matrix in losses * matrices])
     size = recipe.activation_bytes
+    how = work.loss or USUAL_LOSS[layout.implementation]
     streams = [
-        work.stream("loss", losses * tokens * vocabulary, passes.loss(layout.implementation, size)),
+        work.stream("loss", losses * tokens * vocabulary, passes.loss(how, size)),
         work.stream(
             "last norm",
             losses * tokens // layout.stream_split * model.width,

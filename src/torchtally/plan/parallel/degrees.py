@@ -11,6 +11,7 @@ from math import gcd
 from typing import Any
 
 from torchtally.chips import Cluster
+from torchtally.plan.activations.modules import MODULES
 from torchtally.plan.architecture.model import Experts, FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.communication import Traffic
@@ -100,7 +101,9 @@ def _tensor_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]
 
 def _pipeline_limits(layout: Layout, model: Model, sequence: int) -> Iterator[str]:
     chunks = layout.virtual_stages
-    if model.layers < layout.pipeline * chunks:
+    # The first chunk may have the embedding alone, and the last one the head, as Megatron-LM's
+    # `--account-for-embedding-in-pipeline-split` and `--account-for-loss-in-pipeline-split` do.
+    if model.layers + 2 * (chunks > 1) < layout.pipeline * chunks:
         yield f"{model.layers} layers are fewer than pp {layout.pipeline}{_chunks(layout)}"
     is_interleaved = layout.schedule is Schedule.INTERLEAVED
     if is_interleaved != (layout.virtual_stages > 1):
@@ -353,6 +356,10 @@ def _words(layout: Layout) -> Iterator[str]:
     yield f"micro-batch {layout.micro_batch} x{layout.micro_batches}"
     if layout.recompute is not Recompute.NONE:
         yield f"recompute {layout.recompute}"
+    if layout.modules:
+        yield f"recompute {' '.join(layout.modules)}"
+    if layout.offloaded:
+        yield f"offload {layout.offloaded}"
 
 
 def layout_in_short(layout: Layout) -> str:
@@ -367,6 +374,9 @@ def _letters(layout: Layout) -> Iterator[str]:
     yield f"mb {layout.micro_batch}x{layout.micro_batches}"
     if layout.recompute is not Recompute.NONE:
         yield str(layout.recompute)
+    yield from layout.modules
+    if layout.offloaded:
+        yield f"offload {layout.offloaded}"
 
 
 LEGEND = "; ".join(
@@ -392,6 +402,7 @@ def invalidities(
         *_cluster_limits(layout, cluster),
         *(reason for degree in DEGREES for reason in degree.limits(layout, model, sequence)),
         *_batch_limits(layout, global_batch),
+        *_recompute_limits(layout, model),
     )
 
 
@@ -401,6 +412,16 @@ def _cluster_limits(layout: Layout, cluster: Cluster) -> Iterator[str]:
             f"{layout.data} x {layout.tensor} x {layout.pipeline} x "
             f"{layout.context} are {layout.chips} chips, not {cluster.count}"
         )
+
+
+def _recompute_limits(layout: Layout, model: Model) -> Iterator[str]:
+    if layout.modules and layout.recompute is not Recompute.NONE:
+        yield f"{', '.join(layout.modules)} beside recompute {layout.recompute}, which has them"
+    if layout.offloaded > model.layers / layout.pipeline:
+        yield f"offload {layout.offloaded} of a stage of {model.layers / layout.pipeline:g} layers"
+    for name in layout.modules:
+        if not any(MODULES[name].is_in(kind) for kind in model.kinds):
+            yield f"{name}: no layer of {model.name} has it"
 
 
 def _batch_limits(layout: Layout, global_batch: int | None) -> Iterator[str]:

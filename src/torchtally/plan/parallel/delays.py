@@ -3,7 +3,15 @@
 p: stages.  m: micro-batches.  v: chunks of layers on a chip.
 """
 
-from torchtally.plan.closed_form import Fraction, Number, Seconds, closed_form
+from torchtally.plan.closed_form import (
+    BytePerS,
+    Bytes,
+    Count,
+    Fraction,
+    Number,
+    Seconds,
+    closed_form,
+)
 from torchtally.units import Unit
 
 SINHA = "Sinha et al., arXiv:2208.11035: chips of one kind vary by 8 %"
@@ -47,3 +55,16 @@ def host_s(
     waited = "waited_for * rounds * launch_s + " if waited_for else ""
     both = f"((launches * rounds * launch_s)**{TURNS} + busy_s**{TURNS})**{1 / TURNS}"
     return f"{waited}{both} - busy_s"
+
+
+@closed_form("offload", Unit.SECONDS, note="layers' activations to the host, and back")
+def offload_s(
+    layers: Count,
+    layer_bytes: Bytes,
+    bytes_per_s: BytePerS,
+    forward_s: Seconds,
+    backward_s: Seconds,
+) -> str:
+    there = "max(0, layer_bytes / bytes_per_s - forward_s)"
+    back = "max(0, layer_bytes / bytes_per_s - backward_s)"
+    return f"layers * ({there} + {back})"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.plan.activations.setting import Loss
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.closed_form import BytePerS, BytesEach, Count, Seconds, closed_form
 from torchtally.plan.parallel.pace import BEST, Pace
@@ -59,6 +60,8 @@ class KernelTimes:
     pace: Pace = BEST
     fused: Fused | None = None
     """Whose attention kernel runs; None: PyTorch's choice."""
+    loss: Loss | None = None
+    """None: the implementation's usual one."""
     times: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
     """Of products and passes asked for before: attention's recur however experts are split."""
 

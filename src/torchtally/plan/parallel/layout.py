@@ -89,6 +89,10 @@ class Layout:
     micro_batches: int = 1
     """Of them in a step, one after the other."""
     recompute: Recompute = Recompute.NONE
+    modules: tuple[str, ...] = ()
+    """Of a layer, recomputed by themselves (`activations/modules.py`)."""
+    offloaded: int = 0
+    """Layers of a stage whose activations wait for the backward pass in the host's memory."""
     kernel: AttentionKernel = AttentionKernel.FLASH
     implementation: Implementation = Implementation.EAGER
 
@@ -177,6 +181,7 @@ class Layout:
             "is_sequence_parallel": self.is_sequence_parallel,
             "context": self.context,
             "recompute": self.recompute,
+            "modules": self.modules,
             "is_exchanged": self.is_exchanged,
             "kernel": self.kernel,
             "implementation": self.implementation,

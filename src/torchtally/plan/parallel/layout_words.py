@@ -10,14 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from torchtally.errors import UsageError, did_you_mean
+from torchtally.plan.activations.modules import MODULES
 from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.layout import Layout, Schedule, Sharding
 
 EXAMPLE = "dp 16/z2, tp 8, pp 8x5, cp 2, ep 64, mb 1x8, full"
 
 FIELDS = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert",
-          "etp": "expert_tensor", "mb": "micro_batch", "micro-batch": "micro_batch"}  # fmt: skip
+          "etp": "expert_tensor", "mb": "micro_batch", "micro-batch": "micro_batch",
+          "offload": "offloaded"}  # fmt: skip
 """Of `Layout`, by the word before a number."""
+MODULE_WORDS = frozenset(MODULES)
 TIMES = {"pp": "virtual_stages", "mb": "micro_batches", "micro-batch": "micro_batches"}
 """Of what stands behind an x."""
 
@@ -44,21 +47,35 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
     "is_sequence_parallel": SEQUENCE_PARALLEL,
 }
 """Words for the values of the layout's other fields."""
-NUMBERED = re.compile(r"(micro-batch|etp|[a-z]{2})(\d+)(?:x(\d+))?")
+NUMBERED = re.compile(r"(micro-batch|etp|offload|[a-z]{2})(\d+)(?:x(\d+))?")
 GROUPED = re.compile(r"(z3|zero-?3|fsdp):(\d+)")
 
 
-def parse_layout(text: str, chips: int, global_batch: int | None, base: Layout) -> Layout:
-    """`base` with what the text says. Replicas that it does not say are all chips that remain, and
-    micro-batches those of the step. Experts that do not spread over dp and cp are spread over tp,
-    too, each of them whole. Raises UsageError for words that it does not know.
+def parse_layout(
+    text: str,
+    chips: int,
+    global_batch: int | None,
+    base: Layout,
+    *,
+    is_sequence_parallel: bool = True,
+) -> Layout:
+    """`base` with what the text says; beside tensor parallelism, sequence parallelism as here.
+    Replicas that it does not say are all chips that remain, and micro-batches those of the step.
+    Experts that do not spread over dp and cp are spread over tp, too, each of them whole. Raises
+    UsageError for words that it does not know.
     """
     fields: dict[str, Any] = {}
+    modules = tuple(dict.fromkeys(word for word in _words(text) if word in MODULE_WORDS))
+    if modules:
+        fields["modules"] = modules
     for word in _words(text):
+        if word in MODULE_WORDS:
+            continue
         for name, value in _fields_of(word).items():
             if fields.setdefault(name, value) != value:
                 raise UsageError(f"--layout gives {name.replace('_', ' ')} twice: {text!r}.")
-    fields.setdefault("is_sequence_parallel", fields.get("tensor", 1) > 1)
+    is_split = is_sequence_parallel and fields.get("tensor", 1) > 1
+    fields.setdefault("is_sequence_parallel", is_split)
     if fields.get("virtual_stages", 1) > 1:
         fields.setdefault("schedule", Schedule.INTERLEAVED)
     layout = replace(base, **fields)
@@ -75,7 +92,7 @@ def parse_layout(text: str, chips: int, global_batch: int | None, base: Layout) 
 
 def _words(text: str) -> list[str]:
     """Each with its number: "dp 16/z2" is "dp16" and "z2", "interleaved x5" is one word."""
-    joined = re.sub(r"\b(micro-batch|etp|[a-z]{2})[ =]+(?=\d)", r"\1", text.lower().strip())
+    joined = re.sub(r"\b(micro-batch|etp|offload|[a-z]{2})[ =]+(?=\d)", r"\1", text.lower().strip())
     joined = re.sub(r"(?<=[\da-z]) +x *(?=\d)", "x", joined)
     return [word for word in re.split(r"[\s,/]+", joined) if word and word not in SILENT]
 
@@ -94,7 +111,7 @@ def _fields_of(word: str) -> dict[str, Any]:
     for name, values in FLAGS.items():
         if word in values:
             return {name: values[word]}
-    known = [*FIELDS, *(flag for values in FLAGS.values() for flag in values)]
+    known = [*FIELDS, *MODULES, *(flag for values in FLAGS.values() for flag in values)]
     near = did_you_mean(word, known)
     raise UsageError(f"--layout: {word!r} is unknown. {near} Written as: {EXAMPLE!r}.")
 

@@ -9,7 +9,7 @@ float32.
 
 from dataclasses import dataclass
 
-from torchtally.plan.activations.setting import Implementation
+from torchtally.plan.activations.setting import LOSS_CHUNKS, Implementation, Loss
 from torchtally.timing.roofline.strided import PLACES_PER_S, TRANSPOSED_PLACES_PER_S
 
 
@@ -221,15 +221,25 @@ def receptance(implementation: Implementation, itemsize: int) -> MemoryPasses:
     )  # fmt: skip
 
 
-def loss(implementation: Implementation, itemsize: int) -> MemoryPasses:
+def loss(how: Loss, itemsize: int) -> MemoryPasses:
     """Passes over logits. In PyTorch they are cast to float32, whose log-softmax reads a long row
     three times and writes it once, as fast as a copy does (`roofline/rows.py`); backward it reads
     three tensors and writes one, from zeros, and casts back (SoftMax.cu). Fused, the gradient takes
-    the logits' memory.
+    the logits' memory; so it does chunk by chunk.
     """
-    if implementation is Implementation.FUSED:
-        return MemoryPasses(2 * itemsize, itemsize, 1, 1, is_normalization=True)
     casts = itemsize + 4 if itemsize != 4 else 0
+    match how:
+        case Loss.COMPOSER:
+            metrics = 2 * (16 + casts)
+            return MemoryPasses(2 * itemsize, itemsize + metrics, 1, 5)
+        case Loss.PARALLEL | Loss.FUSED:
+            return MemoryPasses(2 * itemsize, itemsize, 1, 1, is_normalization=True)
+        case Loss.CHUNKED:
+            return MemoryPasses(
+                2 * itemsize, itemsize, LOSS_CHUNKS, LOSS_CHUNKS, is_normalization=True
+            )
+        case Loss.PLAIN:
+            return MemoryPasses(4 * itemsize, 5 * itemsize, 2, 2)
     return MemoryPasses(16 + casts, 20 + casts, 3, 3, forward_casts=2 * bool(casts))
 
 

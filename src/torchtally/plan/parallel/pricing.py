@@ -11,11 +11,12 @@ from functools import cached_property, wraps
 from operator import attrgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from torchtally.errors import UsageError
 from torchtally.plan import training
 from torchtally.plan.architecture.model import Experts, FeedForward
 from torchtally.plan.architecture.weights import Group
 from torchtally.plan.closed_form import Count, Fraction, Seconds, Tokens, closed_form
-from torchtally.plan.flops import Recompute, token_flops
+from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.chip_memory import (
     ChipMemory,
     LayerActivations,
@@ -31,7 +32,13 @@ from torchtally.plan.parallel.chip_memory import (
 from torchtally.plan.parallel.communication import Traffic
 from torchtally.plan.parallel.compute import layer_work
 from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, share_sent_again
-from torchtally.plan.parallel.delays import contention_s, host_s, slow_s, stragglers_s
+from torchtally.plan.parallel.delays import contention_s, host_s, offload_s, slow_s, stragglers_s
+from torchtally.plan.parallel.frozen import (
+    flops_of_token,
+    frozen_ends,
+    states_of,
+    with_adapters,
+)
 from torchtally.plan.parallel.layout import (
     ZERO_BUBBLE,
     Layout,
@@ -75,10 +82,10 @@ WORK = (*(degree.name for degree in IN_LAYERS), "expert_split", "is_sequence_par
 GROUPS = ("replicas", "tensor", "pipeline", "context", "has_experts_apart")
 """Which kinds of communication groups a chip is in depends on these."""
 ACTIVATIONS = (*(name for name in WORK if not name.startswith("expert")), "recompute",
-               "is_exchanged")  # fmt: skip
+               "modules", "offloaded", "is_exchanged")  # fmt: skip
 """What a chip keeps of one micro-batch depends on: balanced experts bring it as many tokens however
 they are split."""
-LAYER = (*WORK, "recompute")
+LAYER = (*WORK, "recompute", "modules")
 """What one micro-batch through a layer depends on, besides the workload."""
 
 
@@ -136,9 +143,7 @@ class Pricing:
 
     def _step(self, layout: Layout, attention: Convention) -> Step:
         part, parts, memory = self.workload, self.parts(layout), self.memory(layout)
-        flops = token_flops(
-            part.model, part.sequence, attention=attention, recompute=layout.recompute
-        )
+        flops = flops_of_token(part.model, part.sequence, attention, layout.recompute, part.frozen)
         tokens = _tokens(layout.global_batch, part.sequence)
         speed = tokens_in_time(tokens, parts.total)
         peak = part.cluster.chip.peak_flop_per_s(part.recipe.products)
@@ -290,6 +295,8 @@ class Pricing:
             "data": self._data(layout),
             "optimizer": self._updates(layout).optimizer,
         }
+        if layout.offloaded:
+            kernels["offload"] = self._offload(layout)
         if self.workload.pace is BEST:
             return kernels
         compute, bubble = kernels["compute"], kernels["bubble"]
@@ -299,6 +306,20 @@ class Pricing:
             "contention": self._contention(layout, kernels),
         }
         return {**busy, "host": self._host(layout, busy)}
+
+    def _offload(self, layout: Layout) -> Quantity:
+        """What moving activations to the host and back takes longer than the layers beside it."""
+        w, stage = self.workload, self._stage(layout)
+        link = w.cluster.chip.host_link
+        if link is None or link.bytes_per_s_per_direction is None:
+            raise UsageError(f"offload: the link of {w.cluster.chip.name} to its host is unknown.")
+        kept = [each.value for _, each in self._layer_activations(layout).layers]
+        layers = spread_over(w.model.layers, layout.pipeline)
+        depth = w.model.layers / layers
+        return offload_s(
+            layout.micro_batches * layout.offloaded, max(kept), link.bytes_per_s_per_direction,
+            stage.forward.value / depth, stage.backward.value / depth,
+        )  # fmt: skip
 
     def _contention(self, layout: Layout, kernels: Mapping[str, Quantity]) -> Quantity:
         """Contention of what hides behind compute: of data parallelism, in layers, between
@@ -329,7 +350,7 @@ class Pricing:
         rounds = layout.micro_batches + (layout.pipeline - 1) / layout.virtual_stages
         return host_s(launches - waited_for, waited_for, rounds, launch_s, busy_s)
 
-    @once(*WORK, "is_accumulating")
+    @once(*WORK, "modules", "is_accumulating")
     def _layer(self, layout: Layout, number: int) -> LayerWork:
         """Work of the kind of layer with this number: compute and communication after every
         split.
@@ -342,7 +363,13 @@ class Pricing:
             )
             for degree in IN_LAYERS
         }
+        if w.frozen is not None:
+            # No gradients of weights are added up.
+            layout = replace(layout, micro_batches=1)
         work = layer_work(kind, w.model, layout, w.sequence, self.kernel_times)
+        if w.frozen is not None:
+            tokens = layout.tokens(w.sequence)
+            work = with_adapters(work, kind, w.model, layout, tokens, w.frozen, self.kernel_times)
         return LayerWork(kind, work, Sends.of(sends))
 
     @once(*(name for name in WORK if name != "expert"))
@@ -368,7 +395,10 @@ class Pricing:
     @once(*WORK, "is_accumulating")
     def _ends(self, layout: Layout) -> EndsWork:
         w = self.workload
-        return ends_chip_work(w.model, layout, w.sequence, self.kernel_times, w.cluster)
+        ends = ends_chip_work(w.model, layout, w.sequence, self.kernel_times, w.cluster)
+        if w.frozen is None:
+            return ends
+        return replace(ends, head=frozen_ends(ends.head), embedding=frozen_ends(ends.embedding))
 
     @once(*LAYER, "is_accumulating")
     def _pieces(self, layout: Layout) -> Pieces:
@@ -446,7 +476,7 @@ class Pricing:
     @once(*WEIGHTS, "implementation")
     def _updates(self, layout: Layout) -> Updates:
         w = self.workload
-        return updates(w.model, layout, w.optimizer, w.cluster, self.kernel_times)
+        return updates(w.model, layout, w.optimizer, w.cluster, self.kernel_times, w.frozen)
 
     @once(*LAYER, *WEIGHTS, "micro_batches")
     def _data(self, layout: Layout) -> Quantity:
@@ -461,16 +491,24 @@ class Pricing:
     def _chip_states(self, layout: Layout, stage: int, apart: Recompute | None) -> ChipStates:
         """Once for all layouts that `apart` does not tell apart."""
         w = self.workload
+        if w.frozen is not None:
+            return states_of(w.model, layout, w.frozen, w.optimizer, w.recipe, stage=stage)
         return chip_states(w.model, layout, w.recipe, w.optimizer, stage=stage)
 
     @once(*ACTIVATIONS)
     def _layer_activations(self, layout: Layout) -> LayerActivations:
         w = self.workload
-        return layer_activations(w.model, layout, w.sequence, w.recipe)
+        adapter = None if w.frozen is None else w.frozen.adapter
+        return layer_activations(w.model, layout, w.sequence, w.recipe, w.loss, adapter)
 
     @once(*ACTIVATIONS, "pipeline")
     def _activations(self, layout: Layout, stage: int) -> StageActivations:
-        return stage_activations(self._layer_activations(layout), layout.pipeline, stage=stage)
+        return stage_activations(
+            self._layer_activations(layout),
+            layout.pipeline,
+            stage=stage,
+            offloaded=layout.offloaded,
+        )
 
     @once(*GROUPS)
     def _outside(self, layout: Layout) -> Quantity:

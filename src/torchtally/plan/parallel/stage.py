@@ -66,12 +66,13 @@ class LayerTime:
     @property
     def launches(self) -> int:
         """Kernels of both passes, with recomputation."""
-        again = self.work.forward_launches if self.again.value else 0
+        again = (self.work.module_launches or self.work.forward_launches) if self.again.value else 0
         return self.work.forward_launches + self.work.backward_launches + again
 
     @property
     def expert_launches(self) -> int:
-        again = self.work.forward_expert_launches if self.again.value else 0
+        is_again = self.again.value and not self.work.module_launches
+        again = self.work.forward_expert_launches if is_again else 0
         return self.work.forward_expert_launches + self.work.backward_expert_launches + again
 
     @property

@@ -197,7 +197,7 @@ def _casts(model: Model, here: ChipWeights, layout: Layout, recipe: Recipe) -> Q
     stages = spread_over(here.depth, layout.pipeline)
     if not recipe.is_autocast:
         products = DTYPE_BYTES.get(recipe.products, recipe.weight_bytes)
-        is_cast = products < recipe.weight_bytes
+        is_cast = products < recipe.weight_bytes and not recipe.has_8_bit_weights
         matrices = sum(weight.elements for weight in here.layers if weight.uses) * is_cast
         return _step_cast_bytes(matrices, stages, products)
     if layout.recompute is Recompute.NONE:

@@ -7,8 +7,10 @@ of the slowest stage, which is the last: it has the head.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torchtally.chips import Cluster
+from torchtally.plan.activations.setting import Loss
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.chip_memory import ChipMemory
@@ -21,6 +23,9 @@ from torchtally.plan.quantity import Quantity
 from torchtally.plan.recipes import Recipe
 from torchtally.timing.roofline.attention import Fused
 from torchtally.work.convention import Convention
+
+if TYPE_CHECKING:
+    from torchtally.plan.parallel.frozen import Frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +44,14 @@ class Workload:
     host: Host = Host.EAGER
     fused: Fused | None = None
     """Whose fused attention kernel runs; None: PyTorch's choice."""
+    loss: Loss | None = None
+    """None: the implementation's usual one."""
+    frozen: "Frozen | None" = None
+    """Adapters beside frozen weights; None: all weights are trained."""
 
     @property
     def kernel_times(self) -> KernelTimes:
-        return KernelTimes(self.cluster.chip, self.recipe, self.pace, self.fused)
+        return KernelTimes(self.cluster.chip, self.recipe, self.pace, self.fused, self.loss)
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,8 @@ def gathered_itemsize_bytes(recipe: Recipe) -> int:
     """Bytes of a weight as it is gathered: FSDP's `param_dtype`, the weights' own or a narrower
     one.
     """
+    if recipe.has_8_bit_weights:
+        return DTYPE_BYTES[recipe.products]
     return min(recipe.weight_bytes, DTYPE_BYTES[recipe.activations])
 
 

@@ -3,7 +3,7 @@
 p: stages.  m: micro-batches.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchtally.chips import Cluster
 from torchtally.plan.architecture.model import Model
@@ -12,10 +12,11 @@ from torchtally.plan.closed_form import Count, Number, ParameterCount, Seconds, 
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.communication import Traffic, add_up, repeat
 from torchtally.plan.parallel.compute import optimizer_s
+from torchtally.plan.parallel.frozen import STATES, Frozen, adapters_on_chip
 from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout, Sharding, spread_over
 from torchtally.plan.parallel.overlap import Overlap, exposed_by_layers_s
-from torchtally.plan.parallel.shards import chip_weights
+from torchtally.plan.parallel.shards import ChipWeights, chip_weights
 from torchtally.plan.parallel.stage import StageTime
 from torchtally.plan.parallel.states import parameters_of_stage
 from torchtally.plan.parallel.traffic import gather_traffic, gradient_traffic
@@ -42,10 +43,19 @@ def updates(
     optimizer: Optimizer,
     cluster: Cluster,
     work: KernelTimes,
+    frozen: Frozen | None = None,
 ) -> Updates:
-    """What is sent for parameters layer by layer, and the optimizer's step."""
+    """What is sent for parameters layer by layer, and the optimizer's step. Beside frozen weights
+    it is adapters' gradients and steps, and weights are gathered as they are kept.
+    """
     stage, recipe = layout.pipeline - 1, work.recipe
-    here = chip_weights(model, layout)
+    held = here = chip_weights(model, layout)
+    if frozen is not None:
+        here, work, recipe = (
+            adapters_on_chip(model, layout, frozen.adapter),
+            replace(work, recipe=STATES, times={}),
+            STATES,
+        )
     units = _units(model.layers, spread_over(model.layers, layout.pipeline))
     gradients, gathered = {}, {}
     for of_experts in (False, True):
@@ -55,13 +65,21 @@ def updates(
         unit = _a_unit(count, units)
         word = "experts" if of_experts else "others"
         gradients[word] = gradient_traffic(unit, layout, recipe, cluster, of_experts=of_experts)
+        if frozen is not None and layout.shard is Sharding.ZERO3:
+            kept = parameters_of_stage(held, layout, stage, of_experts=of_experts)
+            unit = _as_float32(_a_unit(kept, units), frozen.itemsize_bytes(model))
         gathered[word] = gather_traffic(unit, layout, recipe, cluster, of_experts=of_experts)
     return Updates(
         repeat("gradients", add_up("gradients of a unit", gradients), units).at_pace(work.pace),
         repeat("weights", add_up("weights of a unit", gathered), units).at_pace(work.pace),
         units,
-        _optimizer_s(model, layout, optimizer, work),
+        _optimizer_s(here, layout, optimizer, work),
     )
+
+
+@closed_form("frozen weights of a unit", Unit.PARAMETERS, note="as many numbers in float32")
+def _as_float32(parameters: ParameterCount, itemsize_bytes: Number) -> str:
+    return "ceil(parameters * itemsize_bytes / 4)"
 
 
 @closed_form("units", Unit.NUMBER, note="layers of the stage, and the head")
@@ -74,8 +92,9 @@ def _a_unit(parameters: ParameterCount, units: Number) -> str:
     return "ceil(parameters / units)"
 
 
-def _optimizer_s(model: Model, layout: Layout, optimizer: Optimizer, work: KernelTimes) -> Quantity:
-    here = chip_weights(model, layout)
+def _optimizer_s(
+    here: ChipWeights, layout: Layout, optimizer: Optimizer, work: KernelTimes
+) -> Quantity:
     is_shared, p = layout.shard is not Sharding.NONE, layout.pipeline
     shards, expert_shards = (layout.shards, layout.expert_shards) if is_shared else (1, 1)
     dense = [weight for weight in here.layers if weight.group is not Group.EXPERTS]

@@ -19,13 +19,10 @@ from torchtally.plan.adapters import (
     FLOAT32_BYTES,
     MERGED,
     AdaptedFlops,
-    Adapter,
     adapted_flops,
-    adapter_of,
     adapter_weights,
     matrices_of,
 )
-from torchtally.plan.architecture.model import Experts, Model
 from torchtally.plan.capacity import largest
 from torchtally.plan.closed_form import (
     Bytes,
@@ -37,11 +34,12 @@ from torchtally.plan.closed_form import (
     closed_form,
 )
 from torchtally.plan.flops import Recompute, token_flops
-from torchtally.plan.inference.formats import WeightFormat, weight_format
+from torchtally.plan.inference.formats import weight_format
 from torchtally.plan.inference.weights import model_bytes
 from torchtally.plan.memory import States, states
 from torchtally.plan.parallel.chip_memory import outside_bytes
 from torchtally.plan.quantity import Quantity, of, total
+from torchtally.plan.questions.adapted import FineTuning, activation_recipe, plan_of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import SURE_SHARE, capacity_of
@@ -55,21 +53,6 @@ from torchtally.table import Column, Table
 from torchtally.units import Unit
 
 MOST_SEQUENCES, MOST_TOKENS = 1 << 20, 1 << 26
-
-
-@dataclass(frozen=True, slots=True)
-class FineTuning:
-    """A training of adapters."""
-
-    model: Model
-    adapter: Adapter
-    base: WeightFormat
-    recipe: Recipe
-    request: Request
-
-    @property
-    def is_quantised(self) -> bool:
-        return self.base.name not in ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,43 +185,13 @@ def _largest(request: Request, *, is_batch: bool) -> Answer:
     )
 
 
-def plan_of(request: Request) -> FineTuning:
-    """Raises UsageError for a model without a shape, and where adapters are not known."""
-    assert request.lora is not None  # asked by it
-    model = request.of_model
-    if request.recipe.products == "float8_e4m3fn":
-        raise UsageError(
-            f"--recipe {request.recipe.name}: adapters are counted in bf16, fp32 and amp only."
-        )
-    is_wide = request.recipe.weights == "float32"
-    base = request.weights or weight_format("fp32" if is_wide else "bf16")
-    is_autocast = request.recipe.is_autocast
-    if is_autocast and base.name != "fp32" and model.norm in ("layer", "unbiased"):
-        raise UsageError(
-            f"--recipe {request.recipe.name} with --weights {base.name}: layer norms are counted "
-            "beside float32 weights only.\n"
-            "Leave --weights out, or give --recipe bf16."
-        )
-    has_experts = any(isinstance(kind.feed_forward, Experts) for kind in model.kinds)
-    if is_autocast and base.name == "fp32" and has_experts:
-        raise UsageError(
-            f"--recipe {request.recipe.name}: experts in float32 are not counted beside adapters.\n"
-            "Give --weights bf16, or --recipe bf16."
-        )
-    adapter = adapter_of(
-        model, request.lora, request.lora_targets, request.lora_dropout,
-        has_magnitude=request.dora, is_autocast=is_autocast,
-    )  # fmt: skip
-    return FineTuning(model, adapter, base, request.recipe, request)
-
-
 def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
     """Memory of one chip with micro-batches of so many sequences."""
     request, model = plan.request, plan.model
     how = activation_recipe(plan)
     kernel = request.kernel or usual_kernel(model, how, sequence, Implementation.EAGER)
     at = setting_of(
-        model, batch, sequence, how, adapter=plan.adapter, kernel=kernel,
+        model, batch, sequence, how, adapter=plan.adapter, kernel=kernel, loss=request.loss,
         recompute=request.recompute or Recompute.NONE,
     )  # fmt: skip
     layers = {f"layers_{n}": layers_activation_bytes(at, kind)
@@ -261,15 +214,6 @@ def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
          "matrix_at_work": work, "context_and_buffers": outside},
     )  # fmt: skip
     return FineTuningMemory(base, adapters, kept, last, work, outside, whole)
-
-
-def activation_recipe(plan: FineTuning) -> Recipe:
-    """Recipe in which the model computes. Autocast leaves what flows between weights of 16 bits in
-    16.
-    """
-    if plan.base.name == "fp32":
-        return plan.recipe if plan.adapter.is_autocast else recipe("fp32")
-    return recipe("bf16")
 
 
 def _bytes_at_work(plan: FineTuning, how: Recipe) -> int:

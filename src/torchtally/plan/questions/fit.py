@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchtally.plan.activations.setting import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation, Loss
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.parallel.attention import fused_kernels
 from torchtally.plan.parallel.chip_memory import ChipMemory
@@ -20,8 +20,9 @@ from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.uses import uses
-from torchtally.plan.questions.words import chips_text, subject_text
+from torchtally.plan.questions.words import chips_text, run_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, with_shape, workload_of
+from torchtally.plan.recipes import RECIPES
 from torchtally.plan.training import mfu
 from torchtally.table import Column, Table
 from torchtally.timing.roofline.attention import Fused
@@ -88,6 +89,7 @@ def fit(request: Request) -> Answer:
             *assumptions,
             batch_in_words(layout),
             *run_in_words(layout),
+            *loss_in_words(request),
             kernel_in_words(layout, workload),
             *pace_in_words(workload),
             *overlap_in_words(step),
@@ -106,6 +108,8 @@ def is_class_alone(request: Request, layout: Layout) -> bool:
         and layout.implementation is Implementation.EAGER
         and request.kernel is None
         and request.fused is None
+        and request.loss is None
+        and request.recipe == RECIPES[request.recipe.name]
         and (request.pace, request.host) == (TYPICAL, Host.EAGER)
         and layout.recompute in (Recompute.NONE, Recompute.FULL)
     )
@@ -188,6 +192,21 @@ def run_in_words(layout: Layout) -> tuple[str, str]:
     return FSDP if layout.chips > 1 else "", implementation_in_words(layout)
 
 
+def loss_in_words(request: Request) -> tuple[str, ...]:
+    """How the loss is computed, where it is not as the implementation has it."""
+    return () if request.loss is None else (f"Loss: {LOSSES[request.loss]} (--loss).",)
+
+
+LOSSES = {
+    Loss.FLOAT32: "PyTorch's operators on a copy of the logits in float32",
+    Loss.PLAIN: "PyTorch's operators in the logits' dtype",
+    Loss.PARALLEL: "Megatron-LM's, which keeps a softmax in float32",
+    Loss.FUSED: "one kernel, which keeps the logits in their dtype",
+    Loss.COMPOSER: "one kernel, and Composer's metrics by PyTorch's operators",
+    Loss.CHUNKED: "with the head's product, chunk by chunk",
+}
+
+
 def implementation_in_words(layout: Layout) -> str:
     """Which kernels are assumed."""
     how = "fused kernels as in Megatron-LM (--kernels eager: as in transformers)"
@@ -236,7 +255,7 @@ def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, .
         " of ",
         capacity,
         f" on {each}",
-        *chips_text(request.of_cluster),
+        *run_text(request),
         ", ",
         step.seconds,
         " a step predicted",

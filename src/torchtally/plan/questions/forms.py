@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import TypeVar
 
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, did_you_mean
 from torchtally.options import SHARE, Form, among
 from torchtally.plan.inference import engines, formats
 from torchtally.plan.kv_cache import ALIASES, CACHE_FORMATS, cache_format
 from torchtally.plan.optimizers import OPTIMIZERS
+from torchtally.plan.parallel.overlap import DEFAULTS
 from torchtally.plan.recipes import RECIPES
-from torchtally.units import parse_usd
+from torchtally.plan.stacks.stack import stack
+from torchtally.units import parse_fraction, parse_usd
 
 T = TypeVar("T")
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -57,6 +59,40 @@ def usd_per_hour(text: str) -> float:
     return price
 
 
+def overlap_shares(text: str) -> dict[str, float]:
+    """Shares by degree of "tensor=1,expert=27%"."""
+    shares: dict[str, float] = {}
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        degree, mark, share = word.partition("=")
+        if degree not in DEFAULTS:
+            raise UsageError(f"{degree!r} is unknown. {did_you_mean(degree, DEFAULTS)}")
+        if not mark:
+            raise UsageError(f"{degree}: give a share, {degree}=1 or {degree}=27%.")
+        shares[degree] = parse_fraction(share)
+    return shares
+
+
+def stack_word(text: str) -> str:
+    """The word, of a stack that is known."""
+    try:
+        stack(text)
+    except UsageError as error:
+        raise UsageError(str(error).removeprefix("--stack: ")) from None
+    return text
+
+
+CARDS = re.compile(r"(?:([1-9]\d{0,2}) ?x ?)?(\d+(?:\.\d+)?) ?([GT])(?:b|bit)/s", re.ASCII)
+
+
+def network_cards(text: str) -> tuple[int | None, float]:
+    """(cards of a node, bits per second of each) of "8x400Gb/s" or "400Gb/s"."""
+    match = CARDS.fullmatch(text.strip())
+    if match is None or not float(match[2]):
+        raise UsageError(f"{text[:40]!r}: give [CARDSx]RATE in bits: 8x400Gb/s, or 400Gb/s.")
+    scale = {"G": 1e9, "T": 1e12}[match[3]]
+    return int(match[1]) if match[1] else None, float(match[2]) * scale
+
+
 def named(choices: type[Choice]) -> dict[str, Choice]:
     """The choices by their values."""
     return {choice.value: choice for choice in choices}
@@ -79,3 +115,6 @@ IMAGE_SIZES = Form("[COUNTx]PIXELS", image_sizes)
 TARGETS = Form("NAMES", target_names)
 MFU = Form("SHARE", share_above_zero)
 PRICE = Form("USD", usd_per_hour)
+STACK = Form("NAME", stack_word)
+OVERLAP = Form("SHARES", overlap_shares)
+NETWORK = Form("[CARDSx]RATE", network_cards)

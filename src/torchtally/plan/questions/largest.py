@@ -42,7 +42,7 @@ MOST_TOKENS = 1 << 32
 def _used(request: Request) -> Fields:
     used = {"largest", "recipe", "optimizer", "memory_bytes", "sequence"}
     if request.sequence is not None:
-        used |= {"micro_batch", "global_batch", "recompute", "attention", "implementation"}
+        used |= {"micro_batch", "global_batch", "recompute", "attention", "implementation", "loss"}
     return used
 
 

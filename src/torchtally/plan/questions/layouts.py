@@ -20,6 +20,7 @@ from torchtally.plan.questions.fit import (
     convention_in_words,
     implementation_in_words,
     kernel_in_words,
+    loss_in_words,
     memory_table,
     overlap_in_words,
     pace_in_words,
@@ -28,8 +29,8 @@ from torchtally.plan.questions.fit import (
 )
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
-from torchtally.plan.questions.uses import Fields, uses
-from torchtally.plan.questions.words import bound_in_short, chips_text, subject_text
+from torchtally.plan.questions.uses import Fields, adapted_fields, uses
+from torchtally.plan.questions.words import bound_in_short, run_text, stack_in_words, subject_text
 from torchtally.plan.questions.workload import with_shape, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
@@ -48,7 +49,7 @@ def _costs(request: Request) -> Fields:
     return () if request.tokens is None else ("usd_per_hour",)
 
 
-@uses(MODEL, STEP, "tokens", "rows", _costs)
+@uses(MODEL, STEP, "tokens", "rows", _costs, adapted_fields)
 def layouts(request: Request) -> Answer:
     """The fastest layouts that fit, and all about the first."""
     request = with_shape(request)
@@ -65,7 +66,7 @@ def layouts(request: Request) -> Answer:
             f" a step of {batch} sequences, ",
             best.mfu,
             f" MFU predicted for {subject_text(request)} on ",
-            *chips_text(request.of_cluster),
+            *run_text(request),
         ),
         figures=(
             best.seconds.with_name("step"),
@@ -81,8 +82,10 @@ def layouts(request: Request) -> Answer:
             memory_table(best.memory),
         ),
         assumptions=(
+            *stack_in_words(request),
             *assumptions,
             implementation_in_words(best.layout),
+            *loss_in_words(request),
             kernel_in_words(best.layout, ranking.workload),
             *pace_in_words(ranking.workload),
             f"{ranking.tried} layouts were tried, {ranking.fitting} of them fit; "

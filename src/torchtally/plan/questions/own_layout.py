@@ -1,6 +1,9 @@
 """What does a layout of one's own take, and why is the fastest one faster?"""
 
+from dataclasses import replace
+
 from torchtally.errors import UsageError
+from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.degrees import DEGREES, invalidities, layout_in_short, layout_text
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.layout_words import parse_layout
@@ -15,6 +18,7 @@ from torchtally.plan.questions.fit import (
     convention_in_words,
     implementation_in_words,
     kernel_in_words,
+    loss_in_words,
     memory_table,
     overlap_in_words,
     pace_in_words,
@@ -24,14 +28,14 @@ from torchtally.plan.questions.fit import (
 from torchtally.plan.questions.layouts import choices_of, config_of
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
-from torchtally.plan.questions.uses import uses
-from torchtally.plan.questions.words import chips_text, subject_text
+from torchtally.plan.questions.uses import adapted_fields, uses
+from torchtally.plan.questions.words import run_text, stack_in_words, subject_text
 from torchtally.plan.questions.workload import with_shape, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 
 
-@uses(MODEL, STEP)
+@uses(MODEL, STEP, adapted_fields)
 def own_layout(request: Request) -> Answer:
     """Its step and its memory, beside those of the fastest layout for the same batch."""
     request = with_shape(request)
@@ -50,7 +54,7 @@ def own_layout(request: Request) -> Answer:
             f" a step of {layout.global_batch} sequences, ",
             step.mfu,
             f" MFU predicted for {subject_text(request)} on ",
-            *chips_text(request.of_cluster),
+            *run_text(request),
             f"; {claim_of(step.memory.total, capacity)}: ",
             step.memory.total,
             " of ",
@@ -69,9 +73,11 @@ def own_layout(request: Request) -> Answer:
             memory_table(step.memory),
         ),
         assumptions=(
+            *stack_in_words(request),
             *assumptions,
             *uneven_in_words(layout, workload),
             implementation_in_words(layout),
+            *loss_in_words(request),
             kernel_in_words(layout, workload),
             *pace_in_words(workload),
             *overlap_in_words(step),
@@ -92,7 +98,15 @@ def layout_of(request: Request, workload: Workload) -> Layout:
         micro_batch=request.micro_batch or 1,
     )
     chips = request.of_cluster.count
-    layout = parse_layout(request.layout or "", chips, request.global_batch, base)
+    is_split = None if request.stack is None else request.stack.value("sequence-parallel")
+    layout = parse_layout(
+        request.layout or "",
+        chips,
+        request.global_batch,
+        base,
+        is_sequence_parallel=is_split is not False,
+    )
+    layout = _spared(layout, request, workload)
     reasons = invalidities(
         layout,
         workload.model,
@@ -103,6 +117,22 @@ def layout_of(request: Request, workload: Workload) -> Layout:
     if reasons:
         raise UsageError(f"--layout {request.layout!r} is impossible: {'; '.join(reasons)}.")
     return layout
+
+
+def _spared(layout: Layout, request: Request, workload: Workload) -> Layout:
+    """The layout, with what the stack's recipe recomputes or moves to the host, unless it says so
+    itself.
+    """
+    stack = request.stack
+    if stack is None or layout.recompute is not Recompute.NONE:
+        return layout
+    modules, offloaded = stack.value("recompute-modules"), stack.value("offload") or 0
+    most = workload.model.layers // layout.pipeline
+    return replace(
+        layout,
+        modules=layout.modules or tuple(modules.split("+") if modules else ()),
+        offloaded=layout.offloaded or min(offloaded, most),
+    )
 
 
 def uneven_in_words(layout: Layout, workload: Workload) -> tuple[str, ...]:

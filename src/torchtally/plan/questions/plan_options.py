@@ -4,6 +4,7 @@ A new one is a field of `PlanOptions`, and nothing else. A question that reads i
 that it is in, in its `@uses`; every other question refuses it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from torchtally.options import (
     flop_count,
     option,
 )
-from torchtally.plan.activations.setting import AttentionKernel, Implementation
+from torchtally.plan.activations.setting import AttentionKernel, Implementation, Loss
 from torchtally.plan.adapters import ALL
 from torchtally.plan.flops import Recompute
 from torchtally.plan.inference.engines import Engine
@@ -36,9 +37,12 @@ from torchtally.plan.questions.forms import (
     ENGINE,
     IMAGE_SIZES,
     MFU,
+    NETWORK,
     OPTIMIZER,
+    OVERLAP,
     PRICE,
     RECIPE,
+    STACK,
     TARGETS,
     WEIGHT_FORMAT,
     named,
@@ -156,6 +160,19 @@ class PlanOptions(OptionRecord):
         choices=named(Host),
         default=Host.EAGER,
     )
+    stack_name: str | None = option(
+        "--stack",
+        TRAINING,
+        "software that runs it, whose host, kernels, attention, overlap and recipe are assumed "
+        "where they are not given (below); megatron-bridge:26.06 of a release",
+        STACK,
+    )
+    overlap: Mapping[str, float] | None = option(
+        "--overlap",
+        TRAINING,
+        "share of compute behind which communication hides, by degree: tensor=1,expert=0.27",
+        OVERLAP,
+    )
     pace: Pace = option(
         "--pace",
         TRAINING,
@@ -171,6 +188,27 @@ class PlanOptions(OptionRecord):
         choices=named(Implementation),
     )
     """None: a search assumes fused kernels, everything else transformers' own."""
+    loss: Loss | None = option(
+        "--loss",
+        TRAINING,
+        "cross entropy: PyTorch's on a float32 copy of the logits (float32), in their dtype "
+        "(plain), Megatron-LM's (parallel), one kernel (fused; composer: with Composer's metrics), "
+        "or chunk by chunk with the head's product (chunked: torchtitan, TRL, Unsloth, Liger); "
+        "default by --kernels",
+        choices=named(Loss),
+    )
+    gradients: str | None = option(
+        "--gradients",
+        TRAINING,
+        "dtype of gradients, instead of the recipe's",
+        choices={dtype: dtype for dtype in ("bfloat16", "float16", "float32")},
+    )
+    fp8_weights: bool = option(
+        "--fp8-weights",
+        TRAINING,
+        "of a recipe in 8 bits, weights are held and gathered in 8 bits alone (Megatron-LM's "
+        "fp8_param_gather)",
+    )
     convention: Convention = option(
         "--convention",
         TRAINING,
@@ -287,6 +325,14 @@ class PlanOptions(OptionRecord):
         "memory of one chip, instead of the table's: 80GB",
         Form("BYTES", parse_bytes),
     )
+    network: tuple[int | None, float] | None = option(
+        "--network",
+        CLUSTER,
+        "network cards of a node, instead of the table's: 8x400Gb/s; without a number, one for "
+        "each chip",
+        NETWORK,
+    )
+    """(cards of a node, bits per second of each)."""
     peak_flop_per_s: float | None = option(
         "--peak",
         CLUSTER,
@@ -376,16 +422,19 @@ COUNTED = frozenset(("sequence", "convention"))
 """What FLOPs of a token depend on besides the model, where its shape is known."""
 PEAK = frozenset(("recipe", "peak_flop_per_s"))
 """What a share of the peak depends on."""
-STEP = frozenset(
-    ("sequence", "micro_batch", "global_batch", "recipe", "optimizer", "recompute", "attention",
-     "host", "pace", "implementation", "convention", "memory_bytes", "peak_flop_per_s")
-)  # fmt: skip
+STEP = PEAK | {
+    *("sequence", "micro_batch", "global_batch", "optimizer", "recompute", "attention", "host"),
+    *("loss", "fp8_weights", "overlap", "pace", "implementation", "convention", "memory_bytes"),
+    "network",
+}
 """What a predicted step and its memory depend on."""
 SERVED = frozenset(("prompt", "weights", "kv_cache", "kv_block", "engine", "memory_bytes"))
 """What the memory of a model that generates depends on."""
 GUESSED = frozenset(("draft", "guesses", "acceptance"))
 ADAPTED = frozenset(("lora", "lora_targets", "lora_dropout", "dora"))
-TUNING = ADAPTED | {"weights", "recipe", "optimizer", "recompute", "attention", "memory_bytes"}
+TUNING = ADAPTED | {
+    *("weights", "recipe", "optimizer", "recompute", "attention", "loss", "memory_bytes")
+}
 """What the memory of a fine-tuning depends on."""
 SAMPLED = frozenset(("source_sequence", "images", "audio_s"))
 IN_CLASS = SAMPLED | {"sequence", "micro_batch", "recipe"}

@@ -23,9 +23,10 @@ from torchtally.plan.kv_cache import Cache, cache_format
 from torchtally.plan.parallel.pricing import step as step_of
 from torchtally.plan.preference import Answers, Method, PreferenceFlops, preference_flops
 from torchtally.plan.quantity import Quantity, of, total, total_s
+from torchtally.plan.questions.adapted import FineTuning, plan_of
 from torchtally.plan.questions.answer import Answer
-from torchtally.plan.questions.fine_tuning import FineTuning, memory_of, plan_of
 from torchtally.plan.questions.fine_tuning import in_words as adapters_in_words
+from torchtally.plan.questions.fine_tuning import memory_of
 from torchtally.plan.questions.fit import SURE_SHARE, capacity_of, pace_in_words, run_in_words
 from torchtally.plan.questions.plan_options import MODEL, TUNING
 from torchtally.plan.questions.request import Request
@@ -123,7 +124,11 @@ def _used(request: Request) -> Fields:
     }
     if request.grpo:
         used |= {"generations", "reference"}
-    return used | (TUNING if request.lora is not None else {"host", "pace", "implementation"})
+    return used | (
+        TUNING
+        if request.lora is not None
+        else {"host", "pace", "implementation", "loss", "overlap"}
+    )
 
 
 @uses(MODEL, _used)

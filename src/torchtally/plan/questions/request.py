@@ -15,6 +15,7 @@ from torchtally.plan.frameworks.configuration import FRAMEWORKS
 from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions.plan_options import PlanOptions
+from torchtally.plan.stacks.stack import Software
 from torchtally.plan.training import six_flops_per_token
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
@@ -68,6 +69,10 @@ class Request(PlanOptions):
     """The chips of `gpus`, with their memory and peak."""
     is_written: bool = True
     """A step may be written out of a program, where one is for it; else by closed forms alone."""
+    stack: Software | None = None
+    """The software that runs it, whose facts the fields have; None: not given."""
+    chosen: frozenset[str] = frozenset()
+    """Facts of the stack that options replace."""
     progress: Callable[[int], None] | None = None
     """Called during a search with the number of layouts tried."""
 

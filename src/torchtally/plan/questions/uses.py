@@ -10,6 +10,7 @@ from torchtally.errors import UsageError
 from torchtally.options import Option, options_of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.plan_options import (
+    ADAPTED,
     BY_SIZES,
     COUNTED,
     IN_CLASS,
@@ -17,6 +18,7 @@ from torchtally.plan.questions.plan_options import (
     STEP,
 )
 from torchtally.plan.questions.request import Request, sequence_of
+from torchtally.plan.stacks.stack import Software
 
 Question = Callable[[Request], Answer]
 Fields = Collection[str]
@@ -38,6 +40,26 @@ def uses(*used: Uses) -> Callable[[Question], Question]:
 
 def used_fields(request: Request, question: Question) -> frozenset[str]:
     """What the question's answer depends on, of this model on these chips."""
+    fields = _declared_fields(request, question)
+    if fields >= {"recipe", "optimizer"} and request.lora is None:
+        fields |= {"gradients"}  # among the states of every weight
+    return fields | {"stack_name"} if _is_by(request.stack, fields) else fields
+
+
+def is_by_stack(request: Request, question: Question) -> bool:
+    """The answer depends on a fact of the stack."""
+    return _is_by(request.stack, used_fields(request, question))
+
+
+def _is_by(stack: Software | None, fields: Fields) -> bool:
+    if stack is None:
+        return False
+    options = options_of(Request)
+    words = {options[field].name.removeprefix("--").replace("-", "_") for field in fields}
+    return bool(words & stack.options)
+
+
+def _declared_fields(request: Request, question: Question) -> frozenset[str]:
     fields = set(BY_SIZES) if request.layers is not None else set()
     for used in _USES[question]:
         some = used(request) if callable(used) else used
@@ -52,6 +74,11 @@ def counted_fields(request: Request) -> Fields:
         return IN_CLASS if counted is not None and counted.step is not None else ()
     length, _ = sequence_of(request)
     return COUNTED if length is not None else ("sequence",)
+
+
+def adapted_fields(request: Request) -> Fields:
+    """Options of adapters, where they are trained."""
+    return ADAPTED | {"weights"} if request.lora is not None else ()
 
 
 def paced_fields(request: Request) -> Fields:

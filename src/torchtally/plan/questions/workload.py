@@ -8,8 +8,11 @@ from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.shapes import scale_to
 from torchtally.plan.flops import Recompute
+from torchtally.plan.parallel.frozen import Frozen
 from torchtally.plan.parallel.layout import Layout, Sharding
+from torchtally.plan.parallel.overlap import overlap_of
 from torchtally.plan.parallel.step import Workload
+from torchtally.plan.questions.adapted import activation_recipe, plan_of
 from torchtally.plan.questions.request import USUAL_SEQUENCE, Request, sequence_of
 
 USUAL_VOCABULARY = 128_256
@@ -63,16 +66,24 @@ def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
     if sequence is None:
         sequence = USUAL_SEQUENCE
         assumption = usual_sequence_in_words()
+    frozen, how = None, request.recipe
+    if request.lora is not None:
+        tuned = plan_of(request)
+        frozen, how = Frozen(tuned.adapter, tuned.base), activation_recipe(tuned)
+        frozen.check(model)
     workload = Workload(
+        frozen=frozen,
         model=model,
         cluster=request.of_cluster,
         sequence=sequence,
-        recipe=request.recipe,
+        recipe=how,
         optimizer=request.optimizer,
+        overlap=overlap_of(**(request.overlap or {})),
         attention=request.convention,
         pace=request.pace,
         host=request.host,
         fused=request.fused,
+        loss=request.loss,
     )
     return workload, tuple(text for text in (*assumptions, assumption) if text)
 

@@ -1,0 +1,87 @@
+"""The software that a training runs on: --stack, and the options that replace a fact of its."""
+
+from dataclasses import replace
+
+from torchtally.chips import cluster
+from torchtally.errors import UsageError
+from torchtally.options import options_of
+from torchtally.plan.frameworks.configuration import Configuration
+from torchtally.plan.questions import Answer, Request
+from torchtally.plan.recipes import RECIPES, Recipe
+from torchtally.plan.stacks.stack import Software, stack
+
+FACTS = ("implementation", "attention", "loss", "host", "gradients", "fp8_weights")
+"""Fields that a fact of the stack decides where no option does; the recipe is taken first."""
+
+
+def with_recipe(request: Request) -> Request:
+    """The request with the recipe of --stack, where none is given."""
+    if request.stack_name is None or "recipe" in request.given:
+        return request
+    name = stack(request.stack_name).value("recipe")
+    return request if name is None else replace(request, recipe=RECIPES[name])
+
+
+def assumed_stack(request: Request, configured: Configuration | None) -> Software | None:
+    """What the stack's table says of this model on these chips; None where neither --stack nor a
+    configuration file names one. A file does not decide the recipe.
+    """
+    name = request.stack_name or (None if configured is None else configured.stack)
+    if name is None:
+        return None
+    model = None if request.subject is None else request.subject.model
+    known = stack(
+        name,
+        model="" if model is None else model.name,
+        is_mixture=model is not None and model.is_mixture,
+        chip="" if request.gpus is None else cluster(request.gpus).chip.name,
+        recipe=request.recipe.name,
+    )
+    if configured is None:
+        return known
+    facts = dict(known.facts)
+    if request.stack_name is None:
+        facts.pop("recipe", None)
+    return replace(known, facts=facts, said=configured.facts)
+
+
+def with_facts(request: Request, software: Software | None) -> Request:
+    """The request with the stack's facts where no option is given, and the recipe they make."""
+    options = options_of(type(request))
+    facts = {field: options[field].name.removeprefix("--") for field in FACTS}
+    if software is not None:
+        known = {
+            field: options[field].value(software.value(fact))
+            for field, fact in facts.items()
+            if field not in request.given and software.value(fact) is not None
+        }
+        chosen = {facts[field] for field in FACTS if field in request.given}
+        chosen |= {"recipe"} if "recipe" in request.given else set()
+        chosen |= {f"overlap.{degree}" for degree in request.overlap or ()}
+        overlap = software.overlap | dict(request.overlap or {})
+        request = replace(
+            request, **known, overlap=overlap, stack=software, chosen=frozenset(chosen)
+        )
+    return replace(request, recipe=_recipe(request))
+
+
+def _recipe(request: Request) -> Recipe:
+    """The recipe, with gradients and weights as options or the stack have them."""
+    named = request.recipe
+    if "fp8_weights" in request.given and not named.is_in_8_bits:
+        raise UsageError(
+            f"--fp8-weights needs a recipe in 8 bits, and {named.name} has {named.products} "
+            "products: add --recipe fp8."
+        )
+    return replace(
+        named,
+        gradients=request.gradients or named.gradients,
+        has_8_bit_weights=named.is_in_8_bits and request.fp8_weights,
+    )
+
+
+def with_stack(answer: Answer, request: Request) -> Answer:
+    """The answer with the stack's facts before its other assumptions."""
+    assert request.stack is not None
+    facts = request.stack.in_words(request.chosen)
+    return replace(answer, assumptions=(facts, *answer.assumptions))
