@@ -69,6 +69,9 @@ def test_the_missions_learning_rates_and_one_that_diverges(tmp_path: Path) -> No
     assert "10 steps, loss" in (tmp_path / "sweep" / "lr=0.1" / "output.txt").read_text()
 
 
+@pytest.mark.thorough(
+    "test_a_sweep_is_kept_and_resumed, and test_killed_by_9_we_leave_no_run_behind"
+)
 def test_killed_by_9_and_resumed(here: Path) -> None:
     """What ended is kept, what went on dies with the sweep, and is made to its end later."""
     command = ["teacher.toml", "--grid", "steps=5,60", "--set", "checkpoint.every=6",

@@ -59,7 +59,7 @@ def test_every_case_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names) >= 16
 
 
-@pytest.mark.one_case_in(3)
+@pytest.mark.one_case_in(6)
 @ALL
 def test_a_case_runs_on_the_host(case: Case) -> None:
     if case.needs_gpu:
@@ -73,7 +73,7 @@ def test_a_case_runs_on_the_host(case: Case) -> None:
     assert {mark.allocated_bytes for mark in seen.steps[0].marks} == {None}
 
 
-@pytest.mark.one_case_in(3)
+@pytest.mark.one_case_in(6)
 @pytest.mark.parametrize("case", OF_EACH_KIND, ids=lambda case: case.name)
 def test_a_case_runs_on_the_virtual_gpu(case: Case) -> None:
     small = case.small()
