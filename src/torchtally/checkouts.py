@@ -49,8 +49,9 @@ class Repository:
 
     def commit(self, name: str) -> str:
         """Its number. Raises UsageError for one that there is not."""
-        done = git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options",
-                   f"{name}^{{commit}}")  # fmt: skip
+        done = git(
+            self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+        )
         if done.returncode:
             raise UsageError(
                 f"{name}: no such commit in {self.top}. `git log --oneline` lists them."

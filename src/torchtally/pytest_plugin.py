@@ -159,8 +159,10 @@ def hold(
         add_property(f"{PROPERTY}{finding.limit.name}", f"{ledger.trace.chip}: {sentence(finding)}")
     broken = [finding for finding in findings if not finding.holds]
     if broken:
-        pytest.fail(f"on {ledger.trace.chip}, per {ledger.period}:\n"
-                    f"{findings_text(broken, width=WIDTH)}", pytrace=False)  # fmt: skip
+        pytest.fail(
+            f"on {ledger.trace.chip}, per {ledger.period}:\n{findings_text(broken, width=WIDTH)}",
+            pytrace=False,
+        )
 
 
 def adder(item: pytest.Item) -> Callable[[str, str], None]:

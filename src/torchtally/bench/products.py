@@ -40,8 +40,9 @@ def product_with_bias(M: int, N: int, K: int, dtype: torch.dtype, device: torch.
     return work(aten.addmm.default, bias, left, right)
 
 
-def batched_product(B: int, M: int, N: int, K: int, layout: str, dtype: torch.dtype,
-            device: torch.device) -> OpCall:  # fmt: skip
+def batched_product(
+    B: int, M: int, N: int, K: int, layout: str, dtype: torch.dtype, device: torch.device
+) -> OpCall:
     left = matrix(M, K, layout[0], dtype, device, (B,))
     return work(aten.bmm.default, left, matrix(K, N, layout[1], dtype, device, (B,)))
 

@@ -62,9 +62,12 @@ def effort(device: torch.device, *, is_quick: bool) -> Effort:
         effort = Effort(dtypes, 4e9, 0.0, 2**25, 80 * 2**20)
     if is_quick:
         return replace(
-            effort, dtypes=dtypes[:1], most_flops=effort.most_flops / 10, most_elements=2**20,
+            effort,
+            dtypes=dtypes[:1],
+            most_flops=effort.most_flops / 10,
+            most_elements=2**20,
             seconds_each=0.005,
-        )  # fmt: skip
+        )
     return effort
 
 

@@ -71,9 +71,12 @@ def durable(
     named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler,
              "data": data, **(objects or {})}  # fmt: skip
     when = CheckpointConfig(
-        every=every, every_minutes=every_minutes, keep_last=keep_last, keep_every=keep_every,
+        every=every,
+        every_minutes=every_minutes,
+        keep_last=keep_last,
+        keep_every=keep_every,
         in_background=in_background,
-    )  # fmt: skip
+    )
     given = {name: value for name, value in named.items() if value is not None}
     return Durable(Path(folder), given, dict(config or {}), when, allow_changes=allow_changes)
 
@@ -218,9 +221,11 @@ class Durable(Tabular, MutableMapping[str, Any]):
 
     def _resume(self, manifest: Manifest) -> None:
         changes = self._contents.changes(manifest)
-        remedy = "" if self._allow_changes else (
-            "Undo the change, pass allow_changes=True, or give this run another folder."
-        )  # fmt: skip
+        remedy = (
+            ""
+            if self._allow_changes
+            else ("Undo the change, pass allow_changes=True, or give this run another folder.")
+        )
         say_changes(manifest, changes, self._say, remedy)
         self._random = self._contents.restore(self._checkpoints, manifest, self._say)
         self.step = manifest.step

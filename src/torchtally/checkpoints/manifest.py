@@ -158,8 +158,9 @@ def _is_filled(tensor: SavedTensor) -> bool:
             and piece.size_bytes == prod(piece.sizes) * element_bytes
         ):
             return False
-    boxes = [tuple(zip(one.offsets, one.sizes, strict=True))
-             for one in tensor.pieces if one.size_bytes]  # fmt: skip
+    boxes = [
+        tuple(zip(one.offsets, one.sizes, strict=True)) for one in tensor.pieces if one.size_bytes
+    ]
     return bool(tensor.pieces) and (not prod(shape) or _fill(boxes, shape))
 
 

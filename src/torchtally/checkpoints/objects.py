@@ -77,9 +77,11 @@ class Objects:
         own = {
             name: pack(_state(value), f"{name}/{self.ranks.rank:05}", tensors)
             for name, value in [
-                *self._own_objects(), (VALUES, self._values), (RANDOM, random_states()),
+                *self._own_objects(),
+                (VALUES, self._values),
+                (RANDOM, random_states()),
             ]
-        }  # fmt: skip
+        }
         self._plain = {"objects": shared, "ranks": self.ranks.gather_values(own)}
         return tensors
 

@@ -111,22 +111,25 @@ def _own_names(tensors: Mapping[str, Tensor], ranks: Ranks) -> list[str]:
         for name in names:
             owners[name].append(rank)
     chosen = {
-        name for name, of_name in owners.items()
+        name
+        for name, of_name in owners.items()
         if of_name[crc32(name.encode()) % len(of_name)] == ranks.rank
-    }  # fmt: skip
+    }
     return [
-        name for name, tensor in tensors.items()
+        name
+        for name, tensor in tensors.items()
         if (_is_first_replica(tensor) if is_shard(tensor) else name in chosen)
-    ]  # fmt: skip
+    ]
 
 
 def _is_first_replica(tensor: Any) -> bool:
     """Whether this rank is the first of those that have the same shard."""
     place = tensor.device_mesh.get_coordinate()
     return place is not None and not any(
-        at for at, placement in zip(place, tensor.placements, strict=True)
+        at
+        for at, placement in zip(place, tensor.placements, strict=True)
         if placement.is_replicate()
-    )  # fmt: skip
+    )
 
 
 def _offsets(tensor: Any) -> tuple[int, ...]:
@@ -147,9 +150,11 @@ def _complete(described: Manifest, written: list[_Written]) -> Manifest:
             in_order = tuple(sorted(pieces, key=lambda piece: piece.offsets))
             tensors[name] = msgspec.structs.replace(saved, pieces=in_order)
     return msgspec.structs.replace(
-        described, unix_s=round(time.time(), 3), files=dict(sorted(files.items())),
+        described,
+        unix_s=round(time.time(), 3),
+        files=dict(sorted(files.items())),
         tensors={name: tensors[name] for name in sorted(tensors)},
-    )  # fmt: skip
+    )
 
 
 def read(

@@ -130,9 +130,7 @@ GRAPHICS = replace(
     AMPERE, version=(8, 6), design="GA10x", has_halved_l2=False, trains_large_heads=False,
     float64_share=1 / 64, shared_kib=99, threads=1536, float32_lanes=128,
 )  # fmt: skip
-ORIN = replace(
-    GRAPHICS, version=(8, 7), design="GA10B", trains_large_heads=True, shared_kib=163
-)  # fmt: skip
+ORIN = replace(GRAPHICS, version=(8, 7), design="GA10B", trains_large_heads=True, shared_kib=163)
 ADA = replace(GRAPHICS, version=(8, 9), generation="Ada", design="AD10x", has_float8=True)
 HOPPER = replace(
     AMPERE, version=(9, 0), generation="Hopper", design="GH100", has_float8=True,

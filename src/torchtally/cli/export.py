@@ -68,9 +68,12 @@ def add_parser(subparsers: Subparsers) -> None:
         help="a trace (tally run -o FILE); for hf and gguf the folder of a training",
     )
     parser.add_argument(
-        "--to", choices=(*export_names(), *MODELS), required=True, metavar="FORMAT",
+        "--to",
+        choices=(*export_names(), *MODELS),
+        required=True,
+        metavar="FORMAT",
         help="the format, one of those below",
-    )  # fmt: skip
+    )
     add_output(
         parser,
         "-o",
@@ -208,7 +211,10 @@ def export_model(args: argparse.Namespace) -> int:
     kind += f", {which} in {args.weights}" if args.weights else ""
     emit(f"{trained.source}: {parameters} parameters in {kind}\n{place}: {', '.join(parts)}\n")
     if not has_tokenizer:
-        why = "that of the data is unknown" if trained.tokenizer_json is None else (
-            "GGUF takes byte-level ones that split text as GPT-2's does")  # fmt: skip
+        why = (
+            "that of the data is unknown"
+            if trained.tokenizer_json is None
+            else ("GGUF takes byte-level ones that split text as GPT-2's does")
+        )
         emit(f"without a tokenizer: {why}\n")
     return 0

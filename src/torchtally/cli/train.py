@@ -336,8 +336,10 @@ def _start(
 
 def _start_options(args: argparse.Namespace) -> dict[str, bool]:
     return {
-        "resumes": args.resume, "allows_changes": args.allow_changes, "replaces": args.replace,
-    }  # fmt: skip
+        "resumes": args.resume,
+        "allows_changes": args.allow_changes,
+        "replaces": args.replace,
+    }
 
 
 def _prediction_values(rows: "list[PlanRow]") -> "dict[str, float | int]":

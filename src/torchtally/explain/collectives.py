@@ -25,13 +25,13 @@ CALLS = {
     "all_gather": ("c10d._allgather_base_", "input_tensor", "output_tensor"),
     "allgather": ("c10d._allgather_base_", "input_tensor", "output_tensor"),
     "_allgather_base": ("c10d._allgather_base_", "input_tensor", "output_tensor"),
-    "allgather_into_tensor_coalesced": (
-        "c10d._allgather_base_", "input_tensor", "output_tensor"
-    ),
+    "allgather_into_tensor_coalesced": ("c10d._allgather_base_", "input_tensor", "output_tensor"),
     "reduce_scatter": ("c10d._reduce_scatter_base_", "input_tensor", "output_tensor"),
     "_reduce_scatter_base": ("c10d._reduce_scatter_base_", "input_tensor", "output_tensor"),
     "reduce_scatter_tensor_coalesced": (
-        "c10d._reduce_scatter_base_", "input_tensor", "output_tensor"
+        "c10d._reduce_scatter_base_",
+        "input_tensor",
+        "output_tensor",
     ),
     "all_to_all": ("c10d.alltoall_base_", "input", "output"),
     "all_to_allv": ("c10d.alltoall_base_", "input", "output"),
@@ -40,7 +40,7 @@ CALLS = {
     "send": ("c10d.send", "tensors", "tensors"),
     "recv": ("c10d.recv_", "tensors", "tensors"),
     "barrier": ("c10d.barrier", "", ""),
-}  # fmt: skip
+}
 """By the name that NCCL's process group gives its profiler: the operator, the names of its inputs
 and outputs (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, RECORD_PARAM_COMMS)."""
 

@@ -60,9 +60,11 @@ class Phases:
         )  # fmt: skip
         if recomputing is not None or self._sites.recomputes(operator.stack):
             # Makes autograd nodes while the engine runs: a recomputation in the backward pass.
-            return Phase.RECOMPUTE, self._sites.number(operator.stack), (
-                None if recomputing is None else recomputing.sequence
-            )  # fmt: skip
+            return (
+                Phase.RECOMPUTE,
+                self._sites.number(operator.stack),
+                (None if recomputing is None else recomputing.sequence),
+            )
         sequence = engine.sequence if engine.sequence >= 0 else None
         stack = operator.stack
         if sequence is not None:

@@ -9,9 +9,10 @@ from torchtally.errors import UsageError, did_you_mean
 
 SHAPE = re.compile(r"(?P<sizes>\d+(x\d+)*)(:(torch\.)?(?P<dtype>\w+))?", re.A)
 DTYPES = {
-    name: value for name, value in vars(torch).items()
+    name: value
+    for name, value in vars(torch).items()
     if isinstance(value, torch.dtype) and not name.startswith("q")
-}  # fmt: skip
+}
 MOST_ELEMENTS = 1 << 62
 
 

@@ -198,10 +198,13 @@ class Fleet:
     def foresee(self, each: ChipSearch) -> None:
         """Let a search guess by the allocations of its family's two largest runs."""
         probes = sorted(
-            (probe for (family, _), probe in self.probes.items()
-             if family == each.family and not probe.outcome.failure),
+            (
+                probe
+                for (family, _), probe in self.probes.items()
+                if family == each.family and not probe.outcome.failure
+            ),
             key=lambda probe: probe.value,
-        )  # fmt: skip
+        )
         if len(probes) < 2:
             return
         values = probes[-2].value, probes[-1].value

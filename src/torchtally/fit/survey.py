@@ -166,9 +166,12 @@ class Survey:
         """Every chip's answer, and the value at which to check them."""
         small, large = (family.probes[index] for index in sorted(family.values))
         growth = family.growth = Growth(
-            small.value, small.outcome.allocations,
-            large.value, large.outcome.allocations, os.environ,
-        )  # fmt: skip
+            small.value,
+            small.outcome.allocations,
+            large.value,
+            large.outcome.allocations,
+            os.environ,
+        )
         if not growth.is_alike:
             family.why_not = "runs at two values allocate different things"
             return

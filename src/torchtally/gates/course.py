@@ -33,11 +33,14 @@ def budgets_table(budgets: Sequence[Budget], path: str) -> Table:
         rows=tuple(
             (
                 *(budget.figures.get(name) for name in names),
-                budget.tolerance, budget.run, budget.gpu, ", ".join(budget.limits),
+                budget.tolerance,
+                budget.run,
+                budget.gpu,
+                ", ".join(budget.limits),
             )
             for budget in budgets
         ),
-    )  # fmt: skip
+    )
 
 
 def course_table(commits: Sequence[BudgetCommit], run: str, gpu: str) -> Table:

@@ -59,8 +59,11 @@ def _git(folder: str, *arguments: Sequence[str] | str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "-C", folder, *map(str, arguments)],
-            capture_output=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired:

@@ -228,8 +228,11 @@ def supporting(stand_ins: list[StandIn]) -> Iterator[None]:
     like.
     """
     tables: tuple[set[Any], ...] = (
-        os.supports_dir_fd, os.supports_follow_symlinks, os.supports_fd, os.supports_effective_ids,
-    )  # fmt: skip
+        os.supports_dir_fd,
+        os.supports_follow_symlinks,
+        os.supports_fd,
+        os.supports_effective_ids,
+    )
     added: list[tuple[set[Any], Any]] = []
     for table in tables:
         for stand_in in stand_ins:

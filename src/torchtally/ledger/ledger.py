@@ -232,8 +232,9 @@ def _sums_broken(ledger: Ledger) -> Iterator[str]:
         for quantity in fields(Total):
             parts, whole = getattr(total, quantity.name), getattr(ledger.total, quantity.name)
             is_time = isinstance(whole, float)
-            if not (isclose(parts, whole, rel_tol=1e-9, abs_tol=1e-12) if is_time
-                    else parts == whole):  # fmt: skip
+            if not (
+                isclose(parts, whole, rel_tol=1e-9, abs_tol=1e-12) if is_time else parts == whole
+            ):
                 yield f"{quantity.name} by {name} sum to {parts}, not to the total {whole}"
 
 

@@ -142,7 +142,9 @@ def values_of(comparison: StepComparison) -> dict[str, float | int]:
         "peak_deviation": comparison.memory_deviation,
     }
     for suffix, figures in (("", comparison), ("_predicted", comparison.predicted)):
-        values |= {f"{name}{suffix}": getattr(figures, name)
-                   for name in ("step_s", "peak_bytes", "reserved_bytes")}  # fmt: skip
+        values |= {
+            f"{name}{suffix}": getattr(figures, name)
+            for name in ("step_s", "peak_bytes", "reserved_bytes")
+        }
         values[f"mfu_percent{suffix}"] = None if figures.mfu is None else 100 * figures.mfu
     return {f"tally/{name}": value for name, value in values.items() if value is not None}

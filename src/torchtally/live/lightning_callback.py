@@ -102,6 +102,9 @@ def first_request(trainer: Any, module: Any, batch: Any) -> StepRequest:
     if trainer.precision not in (*AUTOCAST, *WHOLE):
         raise UsageError(f"precision {trainer.precision!r}: give a trace of the script instead.")
     return step_request(
-        CalledTrainingStep(module), Inputs((batch,), {}), AUTOCAST.get(trainer.precision),
-        trainer.optimizers[0], trainer.accumulate_grad_batches,
-    )  # fmt: skip
+        CalledTrainingStep(module),
+        Inputs((batch,), {}),
+        AUTOCAST.get(trainer.precision),
+        trainer.optimizers[0],
+        trainer.accumulate_grad_batches,
+    )

@@ -25,9 +25,12 @@ WORDS = {
 
 
 def both(
-    show: Callable[[Any], str], measured: Any, predicted: Any, share: float | None = None,
+    show: Callable[[Any], str],
+    measured: Any,
+    predicted: Any,
+    share: float | None = None,
     unknown: str = "unknown",
-) -> str:  # fmt: skip
+) -> str:
     """Measured and predicted: 135.2 ms, predicted 128.0 ms (+5.6 %)."""
     text = unknown if measured is None else show(measured)
     if predicted is not None:

@@ -51,9 +51,11 @@ class TallyCallback(MonitoredTraining, TrainerCallback):  # type: ignore[misc]
             )
         self._monitor = monitor(
             model if self._prediction is None else self._prediction,
-            optimizer, gpu=self._gpu, tolerance=self._tolerance,
+            optimizer,
+            gpu=self._gpu,
+            tolerance=self._tolerance,
             micro_batches=args.gradient_accumulation_steps,
-        )  # fmt: skip
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._monitor is not None:

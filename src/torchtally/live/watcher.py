@@ -138,9 +138,12 @@ class Watcher:
 
         def event(what: Happening, deviation: Deviation | None = None) -> WatchEvent:
             return WatchEvent(
-                what=what, source=record.source, observation=seen, comparison=recent,
+                what=what,
+                source=record.source,
+                observation=seen,
+                comparison=recent,
                 deviation=deviation,
-            )  # fmt: skip
+            )
 
         for deviation in steps.new_deviations(recent):
             yield event(Happening.DEVIATES, deviation)

@@ -54,9 +54,11 @@ def call_of(model: nn.Module, sample: ModelSample) -> ModelCall:
         )
     model_call = call(model, sample)
     given = {
-        SEQUENCE: sample.sequence, SOURCE: sample.source,
-        IMAGES: sample.images, AUDIO: sample.audio_s,
-    }  # fmt: skip
+        SEQUENCE: sample.sequence,
+        SOURCE: sample.source,
+        IMAGES: sample.images,
+        AUDIO: sample.audio_s,
+    }
     for word, value in given.items():
         if value is not None and word not in model_call.used:
             raise UsageError(f"{name} takes no {WORDS[word]}: leave {OPTIONS[word]} out.")

@@ -77,9 +77,11 @@ def cell_parser() -> Parser:
     parser.add_argument("--gpu", metavar="NAME", help="the chip to simulate; 8xH100-SXM: several")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of several GPUs")
     parser.add_argument(
-        "--steps", type=step_count, metavar="N|all",
+        "--steps",
+        type=step_count,
+        metavar="N|all",
         help="stop after N training steps (default: 2 of the same model)",
-    )  # fmt: skip
+    )
     parser.add_argument("--name", metavar="NAME", help="give the ledger this name; _ is it, too")
     add_output(parser, "-o", "--output", metavar="FILE", help="save the trace")
     parser.add_argument(

@@ -220,11 +220,14 @@ class IntegerLayout:
         nearest = Fraction(round(Fraction(real)))
         value = max(-self.largest, min(nearest, self.largest))
         outcome = (
-            RoundingOutcome.EXACT if value == real
-            else RoundingOutcome.SATURATED if value != nearest
-            else RoundingOutcome.UNDERFLOW if value == 0
+            RoundingOutcome.EXACT
+            if value == real
+            else RoundingOutcome.SATURATED
+            if value != nearest
+            else RoundingOutcome.UNDERFLOW
+            if value == 0
             else RoundingOutcome.ROUNDED
-        )  # fmt: skip
+        )
         return Rounded(value, int(value) & ((1 << self.bits) - 1), Fraction(1), outcome)
 
 

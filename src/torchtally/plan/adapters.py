@@ -125,9 +125,12 @@ def adapter_of(
     and for targets that leave out a part of a first layer of experts or latent attention.
     """
     adapter = Adapter(
-        rank, frozenset(_target_names(model, targets)), dropout,
-        has_magnitude=has_magnitude, is_autocast=is_autocast,
-    )  # fmt: skip
+        rank,
+        frozenset(_target_names(model, targets)),
+        dropout,
+        has_magnitude=has_magnitude,
+        is_autocast=is_autocast,
+    )
     if adapter.targets_among(MERGED) and (dropout or has_magnitude):
         raise UsageError(
             f"{model.name}: adapters of experts have neither dropout nor magnitudes in PEFT.\n"

@@ -155,7 +155,7 @@ def recurrent_state_bytes(
 
 @closed_form(
     "state", Unit.BYTES, "transformers, LinearAttentionLayer; vLLM, MambaStateShapeCalculator"
-)  # fmt: skip
+)
 def _state_bytes(
     layers: Count, numbers: Count, inputs: Count, sequences: Count,
     chips: Count = 1, state_itemsize: BytesEach = 4, itemsize: BytesEach = 2,

@@ -144,9 +144,12 @@ def learning_flops(
         )
     adapted = adapted_flops(model, adapter, answers.tokens, attention)
     each = derive(
-        "layers of adapters", Unit.FLOPS_PER_TOKEN, "adapted - 2 * head",
-        adapted=adapted.total, head=head,
-    )  # fmt: skip
+        "layers of adapters",
+        Unit.FLOPS_PER_TOKEN,
+        "adapted - 2 * head",
+        adapted=adapted.total,
+        head=head,
+    )
     learnt = _over(answers.sequences, answers.tokens, each, answers.output, _times(3, head))
     return derive(
         "training", Unit.FLOPS, "learnt + passes * each_pass",
@@ -158,9 +161,10 @@ def _layers(model: Model, sequence: int, attention: Convention) -> Quantity:
     """Forward FLOPs of a token without the head."""
     scores, scans = attention_flops(model, sequence, attention), recurrence_flops(model, sequence)
     return total(
-        "layers", Unit.FLOPS_PER_TOKEN,
+        "layers",
+        Unit.FLOPS_PER_TOKEN,
         {"weights": weight_flops(model), "attention": scores, "recurrence": scans},
-    )  # fmt: skip
+    )
 
 
 @closed_form("FLOPs", Unit.FLOPS)

@@ -230,8 +230,10 @@ def role_of(frames: tuple[StackFrame, ...]) -> Role | None:
         if "/torch/optim/" in place.file and place.function == "_init_group":
             return Role.OPTIMIZER_STATE
         if place.file.endswith("/torch/nn/modules/module.py") and place.function in (
-            "_apply", "convert", "param_applied",
-        ):  # fmt: skip
+            "_apply",
+            "convert",
+            "param_applied",
+        ):
             return Role.PARAMETER
         if place.function in ("reset_parameters", "__init__") and "/torch/nn/" in place.file:
             return Role.PARAMETER

@@ -38,10 +38,11 @@ def generation_sentences(figures: GenerationFigures) -> Iterator[str]:
     used = [
         f"{name}: {utilisation_text(figure)}"
         for name, figure in (
-            ("Prefill", figures.prefill_utilisation), ("decode", figures.decode_utilisation),
+            ("Prefill", figures.prefill_utilisation),
+            ("decode", figures.decode_utilisation),
         )
         if figure is not None and figure.fraction is not None
-    ]  # fmt: skip
+    ]
     if used:
         yield f"{', '.join(used)}."
     if figures.is_timed:

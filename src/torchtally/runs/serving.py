@@ -142,6 +142,8 @@ def _reopen(descriptor: int, name: str, before: TextIOWrapper) -> TextIOWrapper:
     return TextIOWrapper(
         # PYTHONUNBUFFERED: written through to the descriptor, past both buffers.
         raw if before.write_through else BufferedWriter(raw),
-        encoding=before.encoding, errors=before.errors,
-        line_buffering=name == "stderr" or raw.isatty(), write_through=before.write_through,
-    )  # fmt: skip
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=name == "stderr" or raw.isatty(),
+        write_through=before.write_through,
+    )

@@ -65,8 +65,11 @@ def _signature(ops: Iterable[Op]) -> Signature:
 def _new(flow: Flow, ops: Sequence[Op]) -> Iterator[Op]:
     """The operators of a step that the first step has, too."""
     storages, calls, backward, optimizer = (
-        flow.trace.storages, flow.trace.calls, Phase.BACKWARD, Phase.OPTIMIZER
-    )  # fmt: skip
+        flow.trace.storages,
+        flow.trace.calls,
+        Phase.BACKWARD,
+        Phase.OPTIMIZER,
+    )
     first = ops[0].clock if ops else 0
     has_backward = False
     for op in ops:

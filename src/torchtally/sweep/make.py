@@ -41,9 +41,12 @@ class Making:
         most = min(self.workers or runs, runs)
         wants_gpu = None if config.device == "auto" else config.device.startswith("cuda")
         tasks = RayTasks(
-            folder.path, cpus=cpus, environment={THREADS: str(cpus)}, most=most,
+            folder.path,
+            cpus=cpus,
+            environment={THREADS: str(cpus)},
+            most=most,
             wants_gpu=wants_gpu,
-        )  # fmt: skip
+        )
         return tasks, most
 
 
@@ -72,9 +75,11 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
     def end_run(exited: Exit) -> None:
         point = points[exited.name]
         run_ending = ending(
-            exited, folder.output(point), is_stopping=bool(signals.number),
+            exited,
+            folder.output(point),
+            is_stopping=bool(signals.number),
             is_worse=rule is not None and exited.name in rule.worse,
-        )  # fmt: skip
+        )
         folder.note(point, run_ending)
         if run_ending.status.is_final and not folder.definition.keeps_checkpoints:
             folder.remove_checkpoints(point)
@@ -119,10 +124,12 @@ class MedianRule:
             for name, result in results.items()
         }
         names = [
-            name for name, run in going.items() if name not in self.worse
+            name
+            for name, run in going.items()
+            if name not in self.worse
             and is_above_median(losses[name], [losses[n] for n in losses if n != name])
             and losses[name][-1][0] < run.steps
-        ]  # fmt: skip
+        ]
         self.worse |= {*names}
         return names
 

@@ -100,10 +100,12 @@ def run_job(
     ]
     if missing:
         return Exit(
-            job.name, -1, 0.0,
+            job.name,
+            -1,
+            0.0,
             f"{socket.gethostname()} does not see {missing[0]}. With --on ray all machines need "
             "the same file system below the same paths.",
-        )  # fmt: skip
+        )
     if Path(stop).exists():
         return Exit(job.name, -15, 0.0)
     # A server would serve one run: nothing to share.

@@ -50,8 +50,10 @@ def _row(
 ) -> tuple[Cell, ...]:
     values = dict(result.point.values)
     cells: dict[str, Cell] = {
-        **record(result), "mark": marks.get(result.point.name, ""), "status": result.remark,
-    }  # fmt: skip
+        **record(result),
+        "mark": marks.get(result.point.name, ""),
+        "status": result.remark,
+    }
     for key in definition.varying_keys:
         value = values[key]
         is_shown_as_number = is_number(hint_of(key)) and value is not None

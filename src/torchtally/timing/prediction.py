@@ -107,9 +107,12 @@ class Prediction:
         for op in new:
             pass_waits(op.clock)
             streams.run(
-                op, self._issue_s[op.call][id(op.phase)], kernel_s[op.call], self._gap_s[op.call],
+                op,
+                self._issue_s[op.call][id(op.phase)],
+                kernel_s[op.call],
+                self._gap_s[op.call],
                 self._queued[op.call],
-            )  # fmt: skip
+            )
             self._ticks.append(op.clock)
             self._done_s.append(streams.device_s)
         pass_waits(tick)

@@ -114,10 +114,12 @@ def setting(native: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     def get(module: Any, name: str) -> Any:
         entry = module._config.get(name)
         if (
-            entry is None or entry.hide or entry.alias is not None
+            entry is None
+            or entry.hide
+            or entry.alias is not None
             or getattr(entry, "deprecated", False)
             or entry.env_value_force is not unset
-        ):  # fmt: skip
+        ):
             return native(module, name)
         override = entry.user_override
         if isinstance(override, ContextVar):  # earlier releases have the value itself
@@ -125,9 +127,10 @@ def setting(native: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
         if override is not unset:
             return override
         if (
-            entry.env_value_default is unset and entry.justknob is None
+            entry.env_value_default is unset
+            and entry.justknob is None
             and isinstance(entry.default, SCALARS)
-        ):  # fmt: skip
+        ):
             return entry.default
         return native(module, name)
 

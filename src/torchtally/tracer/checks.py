@@ -165,8 +165,11 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotEq: ast.Eq,
 }  # fmt: skip
 MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE,
-}  # fmt: skip
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+}
 RELATIONS: dict[str, type[ast.cmpop]] = {
     "less": ast.Lt, "lessequal": ast.LtE, "greater": ast.Gt, "greaterequal": ast.GtE,
     "array_less": ast.Lt, "notequal": ast.NotEq, "notalmostequal": ast.NotEq,

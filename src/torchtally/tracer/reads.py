@@ -46,8 +46,11 @@ def expression_in(code: CodeType, instruction: int) -> "tuple[SyntaxTree, ast.ex
     source = parse_file(code.co_filename)
     if position is None or source is None:
         return None
-    jumps = [each.offset for each in dis.get_instructions(code)
-             if "JUMP" in each.opname and positions[each.offset // 2] == position]  # fmt: skip
+    jumps = [
+        each.offset
+        for each in dis.get_instructions(code)
+        if "JUMP" in each.opname and positions[each.offset // 2] == position
+    ]
     node = source.at(position, jumps.index(instruction) if instruction in jumps else 0)
     return None if node is None else (source, node)
 

@@ -155,8 +155,9 @@ def compile_modules(native: Callable[..., Any], class_name: str) -> Callable[...
                 private.class_name(each) == class_name for each in module.modules()
             ):
                 WITHIN.add(f"compile={class_name}")
-        is_chosen = not inside.depth if class_name == MODEL else (
-            private.class_name(module) == class_name)  # fmt: skip
+        is_chosen = (
+            not inside.depth if class_name == MODEL else (private.class_name(module) == class_name)
+        )
         if is_chosen and module not in compiled:
             compiled.add(module)
             private.compile_in_place(module)

@@ -39,8 +39,11 @@ def load(key: str, reference: str) -> Callable[..., Any]:
     except Exception as error:
         place = _place(error)
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == module_name
-        reason = f"there is no such module in {here}, or installed" if is_missing else (
-            f"importing it failed{place}: {type(error).__name__}: {error}")  # fmt: skip
+        reason = (
+            f"there is no such module in {here}, or installed"
+            if is_missing
+            else (f"importing it failed{place}: {type(error).__name__}: {error}")
+        )
         raise UsageError(f"{key}: {reference}: {reason}.") from error
     value_of_name = getattr(module, name, None)
     if not callable(value_of_name):

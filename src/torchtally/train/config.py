@@ -34,9 +34,12 @@ STDLIB = "<stdlib>"
 _HINTS = get_type_hints(TransformerConfig, include_extras=True)
 _SIZES = {name: hint | None for name, hint in _HINTS.items()}
 Sizes: Any = make_dataclass(
-    "Sizes", [(name, hint, None) for name, hint in _SIZES.items()],
-    frozen=True, slots=True, kw_only=True,
-)  # fmt: skip
+    "Sizes",
+    [(name, hint, None) for name, hint in _SIZES.items()],
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 """Those of a decoder, each optional."""
 
 

@@ -120,10 +120,13 @@ def read_changes(words: Sequence[str]) -> KeyValues:
     if words and starts[:1] != [0]:
         raise UsageError(f"unexpected argument {words[0]!r}: a change is --key value.")
     return tuple(
-        _change(*words[begin].removeprefix("--").partition("=")[::2],
-                "=" in words[begin], words[begin + 1 : end])
+        _change(
+            *words[begin].removeprefix("--").partition("=")[::2],
+            "=" in words[begin],
+            words[begin + 1 : end],
+        )
         for begin, end in pairwise((*starts, len(words)))
-    )  # fmt: skip
+    )
 
 
 def _change(name: str, text: str, is_equation: bool, words: Sequence[str]) -> tuple[str, Any]:
@@ -193,6 +196,8 @@ def _docs(kind: type) -> dict[str, str]:
     return {
         field.target.id: inspect.cleandoc(str(text.value.value)).replace("\n", " ")
         for field, text in pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }  # fmt: skip
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }

@@ -132,9 +132,10 @@ WINDOWS = {
     "shuffled": "permute(positions % N, int(N), mix(positions // N * GOLDEN + mix(_word({seed}))))",
 }
 REMAINING = {
-    "linear": "1 - passed", "sqrt": "1 - math.sqrt(passed)",
+    "linear": "1 - passed",
+    "sqrt": "1 - math.sqrt(passed)",
     "cosine": "0.5 * (1 + math.cos(math.pi * passed))",
-}  # fmt: skip
+}
 
 
 def one_file(config: TrainConfig, place: str) -> str:
@@ -191,8 +192,10 @@ def _config_text(sizes: Mapping[str, Any]) -> str:
         ast.unparse(_Specialise({}).visit(node))
         for node in source.body
         if isinstance(node, ast.FunctionDef)
-        and not node.decorator_list and not node.name.startswith("_") and node.name != "model"
-    ]  # fmt: skip
+        and not node.decorator_list
+        and not node.name.startswith("_")
+        and node.name != "model"
+    ]
     lines = [f"{name} = {_literal(value)}" for name, value in sizes.items()]
     return textwrap.indent("\n".join([*lines, *methods]), " " * 4)
 

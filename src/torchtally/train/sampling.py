@@ -42,9 +42,10 @@ def sample(
     Raises UsageError for an empty prompt, ids outside of the vocabulary, and numbers out of range.
     """
     for name, hint, value in (
-        ("tokens", Count, tokens), ("temperature", Magnitude, temperature),
+        ("tokens", Count, tokens),
+        ("temperature", Magnitude, temperature),
         ("top_k", Size | None, top_k),
-    ):  # fmt: skip
+    ):
         convert(name, hint, value)
     _check_prompt(prompt_ids, model.config.vocabulary)
     device = model.embedding.weight.device

@@ -123,10 +123,12 @@ class Stepper:
             with raise_together(size, inputs, self.parallel.ranks):
                 return self._passes(inputs, targets, size)
         passes = halve_until_it_fits(
-            lambda size: self._passes(inputs, targets, size), size,
-            device=self.device, discard=self._discard,
+            lambda size: self._passes(inputs, targets, size),
+            size,
+            device=self.device,
+            discard=self._discard,
             note=lambda size: shortage_note(size, inputs),
-        )  # fmt: skip
+        )
         if passes.size < size:
             self.micro_batch = passes.size
         return passes

@@ -165,12 +165,18 @@ def bandwidth_table(
     )
     link = gpu.host_link.bytes_per_s_per_direction if gpu and gpu.host_link else None
     paths = [
-        ("memory, read and written", calibration.bandwidth_bytes_per_s,
-         gpu.memory_bandwidth_bytes_per_s if gpu else None)
-    ]  # fmt: skip
+        (
+            "memory, read and written",
+            calibration.bandwidth_bytes_per_s,
+            gpu.memory_bandwidth_bytes_per_s if gpu else None,
+        )
+    ]
     for name, is_to_device, is_pinned in WAYS:
-        rates = [copy.bytes_per_s for copy in copies
-                 if (copy.is_to_device, copy.is_pinned) == (is_to_device, is_pinned)]  # fmt: skip
+        rates = [
+            copy.bytes_per_s
+            for copy in copies
+            if (copy.is_to_device, copy.is_pinned) == (is_to_device, is_pinned)
+        ]
         if rates:
             paths.append((name, max(rates), link))
     rows = [(name, rate, limit, rate / limit if limit else None) for name, rate, limit in paths]

@@ -75,9 +75,7 @@ POWER: Fields = (("power", "tdp_watts", Unit.WATTS, False),)
 def facts(chip: Chip) -> tuple[Fact, ...]:
     """Every number that is known of a chip, each with its source."""
     price = () if chip.price is None else _price(chip.price)
-    return (
-        *_numbers(chip, MEMORY), *_peaks(chip), *_links(chip), *_numbers(chip, POWER), *price
-    )  # fmt: skip
+    return (*_numbers(chip, MEMORY), *_peaks(chip), *_links(chip), *_numbers(chip, POWER), *price)
 
 
 def origins_of(chip: Chip) -> tuple[RateOrigin, ...]:

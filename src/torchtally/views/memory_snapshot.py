@@ -201,8 +201,9 @@ class DeviceHistory:
             reserved_bytes = reserved.get(tick, reserved_bytes)
             allocated_bytes = allocated.get(tick, allocated_bytes)
             if (allocator.reserved_bytes, allocator.allocated_bytes) != (
-                reserved_bytes, allocated_bytes,
-            ):  # fmt: skip
+                reserved_bytes,
+                allocated_bytes,
+            ):
                 self.differing.append(
                     Differing(tick, allocator.reserved_bytes, reserved_bytes,
                               allocator.allocated_bytes, allocated_bytes)

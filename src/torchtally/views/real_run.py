@@ -116,9 +116,8 @@ def idle(ledger: Ledger) -> Table:
     for (cause, line), members in groups.items():
         seconds = fsum(gap.seconds for gap in members)
         rows.append(
-            (seconds, part_of(seconds, total_s), len(members), str(cause),
-             *line_texts(line, root))
-        )  # fmt: skip
+            (seconds, part_of(seconds, total_s), len(members), str(cause), *line_texts(line, root))
+        )
     rows.sort(key=lambda row: -float(row[0] or 0))
     sums = (
         fsum(gap.seconds for members in groups.values() for gap in members),
@@ -188,8 +187,11 @@ def real_kernels(ledger: Ledger) -> Table:
     )
 
 
-@view("slow", "of a real run: calls that took longer than their roofline, most lost time first",
-      "time")  # fmt: skip
+@view(
+    "slow",
+    "of a real run: calls that took longer than their roofline, most lost time first",
+    "time",
+)
 def slow(ledger: Ledger) -> Table:
     """Table by distinct call: what its kernels took beyond what the roofline gives them."""
     times = ledger.times

@@ -154,9 +154,11 @@ def in_blocks(
         keys = (columns[part, None] * block[1] + torch.arange(block[1])).unsqueeze(-2)
         with WithValues():
             attends = mask_mod(
-                b[part, None, None], h[part, None, None],
-                queries.clamp(max=S - 1), keys.clamp(max=T - 1),
-            )  # fmt: skip
+                b[part, None, None],
+                h[part, None, None],
+                queries.clamp(max=S - 1),
+                keys.clamp(max=T - 1),
+            )
         attends = (attends & (queries < S) & (keys < T)).sum(-1)
         own = queries.squeeze(-1).clamp(max=S - 1)
         of_queries.index_put_((b[part, None], h[part, None], own), attends, accumulate=True)

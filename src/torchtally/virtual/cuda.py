@@ -225,8 +225,10 @@ class CudaModule:
         table += Profiling(self.mode).stand_ins()
         table += self.memory.stand_ins()
         table += [
-            *(StandIn(torch.cuda.nvtx, name, do_nothing)
-              for name in ("range_push", "range_pop", "mark", "range_start", "range_end")),
+            *(
+                StandIn(torch.cuda.nvtx, name, do_nothing)
+                for name in ("range_push", "range_pop", "mark", "range_start", "range_end")
+            ),
             StandIn(torch, "Stream", Stream),
             StandIn(torch, "Event", Event),
             StandIn(torch, "get_device", device_index),
@@ -240,7 +242,7 @@ class CudaModule:
             # The inference-only fused encoder layer has no shape function; the plain path runs.
             StandIn(torch.backends.mha, "get_fastpath_enabled", lambda: False),
             *rocm.versions(self.chip),
-        ]  # fmt: skip
+        ]
         return table
 
     def accelerator_answers(self) -> dict[str, Any]:

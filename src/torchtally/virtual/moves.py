@@ -105,8 +105,11 @@ class Moves:
             to: Callable[..., Tensor] = self.native_to
             return to(tensor, dtype or tensor.dtype, copy=copies, memory_format=kept)
         keywords = {
-            "dtype": dtype, "device": target, "non_blocking": non_blocking, "memory_format": layout
-        }  # fmt: skip
+            "dtype": dtype,
+            "device": target,
+            "non_blocking": non_blocking,
+            "memory_format": layout,
+        }
         if tensor.requires_grad and torch.is_grad_enabled():
             moved: Tensor = DeviceCopy.apply(tensor, self, keywords)  # type: ignore[no-untyped-call]
             return moved

@@ -29,11 +29,14 @@ native/transformers/cuda/attention.cu)."""
 STATISTICS = frozenset(["running_mean", "running_var"])
 UPDATED = dict.fromkeys(
     (
-        "aten.native_batch_norm", "aten.cudnn_batch_norm", "aten.batch_norm_update_stats",
-        "aten.batch_norm_gather_stats", "aten.batch_norm_gather_stats_with_counts",
+        "aten.native_batch_norm",
+        "aten.cudnn_batch_norm",
+        "aten.batch_norm_update_stats",
+        "aten.batch_norm_gather_stats",
+        "aten.batch_norm_gather_stats_with_counts",
     ),
     STATISTICS,
-)  # fmt: skip
+)
 """Arguments written to in training, of which the operator's schema does not say so."""
 
 Product = Literal["matmul", "conv", "rnn"]

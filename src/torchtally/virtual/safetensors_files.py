@@ -50,8 +50,10 @@ def opening(module: ModuleType, load: Load) -> list[StandIn]:
 
 def stand_ins(module: ModuleType, save: Save, load: Load) -> list[StandIn]:
     native_save_file, native_save, native_load_file = (
-        module.save_file, module.save, module.load_file,
-    )  # fmt: skip
+        module.save_file,
+        module.save,
+        module.load_file,
+    )
 
     def save_file(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
         if any(shown_virtual(tensor) for tensor in tensors.values()):

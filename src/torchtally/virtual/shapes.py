@@ -287,8 +287,10 @@ def convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *rest: Any
     is_last = computes_channels_last(x, weight)
     layout = CHANNELS_LAST[x.dim()] if is_last else torch.contiguous_format
     *of_operands, of_bias = results
-    return *(each if each is None else torch.empty_like(each, memory_format=layout)
-             for each in of_operands), of_bias  # fmt: skip
+    return *(
+        each if each is None else torch.empty_like(each, memory_format=layout)
+        for each in of_operands
+    ), of_bias
 
 
 def computes_channels_last(x: Tensor, weight: Tensor) -> bool:

@@ -285,9 +285,10 @@ def chosen_dim(call: Invocation) -> int | None:
 
 
 @special(
-    aten.quantize_per_tensor.default, aten.quantize_per_channel.default,
+    aten.quantize_per_tensor.default,
+    aten.quantize_per_channel.default,
     aten.quantize_per_tensor_dynamic.default,
-)  # fmt: skip
+)
 def refuse_quantized(mode: VirtualDispatch, call: Invocation) -> Any:
     """Tensors of quantised dtypes have no meta form."""
     if not call.is_virtual:

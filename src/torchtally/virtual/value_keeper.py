@@ -231,8 +231,9 @@ def is_training(call: Invocation) -> bool:
 
 def overwrite(call: Invocation) -> None:
     """Forget what was known of the tensors written to, but for what holds afterwards, too."""
-    is_known = any(v is not None and (v.value is not None or v.facts is not None)
-                   for v in call.virtuals)  # fmt: skip
+    is_known = any(
+        v is not None and (v.value is not None or v.facts is not None) for v in call.virtuals
+    )
     if not is_known and call.operator.needs_facts:
         return
     after = facts_after(call)

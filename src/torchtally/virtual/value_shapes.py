@@ -110,9 +110,12 @@ def masked_select(mode: VirtualDispatch, call: Invocation) -> Any:
 
 
 @special(
-    aten._unique2.default, aten._unique.default, aten.unique_dim.default,
-    aten.unique_consecutive.default, aten.unique_dim_consecutive.default,
-)  # fmt: skip
+    aten._unique2.default,
+    aten._unique.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+    aten.unique_dim_consecutive.default,
+)
 def unique(mode: VirtualDispatch, call: Invocation) -> Any:
     """Unique elements, at most as many as there are: all different, or as many as integers within
     the bounds.

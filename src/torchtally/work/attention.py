@@ -150,8 +150,9 @@ def window_of(call: Call) -> tuple[int | None, int | None]:
     if len(sides) == 1:
         return (sides[0] - 1, None) if sides[0] > 0 else (None, None)
     left, right = sides or (
-        integer(call, "window_size_left", -1), integer(call, "window_size_right", -1)
-    )  # fmt: skip
+        integer(call, "window_size_left", -1),
+        integer(call, "window_size_right", -1),
+    )
     return (None if left < 0 else left), (None if right < 0 else right)
 
 

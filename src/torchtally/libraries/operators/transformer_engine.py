@@ -67,10 +67,11 @@ def quantize(
         return x.new_empty(size if wanted else (0,), dtype=dtype)
 
     return (
-        made((M, K // packed), dtype, rows), made(row_scales, scale_dtype, rows or is_shared),
+        made((M, K // packed), dtype, rows),
+        made(row_scales, scale_dtype, rows or is_shared),
         made(column_shape, dtype, columns),
         made(column_scales, scale_dtype, columns and not is_shared),
-    )  # fmt: skip
+    )
 
 
 @define(

@@ -50,9 +50,11 @@ def restore(allocator: CachingAllocator, state: PoolState) -> Restored:
     for a moment more is allocated.
     """
     held = [
-        block for head in heads(allocator, state.pool_id) for block in chain(head)
+        block
+        for head in heads(allocator, state.pool_id)
+        for block in chain(head)
         if block.is_allocated
-    ]  # fmt: skip
+    ]
     freed = tuple(block.address for block in held)
     for block in held:
         allocator.free(block)

@@ -139,9 +139,7 @@ class PoolStatistics:
         self.reserved_bytes.reset_accumulated()
         self.count_total = self.bytes_total = self.requested_total = 0
         self.split_total = self.split_bytes_total = 0
-        self.totals_before = (
-            self.count, self.bytes, self.requested, self.split, self.split_bytes
-        )  # fmt: skip
+        self.totals_before = (self.count, self.bytes, self.requested, self.split, self.split_bytes)
 
     def as_dicts(self) -> dict[str, dict[str, int]]:
         """Every quantity by its name."""

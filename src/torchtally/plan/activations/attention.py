@@ -103,9 +103,12 @@ def _latent_saved(at: Setting, latent_attention: LatentAttention) -> Iterator[Sa
         )
         if beside:
             yield at.keep(
-                "keys' part with positions", f"{TOKENS} * rotary_head_dim", at.inner_bytes,
-                why="one tensor with the compressed keys", rotary_head_dim=beside,
-            )  # fmt: skip
+                "keys' part with positions",
+                f"{TOKENS} * rotary_head_dim",
+                at.inner_bytes,
+                why="one tensor with the compressed keys",
+                rotary_head_dim=beside,
+            )
         result_bytes = norm_result_bytes(at, at.inner_bytes)
         up = ("q up",) if name == "queries" else ("kv up",)
         yield from products_saved(at, f"normed {name}", elements, result_bytes, up, rank=rank)
@@ -134,12 +137,14 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
             is_copied = False
         if is_copied and not at.is_fused and at.inner_bytes < FLOAT32_BYTES:
             yield at.keep("result, copied", VALUES, at.inner_bytes, INNER, "layout", **sizes)
-        yield at.keep("result", VALUES, at.inner_bytes, INNER, "attention's backward",
-                       **sizes).made_by(ATTENTION)  # fmt: skip
+        yield at.keep(
+            "result", VALUES, at.inner_bytes, INNER, "attention's backward", **sizes
+        ).made_by(ATTENTION)
     is_gated = isinstance(attention, SelfAttention) and attention.has_gate
     if is_gated:
-        yield at.keep("its gate", VALUES, at.inner_bytes, INNER, "sigmoid, and its product",
-                       **sizes)  # fmt: skip
+        yield at.keep(
+            "its gate", VALUES, at.inner_bytes, INNER, "sigmoid, and its product", **sizes
+        )
     is_kept = at.kernel is AttentionKernel.FLASH and not is_gated
     yield from _output_saved(at, attention, is_kept_already=is_kept)
 
@@ -174,8 +179,9 @@ def _operands_saved(at: Setting, attention: SelfAttention | LatentAttention) -> 
         yield at.keep("mask", f"{TOKENS} * keys", size, Region.WHOLE, "attention's backward")
         return
     if attention.is_fused and not at.is_fused:
-        yield at.keep("queries, keys, values in one", f"{QUERIES} + 2 * {KEYS}", size, INNER, why,
-                       **sizes).made_by("qkv")  # fmt: skip
+        yield at.keep(
+            "queries, keys, values in one", f"{QUERIES} + 2 * {KEYS}", size, INNER, why, **sizes
+        ).made_by("qkv")
         if attention.is_rotary:
             yield at.keep("turned queries", QUERIES, size, INNER, why, **sizes)
             yield at.keep("turned keys", KEYS, size, INNER, why, **sizes)
@@ -205,8 +211,9 @@ def _math_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
     yield at.keep("softmax of scores", SCORES, wide, INNER, "softmax", heads=attention.heads)
     if at.attention_dropout:
         yield at.keep("mask of scores", SCORES, BOOL_BYTES, INNER, "dropout", heads=attention.heads)
-        yield at.keep("dropped scores", SCORES, wide, INNER, "product with values",
-                       heads=attention.heads)  # fmt: skip
+        yield at.keep(
+            "dropped scores", SCORES, wide, INNER, "product with values", heads=attention.heads
+        )
 
 
 def _own_scores_saved(at: Setting, attention: SelfAttention) -> Iterator[Saved]:

@@ -148,8 +148,9 @@ def _router_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[S
                    experts=experts.experts)  # fmt: skip
     yield at.keep("chosen experts", ROUTED, INT64_BYTES, why="topk", active=experts.active)
     if experts.is_normalised:
-        yield at.keep("weights of experts", ROUTED, size, why="their sum is made 1",
-                       active=experts.active)  # fmt: skip
+        yield at.keep(
+            "weights of experts", ROUTED, size, why="their sum is made 1", active=experts.active
+        )
         yield at.keep("sum of weights", TOKENS, FLOAT32_BYTES, why="their sum is made 1")
 
 
@@ -181,13 +182,16 @@ def _routed_saved(at: Setting, experts: Experts) -> Iterator[Saved]:
     if _is_trained(at, "experts out"):
         yield at.keep("input of the last projection", inner, _operand(at), INNER,
                        "its weights' gradient", **sizes)  # fmt: skip
-    yield at.keep("weights of rows", ROUTED, FLOAT32_BYTES, Region.STREAM, "product with rows",
-                   **sizes)  # fmt: skip
+    yield at.keep(
+        "weights of rows", ROUTED, FLOAT32_BYTES, Region.STREAM, "product with rows", **sizes
+    )
     if not at.is_fused and not is_all:
-        yield at.keep("rows from experts", rows, size, Region.STREAM, "times their weights",
-                       **sizes)  # fmt: skip
-        yield at.keep("order of rows", f"3 * {ROUTED}", INT64_BYTES, Region.STREAM,
-                       "there and back", **sizes)  # fmt: skip
+        yield at.keep(
+            "rows from experts", rows, size, Region.STREAM, "times their weights", **sizes
+        )
+        yield at.keep(
+            "order of rows", f"3 * {ROUTED}", INT64_BYTES, Region.STREAM, "there and back", **sizes
+        )
         yield at.keep("ends of groups", "experts", FLOAT32_BYTES, Region.WHOLE, "products",
                        experts=experts.experts)  # fmt: skip
 

@@ -141,8 +141,7 @@ def _adapters_saved(
         yield at.keep(name, elements, size, region, "adapters' gradients", **sizes)
     for target in targets:
         if is_copied:
-            yield at.keep(f"{name}: A of {target}", elements, size, region,
-                           "A's gradient", **sizes)  # fmt: skip
+            yield at.keep(f"{name}: A of {target}", elements, size, region, "A's gradient", **sizes)
         has_gradient = at.first is None or at.first.has_input(target)
         if adapter.dropout > 0 and has_gradient:
             yield at.keep(f"dropout mask of {target}'s adapter", elements, BOOL_BYTES, region,
@@ -164,8 +163,9 @@ def _cast_adapter_saved(
     if has_gradient:
         yield at.keep(f"A of {target}, cast", "rank * given", size, Region.WHOLE, why,
                        rank=adapter.rank, given=given)  # fmt: skip
-    yield at.keep(f"B of {target}, cast", "rank * out", size, Region.WHOLE, why,
-                   rank=adapter.rank, out=out)  # fmt: skip
+    yield at.keep(
+        f"B of {target}, cast", "rank * out", size, Region.WHOLE, why, rank=adapter.rank, out=out
+    )
 
 
 def _magnitude_saved(
@@ -180,8 +180,9 @@ def _magnitude_saved(
     is_again = adapter.dropout > 0
     yield at.keep(f"{target}'s result", result, size if is_again else at.inner_bytes, region,
                    "the magnitude's gradient", out=out)  # fmt: skip
-    yield at.keep(f"{target} of its adapter", result, size, region, "the magnitude's gradient",
-                   out=out)  # fmt: skip
+    yield at.keep(
+        f"{target} of its adapter", result, size, region, "the magnitude's gradient", out=out
+    )
     yield at.keep(f"scales of {target}", "scales * out", FLOAT32_BYTES, Region.WHOLE,
                    "magnitudes over norms", scales=2 + has_gradient, out=out)  # fmt: skip
     if is_again and has_gradient and adapter.copies_of(at.recipe.weight_bytes):
@@ -202,8 +203,9 @@ def activated_saved(
     wide = FLOAT32_BYTES if at.is_mixed_eagerly and name in POWERED else itemsize_bytes
     why = f"{name}'s backward"
     if wide != itemsize_bytes:
-        yield at.keep("what is activated, before its power", elements, itemsize_bytes, region, why,
-                       **sizes)  # fmt: skip
+        yield at.keep(
+            "what is activated, before its power", elements, itemsize_bytes, region, why, **sizes
+        )
         count = max(count - 1, 1)
     times = "" if count == 1 else f"{count} * "
     kept = at.keep("input of the activation", times + elements, wide, region, why, **sizes)

@@ -18,9 +18,12 @@ from torchtally.plan.mixers.rwkv import TimeMixing
 ATTENDS, RECURS, BOTH = LayerParts(), LayerParts(False, True), LayerParts(True, True)
 UNFED = LayerParts(has_attention=False, has_recurrence=True, has_feed_forward=False)
 WORDS = {
-    "full_attention": True, "attention": True, "linear_attention": False, "mamba": False,
+    "full_attention": True,
+    "attention": True,
+    "linear_attention": False,
+    "mamba": False,
     "conv": False,
-}  # fmt: skip
+}
 """By what a file calls a layer, whether it attends; its other spellings are of older files."""
 KEY = "layer_types"
 
@@ -217,9 +220,10 @@ def _lightning(config: Config) -> Lightning:
 
 def _short(config: Config) -> ShortConvolution:
     return ShortConvolution(
-        width=config.size("hidden_size"), kernel=config.setting("conv_L_cache"),
+        width=config.size("hidden_size"),
+        kernel=config.setting("conv_L_cache"),
         has_bias=config.flag("conv_bias"),
-    )  # fmt: skip
+    )
 
 
 def _time_mixing(config: Config) -> TimeMixing:
@@ -243,20 +247,26 @@ def _lfm2_inner(config: Config) -> int:
 
 def _jamba_experts(config: Config) -> Experts:
     return Experts(
-        experts=config.setting("num_experts"), active=config.setting("num_experts_per_tok"),
-        width=config.size("intermediate_size"), is_gated=True, activation=config.text("hidden_act"),
-    )  # fmt: skip
+        experts=config.setting("num_experts"),
+        active=config.setting("num_experts_per_tok"),
+        width=config.size("intermediate_size"),
+        is_gated=True,
+        activation=config.text("hidden_act"),
+    )
 
 
 def _next_experts(config: Config) -> Experts:
     return Experts(
-        experts=config.size("num_experts"), active=config.size("num_experts_per_tok"),
-        width=config.size("moe_intermediate_size"), is_gated=True,
+        experts=config.size("num_experts"),
+        active=config.size("num_experts_per_tok"),
+        width=config.size("moe_intermediate_size"),
+        is_gated=True,
         activation=config.text("hidden_act"),
-        shared_width=config.size("shared_expert_intermediate_size"), has_shared_gate=True,
+        shared_width=config.size("shared_expert_intermediate_size"),
+        has_shared_gate=True,
         is_normalised=config.model_type != "qwen3_next" or config.flag("norm_topk_prob"),
         are_all_linear=config.model_type == "qwen3_next",
-    )  # fmt: skip
+    )
 
 
 def _next_sparse(config: Config, layers: int) -> frozenset[int]:
@@ -270,10 +280,13 @@ def _kimi_experts(config: Config) -> Experts:
     return Experts(
         experts=config.size("num_experts", "num_local_experts"),
         active=config.size("num_experts_per_token", "num_experts_per_tok"),
-        width=width, is_gated=True, activation=config.text("hidden_act"),
+        width=width,
+        is_gated=True,
+        activation=config.text("hidden_act"),
         shared_width=width * config.count("num_shared_experts", "n_shared_experts"),
-        is_normalised=config.flag("moe_renormalize", "norm_topk_prob"), is_router_wide=True,
-    )  # fmt: skip
+        is_normalised=config.flag("moe_renormalize", "norm_topk_prob"),
+        is_router_wide=True,
+    )
 
 
 def _minimax_experts(config: Config) -> Experts:
@@ -286,9 +299,12 @@ def _minimax_experts(config: Config) -> Experts:
 
 def _granite_experts(config: Config) -> Experts:
     return replace(
-        _minimax_experts(config), is_normalised=False, is_shared_fused=True, are_all_linear=False,
+        _minimax_experts(config),
+        is_normalised=False,
+        is_shared_fused=True,
+        are_all_linear=False,
         shared_width=config.size("shared_intermediate_size"),
-    )  # fmt: skip
+    )
 
 
 def _granite_sparse(config: Config, layers: int) -> frozenset[int]:
@@ -300,13 +316,12 @@ def _granite_inner(config: Config) -> int:
 
 
 RWKV_NAMES = Names(
-    context=("context_length", "max_position_embeddings"), activation="activation",
+    context=("context_length", "max_position_embeddings"),
+    activation="activation",
     attention_dropout="",
-)  # fmt: skip
+)
 NO_CONTEXT = Names(context=("n_positions",))
-MAMBA = Family(
-    names=NO_CONTEXT, recurrence=_mamba, parts=_every_recurs, norms=1, is_rotary=False
-)  # fmt: skip
+MAMBA = Family(names=NO_CONTEXT, recurrence=_mamba, parts=_every_recurs, norms=1, is_rotary=False)
 NEXT = Family(
     qkv_bias="attention_bias", output_bias="attention_bias", head_norms=each_head, has_gate=True,
     has_wide_norm=True, is_partly_rotary=True, parts=_attends_every_fourth,

@@ -42,17 +42,17 @@ def _stablelm_norms(config: Config) -> int:
     return 1 if config.flag("use_parallel_residual") else 2
 
 
-LLAMA = Family(
-    qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias"
-)  # fmt: skip
+LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias")
 BIASED_ATTENTION = Family(qkv_bias="attention_bias", output_bias="attention_bias")
 QWEN2 = Family(qkv_bias=True, windows=by_layer(late_layers))
 COHERE = replace(BIASED_ATTENTION, norms=1, is_parallel=True, has_wide_norm=True, norm="centred")
 GEMMA = replace(BIASED_ATTENTION, has_wide_norm=True)
 CAPPED_GEMMA = replace(
-    GEMMA, names=Names(activation="hidden_activation"), score_cap="attn_logit_softcapping",
+    GEMMA,
+    names=Names(activation="hidden_activation"),
+    score_cap="attn_logit_softcapping",
     logit_cap="final_logit_softcapping",
-)  # fmt: skip
+)
 """Where its keys are null, as Gemma 3's, nothing is capped."""
 UNDROPPED = Names(attention_dropout="")
 """ERNIE's attention has a dropout of zero, whatever a file says."""

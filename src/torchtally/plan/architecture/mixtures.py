@@ -74,10 +74,11 @@ def _deepseek_experts(config: Config) -> Experts:
     """Shared experts are one feed-forward, so many times as wide."""
     width = config.size("moe_intermediate_size")
     plain = _experts(
-        config, width="moe_intermediate_size",
+        config,
+        width="moe_intermediate_size",
         experts=("n_routed_experts", "num_experts", "num_local_experts"),
         shared_width=width * config.count("n_shared_experts"),
-    )  # fmt: skip
+    )
     return replace(
         plain, is_router_wide=True, is_normalised=config.flag(NORMALISES), are_all_linear=True
     )
@@ -92,13 +93,19 @@ def _deepseek2_experts(config: Config) -> Experts:
 def _ernie_experts(config: Config) -> Experts:
     width = config.size("moe_intermediate_size")
     plain = _experts(
-        config, width="moe_intermediate_size", experts=("moe_num_experts",), active="moe_k",
+        config,
+        width="moe_intermediate_size",
+        experts=("moe_num_experts",),
+        active="moe_k",
         shared_width=width * config.count("moe_num_shared_experts"),
-    )  # fmt: skip
+    )
     return replace(
-        plain, has_shared_bias=config.flag("use_bias"), is_router_wide=True, is_normalised=True,
+        plain,
+        has_shared_bias=config.flag("use_bias"),
+        is_router_wide=True,
+        is_normalised=True,
         are_all_linear=True,
-    )  # fmt: skip
+    )
 
 
 def _llama4_experts(config: Config) -> Experts:
@@ -167,9 +174,11 @@ def _glm_head_norms(config: Config, h: int, k: int, D: int) -> tuple[int, ...]:
 
 
 DEEPSEEK = Family(
-    latent=latent_of, experts=_deepseek_experts, sparse_layers=_after_the_first,
+    latent=latent_of,
+    experts=_deepseek_experts,
+    sparse_layers=_after_the_first,
     left_out=modules_left_out,
-)  # fmt: skip
+)
 
 MIXTURES = {
     "mixtral": Family(experts=_mixtral_experts, windows=everywhere),

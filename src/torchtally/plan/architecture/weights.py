@@ -216,9 +216,12 @@ def _experts(experts: Experts, d: int, count: int) -> Iterator[Weight]:
         yield Weight("experts out bias", Group.EXPERTS, (E, d), count)
     if experts.shared_width:
         shared = FeedForward(
-            width=experts.shared_width, is_gated=experts.is_gated, activation=experts.activation,
-            has_bias=experts.has_shared_bias, is_fused=experts.is_shared_fused,
-        )  # fmt: skip
+            width=experts.shared_width,
+            is_gated=experts.is_gated,
+            activation=experts.activation,
+            has_bias=experts.has_shared_bias,
+            is_fused=experts.is_shared_fused,
+        )
         yield from _feed_forward(shared, d, count)
     if experts.has_shared_gate:
         yield Weight("shared gate", Group.ROUTER, (1, d), count, ONCE)

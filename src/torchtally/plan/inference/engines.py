@@ -82,10 +82,12 @@ SERVING = Engine(
 gpu_memory_utilization), as are 1024 sequences at once (max_num_seqs on server GPUs)."""
 
 COMPILED = Engine(
-    name="compiled", summary="torch.compile and CUDA graphs: gpt-fast, transformers compiled",
-    cache=CacheKind.STATIC, slower=1.2,
+    name="compiled",
+    summary="torch.compile and CUDA graphs: gpt-fast, transformers compiled",
+    cache=CacheKind.STATIC,
+    slower=1.2,
     source="half A of gpt-fast's tables: Llama 2 on A100s",
-)  # fmt: skip
+)
 
 EAGER = Engine(
     name="eager", summary="transformers, module by module", cache=CacheKind.DYNAMIC,
@@ -94,10 +96,13 @@ EAGER = Engine(
 )  # fmt: skip
 
 LLAMA_CPP = Engine(
-    name="llama.cpp", summary="llama.cpp on one GPU, as of May 2024", cache=CacheKind.STATIC,
-    slower=1.7, is_of_one_chip=True,
+    name="llama.cpp",
+    summary="llama.cpp on one GPU, as of May 2024",
+    cache=CacheKind.STATIC,
+    slower=1.7,
+    is_of_one_chip=True,
     source="half A of XiongjieDai's llama-bench tables: RTX 3090, A6000, L40S, A100 PCIe, M1 Max",
-)  # fmt: skip
+)
 
 _LISTED = (
     sustained_engine(
@@ -108,7 +113,7 @@ _LISTED = (
     sustained_engine(
         LLAMA_CPP, products=0.5, passes=0.9, unpacking=0.95, layer_us=50, intake_bytes_per_clock=6
     ),
-)  # fmt: skip
+)
 """Constants by `benchmarks/learn_inference.py`; docs/inference.md has how far they are off."""
 ENGINES: Mapping[str, Engine] = {listed.name: listed for listed in _LISTED}
 ALIASES = {

@@ -212,9 +212,12 @@ class Generator:
             len(products) + DECODE_LAUNCHES + CACHE_LAUNCHES + _stream_launches(streams, kind)
         )
         return LayerTimes(
-            product_total, attention, stream_total,
-            self._communication(kind, tokens, of(work, Unit.SECONDS)), launches,
-        )  # fmt: skip
+            product_total,
+            attention,
+            stream_total,
+            self._communication(kind, tokens, of(work, Unit.SECONDS)),
+            launches,
+        )
 
     # Products ------------------------------------------------------------------------------------
 
@@ -293,9 +296,10 @@ class Generator:
 
     def _streams(self, kind: Layer, tokens: NewTokens) -> list[PassTimes]:
         layout = Layout(
-            tensor=self.placement.tensor, micro_batch=tokens.sequences,
+            tensor=self.placement.tensor,
+            micro_batch=tokens.sequences,
             implementation=self.engine.implementation,
-        )  # fmt: skip
+        )
         model = replace(self.model, dropout=0.0)
         weights = tuple(self.placement.share(weight, kind) for weight in layer_weights(kind, model))
         return layer_streams(kind, model, weights, tokens.new, layout, self.kernels)
@@ -360,9 +364,12 @@ class Generator:
         rate = share * peak_of("bfloat16", self.chip).flop_per_s
         size = kv_heads * (key_bytes + value_bytes) * int(keys.value) * tokens.sequences
         return cached_attention_s(
-            size, self.bandwidth_bytes_per_s, 2 * queries * int(keys.value) * (D + E),
-            rate * self.engine.pace.products_of(self.chip), DECODE_LAUNCHES,
-        )  # fmt: skip
+            size,
+            self.bandwidth_bytes_per_s,
+            2 * queries * int(keys.value) * (D + E),
+            rate * self.engine.pace.products_of(self.chip),
+            DECODE_LAUNCHES,
+        )
 
     def _attention_kernel(self, kind: Layer) -> Fused:
         assert kind.attention is not None
@@ -445,7 +452,7 @@ def engine_s(
 @closed_form("recurrence", Unit.SECONDS, "estimated: its state read and written once")
 def state_s(
     state: Bytes, bandwidth_bytes_per_s: BytePerS, launches: Count, kernel_s: Seconds = KERNEL_S
-) -> str:  # fmt: skip
+) -> str:
     return "2 * state / bandwidth_bytes_per_s + launches * kernel_s"
 
 

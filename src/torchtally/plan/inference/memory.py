@@ -126,9 +126,12 @@ def capacity_of(generator: Generator) -> Quantity:
     """What the engine takes of a chip's memory."""
     chip = generator.chip
     memory = Quantity(
-        "usable memory", chip.total_memory_bytes, Unit.BYTES,
-        source=chip.source_of("memory_bytes"), note=f"of one {chip.name}",
-    )  # fmt: skip
+        "usable memory",
+        chip.total_memory_bytes,
+        Unit.BYTES,
+        source=chip.source_of("memory_bytes"),
+        note=f"of one {chip.name}",
+    )
     share = generator.engine.memory_share
     if share == 1:
         return memory

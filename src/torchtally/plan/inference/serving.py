@@ -171,7 +171,9 @@ def compute_bound_sequences(generator: Generator) -> Quantity:
     "of decode: of the weights' products, caches aside",
 )
 def balanced_sequences(
-    weights: Bytes, flop_per_s: FlopPerS, active_parameters: ParameterCount,
+    weights: Bytes,
+    flop_per_s: FlopPerS,
+    active_parameters: ParameterCount,
     bandwidth_bytes_per_s: BytePerS,
-) -> str:  # fmt: skip
+) -> str:
     return "ceil(weights * flop_per_s / (2 * active_parameters * bandwidth_bytes_per_s))"

@@ -84,11 +84,13 @@ class ShortConvolution(Recurrence):
     def saved(self, at: Setting, given_bytes: int) -> Iterator[Saved]:
         size, sizes = at.inner_bytes, {"channels": self.width}
         yield from products_saved(at, "input of the mixer", STREAM, given_bytes, (IN,))
-        yield at.keep("B, C and x", f"3 * {TOKENS} * channels", size, Region.INNER, "both gates",
-                       **sizes)  # fmt: skip
+        yield at.keep(
+            "B, C and x", f"3 * {TOKENS} * channels", size, Region.INNER, "both gates", **sizes
+        )
         if not at.is_fused:
-            yield at.keep("B * x", f"{TOKENS} * channels", size, Region.INNER, "convolution",
-                           **sizes)  # fmt: skip
+            yield at.keep(
+                "B * x", f"{TOKENS} * channels", size, Region.INNER, "convolution", **sizes
+            )
         yield from convolution_saved(at, self.width, self.kernel)
         yield from products_saved(
             at, "input of the mixer's output", f"{TOKENS} * channels", size, (OUT,), Region.INNER,

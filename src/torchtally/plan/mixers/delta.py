@@ -140,8 +140,9 @@ class GatedDelta(Recurrence):
         decays = heads * (self.key_dim if self.is_by_channel else 1)
         yield at.keep("decays", f"{TOKENS} * decays", FLOAT32_BYTES, INNER, "scan", decays=decays)
         yield at.keep("steps", f"{TOKENS} * heads", size, INNER, "scan", heads=heads)
-        yield at.keep("inverse", f"{TOKENS} * heads * chunk", size, INNER, "scan", heads=heads,
-                       chunk=CHUNK)  # fmt: skip
+        yield at.keep(
+            "inverse", f"{TOKENS} * heads * chunk", size, INNER, "scan", heads=heads, chunk=CHUNK
+        )
         yield at.keep("result and gate", f"2 * {TOKENS} * inner", size, INNER, "norm and gate",
                        inner=self.inner)  # fmt: skip
 
@@ -149,9 +150,12 @@ class GatedDelta(Recurrence):
         """Saved tensors of `torch_chunk_gated_delta_rule`, which computes in float32."""
         wide = FLOAT32_BYTES
         sizes = {
-            "heads": self.value_heads, "chunk": CHUNK, "key_dim": self.key_dim,
-            "keys_of_heads": self.value_heads * self.key_dim, "inner": self.inner,
-        }  # fmt: skip
+            "heads": self.value_heads,
+            "chunk": CHUNK,
+            "key_dim": self.key_dim,
+            "keys_of_heads": self.value_heads * self.key_dim,
+            "inner": self.inner,
+        }
         yield at.keep("steps", f"{TOKENS} * heads", at.inner_bytes, INNER, "sigmoid", **sizes)
         yield at.keep("gates, norms and decays", f"8 * {CHUNKED} * heads", wide, INNER,
                        "their products", **sizes)  # fmt: skip
@@ -172,16 +176,20 @@ class GatedDelta(Recurrence):
         """
         wide, heads, keys = FLOAT32_BYTES, self.value_heads, self.value_heads * self.key_dim
         sizes = {
-            "heads": heads, "chunk": CHUNK, "key_dim": self.key_dim, "keys_of_heads": keys,
+            "heads": heads,
+            "chunk": CHUNK,
+            "key_dim": self.key_dim,
+            "keys_of_heads": keys,
             "inner": self.inner,
-        }  # fmt: skip
+        }
         chunks = "batch * ceil(sequence / chunk)"
         yield at.keep("steps", f"{TOKENS} * heads", at.inner_bytes, INNER, "sigmoid", **sizes)
         yield at.keep("decays", f"3 * {TOKENS} * keys_of_heads", wide, INNER, "softplus", **sizes)
         yield at.keep("which decays are large", f"{TOKENS} * keys_of_heads", BOOL_BYTES, INNER,
                        "softplus", **sizes)  # fmt: skip
-        yield at.keep("norms and steps", f"3 * {CHUNKED} * heads", wide, INNER, "their products",
-                       **sizes)  # fmt: skip
+        yield at.keep(
+            "norms and steps", f"3 * {CHUNKED} * heads", wide, INNER, "their products", **sizes
+        )
         yield at.keep("queries and keys", f"11 * {CHUNKED} * keys_of_heads", wide, INNER,
                        "norms and products", **sizes)  # fmt: skip
         yield at.keep("queries for states", f"({chunks} - batch) * chunk * keys_of_heads", wide,
@@ -199,8 +207,9 @@ class GatedDelta(Recurrence):
 
     def _norm_saved(self, at: Setting) -> Iterator[Saved]:
         rows, wide, inner = f"{TOKENS} * inner", FLOAT32_BYTES, self.inner
-        yield at.keep("result, gate, activated gate", f"3 * {rows}", wide, INNER, "norm and gate",
-                       inner=inner)  # fmt: skip
+        yield at.keep(
+            "result, gate, activated gate", f"3 * {rows}", wide, INNER, "norm and gate", inner=inner
+        )
         # Kimi's norm stays in float32, and its gate's sigmoid keeps its result alone.
         size = wide if self.is_by_channel else at.inner_bytes
         if not at.is_frozen:

@@ -70,20 +70,23 @@ class Lightning(Recurrence):
             yield at.keep("activated", f"3 * {ROWS}", size, INNER, "scan", inner=inner)
             yield at.keep("result", ROWS, size, INNER, "norm", inner=inner)
         else:
-            yield at.keep("queries, keys, values in blocks", f"6 * {ROWS}", size, INNER, why,
-                           inner=inner)  # fmt: skip
+            yield at.keep(
+                "queries, keys, values in blocks", f"6 * {ROWS}", size, INNER, why, inner=inner
+            )
             yield at.keep("scores", f"{TOKENS} * heads * block", size, INNER, why,
                            heads=self.heads, block=self.block)  # fmt: skip
             yield at.keep(
                 "states of blocks", "batch * ceil(sequence / block) * inner * head_dim", size,
                 INNER, why, inner=inner, head_dim=self.head_dim, block=self.block,
             )  # fmt: skip
-            yield at.keep("input of the mixer's norm", ROWS, FLOAT32_BYTES, INNER, "norm",
-                           inner=inner)  # fmt: skip
+            yield at.keep(
+                "input of the mixer's norm", ROWS, FLOAT32_BYTES, INNER, "norm", inner=inner
+            )
             if not at.is_frozen:
                 yield at.keep("normed", ROWS, size, INNER, "times its weight", inner=inner)
-        yield at.keep("result and its gate", f"2 * {ROWS}", size, INNER, "their product",
-                       inner=inner)  # fmt: skip
+        yield at.keep(
+            "result and its gate", f"2 * {ROWS}", size, INNER, "their product", inner=inner
+        )
         yield from products_saved(
             at, "input of the mixer's output", ROWS, size, (OUT,), INNER, inner=inner
         )

@@ -100,8 +100,9 @@ class Mamba(Recurrence):
         yield from convolution_saved(at, inner, self.kernel)
         yield at.keep("input of time steps, B and C", ROWS, size, INNER, "their weight's gradient",
                        inner=inner)  # fmt: skip
-        yield at.keep("steps, and softplus of them", f"2 * {ROWS}", size, INNER, "softplus, A, B",
-                       inner=inner)  # fmt: skip
+        yield at.keep(
+            "steps, and softplus of them", f"2 * {ROWS}", size, INNER, "softplus, A, B", inner=inner
+        )
         yield from self._states_saved(at)
         yield at.keep("result", ROWS, FLOAT32_BYTES, INNER, "times its gate", inner=inner)
         yield at.keep("activated gate", ROWS, size, INNER, "its product", inner=inner)
@@ -113,8 +114,9 @@ class Mamba(Recurrence):
         """Transformers' loop keeps every token's state, which kernels make again."""
         states, wide = f"{ROWS} * state", FLOAT32_BYTES
         sizes = {"inner": self.inner, "state": self.state_size}
-        yield at.keep("discrete A, discrete B, state", f"3 * {states}", wide, INNER, "scan",
-                       **sizes)  # fmt: skip
+        yield at.keep(
+            "discrete A, discrete B, state", f"3 * {states}", wide, INNER, "scan", **sizes
+        )
         yield at.keep("inputs, float32", ROWS, wide, INNER, "times B", inner=self.inner)
         if at.inner_bytes < FLOAT32_BYTES:
             yield at.keep("state, cast", states, at.inner_bytes, INNER, "product with C", **sizes)
@@ -122,8 +124,10 @@ class Mamba(Recurrence):
 
 
 @closed_form(
-    "Mamba's scan", Unit.FLOPS_PER_TOKEN, "Gu and Dao 2023, arXiv 2312.00752, algorithm 2",
+    "Mamba's scan",
+    Unit.FLOPS_PER_TOKEN,
+    "Gu and Dao 2023, arXiv 2312.00752, algorithm 2",
     "the product with C; the state itself is updated element by element",
-)  # fmt: skip
+)
 def _selective_scan_flops(inner: Count, kernel: Count, state_size: Count) -> str:
     return "2 * inner * kernel + 2 * inner * state_size"

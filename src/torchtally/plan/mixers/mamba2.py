@@ -114,8 +114,9 @@ class Mamba2(Recurrence):
     def _steps_saved(self, at: Setting) -> Iterator[Saved]:
         """The scan goes to float32; what is float32 already is not copied."""
         sizes = {"inner": self.inner, "heads": self.heads, "chunk": self.chunk}
-        yield at.keep("steps", f"2 * {TOKENS} * heads", at.inner_bytes, INNER, "softplus, clamp",
-                       **sizes)  # fmt: skip
+        yield at.keep(
+            "steps", f"2 * {TOKENS} * heads", at.inner_bytes, INNER, "softplus, clamp", **sizes
+        )
         if not at.is_frozen:
             yield at.keep("inputs, in whole chunks", f"{CHUNKED} * inner", FLOAT32_BYTES, INNER,
                            "times D", **sizes)  # fmt: skip
@@ -125,8 +126,9 @@ class Mamba2(Recurrence):
             yield at.keep("clamped steps", f"{TOKENS} * heads", FLOAT32_BYTES, INNER,
                            "times inputs and A", **sizes)  # fmt: skip
         else:
-            yield at.keep("inputs, float32", f"{TOKENS} * inner", FLOAT32_BYTES, INNER,
-                           "times steps", **sizes)  # fmt: skip
+            yield at.keep(
+                "inputs, float32", f"{TOKENS} * inner", FLOAT32_BYTES, INNER, "times steps", **sizes
+            )
             times = "" if at.is_frozen else "2 * "
             yield at.keep("steps, float32", f"{times}{TOKENS} * heads", FLOAT32_BYTES, INNER,
                            "times inputs, times A", **sizes)  # fmt: skip
@@ -134,8 +136,11 @@ class Mamba2(Recurrence):
     def _chunks_saved(self, at: Setting) -> Iterator[Saved]:
         """Operands of the five products, each laid out for it, and the decays between them."""
         sizes = {
-            "heads": self.heads, "inner": self.inner, "state": self.state_size, "chunk": self.chunk
-        }  # fmt: skip
+            "heads": self.heads,
+            "inner": self.inner,
+            "state": self.state_size,
+            "chunk": self.chunk,
+        }
         wide, chunks = FLOAT32_BYTES, "batch * ceil(sequence / chunk)"
         yield at.keep("decays, scores, and both", f"3 * {CHUNKED} * heads * chunk", wide, INNER,
                        "products within chunks", **sizes)  # fmt: skip

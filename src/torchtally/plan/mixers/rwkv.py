@@ -87,16 +87,18 @@ class TimeMixing(Recurrence):
         yield at.keep("states", f"3 * {ROWS}", wide, INNER, "both sums, maximum", inner=inner)
         yield at.keep("exponent, both weights, both sums", f"5 * {ROWS}", wide, INNER,
                        "a token's mean", inner=inner)  # fmt: skip
-        yield at.keep("exponent, both weights", f"3 * {updates}", wide, INNER,
-                       "a token's state", inner=inner)  # fmt: skip
+        yield at.keep(
+            "exponent, both weights", f"3 * {updates}", wide, INNER, "a token's state", inner=inner
+        )
         keys = ROWS if at.inner_bytes == FLOAT32_BYTES else updates  # else each a cast of its own
         yield at.keep("keys, float32", keys, wide, INNER, "maximum", inner=inner)
 
 
 @closed_form(
-    "RWKV-4's weighted mean", Unit.FLOPS_PER_TOKEN,
+    "RWKV-4's weighted mean",
+    Unit.FLOPS_PER_TOKEN,
     "Peng et al. 2023, arXiv 2305.13048, table 1: of linear layers alone",
     "no product of matrices: made element by element",
-)  # fmt: skip
+)
 def _weighted_mean_flops() -> str:
     return "0"

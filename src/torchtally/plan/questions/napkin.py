@@ -315,9 +315,12 @@ def cards_of(given: Mapping[str, Quantity], per_token: Quantity, cache: Quantity
         optimizer,
     )
     each = bytes_of_states(
-        given["weight_bytes"], given["gradient_bytes"], given["master_bytes"],
-        given["moments"], given["state_bytes"],
-    )  # fmt: skip
+        given["weight_bytes"],
+        given["gradient_bytes"],
+        given["master_bytes"],
+        given["moments"],
+        given["state_bytes"],
+    )
     everything = memory_of_chips(chips, given["memory"])
     yield Card(
         "What stays in memory from step to step?",
@@ -383,9 +386,12 @@ FLOAT32 = (4, 4, 0)
 
 @closed_form("bytes a parameter", BYTES_PER_PARAMETER)
 def bytes_of_states(
-    weight: BytesPerParameter, gradient: BytesPerParameter, master: BytesPerParameter,
-    moments: Number, moment: BytesPerParameter,
-) -> str:  # fmt: skip
+    weight: BytesPerParameter,
+    gradient: BytesPerParameter,
+    master: BytesPerParameter,
+    moments: Number,
+    moment: BytesPerParameter,
+) -> str:
     """Weight, gradient, master weight and the optimizer's moments."""
     return "weight + gradient + master + moments * moment"
 

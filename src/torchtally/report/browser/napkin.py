@@ -128,8 +128,11 @@ class Nodes:
 
     def _plain(self, quantity: Quantity) -> dict[str, Any]:
         row: dict[str, Any] = {"name": quantity.name, "unit": str(quantity.unit)}
-        row |= {key: text for key, text in (("source", quantity.source), ("note", quantity.note))
-                if text}  # fmt: skip
+        row |= {
+            key: text
+            for key, text in (("source", quantity.source), ("note", quantity.note))
+            if text
+        }
         if quantity.is_given:
             word = self._napkin.input_of(quantity)
             return {**row, "value": quantity.value} if word is None else {**row, "input": word}

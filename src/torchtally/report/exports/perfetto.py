@@ -78,9 +78,12 @@ def events(ranks: Sequence[RankTracks]) -> Iterator[Event]:
         for held in rank.held:
             for at_ns, held_bytes in held.points:
                 yield {
-                    "ph": "C", "name": held.name, "pid": process, "ts": in_us(at_ns),
+                    "ph": "C",
+                    "name": held.name,
+                    "pid": process,
+                    "ts": in_us(at_ns),
                     "args": {"bytes": held_bytes},
-                }  # fmt: skip
+                }
         for arrow in rank.arrows:
             arrows += 1
             flow = {"cat": "wait", "name": "waits for", "id": arrows, "pid": process}

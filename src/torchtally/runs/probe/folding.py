@@ -196,10 +196,12 @@ class Folding:
             else:
                 return None
         state = (
-            torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"),
-            torch.is_inference_mode_enabled(), torch.get_default_dtype(),
+            torch.is_autocast_enabled("cuda"),
+            torch.get_autocast_dtype("cuda"),
+            torch.is_inference_mode_enabled(),
+            torch.get_default_dtype(),
             torch.get_default_device(),
-        )  # fmt: skip
+        )
         key = (id(module), spec, tuple(described), state)
         order = self._since_clear.get(key, 0)
         self._since_clear[key] = order + 1

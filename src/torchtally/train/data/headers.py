@@ -17,8 +17,11 @@ from torchtally.train.data.token_file import LITTLE_ENDIAN, Format, TokenFile
 LLM_C_HEADER = struct.Struct("<256i")
 LLM_C_DTYPES = {20240520: (1, "uint16"), 20240801: (7, "uint32")}
 """By the magic number: the header's version, and the dtype of the ids."""
-LLM_C_OTHERS = {20240522: "multiple-choice questions", 20240326: "a model's weights",
-                20240327: "a model's state for debugging"}  # fmt: skip
+LLM_C_OTHERS = {
+    20240522: "multiple-choice questions",
+    20240326: "a model's weights",
+    20240327: "a model's state for debugging",
+}
 LLM_C_MOST_TOKENS = 2**31 - 1
 """The token count is an int32."""
 

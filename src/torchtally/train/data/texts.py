@@ -139,9 +139,10 @@ def _paths_of(pattern: str, outside: str) -> list[str]:
     """Regular files of a folder or a glob, outside of `outside`."""
     paths = _walk(pattern) if os.path.isdir(pattern) else glob.iglob(pattern, recursive=True)
     return sorted(
-        path for path in paths
+        path
+        for path in paths
         if os.path.commonpath([os.path.abspath(path), outside]) != outside and _is_file(path)
-    )  # fmt: skip
+    )
 
 
 def _is_file(path: str) -> bool:

@@ -121,9 +121,12 @@ def byte_tokenizer_text() -> str:
         "added_tokens": [end],
         "pre_tokenizer": {"type": "ByteLevel", **byte_level},
         "decoder": {"type": "ByteLevel", **byte_level},
-        "model": {"type": "BPE", "vocab": {name: at for at, name in enumerate(names)},
-                  "merges": []},
-    }  # fmt: skip
+        "model": {
+            "type": "BPE",
+            "vocab": {name: at for at, name in enumerate(names)},
+            "merges": [],
+        },
+    }
     return json.dumps(document, ensure_ascii=False)
 
 

@@ -156,15 +156,20 @@ class TransformerConfig:
 
     def _feed_forward(self) -> FeedForward | Experts:
         sizes: Any = {
-            "width": self.ffn, "is_gated": self.activation in GATED,
-            "activation": NAMES[self.activation], "has_bias": self.has_bias,
-        }  # fmt: skip
+            "width": self.ffn,
+            "is_gated": self.activation in GATED,
+            "activation": NAMES[self.activation],
+            "has_bias": self.has_bias,
+        }
         if self.experts is None or self.active_experts is None:
             return FeedForward(**sizes)
         return Experts(
-            experts=self.experts, active=self.active_experts, is_normalised=True,
-            has_router_bias=False, **sizes,
-        )  # fmt: skip
+            experts=self.experts,
+            active=self.active_experts,
+            is_normalised=True,
+            has_router_bias=False,
+            **sizes,
+        )
 
 
 def _check_heads(config: TransformerConfig) -> None:

@@ -184,12 +184,15 @@ def _add_tokenizer(
     writer.add_tokenizer_pre("gpt-2")
     # The vocabulary may be padded.
     writer.add_token_list([texts.get(at, f"[PAD{at}]") for at in ids])
-    writer.add_token_types([
-        kinds.CONTROL if at in special else kinds.NORMAL if at in texts else kinds.UNUSED
-        for at in ids
-    ])  # fmt: skip
-    merges = [pair if isinstance(pair, str) else " ".join(pair)
-              for pair in document["model"]["merges"]]  # fmt: skip
+    writer.add_token_types(
+        [
+            kinds.CONTROL if at in special else kinds.NORMAL if at in texts else kinds.UNUSED
+            for at in ids
+        ]
+    )
+    merges = [
+        pair if isinstance(pair, str) else " ".join(pair) for pair in document["model"]["merges"]
+    ]
     writer.add_token_merges(merges or [NO_MERGE])
     writer.add_add_bos_token(False)
     if end_of_text is not None:

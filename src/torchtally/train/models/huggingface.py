@@ -129,9 +129,10 @@ def _check(
         "not of this model": actual.keys() - allowed.keys(),
         "of another shape": {
             f"{name} {actual[name]} for {allowed[name]}"
-            for name in actual.keys() & allowed.keys() if actual[name] != allowed[name]
+            for name in actual.keys() & allowed.keys()
+            if actual[name] != allowed[name]
         },
-    }  # fmt: skip
+    }
     if complaints := [_list_text(what, sorted(names)) for what, names in wrong.items() if names]:
         raise UsageError(
             f"{place}: {'; '.join(complaints)}. Is it of another model? Build the model from the "

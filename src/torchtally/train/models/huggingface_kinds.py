@@ -55,13 +55,16 @@ def _read() -> dict[str, DecoderKind]:
     parts = rows.pop("parts")
     return {
         name: msgspec.convert(
-            row | {"name": name} | {
+            row
+            | {"name": name}
+            | {
                 table: _join(table, [*(parts[part] for part in row.get("like", ())), row])
                 for table in ("fixed", "keys", "always", "modules")
-            }, DecoderKind,
+            },
+            DecoderKind,
         )
         for name, row in rows.items()
-    }  # fmt: skip
+    }
 
 
 def _join(table: str, rows: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -34,8 +34,10 @@ FUSED_ON: Mapping[str, Sequence[str]] = {
 """Optimizers with fused kernels in torch, by device type."""
 
 IMPLEMENTATIONS: Mapping[str, dict[str, Any]] = {
-    "fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False},
-}  # fmt: skip
+    "fused": {"fused": True},
+    "foreach": {"foreach": True},
+    "for-loop": {"foreach": False},
+}
 """What torch.optim's constructors call them."""
 
 FUSED_ON_SHARDS = ("adam", "adamw")

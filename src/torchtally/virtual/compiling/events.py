@@ -39,8 +39,9 @@ def graph_break(note: Note, compiler: Any) -> Any:
     native = getattr(*compiler.GRAPH_BREAK)
 
     def log(translator: Any, code_options: Any, reason: str = "", *rest: Any, **named: Any) -> Any:
-        error = next((each for each in (*rest, *named.values())
-                      if isinstance(each, Exception)), None)  # fmt: skip
+        error = next(
+            (each for each in (*rest, *named.values()) if isinstance(each, Exception)), None
+        )
         if not getattr(error, "logged", False):
             place = compiler.place_of_break(error)
             where = "" if place is None else f" at {os.path.basename(place[0])}:{place[1]}"

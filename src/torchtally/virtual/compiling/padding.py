@@ -56,8 +56,9 @@ class Padding(NamedTuple):
 
     @property
     def copied_bytes(self) -> int:
-        return sum(spec.itemsize_bytes * prod(spec.shape) for copy in self.copies
-                   for spec in copy.outputs)  # fmt: skip
+        return sum(
+            spec.itemsize_bytes * prod(spec.shape) for copy in self.copies for spec in copy.outputs
+        )
 
 
 class PaddingChoice:

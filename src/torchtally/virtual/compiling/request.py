@@ -304,9 +304,11 @@ def replaced_functions() -> list[tuple[Any, Any]]:
     return [
         (native, stand_in)
         for owner, name, native, stand_in in active()
-        if owner is torch and name != "compile" and callable(native)
+        if owner is torch
+        and name != "compile"
+        and callable(native)
         and not isinstance(native, type)
-    ]  # fmt: skip
+    ]
 
 
 def native_of(owner: Any, name: str) -> Any:

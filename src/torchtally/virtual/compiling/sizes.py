@@ -27,8 +27,9 @@ def plain(value: Any, values: Values) -> Any:
     if isinstance(value, torch.Tensor):
         if all(isinstance(size, int) for size in (*value.shape, *value.stride())):
             return value
-        shape, stride = ([number(each, values) for each in sizes]
-                         for sizes in (value.shape, value.stride()))  # fmt: skip
+        shape, stride = (
+            [number(each, values) for each in sizes] for sizes in (value.shape, value.stride())
+        )
         return torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
         return number(value, values) if isinstance(value, torch.SymInt) else 1.0

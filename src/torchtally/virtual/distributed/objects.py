@@ -36,9 +36,12 @@ def as_sender(native: Callable[..., Any], groups: ProcessGroups) -> Callable[...
 
 def scatter_object_list(native: Callable[..., Any], groups: ProcessGroups) -> Callable[..., Any]:
     def scatter(
-        scatter_object_output_list: list[Any], scatter_object_input_list: Any = None,
-        src: int | None = None, group: Any = None, group_src: int | None = None,
-    ) -> Any:  # fmt: skip
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: Any = None,
+        src: int | None = None,
+        group: Any = None,
+        group_src: int | None = None,
+    ) -> Any:
         given = scatter_object_input_list or [None] * dist.get_world_size(group)
         theirs = shared(groups, group, sender(group, src, group_src), given)
         return native(scatter_object_output_list, theirs or given, dist.get_rank(), group)

@@ -172,9 +172,12 @@ class SymmetricMemory:
         return self.get_buffer(peer, sizes, dtype)
 
     def get_signal_pad(
-        self, rank: int, sizes: Any = (), dtype: torch.dtype | None = None,
+        self,
+        rank: int,
+        sizes: Any = (),
+        dtype: torch.dtype | None = None,
         storage_offset: int | None = 0,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         dtype = torch.uint32 if dtype is None else dtype
         count = self.signal_pad_size // dtype.itemsize
         pad = self._pads.get(rank)

@@ -102,9 +102,11 @@ def within_one(call: Invocation) -> Facts:
 
 
 @rule(
-    "exp", "softplus", "square",
+    "exp",
+    "softplus",
+    "square",
     needs_facts=False,
-)  # fmt: skip
+)
 def non_negative(call: Invocation) -> Facts:
     return NON_NEGATIVE
 

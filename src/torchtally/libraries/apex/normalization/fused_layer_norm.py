@@ -8,17 +8,23 @@ from torch import Tensor, nn
 
 class FusedLayerNorm(nn.LayerNorm):
     def __init__(
-        self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True,
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
         memory_efficient: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine)
 
 
 class FusedRMSNorm(nn.RMSNorm):
     def __init__(
-        self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True,
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
         memory_efficient: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine)
 
 
@@ -33,9 +39,12 @@ def fused_layer_norm_affine(
 
 
 def fused_rms_norm_affine(
-    input: Tensor, weight: Tensor, normalized_shape: Any, eps: float = 1e-6,
+    input: Tensor,
+    weight: Tensor,
+    normalized_shape: Any,
+    eps: float = 1e-6,
     memory_efficient: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return F.rms_norm(input, list(normalized_shape), weight, eps)
 
 

@@ -84,12 +84,17 @@ class DotProductAttention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         refuse(
-            {"cp_group": cp_group, "softmax_type": softmax_type,
-             "return_max_logit": return_max_logit}
-        )  # fmt: skip
+            {
+                "cp_group": cp_group,
+                "softmax_type": softmax_type,
+                "return_max_logit": return_max_logit,
+            }
+        )
         self.qkv_format, self.attn_mask_type, self.window_size = (
-            qkv_format, attn_mask_type, window_size
-        )  # fmt: skip
+            qkv_format,
+            attn_mask_type,
+            window_size,
+        )
         key_dim = kv_channels if isinstance(kv_channels, int) else kv_channels[0]
         self.softmax_scale = softmax_scale or 1 / math.sqrt(key_dim)
         self.attention_dropout = attention_dropout
@@ -232,9 +237,12 @@ def contiguous(parts: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def flash(
-    parts: tuple[Tensor, ...], tensor_format: str, mask: str, window: Window,
+    parts: tuple[Tensor, ...],
+    tensor_format: str,
+    mask: str,
+    window: Window,
     offsets: tuple[Any, ...],
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Attention by flash_attn, which takes (B, S, H, D)."""
     is_first = tensor_format == "sbhd"
     query, key, value = (part.transpose(0, 1).contiguous() if is_first else part for part in parts)
@@ -280,14 +288,19 @@ class MultiheadAttention(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         refuse(
-            {"fuse_wgrad_accumulation": fuse_wgrad_accumulation,
-             "zero_centered_gamma": zero_centered_gamma, **options}
-        )  # fmt: skip
+            {
+                "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+                "zero_centered_gamma": zero_centered_gamma,
+                **options,
+            }
+        )
         if attention_type not in ("self", "cross"):
             raise AssertionError(f"attention_type {attention_type} not supported")
         self.qkv_format, self.attn_mask_type, self.window_size = (
-            qkv_format, attn_mask_type, window_size
-        )  # fmt: skip
+            qkv_format,
+            attn_mask_type,
+            window_size,
+        )
         self.attention_type, self.input_layernorm = attention_type, input_layernorm
         self.return_bias, self.return_layernorm_output = return_bias, return_layernorm_output
         self.qkv_weight_interleaved = qkv_weight_interleaved and fuse_qkv_params
@@ -303,9 +316,10 @@ class MultiheadAttention(nn.Module):
         self.heads, self.groups = divide(self.heads, size), divide(self.groups, size)
         columns = {**common, "parallel_mode": "column" if set_parallel_mode else None}
         normed: dict[str, Any] = {
-            "eps": layernorm_epsilon, "normalization": normalization,
+            "eps": layernorm_epsilon,
+            "normalization": normalization,
             "return_layernorm_output": return_layernorm_output,
-        }  # fmt: skip
+        }
         split = {"query": queries, "key": keys, "value": keys}
         if attention_type == "self":
             width, parts = queries + 2 * keys, None if fuse_qkv_params else split
@@ -329,19 +343,23 @@ class MultiheadAttention(nn.Module):
         if qk_norm_type is not None and qk_norm_type not in norms:
             raise NotImplementedError(f"tally does not know qk_norm_type={qk_norm_type!r}")
         self.q_norm, self.k_norm = (
-            None if qk_norm_type is None
+            None
+            if qk_norm_type is None
             else norms[qk_norm_type](self.head, qk_norm_eps, device, params_dtype=params_dtype)
             for _ in range(2)
-        )  # fmt: skip
+        )
         self.qk_norm_before_rope = qk_norm_before_rope
         self.core_attention = DotProductAttention(
             num_attention_heads, self.head, num_gqa_groups, attention_dropout, qkv_format,
             attention_type=attention_type, softmax_type=softmax_type,
         )  # fmt: skip
         self.proj = Linear(
-            queries, hidden_size, return_bias=return_bias,
-            parallel_mode="row" if set_parallel_mode else None, **common,
-        )  # fmt: skip
+            queries,
+            hidden_size,
+            return_bias=return_bias,
+            parallel_mode="row" if set_parallel_mode else None,
+            **common,
+        )
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
         for child in self.children():

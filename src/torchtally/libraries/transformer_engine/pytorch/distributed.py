@@ -35,9 +35,12 @@ class TensorParallel:
     """How one product's weight is shared among the ranks of a group."""
 
     def __init__(
-        self, tp_group: Any = None, tp_size: int = 1, parallel_mode: str | None = None,
+        self,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        parallel_mode: str | None = None,
         sequence_parallel: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if parallel_mode not in MODES:
             raise AssertionError(f"parallel_mode {parallel_mode} not supported")
         self.group = tp_group

@@ -64,9 +64,12 @@ class Workspace:
 
 
 def gemm(
-    a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None], bias: Tensor | None,
-    dtype: torch.dtype, sizes: tuple[int, int, int],
-) -> Tensor:  # fmt: skip
+    a: tuple[Tensor, Tensor | None],
+    b: tuple[Tensor, Tensor | None],
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    sizes: tuple[int, int, int],
+) -> Tensor:
     """(M, K) @ (N, K)."""
     Workspace.take()
     result: Tensor = torch.ops.transformer_engine.gemm(*a, *b, bias, dtype, *sizes)
@@ -74,9 +77,12 @@ def gemm(
 
 
 def gemm_into(
-    out: Tensor, a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None],
-    bias: Tensor | None, sizes: tuple[int, int, int],
-) -> None:  # fmt: skip
+    out: Tensor,
+    a: tuple[Tensor, Tensor | None],
+    b: tuple[Tensor, Tensor | None],
+    bias: Tensor | None,
+    sizes: tuple[int, int, int],
+) -> None:
     """The same, for a group without rows nothing."""
     Workspace.take()
     if out.numel():
@@ -368,9 +374,12 @@ class GroupedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, rows: Sequence[int], options: Sequence[ProductOptions],
+        ctx: Any,
+        x: Tensor,
+        rows: Sequence[int],
+        options: Sequence[ProductOptions],
         *parameters: Tensor,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         recipe, count = options[0].recipe, len(rows)
         needs_x, needs_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
         weights, biases = parameters[:count], parameters[count:] or (None,) * count
@@ -535,9 +544,12 @@ class LayerNormLinear(Linear):
         add_norm(self, in_features, normalization, params_dtype, device)
 
     def forward(  # type: ignore[override]
-        self, inp: Tensor, is_first_microbatch: bool | None = None, fp8_output: bool = False,
+        self,
+        inp: Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
         fp8_grad: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         x = normed(self, cast(inp, next(self.parameters())), self.eps)
         out = self.product(x, is_first_microbatch)
         if not self.return_layernorm_output:
@@ -559,10 +571,11 @@ class LayerNormMLP(WithProducts):
     ) -> None:  # fmt: skip
         super().__init__(**options)
         self.columns, self.rows = (
-            TensorParallel(tp_group, tp_size, mode if set_parallel_mode else None,
-                           sequence_parallel)
+            TensorParallel(
+                tp_group, tp_size, mode if set_parallel_mode else None, sequence_parallel
+            )
             for mode in ("column", "row")
-        )  # fmt: skip
+        )
         if set_parallel_mode:
             ffn_hidden_size = divide(ffn_hidden_size, self.columns.size)
         if activation not in ACTIVATIONS:
@@ -572,9 +585,7 @@ class LayerNormMLP(WithProducts):
         self.return_layernorm_output = return_layernorm_output
         width = ffn_hidden_size * halves(activation)
         add_norm(self, hidden_size, normalization, params_dtype, device)
-        for name, shape in (
-            ("fc1", (width, hidden_size)), ("fc2", (hidden_size, ffn_hidden_size))
-        ):  # fmt: skip
+        for name, shape in (("fc1", (width, hidden_size)), ("fc2", (hidden_size, ffn_hidden_size))):
             self.add_parameter(f"{name}_weight", shape, None, STD, params_dtype, device)
             if bias:
                 self.add_parameter(f"{name}_bias", shape[:1], None, 0, params_dtype, device)

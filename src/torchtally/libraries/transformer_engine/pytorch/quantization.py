@@ -79,18 +79,24 @@ get_default_fp8_recipe = get_default_recipe
 
 @contextmanager
 def fp8_autocast(
-    enabled: bool = True, calibrating: bool = False, fp8_recipe: Recipe | None = None,
-    fp8_group: Any = None, _graph: bool = False,
-) -> Iterator[None]:  # fmt: skip
+    enabled: bool = True,
+    calibrating: bool = False,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: Any = None,
+    _graph: bool = False,
+) -> Iterator[None]:
     with autocast(enabled, calibrating, fp8_recipe):
         yield
 
 
 @contextmanager
 def autocast(
-    enabled: bool = True, calibrating: bool = False, recipe: Recipe | None = None,
-    amax_reduction_group: Any = None, _graph: bool = False,
-) -> Iterator[None]:  # fmt: skip
+    enabled: bool = True,
+    calibrating: bool = False,
+    recipe: Recipe | None = None,
+    amax_reduction_group: Any = None,
+    _graph: bool = False,
+) -> Iterator[None]:
     before = Precision.recipe
     Precision.recipe = checked(recipe or get_default_recipe()) if enabled else None
     try:

@@ -10,11 +10,14 @@ class RotaryPositionEmbedding(nn.Module):
     inv_freq: Tensor
 
     def __init__(
-        self, dim: int, rotary_percent: float = 1.0,
+        self,
+        dim: int,
+        rotary_percent: float = 1.0,
         seq_len_interpolation_factor: int | None = None,
-        pretrained_max_position_embeddings: int | None = None, rotary_base: float = 10000.0,
+        pretrained_max_position_embeddings: int | None = None,
+        rotary_base: float = 10000.0,
         interleaved: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         dim = int(dim * min(1.0, rotary_percent))
         powers = torch.arange(0, dim, 2, dtype=torch.float32, device="cuda") / dim

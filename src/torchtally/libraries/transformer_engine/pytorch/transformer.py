@@ -63,8 +63,9 @@ class TransformerLayer(nn.Module):
             )
         self.self_attn_mask_type, self.window_size = self_attn_mask_type, window_size
         self.enc_dec_attn_mask_type, self.enc_dec_window_size = (
-            enc_dec_attn_mask_type, enc_dec_window_size
-        )  # fmt: skip
+            enc_dec_attn_mask_type,
+            enc_dec_window_size,
+        )
         self.layer_type, self.hidden_dropout = layer_type, hidden_dropout
         self.parallel_attention_mlp = parallel_attention_mlp
         common: dict[str, Any] = {
@@ -82,10 +83,13 @@ class TransformerLayer(nn.Module):
             "qk_norm_before_rope": qk_norm_before_rope, "softmax_type": softmax_type,
         }  # fmt: skip
         attention |= {
-            "hidden_size": hidden_size, "num_attention_heads": num_attention_heads,
-            "kv_channels": kv_channels, "attention_dropout": attention_dropout,
-            "layernorm_epsilon": layernorm_epsilon, **common,
-        }  # fmt: skip
+            "hidden_size": hidden_size,
+            "num_attention_heads": num_attention_heads,
+            "kv_channels": kv_channels,
+            "attention_dropout": attention_dropout,
+            "layernorm_epsilon": layernorm_epsilon,
+            **common,
+        }
         self.self_attention = MultiheadAttention(input_layernorm=not output_layernorm, **attention)
         if layer_type == "decoder":
             self.inter_attention = MultiheadAttention(
@@ -117,21 +121,27 @@ class TransformerLayer(nn.Module):
         if torch.is_autocast_enabled("cuda"):
             x = x.to(torch.get_autocast_dtype("cuda"))
         attended = self.self_attention(
-            x, attention_mask, attn_mask_type=self_attn_mask_type or self.self_attn_mask_type,
-            window_size=window_size or self.window_size, is_first_microbatch=is_first_microbatch,
+            x,
+            attention_mask,
+            attn_mask_type=self_attn_mask_type or self.self_attn_mask_type,
+            window_size=window_size or self.window_size,
+            is_first_microbatch=is_first_microbatch,
             **options,
-        )  # fmt: skip
+        )
         if self.parallel_attention_mlp:
             fed = self.layernorm_mlp(x, is_first_microbatch=is_first_microbatch)
             return self.added(attended, fed, x)
         x = self.added(attended[0], attended[1], x)
         if self.layer_type == "decoder":
             crossed = self.inter_attention(
-                x, enc_dec_attn_mask, encoder_output,
+                x,
+                enc_dec_attn_mask,
+                encoder_output,
                 attn_mask_type=enc_dec_attn_mask_type or self.enc_dec_attn_mask_type,
                 window_size=enc_dec_window_size or self.enc_dec_window_size,
-                is_first_microbatch=is_first_microbatch, **options,
-            )  # fmt: skip
+                is_first_microbatch=is_first_microbatch,
+                **options,
+            )
             x = self.added(crossed[0], crossed[1], x)
         fed, fed_bias = self.layernorm_mlp(x, is_first_microbatch=is_first_microbatch)
         x = self.added(fed, fed_bias, x)
