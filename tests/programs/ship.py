@@ -65,12 +65,13 @@ def ship(model_type: str) -> None:
     before = shipped_programs(model_type)
     shelf: dict[ProgramKey, RunProgram] = {}
     models: dict[str, ShippedModel] = {}
+    refused: set[ProgramKey] = set()
     if before is not None and before.releases == RELEASES:
         shelf = {key: before.packed.program(n) for n, key in enumerate(before.keys)}
         models |= before.models
     for row in configured_rows():
         if type_of(row) == model_type:
-            models |= record_row(row, shelf)
+            models |= record_row(row, shelf, refused)
     if models:
         packed = pack(shelf.values())
         path = shipped_file(model_type)
@@ -79,8 +80,13 @@ def ship(model_type: str) -> None:
         print(f"{path.name}: {len(shelf)} programs, {path.stat().st_size} bytes", flush=True)
 
 
-def record_row(row: KnownModel, shelf: dict[ProgramKey, RunProgram]) -> dict[str, ShippedModel]:
-    """Record what a known model lacks. Returns it by its name; nothing where it has no program."""
+def record_row(
+    row: KnownModel, shelf: dict[ProgramKey, RunProgram], refused: set[ProgramKey]
+) -> dict[str, ShippedModel]:
+    """Record what a known model lacks. Returns it by its name; nothing where it has no program.
+
+    What was refused of another model is not tried again.
+    """
     try:
         configured = configured_class(row.config or {}, row.name)
         symbols = symbols_of(configured.config)
@@ -92,10 +98,13 @@ def record_row(row: KnownModel, shelf: dict[ProgramKey, RunProgram]) -> dict[str
     for gpu, words, batch in product(GPUS, MODES, BATCHES):
         asked = asked_of(words, batch, gpu)
         key = key_of(symbols.variant, asked.mode, asked.chip, asked.sizes(model.sizes))
+        if key in refused:
+            continue
         if key not in shelf:
             try:
                 shelf[key] = recorded(configured, asked, words)
             except TallyError as error:
+                refused.add(key)
                 reason = str(error).splitlines()[0][:200]
                 print(f"{row.name}, {gpu}, {asked.mode}, batch {batch}: {reason}", flush=True)
                 continue
