@@ -51,15 +51,20 @@ def test_it_is_shown_as_a_run_is(config: str, tmp_path: Path, capsys: Capture) -
     )  # what asked for the recording is none of its lines
 
 
+@pytest.mark.parametrize("words", [(), ("--gpus", "8xH100-SXM", "--layout", "dp 8/z3")])
 def test_it_is_recorded_once(
-    config: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...],
+    config: str,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first, second = str(tmp_path / "plan.tally"), str(tmp_path / "again.tally")
-    assert main(["plan", config, *WORDS, "-o", first]) == 0
+    assert main(["plan", config, *WORDS, *words, "-o", first]) == 0
     assert "recorded before" not in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "torchtally.models.planned", None)
-    assert main(["plan", config, *WORDS, "-o", second]) == 0
+    assert main(["plan", config, *WORDS, *words, "-o", second]) == 0
     assert "recorded before" in capsys.readouterr().err
     assert list(differences(Trace.load(second), Trace.load(first))) == [ANY]  # the note
 

@@ -1,5 +1,6 @@
 """A recorded program is kept for the next step of its configuration."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.programs.families import FAMILIES, GPU, LLAMA, program_of_family, wri
 from torchtally.chips import chip
 from torchtally.models.config_symbols import symbols_of
 from torchtally.programs import cached
-from torchtally.programs.cached import cache_file, cached_step, keep_program
+from torchtally.programs.cached import PROGRAM, cache_file, cached_step, keep_program, keep_trace
 from torchtally.programs.checked import differences
 from torchtally.programs.step import AskedStep, StepModel
 
@@ -50,28 +51,28 @@ def test_it_is_written_again_as_it_was(folder: Path) -> None:
 
 
 def test_what_a_recording_follows_from_is_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = cache_file(VALUES, request())
+    first = cache_file(VALUES, request(), PROGRAM)
     others = [
-        cache_file(VALUES | {"hidden_act": "gelu"}, request()),
-        cache_file(VALUES, request(batch=1)),
-        cache_file(VALUES, request(sequence=250)),
-        cache_file(VALUES, request(mode="recipe amp")),
-        cache_file(VALUES, request(chip=chip("A100-SXM"))),
+        cache_file(VALUES | {"hidden_act": "gelu"}, request(), PROGRAM),
+        cache_file(VALUES, request(batch=1), PROGRAM),
+        cache_file(VALUES, request(sequence=250), PROGRAM),
+        cache_file(VALUES, request(mode="recipe amp"), PROGRAM),
+        cache_file(VALUES, request(chip=chip("A100-SXM")), PROGRAM),
     ]
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    others.append(cache_file(VALUES, request()))
+    others.append(cache_file(VALUES, request(), PROGRAM))
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
     monkeypatch.setattr(cached, "releases", lambda: "torch 0.1")
-    others.append(cache_file(VALUES, request()))
+    others.append(cache_file(VALUES, request(), PROGRAM))
     monkeypatch.undo()
     monkeypatch.setattr(cached, "source_digest", lambda: "other")
-    others.append(cache_file(VALUES, request()))
+    others.append(cache_file(VALUES, request(), PROGRAM))
     assert len({first.name, *(other.name for other in others)}) == 1 + len(others)
 
 
 def test_a_damaged_file_is_recorded_again() -> None:
     keep(request())
-    path = cache_file(VALUES, request())
+    path = cache_file(VALUES, request(), PROGRAM)
     path.write_bytes(path.read_bytes()[:-1])
     assert cached_step(VALUES, request()) is None
     keep(request())
@@ -79,11 +80,22 @@ def test_a_damaged_file_is_recorded_again() -> None:
 
 
 def test_the_folder_is_bounded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(cached, "MOST_FILES", 2)
-    for mode in ("first", "second", "third"):
+    keep(request(mode="first"))
+    (first,) = folder.iterdir()
+    monkeypatch.setattr(cached, "MOST_BYTES", 2 * first.stat().st_size)
+    for number, mode in enumerate(("first", "second", "third")):
         keep(request(mode=mode))
-    assert len(list(folder.iterdir())) == 2
-    assert cached_step(VALUES, request(mode="third")) is not None
+        os.utime(cache_file(VALUES, request(mode=mode), PROGRAM), (number, number))
+    keep(request(mode="fourth"))
+    assert {path.name for path in folder.iterdir()} == {
+        cache_file(VALUES, request(mode=mode), PROGRAM).name for mode in ("third", "fourth")
+    }
+
+
+def test_a_run_of_all_layers_is_kept_as_it_is() -> None:
+    run = written_out("llama")
+    keep_trace(run, VALUES, request())
+    assert cached_step(VALUES, request(command="again")) == replaced(run, script="again")
 
 
 def test_a_folder_that_cannot_be_written_costs_time_alone(

@@ -12,7 +12,7 @@ from torchtally.models.config_symbols import symbols_of
 from torchtally.models.recorded import TrainingMode, exact_training, whole_training
 from torchtally.models.sources import class_of_values
 from torchtally.programs import LAYERS
-from torchtally.programs.cached import keep_program, releases
+from torchtally.programs.cached import keep_program, keep_trace, releases
 from torchtally.programs.step import BATCH, SEQUENCE, AskedStep, StepModel, named, step
 from torchtally.trace import Trace
 
@@ -59,8 +59,8 @@ def planned_step(
 ) -> Trace:
     """Two training steps at the class's own sizes, the second with the optimizer's state.
 
-    The program is recorded, and kept for the next step of these keys of a config.json. Where the
-    layers cannot be written out from three of them, all of them are run.
+    What is recorded is kept for the next step of these keys of a config.json. Where the layers
+    cannot be written out from three of them, all of them are run.
     """
     batch, sequence = mode.spread.layout.micro_batch, asked.length(configured.positions)
     sizes = {BATCH: batch, SEQUENCE: sequence}
@@ -74,7 +74,9 @@ def planned_step(
             f"{configured.name} ({releases()}), run with all its layers, which cannot be "
             f"written out from {LAYERS} of them: {reason}"
         )
-        return named(trace, how, asked)
+        written = named(trace, how, asked)
+        keep_trace(written, values, asked)
+        return written
     model = StepModel(configured.name, dict(symbols.sizes), symbols.layers)
     keep_program(program, model, program.fixed, values, asked)
     return step(program, model, program.fixed, asked, releases())

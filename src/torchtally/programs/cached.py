@@ -1,8 +1,9 @@
-"""Programs recorded before on this machine, kept in the user's cache folder.
+"""Steps recorded before on this machine, kept in the user's cache folder.
 
-A file has the program of one configuration at one batch and sequence. Its name is a digest of all
-that the recording followed from, so another release, source or setting finds another file. Files
-are written whole or not at all, the folder is bounded, and may be deleted at any time.
+A file has the program of one configuration at one batch and sequence, or the trace of a run of all
+its layers. Its name is a digest of all that the recording followed from, so another release, source
+or setting finds another file. Files are written whole or not at all, the folder is bounded, and may
+be deleted at any time.
 """
 
 import json
@@ -15,7 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from torchtally.errors import ProgramError
+from msgspec.structs import replace
+
+from torchtally.errors import OutputError, ProgramError, TraceFileError
 from torchtally.programs.file import load_programs, save_programs
 from torchtally.programs.packed import PackedPrograms, pack
 from torchtally.programs.program import RunProgram
@@ -23,8 +26,9 @@ from torchtally.programs.step import AskedStep, StepModel, step
 from torchtally.trace import Trace
 from torchtally.trace.record import Count, Record
 
-MOST_FILES = 256
-"""Some 3 MB: the file that was read longest ago makes room."""
+MOST_BYTES = 64 << 20
+"""Of the folder, some thousand programs: files that were read longest ago make room."""
+PROGRAM, TRACE = "programs", "tally"
 LIBRARIES = ("torch", "transformers", "peft")
 SETTINGS = ("CUBLAS", "CUDA", "PYTORCH", "TORCH")
 """Beginnings of environment variables that a run reads."""
@@ -40,19 +44,21 @@ class CachedProgram(Record, frozen=True):
 
 
 def cached_step(values: Mapping[str, Any], asked: AskedStep) -> Trace | None:
-    """The step of a config.json's keys by the program kept of it; None where none is.
+    """The step of a config.json's keys by what is kept of it; None where nothing is.
 
     A damaged file is none: the recording that follows replaces it.
     """
-    path = cache_file(values, asked)
-    try:
-        found = load_programs(path, CachedProgram)
-        program = found.packed.program(0)
-    except ProgramError:
-        return None
-    with suppress(OSError):
-        os.utime(path)
-    return step(program, found.model, found.sizes, asked, f"{releases()}, recorded before")
+    program, trace = cache_file(values, asked, PROGRAM), cache_file(values, asked, TRACE)
+    with suppress(ProgramError):
+        found = load_programs(program, CachedProgram)
+        packed = found.packed.program(0)
+        touch(program)
+        return step(packed, found.model, found.sizes, asked, f"{releases()}, recorded before")
+    with suppress(TraceFileError):
+        run = Trace.load(trace)
+        touch(trace)
+        return replace(run, script=asked.command)
+    return None
 
 
 def keep_program(
@@ -66,17 +72,40 @@ def keep_program(
 
     A folder that cannot be written to is no error: the next step is recorded again.
     """
-    path = cache_file(values, asked)
+    path = cache_file(values, asked, PROGRAM)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_programs(CachedProgram(model, dict(sizes), pack([program])), path)
-        files = sorted(path.parent.glob("*.programs"), key=lambda file: file.stat().st_mtime)
-        for old in files[:-MOST_FILES]:
-            old.unlink(missing_ok=True)
+        make_room(path)
 
 
-def cache_file(values: Mapping[str, Any], asked: AskedStep) -> Path:
-    """The file of a configuration and a step."""
+def keep_trace(trace: Trace, values: Mapping[str, Any], asked: AskedStep) -> None:
+    """Keep the run of all layers for `cached_step`, as `keep_program` does."""
+    path = cache_file(values, asked, TRACE)
+    with suppress(OSError, OutputError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trace.save(path)
+        make_room(path)
+
+
+def make_room(path: Path) -> None:
+    """Remove the files that were read longest ago, until the folder of this one is small enough."""
+    newest_first = sorted(path.parent.iterdir(), key=lambda file: -file.stat().st_mtime)
+    held_bytes = 0
+    for file in newest_first:
+        held_bytes += file.stat().st_size
+        if held_bytes > MOST_BYTES and file != path:
+            file.unlink(missing_ok=True)
+
+
+def touch(path: Path) -> None:
+    """Note that a file was read."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def cache_file(values: Mapping[str, Any], asked: AskedStep, ending: str) -> Path:
+    """The file of a configuration and a step, with a program or a trace."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = [
         values, asked.mode, asked.batch, asked.sequence, asked.usual_sequence, asked.chip.name,
@@ -85,7 +114,7 @@ def cache_file(values: Mapping[str, Any], asked: AskedStep) -> Path:
     ]  # fmt: skip
     text = json.dumps(key, sort_keys=True, default=str)
     name = blake2b(text.encode(), digest_size=16).hexdigest()
-    return Path(base, "torchtally", "programs", f"{name}.programs")
+    return Path(base, "torchtally", "programs", f"{name}.{ending}")
 
 
 def releases() -> str:
