@@ -36,6 +36,7 @@ from torchtally.programs.shipped import (
     shipped_programs,
 )
 from torchtally.programs.step import BATCH, SEQUENCE, AskedStep, StepModel
+from torchtally.trace import Trace
 
 GPU = "H100-SXM"
 GPUS = (GPU, "A100-SXM")
@@ -128,11 +129,18 @@ def recorded(configured: ConfiguredClass, asked: AskedStep, words: Sequence[str]
     of_batch = {each: sizes[each] for each in (BATCH, SEQUENCE)}
     mode = mode_of(plan.asked_of(parsed(["plan", "MODEL", *words])), ALONE)
     program = recorded_training(configured.build, symbols, of_batch, mode, asked.chip)
-    sites = tuple(
-        replace(site, frames=tuple(replace(f, file=in_library(f.file)) for f in site.frames))
-        for site in program.trace.sites
+    return replace(program, trace=replace(in_libraries(program.trace), facts={}))
+
+
+def in_libraries(trace: Trace) -> Trace:
+    """The trace with its lines in files as the libraries name them."""
+    return replace(
+        trace,
+        sites=tuple(
+            replace(site, frames=tuple(replace(f, file=in_library(f.file)) for f in site.frames))
+            for site in trace.sites
+        ),
     )
-    return replace(program, trace=replace(program.trace, sites=sites, facts={}))
 
 
 def in_library(file: str) -> str:

@@ -1,21 +1,37 @@
-"""Programs that come with the package are what a recording of today gives."""
+"""Programs that come with the package write what runs today."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.programs.ship import GPU, MODES, RELEASES, asked_of, configured_rows, recorded, type_of
+from tests.programs.ship import (
+    GPU,
+    MODES,
+    RELEASES,
+    asked_of,
+    configured_rows,
+    in_libraries,
+    type_of,
+)
 from torchtally.chips import chip
+from torchtally.cli import parsed
+from torchtally.cli.plan_trace import mode_of
 from torchtally.errors import ProgramError
 from torchtally.models.config_symbols import symbols_of
 from torchtally.models.planned import configured_class
+from torchtally.models.recorded import CHECK_LAYERS, record
+from torchtally.models.spread import ALONE
 from torchtally.plan.architecture.known import known_row
+from torchtally.programs import write
 from torchtally.programs.checked import differences
+from torchtally.programs.plain import plain
 from torchtally.programs.regime import kernels_of
 from torchtally.programs.shipped import FOLDER, key_of, shipped_programs, shipped_step
-from torchtally.programs.step import AskedStep, StepModel, step
+from torchtally.programs.sizes import Point
+from torchtally.programs.step import AskedStep, StepModel
 from torchtally.trace import Trace
 
 ALL_BYTES = 3_000_000
@@ -36,9 +52,10 @@ def rows() -> list[str]:
     return list(first.values())
 
 
-def shipped_and_recorded(
+def shipped_and_run(
     name: str, words: tuple[str, ...], batch: int, gpu: str = GPU
 ) -> tuple[Trace, Trace]:
+    """Five layers of a known model at its own sizes: written out, and run."""
     row = known_row(name)
     shipped = shipped_programs(type_of(row))
     assert shipped is not None
@@ -46,38 +63,40 @@ def shipped_and_recorded(
         pytest.skip(f"recorded with {shipped.releases}")
     configured = configured_class(row.config or {}, row.name)
     symbols = symbols_of(configured.config)
-    model = StepModel(configured.name, dict(symbols.sizes), symbols.layers)
-    assert shipped.models[name].model == model
-    asked = asked_of(words, batch, gpu)
-    mine = shipped_step(type_of(row), name, asked)
-    if mine is None:
+    known, asked = shipped.models[name], asked_of(words, batch, gpu)
+    assert known.model == StepModel(configured.name, dict(symbols.sizes), symbols.layers)
+    assert known.variant == symbols.variant
+    sizes = asked.sizes(known.model.sizes)
+    program = shipped.program(key_of(known.variant, asked.mode, asked.chip, sizes))
+    if program is None:
         pytest.skip("not shipped in this mode")
-    fresh = recorded(configured, asked, words)
-    source = f"{shipped.releases}, shipped with torchtally"
-    return mine, step(fresh, model, asked.sizes(model.sizes), asked, source)
+    program = replace(program, trace=replace(program.trace, chip=gpu))
+    mode = mode_of(parsed(["plan", "MODEL", *words]), ALONE)
+    run = record(configured.build, symbols, Point({}, {}), sizes, CHECK_LAYERS, mode, asked.chip)
+    return write(program, sizes, run.modules), in_libraries(plain(run.trace))
 
 
 @pytest.mark.parametrize("name", ["Llama 3.2 1B", "GPT-2 124M"])
-def test_it_is_what_is_recorded_today(name: str) -> None:
-    mine, fresh = shipped_and_recorded(name, MODES[0], 2)
-    assert list(differences(mine, fresh)) == []
-    assert mine.sites == fresh.sites
+def test_it_writes_what_runs_today(name: str) -> None:
+    written, run = shipped_and_run(name, MODES[0], 2)
+    assert list(differences(written, run)) == []
+    assert set(written.sites) == set(run.sites)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "gpu"), [("Llama 3.2 1B", "B200"), ("Mixtral 8x7B", "B200")])
 def test_chips_of_one_class_run_the_same_operators(name: str, gpu: str) -> None:
-    mine, fresh = shipped_and_recorded(name, MODES[0], 2, gpu)
-    assert list(differences(mine, fresh)) == []
+    written, run = shipped_and_run(name, MODES[0], 2, gpu)
+    assert list(differences(written, run)) == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("batch", [2, 1])
 @pytest.mark.parametrize("words", MODES, ids=" ".join)
 @pytest.mark.parametrize("name", rows())
-def test_all_are_what_is_recorded_today(name: str, words: tuple[str, ...], batch: int) -> None:
-    mine, fresh = shipped_and_recorded(name, words, batch)
-    assert list(differences(mine, fresh)) == []
+def test_all_write_what_runs_today(name: str, words: tuple[str, ...], batch: int) -> None:
+    written, run = shipped_and_run(name, words, batch)
+    assert list(differences(written, run)) == []
 
 
 def test_a_known_model_needs_neither_torch_nor_transformers(tmp_path: Path) -> None:
