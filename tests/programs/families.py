@@ -30,6 +30,19 @@ GPT2 = {
 PHI3 = {key: value for key, value in LLAMA.items() if key != "head_dim"}
 GEMMA2 = LLAMA | {"num_hidden_layers": 9, "sliding_window": 96}
 """Windows in every other layer, and a layer left over; of 256 tokens each sees 96."""
+GEMMA3 = LLAMA | {"num_hidden_layers": 26, "sliding_window": 96}
+"""Windows in five of six layers, and two layers left over."""
+OPT = {
+    "vocab_size": 1000, "hidden_size": 256, "word_embed_proj_dim": 256, "num_attention_heads": 4,
+    "ffn_dim": 512, "num_hidden_layers": LAYERS, "max_position_embeddings": 512,
+}  # fmt: skip
+BLOOM = {"vocab_size": 1000, "hidden_size": 768, "n_head": 12, "n_layer": LAYERS}
+"""Slopes of 12 heads: 8 of them by one row of powers of two, 4 by another."""
+FALCON = {
+    "vocab_size": 1000, "hidden_size": 320, "num_attention_heads": 5, "bias": False,
+    "num_hidden_layers": LAYERS, "max_position_embeddings": 512,
+}  # fmt: skip
+MPT = {"vocab_size": 1000, "d_model": 256, "n_heads": 4, "n_layers": LAYERS, "max_seq_len": 512}
 MIXTRAL = LLAMA | {"num_local_experts": 8, "num_experts_per_tok": 2}
 
 
@@ -93,6 +106,14 @@ FAMILIES = {
     "gpt2": Family("GPT2LMHeadModel", "GPT2Config", GPT2),
     "mixtral": Family("MixtralForCausalLM", "MixtralConfig", MIXTRAL),
     "gemma2-windows": Family("Gemma2ForCausalLM", "Gemma2Config", GEMMA2),
+    "gemma3-windows": Family("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA3),
+    "mistral-window-filled": Family(
+        "MistralForCausalLM", "MistralConfig", LLAMA | {"sliding_window": 256}
+    ),
+    "opt": Family("OPTForCausalLM", "OPTConfig", OPT),
+    "bloom": Family("BloomForCausalLM", "BloomConfig", BLOOM),
+    "falcon": Family("FalconForCausalLM", "FalconConfig", FALCON),
+    "mpt": Family("MptForCausalLM", "MptConfig", MPT),
     "qwen3": Family("Qwen3ForCausalLM", "Qwen3Config", LLAMA),
     "phi3-batch-1": Family("Phi3ForCausalLM", "Phi3Config", PHI3, batch=1),
     "llama-autocast": Family("LlamaForCausalLM", "LlamaConfig", LLAMA, precision="bf16"),

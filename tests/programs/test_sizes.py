@@ -1,5 +1,7 @@
 """Numbers are named by the primes in them."""
 
+from math import prod
+
 import pytest
 
 from torchtally.programs.labels import head_dim_primes, recordings_for
@@ -29,6 +31,8 @@ def of(formula: str) -> list[int]:
         ("s * (s + 1) // 2", "1/2*s^2 + 1/2*s"),
         ("(b + 2) * h", "b*h + 2*h"),
         ("s - 1", "s + -1"),
+        ("s - h", "s + -1*h"),
+        ("h * s - h * (h - 1) // 2", "h*s + -1/2*h^2 + 1/2*h"),
     ],
 )
 def test_a_number_is_an_expression(formula: str, spelled: str) -> None:
@@ -62,6 +66,24 @@ def test_sizes_of_one_are_recorded_as_they_are() -> None:
     assert plan.fixed == {"batch": 1}
     assert plan.units == {"sequence": 8, "head_dim": 8, "kv_heads": 1}  # 1000 is 8 x 125
     assert all(isinstance(point, Point) and "batch" not in point.values for point in plan.points)
+
+
+def test_a_size_that_is_kept_is_in_every_recording() -> None:
+    plan = recordings_for({"batch": 2, "kv_heads": 12}, kept={"kv_heads"})
+    assert plan.fixed == {"kv_heads": 12}
+
+
+def test_a_window_that_a_sequence_fills_is_as_long_in_every_recording() -> None:
+    plan = recordings_for({"batch": 2, "sequence": 4096, "window": 4096})
+    assert all(point.values["window"] == point.values["sequence"] for point in plan.points)
+    shorter = recordings_for({"batch": 2, "sequence": 4096, "window": 1024})
+    assert all(point.values["window"] < point.values["sequence"] for point in shorter.points)
+
+
+@pytest.mark.parametrize("symbols", [3, 4, 11])
+def test_no_product_is_the_same_in_all_recordings(symbols: int) -> None:
+    plan = recordings_for({f"size {n}": 2 for n in range(symbols)})
+    assert len({prod(point.values.values()) for point in plan.points}) == 3
 
 
 def test_a_vocabulary_is_above_its_tokens() -> None:

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -11,15 +11,16 @@ from torchtally.errors import ProgramError
 from torchtally.programs import LAYERS
 
 VOCABULARY, WIDTH, FFN, EXPERT_FFN = "vocabulary", "width", "ffn", "expert_ffn"
-KV_HEADS, GROUP, HEAD_DIM, EXPERTS, POSITIONS, WINDOW = (
-    "kv_heads", "group", "head_dim", "experts", "positions", "window",
+KV_HEADS, GROUP, HEAD_DIM, EXPERTS, POSITIONS, WINDOW, EMBEDDING = (
+    "kv_heads", "group", "head_dim", "experts", "positions", "window", "embedding",
 )  # fmt: skip
 PLAIN = {
     VOCABULARY: ("vocab_size",),
-    FFN: ("intermediate_size", "n_inner", "ffn_dim"),
+    EMBEDDING: ("word_embed_proj_dim",),
+    FFN: ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
     EXPERT_FFN: ("moe_intermediate_size",),
     EXPERTS: ("num_local_experts", "num_experts", "n_routed_experts"),
-    POSITIONS: ("max_position_embeddings",),
+    POSITIONS: ("max_position_embeddings", "max_seq_len"),
     WINDOW: ("sliding_window",),
 }
 """Symbols that are one key each, by transformers' names; the first that a configuration has."""
@@ -34,7 +35,9 @@ class ConfigSymbols:
     """Its own: the query heads are kv_heads x group; the width, where the class has no head dim of
     its own, is heads x head_dim. Head dims and ranks of latent attention stay as they are."""
     keys: Mapping[str, str]
-    """The key of each symbol of `PLAIN`."""
+    """The symbol that each key of `PLAIN` is; two keys may be one size."""
+    kept: frozenset[str]
+    """Symbols of which a class takes more than products: they stay as they are."""
     layers: int
 
     period: int
@@ -44,8 +47,11 @@ class ConfigSymbols:
 
     @property
     def variant(self) -> str:
-        """A digest of all that the configuration says besides its sizes."""
-        config = self.at(dict.fromkeys(self.sizes, 2), self.modules(LAYERS))
+        """A digest of all that the configuration says besides its sizes, those that are kept
+        among it.
+        """
+        sizes = {each: size if each in self.kept else 2 for each, size in self.sizes.items()}
+        config = self.at(sizes, self.modules(LAYERS))
         values = [type(config).__name__, operative(config.to_dict())]
         text = json.dumps(values, sort_keys=True, default=str)
         return blake2b(text.encode(), digest_size=8).hexdigest()
@@ -67,22 +73,31 @@ class ConfigSymbols:
     def at(self, values: Mapping[str, int], layers: int) -> Any:
         """The configuration with these sizes, and so many layers."""
         config = copy.deepcopy(self.config)
-        for symbol, key in self.keys.items():
-            setattr(config, key, values[symbol])
         heads = values[KV_HEADS] * values[GROUP]
         config.num_attention_heads = heads
-        if getattr(config, "num_key_value_heads", None) is not None:
-            config.num_key_value_heads = values[KV_HEADS]
+        kv_heads_key = key_of(config, KV_HEADS_KEYS)
+        if kv_heads_key is not None:
+            setattr(config, kv_heads_key, values[KV_HEADS])
         if WIDTH not in self.sizes:
-            config.hidden_size = heads * values[HEAD_DIM]
-        else:
-            config.hidden_size = values[WIDTH]
-            if HEAD_DIM in self.sizes:
-                config.head_dim = values[HEAD_DIM]
+            values = {**values, WIDTH: heads * values[HEAD_DIM]}
+        elif HEAD_DIM in self.sizes:
+            config.head_dim = values[HEAD_DIM]
+        config.hidden_size = values[WIDTH]
+        for key, symbol in self.keys.items():
+            setattr(config, key, values[symbol])
         for key, kinds in kinds_of(config).items():
-            setattr(config, key, kinds[:layers])
+            periods = -(-max(0, layers - len(kinds)) // self.period)
+            setattr(config, key, (kinds + kinds[-self.period :] * periods)[:layers])
         config.num_hidden_layers = layers
         return config
+
+
+KV_HEADS_KEYS = ("num_key_value_heads", "num_kv_heads")
+
+
+def key_of(config: Any, names: Sequence[str]) -> str | None:
+    """The first of these keys that a configuration has."""
+    return next((key for key in names if getattr(config, key, None) is not None), None)
 
 
 KINDS = ("layer_types", "no_rope_layers")
@@ -136,8 +151,7 @@ def symbols_of(config: Any) -> ConfigSymbols:
         for found in [next((key for key in names if hasattr(config, key)), None)]
         if found is not None
     }
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    heads, kv_heads = config.num_attention_heads, kv_heads_of(config)
     own_head_dim = config.to_dict().get("head_dim")  # some classes compute it
     sizes = {
         symbol: getattr(config, key) for symbol, key in keys.items()
@@ -153,8 +167,29 @@ def symbols_of(config: Any) -> ConfigSymbols:
         sizes[HEAD_DIM] = own_head_dim or config.hidden_size // heads
     if own_head_dim or is_latent:
         sizes[WIDTH] = config.hidden_size
-    keys = {symbol: key for symbol, key in keys.items() if symbol in sizes}
-    return ConfigSymbols(config, sizes, keys, config.num_hidden_layers, *order_of(config))
+    by_key = {key: symbol for symbol, key in keys.items() if symbol in sizes}
+    if sizes.get(EMBEDDING) == config.hidden_size:  # else there are projections between the two
+        del sizes[EMBEDDING]
+        by_key[keys[EMBEDDING]] = WIDTH
+    kept = {KV_HEADS, GROUP} if has_alibi(config) else set()  # slopes go by powers of two of them
+    return ConfigSymbols(
+        config, sizes, by_key, frozenset(kept), config.num_hidden_layers, *order_of(config)
+    )
+
+
+def kv_heads_of(config: Any) -> int:
+    """Heads of keys and values."""
+    heads: int = config.num_attention_heads
+    key = key_of(config, KV_HEADS_KEYS)
+    if key == "num_kv_heads" and config.multi_query and not config.new_decoder_architecture:
+        return 1  # Falcon's classes then leave the key alone
+    return heads if key is None else int(getattr(config, key))
+
+
+def has_alibi(config: Any) -> bool:
+    """Whether positions are biases of the scores, by a slope for each head."""
+    attention = getattr(config, "attn_config", config)
+    return bool(getattr(attention, "alibi", False)) or config.model_type == "bloom"
 
 
 def operative(value: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torchtally.errors import ProgramError, UsageError
-from torchtally.models.config_symbols import symbols_of
+from torchtally.models.config_symbols import PLAIN, POSITIONS, key_of, symbols_of
 from torchtally.models.recorded import TrainingMode, exact_training, whole_training
 from torchtally.models.sources import class_of_values
 from torchtally.programs import LAYERS
@@ -31,7 +31,8 @@ class ConfiguredClass:
     @property
     def positions(self) -> int | None:
         """The longest sequence; None where nothing says it."""
-        return getattr(self.config, "max_position_embeddings", None)
+        key = key_of(self.config, PLAIN[POSITIONS])
+        return None if key is None else int(getattr(self.config, key))
 
     def build(self, config: Any) -> nn.Module:
         """The class without memory."""

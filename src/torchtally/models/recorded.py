@@ -61,7 +61,8 @@ def recorded_training(
     `asked` are the batch and the sequence that it is for: sizes of one and powers of two choose
     operators, and are recorded. Raises ProgramError where the class's layers are no program.
     """
-    plan = recordings_for({**asked, **config.sizes}, config.least(asked[SEQUENCE]))
+    sizes = {**asked, **config.sizes}
+    plan = recordings_for(sizes, config.least(asked[SEQUENCE]), config.kept)
     *recordings, check = (
         record(build, config, point, plan.fixed, layers, mode, chip)
         for point, layers in (*((each, LAYERS) for each in plan.points), (plan.check, CHECK_LAYERS))

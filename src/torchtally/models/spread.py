@@ -33,12 +33,12 @@ class Spread:
     def on_gpus(self, model: nn.Module) -> nn.Module:
         """The model, so far on the meta device, on the traced GPU and its peers."""
         if self.layout.chips == 1:
-            return model.to_empty(device="cuda")
+            return on_gpu(model)
         torch.distributed.init_process_group("nccl")
         if self.layout.tensor > 1 or self.layout.expert > 1:
             return self.by_plan(model).to_empty(device="cuda")
         if self.layout.shard is Sharding.NONE:
-            return DistributedDataParallel(model.to_empty(device="cuda"))
+            return DistributedDataParallel(on_gpu(model))
         options: dict[str, Any] = {"mesh": self.mesh()}
         if self.layout.shard is Sharding.ZERO2:
             options["reshard_after_forward"] = False  # left out, all but the root's are freed
@@ -69,6 +69,22 @@ class Spread:
         kind: Any = type(model)
         split: nn.Module = kind.maybe_distribute_model(model, config, mesh)
         return split
+
+
+def on_gpu(module: nn.Module) -> nn.Module:
+    """The module on the GPU, its memory taken in the order of `Module.to`.
+
+    `Module.to_empty` gives a parameter that two modules share memory twice.
+    """
+    for child in module.children():
+        on_gpu(child)
+    for parameter in module.parameters(recurse=False):
+        if not parameter.is_cuda:
+            parameter.data = torch.empty_like(parameter, device="cuda")
+    for name, buffer in module.named_buffers(recurse=False):
+        if not buffer.is_cuda:
+            setattr(module, name, torch.empty_like(buffer, device="cuda"))
+    return module
 
 
 def steps_alone(parameters: Sequence[nn.Parameter]) -> bool:

@@ -1,6 +1,6 @@
 """The sizes at which a program is recorded, chosen by those that are asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import count, islice, pairwise
 from math import gcd, isqrt
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from torchtally.programs.sizes import Point, Symbols, labelled
 
-HEAD_DIM, POSITIONS = "head_dim", "positions"
+HEAD_DIM, POSITIONS, SEQUENCE, WINDOW = "head_dim", "positions", "sequence", "window"
 UNITS: Mapping[str, int] = {
     "sequence": 64, "width": 8, "ffn": 8, "expert_ffn": 8, HEAD_DIM: 8, "vocabulary": 8,
     POSITIONS: 64,
@@ -29,30 +29,40 @@ class Plan:
     units: Symbols
     """Of each symbol, what its values are multiples of."""
     fixed: Symbols
-    """Sizes of one: other operators serve them, so all recordings have them."""
+    """Sizes of one, which other operators serve, and those that are kept: all recordings have
+    them.
+    """
     points: tuple[Point, ...]
     check: Point
     """Of the recording that takes no part: the sizes asked for, so that a way that a class takes at
     these alone (a window, longer positions) is found."""
 
 
-def recordings_for(asked: Symbols, least: Symbols = MappingProxyType({})) -> Plan:
+def recordings_for(
+    asked: Symbols,
+    least: Symbols = MappingProxyType({}),
+    kept: Collection[str] = (),
+) -> Plan:
     """Three points whose sizes have the powers of two of those asked for, and prime labels.
 
     `least`: what a symbol must be above in every recording, as a vocabulary above its tokens' ids.
+    `kept`: symbols that have the size asked for in every recording. A window that a sequence just
+    fills is as long in every one: classes ask whether it is shorter.
     """
-    fixed = {symbol: size for symbol, size in asked.items() if size == 1}
-    units = {symbol: gcd(size, UNITS.get(symbol, 1)) for symbol, size in asked.items() if size > 1}
+    fixed = {symbol: size for symbol, size in asked.items() if size == 1 or symbol in kept}
+    filled = {WINDOW} if asked.get(WINDOW, 0) == asked.get(SEQUENCE) else set()
+    units = {
+        symbol: gcd(size, UNITS.get(symbol, 1))
+        for symbol, size in asked.items()
+        if symbol not in fixed.keys() | filled
+    }
     chosen = head_dim_primes(asked[HEAD_DIM], units[HEAD_DIM]) if HEAD_DIM in units else ()
     others = [symbol for symbol in units if symbol not in (HEAD_DIM, POSITIONS)]
     small = [prime for prime in primes_from(LEAST_PRIME, MOST_SYMBOLS) if prime not in chosen]
     tail = primes_from(LEAST_POSITIONS_PRIME, RECORDINGS)
     points = []
     for number in range(RECORDINGS):
-        labels = {
-            symbol: small[(place + number * STRIDE) % len(others)]
-            for place, symbol in enumerate(others)
-        }
+        labels = {symbol: small[place + number * STRIDE] for place, symbol in enumerate(others)}
         if POSITIONS in units:
             labels[POSITIONS] = tail[number]
         for symbol in least.keys() & units.keys():
@@ -61,11 +71,15 @@ def recordings_for(asked: Symbols, least: Symbols = MappingProxyType({})) -> Pla
                 labels[symbol] = primes_from(first, RECORDINGS)[number]
         if chosen:
             labels[HEAD_DIM] = chosen[number]
-        points.append(labelled(units, labels))
-    return Plan(units, fixed, tuple(points), Point({each: asked[each] for each in units}, {}))
+        point = labelled(units, labels)
+        values = dict(point.values)
+        values.update((symbol, values[SEQUENCE]) for symbol in filled)
+        points.append(Point(values, point.primes))
+    check = Point({symbol: asked[symbol] for symbol in units.keys() | filled}, {})
+    return Plan(units, fixed, tuple(points), check)
 
 
-MOST_SYMBOLS = 15
+MOST_SYMBOLS = 18
 """Their labels are below those of positions, which a sequence does not exceed."""
 STRIDE = 2
 """By how many places labels move from a recording to the next."""

@@ -8,7 +8,7 @@ primes confirm the factor in front. Numbers stay whole; nothing is fitted by lea
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 from math import prod
 
 from torchtally.trace.record import Record
@@ -71,7 +71,9 @@ def size_of(numbers: Sequence[int], points: Sequence[Point]) -> Size | None:
     """The expression that is each of the numbers at its point; None where there is none.
 
     Tried in order: a constant; a product of symbols; a product times a sum of a product and a
-    constant, as in b (s + 1) or (heads + 2 kv heads) x head dim.
+    constant, as in b (s + 1) or (heads + 2 kv heads) x head dim; a product times a sum of two and a
+    constant, as in the pairs that a window w lets attend: w (s - w / 2 + 1 / 2). Of several sums
+    that fit the simplest is meant.
     """
     if len(set(numbers)) == 1:
         return (term(Fraction(numbers[0]), ()),) if numbers[0] else ()
@@ -85,12 +87,69 @@ def size_of(numbers: Sequence[int], points: Sequence[Point]) -> Size | None:
     ]
     if len(set(rests)) == 1:
         return (term(rests[0], common),)
-    for powers in candidates(points[0].values):
-        found = line(rests, [product(powers, point.values) for point in points])
-        if found is not None:
-            slope, constant = found
-            return (term(slope, joined(powers, common)), term(constant, common))
-    return None
+    products = {
+        powers: [product(powers, point.values) for point in points]
+        for powers in candidates(points[0].values)
+    }
+    sums = lines(rests, products)
+    if min(map(complexity, sums), default=LEAST_OF_PLANES + 1) > LEAST_OF_PLANES:
+        sums += planes(rests, products)
+    if not sums:
+        return None
+    simplest = min(sums, key=complexity)
+    return tuple(term(factor, joined(powers, common)) for factor, powers in simplest if factor)
+
+
+Sum = tuple[tuple[Fraction, Powers], ...]
+"""Factors and products, to be added."""
+
+
+def complexity(terms: Sum) -> int:
+    """How little one expects these factors: s + 1 comes before 5/3 h - 383."""
+    return sum(abs(factor.numerator) + factor.denominator for factor, _ in terms)
+
+
+LEAST_OF_PLANES = 5
+"""The complexity of a difference, as positions - s."""
+
+
+def lines(rests: Sequence[Fraction], products: Mapping[Powers, Sequence[int]]) -> list[Sum]:
+    """The sums of a product and a constant that are these numbers."""
+    found = ((powers, line(rests, numbers)) for powers, numbers in products.items())
+    return [((fit[0], powers), (fit[1], ())) for powers, fit in found if fit is not None]
+
+
+def planes(rests: Sequence[Fraction], products: Mapping[Powers, Sequence[int]]) -> list[Sum]:
+    """The sums of two products and a constant that are these numbers, by small factors alone:
+    through three points there is always a plane.
+    """
+    found: list[Sum] = []
+    for (one, xs), (other, ys) in combinations(products.items(), 2):
+        plane = plane_of(rests, xs, ys)
+        if plane is not None:
+            found.append(((plane[0], one), (plane[1], other), (plane[2], ())))
+    return found
+
+
+MOST_OF_PLANE = 16
+"""The largest numerator and denominator in a sum of two products."""
+
+
+def plane_of(
+    rests: Sequence[Fraction], xs: Sequence[int], ys: Sequence[int]
+) -> tuple[Fraction, Fraction, Fraction] | None:
+    """(factor of x, factor of y, constant) of the plane through the points, by Cramer's rule."""
+    if len(rests) < 3:
+        return None
+    (x1, x2), (y1, y2) = ((each[1] - each[0], each[2] - each[0]) for each in (xs, ys))
+    r1, r2 = rests[1] - rests[0], rests[2] - rests[0]
+    determinant = x1 * y2 - x2 * y1
+    if not determinant:
+        return None
+    of_x, of_y = (r1 * y2 - r2 * y1) / determinant, (x1 * r2 - x2 * r1) / determinant
+    plane = of_x, of_y, rests[0] - of_x * xs[0] - of_y * ys[0]
+    sizes = (size for factor in plane for size in (abs(factor.numerator), factor.denominator))
+    return None if max(sizes) > MOST_OF_PLANE else plane
 
 
 def term(factor: Fraction, powers: Powers) -> SizeTerm:
