@@ -17,7 +17,7 @@ from tests.programs.ship import (
     type_of,
 )
 from torchtally.chips import chip
-from torchtally.cli import parsed
+from torchtally.cli import parsed, plan
 from torchtally.cli.plan_trace import mode_of
 from torchtally.errors import ProgramError
 from torchtally.models.config_symbols import symbols_of
@@ -71,7 +71,7 @@ def shipped_and_run(
     if program is None:
         pytest.skip("not shipped in this mode")
     program = replace(program, trace=replace(program.trace, chip=gpu))
-    mode = mode_of(parsed(["plan", "MODEL", *words]), ALONE)
+    mode = mode_of(plan.asked_of(parsed(["plan", "MODEL", *words])), ALONE)
     run = record(configured.build, symbols, Point({}, {}), sizes, CHECK_LAYERS, mode, asked.chip)
     return write(program, sizes, run.modules), in_libraries(plain(run.trace))
 
