@@ -329,6 +329,17 @@ def cluster_lines() -> list[tuple[str, ...]]:
     return lines
 
 
+def typed_lines() -> list[tuple[str, ...]]:
+    """Of docs/trainings.md: median errors without a stack and with it."""
+    text = TRAININGS.read_text(encoding="utf-8")
+    part = text.partition("<!-- generated: typed -->")[2].partition("<!-- end -->")[0]
+    rows_of_table = [line.strip("|").split("|") for line in part.strip().splitlines()[2:]]
+    return [
+        (cells[0].strip().replace("_", "-"), *(cell.strip() for cell in cells[1:]))
+        for cells in rows_of_table
+    ]
+
+
 SECTIONS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("Memory", lambda: markdown(("what", "n", "predicted"), memory_lines())),
     ("Forward passes, eager", lambda: markdown(COLUMNS, time_lines(times("forward")))),
@@ -340,6 +351,12 @@ SECTIONS: tuple[tuple[str, Callable[[], str]], ...] = (
         lambda: markdown(
             ("source", "n", "half A: median", "error", "half B: median", "error", "p90"),
             cluster_lines(),
+        ),
+    ),
+    (
+        "Clusters as typed ([median error](trainings.md#as-typed) without `--stack` and with it)",
+        lambda: markdown(
+            ("source", "half A: without", "with", "half B: without", "with"), typed_lines()
         ),
     ),
 )

@@ -8,7 +8,7 @@ from torchtally.options import options_of
 from torchtally.plan.frameworks.configuration import Configuration
 from torchtally.plan.questions import Answer, Request
 from torchtally.plan.recipes import RECIPES, Recipe
-from torchtally.plan.stacks.stack import Software, stack
+from torchtally.plan.stacks.stack import OF_LAYOUTS, Software, stack
 
 FACTS = ("implementation", "attention", "loss", "host", "gradients", "fp8_weights")
 """Fields that a fact of the stack decides where no option does; the recipe is taken first."""
@@ -83,5 +83,6 @@ def _recipe(request: Request) -> Recipe:
 def with_stack(answer: Answer, request: Request) -> Answer:
     """The answer with the stack's facts before its other assumptions."""
     assert request.stack is not None
-    facts = request.stack.in_words(request.chosen)
+    unused = frozenset() if request.layout else frozenset(OF_LAYOUTS)
+    facts = request.stack.in_words(request.chosen | unused)
     return replace(answer, assumptions=(facts, *answer.assumptions))

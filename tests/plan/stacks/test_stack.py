@@ -83,6 +83,18 @@ def test_the_answer_says_which_stack_was_assumed(capsys: pytest.CaptureFixture[s
     assert "kernels issued by a compiled host" in said
 
 
+def test_what_is_of_a_layout_is_said_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSeek-V3 on GB200s, whose recipe recomputes latent attention's up-projections."""
+    words = ("plan", "deepseek-v3", "--gpus", "256xGB200", "--sequence", "4096", "--recipe",
+             "mxfp8", "--stack", "megatron-bridge:26.06")  # fmt: skip
+    assert main([*words, "--batch", "256"]) == 0
+    assert "mla_up_proj" not in capsys.readouterr().out
+    assert main([*words, "--batch", "4096", "--layout", "z1, pp 4x4, ep 64"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "micro-batch 1 x64, recompute mla_up_proj" in said
+    assert "recompute-modules mla_up_proj (read in" in said
+
+
 def test_an_option_replaces_a_fact(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LLAMA, "--stack", "torchtitan", "--host", "graphs", "--overlap", "data=0"]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -24,6 +24,8 @@ KNOBS = (
     "recompute-modules", "offload", "sequence-parallel", *OVERLAPS,
 )  # fmt: skip
 """What a stack may decide, by the option or the word of a layout that replaces it."""
+OF_LAYOUTS = ("recompute-modules", "offload", "sequence-parallel")
+"""What is a layout's: a search tries its own, and a plain layout has none."""
 MIXTURE = "mixture"
 """Of a stack's row: facts of mixtures of experts."""
 
