@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "views": ("chips", "diagnosis", "errors", "ledger", "memory", "number_formats", "shown",
               "steps", "strided", "table", "timing", "trace", "units", "work"),
     "profiles": ("errors", "memory", "reading", "trace"),
-    "programs": ("atomic", "chips", "errors", "memory", "trace"),
+    "programs": ("atomic", "chips", "errors", "memory", "trace", "work"),
     "plan": ("chips", "errors", "ledger", "memory", "options", "programs", "shown", "table",
              "timing", "trace", "units", "work"),
     "virtual": ("chips", "errors", "memory", "torch_private", "trace"),

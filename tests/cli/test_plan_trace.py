@@ -9,6 +9,7 @@ from unittest.mock import ANY
 import pytest
 
 from tests.programs.families import LLAMA
+from torchtally import account
 from torchtally.cli import main
 from torchtally.programs.checked import differences
 from torchtally.trace import Trace
@@ -83,6 +84,7 @@ def test_it_is_recorded_once(
         (("--tokens", "1T"), "--tokens changes nothing"),
         (("--search",), "--search changes nothing"),
         (("--explain",), "--explain changes nothing"),
+        (("--host", "graphs"), "--host compiled"),
     ],
 )
 def test_what_it_does_not_write_is_refused(
@@ -157,3 +159,34 @@ def test_eight_gpus_share_a_step(
     gathers = "c10d._allgather_base_" in sent
     assert gathers == ("z3" in layout)
     assert gathers or "c10d.allreduce_" in sent
+
+
+def test_compiled_layers_and_fused_blocks_take_less_than_operators(
+    config: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """The same products, fewer kernels; a layer's by itself are more than a whole layer's."""
+    file = str(tmp_path / "plan.tally")
+    counts = []
+    for words in ((), ("--kernels", "fused"), ("--host", "compiled")):
+        assert main(["plan", config, *WORDS, *words, "-o", file]) == 0
+        ledger = account(Trace.load(file))
+        kinds = [entry.kind for entry in ledger.kernels(ledger.reported) if not entry.kind.is_free]
+        counts.append((sum(kind.is_matmul for kind in kinds), len(kinds)))
+    eager, fused, compiled = counts
+    assert eager[0] == fused[0] == compiled[0]
+    assert eager[1] > fused[1]
+    assert eager[1] > compiled[1]
+    assert "kernels of layers compiled each by itself" in capsys.readouterr().err
+
+
+@pytest.mark.thorough("test_compiled_layers_and_fused_blocks_take_less_than_operators")
+def test_gpus_that_share_a_step_run_the_compiler(
+    config: str, tmp_path: Path, capsys: Capture
+) -> None:
+    file = str(tmp_path / "plan.tally")
+    layout = ("--gpus", "2xH100-SXM", "--layout", "dp 2/z3", "--host", "compiled")
+    assert main(["plan", config, *WORDS, *layout, "-o", file]) == 0
+    assert "each compiled by itself by PyTorch's own compiler" in capsys.readouterr().err
+    trace = Trace.load(file)
+    assert trace.world.size == 2
+    assert any(call.name.startswith("inductor.") for call in trace.calls)

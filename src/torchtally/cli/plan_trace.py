@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchtally.chips import Cluster, chip
@@ -10,10 +11,12 @@ from torchtally.cli.plan_request import DEFAULT_CHIP, cluster_of
 from torchtally.cli.streams import say
 from torchtally.errors import UsageError
 from torchtally.options import options_of
+from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.flops import Recompute
 from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.layout_words import parse_layout
+from torchtally.plan.parallel.pace import Host
 from torchtally.plan.questions import Request
 from torchtally.plan.questions.plan_options import ADAPTED
 from torchtally.plan.questions.request import USUAL_SEQUENCE
@@ -23,14 +26,17 @@ from torchtally.progress import StatusLine
 if TYPE_CHECKING:
     from torchtally.models.recorded import Adapt, TrainingMode
     from torchtally.models.spread import Spread
+    from torchtally.programs.compiled import Regions
     from torchtally.programs.step import AskedStep
     from torchtally.trace import Trace
 
 USED = ADAPTED | {
     *("output", "model", "gpus", "layout", "micro_batch", "sequence"),
-    *("recipe", "optimizer", "recompute"),
+    *("recipe", "optimizer", "recompute", "host", "implementation"),
 }
 """What a written step depends on."""
+KERNELS = frozenset(("host", "implementation"))
+"""Fields that change kernels alone, which are derived from the step that a program writes."""
 RECOMPUTE = {None: False, Recompute.NONE: False, Recompute.FULL: True}
 """Whether layers are checkpointed, by --recompute."""
 
@@ -38,9 +44,14 @@ RECOMPUTE = {None: False, Recompute.NONE: False, Recompute.FULL: True}
 def write_trace(request: Request, argv: Sequence[str], form: Sequence[str]) -> int:
     """Write the step's trace, and show it as `tally show` does, with the options `form`."""
     from torchtally.cli import parsed
+    from torchtally.programs.compiled import compiled
 
     model, path = check(request)
     trace = traced_step(request, model, shlex.join(argv))
+    regions = regions_of(request)
+    if regions is not None:
+        trace = compiled(trace, regions)
+        say(f"tally: {trace.notes[-1].text}.")
     trace.save(path)
     say(f"tally: {trace.notes[0].text}.")
     shown = parsed(["show", path, *form])
@@ -65,6 +76,8 @@ def traced_step(request: Request, model: str, command: str) -> "Trace":
         chip=cluster.chip,
         command=command,
     )
+    if is_compiled_by_torch(request):
+        return recorded_step(request, cluster, values, place, asked)
     return (
         shipped_step(str(values.get("model_type")), place, asked)
         or cached_step(values, asked)
@@ -85,9 +98,11 @@ def recorded_step(
 
     layout = layout_of(request, cluster)
     mode = mode_of(request, Spread(layout, cluster.gpus_per_node))
+    mode = replace(mode, is_compiled=is_compiled_by_torch(request))
     configured = configured_class(values, place)
     with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
-        status.show(f"recording {configured.name} with three layers", at_once=True)
+        how = "compiling its layers" if mode.is_compiled else "with three layers"
+        status.show(f"recording {configured.name} {how}", at_once=True)
         return planned_step(configured, values, asked, mode)
 
 
@@ -105,12 +120,34 @@ def check(request: Request) -> tuple[str, str]:
             f"-o writes one step out, of which {unused[0]} changes nothing.\n"
             "Leave it out, or plan without -o."
         )
+    if request.host not in (Host.EAGER, Host.COMPILED):
+        raise UsageError(
+            f"--host {request.host}: -o writes a step out as Python issues it, or with its layers "
+            "compiled: --host compiled."
+        )
     if request.recompute not in RECOMPUTE:
         raise UsageError(
             f"--recompute {request.recompute}: a class of transformers checkpoints whole layers: "
             "--recompute full, or none."
         )
     return request.model, request.output
+
+
+def regions_of(request: Request) -> "Regions | None":
+    """What is given kernels of its own, by --host and --kernels; None: nothing."""
+    from torchtally.programs.compiled import COMPILED_LAYERS, FUSED_BLOCKS
+
+    if request.host is Host.COMPILED:
+        return None if is_compiled_by_torch(request) else COMPILED_LAYERS
+    return FUSED_BLOCKS if request.implementation is Implementation.FUSED else None
+
+
+def is_compiled_by_torch(request: Request) -> bool:
+    """Whether PyTorch's compiler runs for the step: of GPUs that share one, whose streams wait for
+    each other. Else compiled kernels are derived.
+    """
+    cluster = cluster_of(request)
+    return request.host is Host.COMPILED and cluster is not None and cluster.count > 1
 
 
 def layout_of(request: Request, cluster: Cluster) -> Layout:
@@ -185,7 +222,7 @@ def mode_words(request: Request, cluster: Cluster) -> str:
     from torchtally.programs.step import mode_text
 
     usual = {"recipe", "optimizer", "recompute"}
-    fields = (USED - {"output", "model", "gpus", "micro_batch", "sequence"}) & {
+    fields = (USED - KERNELS - {"output", "model", "gpus", "micro_batch", "sequence"}) & {
         *usual,
         *request.given,
     }

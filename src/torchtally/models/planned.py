@@ -65,6 +65,13 @@ def planned_step(
     """
     batch, sequence = mode.spread.layout.micro_batch, asked.length(configured.positions)
     sizes = {BATCH: batch, SEQUENCE: sequence}
+    if mode.is_compiled:
+        trace = whole_training(lambda: configured.build(configured.config), sizes, mode, asked.chip)
+        how = (
+            f"{configured.name} ({releases()}), run with all its layers, each compiled by itself "
+            "by PyTorch's own compiler"
+        )
+        return named(trace, how, asked)
     try:
         symbols = symbols_of(configured.config)
         program = exact_training(configured.build, symbols, sizes, mode, asked.chip)

@@ -19,7 +19,7 @@ from torchtally.errors import ProgramError, TallyError
 from torchtally.models.config_symbols import ConfigSymbols
 from torchtally.models.optimizers import make_optimizer
 from torchtally.models.precision import StepPrecision
-from torchtally.models.spread import ALONE, Spread, steps_alone
+from torchtally.models.spread import ALONE, Spread, layers_of, steps_alone
 from torchtally.programs import LAYERS, LabelledRun, RunProgram, program_of
 from torchtally.programs.labels import recordings_for
 from torchtally.programs.sizes import Point
@@ -45,6 +45,8 @@ class TrainingMode:
     """Every layer is repeated in the backward pass, by the class's own checkpointing."""
     adapt: Adapt | None = None
     """Puts adapters into the model: PEFT's `get_peft_model`."""
+    is_compiled: bool = False
+    """Every layer is compiled by itself, by PyTorch's own compiler."""
     spread: Spread = ALONE
     """Over which GPUs; rank 0 is recorded."""
 
@@ -169,6 +171,9 @@ def train(model: nn.Module, sizes: Mapping[str, int], mode: TrainingMode) -> Non
     if mode.adapt is not None:
         with torch.device("meta"):
             model = mode.adapt(model)
+    if mode.is_compiled:
+        for layer in layers_of(model):
+            layer.compile()
     model = mode.spread.on_gpus(model).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     options = {"foreach": False} if steps_alone(trained) else {}

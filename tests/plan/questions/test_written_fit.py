@@ -8,9 +8,10 @@ from tests.programs.ship import MODES, asked_of
 from torchtally.chips import Cluster, chip
 from torchtally.ledger import account
 from torchtally.memory.workspace import context_bytes
+from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.optimizers import optimizer
-from torchtally.plan.parallel.pace import BEST
+from torchtally.plan.parallel.pace import BEST, Host
 from torchtally.plan.questions.compared import compare
 from torchtally.plan.questions.fit import fit
 from torchtally.plan.questions.request import Request, subject
@@ -66,3 +67,17 @@ def test_what_no_program_is_for_has_closed_forms(changes: dict[str, object]) -> 
 def test_chips_beside_each_other_are_asked_alike() -> None:
     answer = compare(REQUEST, ["A100-SXM"], fit)
     assert not any(text.startswith(WRITTEN) for text in answer.assumptions)
+
+
+def seconds_of(**changes: object) -> float:
+    answer = fit(replace(REQUEST, **changes))  # type: ignore[arg-type]
+    assert any(text.startswith(WRITTEN) for text in answer.assumptions)
+    return float(answer.figures[2].value)
+
+
+def test_compiled_layers_and_fused_blocks_are_derived_from_the_step() -> None:
+    """Fused kernels and a fused optimizer take less than compiled layers, and those than eager."""
+    eager = seconds_of()
+    compiled = seconds_of(host=Host.COMPILED)
+    fused = seconds_of(implementation=Implementation.FUSED)
+    assert fused < compiled < eager

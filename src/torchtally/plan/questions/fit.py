@@ -24,6 +24,7 @@ from torchtally.plan.questions.words import chips_text, run_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, with_shape, workload_of
 from torchtally.plan.recipes import RECIPES
 from torchtally.plan.training import mfu
+from torchtally.programs.compiled import COMPILED_LAYERS, FUSED_BLOCKS, Regions
 from torchtally.table import Column, Table
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
@@ -70,7 +71,8 @@ def fit(request: Request) -> Answer:
     if is_class_alone(request, layout):
         from torchtally.plan.questions.written_fit import written_step  # loads the ledger
 
-        written = written_step(request, workload, layout)
+        regions = REGIONS[layout.implementation, request.host]
+        written = written_step(request, workload, layout, regions)
         if written is not None:
             return fit_as_written(request, workload, step, written, assumptions)
     return Answer(
@@ -99,18 +101,26 @@ def fit(request: Request) -> Answer:
     )
 
 
+REGIONS: dict[tuple[Implementation, Host], Regions | None] = {
+    (Implementation.EAGER, Host.EAGER): None,
+    (Implementation.EAGER, Host.COMPILED): COMPILED_LAYERS,
+    (Implementation.FUSED, Host.EAGER): FUSED_BLOCKS,
+}
+"""Of what kernels are made where the step is written out; None: operators run one by one."""
+
+
 def is_class_alone(request: Request, layout: Layout) -> bool:
     """One chip runs the model's class as it is: a program may have its step."""
     return (
         request.is_written
         and layout.chips == 1
         and layout.micro_batches == 1
-        and layout.implementation is Implementation.EAGER
         and request.kernel is None
         and request.fused is None
         and request.loss is None
         and request.recipe == RECIPES[request.recipe.name]
-        and (request.pace, request.host) == (TYPICAL, Host.EAGER)
+        and request.pace == TYPICAL
+        and (layout.implementation, request.host) in REGIONS
         and layout.recompute in (Recompute.NONE, Recompute.FULL)
     )
 
@@ -146,7 +156,7 @@ def fit_as_written(
         assumptions=(
             *assumptions,
             batch_in_words(layout),
-            implementation_in_words(layout),
+            *(() if request.host is Host.COMPILED else (implementation_in_words(layout),)),
             f"Written out operator by operator, {written.source}; with -o FILE it is a trace.",
             "Memory: as the allocator hands it out; seconds: as those of a run.",
             *convention_in_words(step, request),

@@ -16,6 +16,7 @@ from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.step import Workload
 from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.request import Request
+from torchtally.programs.compiled import Regions, compiled
 from torchtally.programs.shipped import shipped_step
 from torchtally.programs.step import AskedStep, mode_text
 from torchtally.table import Column, Table
@@ -43,11 +44,19 @@ class WrittenStep:
     time_by_phase: Table
 
 
-def written_step(request: Request, workload: Workload, layout: Layout) -> WrittenStep | None:
-    """The step that a program writes; None where none is for it, and for a chip without times."""
+def written_step(
+    request: Request, workload: Workload, layout: Layout, regions: Regions | None = None
+) -> WrittenStep | None:
+    """The step that a program writes, with kernels of its regions; None where none is for it, and
+    for a chip without times.
+    """
     trace = trace_of(request, workload, layout)
     if trace is None:
         return None
+    source = trace.notes[0].text
+    if regions is not None:
+        trace = compiled(trace, regions)
+        source = f"{source}; {trace.notes[-1].text}"
     ledger = account(trace, roofline=Roofline(request.chip))
     if ledger.untimed:
         return None
@@ -60,7 +69,7 @@ def written_step(request: Request, workload: Workload, layout: Layout) -> Writte
     seconds = total("step", Unit.SECONDS, phases)
     memory = total("memory", Unit.BYTES, {name: part for name, (part, _) in parts.items()})
     return WrittenStep(
-        trace.notes[0].text,
+        source,
         memory,
         seconds,
         memory_table(parts, memory),
