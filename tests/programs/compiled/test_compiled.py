@@ -94,7 +94,7 @@ CASES = {
 """Layer, batch, sequence, autocast."""
 
 
-@pytest.mark.thorough(cases=("gated_autocast", "dense_autocast", "gated_mixed_sums"))
+@pytest.mark.thorough(cases=("dense", "gated_autocast", "dense_autocast", "gated_mixed_sums"))
 @pytest.mark.parametrize("case", CASES)
 def test_layers_are_those_of_inductor(case: str) -> None:
     layer, batch, sequence, autocast = CASES[case]
