@@ -1,12 +1,14 @@
 """Lines of code, and what was counted of them by which convention."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import field
 
-from torchtally.ledger import Ledger, Line
 from torchtally.report.keys import Count, DocumentPart, P, filled, key
 from torchtally.trace import Frame
+
+if TYPE_CHECKING:
+    from torchtally.ledger import Ledger, Line
 
 
 class LinePart(DocumentPart, frozen=True):
@@ -17,7 +19,7 @@ class LinePart(DocumentPart, frozen=True):
     source: Annotated[str | None, key("Of a line of code, its text; of a figure, where it is from")]
 
 
-def in_line(kind: type[P], line: Line | Frame | None, *sources: object, **values: Any) -> P:
+def in_line(kind: type[P], line: "Line | Frame | None", *sources: object, **values: Any) -> P:
     """A part that begins with a line of code, of which all is null where there is none."""
     return filled(
         kind,
@@ -34,7 +36,7 @@ class ConventionPart(DocumentPart, frozen=True):
     text: Annotated[str, key("As it stands")]
 
 
-def convention_part(ledger: Ledger) -> ConventionPart:
+def convention_part(ledger: "Ledger") -> ConventionPart:
     return ConventionPart(str(ledger.convention), ledger.convention.description)
 
 

@@ -1,9 +1,8 @@
 """Tables, and documents of nothing else."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from torchtally.ledger import Ledger
 from torchtally.report.documents.account import ConventionPart, convention_part
 from torchtally.report.keys import (
     Bytes,
@@ -19,6 +18,9 @@ from torchtally.report.keys import (
 from torchtally.report.prose import in_words
 from torchtally.table import Cell, LinePlace, Table
 from torchtally.units import Unit
+
+if TYPE_CHECKING:
+    from torchtally.ledger import Ledger
 
 
 class ColumnPart(DocumentPart, frozen=True):
@@ -91,7 +93,7 @@ class ViewDocument(TablePart, tag_field="schema", tag="view/1", frozen=True):
     convention: ConventionPart
 
 
-def view_document(table: Table, ledger: Ledger) -> ViewDocument:
+def view_document(table: Table, ledger: "Ledger") -> ViewDocument:
     """One view: each row by its columns' names."""
     return with_table(
         ViewDocument,
