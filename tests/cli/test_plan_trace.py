@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -11,6 +12,7 @@ import pytest
 from tests.programs.families import LLAMA
 from torchtally import account
 from torchtally.cli import main
+from torchtally.memory import Category
 from torchtally.programs.checked import differences
 from torchtally.trace import Trace
 
@@ -73,7 +75,9 @@ def test_it_is_recorded_once(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--recipe", "mixed"), "recipe mixed needs a library"),
+        (("--recipe", "megatron"), "recipe megatron needs a library"),
+        (("--recipe", "mixed", "--gpus", "2xH100-SXM", "--layout", "dp 2"), "on one GPU"),
+        (("--gpus", "2xH100-SXM", "--layout", "dp 2, mb 2x2"), "with one micro-batch"),
         (("--gpus", "8xH100-SXM"), "--layout 'dp 8/z3' (FSDP2), or 'dp 8' (DDP)"),
         (("--gpus", "8xH100-SXM", "--layout", "dp 4/z3"), "is of 4 GPUs, and --gpus names 8"),
         (("--gpus", "8xH100-SXM", "--layout", "dp 4, pp 2"), "Leave pp out"),
@@ -109,6 +113,30 @@ def test_adapters_are_those_of_peft(config: str, tmp_path: Path) -> None:
     assert main(["plan", config, *WORDS, *lora, "-o", file]) == 0
     trained = [each for each in Trace.load(file).storages if each.is_trained]
     assert sum(each.requested_bytes for each in trained) == 4 * 6 * 8 * (768 + 512)
+
+
+def test_master_weights_are_copies_in_float32(config: str, tmp_path: Path) -> None:
+    """Weights of 2 bytes, which no optimizer holds, and copies of 4 that it updates."""
+    file = str(tmp_path / "plan.tally")
+    assert main(["plan", config, *WORDS[:-1], "mixed", "-o", file]) == 0
+    bytes_of = Counter[Category]()
+    memory = account(Trace.load(file)).memory
+    for storage, category in zip(memory.storages, memory.categories, strict=True):
+        if storage.died is None:
+            bytes_of[category] += storage.requested_bytes
+    weights = bytes_of[Category.PARAMETERS]
+    copies = bytes_of[Category.OPTIMIZER_STATE]
+    assert 3 * 2 * weights <= copies < 3 * 2 * weights + 4 * 100  # and a step count for each tensor
+
+
+def test_micro_batches_add_up_their_gradients(config: str, tmp_path: Path) -> None:
+    flops = []
+    for layout in ("dp 1, mb 2x1", "dp 1, mb 2x3"):
+        file = str(tmp_path / "plan.tally")
+        words = [*WORDS[:2], *WORDS[4:], "--layout", layout, "--replace", "-o", file]
+        assert main(["plan", config, *words]) == 0
+        flops.append(account(Trace.load(file)).total.flops_matmul)
+    assert flops[1] == 3 * flops[0]
 
 
 def test_a_target_that_the_class_does_not_have_is_named(

@@ -13,6 +13,8 @@ from torchtally.chips import chip
 from torchtally.models.config_symbols import symbols_of
 from torchtally.models.precision import step_precision
 from torchtally.models.recorded import TrainingMode, recorded_training
+from torchtally.models.spread import Spread
+from torchtally.plan.parallel.layout import Layout
 from torchtally.programs import RunProgram, write
 from torchtally.trace import Trace
 
@@ -56,6 +58,9 @@ class Family:
     precision: str = "pure-bf16"
     is_checkpointed: bool = False
     has_adapters: bool = False
+    has_master: bool = False
+    optimizer: str = "AdamW"
+    micro_batches: int = 1
     batch: int = 2
     sequence: int = 256
 
@@ -85,6 +90,9 @@ class Family:
             precision=step_precision(self.precision),
             is_checkpointed=self.is_checkpointed,
             adapt=self.adapt,
+            has_master=self.has_master,
+            optimizer=self.optimizer,
+            spread=Spread(Layout(micro_batches=self.micro_batches)),
         )
 
     @property
@@ -118,6 +126,9 @@ FAMILIES = {
     "phi3-batch-1": Family("Phi3ForCausalLM", "Phi3Config", PHI3, batch=1),
     "llama-autocast": Family("LlamaForCausalLM", "LlamaConfig", LLAMA, precision="bf16"),
     "llama-checkpointed": Family("LlamaForCausalLM", "LlamaConfig", LLAMA, is_checkpointed=True),
+    "llama-master": Family("LlamaForCausalLM", "LlamaConfig", LLAMA, has_master=True),
+    "llama-accumulated": Family("LlamaForCausalLM", "LlamaConfig", LLAMA, micro_batches=2),
+    "llama-adafactor": Family("LlamaForCausalLM", "LlamaConfig", LLAMA, optimizer="Adafactor"),
     "llama-lora": Family("LlamaForCausalLM", "LlamaConfig", LLAMA, has_adapters=True),
     "gpt2-autocast-checkpointed": Family(
         "GPT2LMHeadModel", "GPT2Config", GPT2, precision="bf16", is_checkpointed=True
@@ -154,18 +165,30 @@ def run_of(name: str) -> Trace:
         if family.adapt is not None:
             model = family.adapt(model)
         model = model.to("cuda").train()
-        optimizer = torch.optim.AdamW(
-            [parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-4
-        )
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        masters = [each.detach().float() for each in trained] if family.has_master else []
+        stepped = masters or trained
+        optimizer = getattr(torch.optim, family.optimizer)(stepped, lr=1e-4)
         for _ in range(2):
-            ids, labels = (
-                torch.randint(0, 1000, (family.batch, family.sequence), device="cuda")
-                for _ in range(2)
-            )
-            with torch.autocast("cuda", torch.bfloat16, enabled=family.precision == "bf16"):
-                loss = model(input_ids=ids, labels=labels, use_cache=False).loss
-            loss.backward()
+            for _ in range(family.micro_batches):
+                ids, labels = (
+                    torch.randint(0, 1000, (family.batch, family.sequence), device="cuda")
+                    for _ in range(2)
+                )
+                with torch.autocast("cuda", torch.bfloat16, enabled=family.precision == "bf16"):
+                    loss = model(input_ids=ids, labels=labels, use_cache=False).loss
+                if family.micro_batches > 1:
+                    loss = loss / family.micro_batches
+                loss.backward()
+            if family.has_master:
+                for master, parameter in zip(masters, trained, strict=True):
+                    master.grad = parameter.grad.float()
+                    parameter.grad = None
             optimizer.step()
             optimizer.zero_grad()
+            if family.has_master:
+                with torch.no_grad():
+                    for master, parameter in zip(masters, trained, strict=True):
+                        parameter.copy_(master)
 
     return run(script, gpu=GPU)

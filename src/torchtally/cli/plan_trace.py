@@ -205,6 +205,11 @@ def mode_of(request: Request, spread: "Spread") -> "TrainingMode":
             f"-o runs the step by torch alone, and recipe {chosen.name} needs a library.\n"
             f"Choose one of {', '.join(runnable)}: --recipe bf16."
         )
+    if chosen.master is not None and spread.layout.chips > 1:
+        raise UsageError(
+            f"-o: a loop of torch alone keeps the master weights of recipe {chosen.name} on one "
+            "GPU.\nChoose another recipe for several: --recipe bf16."
+        )
     optimizer = request.optimizer.name
     if optimizer not in names_in_torch():
         raise UsageError(f"-o: torch.optim has no {optimizer}. Leave --optimizer out for AdamW.")
@@ -214,6 +219,7 @@ def mode_of(request: Request, spread: "Spread") -> "TrainingMode":
         is_checkpointed=RECOMPUTE[request.recompute],
         adapt=adapt_of(request),
         spread=spread,
+        has_master=chosen.master is not None,
     )
 
 
@@ -255,6 +261,7 @@ def adapt_of(request: Request) -> "Adapt | None":
 
 
 def is_runnable(recipe: Recipe) -> bool:
-    """A training loop of torch alone does this: no master weights, no scaled losses."""
-    has_copies = recipe.master is not None or recipe.flat_gradients or recipe.step_gradients
-    return not has_copies and recipe.products != "float16" and not recipe.is_in_8_bits
+    """A training loop of torch alone does this: gradients as the weights, no scaled losses."""
+    has_copies = recipe.flat_gradients or recipe.step_gradients
+    is_plain = recipe.gradients == recipe.weights and not has_copies
+    return is_plain and recipe.products != "float16" and not recipe.is_in_8_bits

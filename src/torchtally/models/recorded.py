@@ -48,7 +48,9 @@ class TrainingMode:
     is_compiled: bool = False
     """Every layer is compiled by itself, by PyTorch's own compiler."""
     spread: Spread = ALONE
-    """Over which GPUs; rank 0 is recorded."""
+    """Over which GPUs; rank 0 is recorded. Micro-batches of its layout add up their gradients."""
+    has_master: bool = False
+    """The optimizer updates float32 copies of the weights, which it holds."""
 
 
 def recorded_training(
@@ -177,12 +179,45 @@ def train(model: nn.Module, sizes: Mapping[str, int], mode: TrainingMode) -> Non
     model = mode.spread.on_gpus(model).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     options = {"foreach": False} if steps_alone(trained) else {}
-    optimizer = make_optimizer(mode.optimizer, trained, **options)
+    master = MasterWeights(trained) if mode.has_master else None
+    stepped = trained if master is None else master.copies
+    optimizer = make_optimizer(mode.optimizer, stepped, **options)
     shape = sizes[BATCH], sizes[SEQUENCE]
+    micro_batches = mode.spread.layout.micro_batches
     for _ in range(STEPS):
-        ids, labels = (torch.randint(0, config.vocab_size, shape, device="cuda") for _ in range(2))
-        with mode.precision.products(), mode.precision.forward():
-            loss = model(input_ids=ids, labels=labels, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
+        for _ in range(micro_batches):
+            ids, labels = (
+                torch.randint(0, config.vocab_size, shape, device="cuda") for _ in range(2)
+            )
+            with mode.precision.products(), mode.precision.forward():
+                loss = model(input_ids=ids, labels=labels, use_cache=False).loss
+            if micro_batches > 1:
+                loss = loss / micro_batches
+            loss.backward()
+        if master is None:
+            optimizer.step()
+        else:
+            master.take_gradients()
+            optimizer.step()
+            master.give_weights()
         optimizer.zero_grad()
+
+
+class MasterWeights:
+    """Float32 copies of weights, for an optimizer to update: what a loop of torch alone does."""
+
+    def __init__(self, weights: list[nn.Parameter]) -> None:
+        self.weights = weights
+        self.copies = [nn.Parameter(each.detach().float()) for each in weights]
+
+    def take_gradients(self) -> None:
+        """Move the gradients of the weights to the copies, in float32."""
+        for copy, weight in zip(self.copies, self.weights, strict=True):
+            copy.grad = None if weight.grad is None else weight.grad.float()
+            weight.grad = None
+
+    def give_weights(self) -> None:
+        """Round the copies into the weights."""
+        with torch.no_grad():
+            for copy, weight in zip(self.copies, self.weights, strict=True):
+                weight.copy_(copy)

@@ -118,8 +118,10 @@ def check_spread(layout: Layout) -> None:
             "-o writes out what torch alone runs: replicas (ddp), shards of gradients and states "
             "(z2) and of weights, too (z3), but no z1.\nChoose one of them: --layout 'dp 8/z3'."
         )
-    if layout.micro_batches > 1:
-        raise UsageError("-o writes out a step of one micro-batch: --layout '... mb 4x1'.")
+    if layout.micro_batches > 1 and layout.chips > 1:
+        raise UsageError(
+            "-o writes out a step of several GPUs with one micro-batch: --layout '... mb 4x1'."
+        )
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

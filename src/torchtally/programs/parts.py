@@ -120,8 +120,10 @@ def cut(trace: Trace, modules: int, period: int, lead: int) -> Sections:
     if [op.clock for op in trace.ops] != list(range(len(trace.ops))):
         raise ProgramError("the recording does not have every operator.\nRecord the whole run.")
     stacks = stacks_of(trace, modules, period, lead)
-    labels = [label(trace, op, stacks) for op in trace.ops]
-    of, ranges = sweeps(trace, labels)
+    try:
+        of, ranges = sweeps(trace, labels(trace, stacks, follows_storages=True))
+    except ProgramError:
+        of, ranges = sweeps(trace, labels(trace, stacks, follows_storages=False))
     names = [trace.calls[op.call].name for op in trace.ops]
     parts = Sections(stacks, names, of, ranges)
     for storage in trace.storages:
@@ -152,6 +154,43 @@ def stacks_of(trace: Trace, modules: int, period: int, lead: int) -> LayerLists:
             f"({', '.join(sorted(numbers)) or 'none is numbered'})."
         )
     return LayerLists(paths, period, lead)
+
+
+def labels(trace: Trace, stacks: LayerLists, *, follows_storages: bool) -> list[int | None]:
+    """The layer of each operator: its module's, else that of the parameters it reads or makes.
+
+    Where it follows storages, an operator outside of modules also belongs to the layer of what it
+    reads: an optimizer or a loop that takes one parameter after another works on their gradients.
+    """
+    layer_of = {storage.number: stacks.layer_in(storage.name) for storage in trace.storages}
+    births: dict[int, list[int]] = {}
+    for storage in trace.storages:
+        births.setdefault(storage.born, []).append(storage.number)
+    found = []
+    for position, op in enumerate(trace.ops):
+        layer = label(trace, op, stacks)
+        used = [n for n in (*op.inputs, *op.outputs) if n >= 0]
+        if layer is None and follows_storages and not trace.sites[op.site].module:
+            layers = {layer_of[number] for number in used} - {None}
+            layer = layers.pop() if len(layers) == 1 else None
+        own_layers = dict(zip(op.outputs, first_list(trace, op), strict=False))
+        for number in births.get(position, ()):
+            if not trace.storages[number].name:
+                source = own_layers.get(number)
+                layer_of[number] = layer if source is None else layer_of[source]
+        found.append(layer)
+    return found
+
+
+def first_list(trace: Trace, op: Op) -> list[int]:
+    """The first list that a call takes, where it gives a list as long: each result is of the layer
+    of its item.
+    """
+    specs = trace.calls[op.call].inputs
+    first = [
+        n for n, spec in zip(op.inputs, specs, strict=True) if spec.argument == specs[0].argument
+    ]
+    return first if len(first) == len(op.outputs) > 1 and min(first) >= 0 else []
 
 
 def label(trace: Trace, op: Op, stacks: LayerLists) -> int | None:
