@@ -511,6 +511,29 @@ def test_a_mask_of_known_share_selects_that_share():
     assert given(script) == {"assumed: evenly drawn"}
 
 
+def test_hits_among_a_known_mask_are_at_most_its_ones():
+    """A recall is at most 1, and so is an intersection over a union."""
+
+    def script() -> None:
+        labels, guesses = (torch.arange(1000) % 10 == 0).cuda(), unknown("cuda")[:1000] > 0
+        for hits in (guesses & labels, guesses * labels, guesses.float() * labels.float()):
+            assert 0 < hits.sum().item() <= labels.sum().item() == 100
+
+    traced(script)
+
+
+@SIZES
+def test_a_label_may_be_among_the_likeliest():
+    """An accuracy of 0 would be as special as one of 1."""
+
+    def script() -> None:
+        likeliest = unknown("cuda", N, 100).topk(5).indices
+        hits = (likeliest == torch.randint(100, (N, 1)).cuda()).any(1)
+        assert 0 < hits.float().mean().item() < 1
+
+    traced(script)
+
+
 def test_a_mask_that_is_known_as_a_whole_needs_no_assumption():
     def script() -> None:
         assert unknown("cuda")[ids("cuda") >= 0].shape == (N,)

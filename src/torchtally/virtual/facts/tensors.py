@@ -15,6 +15,9 @@ from torchtally.virtual.storage import VirtualStorage, virtual_of
 FEW_ELEMENTS = 4096
 """Kept values up to so many are looked at for their bounds."""
 
+MANY_TRUTHS = 1 << 20
+"""Kept truths up to so many are counted: some microseconds."""
+
 FALLING = "assumed: losses fall"
 """What is said where a script reads a loss, or what follows from one."""
 
@@ -73,10 +76,13 @@ def is_whole(tensor: Tensor, virtual: VirtualStorage) -> bool:
 
 def facts_of_values(real: Tensor, limit: int = FEW_ELEMENTS) -> Facts | None:
     """Bounds of a real tensor's elements, of so many at most."""
+    is_mask = real.dtype is torch.bool and real.layout is torch.strided
+    if is_mask and 0 < real.numel() <= MANY_TRUTHS:
+        ones = int(torch.count_nonzero(real))
+        share = ones / real.numel() if 0 < ones < real.numel() else None
+        return Facts(int(ones == real.numel()), int(ones > 0), share=share)
     if not 0 < real.numel() <= limit or real.is_complex() or real.layout is not torch.strided:
         return None
-    if real.dtype is torch.bool:
-        return Facts(int(real.all()), int(real.any()))
     if real.element_size() == 1 and values.is_approximate(real.dtype):
         return None  # 8-bit floats have no such kernels
     lower, upper = (bound.item() for bound in real.detach().aminmax())
