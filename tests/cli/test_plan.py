@@ -332,7 +332,11 @@ def test_nothing_heavy_is_loaded() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-def test_help_lists_every_recipe_and_optimizer(capsys: Capture) -> None:
+def test_help_lists_every_recipe_and_optimizer(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a terminal that is wide enough for each to be a line."""
+    monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit):
         main(["plan", "--help", "all"])
     text = capsys.readouterr().out
