@@ -43,7 +43,7 @@ GPUS = (GPU, "A100-SXM")
 """Of those that choose kernels alike: Hopper and Blackwell of data centers, Ampere and Ada."""
 MODES = tuple(
     ("--recipe", recipe, "--recompute", recompute)
-    for recipe, recompute in product(("bf16", "amp"), ("none", "full"))
+    for recipe, recompute in product(("bf16", "amp", "mixed"), ("none", "full"))
 )
 BATCHES = (2, 1)
 RELEASES = ", ".join(
