@@ -86,6 +86,7 @@ def test_it_is_recorded_once(
         (("--recompute", "op"), "--recompute full, or none"),
         (("--optimizer", "lion"), "torch.optim has no lion"),
         (("--tokens", "1T"), "--tokens changes nothing"),
+        (("--inference",), "one answer out, of which --sequence changes nothing"),
         (("--search",), "--search changes nothing"),
         (("--explain",), "--explain changes nothing"),
         (("--host", "graphs"), "--host compiled"),
@@ -137,6 +138,15 @@ def test_micro_batches_add_up_their_gradients(config: str, tmp_path: Path) -> No
         assert main(["plan", config, *words]) == 0
         flops.append(account(Trace.load(file)).total.flops_matmul)
     assert flops[1] == 3 * flops[0]
+
+
+def test_an_answer_has_a_prompt_and_tokens(config: str, tmp_path: Path, capsys: Capture) -> None:
+    file = str(tmp_path / "answer.tally")
+    words = [*WORDS[:2], "--inference", "--prompt", "128", "--batch", "2", "-o", file]
+    assert main(["plan", config, *words]) == 2
+    assert "add --engine eager" in capsys.readouterr().err
+    assert main(["plan", config, *words, "--engine", "eager"]) == 0
+    assert "prefill 2 x 128 tokens" in capsys.readouterr().out
 
 
 def test_a_target_that_the_class_does_not_have_is_named(

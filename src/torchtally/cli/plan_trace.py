@@ -1,4 +1,4 @@
-"""`tally plan MODEL -o FILE`: a training step as a trace, written out of recordings."""
+"""`tally plan MODEL -o FILE`: a step or an answer as a trace, written out of recordings."""
 
 import shlex
 import sys
@@ -18,13 +18,15 @@ from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.layout_words import parse_layout
 from torchtally.plan.parallel.pace import Host
 from torchtally.plan.questions import Request
+from torchtally.plan.questions.inference_request import USUAL_PROMPT
 from torchtally.plan.questions.plan_options import ADAPTED
 from torchtally.plan.questions.request import USUAL_SEQUENCE
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.progress import StatusLine
 
 if TYPE_CHECKING:
-    from torchtally.models.recorded import Adapt, TrainingMode
+    from torchtally.models.answering import AnswerMode
+    from torchtally.models.recorded import Adapt, RecordedMode, TrainingMode
     from torchtally.models.spread import Spread
     from torchtally.programs.compiled import Regions
     from torchtally.programs.step import AskedStep
@@ -37,6 +39,24 @@ USED = ADAPTED | {
 """What a written step depends on."""
 KERNELS = frozenset(("host", "implementation"))
 """Fields that change kernels alone, which are derived from the step that a program writes."""
+ANSWERED = frozenset(
+    (
+        "output",
+        "inference",
+        "model",
+        "gpus",
+        "global_batch",
+        "prompt",
+        "generate",
+        "weights",
+        "engine",
+    )
+)
+"""What a written answer depends on."""
+EAGER = "eager"
+"""The engine that is transformers itself."""
+ANSWER_TOKENS = 4
+"""Of a written answer, where --generate is not given: passes over single tokens differ little."""
 RECOMPUTE = {None: False, Recompute.NONE: False, Recompute.FULL: True}
 """Whether layers are checkpointed, by --recompute."""
 
@@ -69,9 +89,9 @@ def traced_step(request: Request, model: str, command: str) -> "Trace":
     cluster = cluster_of(request) or Cluster(chip(DEFAULT_CHIP))
     values, place = configuration(model)
     asked = AskedStep(
-        batch=request.micro_batch or 1,
-        sequence=request.sequence,
-        usual_sequence=USUAL_SEQUENCE,
+        batch=(request.global_batch if request.inference else request.micro_batch) or 1,
+        sequence=request.prompt if request.inference else request.sequence,
+        usual_sequence=USUAL_PROMPT if request.inference else USUAL_SEQUENCE,
         mode=mode_words(request, cluster),
         chip=cluster.chip,
         command=command,
@@ -96,9 +116,12 @@ def recorded_step(
     from torchtally.models.planned import configured_class, planned_step
     from torchtally.models.spread import Spread
 
-    layout = layout_of(request, cluster)
-    mode = mode_of(request, Spread(layout, cluster.gpus_per_node))
-    mode = replace(mode, is_compiled=is_compiled_by_torch(request))
+    mode: RecordedMode
+    if request.inference:
+        mode = answer_mode(request, cluster, asked.batch)
+    else:
+        spread = Spread(layout_of(request, cluster), cluster.gpus_per_node)
+        mode = replace(mode_of(request, spread), is_compiled=is_compiled_by_torch(request))
     configured = configured_class(values, place)
     with StatusLine(is_quiet=not sys.stderr.isatty()) as status:
         how = "compiling its layers" if mode.is_compiled else "with three layers"
@@ -114,10 +137,11 @@ def check(request: Request) -> tuple[str, str]:
     if request.output == "-":
         raise UsageError("-o: a trace goes to a file, -o plan.tally.")
     options = options_of(type(request))
-    unused = [options[field].name for field in request.given if field not in USED]
+    used, what = (ANSWERED, "one answer") if request.inference else (USED, "one step")
+    unused = [options[field].name for field in request.given if field not in used]
     if unused:
         raise UsageError(
-            f"-o writes one step out, of which {unused[0]} changes nothing.\n"
+            f"-o writes {what} out, of which {unused[0]} changes nothing.\n"
             "Leave it out, or plan without -o."
         )
     if request.host not in (Host.EAGER, Host.COMPILED):
@@ -223,10 +247,35 @@ def mode_of(request: Request, spread: "Spread") -> "TrainingMode":
     )
 
 
+def answer_mode(request: Request, cluster: Cluster, batch: int) -> "AnswerMode":
+    """How an answer is generated. Raises UsageError for what no class of transformers does."""
+    from torchtally.models.answering import WEIGHT_DTYPES, AnswerMode
+
+    if request.engine is None or request.engine.name != EAGER:
+        raise UsageError("-o runs an answer by the model's class itself: add --engine eager.")
+    if cluster.count > 1:
+        raise UsageError(f"-o writes the answer of one GPU out: --gpus {cluster.chip.name}.")
+    weights = weights_of(request)
+    if weights not in WEIGHT_DTYPES:
+        raise UsageError(
+            f"-o: weights in {weights} need a library.\nChoose one of {', '.join(WEIGHT_DTYPES)}."
+        )
+    tokens = request.generate or ANSWER_TOKENS
+    return AnswerMode(weight_dtype=WEIGHT_DTYPES[weights], batch=batch, tokens=tokens)
+
+
+def weights_of(request: Request) -> str:
+    """The format of the weights of an answer."""
+    return "bf16" if request.weights is None else request.weights.name
+
+
 def mode_words(request: Request, cluster: Cluster) -> str:
     """How the step is trained, as text: the key of its program."""
     from torchtally.programs.step import mode_text
 
+    if request.inference:
+        tokens = request.generate or ANSWER_TOKENS
+        return mode_text(answer=tokens, weights=weights_of(request), gpus=cluster.count)
     usual = {"recipe", "optimizer", "recompute"}
     fields = (USED - KERNELS - {"output", "model", "gpus", "micro_batch", "sequence"}) & {
         *usual,

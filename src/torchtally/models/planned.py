@@ -9,7 +9,7 @@ from torch import nn
 
 from torchtally.errors import ProgramError, UsageError
 from torchtally.models.config_symbols import PLAIN, POSITIONS, key_of, symbols_of
-from torchtally.models.recorded import TrainingMode, exact_training, whole_training
+from torchtally.models.recorded import RecordedMode, exact_training, whole_training
 from torchtally.models.sources import class_of_values
 from torchtally.programs import LAYERS
 from torchtally.programs.cached import keep_program, keep_trace, releases
@@ -56,15 +56,15 @@ def planned_step(
     configured: ConfiguredClass,
     values: Mapping[str, Any],
     asked: AskedStep,
-    mode: TrainingMode,
+    mode: RecordedMode,
 ) -> Trace:
-    """Two training steps at the class's own sizes, the second with the optimizer's state.
+    """Two training steps at the class's own sizes, the second with the optimizer's state; or an
+    answer to a prompt.
 
     What is recorded is kept for the next step of these keys of a config.json. Where the layers
     cannot be written out from three of them, all of them are run.
     """
-    batch, sequence = mode.spread.layout.micro_batch, asked.length(configured.positions)
-    sizes = {BATCH: batch, SEQUENCE: sequence}
+    sizes = {BATCH: mode.batch, SEQUENCE: asked.length(configured.positions)}
     if mode.is_compiled:
         trace = whole_training(lambda: configured.build(configured.config), sizes, mode, asked.chip)
         how = (

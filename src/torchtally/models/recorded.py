@@ -8,7 +8,7 @@ never derived.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from msgspec.structs import replace
@@ -35,9 +35,25 @@ Adapt = Callable[[nn.Module], nn.Module]
 """Puts adapters into a model."""
 
 
+class RecordedMode(Protocol):
+    """What a program is recorded for, besides its class."""
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def is_compiled(self) -> bool: ...
+
+    def gpus(self, chip: Chip) -> Cluster:
+        """The GPUs that run it."""
+
+    def run(self, model: nn.Module, sizes: Mapping[str, int]) -> None:
+        """Run a model on the meta device, at a batch and a sequence."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMode:
-    """What a program is recorded for, besides its class."""
+    """Two training steps."""
 
     precision: StepPrecision
     optimizer: str = "adamw"
@@ -52,12 +68,25 @@ class TrainingMode:
     has_master: bool = False
     """The optimizer updates float32 copies of the weights, which it holds."""
 
+    @property
+    def batch(self) -> int:
+        """Samples of a micro-batch."""
+        return self.spread.layout.micro_batch
+
+    def gpus(self, chip: Chip) -> Cluster:
+        """The GPUs that train."""
+        return self.spread.cluster(chip)
+
+    def run(self, model: nn.Module, sizes: Mapping[str, int]) -> None:
+        """Train for two steps."""
+        train(model, sizes, self)
+
 
 def recorded_training(
     build: Callable[[Any], nn.Module],
     config: ConfigSymbols,
     asked: Mapping[str, int],
-    mode: TrainingMode,
+    mode: RecordedMode,
     chip: Chip,
 ) -> RunProgram:
     """The program of two training steps of a class.
@@ -78,7 +107,7 @@ def exact_training(
     build: Callable[[Any], nn.Module],
     config: ConfigSymbols,
     asked: Mapping[str, int],
-    mode: TrainingMode,
+    mode: RecordedMode,
     chip: Chip,
 ) -> RunProgram:
     """The program of two training steps at the class's own sizes alone: the layers are its only
@@ -95,7 +124,7 @@ def exact_training(
 
 
 def whole_training(
-    model: Callable[[], nn.Module], asked: Mapping[str, int], mode: TrainingMode, chip: Chip
+    model: Callable[[], nn.Module], asked: Mapping[str, int], mode: RecordedMode, chip: Chip
 ) -> Trace:
     """The trace of two training steps of a model with all its layers."""
     name = ""
@@ -104,9 +133,9 @@ def whole_training(
         nonlocal name
         built = model()
         name = type(built).__name__
-        train(built, asked, mode)
+        mode.run(built, asked)
 
-    trace = traced(training, "", mode.spread.cluster(chip))
+    trace = traced(training, "", mode.gpus(chip))
     return replace(trace, script=name)
 
 
@@ -116,17 +145,17 @@ def record(
     point: Point,
     fixed: Mapping[str, int],
     layers: int,
-    mode: TrainingMode,
+    mode: RecordedMode,
     chip: Chip,
 ) -> LabelledRun:
     """One training of two steps, at these sizes and with so many layers."""
     values, modules = {**fixed, **point.values}, config.modules(layers)
 
     def training() -> None:
-        train(build(config.at(values, modules)), values, mode)
+        mode.run(build(config.at(values, modules)), values)
 
-    gpus = mode.spread.cluster(chip)
-    return LabelledRun(point, modules, traced(training, type(config.config).__name__, gpus))
+    name = type(config.config).__name__
+    return LabelledRun(point, modules, traced(training, name, mode.gpus(chip)))
 
 
 def traced(training: Callable[[], None], name: str, gpus: Cluster) -> Trace:
