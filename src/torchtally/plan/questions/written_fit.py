@@ -26,7 +26,6 @@ from torchtally.units import Unit
 
 NOTES = {
     Category.ACTIVATIONS: "kept for the backward pass",
-    Category.TEMPORARIES: "logits, gradients on their way",
     Category.WORKSPACES: "of cuBLAS",
 }
 
@@ -72,7 +71,7 @@ def written_step(
         source,
         memory,
         seconds,
-        memory_table(parts, memory),
+        memory_table(parts, memory, ledger),
         time_table(phases, seconds),
     )
 
@@ -121,10 +120,14 @@ def memory_parts(ledger: Ledger, request: Request) -> dict[str, tuple[Quantity, 
     }
 
 
-def memory_table(parts: dict[str, tuple[Quantity, str]], memory: Quantity) -> Table:
+def memory_table(
+    parts: dict[str, tuple[Quantity, str]], memory: Quantity, ledger: Ledger
+) -> Table:
+    ops = ledger.trace.ops
+    phase = ops[min(ledger.memory.peak_tick, len(ops) - 1)].phase
     rows = sorted(parts.values(), key=lambda part: -part[0].value)
     return Table(
-        title="Memory of the chip, by category",
+        title=f"Memory of the chip at its peak ({phase.value}), by category",
         columns=(
             Column("category", "category", Unit.NAME),
             Column("bytes", "memory", Unit.BYTES),
