@@ -9,6 +9,9 @@ import pytest
 from tests.profiles.kineto_files import BF16, TraceMaker, linear_step
 from torchtally.errors import UsageError
 from torchtally.ledger import Ledger, account
+from torchtally.report.explained import explained_report
+from torchtally.report.formats import render
+from torchtally.report.report import Look
 from torchtally.runs.explaining import explain
 from torchtally.timing.targets import known_roofline
 from torchtally.trace import Phase, Trace
@@ -310,11 +313,7 @@ def test_the_profilers_own_trace_of_a_cpu_training_has_the_flops_of_a_simulated_
 
 
 def test_the_document_says_what_was_measured(tmp_path: Path) -> None:
-    from torchtally.report.explained import explained_report
-
     ledger = ledger_of(trace_of(tmp_path, linear_step()))
-    document = explained_report(ledger).document
-    assert document is not None
-    measured = json.loads(json.dumps(document()["measured"]))
+    measured = json.loads(render(explained_report(ledger), "json", Look()))["measured"]
     assert measured["step_s"] == pytest.approx(680 * US)
     assert measured["idle_causes_s"] == {"between queued kernels": pytest.approx(70 * US)}

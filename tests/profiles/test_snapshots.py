@@ -18,6 +18,8 @@ from torchtally.memory.allocator import AllocatorSettings, replay
 from torchtally.memory.allocator.replay import Replayed
 from torchtally.profiles.history import EARLIER, trace_of_snapshot
 from torchtally.profiles.snapshot import is_pickle, read_snapshot
+from torchtally.report.formats import render
+from torchtally.report.report import Look
 from torchtally.report.snapshot import snapshot_report
 from torchtally.trace import Trace
 from torchtally.views import allocators
@@ -62,9 +64,8 @@ def test_holders_are_named_by_line_and_by_what_frames_tell(tmp_path: Path, recor
     # In blocks of 512: only the last bias (5003 floats) is not a multiple.
     assert at_peak[Category.PARAMETERS] == 4 * parameters + (-4 * 5003) % 512
     assert at_peak[Category.OPTIMIZER_STATE] == 2 * at_peak[Category.PARAMETERS]
-    text = snapshot_report(ledger).document
-    assert text is not None
-    places = {(str(row["file"]), row["line"]) for row in text()["tables"]["peak-line"]["rows"]}
+    document = json.loads(render(snapshot_report(ledger), "json", Look()))
+    places = {(str(row["file"]), row["line"]) for row in document["tables"]["peak-line"]["rows"]}
     assert any(file.endswith("snapshot_case.py") and line == 23 for file, line in places)
 
 

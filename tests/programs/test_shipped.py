@@ -154,15 +154,15 @@ def test_what_it_does_not_cover_is_recorded(asked: AskedStep) -> None:
 
 
 def test_a_regime_is_in_the_key() -> None:
-    sizes = {"batch": 2, "sequence": 4096, "head_dim": 128, "window": 4096, "vocabulary": 50257}
+    sizes = {"batch": 2, "sequence": 4096, "head_dim": 128, "window": 8192, "vocabulary": 50257}
     keys = {
         key_of("", "", chip(GPU), {**sizes, **changes})
         for changes in (
             {}, {"batch": 1}, {"sequence": 4104}, {"head_dim": 256}, {"window": 1024},
-            {"vocabulary": 50304},
+            {"window": 4096}, {"vocabulary": 50304},
         )
     }  # fmt: skip
-    assert len(keys) == 6
+    assert len(keys) == 7
     assert key_of("", "", chip(GPU), {**sizes, "batch": 8, "sequence": 1024}) in keys
 
 

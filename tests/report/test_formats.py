@@ -29,7 +29,7 @@ TABLE = Table(
     left_out=1,
     note="A note.",
 )
-REPORT = Report(schema="bench", title="run", facts=("On a chip.",), tables=(("storages", TABLE),))
+REPORT = Report(title="run", facts=("On a chip.",), tables=(("storages", TABLE),))
 
 
 def test_the_formats() -> None:
@@ -50,7 +50,7 @@ def test_text() -> None:
 
 def test_json() -> None:
     document = json.loads(render(REPORT, "json", LOOK))
-    assert (document["schema"], document["title"]) == ("bench/1", "run")
+    assert (document["schema"], document["title"]) == ("page/1", "run")
     assert document["tables"]["storages"] == {
         "title": "Storages",
         "note": "A note.",
@@ -64,7 +64,7 @@ def test_json() -> None:
 
 def test_csv_has_plain_numbers_below_the_names_of_columns() -> None:
     assert render(REPORT, "csv", LOOK) == "name,bytes\nweight,2048\na|b,\n"
-    two = Report(schema="bench", title="run", tables=(("one", TABLE), ("two", TABLE)))
+    two = Report(title="run", tables=(("one", TABLE), ("two", TABLE)))
     assert [line for line in render(two, "csv", LOOK).splitlines() if line[:1] in ("#", "")] == [
         "# one", "", "# two",
     ]  # fmt: skip

@@ -120,9 +120,7 @@ def memory_parts(ledger: Ledger, request: Request) -> dict[str, tuple[Quantity, 
     }
 
 
-def memory_table(
-    parts: dict[str, tuple[Quantity, str]], memory: Quantity, ledger: Ledger
-) -> Table:
+def memory_table(parts: dict[str, tuple[Quantity, str]], memory: Quantity, ledger: Ledger) -> Table:
     ops = ledger.trace.ops
     phase = ops[min(ledger.memory.peak_tick, len(ops) - 1)].phase
     rows = sorted(parts.values(), key=lambda part: -part[0].value)
