@@ -46,8 +46,9 @@ class Communication:
     step, that one in which most are."""
     exchanged: set[int] = field(default_factory=set)
     """Groups in which each rank sends something else to each (all-to-all)."""
-    activations: Counter[int] = field(default_factory=Counter)
-    """By group: bytes gathered or reduced that hold neither parameters nor gradients."""
+    activations: dict[int, int] = field(default_factory=dict)
+    """By group: bytes gathered or reduced that hold neither parameters nor gradients, within a
+    step, that one in which most are."""
 
 
 def communication(trace: Trace) -> Communication:
@@ -59,6 +60,8 @@ def communication(trace: Trace) -> Communication:
     for op in trace.ops:
         origins.follow(op, storages)
     storages.reduced = most_of_a_step(origins.reduced_bytes)
+    for (group, _), size in origins.activation_bytes.items():
+        storages.activations[group] = max(storages.activations.get(group, 0), size)
     return storages
 
 
@@ -73,6 +76,8 @@ class Origins:
         self.gradients = self._of_role(Role.GRADIENT)
         self.reduced_bytes: dict[int, dict[int, dict[int, float]]] = {}
         """By group and step: of each gradient."""
+        self.activation_bytes = Counter[tuple[int, int]]()
+        """By group and step."""
         self._groups = [group_of(call) for call in trace.calls]
         self._matters = [
             group is not None or call.name in COPIES | SUMS | CLEARS
@@ -126,7 +131,8 @@ class Origins:
         if "alltoall" in call.name or "all_to_all" in call.name:
             storages.exchanged.add(group)
         elif not shards and not any(number in self.gradients for number in touched):
-            storages.activations[group] += sum(spec.bytes for spec in call.inputs)
+            step = bisect_right(self.trace.step_ends, op.clock)
+            self.activation_bytes[group, step] += sum(spec.bytes for spec in call.inputs)
 
     def _reduce(self, call: Call, group: int, op: Op) -> None:
         step = bisect_right(self.trace.step_ends, op.clock)

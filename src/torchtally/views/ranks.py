@@ -37,7 +37,7 @@ def data_parallel_ranks(ledger: Ledger) -> int | None:
     for group, gradients in communication.reduced.items():
         ranks, size = frozenset(trace.groups[group].ranks), sum(gradients.values())
         has_experts = any(exchange <= ranks for exchange in exchanges)
-        if has_experts and communication.activations[group] < size:
+        if has_experts and communication.activations.get(group, 0) < size:
             is_most = size >= MOST * shared_bytes
         else:
             is_most = size >= MOST * trained_bytes

@@ -145,17 +145,16 @@ def test_parameters_that_may_be_a_part_are_said_to_be_of_the_rank(program: Progr
     assert f"{WIDTH * WIDTH // RANKS} parameters on this rank" in page
 
 
-def experts_apart(device: str, *, is_tensor_parallel: bool = False) -> None:
+def experts_apart(device: str, *, is_tensor_parallel: bool = False, steps: int = 2) -> None:
     """A small layer that all ranks have, and a large one of each: rows are sent to it by all-to-all
     and back. Under tensor parallelism all ranks have the same rows, and sum products of them.
     """
     shared = nn.Linear(WIDTH, WIDTH, bias=False, device=device)
     expert = nn.Linear(WIDTH, 64 * WIDTH, bias=False, device=device)
     optimizer = torch.optim.SGD([*shared.parameters(), *expert.parameters()])
-    for _ in range(2):
+    for _ in range(steps):
         rows = shared(torch.ones(64 * RANKS, WIDTH, device=device))
-        if is_tensor_parallel:
-            dist.all_reduce(rows.detach())
+        dist.all_reduce(rows.detach() if is_tensor_parallel else rows.detach().mean(0))
         sent = torch.empty_like(rows)
         dist.all_to_all_single(sent, rows.detach())
         (expert(sent.requires_grad_()).sum() + rows.sum()).backward()
@@ -167,8 +166,18 @@ def experts_among_tensor_parallel_ranks(device: str) -> None:
     experts_apart(device, is_tensor_parallel=True)
 
 
+def experts_for_long(device: str) -> None:
+    """A row is summed in each step, in all as many bytes as there are gradients and twice more."""
+    experts_apart(device, steps=3 * WIDTH)
+
+
 @pytest.mark.parametrize(
-    ("program", "ranks"), [(experts_apart, RANKS), (experts_among_tensor_parallel_ranks, None)]
+    ("program", "ranks"),
+    [
+        (experts_apart, RANKS),
+        (experts_for_long, RANKS),
+        (experts_among_tensor_parallel_ranks, None),
+    ],
 )
 def test_experts_are_trained_on_the_rows_of_all_ranks(program: Program, ranks: int | None) -> None:
     """Of 65 parts of the weights one is reduced: those of no expert."""
