@@ -52,3 +52,7 @@ def test_a_command_that_does_not_fit_can_be_pasted() -> None:
         "  tally run --gpu H100-SXM \\",
         "      --steps 4 train.py",
     ]
+    assert list(fitted("  tally fit train.py --vary '--size {}'", 38)) == [
+        "  tally fit train.py --vary \\",
+        "      '--size {}'",
+    ]

@@ -9,6 +9,8 @@ from itertools import groupby
 
 COLUMNS = re.compile(r"(\s*\S.*?\s{2,})(\S.*)")
 """A line of two columns: an option or an example, two spaces at least, and what it is."""
+QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+"""A word of a command, in which a line that goes on would be spaces, or a backslash."""
 NARROWEST = 24
 """Characters that a column of text is wrapped to; a narrower one goes below what it explains."""
 INDENT = 6
@@ -55,9 +57,12 @@ def _hanging(line: str, width: int) -> Iterator[str]:
     indent = " " * (len(line) - len(line.lstrip()) + INDENT - 2)
     columns = COLUMNS.fullmatch(line)
     if columns is None:
-        lines = wrapped(line, width - 2, indent)
-        is_command = line.lstrip().startswith("tally ")
-        yield from [f"{each} \\" for each in lines[:-1]] if is_command else lines[:-1]
+        if not line.lstrip().startswith("tally "):
+            yield from wrapped(line, width, indent)
+            return
+        words = QUOTED.sub(lambda word: word[0].replace(" ", "\0"), line)
+        lines = [each.replace("\0", " ") for each in wrapped(words, width - 2, indent)]
+        yield from (f"{each} \\" for each in lines[:-1])
         yield lines[-1]
         return
     left, right = columns.groups()
