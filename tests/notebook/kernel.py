@@ -67,13 +67,6 @@ def executed(sources: Sequence[str], folder: Path) -> list[Cell]:
     return notebook.cells
 
 
-def executed_file(path: Path, folder: Path) -> list[Cell]:
-    """The cells of a notebook's file. Raises CellExecutionError where one fails."""
-    client = client_of(nbformat.read(path, as_version=4), folder, allow_errors=False)
-    client.execute()
-    return cells_of(client.nb)
-
-
 def client_of(notebook: Any, folder: Path, *, allow_errors: bool) -> Any:
     return nbclient.NotebookClient(
         notebook,

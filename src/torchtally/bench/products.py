@@ -34,12 +34,6 @@ def plain(M: int, N: int, K: int, layout: str, dtype: torch.dtype, device: torch
     return work(aten.mm.default, left, matrix(K, N, layout[1], dtype, device))
 
 
-def product_with_bias(M: int, N: int, K: int, dtype: torch.dtype, device: torch.device) -> OpCall:
-    bias = torch.randn(N, device=device).to(dtype)
-    left, right = matrix(M, K, "N", dtype, device), matrix(K, N, "T", dtype, device)
-    return work(aten.addmm.default, bias, left, right)
-
-
 def batched_product(
     B: int, M: int, N: int, K: int, layout: str, dtype: torch.dtype, device: torch.device
 ) -> OpCall:

@@ -369,11 +369,6 @@ def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:
 # Numbers -----------------------------------------------------------------------------------------
 
 
-def whole_above_zero(text: str) -> int:
-    """A count of steps, rows or processes."""
-    return above_zero(parse_count, 10**9)(text)
-
-
 def seconds(text: str) -> float:
     """A length of time; a number alone is in seconds."""
     is_bare = text.strip()[-1:].isdigit()

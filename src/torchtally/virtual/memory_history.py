@@ -15,7 +15,6 @@ from torchtally.memory.allocator import Block, segment_record, settings_record
 from torchtally.virtual.device_memory import DeviceMemory
 
 OURS = str(Path(__file__).parent.parent)
-FREES = frozenset(["free_requested", "free_completed", "segment_free", "segment_unmap"])
 
 Frames = tuple[dict[str, Any], ...]
 

@@ -93,10 +93,6 @@ def hooked(register: Callable[[Any], None]) -> Program:
     return program
 
 
-def in_fp16(model: Any) -> None:
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-
-
 def all_reduce_then_divide(model: Any) -> None:
     def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()

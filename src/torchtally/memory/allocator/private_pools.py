@@ -12,9 +12,6 @@ from torchtally.memory.allocator.block import Pool
 PoolId = tuple[int, int]
 """As `torch.cuda.graph_pool_handle` gives it out."""
 
-DEFAULT_ID: PoolId = (0, 0)
-"""Of the pools that no graph has."""
-
 Takes = Callable[[int], bool]
 """Whether a request on a stream is served from the pool."""
 
