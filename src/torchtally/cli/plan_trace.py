@@ -57,8 +57,6 @@ EAGER = "eager"
 """The engine that is transformers itself."""
 ANSWER_TOKENS = 4
 """Of a written answer, where --generate is not given: passes over single tokens differ little."""
-RECOMPUTE = {None: False, Recompute.NONE: False, Recompute.FULL: True}
-"""Whether layers are checkpointed, by --recompute."""
 
 
 def write_trace(request: Request, argv: Sequence[str], form: Sequence[str]) -> int:
@@ -149,10 +147,10 @@ def check(request: Request) -> tuple[str, str]:
             f"--host {request.host}: -o writes a step out as Python issues it, or with its layers "
             "compiled: --host compiled."
         )
-    if request.recompute not in RECOMPUTE:
+    if request.host is Host.COMPILED and request.implementation is Implementation.FUSED:
         raise UsageError(
-            f"--recompute {request.recompute}: a class of transformers checkpoints whole layers: "
-            "--recompute full, or none."
+            "-o: --host compiled and --kernels fused both say what makes a step's kernels: "
+            "leave one of them out."
         )
     return request.model, request.output
 
@@ -183,7 +181,9 @@ def layout_of(request: Request, cluster: Cluster) -> Layout:
             f"-o with --gpus {cluster.count}x{cluster.chip.name} needs to know how they share a "
             f"step: --layout 'dp {cluster.count}/z3' (FSDP2), or 'dp {cluster.count}' (DDP)."
         )
-    base = Layout(micro_batch=request.micro_batch or 1)
+    base = Layout(
+        micro_batch=request.micro_batch or 1, recompute=request.recompute or Recompute.NONE
+    )
     layout = parse_layout(request.layout or "", cluster.count, None, base)
     if layout.chips != cluster.count:
         raise UsageError(
@@ -240,7 +240,7 @@ def mode_of(request: Request, spread: "Spread") -> "TrainingMode":
     return TrainingMode(
         precision=precision,
         optimizer=optimizer,
-        is_checkpointed=RECOMPUTE[request.recompute],
+        is_checkpointed=spread.layout.recompute is Recompute.FULL,
         adapt=adapt_of(request),
         spread=spread,
         has_master=chosen.master is not None,

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchtally.chips import Chip, Cluster
 from torchtally.errors import UsageError
+from torchtally.plan.flops import Recompute
 from torchtally.plan.parallel.layout import Layout, Sharding
 
 
@@ -105,6 +106,17 @@ def check_spread(layout: Layout) -> None:
         raise UsageError(
             f"-o writes out steps of dp, tp and ep, and --layout has {word} {others[word]}.\n"
             f"Leave {word} out, or plan without -o."
+        )
+    if layout.recompute not in (Recompute.NONE, Recompute.FULL):
+        raise UsageError(
+            f"-o: a class of transformers checkpoints whole layers, and recomputation is "
+            f"{layout.recompute}.\nChoose another: --recompute full, or none."
+        )
+    spared = [*layout.modules, *([f"offload {layout.offloaded}"] if layout.offloaded else ())]
+    if spared:
+        raise UsageError(
+            f"-o runs a class of transformers, which has no {spared[0]}.\n"
+            f"Leave {spared[0]} out of --layout, or plan without -o."
         )
     by_plan = {"tp": layout.tensor, "ep": layout.expert}
     split = ", ".join(f"{word} {degree}" for word, degree in by_plan.items() if degree > 1)

@@ -49,6 +49,20 @@ def test_a_release_of_a_stack_without_releases_is_refused() -> None:
         stack("nanochat:2026")
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("torchtitan:nightly", "torchtitan:2026.04"),
+        ("torchtitan:", "torchtitan:2026.04"),
+        ("megatron-bridge:99", "megatron-bridge:25.11"),
+        ("megatron-bridge:2026.06", "megatron-bridge:25.11"),
+    ],
+)
+def test_what_is_no_release_is_refused(name: str, written: str) -> None:
+    with pytest.raises(UsageError, match=f"they are written as {written}"):
+        stack(name)
+
+
 def test_a_fact_holds_from_its_release_on() -> None:
     """torchtitan computes its loss chunk by chunk since April 2026."""
     losses = [stack(name).value("loss") for name in ("torchtitan:2025.06", "torchtitan:2026.04")]

@@ -5,6 +5,7 @@ What no fact says is as without a stack.
 """
 
 import csv
+import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -111,13 +112,13 @@ def stack(
     """The stack that "megatron-bridge" or "megatron-bridge:26.06" names, with what its table says
     of this model on this chip. Raises UsageError for one that is not known.
     """
-    key, _, release = text.strip().lower().partition(":")
+    key, colon, release = text.strip().lower().partition(":")
     rows = _rows()
     if key not in rows:
         raise UsageError(f"--stack: {key!r} is unknown. {did_you_mean(key, rows)}")
     row = rows[key]
-    if release and not ("releases" in row or "overlapping" in row):
-        raise UsageError(f"--stack: no release of {row['title']} is known apart: give {key}.")
+    if colon:
+        _check_release(key, row, release)
     facts = dict(_facts(row))
     if key == "megatron-bridge":
         facts |= _memory_facts(model, chip, recipe, release)
@@ -131,6 +132,22 @@ def stack(
             facts |= dict(_facts(since))
     ordered = {knob: facts[knob] for knob in KNOBS if knob in facts}
     return Software(key, row["title"], row["repository"], ordered, release)
+
+
+def _check_release(key: str, row: Mapping[str, Any], release: str) -> None:
+    """Raises UsageError for a release that cannot be put in the order of those that are known."""
+    if key == "megatron-bridge":
+        known = min(run[0] for runs in _recipes().values() for run in runs)
+    elif "releases" in row:
+        known = row["releases"][0]["since"]
+    else:
+        raise UsageError(f"--stack: no release of {row['title']} is known apart: give {key}.")
+    year, _, _ = known.partition(".")
+    if not re.fullmatch(rf"\d{{{len(year)}}}\.\d\d(\.\d\d)?", release):
+        raise UsageError(
+            f"--stack: {release!r} is no release of {row['title']}: they are written as "
+            f"{key}:{known}."
+        )
 
 
 def names() -> tuple[str, ...]:
