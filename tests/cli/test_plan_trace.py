@@ -90,6 +90,10 @@ def test_it_is_recorded_once(
         (("--search",), "--search changes nothing"),
         (("--explain",), "--explain changes nothing"),
         (("--host", "graphs"), "--host compiled"),
+        (("--host", "compiled", "--kernels", "fused"), "leave one of them out"),
+        (("--layout", "dp 1, op"), "--recompute full, or none"),
+        (("--layout", "dp 1, mlp"), "Leave mlp out of --layout"),
+        (("--layout", "dp 1, offload 2"), "Leave offload 2 out of --layout"),
     ],
 )
 def test_what_it_does_not_write_is_refused(
@@ -138,6 +142,14 @@ def test_micro_batches_add_up_their_gradients(config: str, tmp_path: Path) -> No
         assert main(["plan", config, *words]) == 0
         flops.append(account(Trace.load(file)).total.flops_matmul)
     assert flops[1] == 3 * flops[0]
+
+
+def test_a_layout_says_that_layers_are_recomputed(config: str, tmp_path: Path) -> None:
+    """In words of --layout or by --recompute: the same operators."""
+    said, option = str(tmp_path / "said.tally"), str(tmp_path / "option.tally")
+    assert main(["plan", config, *WORDS, "--layout", "dp 1, full", "-o", said]) == 0
+    assert main(["plan", config, *WORDS, "--recompute", "full", "-o", option]) == 0
+    assert list(differences(Trace.load(said), Trace.load(option))) == []
 
 
 def test_an_answer_has_a_prompt_and_tokens(config: str, tmp_path: Path, capsys: Capture) -> None:
