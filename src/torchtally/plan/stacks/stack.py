@@ -145,7 +145,7 @@ def _check_release(key: str, row: Mapping[str, Any], release: str) -> None:
     year, _, _ = known.partition(".")
     if not re.fullmatch(rf"\d{{{len(year)}}}\.\d\d(\.\d\d)?", release):
         raise UsageError(
-            f"--stack: {release!r} is no release of {row['title']}: they are written as "
+            f"--stack: {release!r} cannot be a release of {row['title']}: they are written as "
             f"{key}:{known}."
         )
 
