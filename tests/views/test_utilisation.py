@@ -21,6 +21,8 @@ from torchtally.views import by
 from torchtally.views.parameters import parameters_of
 from torchtally.views.summary import summarise
 from torchtally.views.utilisation import (
+    PeakPart,
+    PeakRate,
     Utilisation,
     laws_broken,
     looked_up,
@@ -199,6 +201,17 @@ def test_a_dtype_of_less_than_a_hundredth_is_named_where_it_shows(size: int, oth
     """0.2 % of the FLOPs at a 15th of the peak make 3 % of the rate."""
     ledger = account(one_of_each("bfloat16", "float32", size), roofline=stopwatch())
     assert figures(ledger)["mfu_full"].of == f"promised dense bfloat16{others}"
+
+
+def test_a_dtype_that_does_not_show_beside_two_others_is_not_named() -> None:
+    """Of half as many FLOPs in tf32 the rate is not that of bfloat16, whatever the third one is."""
+    parts = [PeakPart("bfloat16", 2 * M**3, 1000.0), PeakPart("tf32", M**3, 500.0)]
+    few, many = (PeakPart("float32", n, 50.0) for n in (1, M**3 // 100))
+    rates = [PeakRate((*parts, part), is_measured=False).description for part in (few, many)]
+    assert rates == [
+        "promised dense bfloat16 and tf32",
+        "promised dense bfloat16 and tf32, with less than 1 % in float32",
+    ]
 
 
 def test_products_without_a_peak_are_in_no_figure_and_said_so() -> None:

@@ -100,7 +100,7 @@ class PeakRate:
         what = "best measured" if self.is_measured else "promised dense"
         named = self.split or self.counted[:1] or self.parts[:1]
         names = " and ".join(part.dtype for part in named)
-        own, rate = named[0].flop_per_s if named else None, self.flop_per_s
+        own, rate = replace(self, parts=named).flop_per_s, self.flop_per_s
         others = [part.dtype for part in self.counted if part not in named]
         if not others or own is None or rate is None or abs(rate / own - 1) < LEGIBLE:
             return f"{what} {names}"
