@@ -1,5 +1,7 @@
 """What is known of the software that runs a training, and how it is known."""
 
+import json
+
 import pytest
 
 from torchtally.chips.clusters import cluster
@@ -140,6 +142,18 @@ def test_lora_takes_a_layout(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fits: " in said
     assert main([*words, "--layout", "fsdp, full"]) == 0
     assert "does not fit: " in capsys.readouterr().out
+
+
+def test_adapters_are_in_a_layout_as_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """By transformers' operators: one chip holds as much in both answers, to 1 %."""
+    words = ["plan", "qwen3-0.6b", "--gpus", "H100-SXM", "--lora", "8", "--sequence", "2048"]
+    held = []
+    for layout in ((), ("--layout", "dp 1")):
+        assert main([*words, *layout, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert "with adapters of rank 8" in answer["answer"]
+        held.append(next(each["value"] for each in answer["figures"] if each["name"] == "memory"))
+    assert held[0] == pytest.approx(held[1], rel=0.01)
 
 
 def test_nodes_of_mi300x_have_a_network() -> None:

@@ -30,7 +30,7 @@ from torchtally.plan.questions.fit import (
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.uses import Fields, adapted_fields, uses
-from torchtally.plan.questions.words import bound_in_short, run_text, stack_in_words, subject_text
+from torchtally.plan.questions.words import bound_in_short, run_text, stack_in_words, trained_text
 from torchtally.plan.questions.workload import with_shape, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit, format_bytes
@@ -65,7 +65,7 @@ def layouts(request: Request) -> Answer:
             *range_in_words(best),
             f" a step of {batch} sequences, ",
             best.mfu,
-            f" MFU predicted for {subject_text(request)} on ",
+            f" MFU predicted for {trained_text(request)} on ",
             *run_text(request),
         ),
         figures=(
@@ -143,7 +143,8 @@ def usual_batch(sequence: int, chips: int) -> int:
 def choices_of(request: Request, workload: Workload) -> Choices:
     """What the search may vary: everything that the user did not set."""
     every = [Recompute.NONE, Recompute.FULL]
-    how = request.implementation or Implementation.FUSED
+    usual = Implementation.FUSED if request.lora is None else Implementation.EAGER
+    how = request.implementation or usual
     model, sequence = workload.model, workload.sequence
     kernel = request.kernel or usual_kernel(model, request.recipe, sequence, how)
     if kernel is AttentionKernel.MATH:
@@ -191,7 +192,7 @@ def _nothing(request: Request, ranking: Ranking, batch: int) -> str:
         )
     least = ranking.smallest
     return (
-        f"{subject_text(request)} does not fit {where} in any of {ranking.tried} layouts. The "
+        f"{trained_text(request)} does not fit {where} in any of {ranking.tried} layouts. The "
         f"smallest ({layout_text(least.layout)}) takes "
         f"{format_bytes(int(least.memory.total.value))} of "
         f"{format_bytes(ranking.capacity_bytes)} on a chip, {format_bytes(ranking.missing_bytes)} "

@@ -29,7 +29,7 @@ from torchtally.plan.questions.layouts import choices_of, config_of
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.uses import adapted_fields, uses
-from torchtally.plan.questions.words import run_text, stack_in_words, subject_text
+from torchtally.plan.questions.words import run_text, stack_in_words, trained_text
 from torchtally.plan.questions.workload import with_shape, workload_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
@@ -53,7 +53,7 @@ def own_layout(request: Request) -> Answer:
             *range_in_words(step),
             f" a step of {layout.global_batch} sequences, ",
             step.mfu,
-            f" MFU predicted for {subject_text(request)} on ",
+            f" MFU predicted for {trained_text(request)} on ",
             *run_text(request),
             f"; {claim_of(step.memory.total, capacity)}: ",
             step.memory.total,

@@ -184,10 +184,11 @@ class PlanOptions(OptionRecord):
         "--kernels",
         TRAINING,
         "norms, activations and losses as transformers runs them (eager), or as Megatron-LM does "
-        "(fused; default with --search)",
+        "(fused; default with --search, but for --lora)",
         choices=named(Implementation),
     )
-    """None: a search assumes fused kernels, everything else transformers' own."""
+    """None: a search assumes fused kernels, everything else, and one of adapters, transformers'
+    own."""
     loss: Loss | None = option(
         "--loss",
         TRAINING,

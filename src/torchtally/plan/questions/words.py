@@ -19,6 +19,12 @@ def subject_text(request: Request) -> str:
     return f"{subject.name} ({size})" if subject.name else size
 
 
+def trained_text(request: Request) -> str:
+    """The model, and the adapters that are trained in its place."""
+    adapters = "" if request.lora is None else f" with adapters of rank {request.lora}"
+    return f"{subject_text(request)}{adapters}"
+
+
 def run_text(request: Request) -> tuple[Part, ...]:
     """Text like "1,024 H100-SXM", and the software that runs there: "by torchtitan"."""
     by = "" if request.stack is None else f" by {request.stack.name}"
@@ -31,13 +37,20 @@ UNKNOWN_STACK = (
     "tables: 14 % off in the mean of their medians; with their own stack 7 %)."
 )
 """Where a layout is priced without a stack, by docs/trainings.md."""
+UNKNOWN_TUNER = (
+    "No software is named (--stack): PEFT's adapters within transformers' operators, an eager host "
+    "and tensor parallelism that overlaps with nothing."
+)
+"""The same of adapters, which no published training of docs/trainings.md has."""
 
 
 def stack_in_words(request: Request) -> tuple[str, ...]:
     """That no software is named, and what is assumed then; of one that is named, the first of an
     answer's assumptions says all.
     """
-    return (UNKNOWN_STACK,) if request.stack is None else ()
+    if request.stack is not None:
+        return ()
+    return (UNKNOWN_STACK if request.lora is None else UNKNOWN_TUNER,)
 
 
 def chips_text(cluster: Cluster) -> tuple[Part, ...]:
