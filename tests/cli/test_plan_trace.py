@@ -152,6 +152,15 @@ def test_a_layout_says_that_layers_are_recomputed(config: str, tmp_path: Path) -
     assert list(differences(Trace.load(said), Trace.load(option))) == []
 
 
+def test_what_a_class_raises_is_of_that_class(tmp_path: Path, capsys: Capture) -> None:
+    """transformers cannot split a head that is the embedding's weight."""
+    config = written(tmp_path, {"tie_word_embeddings": True})
+    layout = ("--gpus", "2xH100-SXM", "--layout", "dp 1, tp 2")
+    file = str(tmp_path / "plan.tally")
+    assert main(["plan", config, *WORDS, *layout, "-o", file]) != 0
+    assert "LlamaForCausalLM: the class raised KeyError" in capsys.readouterr().err
+
+
 def test_an_answer_has_a_prompt_and_tokens(config: str, tmp_path: Path, capsys: Capture) -> None:
     file = str(tmp_path / "answer.tally")
     words = [*WORDS[:2], "--inference", "--prompt", "128", "--batch", "2", "-o", file]

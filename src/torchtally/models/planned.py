@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchtally.chips import Chip
 from torchtally.errors import ProgramError, UsageError
 from torchtally.models.config_symbols import PLAIN, POSITIONS, key_of, symbols_of
 from torchtally.models.recorded import RecordedMode, exact_training, whole_training
@@ -40,6 +41,10 @@ class ConfiguredClass:
             model: nn.Module = self.kind(config)
         return model
 
+    def whole(self, sizes: Mapping[str, int], mode: RecordedMode, chip: Chip) -> Trace:
+        """Two steps of the class with all its layers."""
+        return whole_training(self.name, lambda: self.build(self.config), sizes, mode, chip)
+
 
 def configured_class(values: Mapping[str, Any], place: str) -> ConfiguredClass:
     """The class that the keys of a config.json are for; `place` is where they are.
@@ -66,7 +71,7 @@ def planned_step(
     """
     sizes = {BATCH: mode.batch, SEQUENCE: asked.length(configured.positions)}
     if mode.is_compiled:
-        trace = whole_training(lambda: configured.build(configured.config), sizes, mode, asked.chip)
+        trace = configured.whole(sizes, mode, asked.chip)
         how = (
             f"{configured.name} ({releases()}), run with all its layers, each compiled by itself "
             "by PyTorch's own compiler"
@@ -76,11 +81,11 @@ def planned_step(
         symbols = symbols_of(configured.config)
         program = exact_training(configured.build, symbols, sizes, mode, asked.chip)
     except ProgramError as error:
-        trace = whole_training(lambda: configured.build(configured.config), sizes, mode, asked.chip)
+        trace = configured.whole(sizes, mode, asked.chip)
         reason = str(error).splitlines()[0]
         how = (
             f"{configured.name} ({releases()}), run with all its layers, which cannot be "
-            f"written out from {LAYERS} of them: {reason}"
+            f"written out from {LAYERS} of them: {reason.removesuffix('.')}"
         )
         written = named(trace, how, asked)
         keep_trace(written, values, asked)

@@ -124,19 +124,14 @@ def exact_training(
 
 
 def whole_training(
-    model: Callable[[], nn.Module], asked: Mapping[str, int], mode: RecordedMode, chip: Chip
+    name: str,
+    model: Callable[[], nn.Module],
+    asked: Mapping[str, int],
+    mode: RecordedMode,
+    chip: Chip,
 ) -> Trace:
-    """The trace of two training steps of a model with all its layers."""
-    name = ""
-
-    def training() -> None:
-        nonlocal name
-        built = model()
-        name = type(built).__name__
-        mode.run(built, asked)
-
-    trace = traced(training, "", mode.gpus(chip))
-    return replace(trace, script=name)
+    """The trace of two training steps of a class's model with all its layers."""
+    return traced(lambda: mode.run(model(), asked), name, mode.gpus(chip))
 
 
 def record(
@@ -167,7 +162,7 @@ def traced(training: Callable[[], None], name: str, gpus: Cluster) -> Trace:
     except Exception as error:  # of the library's own code
         message = " ".join(str(error).split())[:300]
         raise ProgramError(
-            f"{name}: at a recording's sizes the class raised {type(error).__name__}: {message}"
+            f"{name}: the class raised {type(error).__name__} in a recording: {message}"
         ) from error
     return replace(
         trace,
