@@ -156,6 +156,14 @@ def test_adapters_are_in_a_layout_as_without_one(capsys: pytest.CaptureFixture[s
     assert held[0] == pytest.approx(held[1], rel=0.01)
 
 
+def test_a_host_far_ahead_is_no_part_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """Compiled layers of 8 B parameters: by its formula it adds nanoseconds."""
+    assert main([*LLAMA, "--stack", "torchtitan", "--layout", "dp 8/z3", "--json"]) == 0
+    compared, parts, _ = json.loads(capsys.readouterr().out)["tables"]
+    for table in (compared, parts):
+        assert "host" not in {row["part"] for row in table["rows"]}
+
+
 def test_nodes_of_mi300x_have_a_network() -> None:
     """Eight cards of 400 Gbit/s, one for each chip."""
     assert cluster("16xMI300X").link_between_nodes.bytes_per_s_per_direction == 50e9

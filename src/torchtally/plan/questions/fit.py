@@ -41,6 +41,10 @@ SURE_SHARE = 0.85
 """Of a chip's memory: above it, published trainings ran out of memory that by their plans fitted
 (70.1 of 79.2 GiB, docs/trainings.md)."""
 
+SMALLEST_PART = 1e-6
+"""Share of a step below which a part is not listed: what a host adds behind kernels that take far
+longer is nanoseconds by its formula, and no host's time is known so well."""
+
 FULL_MEMORY = (
     "All memory of a chip is usable: fragmentation takes some, so leave room (--memory 72GiB). "
     f"Above {SURE_SHARE:.0%} of it, what fits is called close."
@@ -337,7 +341,7 @@ def time_table(step: Step, workload: Workload) -> Table:
                 *((sent.get(name), ways.get(name, "")) if has_network else ()),
             )
             for name, quantity in rows
-            if quantity.value or sent.get(name)
+            if quantity.value > SMALLEST_PART * whole or sent.get(name)
         ),
         totals=(None, whole, 1.0, *((sum(sent.values()), None) if has_network else ())),
         note="Of communication, what does not overlap with compute."

@@ -13,6 +13,7 @@ from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.fit import (
     FULL_MEMORY,
+    SMALLEST_PART,
     capacity_of,
     claim_of,
     convention_in_words,
@@ -172,7 +173,7 @@ def comparison(step: Step, fastest: Step) -> Table:
         rows=tuple(
             (name, own, other, own - other)
             for name, own, other in sorted(rows, key=lambda row: row[2] - row[1])
-            if own or other
+            if max(own, other) > SMALLEST_PART * step.seconds.value
         ),
         totals=(
             None,
