@@ -94,6 +94,11 @@ def test_a_configuration_knows_its_inputs(capsys: pytest.CaptureFixture[str]) ->
     assert printed["inputs"] == "input_ids 1x32:int64"
 
 
+def test_a_known_model_has_its_class_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = document(capsys, "gpt2", "--eval", "--input", "1x16")
+    assert printed["parameters"] == 124_439_808
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -23,6 +23,7 @@ examples:
   tally summary model.py:Net --input 8x3x224x224
   tally summary 'package.models:GPT(layers=12)' --input 4x1024:int64
   tally summary llama/config.json --input 1x4096      a model of transformers
+  tally summary gpt2                        one that tally plan --models lists
   tally summary resnet50 --input 64x3x224x224 --optimizer sgd         of timm
   tally summary vit_base_patch16_224 --eval --precision pure-bf16
   tally summary model.py:Net --input ids=4x512:int64 --input mask=4x512:bool
@@ -54,8 +55,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="package.module:Class or file.py:Class, a config.json of transformers, or a name of "
-        "timm",
+        help="package.module:Class or file.py:Class, a config.json of transformers, a name of "
+        "`tally plan --models`, or one of timm",
     )
     parser.add_argument(
         "--input",

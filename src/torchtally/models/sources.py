@@ -20,6 +20,7 @@ from torchtally.models.calls import CHANNELS, IMAGE, LABELLED, USUAL_SEQUENCE
 from torchtally.models.config_sizes import check_sizes
 from torchtally.models.config_values import config_values
 from torchtally.models.inputs import InputSpec, input_spec
+from torchtally.plan.architecture.known import known_row
 
 CONFIG = "config.json"
 TOKENS, PIXELS = "input_ids", "pixel_values"
@@ -62,7 +63,8 @@ class ModelSource:
 
 
 def model_source(name: str) -> ModelSource:
-    """What `pkg.module:Model`, `file.py:Model(8, heads=4)`, `config.json` or a name of timm means.
+    """What `pkg.module:Model`, `file.py:Model(8, heads=4)`, `config.json`, a name that `tally plan`
+    knows, or one of timm means.
 
     Raises UsageError and ScriptError where there is no such thing.
     """
@@ -72,7 +74,8 @@ def model_source(name: str) -> ModelSource:
         return _of_config(name)
     if ":" in name:
         return ModelSource(_of_code(name))
-    return _of_timm(name)
+    known = _known_config(name)
+    return _of_timm(name) if known is None else _of_values(known, name)
 
 
 # The user's own code ------------------------------------------------------------------------------
@@ -146,8 +149,20 @@ def _file(path: str) -> ModuleType:
 # transformers and diffusers -----------------------------------------------------------------------
 
 
+def _known_config(name: str) -> dict[str, Any] | None:
+    """The configuration of a model known by name; None of any other."""
+    try:
+        config = known_row(name).config
+    except UsageError:
+        return None
+    return None if config is None else dict(config)
+
+
 def _of_config(path: str) -> ModelSource:
-    values = config_values(path)
+    return _of_values(config_values(path), path)
+
+
+def _of_values(values: dict[str, Any], path: str) -> ModelSource:
     if isinstance(values.get("_class_name"), str):
         return _of_diffusers(values, path)
     kind, config = class_of_values(values, path)
