@@ -14,6 +14,7 @@ from torchtally.plan.optimizers import optimizer
 from torchtally.plan.parallel.pace import BEST, Host
 from torchtally.plan.questions.compared import compare
 from torchtally.plan.questions.fit import fit
+from torchtally.plan.questions.largest import largest_batch
 from torchtally.plan.questions.request import Request, subject
 from torchtally.plan.recipes import recipe
 from torchtally.programs.shipped import shipped_step
@@ -81,3 +82,14 @@ def test_compiled_layers_and_fused_blocks_are_derived_from_the_step() -> None:
     compiled = seconds_of(host=Host.COMPILED)
     fused = seconds_of(implementation=Implementation.FUSED)
     assert fused < compiled < eager
+
+
+def test_the_largest_batch_is_the_last_that_fits() -> None:
+    """By the same steps: one sequence more does not fit."""
+    question = replace(REQUEST, micro_batch=None, sequence=4096)
+    answer = largest_batch(question)
+    size = int(answer.figures[0].value)
+    assert size > 1
+    fitting, larger = (fit(replace(question, micro_batch=n)) for n in (size, size + 1))
+    assert answer.figures[2].value == fitting.figures[0].value <= H100.total_memory_bytes
+    assert larger.figures[0].value > H100.total_memory_bytes

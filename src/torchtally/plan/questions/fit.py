@@ -72,13 +72,9 @@ def fit(request: Request) -> Answer:
     layout = plain_layout(request, workload)
     step = step_of(workload, layout)
     capacity = capacity_of(request)
-    if is_class_alone(request, layout):
-        from torchtally.plan.questions.written_fit import written_step  # loads the ledger
-
-        regions = REGIONS[layout.implementation, request.host]
-        written = written_step(request, workload, layout, regions)
-        if written is not None:
-            return fit_as_written(request, workload, step, written, assumptions)
+    written = step_as_written(request, workload, layout)
+    if written is not None:
+        return fit_as_written(request, workload, step, written, assumptions)
     return Answer(
         question="fit",
         headline=_headline(request, step, capacity),
@@ -129,6 +125,15 @@ def is_class_alone(request: Request, layout: Layout) -> bool:
     )
 
 
+def step_as_written(request: Request, workload: Workload, layout: Layout) -> "WrittenStep | None":
+    """The step that a program writes; None where none is for it."""
+    if not is_class_alone(request, layout):
+        return None
+    from torchtally.plan.questions.written_fit import written_step  # loads the ledger
+
+    return written_step(request, workload, layout, REGIONS[layout.implementation, request.host])
+
+
 def fit_as_written(
     request: Request,
     workload: Workload,
@@ -137,14 +142,8 @@ def fit_as_written(
     assumptions: tuple[str, ...],
 ) -> Answer:
     """The same by a step that a program wrote; `step`, by closed forms, has what is counted."""
-    layout, capacity = step.layout, capacity_of(request)
-    speed = tokens_in_time(step.tokens, written.seconds)
-    peak = request.chip.peak_flop_per_s(request.recipe.products)
-    flops = token_flops(
-        workload.model, workload.sequence, attention=step.attention, recompute=layout.recompute
-    )
-    used = mfu(speed, flops.model, 1, peak).with_name(step.mfu.name)
-    done = mfu(speed, flops.hardware, 1, peak).with_name(step.hfu.name)
+    capacity = capacity_of(request)
+    speed, used, done = rates_as_written(request, workload, step, written)
     return Answer(
         question="fit",
         headline=(
@@ -159,14 +158,35 @@ def fit_as_written(
         tables=(written.memory_by_category, written.time_by_phase),
         assumptions=(
             *assumptions,
-            batch_in_words(layout),
-            *(() if request.host is Host.COMPILED else (implementation_in_words(layout),)),
-            f"Written out operator by operator, {written.source}; with -o FILE it is a trace.",
-            "Memory: as the allocator hands it out; seconds: as those of a run.",
+            batch_in_words(step.layout),
+            *written_in_words(request, step.layout, written),
             *convention_in_words(step, request),
             FULL_MEMORY,
         ),
     )  # fmt: skip
+
+
+def rates_as_written(
+    request: Request, workload: Workload, step: Step, written: "WrittenStep"
+) -> tuple[Quantity, Quantity, Quantity]:
+    """Tokens a second of a written step, its MFU and its HFU."""
+    speed = tokens_in_time(step.tokens, written.seconds)
+    peak = request.chip.peak_flop_per_s(request.recipe.products)
+    flops = token_flops(
+        workload.model, workload.sequence, attention=step.attention,
+        recompute=step.layout.recompute,
+    )  # fmt: skip
+    used = mfu(speed, flops.model, 1, peak).with_name(step.mfu.name)
+    return speed, used, mfu(speed, flops.hardware, 1, peak).with_name(step.hfu.name)
+
+
+def written_in_words(request: Request, layout: Layout, written: "WrittenStep") -> tuple[str, ...]:
+    """What a written step is of, in sentences."""
+    return (
+        *(() if request.host is Host.COMPILED else (implementation_in_words(layout),)),
+        f"Written out operator by operator, {written.source}; with -o FILE it is a trace.",
+        "Memory: as the allocator hands it out; seconds: as those of a run.",
+    )
 
 
 def overlap_in_words(step: Step) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.shapes import scale_to
@@ -19,7 +20,10 @@ from torchtally.plan.questions.fit import (
     capacity_of,
     convention_in_words,
     memory_table,
+    rates_as_written,
     run_in_words,
+    step_as_written,
+    written_in_words,
 )
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request, subject
@@ -32,6 +36,9 @@ from torchtally.plan.questions.workload import (
     workload_of,
 )
 from torchtally.units import Unit, format_bytes
+
+if TYPE_CHECKING:
+    from torchtally.plan.questions.written_fit import WrittenStep
 
 STEP_PARAMETERS = 10_000_000
 """The granularity of the search."""
@@ -106,7 +113,18 @@ def largest_batch(request: Request) -> Answer:
     count = largest(lambda size: _fits(workload, layout(size)), most=1 << 24)
     if not count:
         raise UsageError(_nothing_fits(request, workload, layout(1)))
+    written = written_batch(request, workload, layout, most=2 * count)
+    if written is not None:
+        count = written[0]
     step = step_of(workload, layout(count))
+    memory, speed, used, table = (
+        step.memory.total, step.tokens_per_s, step.mfu, memory_table(step.memory)
+    )  # fmt: skip
+    how: tuple[str, ...] = run_in_words(step.layout)
+    if written is not None:
+        speed, used, _ = rates_as_written(request, workload, step, written[1])
+        memory, table = written[1].memory, written[1].memory_by_category
+        how = written_in_words(request, step.layout, written[1])
     answer = of(count, Unit.COUNT).with_name("largest micro-batch")
     sequences = _all_sequences(workload.cluster.count, answer)
     return Answer(
@@ -118,14 +136,31 @@ def largest_batch(request: Request) -> Answer:
             *chips_text(workload.cluster),
             f" with {subject_text(request)}",
         ),
-        figures=(answer, sequences, step.memory.total, step.tokens_per_s, step.mfu),
-        tables=(memory_table(step.memory),),
+        figures=(answer, sequences, memory, speed, used),
+        tables=(table,),
         assumptions=(
             *assumptions,
-            *run_in_words(step.layout),
+            *how,
             *convention_in_words(step, request),
         ),
     )
+
+
+def written_batch(
+    request: Request, workload: Workload, layout: Callable[[int], Layout], *, most: int
+) -> "tuple[int, WrittenStep] | None":
+    """The largest micro-batch that fits by written steps, with its step; None where programs do not
+    write them all, and where none fits.
+    """
+    steps: dict[int, WrittenStep | None] = {}
+
+    def fits(size: int) -> bool:
+        step = steps[size] = step_as_written(request, workload, layout(size))
+        return step is not None and step.memory.value <= workload.cluster.chip.total_memory_bytes
+
+    count = largest(fits, most=most)
+    step = steps.get(count)
+    return None if step is None or None in steps.values() else (count, step)
 
 
 @uses(MODEL, "largest", STEP - {"sequence", "global_batch"})
