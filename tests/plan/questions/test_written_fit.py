@@ -6,6 +6,7 @@ import pytest
 
 from tests.programs.ship import MODES, asked_of
 from torchtally.chips import Cluster, chip
+from torchtally.errors import UsageError
 from torchtally.ledger import account
 from torchtally.memory.workspace import context_bytes
 from torchtally.plan.activations.setting import Implementation
@@ -19,6 +20,7 @@ from torchtally.plan.questions.request import Request, subject
 from torchtally.plan.recipes import recipe
 from torchtally.programs.shipped import shipped_step
 from torchtally.timing.roofline import Roofline
+from torchtally.units import format_bytes
 
 H100 = chip("H100-SXM")
 REQUEST = Request(
@@ -93,3 +95,15 @@ def test_the_largest_batch_is_the_last_that_fits() -> None:
     fitting, larger = (fit(replace(question, micro_batch=n)) for n in (size, size + 1))
     assert answer.figures[2].value == fitting.figures[0].value <= H100.total_memory_bytes
     assert larger.figures[0].value > H100.total_memory_bytes
+
+
+def test_no_batch_fits_where_a_written_step_of_one_does_not() -> None:
+    """Llama 3 8B in bf16: 45 GiB of weights and moments, and the same bytes in both answers."""
+    question = replace(
+        REQUEST, subject=subject(known_model("llama-3-8b")), micro_batch=None, sequence=4096
+    )
+    single = replace(question, micro_batch=1)
+    assert is_written(single)
+    takes = format_bytes(int(fit(single).figures[0].value))
+    with pytest.raises(UsageError, match=f"takes {takes} of"):
+        largest_batch(question)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 STEP_PARAMETERS = 10_000_000
 """The granularity of the search."""
 MOST_PARAMETERS = 10**15
+MOST_SEQUENCES = 1 << 24
 MOST_TOKENS = 1 << 32
 
 
@@ -110,21 +111,23 @@ def largest_batch(request: Request) -> Answer:
     def layout(size: int) -> Layout:
         return plain_layout(request, workload, micro_batch=size)
 
-    count = largest(lambda size: _fits(workload, layout(size)), most=1 << 24)
+    steps = written_batches(request, workload, layout)
+    if steps is None:
+        count = largest(lambda size: _fits(workload, layout(size)), most=MOST_SEQUENCES)
+    else:
+        count = max(steps, default=0)
     if not count:
         raise UsageError(_nothing_fits(request, workload, layout(1)))
-    written = written_batch(request, workload, layout, most=2 * count)
-    if written is not None:
-        count = written[0]
+    written = None if steps is None else steps[count]
     step = step_of(workload, layout(count))
     memory, speed, used, table = (
         step.memory.total, step.tokens_per_s, step.mfu, memory_table(step.memory)
     )  # fmt: skip
     how: tuple[str, ...] = run_in_words(step.layout)
     if written is not None:
-        speed, used, _ = rates_as_written(request, workload, step, written[1])
-        memory, table = written[1].memory, written[1].memory_by_category
-        how = written_in_words(request, step.layout, written[1])
+        speed, used, _ = rates_as_written(request, workload, step, written)
+        memory, table = written.memory, written.memory_by_category
+        how = written_in_words(request, step.layout, written)
     answer = of(count, Unit.COUNT).with_name("largest micro-batch")
     sequences = _all_sequences(workload.cluster.count, answer)
     return Answer(
@@ -146,21 +149,23 @@ def largest_batch(request: Request) -> Answer:
     )
 
 
-def written_batch(
-    request: Request, workload: Workload, layout: Callable[[int], Layout], *, most: int
-) -> "tuple[int, WrittenStep] | None":
-    """The largest micro-batch that fits by written steps, with its step; None where programs do not
-    write them all, and where none fits.
+def written_batches(
+    request: Request, workload: Workload, layout: Callable[[int], Layout]
+) -> "Mapping[int, WrittenStep] | None":
+    """The written steps that fit, by their micro-batches, the largest among them; None where a
+    program lacks a size that was tried.
     """
     steps: dict[int, WrittenStep | None] = {}
 
     def fits(size: int) -> bool:
         step = steps[size] = step_as_written(request, workload, layout(size))
-        return step is not None and step.memory.value <= workload.cluster.chip.total_memory_bytes
+        return step is not None and step.memory.value <= capacity
 
-    count = largest(fits, most=most)
-    step = steps.get(count)
-    return None if step is None or None in steps.values() else (count, step)
+    capacity = workload.cluster.chip.total_memory_bytes
+    count = largest(fits, most=MOST_SEQUENCES)
+    if None in steps.values():
+        return None
+    return {size: step for size, step in steps.items() if step is not None and size <= count}
 
 
 @uses(MODEL, "largest", STEP - {"sequence", "global_batch"})
@@ -251,7 +256,8 @@ def _beyond(workload: Workload, count: int) -> tuple[str, ...]:
 
 
 def _nothing_fits(request: Request, workload: Workload, layout: Layout) -> str:
-    size = _memory_bytes(workload, layout)
+    written = step_as_written(request, workload, layout)
+    size = _memory_bytes(workload, layout) if written is None else int(written.memory.value)
     chip = workload.cluster.chip
     return (
         f"out of memory: one sequence of {workload.sequence} tokens on {workload.cluster.count} "
