@@ -135,7 +135,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def inputs_of(texts: list[str]) -> tuple[list[str], dict[str, str]]:
-    """(in their order, by name). Raises UsageError for a name that is given twice."""
+    """Inputs in order, and inputs by name. Raises UsageError for a name that is given twice."""
     positional: list[str] = []
     named: dict[str, str] = {}
     for text in texts:

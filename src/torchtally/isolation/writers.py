@@ -148,7 +148,7 @@ def torch_writers(files: Files) -> list[StandIn]:
 
 
 def map_file(files: Files, native: Callable[..., Any]) -> Any:
-    """`from_file`: a shared mapping writes to the file."""
+    """Stand-in for `from_file`, whose shared mapping writes to the file."""
 
     def from_file(filename: Any, shared: Any = False, *args: Any, **options: Any) -> Any:
         if not files.is_off:

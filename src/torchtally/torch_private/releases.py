@@ -56,7 +56,7 @@ HIP = "7.2"
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """(2, 13) of "2.13.0+cpu"."""
+    """Major and minor number of a version: (2, 13) of "2.13.0+cpu"."""
     major, minor = text.split(".")[:2]
     return int(major), int(minor)
 

@@ -451,7 +451,7 @@ def is_folded(left: TensorSpec, right: TensorSpec | None, batch: int) -> bool:
 
 
 def product_dtype(call: Call, spec: TensorSpec) -> tuple[str, int]:
-    """(whose peak applies, bytes of one element)."""
+    """Dtype whose peak applies, and bytes of one element."""
     if spec.dtype == "float32" and call.literal("allow_tf32") is True:
         return "tf32", 4
     return spec.dtype, spec.itemsize_bytes

@@ -106,7 +106,7 @@ def set_learning_rate(
 
 
 def _remaining(shape: str, passed: float) -> float:
-    """1 at the start of the decay, 0 at its end."""
+    """Share of the decay that is left: 1 at its start, 0 at its end."""
     if shape == "cosine":
         return 0.5 * (1 + cos(pi * passed))
     if shape == "sqrt":
