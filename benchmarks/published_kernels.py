@@ -22,8 +22,8 @@ from benchmarks.halves import ninth_decile
 from benchmarks.measuring import parser, show, write
 from benchmarks.published_times import call, seconds, tensor
 from torchtally.chips.clusters import cluster
+from torchtally.timing.constants import GRAPH_GAP_S
 from torchtally.timing.network import RankGroup, collective
-from torchtally.timing.roofline.limits import GRAPH_GAP_S
 from torchtally.trace import Call, TensorSpec
 
 FOLDER = Path(__file__).parent / "kernels"

@@ -30,7 +30,7 @@ from statistics import median
 
 from benchmarks.measuring import parser, show, write
 from torchtally.chips import chip
-from torchtally.timing.roofline.limits import KERNEL_S
+from torchtally.timing.constants import KERNEL_S
 from torchtally.timing.roofline.products import Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.timing.roofline.templates import template_s

@@ -38,6 +38,7 @@ from benchmarks.published_inference import table as inference_table
 from benchmarks.published_kernels import document_table as kernels_table
 from benchmarks.published_trainings import table as trainings_table
 from benchmarks.published_trainings import typed_table
+from tests.constants_page import constants_count, constants_list
 from tests.corpus.score import score_line, score_table
 from tests.families_page import counted_families, families_table
 from tests.layers import arrows_line, districts_table
@@ -281,6 +282,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "inference_sources": inference_sources,
     "engines": engines_table,
     "options": options_table,
+    "constants": constants_list,
+    "constants_count": constants_count,
     "glossary": glossary_markdown,
     "documents": lambda: in_markdown(documents_table()),
     "vocabulary": lambda: in_markdown(vocabulary_table()),

@@ -57,10 +57,9 @@ from torchtally.plan.questions.request import flops_per_token
 from torchtally.plan.questions.tokens_within import tokens_within
 from torchtally.plan.questions.training_time import scaled_s, training_time
 from torchtally.plan.recipes import recipe
+from torchtally.timing.constants import GAP_S, KERNEL_S, PLACES_PER_S
 from torchtally.timing.network import RankGroup
-from torchtally.timing.roofline.limits import GAP_S, KERNEL_S
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
-from torchtally.timing.roofline.strided import PLACES_PER_S
 from torchtally.units import Unit
 from torchtally.work.convention import Convention
 from torchtally.work.geometry import causal

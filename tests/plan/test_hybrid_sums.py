@@ -24,8 +24,8 @@ from torchtally.plan.mixers.mamba2 import Mamba2
 from torchtally.plan.parallel.recurrence import scan_s
 from torchtally.plan.parameters import parameters
 from torchtally.plan.recipes import recipe
+from torchtally.timing.constants import KERNEL_S
 from torchtally.timing.roofline.attention import Fused, shares_of
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.rates import peak_of
 
 MAMBA_2 = Mamba2(heads=8, head_dim=12, groups=2, state_size=10, kernel=4, chunk=16)

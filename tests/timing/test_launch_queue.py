@@ -4,7 +4,8 @@ import pytest
 
 from tests.builders import spec
 from tests.timing.test_schedule import kernel, run, seconds
-from torchtally.timing.launch_queue import QUEUED_LAUNCHES, LaunchQueue
+from torchtally.timing.constants import QUEUED_LAUNCHES
+from torchtally.timing.launch_queue import LaunchQueue
 from torchtally.timing.ranks import RankRun, play
 from torchtally.timing.schedule import CallTime, DeviceQueue, call_time
 from torchtally.timing.streams import DeviceStreams

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from torchtally.timing.launch_queue import QUEUED_LAUNCHES
+from torchtally.timing.constants import QUEUED_LAUNCHES
 from torchtally.timing.ranks import RankRun, RankTimes, Span, play
 from torchtally.timing.roofline import Bound, Kernel
 from torchtally.timing.streams import charges

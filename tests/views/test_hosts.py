@@ -6,9 +6,9 @@ from tests.builders import TraceBuilder, factory_call, mm_call
 from tests.timing.calibration.machines import H100 as MEASURED
 from torchtally.chips import chip
 from torchtally.ledger import Ledger, account
+from torchtally.timing.constants import GAP_S, GRAPH_GAP_S
 from torchtally.timing.hosts import CLOUD, GRACE, NO_HOST, USUAL, host_of
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.roofline.limits import GAP_S, GRAPH_GAP_S
 from torchtally.views import by
 from torchtally.views.hosts import host_times, slow_host
 from torchtally.views.real_run import IdleCause, reported_gaps

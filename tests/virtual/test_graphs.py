@@ -9,8 +9,8 @@ import torchtally
 from tests.traces import accounted, ops, traced
 from torchtally.ledger import Ledger
 from torchtally.steps import course_of
+from torchtally.timing.constants import GRAPH_GAP_S
 from torchtally.timing.roofline.launches import launches_of
-from torchtally.timing.roofline.limits import GRAPH_GAP_S
 from torchtally.timing.targets import roofline
 from torchtally.trace import Phase
 

@@ -19,23 +19,9 @@ from msgspec import structs
 
 from torchtally.chips import Chip
 from torchtally.timing.calibration import Issue
+from torchtally.timing.constants import ESTIMATED_ISSUE_S
 
-ESTIMATED_ISSUE = Issue(
-    forward_s=10e-6, backward_s=7e-6, optimizer_s=8e-6, view_s=3e-6, launch_s=3e-6, list_s=0.8e-6
-)
-"""Estimates of what a host takes per operator, for a machine that was not measured.
-
-There are no published figures by phase. A whole training step takes 9.8 us per kernel beside an RTX
-4060 that waits for its host (41.4 ms, 4214 kernels), and 31 us beside a cloud's L4 (132.9 ms, 4228:
-roboflow/rf-detr issue 1410). An `add` alone takes 8 us beside an A100 (flagos-ai/Torch-FL pull
-request 27); `2 * x` on a CPU, which launches nothing, 5 us, and 7 us with autograd (pytorch/pytorch
-issue 41383). So 10 us forward, with modules and autograd; less in C++ and in optimizers, which
-record no graph; less still for a view, which launches nothing. Launching takes no more than the 3.8
-us from one short kernel to the next in NVIDIA's "Getting Started with CUDA Graphs". On lists an
-operator of AdamW's takes `VIRTUAL` 77 us for 31 tensors in the mean (a bench of 2026-11-26), where
-one on a tensor alone takes 17 to 20 (Adafactor's, tests/truth/corpus): 2 us for each tensor, 0.8
-here. `tally bench` measures it all.
-"""
+ESTIMATED_ISSUE = Issue(**ESTIMATED_ISSUE_S)
 
 
 @dataclass(frozen=True, slots=True)

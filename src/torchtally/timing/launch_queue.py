@@ -4,12 +4,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from torchtally.chips import Chip
-
-QUEUED_LAUNCHES = 1024
-"""Of one stream of an NVIDIA GPU; to launch another kernel, the host waits until one has ended.
-Measured: a thousand launches take 4 to 5 us each, every further one as long as a kernel runs, and
-with three streams each takes a thousand (NVIDIA's developer forum, topic 68937); 1024 by OneFlow's
-pull request 890."""
+from torchtally.timing.constants import QUEUED_LAUNCHES
 
 Operator = TypeVar("Operator")
 

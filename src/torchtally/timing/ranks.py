@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torchtally.timing.constants import MOST_TAKEN
 from torchtally.timing.launch_queue import LaunchQueue
 from torchtally.timing.roofline import Bound, Kernel
 from torchtally.trace import HOST, Call, Coalesced, Op, ProcessGroup, StreamWait
@@ -83,8 +84,6 @@ class Meeting:
 
 Key = tuple[object, ...]
 
-MOST_TAKEN = 0.5
-"""By collectives of several communicators: blocks of others wait."""
 
 CROWDED: dict[Bound, Callable[[Kernel], float]] = {
     Bound.COMPUTE: lambda kernel: kernel.multiprocessor_share,

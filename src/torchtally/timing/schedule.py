@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torchtally.timing.calibration import Issue
+from torchtally.timing.constants import COMPILED_ISSUE
 from torchtally.timing.launch_queue import LaunchQueue, has_known_queue
 from torchtally.timing.ranks import RankRun, Span, play
 from torchtally.timing.roofline import Bound, Kernel, Roofline
@@ -209,13 +210,6 @@ def slots_beside(run: RankRun, ends: Iterator[int]) -> list[Slot]:
 
 NEVER = 2**63
 _LIKE_FORWARD = tuple(map(id, (*FORWARD_PHASES, Phase.RECOMPUTE, Phase.EVALUATION)))
-COMPILED_ISSUE = 1.5
-"""What the host takes to launch a kernel of inductor's, over what an operator takes forward: with
-the program's allocations and views, and its share of guards and of what surrounds a compiled graph.
-A fit to steps that wait for their host, a GPT-2's on one row and on eight beside the CPU of a
-virtual machine (409 and 364 such kernels, 20.4 and 21.6 ms: tests/truth/corpus, PyTorch 2.11). A
-launch alone takes 6.8 us without arguments and 9.1 us with 19 beside a GB200
-(meta-pytorch/tritonbench pull request 1017)."""
 
 
 def issue_by_phase(issue: Issue, time: CallTime) -> dict[int, float]:

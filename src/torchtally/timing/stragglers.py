@@ -10,7 +10,8 @@ GPUs that are ill, come on top.
 from functools import lru_cache
 from statistics import NormalDist
 
-VARIATION, WHISKERS = 0.08, 5.4
+from torchtally.timing.constants import VARIATION, WHISKERS
+
 DEVIATION = VARIATION / WHISKERS
 """Of the time that one of many alike GPUs takes for the same kernels, over their mean."""
 

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from torchtally.ledger import Entry, Ledger
 from torchtally.ledger.total import Line
+from torchtally.timing.constants import ALIGNMENT_BYTES
 from torchtally.timing.roofline import Roofline
-from torchtally.timing.roofline.products import ALIGNMENT_BYTES, product_dtype
+from torchtally.timing.roofline.products import product_dtype
 from torchtally.timing.roofline.rates import uses_matrix_unit
 from torchtally.trace import Call, Literal, TensorSpec
 from torchtally.work import Kind, cost_of

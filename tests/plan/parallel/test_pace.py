@@ -14,8 +14,8 @@ from torchtally.plan.parallel.pace import BEST, TYPICAL, Host, Pace
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.parallel.pricing import Pricing, step
 from torchtally.plan.recipes import recipe
+from torchtally.timing.constants import GAP_S
 from torchtally.timing.roofline.attention import Fused
-from torchtally.timing.roofline.limits import GAP_S
 from torchtally.timing.stragglers import slowest_of
 
 H100, BF16 = chip("H100-SXM"), recipe("bf16")

@@ -19,7 +19,7 @@ from benchmarks.published_trainings import (
 )
 from torchtally.plan.parallel.pace import Host
 from torchtally.plan.parallel.pricing import Pricing
-from torchtally.plan.questions.fit import SURE_SHARE
+from torchtally.timing.constants import SURE_SHARE
 
 BRIDGE = next(source for source in SOURCES if source.name == "megatron_bridge")
 BIGSCIENCE = next(source for source in SOURCES if source.name == "bigscience")

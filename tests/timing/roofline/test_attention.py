@@ -6,6 +6,7 @@ from msgspec import structs
 from tests.timing.roofline.chips import kernel_of
 from tests.work.calls import call, cost, given, spec
 from torchtally.chips import chip
+from torchtally.timing.constants import KERNEL_S
 from torchtally.timing.roofline.attention import (
     AMPERE,
     AttentionShape,
@@ -16,7 +17,6 @@ from torchtally.timing.roofline.attention import (
     shares_of,
 )
 from torchtally.timing.roofline.kernel import Bound
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.trace import Call
 from torchtally.work.geometry import causal
 

@@ -11,9 +11,9 @@ from tests.builders import mm_call
 from tests.timing.calibration.machines import H100, HOST, add_call
 from torchtally.chips import chip
 from torchtally.timing.calibration import Sample
+from torchtally.timing.constants import GAP_S
 from torchtally.timing.roofline import Bound, Kernel, Roofline
 from torchtally.timing.roofline.calibrated import Corrections
-from torchtally.timing.roofline.limits import GAP_S
 from torchtally.timing.targets import host_chip
 from torchtally.trace import Call
 from torchtally.work import cost_of

@@ -5,15 +5,14 @@ from msgspec.structs import replace
 
 from tests.timing.roofline.chips import kernel_of, toy
 from tests.work.calls import call, given, spec
+from torchtally.timing.constants import CLOCK_HZ, KERNEL_S, PADDED_PLACES_PER_S, PLACES_PER_S
 from torchtally.timing.roofline.conversions import (
-    PADDED_PLACES_PER_S,
     bias_gradient_s,
     bias_s,
     conversion_s,
     needs_conversion,
 )
-from torchtally.timing.roofline.limits import KERNEL_S
-from torchtally.timing.roofline.strided import CLOCK_HZ, PLACES_PER_S, finding_s
+from torchtally.timing.roofline.strided import finding_s
 from torchtally.trace import Call, TensorSpec
 
 TERABYTE_PER_S = 1e12

@@ -8,10 +8,9 @@ from msgspec.structs import replace
 from tests.timing.roofline.chips import kernel_of
 from tests.work.calls import call, cost, given, spec
 from torchtally.chips import chip
+from torchtally.timing.constants import CUDNN_TAPS_PER_CLOCK, KERNEL_S
 from torchtally.timing.roofline.conversions import padded_channels
 from torchtally.timing.roofline.convolutions import implicit_products
-from torchtally.timing.roofline.depthwise import CUDNN_TAPS_PER_CLOCK
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.products import Product, product_s
 from torchtally.trace import Call, Literal, TensorSpec
 

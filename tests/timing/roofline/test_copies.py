@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.timing.roofline.chips import host, kernel_of, toy
 from tests.work.calls import call, spec
 from torchtally.chips import chip
-from torchtally.timing.roofline.copies import LATENCY_S, PAGEABLE_OF_PINNED, PINNED_SHARE
+from torchtally.timing.constants import COPY_LATENCY_S, PAGEABLE_OF_PINNED, PINNED_SHARE
 from torchtally.timing.roofline.kernel import Bound
 from torchtally.trace import Call
 
@@ -25,7 +25,7 @@ def to_host(size: int, *, is_pinned: bool) -> Call:
 @pytest.mark.parametrize("way", [to_device, to_host])
 def test_pinned_memory_by_hand(way: object) -> None:
     kernel = kernel_of(way(MEGABYTE, is_pinned=True), toy())  # type: ignore[operator]
-    assert kernel.seconds == pytest.approx(MEGABYTE / (1e10 * PINNED_SHARE) + LATENCY_S)
+    assert kernel.seconds == pytest.approx(MEGABYTE / (1e10 * PINNED_SHARE) + COPY_LATENCY_S)
     assert kernel.bound is Bound.TRANSFER
 
 
@@ -39,7 +39,7 @@ def test_pageable_memory_is_slower() -> None:
 def test_a_small_copy_takes_the_latency() -> None:
     kernel = kernel_of(to_device(8, is_pinned=True), toy())
     assert kernel.bound is Bound.OVERHEAD
-    assert kernel.seconds == pytest.approx(LATENCY_S, rel=0.01)
+    assert kernel.seconds == pytest.approx(COPY_LATENCY_S, rel=0.01)
 
 
 def test_copying_into_a_tensor_of_the_device() -> None:
@@ -58,7 +58,7 @@ def test_a_copy_within_the_device_goes_by_its_memory() -> None:
 
 def test_without_a_known_link_memory_is_the_lower_bound() -> None:
     kernel = kernel_of(to_device(10**9, is_pinned=True), toy(host_link=None))
-    assert kernel.seconds == pytest.approx(10**9 / 1e12 + LATENCY_S)
+    assert kernel.seconds == pytest.approx(10**9 / 1e12 + COPY_LATENCY_S)
 
 
 def test_half_a_gibibyte_to_an_a100_takes_what_was_measured() -> None:

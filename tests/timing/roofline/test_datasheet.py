@@ -13,10 +13,10 @@ from tests.timing.roofline.chips import add, bmm, kernel_of, mm
 from tests.work.calls import call, cost, given, spec
 from torchtally.chips import Chip, chip, known_chips
 from torchtally.errors import UsageError
+from torchtally.timing.constants import CACHED_TIMES
 from torchtally.timing.roofline.datasheet import datasheet_kernel
 from torchtally.timing.roofline.kernel import Bound, Kernel
 from torchtally.timing.roofline.rates import UPCAST
-from torchtally.timing.roofline.streaming import CACHED_TIMES
 from torchtally.trace import Call
 from torchtally.work import Kind, cost_of
 

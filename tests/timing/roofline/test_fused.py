@@ -3,7 +3,8 @@
 import pytest
 
 from tests.timing.roofline.chips import kernel_of, toy
-from torchtally.timing.roofline.fused import INSTRUCTIONS, ISSUED_SHARE, TRITON_S
+from torchtally.timing.constants import ISSUED_SHARE, TRITON_S
+from torchtally.timing.roofline.fused import INSTRUCTIONS
 from torchtally.timing.roofline.kernel import Bound
 from torchtally.trace import Call, FusedKernel, Operations, Part
 

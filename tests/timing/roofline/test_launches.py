@@ -5,8 +5,9 @@ import pytest
 from tests.builders import unknown_call
 from tests.timing.roofline.chips import add, mm
 from tests.work.calls import call, given, spec
-from torchtally.timing.roofline.launches import EMBEDDING_SORTED, launches
-from torchtally.timing.roofline.lists import FOREACH_CHUNK, LIST_LIMITS, multi_tensor_launches
+from torchtally.timing.constants import EMBEDDING_SORTED, FOREACH_CHUNK
+from torchtally.timing.roofline.launches import launches
+from torchtally.timing.roofline.lists import LIST_LIMITS, multi_tensor_launches
 from torchtally.trace import Call
 
 

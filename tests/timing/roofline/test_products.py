@@ -6,12 +6,9 @@ from msgspec.structs import replace
 from tests.timing.roofline.chips import bmm, kernel_of, mm, toy
 from tests.work.calls import call, cost, given, spec
 from torchtally.chips import chip
+from torchtally.timing.constants import BIAS_S, KERNEL_S, STAGES, UNALIGNED_SHARE
 from torchtally.timing.roofline.kernel import Bound
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.products import (
-    BIAS_S,
-    STAGES,
-    UNALIGNED_SHARE,
     Product,
     epilogue_s,
     product_s,

@@ -6,8 +6,8 @@ import pytest
 
 from tests.timing.roofline.chips import toy
 from torchtally.chips import Chip, Peak, chip, known_chips
+from torchtally.timing.constants import ACHIEVED_SHARE_OF_BANDWIDTH, SHARE_OF_PEAK
 from torchtally.timing.roofline.rates import (
-    ACHIEVED_SHARE_OF_BANDWIDTH,
     achieved_flop_per_s,
     bandwidth_bytes_per_s,
     normalization_bytes_per_s,
@@ -15,7 +15,6 @@ from torchtally.timing.roofline.rates import (
     uses_matrix_unit,
     vector_peak_flop_per_s,
 )
-from torchtally.timing.roofline.sustained import SHARE_OF_PEAK
 
 
 def promising(flop_per_s: float, achieved_flop_per_s: float | None = None) -> Chip:

@@ -5,8 +5,8 @@ import pytest
 from tests.timing.roofline.chips import kernel_of, toy
 from tests.work.calls import call, given, spec
 from torchtally.chips import chip
+from torchtally.timing.constants import KERNEL_S
 from torchtally.timing.roofline.launches import steps_and_sequences
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.recurrent import matrices
 from torchtally.trace import Call
 

@@ -7,19 +7,19 @@ import pytest
 from tests.timing.roofline.chips import kernel_of, toy
 from tests.work.calls import call, given, spec
 from torchtally.chips import Chip, chip
-from torchtally.timing.roofline.limits import KERNEL_S
-from torchtally.timing.roofline.rows import (
-    BLOCKS,
+from torchtally.timing.constants import (
+    BLOCKS_OF_1024,
+    CLOCK_HZ,
+    KERNEL_S,
     LONG_ROW_BYTES_PER_S,
     LONG_ROW_S,
     NORM_FIRST_S,
     NORM_ROW_S,
-    SINCE_AMPERE,
     SPLIT_ABOVE_ROWS,
     WARP_SLOTS_PER_S,
     WEIGHT_ROWS_S,
 )
-from torchtally.timing.roofline.strided import CLOCK_HZ
+from torchtally.timing.roofline.rows import SINCE_AMPERE
 from torchtally.trace import Call
 
 ROWS = 4000
@@ -84,7 +84,7 @@ def test_a_cache_that_holds_the_rows_at_work_saves_reading_them_again() -> None:
 
 def test_an_odd_row_waits_for_its_block() -> None:
     row_s = LONG_ROW_S + 2 * 2 * 5185 / LONG_ROW_BYTES_PER_S
-    expected = ROWS / (BLOCKS * 10) * row_s + KERNEL_S
+    expected = ROWS / (BLOCKS_OF_1024 * 10) * row_s + KERNEL_S
     assert seconds(softmax(5185, "bfloat16"), toy()) == pytest.approx(expected)
 
 

@@ -8,9 +8,9 @@ from tests.timing.roofline.chips import add, kernel_of, mm
 from tests.timing.roofline.test_sustained import rate
 from tests.work.calls import call, given, spec
 from torchtally.chips import chip
+from torchtally.timing.constants import KERNEL_S
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.roofline.kernel import Bound, Kernel
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.rates import limited_byte_s
 from torchtally.timing.roofline.shared_power import (
     Draw,

@@ -9,12 +9,10 @@ from msgspec import structs
 from tests.timing.roofline.chips import add, kernel_of, toy
 from tests.work.calls import call, given, spec
 from torchtally.chips import chip
+from torchtally.timing.constants import KERNEL_S, LOSS_S, REDUCTION_S, WEIGHT_ROWS_S
 from torchtally.timing.roofline.kernel import Bound
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.lists import OF_4_KB
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
-from torchtally.timing.roofline.rows import WEIGHT_ROWS_S
-from torchtally.timing.roofline.streaming import LOSS_S, REDUCTION_S
 from torchtally.trace import Call
 
 

@@ -6,12 +6,12 @@ from msgspec import structs
 from tests.timing.roofline.chips import kernel_of, toy
 from tests.work.calls import call, given, spec
 from torchtally.chips import chip
-from torchtally.timing.roofline.limits import KERNEL_S
-from torchtally.timing.roofline.strided import (
+from torchtally.timing.constants import (
     CAST_OPERAND_S,
     CAST_S,
     CAT_SLICES_PER_S,
     GATHER_PLACES_PER_S,
+    KERNEL_S,
     PLACES_PER_S,
     TRANSPOSED_PLACES_PER_S,
 )

@@ -6,7 +6,8 @@ import pytest
 
 from tests.timing.roofline.chips import toy
 from torchtally.chips import Chip, chip
-from torchtally.timing.roofline.sustained import SHARE_OF_PEAK, sustained_flop_per_s
+from torchtally.timing.constants import SHARE_OF_PEAK
+from torchtally.timing.roofline.sustained import sustained_flop_per_s
 
 PUBLISHED = (
     # RTX A4000 and A2000, 8192 cubed: zzc0721/torch-performance-test-data issues 97 and 72. They

@@ -13,16 +13,11 @@ from tests.timing.roofline.chips import kernel_of, mm, toy
 from tests.timing.roofline.test_convolutions import forward
 from torchtally.chips import Chip, chip
 from torchtally.chips.capabilities import capability
+from torchtally.timing.constants import CONVOLUTION_TIMES, KERNEL_S, TEMPLATE_LATENCY_S
 from torchtally.timing.roofline import templates
 from torchtally.timing.roofline.kernel import Bound
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.products import Product
-from torchtally.timing.roofline.templates import (
-    CONVOLUTION_TIMES,
-    LATENCY_S,
-    resident_blocks,
-    template_s,
-)
+from torchtally.timing.roofline.templates import resident_blocks, template_s
 from torchtally.trace import Call, FusedKernel, Operations, Part, Tile
 
 TILE = Tile(64, 64, 32, 3, 4)
@@ -60,15 +55,15 @@ def test_a_step_waits_for_a_load_asked_for_stages_before() -> None:
     for stages in (2, 3, 5):
         tile = structs.replace(small, stages=stages)
         slow = 2 * 16**3 * 10**6 / 1e12
-        assert slow > LATENCY_S
+        assert slow > TEMPLATE_LATENCY_S
         assert template_s(one, tile, fast) == pytest.approx(10 * slow)
         quick = toy(compute_capability=(8, 0))
-        assert template_s(one, tile, quick) == pytest.approx(10 * LATENCY_S / (stages - 1))
+        assert template_s(one, tile, quick) == pytest.approx(10 * TEMPLATE_LATENCY_S / (stages - 1))
     # With one stage a block multiplies, and then asks for the next.
     alone = structs.replace(small, stages=1)
     quick_s = 2 * 16**3 * 10 / 1e12
     assert template_s(one, alone, toy(compute_capability=(8, 0))) == pytest.approx(
-        10 * (LATENCY_S + quick_s)
+        10 * (TEMPLATE_LATENCY_S + quick_s)
     )
 
 
@@ -85,7 +80,7 @@ def test_without_tensor_cores_a_thread_of_few_elements_loads_more_than_it_multip
     """64 elements: 1.6 / (1 + 12 / 8); 16: 1.6 / (1 + 12 / 4)."""
     single = Product(1, 64, 640, 32, "float32", 4)
     assert template_s(single, Tile(64, 64, 32, 3, 2), ampere()) == pytest.approx(
-        max(STEP_S / 10 / 0.64, LATENCY_S / 2)
+        max(STEP_S / 10 / 0.64, TEMPLATE_LATENCY_S / 2)
     )
     slow = toy(compute_capability=(8, 0), multiprocessors=1000)
     wide = Product(1, 64, 64000, 32, "float32", 4)

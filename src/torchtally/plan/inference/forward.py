@@ -43,10 +43,11 @@ from torchtally.plan.parallel.pace import Host
 from torchtally.plan.parallel.recurrence import scan_s
 from torchtally.plan.quantity import Quantity, of, total_s
 from torchtally.plan.recipes import Recipe
+from torchtally.timing.constants import ALIGNMENT_BYTES, KERNEL_S
 from torchtally.timing.hosts import ESTIMATED_ISSUE
 from torchtally.timing.roofline.attention import AttentionShape, Fused, fused_kernel, shares_of
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
-from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
+from torchtally.timing.roofline.limits import bound_kernel
+from torchtally.timing.roofline.products import Product, product_s
 from torchtally.timing.roofline.rates import peak_of, vector_peak_flop_per_s
 from torchtally.units import Unit
 from torchtally.work.geometry import causal

@@ -12,6 +12,7 @@ from torchtally.plan.closed_form import (
     Seconds,
     closed_form,
 )
+from torchtally.timing.constants import TURNS
 from torchtally.units import Unit
 
 SINHA = "Sinha et al., arXiv:2208.11035: chips of one kind vary by 8 %"
@@ -33,13 +34,6 @@ def slow_s(typical_s: Seconds, slower: Number) -> str:
 def contention_s(longer: Fraction, sent_s: Seconds, exposed_s: Seconds) -> str:
     """Compute takes so much longer while communication hides behind it."""
     return "longer * max(0, sent_s - exposed_s)"
-
-
-TURNS = 4
-"""How sharply the longer of host and device decides: learnt on half A of vTrain's single node (356
-rows, mean |log ratio| 0.0674; 0.0685 at 3, 0.0731 at 5, 0.0917 where the longer decides alone). A
-layer's kernels are long and short by turns, and its queue runs empty and full, so where both take
-about as long, each waits for the other."""
 
 
 @closed_form("host", Unit.SECONDS, note="launching kernels, where the device waits for it")

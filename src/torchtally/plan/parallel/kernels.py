@@ -17,11 +17,12 @@ from torchtally.plan.parallel.pace import BEST, Pace
 from torchtally.plan.parallel.passes import MemoryPasses
 from torchtally.plan.quantity import Quantity
 from torchtally.plan.recipes import Recipe, Scaling
+from torchtally.timing.constants import ALIGNMENT_BYTES, KERNEL_S, PLACES_PER_S, SCALED_BLOCKS_MS
 from torchtally.timing.roofline.attention import Fused
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel, gap_s
-from torchtally.timing.roofline.products import ALIGNMENT_BYTES, Product, product_s
+from torchtally.timing.roofline.limits import bound_kernel, gap_s
+from torchtally.timing.roofline.products import Product, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
-from torchtally.timing.roofline.strided import COPY_CASTS_PER_S, PLACES_PER_S, finding_s
+from torchtally.timing.roofline.strided import COPY_CASTS_PER_S, finding_s
 from torchtally.units import Unit
 
 CAST_BYTES = 3
@@ -34,10 +35,6 @@ IN_16_BITS = frozenset({Group.HEAD, Group.ROUTER})
 within the Transformer block" (NVIDIA-NeMo/Megatron-Bridge @067f987, docs/performance-guide.md);
 torchtitan and llm-foundry leave out the head as well."""
 
-BLOCKS_LONGER = 7.161 / 6.812
-"""A product of operands with a scale for each 32 numbers, over one with a scale for each tensor:
-all of a layer's on a B300 (NVIDIA/TransformerEngine @d0067d0d, docs/examples/gemm_profiling,
-operands quantised before)."""
 
 ROOFLINE = "torchtally.timing.roofline: published rates of this chip, or estimates"
 
@@ -115,7 +112,7 @@ class KernelTimes:
         product = Product(batch, M, N, K, dtype, size, alignment_bytes, sums_rows=sums_rows)
         compute_s, launches = product_s(product, self.chip, memory_s)
         if size == 1 and self.recipe.scaling is Scaling.BLOCKS:
-            compute_s *= BLOCKS_LONGER
+            compute_s *= SCALED_BLOCKS_MS[0] / SCALED_BLOCKS_MS[1]
         kernel = bound_kernel(
             compute_s=compute_s / self.pace.products_of(self.chip),
             memory_s=memory_s,

@@ -13,6 +13,15 @@ from enum import StrEnum
 from torchtally.chips import Chip
 from torchtally.chips.capabilities import AMPERE_AND_ADA
 from torchtally.plan.activations.setting import Implementation
+from torchtally.timing.constants import (
+    AMPERE_PRODUCTS,
+    CONTENTION,
+    LINKS,
+    MESSAGE_S,
+    MODULES_LAUNCH_S,
+    OTHER_PRODUCTS,
+    PASSES,
+)
 from torchtally.timing.hosts import ESTIMATED_ISSUE
 
 
@@ -99,26 +108,15 @@ BEST = Pace(
 )
 """Kernels at their best published rates, chips alike, hosts ahead."""
 
-MODULES_LAUNCH_S = 73e-6
-"""For one kernel of modules whose norms, activations and dropouts are one kernel each, called from
-Python with activations checkpointed. Learnt with `ROUND_LAUNCHES` from those rows of vTrain's
-single node, half A, whose kernels take less than 45 % of the measured time (Megatron-DeepSpeed on
-A100s): 3.41 ms a layer, 2.68 ms a micro-batch."""
-
-ROUND_LAUNCHES = 37
-"""What a micro-batch costs a host besides its layers, in launches: the batch, the loss, messages to
-other stages."""
 
 TYPICAL = Pace(
     "typical",
-    dict.fromkeys(AMPERE_AND_ADA, 0.95),
-    other_products=0.80,
-    passes=0.90,
-    links=0.90,
-    message_s=30e-6,
-    # Lee et al., arXiv:2507.03114: the mean of GPT and Llama trainings on A100s, H100s, MI210s and
-    # MI250s.
-    contention=0.189,
+    dict.fromkeys(AMPERE_AND_ADA, AMPERE_PRODUCTS),
+    other_products=OTHER_PRODUCTS,
+    passes=PASSES,
+    links=LINKS,
+    message_s=MESSAGE_S,
+    contention=CONTENTION,
     launch_s={
         (Host.EAGER, Implementation.EAGER): ESTIMATED_ISSUE.forward_s,
         (Host.EAGER, Implementation.FUSED): MODULES_LAUNCH_S,
@@ -129,10 +127,3 @@ TYPICAL = Pace(
 """What trainings sustain."""
 
 PACES = {pace.name: pace for pace in (TYPICAL, BEST)}
-
-SLOWER = 1.3
-"""Nine of ten published trainings took at most so many times as long as predicted: 1.27 and 1.28 of
-vTrain's rows on one node by halves, 1.35 and 1.38 of bigscience's, less elsewhere."""
-MIXTURES_SLOWER = 1.5
-"""The same of mixtures of experts, in Megatron-Bridge's tables of a year: 1.49 of half A, 1.57 of
-half B."""

@@ -10,7 +10,7 @@ float32.
 from dataclasses import dataclass
 
 from torchtally.plan.activations.setting import LOSS_CHUNKS, Implementation, Loss
-from torchtally.timing.roofline.strided import PLACES_PER_S, TRANSPOSED_PLACES_PER_S
+from torchtally.timing.constants import PLACES_PER_S, TRANSPOSED_PLACES_PER_S
 
 
 @dataclass(frozen=True, slots=True)

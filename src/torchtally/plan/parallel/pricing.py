@@ -46,7 +46,7 @@ from torchtally.plan.parallel.layout import (
     chunks_as_long,
     spread_over,
 )
-from torchtally.plan.parallel.pace import BEST, MIXTURES_SLOWER, ROUND_LAUNCHES, SLOWER, Host
+from torchtally.plan.parallel.pace import BEST, Host
 from torchtally.plan.parallel.pipeline import bubble_s
 from torchtally.plan.parallel.shards import layer_on_chip, rows_of
 from torchtally.plan.parallel.stage import (
@@ -65,6 +65,7 @@ from torchtally.plan.parallel.step import Parts, Step, Workload
 from torchtally.plan.parallel.traffic import pipeline_traffic
 from torchtally.plan.parallel.updates import Updates, data_wait, sent_for_states_s, updates
 from torchtally.plan.quantity import Quantity, derive, of, total
+from torchtally.timing.constants import MIXTURES_SLOWER, ROUND_LAUNCHES, SLOWER
 from torchtally.timing.roofline.rates import achieved_flop_per_s
 from torchtally.timing.stragglers import slowest_of
 from torchtally.units import Unit

@@ -16,8 +16,8 @@ from torchtally.plan.closed_form import (
 )
 from torchtally.plan.mixers.base import Recurrence
 from torchtally.plan.quantity import Quantity
+from torchtally.timing.constants import KERNEL_S
 from torchtally.timing.roofline.attention import Fused, shares_of
-from torchtally.timing.roofline.limits import KERNEL_S
 from torchtally.timing.roofline.rates import peak_of
 from torchtally.units import Unit
 

@@ -42,7 +42,7 @@ from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.adapted import FineTuning, activation_recipe, plan_of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
-from torchtally.plan.questions.fit import SURE_SHARE, capacity_of
+from torchtally.plan.questions.fit import capacity_of
 from torchtally.plan.questions.plan_options import ADAPTED, MODEL, TUNING
 from torchtally.plan.questions.request import Request, peak_flop_per_s, sequence_of
 from torchtally.plan.questions.uses import Fields, uses
@@ -50,6 +50,7 @@ from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.recipes import Recipe, recipe
 from torchtally.plan.training import training_flops_of, training_s
 from torchtally.table import Column, Table
+from torchtally.timing.constants import SURE_SHARE
 from torchtally.units import Unit
 
 MOST_SEQUENCES, MOST_TOKENS = 1 << 20, 1 << 26

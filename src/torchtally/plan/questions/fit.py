@@ -26,6 +26,7 @@ from torchtally.plan.recipes import RECIPES
 from torchtally.plan.training import mfu
 from torchtally.programs.compiled import COMPILED_LAYERS, FUSED_BLOCKS, Regions
 from torchtally.table import Column, Table
+from torchtally.timing.constants import SURE_SHARE
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import Unit
 
@@ -37,9 +38,6 @@ FSDP = (
     "other layouts)."
 )
 
-SURE_SHARE = 0.85
-"""Of a chip's memory: above it, published trainings ran out of memory that by their plans fitted
-(70.1 of 79.2 GiB, docs/trainings.md)."""
 
 SMALLEST_PART = 1e-6
 """Share of a step below which a part is not listed: what a host adds behind kernels that take far

@@ -27,13 +27,14 @@ from torchtally.plan.questions.adapted import FineTuning, plan_of
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.fine_tuning import in_words as adapters_in_words
 from torchtally.plan.questions.fine_tuning import memory_of
-from torchtally.plan.questions.fit import SURE_SHARE, capacity_of, pace_in_words, run_in_words
+from torchtally.plan.questions.fit import capacity_of, pace_in_words, run_in_words
 from torchtally.plan.questions.plan_options import MODEL, TUNING
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.uses import Fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, workload_of
 from torchtally.table import Column, Table
+from torchtally.timing.constants import SURE_SHARE
 from torchtally.units import Unit
 
 USUAL_PROMPT, USUAL_OUTPUT = 512, 512

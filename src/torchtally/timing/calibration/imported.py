@@ -19,15 +19,10 @@ from torchtally.errors import UsageError
 from torchtally.timing.calibration.calibration import Calibration, Issue
 from torchtally.timing.calibration.features import is_tf32
 from torchtally.timing.calibration.sample import Sample
+from torchtally.timing.constants import REACH, SHORTEST_S
 from torchtally.trace import Call, Trace
 from torchtally.work import Kind, known_cost
 
-REACH = 0.7
-"""A factor of two. With samples of three models' traces (OWLv2, ViT, BERT on an H100) the kernels
-of two others are off by 18.6 and 13.0 %, weighted by time; by 20.0 and 15.5 % without a limit, 18.2
-and 12.3 % without samples (benchmarks/real_traces.py)."""
-SHORTEST_S = 1e-6
-"""Below it a profiler's clock says little."""
 LEFT_OUT = frozenset({Kind.COMMUNICATION, Kind.UNCOUNTED})
 
 

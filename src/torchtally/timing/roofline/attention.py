@@ -20,36 +20,41 @@ from math import ceil
 
 from torchtally.chips import Chip
 from torchtally.chips.capabilities import AMPERE_AND_ADA, DATA_CENTER_BLACKWELL
+from torchtally.timing.constants import (
+    AMPERE_SHARES,
+    AROUND_BACKWARD_BYTES,
+    BLACKWELL_NATIVE_SHARES,
+    BLACKWELL_SHARES,
+    BLACKWELL_ULTRA_NATIVE_SHARES,
+    CLOCK_HZ,
+    EFFICIENT_BLOCK,
+    EFFICIENT_FLOAT32_PRODUCTS,
+    EFFICIENT_OF_FLASH_SHARES,
+    EFFICIENT_ON_HOPPER_SHARES,
+    FIRST_BLOCK_S,
+    FIRST_OF_FLASH_SHARES,
+    FLASH_BLOCK,
+    FLEX_OF_FLASH_SHARES,
+    HALVED_GAIN,
+    HEAD_DIMS,
+    HOPPER_NATIVE_DROP_SPECIALS,
+    HOPPER_NATIVE_SHARES,
+    HOPPER_NATIVE_SPECIALS,
+    HOPPER_SHARES,
+    KERNEL_S,
+    SCORE_PASSES,
+    SPECIAL_PER_CLOCK,
+)
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import attention_launches, fused_attention_launches
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
+from torchtally.timing.roofline.limits import bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, peak_of
-from torchtally.timing.roofline.strided import CLOCK_HZ
 from torchtally.timing.roofline.sustained import is_halved
 from torchtally.trace import Call
 from torchtally.work import Cost
 from torchtally.work.attention import heads_of_call
 from torchtally.work.geometry import Counted, Geometry
-
-BLOCK = 128
-"""Queries (backward: keys) of one block: FlashAttention-2 takes 64 or 128 by the head dim,
-arXiv:2307.08691, section 3.3; here the larger."""
-
-EFFICIENT_BLOCK = 64
-"""Queries and keys of one block of memory-efficient attention, where all of a head's results stay
-in registers (kernel_forward.h and kernel_backward.h, 64 x 64)."""
-
-FIRST_BLOCK_S = 3.5e-6
-"""Besides, what a fused kernel takes for its first block, where nothing hides loads, products and
-sums behind each other: a fit to 9.1 and 10.2 us for 141 and 197 tokens on an H100 (profiles of BERT
-and ViT in AMD-AGI/TraceLens), where small products take 2.8 to 4.7 us."""
-
-SPECIAL_PER_CLOCK = 16
-"""Special functions of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
-
-HEAD_DIMS = (32, 64, 96, 128, 160, 192, 256)
-"""What flash kernels are compiled for; a head between two runs as the larger one."""
 
 
 class Fused(StrEnum):
@@ -82,57 +87,15 @@ class Shares:
         return self.forward_specials + drops * self.forward_drop_specials
 
 
-AMPERE = Shares(0.73, 0.63)
-"""FlashAttention-2 on an A100, "up to": arXiv:2307.08691, sections 1 and 4."""
-HOPPER = Shares(0.35, 0.30)
-"""FlashAttention-2, PyTorch's own, on an H100, whose instructions it does not use: "35 %
-utilization", FlashAttention-3, arXiv:2407.08608, abstract; backward 291 of 989 TFLOP/s,
-Dao-AILab/flash-attention pull request 1791."""
-BLACKWELL = Shares(0.17, 0.15)
-"""FlashAttention-2 on a B200, head dim 64: 380 and 334 of 2250 TFLOP/s at 16384 tokens,
-Dao-AILab/flash-attention issue 1589."""
-HOPPER_NATIVE = Shares(
-    1.0, 1.0, forward_specials=1.0, backward_specials=4.0,
-    forward_drop_specials=4.0, backward_drop_specials=2.0,
-)  # fmt: skip
-"""Kernels written for Hopper, of which cuDNN's is one. FlashAttention-3's 659 and 554 of 989
-TFLOP/s, head dim 128 and 8192 tokens (Dao-AILab/flash-attention pull request 1791), are its
-products at the promised peak and 0.26 and 1.02 ps for each score, which do not shrink with the head
-dim: one and four exponentials of 3.9 T a second (arXiv:2407.08608, section 3.1, which gives that
-rate and names it the limit). Head dim 64 then comes to 497 TFLOP/s forward, as published there.
-Drawing which scores to drop (Philox, a number for each) takes cuDNN's kernels 1.03 ps more for each
-forward, 105 instead of 47 us, and 0.55 backward, 186 instead of 155, for GPT-2's heads and 8 x 1024
-tokens (tests/truth/corpus): a fit, of which BERT's 512 tokens and ViT's 197 had no part."""
-BLACKWELL_NATIVE = Shares(0.60, 0.53)
-"""Kernels written for Blackwell: FlashAttention-4's 1535 and 1360 of 2500 to 2250 TFLOP/s, head dim
-128 and 8192 tokens, Dao-AILab/flash-attention pull request 2280, where the chip is not named. On a
-GB200 cuDNN's reach 1574 and 1332 of 2500 (NVIDIA/cudnn-frontend @3929da2e,
-benchmark/sdpa_benchmark_training/results/llama3.1: causal, 8192 tokens, cuDNN 9.22)."""
-BLACKWELL_ULTRA_NATIVE = Shares(0.71, 0.57)
-"""The same on a GB300, whose multiprocessors have twice the special functions: 1856 and 1435 of
-2500 TFLOP/s there, 1.18 and 1.08 times a GB200's."""
+AMPERE, HOPPER, BLACKWELL = (
+    Shares(*AMPERE_SHARES),
+    Shares(*HOPPER_SHARES),
+    Shares(*BLACKWELL_SHARES),
+)
+HOPPER_NATIVE = Shares(*HOPPER_NATIVE_SHARES, *HOPPER_NATIVE_SPECIALS, *HOPPER_NATIVE_DROP_SPECIALS)
+BLACKWELL_NATIVE = Shares(*BLACKWELL_NATIVE_SHARES)
+BLACKWELL_ULTRA_NATIVE = Shares(*BLACKWELL_ULTRA_NATIVE_SHARES)
 
-EFFICIENT_FLOAT32_PRODUCTS = 3
-"""Memory-efficient attention multiplies float32 as three products in TF32, of the high and low bits
-(OpMultiplyAddFastF32 in gemm_kernel_utils.h), where the chip has TF32."""
-
-FIRST_OF_FLASH = Shares(0.5, 0.5)
-"""The first FlashAttention (2022): "FlashAttention-2 [...] around 2x speedup compared to
-FlashAttention", arXiv:2307.08691, abstract. Elsewhere than on an A100 an estimate."""
-
-EFFICIENT_ON_HOPPER = Shares(0.115, 0.095)
-"""The same on an H100 in half precision: 12 heads of 64, 8 x 1024 tokens, causal, take 146 and 429
-us (tests/truth/corpus)."""
-
-EFFICIENT_OF_FLASH = Shares(0.5, 0.5)
-"""Memory-efficient attention is xformers' CUTLASS kernel, which FlashAttention-2 beats by about 2
-as it does the first FlashAttention: arXiv:2307.08691, section 4.1. Elsewhere than on an A100 an
-estimate."""
-
-FLEX_OF_FLASH = Shares(0.90, 0.85)
-"""`flex_attention`'s Triton kernels take 90 % of FlashAttention-2's rate forward and 85 % backward,
-causal, on an A100: pytorch.org/blog/flexattention (2024-08-07), "Performance". Elsewhere an
-estimate."""
 
 SHARES: dict[tuple[Fused, str], Shares] = {
     **dict.fromkeys(product((Fused.FLASH, Fused.CUDNN), ("GB20x", "GB20B")), AMPERE),
@@ -144,27 +107,13 @@ SHARES: dict[tuple[Fused, str], Shares] = {
     **dict.fromkeys(product((Fused.CUDNN,), DATA_CENTER_BLACKWELL), BLACKWELL_NATIVE),
     (Fused.CUDNN, "GB110"): BLACKWELL_ULTRA_NATIVE,
 }
-"""By the design of the chip's dies. Chips for graphics have the A100's kind of tensor core
-instruction and run the A100's kernel (FlashAttention-2 README: Ampere, Ada, Hopper)."""
+"""By the design of the chip's dies."""
 
 OF_FLASH = {
-    Fused.FLASH_1: FIRST_OF_FLASH,
-    Fused.EFFICIENT: EFFICIENT_OF_FLASH,
-    Fused.FLEX: FLEX_OF_FLASH,
+    Fused.FLASH_1: Shares(*FIRST_OF_FLASH_SHARES),
+    Fused.EFFICIENT: Shares(*EFFICIENT_OF_FLASH_SHARES),
+    Fused.FLEX: Shares(*FLEX_OF_FLASH_SHARES),
 }
-
-HALVED_GAIN = 2
-"""Of the promised peak, a chip that halves its rate for sums in float32 gives a kernel so many
-times the share that others do, and all of it at most: what holds the kernel up there (softmax,
-loads) passes while the multipliers wait anyway. An RTX 4090 reaches 172.8 of 165.2 TFLOP/s with
-FlashAttention-2 (ROCm/flash-attention issue 27), and with memory-efficient attention 0.67 to 0.78
-of that (SageAttention is 3 and 4.5 times as fast as the two, arXiv:2411.10958, and 2.1 and 2.7
-times, arXiv:2410.02367); an RTX A5000, which halves nothing, 81.9 of 111 (gpu-mode/ring-attention
-issue 10)."""
-
-ELSEWHERE = HOPPER
-"""An estimate for chips without a row (Volta, Turing, other vendors): the lowest share published
-for a chip in wide use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +158,6 @@ def fused_kernel(
     )
 
 
-AROUND_BACKWARD_BYTES = 2 * 2 + 4 + 4 + 2
-"""For each element of the queries, by kernels before and behind a backward pass of flash attention
-and cuDNN's: output and its gradient read for their product, the gradient of the queries in float32
-set to zero, read, and written in half precision (flash_bwd_preprocess_kernel.h; cuDNN's
-compute_dot_do_o_specialized and a conversion in profiles of an H100, tests/truth/corpus)."""
-
-
 def around_bytes(shapes: Sequence[AttentionShape], kernel: Fused) -> float:
     if kernel not in (Fused.FLASH, Fused.FLASH_3, Fused.CUDNN):
         return 0.0
@@ -250,11 +192,11 @@ def shapes_of(call: Call) -> tuple[AttentionShape, ...]:
 
 def shares_of(kernel: Fused, dtype: str, chip: Chip) -> Shares:
     if kernel is Fused.EFFICIENT and chip.sm.has_wgmma and dtype != "float32":
-        return EFFICIENT_ON_HOPPER
+        return Shares(*EFFICIENT_ON_HOPPER_SHARES)
     gain = HALVED_GAIN if is_halved(dtype, chip) else 1
     of_flash = OF_FLASH.get(kernel, Shares(1.0, 1.0))
     native = Fused.FLASH if kernel in OF_FLASH else kernel
-    shares = SHARES.get((native, chip.sm.design), ELSEWHERE)
+    shares = SHARES.get((native, chip.sm.design), HOPPER)
     return Shares(
         min(1.0, gain * of_flash.forward * shares.forward),
         min(1.0, gain * of_flash.backward * shares.backward),
@@ -280,7 +222,7 @@ def fused_s(shapes: Sequence[AttentionShape], dtype: str, kernel: Fused, chip: C
     is_backward = any(shape.is_backward for shape in shapes)
     share = shares.backward if is_backward else shares.forward
     rate = share * attention_peak_flop_per_s(dtype, kernel, chip)
-    size = EFFICIENT_BLOCK if kernel is Fused.EFFICIENT else BLOCK
+    size = EFFICIENT_BLOCK if kernel is Fused.EFFICIENT else FLASH_BLOCK
     blocks = sum(blocks_of(shape, size) for shape in shapes)
     flops = sum(blocks_of(shape, size) * block_flops(shape, size) for shape in shapes)
     if chip.multiprocessors is None or not blocks:
@@ -317,10 +259,6 @@ def padded_head(size: int) -> int:
 def query_gradient_bytes(shape: AttentionShape) -> int:
     """Gradients of the queries in float32: set to zero, added to, and read to be converted."""
     return ceil(3 * 4 * shape.heads * shape.S * shape.D) if shape.is_backward else 0
-
-
-SCORE_PASSES = 5
-"""Scores to memory and back: written, scaled and masked in place, softmax in place."""
 
 
 def unfused_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:

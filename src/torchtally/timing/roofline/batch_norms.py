@@ -13,8 +13,19 @@ moments (Welford's, Normalization.cuh).
 from math import ceil
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import (
+    BACKWARD_BLOCK_BYTES_PER_S,
+    CHANNELS_EACH,
+    CLOCK_HZ,
+    FORWARD_BLOCK_BYTES_PER_S,
+    ON_CHIP_ELEMENTS,
+    OWN_BACKWARD_BLOCK_PER_S,
+    OWN_BLOCK_PER_S,
+    OWN_BLOCKS,
+    WELFORD_PER_S,
+)
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
-from torchtally.timing.roofline.strided import CLOCK_HZ, finding_s
+from torchtally.timing.roofline.strided import finding_s
 from torchtally.trace import Call, TensorSpec
 
 BY_CUDNN = frozenset(("cudnn_batch_norm", "cudnn_batch_norm_backward"))
@@ -28,33 +39,6 @@ OWN = frozenset(
         "batch_norm_backward",
     )
 )
-
-ON_CHIP_ELEMENTS = 16384
-"""Of a channel, which cuDNN reads once: 64 images of 14 x 14 it does, of 28 x 28 it does not (the
-names of its kernels in tests/truth/corpus)."""
-
-CHANNELS_EACH = 64
-"""Of a block of the kernels for channels last; where there are fewer, threads do nothing (so it is
-in those that NVIDIA has published: C_ELEMENTS_PER_CTA in NVIDIA/apex, apex/contrib/csrc/groupbn/
-batch_norm_add_relu.h). No fit: timm's steps with channels last on an RTX 3090 are 4.0 % (first
-sample) and 7.4 % off in the median without it, and 3.1 and 4.8 % with it."""
-
-FORWARD_BLOCK_BYTES_PER_S, BACKWARD_BLOCK_BYTES_PER_S = 20e9, 13e9
-"""What one block of cuDNN's gets through, which holds up few channels: a fit to 64 channels of
-112 x 112 and 64 images in float32 on an H100, 480 and 1226 us (tests/truth/corpus; 56 x 56, and 128
-channels, had no part in it)."""
-
-WELFORD_PER_S = 2.7e9
-"""Elements that a multiprocessor takes into their channel's moments in a second, where channels lie
-together: 102.8 M in bfloat16 take an H100 290 us (256 channels of 56 x 56, tests/truth/corpus; six
-other shapes had no part in it)."""
-
-OWN_BLOCK_PER_S, OWN_BACKWARD_BLOCK_PER_S = 1.05e9, 0.6e9
-"""Elements that a block of PyTorch's own gets through in a second, which has a channel: 64 channels
-of 8 x 133 x 133 take an H100 165 and 272 us in float32, 145 and 257 in bfloat16 (a bench)."""
-
-OWN_BLOCKS = 4
-"""Of 512 threads, which a multiprocessor has at once."""
 
 
 def is_batch_norm(call: Call) -> bool:

@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 from torchtally.timing.calibration import Features, Sample, features
 from torchtally.timing.calibration.features import PRODUCT
+from torchtally.timing.constants import NEAREST
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.trace import Call
 from torchtally.work import Cost, Kind, cost_of
 
 Model = Callable[[Call, Kind, Cost], Kernel]
-
-NEAREST = 4
-"""Measured neighbours that have a say where a size has several numbers."""
 
 
 class MeasuredRatio(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchtally.chips import Chip, Cluster
+from torchtally.timing.constants import CONTENTION, TIMES_MOVED
 from torchtally.timing.network import CollectiveKind, RankGroup, Transfer, collective
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import NOTHING, bound_kernel
@@ -148,12 +149,7 @@ def collective_kernel(
     )
 
 
-LEAST_SHARE = 1 - 1 / 1.189
-"""Compute beside collectives takes 18.9 % longer in the mean of GPT and Llama trainings on A100s,
-H100s, MI210s and MI250s (Lee et al., arXiv:2507.03114): it lacks cache and power, too."""
-
-TIMES_MOVED = 2
-"""What is sent is read here, and as much that arrives is written: at least."""
+LEAST_SHARE = 1 - 1 / (1 + CONTENTION)
 
 
 def kind_of(operator: str) -> CollectiveKind | None:

@@ -16,21 +16,15 @@ from collections.abc import Iterable
 from math import ceil
 
 from torchtally.chips import Chip
-from torchtally.timing.roofline.limits import KERNEL_S
+from torchtally.timing.constants import (
+    KERNEL_S,
+    PADDED_PLACES_PER_S,
+    PLACES_PER_S,
+    TENSOR_CORE_CHANNELS,
+)
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
-from torchtally.timing.roofline.strided import PLACES_PER_S, finding_s
+from torchtally.timing.roofline.strided import finding_s
 from torchtally.trace import TensorSpec
-
-CHANNELS = 8
-"""That a tensor core takes at once: 16 bytes of 16 bits (NVIDIA, "Convolutional Layers User's
-Guide", "Channels In And Out"). A profile of an H100 shows a first layer's three padded to them."""
-
-PADDED_PLACES_PER_S = 1.7e9
-"""Of one multiprocessor, elements that a kernel which pads channels writes in a second, while no
-memory moves: 281 us for 128 x 3 x 224 x 224 to 8 channels in bfloat16 on an H100 (a profile of
-timesformer), 48 of them for the bytes. Others' are found at `PLACES_PER_S`: 43 us for 128 x 768 x
-14 x 14 there."""
-
 
 READS_CHANNELS_FIRST = frozenset({"GA10x", "AD10x", "GH100", "GB20x"})
 """Designs of dies where filters of one position read and write channels first as they lie, a
@@ -56,7 +50,7 @@ several positions take in and give out; and an RTX 5090 293 ms, here 303."""
 
 
 def padded_channels(channels: int) -> int:
-    return CHANNELS * ceil(channels / CHANNELS)
+    return TENSOR_CORE_CHANNELS * ceil(channels / TENSOR_CORE_CHANNELS)
 
 
 def conversions_s(tensors: Iterable[TensorSpec], chip: Chip) -> float:
@@ -70,11 +64,11 @@ def needs_conversion(spec: TensorSpec) -> bool:
 
 def is_padded(spec: TensorSpec) -> bool:
     """Channels last are read in twos and fours as well (CUTLASS's kernels of align2, align4)."""
-    return channels_of(spec) % (CHANNELS if is_channels_first(spec) else 2) != 0
+    return channels_of(spec) % (TENSOR_CORE_CHANNELS if is_channels_first(spec) else 2) != 0
 
 
 def channels_of(spec: TensorSpec) -> int:
-    return spec.shape[1] if len(spec.shape) > 1 else CHANNELS
+    return spec.shape[1] if len(spec.shape) > 1 else TENSOR_CORE_CHANNELS
 
 
 def is_channels_first(spec: TensorSpec) -> bool:

@@ -24,6 +24,7 @@ from itertools import compress
 from math import ceil, prod
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import ALIGNMENT_BYTES, DEPTH_BYTES, KERNEL_S
 from torchtally.timing.roofline.conversions import (
     READS_CHANNELS_FIRST,
     bias_gradient_s,
@@ -33,14 +34,8 @@ from torchtally.timing.roofline.conversions import (
 )
 from torchtally.timing.roofline.depthwise import depthwise_kernel
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
-from torchtally.timing.roofline.products import (
-    ALIGNMENT_BYTES,
-    DEPTH_BYTES,
-    Product,
-    product_dtype,
-    product_s,
-)
+from torchtally.timing.roofline.limits import bound_kernel
+from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, limited_byte_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost

@@ -5,35 +5,17 @@ arithmetic would not help, a faster link would.
 """
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import (
+    COPY_LATENCY_S,
+    PAGEABLE_BYTES_PER_S,
+    PAGEABLE_OF_PINNED,
+    PINNED_SHARE,
+)
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
-
-PINNED_SHARE = 0.80
-"""Of the link's speed, what copies from page-locked memory reach.
-
-The mean of two: 12.15 of 15.75 GB/s on a P100 (mpicbg-scicomp/gearshifft pull request 82) and 13.1
-of 15.75 on an RTX 2080 Ti (usadellab/Helixer issue 22), by NVIDIA's bandwidthTest.
-"""
-
-PAGEABLE_OF_PINNED = 0.40
-"""Pageable memory is copied to a page-locked buffer first: 2.31 beside 5.77 GB/s on a laptop,
-NVIDIA, "How to Optimize Data Transfers in CUDA C/C++". A faster host loses less: 5.37 beside 6.19
-GB/s on the desktop there."""
-
-PAGEABLE_BYTES_PER_S = 10e9
-"""What copying to that buffer lets through, however fast the link: one thread of the host does it.
-Batches of 19 and 38 MB come to an H100 behind PCIe 5 at 8.0 to 9.8 GB/s (tests/truth/corpus), and
-`tally bench` has measured 8 to 14 there, beside 55 of page-locked memory."""
-
-LATENCY_S = 10e-6
-"""An estimate of what the smallest copy takes; there is no published figure.
-
-Submitting one takes 5 to 7 us (Wu et al., arXiv:2602.21548, section 5.2), before it crosses
-the link.
-"""
 
 
 def is_host_copy(call: Call) -> bool:
@@ -55,11 +37,13 @@ def host_copy_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     memory_s = cost.bytes / bandwidth_bytes_per_s(chip)
     link = chip.host_link
     if link is None or link.bytes_per_s_per_direction is None:
-        return bound_kernel(memory_s=memory_s, overhead_s=LATENCY_S)
+        return bound_kernel(memory_s=memory_s, overhead_s=COPY_LATENCY_S)
     speed = link.bytes_per_s_per_direction * PINNED_SHARE
     if not all(spec.is_pinned for spec in host):
         speed = min(PAGEABLE_OF_PINNED * speed, PAGEABLE_BYTES_PER_S)
-    return bound_kernel(memory_s=memory_s, transfer_s=moved_bytes / speed, overhead_s=LATENCY_S)
+    return bound_kernel(
+        memory_s=memory_s, transfer_s=moved_bytes / speed, overhead_s=COPY_LATENCY_S
+    )
 
 
 def host_side(call: Call) -> list[TensorSpec]:

@@ -1,8 +1,9 @@
 """A kernel whose FLOPs on tensor cores the script declares, and nothing else of it is known."""
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import KERNEL_S
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
+from torchtally.timing.roofline.limits import bound_kernel
 from torchtally.timing.roofline.rates import achieved_flop_per_s, bandwidth_bytes_per_s
 from torchtally.trace import Call
 from torchtally.work import Cost

@@ -12,40 +12,24 @@ from itertools import compress
 from math import ceil, prod
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import (
+    CUDNN_FILTER_GRADIENT_FACTOR,
+    CUDNN_TAPS_PER_CLOCK,
+    FILTER_GRADIENT_FACTOR,
+    KERNEL_S,
+    TAPS_PER_CLOCK,
+    TAPS_PER_ELEMENT,
+)
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
+from torchtally.timing.roofline.limits import bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost
 from torchtally.work.rule import integers, mask
 
-TAPS_PER_CLOCK = 7.3
-"""Filter positions that a multiprocessor does in a clock: a fit. On an RTX 2080 Ti by PyTorch 1.9
-in float32, 24 convolutions of (64, 384, 64, 64) take 141, 229, 320, 600, 978, 1454, 2371, 2698 and
-3090 ms with filters of 5, 7, 9, 13, 17, 21, 27, 29 and 31 squared (Ding et al., "UniRepLKNet",
-arXiv:2311.15599, table 1, and RepLKNet, arXiv:2203.06717, before it): 1.3 ps for each tap. Its 16
-load units could bring two numbers for 8 taps a clock. Other chips are assumed to do the same."""
-
-TAPS_PER_ELEMENT = 22
-"""What an element of the result takes beside its taps, for finding its place: a fit to the same,
-28 ps. Filters of 3 squared are unrolled by the compiler, and take 5.6, 21.9 and 69.6 ms at 16, 32
-and 64 positions squared where this says 6.1, 24 and 97."""
-
-FILTER_GRADIENT_FACTOR = 3
-"""An estimate of how much longer a tap takes in the gradient of the filter: it divides by the
-image's width to find its place, some 25 instructions more beside some 14."""
-
 WARP = 32
 """Threads that take an image's positions in turn, in the gradient of the filter."""
 
-CUDNN_TAPS_PER_CLOCK = 16
-"""The same of cuDNN's kernels in 16 bits: a fit. 64 images of 144 channels and 56 x 56, filtered by
-3 x 3, take an H100 62 us with channels last (a bench, cuDNN 9.19). With channels first they take 93
-there, but timm's trainings on an RTX 3090 are predicted too slow by that rate."""
-
-CUDNN_FILTER_GRADIENT_FACTOR = 1.6
-"""How much longer a tap takes there in the gradient of the filter: a fit to 150 to 177 us for both
-gradients."""
 
 CUDNN_MIN_CHANNELS = 32
 CUDNN_MIN_WIDTH = 7

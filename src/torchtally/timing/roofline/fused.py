@@ -8,15 +8,12 @@ issues one for each of its lanes per clock.
 """
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import ISSUED_SHARE, TRITON_S
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, vector_peak_flop_per_s
 from torchtally.trace import Call
 from torchtally.work import Cost
-
-TRITON_S = 1.3e-6
-"""What a kernel that inductor wrote takes, however small: 37 kinds of up to 0.8 MB take an H100 0.9
-to 2.3 us, 1.4 in the median (tests/truth/corpus, PyTorch 2.11)."""
 
 INSTRUCTIONS = {
     "add": 1, "sub": 1, "mul": 1, "neg": 1, "abs": 1, "fma": 1, "sum": 1, "prod": 1,
@@ -38,11 +35,6 @@ halves of products in random numbers (16, Philox) count four each: those go at a
 rate. What is not here overlaps with memory, or is computed once for many elements: loads,
 conversions, comparisons.
 """
-
-ISSUED_SHARE = 0.6
-"""Of what the lanes could issue, these instructions. A fit to GELU, forward and backward, of 25 M
-elements in bfloat16 on an H100: 42 and 55 us (tests/truth/corpus). Rotary angles, an online softmax
-and dropout had no part in it."""
 
 
 def fused_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:

@@ -1,16 +1,12 @@
 """The time of an operator on the CPU, before any correction: arithmetic, bytes and fresh memory."""
 
 from torchtally.timing.calibration import Calibration
+from torchtally.timing.constants import FRESH_BYTES
 from torchtally.timing.roofline.copies import is_host_copy
 from torchtally.timing.roofline.kernel import Bound, Kernel
 from torchtally.timing.roofline.limits import NOTHING
 from torchtally.trace import Call
 from torchtally.work import Cost, Kind
-
-FRESH_BYTES = 32 * 2**20
-"""glibc's malloc maps and unmaps larger blocks each time, since its threshold grows no further
-(DEFAULT_MMAP_THRESHOLD_MAX in malloc.c, 64 bit); smaller ones it keeps, and their pages with them.
-"""
 
 
 def host_kernel(call: Call, kind: Kind, cost: Cost, machine: Calibration) -> Kernel:

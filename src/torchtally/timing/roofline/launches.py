@@ -10,6 +10,12 @@ the device in as few kernels as their addresses fit (`multi_tensor_launches`).
 
 from math import ceil
 
+from torchtally.timing.constants import (
+    ACCUMULATING_PUT,
+    CAT_TENSORS,
+    EMBEDDING_SORTED,
+    EMBEDDING_SORTS_ABOVE,
+)
 from torchtally.timing.roofline.lists import ON_LISTS, list_launches
 from torchtally.trace import Call
 from torchtally.work import Cost, Kind, cost_of
@@ -72,19 +78,6 @@ SEVERAL: dict[str, int] = {
 NORM_BACKWARD = frozenset(("native_layer_norm_backward", "_fused_rms_norm_backward"))
 """The gradient of the input; those of weight and bias, where they are wanted:
 layer_norm_kernel.cu."""
-
-EMBEDDING_SORTS_ABOVE = 3072
-"""Indices from which Embedding.cu sorts them and adds up runs, instead of in one kernel."""
-EMBEDDING_SORTED = 21
-"""Places, a sort of 64-bit indices (10), zeros, and the kernels that find runs of one index (2),
-divide them (5, one a scan) and add them up (2): EmbeddingBackwardKernel.cu."""
-
-ACCUMULATING_PUT = 10
-"""index_put with accumulate (Indexing.cu), by one index that backward need not check: it is
-wrapped, multiplied and divided; places, a sort of up to 24 bits (5), and one kernel over runs."""
-
-CAT_TENSORS = 128
-"""Contiguous tensors that one kernel of `cat` takes (Shape.cu, CAT_ARRAY_BATCH_SIZE)."""
 
 
 def launches(call: Call) -> int:

@@ -10,11 +10,8 @@ from math import ceil, sqrt
 from typing import NamedTuple
 
 from torchtally.chips import Chip
-from torchtally.timing.roofline.strided import CLOCK_HZ
+from torchtally.timing.constants import CHUNK_S, CLOCK_HZ, FOREACH_CHUNK, FUSED_CHUNK_S
 from torchtally.trace import Call, TensorSpec
-
-FOREACH_CHUNK = 65536
-"""Elements of one block's work: kChunkSize in MultiTensorApply.cuh."""
 
 
 class ListLimits(NamedTuple):
@@ -34,11 +31,6 @@ OF_4_KB = ListLimits((110, 64, 48, 36, 30), 320)
 (tests/truth/corpus)."""
 LIST_LIMITS = OF_32_KB
 
-CHUNK_S, FUSED_CHUNK_S = 16e-6, 36e-6
-"""What a block takes for its chunk of a list of tensors, which it goes through by 2048 elements at
-a time: no kernel on lists is done before. 8 tensors of 131072 elements take an H100 18 us in an
-addition, and 38 in Adam, whose numbers wait for square roots and quotients (a bench); AdamW's of
-two layers of 128 take 16 to 29 (tests/truth/corpus)."""
 
 ON_LISTS = ("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")
 """Beginnings of the names of operators on lists of tensors."""

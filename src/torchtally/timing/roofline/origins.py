@@ -4,12 +4,8 @@ from dataclasses import dataclass
 
 from torchtally.chips import Chip
 from torchtally.chips.capabilities import AMPERE_AND_ADA, DATA_CENTER_BLACKWELL
-from torchtally.timing.roofline.sustained import (
-    FAMILIES,
-    OF_16_BITS,
-    SHARE_OF_PEAK,
-    Sustained,
-)
+from torchtally.timing.constants import OF_16_BITS, SHARE_OF_PEAK
+from torchtally.timing.roofline.sustained import FAMILIES, Sustained
 
 BANDWIDTH = "achieved_bandwidth_bytes_per_s"
 

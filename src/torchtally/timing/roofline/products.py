@@ -21,8 +21,31 @@ from math import ceil, gcd, inf, prod
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import NUMBERS_EACH
+from torchtally.timing.constants import (
+    ALIGNMENT_BYTES,
+    BATCHED_VECTOR_TILES,
+    BIAS_S,
+    DEPTH_BYTES,
+    EPILOGUE_PASSES,
+    HOPPER_TILES,
+    KERNEL_S,
+    L2_BYTES_PER_CLOCK,
+    LOAD_S,
+    MATRIX_TILES,
+    MIN_SPLIT_TERMS,
+    PIECE_S,
+    PIECES_PER_S,
+    ROWS_SHARE,
+    SPLITS,
+    STAGES,
+    STAGES_BEFORE_AMPERE,
+    UNALIGNED_SHARE,
+    UNSPLIT_TILES_EACH,
+    VECTOR_SHARES_OF_TILES,
+    WRITTEN_BYTES_PER_CLOCK,
+)
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
+from torchtally.timing.roofline.limits import bound_kernel
 from torchtally.timing.roofline.rates import (
     achieved_flop_per_s,
     bandwidth_bytes_per_s,
@@ -36,166 +59,14 @@ from torchtally.work.rule import result
 
 Tile = tuple[int, int]
 
-MATRIX_TILES = (
-    (256, 128),
-    (128, 256),
-    (128, 128),
-    (256, 64),
-    (64, 256),
-    (128, 64),
-    (64, 128),
-    (64, 64),
-)
-"""For tensor cores: the tile sizes of cuBLAS that NVIDIA's guide lists, section 2.3. Names of
-later kernels show the same (nvjet_sm100_..._128x256_..., triton-lang/triton pull request 9044)."""
 
 MATRIX_TILE_SHARES = dict.fromkeys(MATRIX_TILES, 1.0)
 
-HOPPER_TILES = (
-    (192, 192),
-    (320, 128),
-    (128, 320),
-    (192, 128),
-    (128, 192),
-    (160, 128),
-    (128, 160),
-)
-"""Besides, of cuBLAS's kernels for Hopper, by their names on an H100 (nvjet_sm90_tst_128x160_64x5_
-..., tests/truth/corpus, cuBLAS 13.0): products whose last wave would hold few tiles are cut
-otherwise."""
 
 HOPPER_TILE_SHARES = dict.fromkeys((*MATRIX_TILES, *HOPPER_TILES), 1.0)
 
-VECTOR_TILE_SHARES = {
-    (128, 128): 1.0,
-    (128, 64): 0.96,
-    (64, 128): 0.96,
-    (64, 64): 0.92,
-    (128, 32): 0.88,
-    (32, 128): 0.88,
-    (64, 32): 0.82,
-    (32, 64): 0.82,
-    (32, 32): 0.76,
-}
-"""Without tensor cores: the tiles in the names of cuBLAS's sgemm kernels (ampere_sgemm_128x64_tn),
-and what each reaches of the largest one's rate: a small tile takes in more numbers for every
-multiplication. Medians of the 9,400 float32 products above 0.15 ms on an A100 and a V100, once each
-multiprocessor's whole tiles are counted: 0.97, 0.92, 0.89, 0.82 and 0.76 of 16.9 TFLOP/s, and 0.96,
-0.90, 0.86, 0.81 and 0.57 of 13.2 (sitar-lab/NeuSight, scripts/asplos/data/dataset/train/collect/
-linear @6945927, kernels and grids in its columns; tests and benchmarks have none of these rows)."""
-
+VECTOR_TILE_SHARES: dict[Tile, float] = {(m, n): share for m, n, share in VECTOR_SHARES_OF_TILES}
 VECTOR_TILES = tuple(tile for tile in VECTOR_TILE_SHARES if tile != (64, 64))
-"""Of one product: the other is taken for 20 of those 9,400."""
-
-BATCHED_VECTOR_TILES: dict[str, tuple[Tile, ...]] = {
-    "TU10x": ((128, 64), (64, 64), (128, 32)),
-    "GA100": ((128, 128),),
-    "GA10x": ((128, 128),),
-    "AD10x": ((128, 128),),
-}
-"""Of batched products without tensor cores, by the design of the dies: cuBLAS 12.1 has one tile
-there, whatever the shape. All 6,860 products of a sweep on two A100s and an L4 ran
-ampere_sgemm_128x128_nn; of 1,976 on a T4, 1,615 had 128 x 64 (sitar-lab/NeuSight, scripts/asplos/
-data/dataset/test/bmm.csv @6945927, column "Kernel Name"). GA10x is assumed to be as the others."""
-
-ROWS_SHARE = 0.96
-"""Without tensor cores, since Ampere: what is reached where both operands' rows are summed along,
-as in a linear layer's forward pass (cuBLAS's "tn"), of what "nn" and "nt" reach: their numbers
-change places on their way to the arithmetic. A fit: 17.3 TFLOP/s of 18.0 on an A100, with tiles of
-128 x 128 (3,785 batched and 1,245 plain products of the same sweep, the latter's tiles of 128 x 64
-counted as `VECTOR_TILE_SHARES` has them). An H100's had no part: 0.96 (50.0 of 52.3,
-tests/truth/corpus)."""
-
-WRITTEN_BYTES_PER_CLOCK = 22
-"""What a multiprocessor without its tensor cores writes of a tile's result, once it has multiplied
-the last of K; the next tile begins with waiting for its first numbers, `LOAD_S`. A fit: on an A100
-a tile of 128 x 128 takes 193 ns for each of K, and 2.76 us besides (5,214 batched products of the
-same sweep with K from 8 to 1024). Others had no part: of a V100, 0.99 and 1.19 us for tiles of 64 x
-64 and 32 x 128, by this rule 1.07; an H100's batched products (tests/truth/corpus), 0.91 of their
-time, 0.78 without it. Tensor cores have rules of their own (`EPILOGUE_PASSES`)."""
-
-SPLITS = (1, 2, 4, 8, 16, 32)
-
-UNSPLIT_TILES_EACH = 2
-"""Without tensor cores, since Ampere: with more of the smallest tiles than this for each
-multiprocessor, K is not split. Of those products on an A100, 1 % were, below it 73 %; a V100 splits
-a quarter of the largest (`VECTOR_TILE_SHARES` names the source)."""
-
-DEPTH_BYTES = 64
-"""Of each row of A and B, what one step over K takes in: 32 elements of 16 bits, as in CUTLASS's
-default for Volta and Turing (64 for Ampere, default_gemm_configuration.h). K is padded to whole
-steps."""
-
-STAGES = 4
-"""Steps on their way from memory at once since Ampere: the pipeline's length, which passes before
-the first multiplication. By the same defaults 3 steps of 64 elements, so 192; here 128."""
-
-STAGES_BEFORE_AMPERE = 1
-"""The same where loads do not go on beside the arithmetic by themselves: the next step's numbers
-are on their way while the last one's are multiplied. On a V100 (2560, K) @ (K, 128) in float16
-takes 27 to 67 us for K from 1536 to 4096, 0.5 us for each 32 (Baidu's DeepBench, results/train/
-DeepBench_NV_V100.xlsx @da81ba78)."""
-
-MIN_SPLIT_TERMS = 1024
-"""Of K, what cuBLAS leaves each split with tensor cores before Ampere: of its 70 products with up
-to 1000 columns that table has 0.78 of the measured time in the median with any split, and 0.91 with
-these."""
-
-LOAD_S = 0.5e-6
-"""From asking for a step's numbers to having them: an estimate, the middle of what a V100's device
-memory takes where the address is known already, 375 cycles, and where it is not, 1029 (Jia et al.,
-"Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", arXiv:1804.06826, figure 3.2),
-at 1.4 GHz. With `STAGES` of them on their way, a step takes at least a share of it."""
-
-PIECE_S = 2.75e-9
-"""What a multiprocessor takes to find and load one piece of a convolution's rows, where pieces are
-shorter than a step over K (`DEPTH_BYTES`): a fit to the first layers of ViT and owlv2-large on an
-H100, 3 channels padded to 8, 130 and 270 us with what is around them (AMD-AGI/TraceLens). The
-kernels there (cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64_32x4) find the place of every
-16 bytes by its position in the filter."""
-
-L2_BYTES_PER_CLOCK = 64
-"""What one multiprocessor can take in from L2: an estimate, the power of two above the shares of
-all: 47 on an A100 (5120 for 108) and 26 on a V100 (2048 for 80: NVIDIA A100 whitepaper, "A100 L2
-Cache"). It makes small tiles slow: a tile takes in m + n numbers for every m * n products."""
-
-ALIGNMENT_BYTES = 16
-"""Tensor cores are fed 16 bytes at a time: 8 numbers of 16 bits (NVIDIA's guide, section
-2.2, which finds 128 bytes better still on an A100)."""
-
-UNALIGNED_SHARE = 0.5
-"""An estimate of the rate when a matrix's rows do not begin on such a boundary, from before Hopper.
-
-NVIDIA's guide gives no number for cuBLAS 11 and later. Padding GPT-2's vocabulary from 50257 to
-50304 made nanoGPT's step "~25 %" faster in February 2023 (Karpathy); its product is 31 % of the
-model's FLOPs, so it was about twice as slow. On A100s PyTorch's developers found "nearly a 3x
-speedup" of the product ("Accelerating Large Language Models with Accelerated Transformers",
-pytorch.org/blog, April 2023). GeForce's halved rate does not suffer: its multipliers wait anyway.
-"""
-
-PIECES_PER_S = 6.0e9
-"""Loads of single pieces that a multiprocessor gets through where rows begin off 16 bytes, since
-Hopper: a fit. cuBLAS takes kernels of older chips there (cutlass_75_tensorop_bf16_s1688gemm_..._
-align1, cutlass_80_..._align2), whose loads are no longer than the boundary that all rows begin on.
-An H100 gets through 5.5 to 6.5 G a second in the products of GPT-2's 50257 and BERT's 30522 columns
-with tiles of 128 x 128 and 256 x 128, 85 to 147 and 238 to 257 TFLOP/s of 794 (tests/truth/corpus,
-PyTorch 2.11; GPT-2 XL's and those in float16 had no part in the fit)."""
-
-EPILOGUE_PASSES = 1.8
-"""What writing a result takes with tensor cores before Hopper, over writing as many bytes alone: a
-fit. A tile's writing overlaps with another tile's arithmetic only where a multiprocessor holds
-both, and large tiles fill it; Hopper's persistent kernels write while they multiply (CUTLASS,
-"Efficient GEMM in CUDA", "Warp Specialization"). On a V100 (M, K) @ (K, N) of 0.2 to 2 TFLOP reach
-95, 100, 106, 105, 107 and 112 TFLOP/s for K = 1024, 1536, 2048, 2560, 2816 and 4096 (DeepBench, as
-above): 119 TFLOP/s, and 4.4 ps for each element of the result. GeForce's halved rate hides it, as
-it does rows that are not aligned: its multipliers wait anyway (so it is in timm's forward passes
-of transformers on an RTX 3090 and 4090, 1.0 to 1.1 without it and 1.0 to 1.3 with it)."""
-
-BIAS_S = 2.5e-6
-"""Of a linear layer that cuBLASLt computes on Hopper and later, beside its product: a fit. Few rows
-take 5.8 to 8.7 us with a bias and 2.8 to 4.7 without, and (5185, 1024) @ (1024, 1024) takes 21.8
-us, of which 1 to 2 are a fill of the workspace (profiles of owlv2-large, ViT and BERT on an H100 by
-PyTorch 2.6, AMD-AGI/TraceLens). Elsewhere not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,11 @@ estimate.
 from functools import lru_cache
 
 from torchtally.chips import SAME_RATE, Chip, Peak
+from torchtally.timing.constants import (
+    ACHIEVED_SHARE_OF_BANDWIDTH,
+    NORMALIZATION_SHARE_OF_BANDWIDTH,
+)
 from torchtally.timing.roofline.sustained import byte_at_limit_s, sustained_flop_per_s
-
-ACHIEVED_SHARE_OF_BANDWIDTH = 0.91
-"""An estimate: of the promised bandwidth, what a kernel that only reads or writes reaches.
-
-The median of three published: 3240 of 3350 GB/s on an H100 (a sum of 2^30 elements,
-pranjalssh/fast.cu README), 921 of 1008 GB/s on an RTX 4090 (krrishnarraj/clpeak issue 106), and
-1727 of 1935 GB/s on an A800 80GB PCIe (mli/transformers-benchmarks issue 4).
-"""
-
-NORMALIZATION_SHARE_OF_BANDWIDTH = 0.60
-"""Of the promised bandwidth, what norms' kernels reach: threads wait for each other's sums.
-
-Apex's layer norm, which PyTorch's was taken from, on a GA100 of 1555 GB/s, 16384 rows of 1024 in
-float16: 0.0751 ms forward, which moves 67 MB, and 0.1762 ms backward, which moves 168 MB (the
-input and its gradient are read twice): 58 and 61 % (NVIDIA/apex pull request 1037).
-"""
 
 REAL_OF_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 """Costs count complex arithmetic in real FLOPs."""

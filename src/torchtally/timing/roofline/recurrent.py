@@ -12,9 +12,10 @@ Backward of the inputs is as long as forward; of the weights, one product over a
 """
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import KERNEL_S
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import steps_and_sequences
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
+from torchtally.timing.roofline.limits import bound_kernel
 from torchtally.timing.roofline.products import Product, product_dtype, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s
 from torchtally.trace import Call, TensorSpec

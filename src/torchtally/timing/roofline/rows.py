@@ -16,9 +16,30 @@ from dataclasses import dataclass
 from math import ceil
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import (
+    BLOCKS_OF_1024,
+    CLOCK_HZ,
+    LONG_ROW_BYTES_PER_S,
+    LONG_ROW_S,
+    NORM_FIRST_S,
+    NORM_ROW_S,
+    NORM_THREADS,
+    ON_CHIP_ROW_BYTES,
+    ROWS_BYTES_PER_S_BEFORE_AMPERE,
+    ROWS_BYTES_PER_S_SINCE_AMPERE,
+    SHARED_CACHE,
+    SPLIT_ABOVE_ROWS,
+    VECTOR_BYTES,
+    WARP_BYTES,
+    WARP_ELEMENTS,
+    WARP_SLOTS_PER_S,
+    WEIGHT_COLUMNS,
+    WEIGHT_ROWS,
+    WEIGHT_ROWS_S,
+)
 from torchtally.timing.roofline.launches import NORM_BACKWARD
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
-from torchtally.timing.roofline.strided import CLOCK_HZ, VECTOR_BYTES, finding_s
+from torchtally.timing.roofline.strided import finding_s
 from torchtally.trace import Call, TensorSpec
 
 SOFTMAX = frozenset(
@@ -32,13 +53,6 @@ SOFTMAX = frozenset(
 )
 LAYER_NORM = frozenset(("native_layer_norm", "_fused_rms_norm"))
 
-WARP_ELEMENTS, WARP_BYTES = 2048, 8192
-"""The longest row that a warp takes (host_softmax in SoftMax.cu); backward half of each."""
-
-ON_CHIP_ROW_BYTES = 48 * 1024
-"""A row of a softmax as long as this does not stay on chip: shared memory of a block without opting
-in to more (CUDA C++ Programming Guide, "Compute Capabilities"), which is what SoftMax.cu uses
-(sharedMemPerBlock) for the row and for its warps' sums."""
 
 EXTRA_READS = {
     "_softmax": 2,
@@ -63,53 +77,8 @@ class RowRates:
     block: float
 
 
-WARP_SLOTS_PER_S = 3.8e9
-"""Elements that a multiprocessor's warps get through in a second, whose rows count as long as the
-next power of two (log2_elements in PersistentSoftmax.cuh), one by one however few bytes they have:
-a fit. An H100 takes 17 us more than any kernel for 9 M of bfloat16 in rows of 512 and 80 for 30 M
-in rows of 197, where their bytes take 12 and 39 (tests/truth)."""
-
-BEFORE_AMPERE, SINCE_AMPERE = RowRates(35e9, 16e9), RowRates(170e9, 40e9)
-"""A fit: rows of 768 to 10240 float32 on a V100 and on two A100s, half of those in
-sitar-lab/NeuSight (scripts/asplos/data/dataset/test/softmax.csv @6945927). Backward a block does
-not hold its bytes up: 134 M float32 in rows of 2048 take an H100 0.52 ms, as long as their bytes
-do (tests/truth/corpus)."""
-
-LONG_ROW_S, LONG_ROW_BYTES_PER_S = 5.0e-6, 11.1e9
-"""What a block takes for a row that does not stay on chip, whatever the bandwidth: its threads wait
-for the maximum, for the sum and for the next row; and how fast it reads and writes meanwhile. A fit
-to softmax forward on an H100, rows of 3137 and 5185 (profiles of timesformer and of owlv2-large in
-AMD-AGI/TraceLens, PyTorch 2.6), 30522 and 50257 in half precision (tests/truth/corpus, PyTorch
-2.11): 5.0, 6.9, 16.7 and 22.9 us. Rows of 32000, and all backward, come to 0.91 to 1.03 of the
-measured times, float32 to 0.88 and 0.97."""
-
-BLOCKS = 2
-"""Of 1024 threads, which a multiprocessor has at once (SoftMax.cu, SoftMaxForward_getBlockSize)."""
-
-NORM_THREADS = 128
-"""Of the block that has a row of a layer norm (layer_norm_kernel.cu, launch_vectorized_...)."""
-
-NORM_ROW_S = 1.5e-6
-"""What a block takes for a row besides its bytes: moments pass through all its warps, and the next
-row is another block. A fit to rows of 768 to 2560 float32 on two A100s and an L4 (NeuSight, the
-same half): 2.4 to 3.6 us there, but 0.4 us in rows of 1024 and 2048 and none on the L4."""
-
-NORM_FIRST_S = 2.0e-6
-"""What the first rows take at least: 1 to 141 rows of 512 to 1024 take 3.1 to 4.0 us on an H100,
-where a small elementwise kernel takes 1.6 (AMD-AGI/TraceLens)."""
-
-WEIGHT_ROWS, WEIGHT_ROWS_S = 256, 1.1e-6
-"""Rows that a block of threads has at once of those that it adds up to the gradients of 32 weights
-and biases, and what it takes for them: a fit (GammaBetaBackwardCUDAKernelTemplate in
-layer_norm_kernel.cu). 256, 2048, 4096, 8192, 12608 and 16384 rows take an H100 2.6, 12.5, 20 to 22,
-33 to 53, 55 to 59 and 98 us (tests/truth/corpus)."""
-WEIGHT_COLUMNS, SPLIT_ABOVE_ROWS = 32, 64 * 1024
-"""Columns of a block, and rows above which blocks share them, where there are columns for fewer
-blocks than half of the multiprocessors."""
-
-SHARED_CACHE = 0.5
-"""Of an L2 cache, what data have that one half of the chip brought in: both halves keep a copy
-(NVIDIA A100 whitepaper, "A100 L2 Cache")."""
+BEFORE_AMPERE = RowRates(*ROWS_BYTES_PER_S_BEFORE_AMPERE)
+SINCE_AMPERE = RowRates(*ROWS_BYTES_PER_S_SINCE_AMPERE)
 
 
 def is_by_rows(call: Call) -> bool:
@@ -158,7 +127,7 @@ def long_rows_s(call: Call, row: TensorSpec, traffic_bytes: int, chip: Chip) -> 
     """Each row is read again: from the cache, where those that are worked on stay there."""
     count = row.elements // row.shape[-1]
     row_bytes = row.shape[-1] * row.itemsize_bytes
-    together = BLOCKS * (chip.multiprocessors or 1)
+    together = BLOCKS_OF_1024 * (chip.multiprocessors or 1)
     is_backward = "backward" in call.plain_name
     resident_bytes = (2 if is_backward else 1) * row_bytes * min(count, together)
     extra_bytes = EXTRA_READS[call.plain_name] * row.bytes
@@ -212,7 +181,7 @@ def weight_gradient_s(call: Call, chip: Chip) -> float:
         return again_s
     clocks = CLOCK_HZ / (chip.boost_clock_hz or CLOCK_HZ)
     added_s = ceil(count / WEIGHT_ROWS) * WEIGHT_ROWS_S * clocks
-    return max(again_s, added_s * max(1.0, blocks / multiprocessors / BLOCKS))
+    return max(again_s, added_s * max(1.0, blocks / multiprocessors / BLOCKS_OF_1024))
 
 
 def rows_of(call: Call, rows: TensorSpec) -> tuple[int, int]:

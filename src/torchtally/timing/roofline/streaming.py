@@ -17,11 +17,39 @@ transpose) may really be slower.
 from math import ceil, prod
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import (
+    ADDED_PER_S,
+    CACHED_TIMES,
+    CLOCK_HZ,
+    COLUMN_SUM_ROW_S,
+    COLUMN_SUM_S,
+    DRAWN_PER_S,
+    FFT_PASSES,
+    KERNEL_S,
+    LOSS_ROW_S,
+    LOSS_S,
+    PANEL,
+    PARTLY_CACHED,
+    POOLED_BACKWARD_PER_S,
+    POOLED_PER_S,
+    POOLED_TAPS,
+    RADIX_BITS,
+    REDUCTION_S,
+    SAFE_SOFTMAX_MARKS,
+    SAFE_SOFTMAX_PASSES,
+    SCAN_ROW_S,
+    SCAN_THREADS,
+    SPECIAL_PER_CLOCK_OF_FMA,
+    SPECIAL_PER_ELEMENT,
+    WHOLE_SUM_ELEMENTS,
+    WHOLE_SUM_S,
+    WHOLLY_CACHED,
+)
 from torchtally.timing.roofline.batch_norms import batch_norm_s, is_batch_norm
-from torchtally.timing.roofline.indexed_sums import ADDED_PER_S, embedding_sums_s
+from torchtally.timing.roofline.indexed_sums import embedding_sums_s
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import launches_of
-from torchtally.timing.roofline.limits import KERNEL_S, NOTHING, bound_kernel
+from torchtally.timing.roofline.limits import NOTHING, bound_kernel
 from torchtally.timing.roofline.lists import chunk_s, imbalance, largest_listed
 from torchtally.timing.roofline.rates import (
     bandwidth_bytes_per_s,
@@ -29,7 +57,7 @@ from torchtally.timing.roofline.rates import (
     vector_peak_flop_per_s,
 )
 from torchtally.timing.roofline.rows import is_by_rows, rows_s
-from torchtally.timing.roofline.strided import CLOCK_HZ, casts_s, finding_s, places_s
+from torchtally.timing.roofline.strided import casts_s, finding_s, places_s
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost, Kind
 from torchtally.work.indexing import is_sparse_sum
@@ -59,10 +87,6 @@ EXTRA_READS: dict[str, tuple[str, ...]] = {
 """Arguments whose bytes PyTorch's CUDA kernels (aten/src/ATen/native/cuda) move again, as often as
 they are named."""
 
-SPECIAL_PER_CLOCK_OF_FMA = 1 / 8
-"""exp, log, sine, reciprocal and root: 16 results per clock and multiprocessor beside 128
-multiply-adds (CUDA C++ Programming Guide, "Arithmetic Instructions", 8.6; beside 64 on 7.x and
-8.0)."""
 
 SPECIAL_FUNCTIONS = frozenset(
     """
@@ -72,48 +96,13 @@ SPECIAL_FUNCTIONS = frozenset(
     sigmoid_backward softplus_backward mish_backward
     """.split()  # noqa: SIM905
 )
-SPECIAL_PER_ELEMENT = 2
-"""Such a function takes an exp or log and a reciprocal at least."""
 
-REDUCTION_S = 1.2e-6
-"""What a sum takes besides, however small: threads hand their parts on through shared memory. Norms
-of 768 numbers take 3.1 to 3.2 us on an H100, small elementwise kernels 1.6 and copies 1.1 to 1.7
-(a profile of owlv2-large in AMD-AGI/TraceLens)."""
-
-WHOLE_SUM_S, WHOLE_SUM_ELEMENTS = 3.8e-6, 65536
-"""What a sum into one number takes besides, from so many elements: blocks hand their parts on, too,
-through memory (Reduce.cuh, global_reduce, before which its semaphores are set to zero). A fit: sums
-of 64 K to 32 M elements take an H100 5.3 to 7.9 us more than their bytes (a bench); norms of whole
-parameters, which had no part in it, 6.7 to 7.1 (tests/truth/corpus)."""
-
-COLUMN_SUM_S, COLUMN_SUM_ROW_S = 8.5e-6, 0.8e-9
-"""What a sum over all but the last dimension takes besides its bytes, and for each row: a thread
-adds up rows of its own columns, and blocks hand their sums on through memory (reduce_kernel<128,
-4> in Reduce.cuh). A fit to the sums for biases on an H100, 256 to 8192 rows of 768 to 4096 columns:
-6.7, 14.4, 17.9, 33.4 us (tests/truth/corpus; rows of 4800 and 6400, and 12608 and 16384 of them,
-had no part in it)."""
 
 COLUMN_REDUCTIONS = frozenset(("sum", "mean", "linalg_vector_norm", "amax", "amin", "prod"))
 
-SCAN_ROW_S = 183e-9
-"""Of one element in a sum that runs along a dimension other than the last: one thread goes through
-them, and reads the next when it has added the last (tensor_kernel_scan_outer_dim in ScanUtils.cuh).
-16384 rows of 8 int64 take an H100 3.0 ms (tests/truth/corpus, a mixture's places of tokens)."""
-
-SCAN_THREADS = 512
-"""Of a block there, of which each multiprocessor has one at least."""
 
 SCANS = frozenset(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_cummax_helper",
                    "_cummin_helper", "_logcumsumexp"))  # fmt: skip
-
-RADIX_BITS = 8
-"""Digits of cub's radix sort (Adinets & Merrill, "Onesweep", arXiv:2206.01784): one pass each."""
-
-FFT_PASSES = 2
-"""Transforms too long for one kernel go over memory twice (cuFFT)."""
-
-PANEL = 32
-"""Columns that a factorisation does in turn, each waiting for the one before (LAPACK's block)."""
 
 
 def streaming_kernel(call: Call, kind: Kind, cost: Cost, chip: Chip) -> Kernel:
@@ -194,34 +183,7 @@ def cached_share(traffic: int, chip: Chip) -> float:
     return min(1.0, max(0.0, (PARTLY_CACHED - filled) / (PARTLY_CACHED - WHOLLY_CACHED)))
 
 
-DRAWN_PER_S = 3.7e9
-"""Elements that a multiprocessor drops or keeps in a second, by a number that it draws for each
-(Philox): 9 M in bfloat16 take an H100 19 us more than any kernel (a bench), 9.7 M 20 us, 8.4 M 16.8
-(tests/truth/corpus, which had no part in it)."""
-
-CACHED_TIMES = 2.0
-"""How much faster an elementwise kernel goes whose operands are in the L2 cache, since the kernel
-before has written them: what is read comes from there, and what is written stays there. Copies of 4
-to 17 MB over and over on an H100 go at 6.4 TB/s, 2.2 times the memory's; of 34 MB they take 8.0 us,
-of as many bytes that are in no cache 13.2, and of 67 MB as long as those (a sweep by size)."""
-WHOLLY_CACHED, PARTLY_CACHED = 0.5, 1.25
-"""All that a kernel moves, over the L2 cache: up to which all of it is there, and from which
-nothing: of some ranges around that sweep's the one with the best kernel sums of trainings on an
-H100, whose 275 elementwise calls of 1 to 65 MB are 14 % off in the median, and 45 % without it
-(tests/truth/corpus). Norms and softmax wait for other things there, and copies mostly for what was
-written longer ago."""
 CACHED = frozenset((Kind.ELEMENTWISE, Kind.RANDOM))
-
-POOLED_PER_S, POOLED_BACKWARD_PER_S = 0.45e9, 0.7e9
-"""Results of a window of 3 x 3 that a multiprocessor finds in a second (max_pool_forward_nchw and
-_nhwc in DilatedMaxPool2d.cu), and backward elements of its input: 26 M take an H100 433 us, and 103
-and 51 M 914 and 578 (tests/truth/corpus); a bench's 2.3 and 9.1 M, which had no part in it, 40 and
-116."""
-POOLED_TAPS = 9
-
-LOSS_S, LOSS_ROW_S = 8e-6, 1.3e-9
-"""One block sums up a loss of rows (nll_loss_forward_reduce_cuda_kernel_2d in Loss.cu): 256, 1024,
-4096 and 8192 of them take an H100 9 to 10, 11, 19 and 19 us (tests/truth/corpus)."""
 
 
 def by_threads_s(call: Call, chip: Chip) -> float:
@@ -251,12 +213,6 @@ def traffic_bytes(call: Call, kind: Kind, cost: Cost) -> int:
     if kind is Kind.FFT:
         return FFT_PASSES * cost.bytes
     return cost.bytes + extra_bytes(call) - repeated_bytes(call)
-
-
-SAFE_SOFTMAX_PASSES, SAFE_SOFTMAX_MARKS = 3, 2
-"""Beside its softmax, `_safe_softmax` reads its input for infinities and marks them, reads the
-marks for rows that have nothing else, and copies the result where it is a row's: kernels of their
-own, and marks of one byte (aten/src/ATen/native/SoftMax.cpp)."""
 
 
 def repeated_bytes(call: Call) -> int:

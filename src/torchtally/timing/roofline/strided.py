@@ -12,60 +12,29 @@ else element by element (IndexKernelUtils.cu, fast_gather_kernel_eligible; Index
 from collections.abc import Sequence
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import (
+    CAST_OPERAND_S,
+    CAST_S,
+    CASTING_S,
+    CAT_SLICES_PER_S,
+    CLOCK_HZ,
+    GATHER_PLACES_PER_S,
+    PLACES_PER_S,
+    TRANSPOSED_PLACES_PER_S,
+    VECTOR_BYTES,
+)
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Kind
 from torchtally.work.indexing import is_sparse_sum
 
-PLACES_PER_S = 7e9
-"""Of one multiprocessor, elements that it finds in a second, while no memory moves: a fit.
-
-Copies of permuted heads and products with a broadcast tensor in bfloat16 on an H100 go at 390 to
-480 G elements a second in all (AMD-AGI/TraceLens, owlv2-large), clones in float32 on an A100 at 100
-to 162 (facebookresearch/HolisticTraceAnalysis); what the bandwidth does not explain of that is 4 to
-8 G a multiprocessor.
-"""
-
-CLOCK_HZ = 1.98e9
-"""Of the H100 that these rates were measured on; other chips find elements by their own clocks."""
-
-TRANSPOSED_PLACES_PER_S = 1.1e9
-"""The same where elements that lie together in one operand are apart in another: `cat` finds 115
-and 127 G a second on an H100 (ViT and owlv2-large there), copies of transposed matrices as many, in
-2 bytes as in 4 (3000 x 3000 take 74 and 79 us, a bench). A padded copy of what is transposed is
-assumed to be as slow: with that inductor's choices come out as on an H100 (tests/truth/corpus),
-where it pads GPT-2's logits and their gradient, but neither the transposed gradient nor, for 256
-tokens, the weight."""
-
-CAT_SLICES_PER_S = 5e9
-"""The same where innermost elements lie together: halves of rotated heads in bfloat16 and float32,
-6.3 and 16.8 M elements, take 19 and 45 us on an H100 (tests/truth/corpus)."""
-
-CAST_S, CAST_OPERAND_S = 0.14e-9, 0.12e-9
-"""What a multiprocessor takes for an element, and besides for each tensor that it reads or writes
-there, where a kernel converts between data types as it goes: one by one
-(unrolled_elementwise_kernel with casts, CUDALoops.cuh, needs_dynamic_casting). A fit: bfloat16 to
-float32 takes an H100 1.27 ms for 412 M elements and 19 us for 6.3 M, sums of both 25 to 27 us;
-sums of 8.4 and 13.1 M, which had no part in it, 32 and 52 us (tests/truth/corpus). Copies from
-float32 to half precision have vectorised kernels of their own (Copy.cu, bfloat16_copy_kernel_cuda),
-which take 0.81 ms."""
 COPY_CASTS_PER_S = 2 / (CAST_S + 2 * CAST_OPERAND_S)
 """Elements that a copy reads and writes there in a second."""
 
-CASTING_S = 1.7e-6
-"""What such a kernel takes beside its launch at least: 43 kinds of less than 64 KiB, from bfloat16
-to float32, take an H100 3.14 us in the median, 15 from float16 3.29, and those that go the other
-way 1.5 (the same corpus)."""
 
 NARROWED = frozenset(("float16", "bfloat16"))
 
-GATHER_PLACES_PER_S = 1.4e9
-"""The same of gathered rows off 16 bytes. 39 us for 5185 rows of 1024 in bfloat16 gave it (owlv2-
-large there: PyTorch 2.6 gathered all rows like that); 4096 rows of 5120, which had no part in it,
-take 136 us by that kernel and 144 here, and 36 by vectors (pytorch/pytorch issue 151612)."""
 
 GATHERS = frozenset(("embedding", "index_select"))
-VECTOR_BYTES = 16
-"""What a thread of a vectorised kernel reads or writes at once."""
 
 PADS = frozenset(("constant_pad_nd",))
 CATS = frozenset(("cat", "concat", "stack", "_stack", "hstack", "vstack"))

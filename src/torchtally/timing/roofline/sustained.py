@@ -25,20 +25,7 @@ pytorch/ao pull request 3342. No constant is from these rows.
 from dataclasses import dataclass, replace
 
 from torchtally.chips import Chip
-
-SHARE_OF_PEAK = 0.78
-"""An estimate: of the promised rate of products, what the best shape reaches.
-
-The median of the twelve bfloat16 rows of "Maximum Achievable Matmul FLOPS" (stas00/ml-engineering,
-compute/accelerator/README.md @744d01e): 96.9, 86.9, 83.8, 81.1, 80.3, 78.6, 77.6, 74.1, 72.9, 68.0,
-60.4 and 51.4 %, from an Intel Gaudi 2 to an AMD MI300X; the two in the middle are 78.6 and 77.6.
-"""
-
-HALVED_SHARE = 1.0
-"""The same of the halved rate that GeForce has for sums in float32: the multipliers could do twice
-that, and nothing holds them up. The middle of an RTX 3080's 64.7 of 59.5 TFLOP/s in bfloat16, an
-RTX 3060's 25.5 of 25.5 and an RTX 3070's 38.4 of 40.6 (zzc0721/torch-performance-test-data issues
-114, 131 and 171); in TF32 32.0 of 29.8, 12.4 of 12.7 and 18.5 of 20.3."""
+from torchtally.timing.constants import BYTE_FLOPS, HALVED_SHARE, OF_16_BITS, SHARE_OF_PEAK
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,26 +79,6 @@ FAMILIES: dict[str, Sustained] = {
     # An RTX 5090 reaches 66.3 of 104.8 (zzc0721/torch-performance-test-data pull request 15).
     "GB20x": Sustained(float32_share=0.63, float32_of="RTX-5090"),
 }
-
-OF_16_BITS = {
-    "float16": 1.0,
-    "bfloat16": 1.0,
-    "tf32": 2.06,
-    "float8_e4m3fn": 0.57,
-    "int8": 0.57,
-}
-"""Joules of a FLOP in the matrix units, over those of 16 bits. TF32: an A40's 59.5 beside 122.3
-TFLOP/s (zzc0721/torch-performance-test-data issue 185). 8 bits: an H100's 1402.6 beside 794.5
-(stas00/ml-engineering)."""
-
-
-BYTE_FLOPS = 14.0
-"""What a byte of GDDR memory takes on its way through a chip at its limit of power, in FLOPs
-outside the matrix units: 107 pJ on Ada. A fit to 353 batched products in float32 of 20 ms and more
-on an L4 (every second one in sitar-lab/NeuSight, scripts/asplos/data/dataset/test/bmm.csv
-@6945927): without it they are predicted at 0.81 of the measured times. The other 353 are 8 % off in
-the median with it, and 19 % without. Shorter ones, which ran 25 times in less than a quarter of a
-second, are as fast as if bytes took nothing."""
 
 
 def byte_joules(chip: Chip) -> float | None:

@@ -20,13 +20,26 @@ from dataclasses import replace
 from math import ceil, sqrt
 
 from torchtally.chips import Chip
-from torchtally.chips.capabilities import Capability, MatrixInstruction
+from torchtally.chips.capabilities import Capability
+from torchtally.timing.constants import (
+    ACCUMULATORS_BESIDE,
+    CONVOLUTION_TIMES,
+    KERNEL_S,
+    MATRIX_SHARES,
+    MOST_REGISTERS,
+    PIECES_PER_S,
+    REGISTERS,
+    TEMPLATE_L2_BYTES_PER_CLOCK,
+    TEMPLATE_LATENCY_S,
+    TEMPLATE_STAGES_BEFORE_AMPERE,
+    VECTOR_LOADS,
+    VECTOR_SHARE,
+)
 from torchtally.timing.roofline.convolutions import convolution_kernel
 from torchtally.timing.roofline.fused import instructions_s
 from torchtally.timing.roofline.kernel import Kernel
-from torchtally.timing.roofline.limits import KERNEL_S, bound_kernel
+from torchtally.timing.roofline.limits import bound_kernel
 from torchtally.timing.roofline.products import (
-    PIECES_PER_S,
     Product,
     alignment_share,
     is_fed_by_pieces,
@@ -40,47 +53,10 @@ from torchtally.timing.roofline.rates import (
 from torchtally.trace import Call, Tile
 from torchtally.work import Cost, Kind, cost_of, heart_of
 
-MATRIX_SHARES: dict[MatrixInstruction, float] = {"tcgen05": 0.40, "wgmma": 0.93}
-"""What templates reach of the library's best rate with tensor cores, by its instruction.
-
-`wgmma`: Triton's kernels for eighteen products of whole tiles on an H100, of the chip's best tiles,
-in the median of cuBLAS's times (pytorch/helion pull request 3006, its report of an H100).
-`tcgen05`: tiles of 128 x 128, 64 deep, take 0.673 ms for (3840, 1152) @ (1152, 49136) on a chip of
-Blackwell's (pytorch/pytorch pull request 159982): Triton's loads by pointers do not feed it. Other
-chips multiply in `mma.sync`, which Triton writes as the library does: of 17 products of 2048 to
-4096 on an A100, 1.0 in the median (triton-lang.org, tutorial 03, as of 2024)."""
-
 MMA_SYNC_SHARE = 1.0
 
-VECTOR_SHARE, VECTOR_LOADS = 1.6, 12
-"""Without tensor cores a thread multiplies sqrt(e) by sqrt(e) numbers for its e elements of the
-tile, and takes 2 sqrt(e) from shared memory for them: it reaches 1.6 / (1 + 12 / sqrt(e)) of the
-library's rate. A fit to half of nine products of float32 on a V100 in benchmarks/templates,
-the others had no part in it."""
 
-L2_BYTES_PER_CLOCK = 48
-"""What the L2 cache serves one multiprocessor with, operands that others take in as well: a fit,
-with `LATENCY_S`, to half of the products on an H100 in benchmarks/templates."""
-
-LATENCY_S = 1.0e-6
-"""From asking for a tile's next step to having it, in the same fit: twice what a library's
-pipeline waits (`products.LOAD_S`), since the threads that multiply compute every address, too."""
-
-STAGES_BEFORE_AMPERE = 2
-"""Without asynchronous copies the next step is on its way in registers, and no other."""
-
-ACCUMULATORS_BESIDE = 60
-"""Registers of a thread for addresses and operands, beside its elements of the tile: an estimate,
-as is that a thread has 255."""
-
-REGISTERS, THREADS_PER_WARP, MOST_REGISTERS = 65536, 32, 255
-"""Of a multiprocessor, and of a thread (CUDA C++ Programming Guide, "Technical Specifications per
-Compute Capability")."""
-
-CONVOLUTION_TIMES = 4.0
-"""How many times cuDNN's time a template of a convolution takes: the median, of 2.4 to 8.9, of the
-fastest for eight convolutions of float32 on a V100 (the notebook of "depth-anything" in
-benchmarks/templates)."""
+THREADS_PER_WARP = 32
 
 
 def is_template(call: Call) -> bool:
@@ -159,13 +135,15 @@ def step_s(product: Product, tile: Tile, blocks: int, rate: float, chip: Chip) -
     assert chip.multiprocessors is not None
     stages = tile.stages
     if not chip.sm.has_async_copies:
-        stages = min(stages, STAGES_BEFORE_AMPERE)
+        stages = min(stages, TEMPLATE_STAGES_BEFORE_AMPERE)
     multiplied_s = 2 * tile.rows * tile.columns * tile.depth * chip.multiprocessors / rate
     # One stage alone: a block asks for its next step when it is done with the last.
-    waited_s = LATENCY_S / (stages - 1) if stages > 1 else LATENCY_S + multiplied_s
+    waited_s = (
+        TEMPLATE_LATENCY_S / (stages - 1) if stages > 1 else TEMPLATE_LATENCY_S + multiplied_s
+    )
     taken_in_s = 0.0
     if chip.boost_clock_hz is not None:
-        bytes_per_s = L2_BYTES_PER_CLOCK * chip.boost_clock_hz
+        bytes_per_s = TEMPLATE_L2_BYTES_PER_CLOCK * chip.boost_clock_hz
         taken_in_s = step_bytes(product, tile) / bytes_per_s
     if is_fed_by_pieces(product, chip):
         pieces = step_bytes(product, tile) / product.row_alignment_bytes
