@@ -454,10 +454,25 @@ def test_every_name_leads_back_to_its_chip(one):
         ("GeForce GTX 1080 Ti", "GTX-1080-Ti"),
         ("Tesla P100-PCIE-16GB", "P100-PCIe"),
         ("NVIDIA GB10", "GB10"),
+        ("Apple M5 Max", "M5-Max"),
+        ("Huawei Ascend910B2", "Ascend-910B2"),
     ],
 )
 def test_driver_names(driver_name, name):
     assert chip(driver_name).name == name
+
+
+TYPED = {
+    "2080Ti": "RTX-2080-Ti", "4080S": "RTX-4080-SUPER", "A6000": "RTX-A6000", "v5e": "TPU-v5e",
+    "TPU v7": "TPU7x", "DGX Spark": "GB10", "AGX Orin": "Jetson-AGX-Orin", "910B": "Ascend-910B2",
+    "Huawei Ascend 910B": "Ascend-910B2", "MI250X": "MI250X-GCD", "PVC": "Max-1550",
+}  # fmt: skip
+"""What people call a chip."""
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_names_that_people_type(name):
+    assert chip(name).name == TYPED[name]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from functools import cache
 
 from torchtally.chips.chip import Chip
 
-VENDOR_WORDS = ("nvidia", "tesla", "geforce", "amd", "instinct", "google", "aws", "intel", "apple")
+VENDOR_WORDS = (
+    "nvidia", "tesla", "geforce", "amd", "instinct", "google", "aws", "intel", "apple", "huawei",
+)  # fmt: skip
 """Driver versions differ on these: "Tesla T4", "GeForce RTX 3090", "NVIDIA GeForce RTX 3090"."""
 
 
