@@ -199,7 +199,7 @@ def test_a_reader_that_leaves_is_no_error(file: str) -> None:
 
 # Other chips, and money ------------------------------------------------------------------------
 
-OTHERS = ["--gpu", "A100-SXM", "--gpu", "RTX-4090", "--gpu", "H200"]
+OTHERS = ["--gpu", "A100-SXM", "--gpu", "RTX-5090", "--gpu", "H200"]
 
 
 def told(
@@ -213,10 +213,10 @@ def told(
 
 def test_chips_compared(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows, document = told([file, *OTHERS], capsys)
-    assert list(rows) == ["H100-SXM", "A100-SXM", "RTX-4090", "H200-SXM"]
+    assert list(rows) == ["H100-SXM", "A100-SXM", "RTX-5090", "H200-SXM"]
     assert rows["H100-SXM"]["traced"] == "*"
     assert all(row["step_s"] > 0 for row in rows.values())  # type: ignore[operator]
-    assert rows["RTX-4090"]["cost_usd"] is None
+    assert rows["RTX-5090"]["cost_usd"] is None
     assert {"name": "energy_joules", "unit": "joules"} in document["columns"]  # type: ignore[operator]
 
 
@@ -228,9 +228,9 @@ def test_what_a_training_costs(file: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_price_of_one_of_several_chips(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    prices = ["--price", "rtx4090=0.5", "--price", "H100-SXM=3"]
+    prices = ["--price", "rtx5090=0.5", "--price", "H100-SXM=3"]
     rows, _ = told([file, *OTHERS, "--until", "1d", *prices], capsys)
-    assert rows["RTX-4090"]["cost_usd"] == pytest.approx(12)
+    assert rows["RTX-5090"]["cost_usd"] == pytest.approx(12)
     assert rows["H100-SXM"]["cost_usd"] == pytest.approx(72)
     assert rows["A100-SXM"]["price_as_of"] != "yours"
 

@@ -127,11 +127,11 @@ def test_a_price_is_the_median_of_its_offers() -> None:
 
 
 def test_a_chip_without_a_price_says_so() -> None:
-    assert chip("RTX-4090").price is None
-    table = money(step(gpu="RTX-4090"), Until(10, Extent.STEPS))
+    assert chip("RTX-5090").price is None
+    table = money(step(gpu="RTX-5090"), Until(10, Extent.STEPS))
     assert table.column("cost_usd") == table.column("usd_per_hour") == (None,)
     assert table.column("seconds") == (20.0,)
-    remark = "RTX-4090: price unknown: no source gives one; give yours with --price."
+    remark = "RTX-5090: price unknown: no source gives one; give yours with --price."
     assert remark in in_words(table.note)
 
 
