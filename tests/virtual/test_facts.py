@@ -516,6 +516,8 @@ def test_hits_among_a_known_mask_are_at_most_its_ones():
 
     def script() -> None:
         labels, guesses = (torch.arange(1000) % 10 == 0).cuda(), unknown("cuda")[:1000] > 0
+        assert guesses.float().sum().item() == guesses.sum().item() == 500
+        assert labels.float().mean().item() == pytest.approx(labels.sum().item() / 1000)
         for hits in (guesses & labels, guesses * labels, guesses.float() * labels.float()):
             assert 0 < hits.sum().item() <= labels.sum().item() == 100
 

@@ -212,6 +212,8 @@ def average(call: Invocation) -> Derived:
         return None
     within = Facts(facts.lower, facts.upper, facts.is_finite)
     name = name_of(call)
+    if name == "mean" and facts.share is not None:
+        return replace(constant(facts.share), is_assumed=True)
     several = name.startswith("cum") or (
         name in ("median", "mode") and "dim" in call.operator.arguments
     )

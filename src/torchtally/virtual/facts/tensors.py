@@ -89,7 +89,10 @@ def facts_of_values(real: Tensor, limit: int = FEW_ELEMENTS) -> Facts | None:
     if math.isnan(lower):
         return MAYBE_INFINITE
     is_finite = math.isfinite(lower) and math.isfinite(upper)
-    return Facts(lower, upper, is_finite, is_tight=lower != upper)
+    share = None
+    if (lower, upper) == (0, 1) and torch.equal(real, (ones := real != 0).to(real.dtype)):
+        share = int(torch.count_nonzero(ones)) / real.numel()
+    return Facts(lower, upper, is_finite, share=share, is_tight=lower != upper)
 
 
 def is_informed(virtual: VirtualStorage | None) -> bool:
@@ -185,8 +188,9 @@ def readable(tensor: Tensor) -> Tensor | None:
 def substitute(tensor: Tensor) -> float | int | bool | complex:
     """What an unknown element reads as: the dtype's placeholder, or a number within its bounds.
 
-    An integer is from the middle: a length or an index of 0 would be a special case. So is a
-    fraction: an accuracy of 1, or an error of 0, would end what waits for it.
+    An integer is from the middle: a length or an index of 0 would be a special case. So is a float
+    between bounds, as a fraction or a count: an accuracy of 1, or an error of 0, would end what
+    waits for it.
     """
     given = values.placeholder(tensor.dtype)
     facts = facts_of(tensor)
@@ -195,7 +199,7 @@ def substitute(tensor: Tensor) -> float | int | bool | complex:
     if isinstance(given, bool):
         return facts.is_likely
     if isinstance(given, float):
-        if facts.lower >= 0 and facts.upper <= given:
+        if facts.lower >= 0 and math.isfinite(facts.upper):
             return (facts.lower + facts.upper) / 2
         return float(min(max(given, facts.lower), facts.upper))
     return (int(facts.lower) + int(facts.upper)) // 2
