@@ -9,7 +9,8 @@ from torch import nn
 import torchtally
 from tests.traces import accounted, ops, traced
 from torchtally.steps import course_of
-from torchtally.trace import Phase
+from torchtally.trace import Ending, Phase
+from torchtally.tracer.session import recording
 
 
 def layer(size: int = 4) -> nn.Linear:
@@ -182,6 +183,22 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever():
     ledger = accounted(script, steps=2)
     assert len(ledger.trace.step_ends) > 2  # all those taken meanwhile
     assert ledger.total.flops_matmul == 2 * 2 * 16  # of one of them
+
+
+@pytest.mark.parametrize("taken, kind, steps", [
+    (1, "exit", 1), (3, "exit", 3), (3, "exception", 3), (1, "exception", 0),
+])  # fmt: skip
+def test_an_optimizer_that_never_steps_hides_no_steps_of_a_short_script(
+    taken: int, kind: str, steps: int
+):
+    """Where a script fails after one step, the other optimizer's turn may have been next."""
+    with recording("H100-SXM", script="short.py") as run:
+        model, spare = layer(), layer()
+        optimizer, unused = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, spare))
+        for _ in range(taken):
+            learn(model, optimizer)
+        assert len(run.trace(Ending(kind)).step_ends) == steps
+        assert unused is not None
 
 
 def test_an_optimizer_that_begins_late_is_waited_for_from_then_on():

@@ -103,6 +103,7 @@ class Recording:
 
     gpu: VirtualGPU
     recorder: Recorder
+    steps: Steps
     script: str
     what_ifs: tuple[str, ...] = ()
     written: Written | None = None
@@ -112,6 +113,7 @@ class Recording:
         """The whole, at the end of the run."""
         with suppress(StepsDone):
             self.recorder.by_hand.finish()
+        self.steps.finish(has_exited=ending.kind == "exit")
         for what_if, reason in unused_changes(self.what_ifs).items():
             self.recorder.note(f"{what_if} changed nothing: {reason}")
         facts = {
@@ -214,6 +216,7 @@ def recording(
         raise StepsDone
 
     recorder.tokens.limit, recorder.tokens.on_done = limit.tokens, tokens_done
+    steps = Steps(recorder, limit, on_step, on_done)
     with (
         virtual_gpu(
             target,
@@ -227,7 +230,7 @@ def recording(
         ) as device,
         environment({**variables_of(world), **(variables or {})}),
         apply(stand_ins(what_ifs)),
-        watch(Steps(recorder, limit, on_step, on_done)),
+        watch(steps),
         recorded_sleeps(recorder),
         without_garbage(),
         clock,
@@ -239,7 +242,7 @@ def recording(
             prediction.join(world, device.mode.groups.groups)
         guard.report_to(recorder.effect)
         facts = {"cwd": os.getcwd(), "network": network_of_run, **(facts or {})}
-        yield Recording(device, recorder, script, what_ifs, written, facts)
+        yield Recording(device, recorder, steps, script, what_ifs, written, facts)
 
 
 @contextmanager

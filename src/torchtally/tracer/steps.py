@@ -1,7 +1,8 @@
 """Counting training steps, and stopping the script after enough of them.
 
 A training step ends with the optimizer's step; with several optimizers, when each of them has
-stepped. One that was constructed but never steps is waited for during `PATIENCE_STEPS` steps.
+stepped. One that was constructed but never steps is waited for during `PATIENCE_STEPS` steps, or
+until the script is over.
 Models that are trained one after the other share no step (`_is_next_model`).
 Where no optimizer exists it ends with the last update by hand (`by_hand.py`).
 A step that a GradScaler skips, since gradients overflowed, ends one as well, and is not among those
@@ -221,6 +222,16 @@ class Steps:
                 self.recorder.note(jobs)
             self.on_done()
             raise StepsDone
+
+    def finish(self, *, has_exited: bool) -> None:
+        """End the steps of a script that is over before patience with an idle optimizer was: of one
+        that failed those of an optimizer that has stepped again, since the other's turn may have
+        been next.
+        """
+        stepped = {id(optimizer) for optimizer, _ in self._steps_taken}
+        if not self.recorder.step_ends and (has_exited or len(stepped) < len(self._steps_taken)):
+            self._excused.update(self._optimizers)
+            self.recorder.step_ends += self._ends()
 
     def _end_by_hand(self, tick: int) -> None:
         self._steps_of_one_model += 1
