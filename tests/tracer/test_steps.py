@@ -185,7 +185,7 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever():
     assert ledger.total.flops_matmul == 2 * 2 * 16  # of one of them
 
 
-@pytest.mark.parametrize("taken, kind, steps", [
+@pytest.mark.parametrize(("taken", "kind", "steps"), [
     (1, "exit", 1), (3, "exit", 3), (3, "exception", 3), (1, "exception", 0),
 ])  # fmt: skip
 def test_an_optimizer_that_never_steps_hides_no_steps_of_a_short_script(
