@@ -90,8 +90,8 @@ def facts_of_values(real: Tensor, limit: int = FEW_ELEMENTS) -> Facts | None:
         return MAYBE_INFINITE
     is_finite = math.isfinite(lower) and math.isfinite(upper)
     share = None
-    if (lower, upper) == (0, 1) and torch.equal(real, (ones := real != 0).to(real.dtype)):
-        share = int(torch.count_nonzero(ones)) / real.numel()
+    if (lower, upper) == (0, 1) and bool(((real == 0) | (real == 1)).all()):
+        share = int(torch.count_nonzero(real)) / real.numel()
     return Facts(lower, upper, is_finite, share=share, is_tight=lower != upper)
 
 
