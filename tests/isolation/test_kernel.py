@@ -14,7 +14,9 @@ from tests.isolation.snapshot import Snapshot, snapshot
 from tests.scripts import destroy
 from tests.scripts.bypass import WAYS
 from tests.warm import TALLY, warm
+from torchtally.isolation.denials import NOTE, is_denied, path_of
 from torchtally.isolation.kernel import abi
+from torchtally.trace import EffectKind
 
 OURS = ("run.tally",)
 pytestmark = pytest.mark.skipif(abi() < 3, reason="this kernel has no Landlock, or an early one")
@@ -161,6 +163,62 @@ def test_an_error_by_the_kernel_is_explained(tmp_path: Path):
     assert "--writes real" in run.stderr
     assert tally_run("--writes", "real", "train.py", cwd=tmp_path).code == 0
     assert not (tmp_path / "ckpt.pt").exists()
+
+
+SWALLOWED = """\
+from pyarrow import fs
+for _ in range(2):
+    try:
+        fs.LocalFileSystem().delete_file("ckpt.pt")
+    except OSError as error:
+        print(error.__notes__)
+"""
+MONITORING = """\
+import sys, types
+if not hasattr(sys, "monitoring"):  # before Python 3.12: what it announces, by slower means
+    def register(tool, event, callback):
+        def trace(frame, event, arg):
+            if event == "exception":
+                callback(frame.f_code, 0, arg[1])
+            return trace
+        sys.settrace(trace)
+    sys.monitoring = types.SimpleNamespace(
+        events=types.SimpleNamespace(RAISE=1), register_callback=register,
+        get_tool=lambda _: None, use_tool_id=lambda *_: None, set_events=lambda *_: None,
+    )
+"""
+
+
+def test_what_the_kernel_denies_is_reported_though_the_script_goes_on(tmp_path: Path):
+    (tmp_path / "train.py").write_text(SWALLOWED)
+    (tmp_path / "ckpt.pt").write_text("weights")
+    run = tally_run("train.py", cwd=tmp_path, setup=MONITORING)
+    assert (run.code, run.stdout) == (0, f"{[NOTE]}\n" * 2)
+    (effect,) = (each for each in run.trace.effects if each.kind is EffectKind.REFUSED_WRITE)
+    assert (effect.name, effect.count) == (str(tmp_path / "ckpt.pt"), 2)
+    assert effect.frame is not None
+    assert effect.frame.line == 4
+    assert "Refused, since it bypasses the run's own files" in run.stderr
+
+
+@pytest.mark.parametrize(("error", "name"), [
+    (PermissionError(13, "Permission denied", "a.pt"), "a.pt"),
+    (OSError(13, "Cannot delete file 'a.pt'. Detail: [errno 13] Permission denied"), "a.pt"),
+    (OSError("Unable to open (name = 'a', errno = 13, error message = 'Permission denied')"), "a"),
+    (RuntimeError('IO Error: Cannot open file "tmp_a.csv": Permission denied'), "tmp_a.csv"),
+    (PermissionError("Permission denied (os error 13): dir/a=1/0.parquet"), "dir/a=1/0.parquet"),
+    (RuntimeError("unable to open database: /nowhere/a.db"), "/nowhere/a.db"),
+    (RuntimeError("attempt to write a readonly database"), None),
+    (PermissionError(13, "Permission denied"), None),
+])  # fmt: skip
+def test_errors_of_libraries_say_what_was_denied(error: Exception, name: str | None):
+    assert is_denied(error)
+    assert path_of(error) == (None if name is None else os.path.abspath(name))
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file", "a"), ValueError("denied")])
+def test_other_errors_are_not_the_kernels(error: Exception):
+    assert not is_denied(error)
 
 
 def test_nothing_is_explained_that_the_user_may_not_do(tmp_path: Path):

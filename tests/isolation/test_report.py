@@ -97,7 +97,7 @@ def test_a_refused_change_is_reported_though_the_script_goes_on(tmp_path: Path):
     assert effect.frame is not None
     assert effect.frame.line == 4
     report = " ".join(run.stderr.split())
-    assert "Refused, to keep what existed before (--writes real: let the script write):" in report
+    assert "Refused, since it bypasses the run's own files (--writes real: allow it):" in report
     assert 'train.py:4 posix.remove("ckpt.pt") (ckpt.pt, 2 times)' in report
 
 

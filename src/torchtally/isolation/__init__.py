@@ -4,6 +4,7 @@ overlay     the user's files as the script sees them: what exists, under what th
 files       Python's functions on files, led through the overlay
 kernel      denies writes that bypass it, whoever makes them (Landlock), and keeper, who may
 guard       refuses those that Python announces (audit), and callers, who they are
+denials     the report's list of what the kernel has denied
 writers     compiled libraries that open files by themselves, given the overlay's paths
 temporary   where a run's temporary files are
 network     what of the network a run may use

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from torchtally.errors import TallyError
-from torchtally.isolation import audit
+from torchtally.isolation import audit, denials
 from torchtally.isolation.files import Files
 from torchtally.isolation.naming import WRITING
 from torchtally.isolation.natives import OS
@@ -48,6 +48,8 @@ def report_to(report: audit.Report) -> None:
     files: Files | None = audit.watching(KIND)
     if files is not None:
         files.report = report
+        if files.are_kept_by_kernel:
+            denials.watch(files)
 
 
 def check_open(files: Files, event: str, args: tuple[Any, ...], frame: FrameType) -> None:

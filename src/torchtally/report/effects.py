@@ -48,7 +48,7 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
             yield sentence, shorten(lines)
 
 
-REFUSED_WRITES = "Refused, to keep what existed before (--writes real: let the script write):"
+REFUSED_WRITES = "Refused, since it bypasses the run's own files (--writes real: allow it):"
 SENTENCES = {
     EffectKind.WITHHELD: "Withheld, since a simulated run would publish placeholders:",
     EffectKind.SENT: "Sent for real to these hosts:",

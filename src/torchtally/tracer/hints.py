@@ -1,10 +1,10 @@
 """What an error of a script means where it comes from the GPU being simulated, and what now."""
 
-import os
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from torchtally.isolation.denials import NOTE, is_denied
 from torchtally.isolation.guard import is_kept_by_kernel
 from torchtally.tracer import tracebacks
 
@@ -80,29 +80,11 @@ def hints(error: BaseException) -> Iterator[str]:
         if match is not None:
             what = next(filter(None, match.groupdict().values()), "")
             yield f"tally: note: {hint.text.format(what=what)}"
-    refused = filter(REFUSED.search, messages)
-    if is_kept_by_kernel() and any(refused) and not is_forbidden_anyway(error):
-        yield (
-            "tally: note: the kernel keeps a simulated run, its compiled libraries and programs "
-            "that it starts from changing any file but the run's own. If that is what was denied, "
-            "let the script write for real: --writes real."
-        )
+    if is_kept_by_kernel() and any(map(is_denied, tracebacks.error_chain(error))):
+        yield NOTE
 
 
 OWN = (
     "tally: note: this is an error of tally's own, not of the script. Please report it to "
     "torchtally's maintainers, with the lines above."
 )
-REFUSED = re.compile(
-    r"Permission denied|[Ee]rrno 13|os error 13|EACCES|readonly database|unable to open database"
-)
-"""How libraries say that the kernel has denied a change."""
-
-
-def is_forbidden_anyway(error: BaseException) -> bool:
-    """Whether the user may not change the file, without tally either."""
-    paths = (getattr(each, "filename", None) for each in tracebacks.error_chain(error))
-    return any(
-        isinstance(path, str) and os.path.exists(path) and not os.access(path, os.W_OK)
-        for path in paths
-    )
