@@ -1,9 +1,11 @@
 """A trace file comes back as it was written, or is refused with a message; nothing in between."""
 
+import json
 import os
 import stat
 import tracemalloc
 import zlib
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -18,6 +20,7 @@ from torchtally.errors import OutputError, TraceFileError
 from torchtally.trace import Call, Refusal, Trace, decoding
 from torchtally.trace import file as trace_file
 from torchtally.trace.decoding import decoded_bytes_at_most
+from torchtally.trace.file import FORMAT
 from torchtally.trace.trace import Packed, encode, pack, unpack
 
 RELAXED = settings(
@@ -100,7 +103,7 @@ def test_a_file_name_that_is_not_utf8_is_spelled_out(tmp_path: Path) -> None:
 
 def test_the_first_line_is_readable(file: Path) -> None:
     line = file.read_bytes().split(b"\n")[0].decode("ascii")
-    assert line.startswith("torchtally trace format=14 packed=")
+    assert line.startswith(f"torchtally trace format={FORMAT} packed=")
     assert len(line) < 120
 
 
@@ -139,17 +142,40 @@ def test_a_file_cut_in_two_is_called_cut_short(file: Path, kept: int) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=14 ", b"format=15 ", 1))
+    newer = b"format=%d " % (FORMAT + 1)
+    file.write_bytes(file.read_bytes().replace(b"format=%d " % FORMAT, newer, 1))
     message = refusal(file)
-    assert "written by a newer torchtally (format 15, this one reads 14)" in message
+    assert (
+        f"written by a newer torchtally (format {FORMAT + 1}, this one reads {FORMAT})" in message
+    )
     assert "Upgrade" in message
+
+
+SCHEMA = (15, "b8f3e1aa0ad610bd")
+"""The format, and the digest of what its body may hold."""
+
+
+def without_prose(schema: object) -> object:
+    if isinstance(schema, list):
+        return [without_prose(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: without_prose(schema[key]) for key in schema if key != "description"}
+
+
+def test_whatever_changes_the_schema_raises_the_format() -> None:
+    """An older tally that met a kind of effect which it does not know called the file damaged."""
+    text = json.dumps(without_prose(msgspec.json.schema(Packed)), sort_keys=True)
+    assert "refused-write" in text
+    digest = blake2b(text.encode(), digest_size=8).hexdigest()
+    assert (FORMAT, digest) == SCHEMA, "raise FORMAT by one, and write both here"
 
 
 @pytest.mark.parametrize("older", [0, 5, 9])
 def test_an_older_format_is_refused(file: Path, older: int) -> None:
-    file.write_bytes(file.read_bytes().replace(b"format=14 ", b"format=%d " % older, 1))
+    file.write_bytes(file.read_bytes().replace(b"format=%d " % FORMAT, b"format=%d " % older, 1))
     message = refusal(file)
-    assert f"format {older} is too old; this torchtally reads format 14" in message
+    assert f"format {older} is too old; this torchtally reads format {FORMAT}" in message
     assert "Record the trace again" in message
 
 

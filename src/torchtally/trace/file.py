@@ -1,6 +1,6 @@
 r"""The file of a trace: one line of text, then a compressed body.
 
-    torchtally trace format=13 packed=48211 body=812345 blake2b=5f1d...\n
+    torchtally trace format=15 packed=48211 body=812345 blake2b=5f1d...\n
     <zlib of the msgpack that `Trace.save` makes>
 
 The line gives the sizes and a digest of the body: a file cut short or changed by a single byte is
@@ -26,7 +26,10 @@ from torchtally.reading import open_at_once
 from torchtally.trace.checks import InvalidTraceError
 from torchtally.trace.decoding import WORD, allowed_bytes, decoded_bytes_at_most, machine_bytes
 
-FORMAT = 14
+FORMAT = 15
+"""Raised whenever what a body may hold changes, a new kind of effect among it: `tests/trace/
+test_file.py` has a digest of its schema. An older tally then says that it is too old.
+"""
 MAGIC = b"torchtally trace "
 HEADER = re.compile(
     rb"torchtally trace format=([0-9]{1,6}) packed=([0-9]{1,12}) body=([0-9]{1,12})"
