@@ -40,16 +40,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
              "timing", "trace", "units", "work"),
     "virtual": ("chips", "errors", "memory", "torch_private", "trace"),
     "libraries": (),
-    "isolation": ("errors", "torch_private", "trace", "virtual"),
-    "tracer": ("chips", "errors", "isolation", "memory", "torch_private", "trace", "virtual"),
+    "isolation": ("errors", "options", "torch_private", "trace", "virtual"),
+    "tracer": ("chips", "errors", "isolation", "memory", "options", "torch_private", "trace",
+               "virtual"),
     "explain": ("chips", "profiles", "torch_private", "trace", "tracer", "virtual", "work"),
-    "runs": ("chips", "errors", "explain", "isolation", "memory", "profiles", "timing",
-             "torch_private", "trace", "tracer", "virtual"),
+    "runs": ("chips", "errors", "explain", "isolation", "memory", "options", "profiles",
+             "timing", "torch_private", "trace", "tracer", "virtual"),
     "gates": ("atomic", "errors", "ledger", "plan", "reading", "shown", "table", "units",
               "views"),
     "models": ("chips", "errors", "ledger", "memory", "plan", "programs", "reading", "runs",
                "timing", "torch_private", "trace", "views"),
-    "fit": ("chips", "errors", "isolation", "ledger", "memory", "progress", "runs", "table",
+    "fit": ("chips", "errors", "ledger", "memory", "options", "progress", "runs", "table",
             "trace", "tracer", "units", "views"),
     "report": ("chips", "diagnosis", "errors", "fit", "gates", "ledger", "memory",
                "number_formats", "plan", "profiles", "progress", "shown", "steps", "strided",
@@ -67,8 +68,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "fit", "gates", "isolation", "ledger", "live", "memory", "models", "options",
             "plan", "profiles", "programs", "progress", "reading", "report", "runs", "sweep",
             "table", "timing", "trace", "tracer", "train", "units", "views", "work"),
-    "notebook": ("cli", "errors", "gates", "ledger", "progress", "report", "runs", "timing",
-                 "trace", "tracer", "views"),
+    "notebook": ("cli", "errors", "gates", "ledger", "options", "progress", "report",
+                 "runs", "timing", "trace", "tracer", "views"),
     "pytest_plugin": ("chips", "errors", "gates", "ledger", "models", "report", "runs", "timing",
                       "trace", "views"),
 }  # fmt: skip
@@ -230,7 +231,7 @@ def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, what) of what a file of the command line must not have: tables, documents, classes;
     and what was asked is not written to.
 
-    It may define parsers, their actions and formatters, and the state of a command.
+    It may define parsers, their actions and formatters, what a command is asked, and its state.
     """
     for node in nodes(tree):
         if isinstance(node, ast.ClassDef):
@@ -238,7 +239,7 @@ def not_of_a_command(tree: ast.Module) -> Iterator[tuple[int, str]]:
             is_parser = bases and all(
                 base.endswith(("Parser", "Action", "Formatter")) for base in bases
             )
-            if not is_parser and not node.name.endswith("State"):
+            if not is_parser and not node.name.endswith(("Options", "State")):
                 yield node.lineno, f"defines the class {node.name}"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("Table", "Column"):
             yield node.lineno, "makes a table"

@@ -234,7 +234,7 @@ def test_what_cannot_be_exported_is_named(
     assert not Path(out).exists()
     assert tally("export", run, *to) == 0
     assert "already has a model" in refused(capsys, "export", run, *to)
-    assert tally("export", run, *to, "--overwrite") == 0
+    assert tally("export", run, *to, "--replace") == 0
     assert "has no steps" in refused(capsys, "sample", out, "--step", "1")
 
 

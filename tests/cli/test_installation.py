@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchtally.cli import main
+from torchtally.cli.gpus import GpusOptions
 from torchtally.cli.installation import OLDEST, lack
 from torchtally.torch_private.releases import RELEASES
 
@@ -49,7 +50,7 @@ def test_a_command_says_what_it_lacks(
 def test_a_torch_that_is_too_old_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing(args: object) -> int:
+    def missing(options: GpusOptions) -> int:
         raise AttributeError("module 'torch.library' has no attribute 'register_fake'")
 
     monkeypatch.setattr("torchtally.cli.gpus.command", missing)

@@ -309,7 +309,7 @@ def test_a_field_is_an_option_in_the_request_the_help_and_the_refusals(
     hasty: Parser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = asked_in_haste(hasty, "gpt2", "--haste", "3K")
-    assert request == WithHaste(model="gpt2", haste=3000, given=("model", "haste"))
+    assert request == WithHaste(model="gpt2", haste=3000, given=("haste", "model"))
     monkeypatch.setattr(uses, "_USES", {**uses._USES, doubled: (MODEL, "haste")})
     uses.refuse_unused(request, doubled)
     assert doubled(request).headline == ("6000 s",)

@@ -32,6 +32,8 @@ from tests.cli.run_tally import (
 )
 from tests.warm import warm
 from torchtally.cli import main, parser
+from torchtally.cli.declared import asked
+from torchtally.cli.run import RunOptions
 from torchtally.trace import Ending, Trace, Use
 from torchtally.units import parse_bytes
 
@@ -524,9 +526,9 @@ def test_a_mistake_is_named_and_nothing_is_lost(
     assert sorted(os.listdir(tmp_path)) == ["directory", "run.tally", "train.py"]
 
 
-def parsed(*arguments: str) -> tuple[str | None, list[str]]:
-    args = parser(["run"]).parse_args(["run", "--gpu", GPU, *arguments])
-    return args.script, args.script_arguments
+def parsed(*arguments: str) -> tuple[str, list[str]]:
+    options = asked(RunOptions, parser(["run"]).parse_args(["run", "--gpu", GPU, *arguments]))
+    return options.script, list(options.script_arguments)
 
 
 def test_whose_arguments_are_whose() -> None:
@@ -537,9 +539,9 @@ def test_whose_arguments_are_whose() -> None:
     assert parsed("t.py", "-h", "--help", "-m", "x") == ("t.py", ["-h", "--help", "-m", "x"])
     assert parsed("t.py", "-optimizer", "adam") == ("t.py", ["-optimizer", "adam"])
     assert parsed("-ox.tally", "t.py") == ("t.py", [])
-    assert parsed("-m", "p.t", "a", "-m", "b") == (None, ["a", "-m", "b"])
-    assert parsed("-mp.t", "--max-seconds", "9", "a") == (None, ["a"])
-    assert parsed("-m", "p.t", "--", "--steps", "1") == (None, ["--steps", "1"])
+    assert parsed("-m", "p.t", "a", "-m", "b") == ("", ["a", "-m", "b"])
+    assert parsed("-mp.t", "--max-seconds", "9", "a") == ("", ["a"])
+    assert parsed("-m", "p.t", "--", "--steps", "1") == ("", ["--steps", "1"])
 
 
 def test_compile_behind_the_script_is_the_scripts(tmp_path: Path) -> None:

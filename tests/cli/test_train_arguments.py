@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from torchtally.cli import main, parser
-from torchtally.cli.train import _config
+from torchtally.cli.declared import asked
+from torchtally.cli.train import TrainOptions, _config
 from torchtally.train.keys import HINTS
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "byte_gpt.toml")
@@ -26,10 +27,10 @@ KEYS = ["--steps", "100", "--optimizer.lr", "3e-4"]
     ],
 )
 def test_options_and_keys_stand_anywhere(arguments: list[str]) -> None:
-    args = parser(["train"]).parse_args(["train", *arguments])
-    assert (args.config, args.changes) == (EXAMPLE, KEYS)
-    assert (args.resume, args.gpu, args.replace) == (True, "A100", False)
-    config = _config(args)
+    options = asked(TrainOptions, parser(["train"]).parse_args(["train", *arguments]))
+    assert (options.config, list(options.changes)) == (EXAMPLE, KEYS)
+    assert (options.resumes, options.gpu, options.replaces) == (True, "A100", False)
+    config = _config(options)
     assert (config.steps, config.optimizer.lr, config.batch) == (100, 3e-4, 8)
     assert config.learning_rate.schedule(config.steps).factor(0) == 1 / 100
 

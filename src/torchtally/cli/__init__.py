@@ -2,11 +2,13 @@
 
 A command's module has
 
-    NAME, SUMMARY                      its word on the command line and its line in `tally --help`
-    add_parser(subparsers) -> None     adds its parser, with set_defaults(command=command)
-    command(args) -> int               does it; returns the exit status
+    SUMMARY, EPILOG               its line in `tally --help`, and what its own help ends with
+    USAGE, PARSER                 where these are not those of every command
+    command(options) -> int       does it; returns the exit status. `options` is annotated with the
+                                  record of what is asked, whose docstring describes the command
 
-and imports torch, rich and msgspec inside functions only, so that `tally --help` is immediate.
+or makes its parser by itself, in `add_parser(subparsers)`. It imports torch, rich and msgspec
+inside functions only, so that `tally --help` is immediate.
 """
 
 import argparse
@@ -16,9 +18,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from inspect import getdoc
 from types import ModuleType
 
-from torchtally.cli.arguments import Parser
+from torchtally.cli.arguments import Parser, Subparsers
+from torchtally.cli.declared import declare
 from torchtally.cli.destination import check_outputs
 from torchtally.cli.installation import lack
 from torchtally.cli.streams import say, unwritable_as_error
@@ -132,10 +136,27 @@ def parser(argv: list[str]) -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name in (argv[0],) if argv and argv[0] in COMMANDS else COMMANDS:
         if name in argv:
-            _module(name).add_parser(commands)
+            _add(commands, _module(name), name)
         else:  # a name to choose from, or to be near a misspelled one
             commands.add_parser(name)
     return top
+
+
+def _add(commands: Subparsers, module: ModuleType, name: str) -> None:
+    """Add the parser of a command."""
+    if hasattr(module, "add_parser"):
+        module.add_parser(commands)
+        return
+    record = module.command.__annotations__["options"]
+    parser = commands.add_parser(
+        name,
+        help=module.SUMMARY,
+        usage=getattr(module, "USAGE", None),
+        description=getdoc(record),
+        epilog=module.EPILOG,
+    )
+    parser.__class__ = getattr(module, "PARSER", Parser)
+    declare(parser, record, module.command)
 
 
 def _module(name: str) -> ModuleType:

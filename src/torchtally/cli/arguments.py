@@ -8,13 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from torchtally.cli.help_text import HelpFormatter
 from torchtally.cli.streams import as_read, unwritable_as_error
 from torchtally.errors import TallyError, UsageError, did_you_mean
-from torchtally.options import MOST, above_zero
+from torchtally.options import MOST, Form, OptionRecord, above_zero, own
 from torchtally.reading import read_bytes
 from torchtally.units import parse_count, parse_seconds, parse_usd
 
@@ -31,6 +32,9 @@ class Parser(argparse.ArgumentParser):
 
     An epilog may be a function: its text is made when help is asked for, not before.
     """
+
+    HAS_SCRIPT: ClassVar = False
+    """A script follows, which the value of an option that may be left out would be taken for."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         epilog = options.pop("epilog", None)
@@ -229,11 +233,14 @@ def is_launcher(ours: Sequence[str], theirs: Sequence[str]) -> bool:
 class RunParser(Parser):
     """Takes its own options from among the script's; what is left is the script's."""
 
+    HAS_SCRIPT: ClassVar = True
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         ours, theirs = self.split(list(args if args is not None else sys.argv[1:]))
         namespace, _ = argparse.ArgumentParser.parse_known_args(self, ours, namespace)
-        is_named = namespace.module is not None or getattr(namespace, "code", None) is not None
-        namespace.script = theirs.pop(0) if theirs and not is_named else None
+        is_named = "module" in namespace or "code" in namespace
+        if theirs and not is_named:
+            namespace.script = theirs.pop(0)
         namespace.script_arguments = theirs
         return namespace, []
 
@@ -324,14 +331,22 @@ class RunParser(Parser):
         given.add(option)
 
 
-def script_named(args: argparse.Namespace, example: str) -> "Script":
-    """The script, as it was named. Raises UsageError where none is given."""
-    from torchtally.tracer.script_file import Script, path_of_command
+@dataclass(frozen=True, kw_only=True)
+class ScriptOptions(OptionRecord):
+    """The script, as a `RunParser` finds it behind the options."""
 
-    if args.module is None and args.script is None:
-        raise UsageError(f"missing script.\nGive one: `{example}`, or -m MODULE.")
-    target = args.module or path_of_command(args.script)
-    return Script(target, tuple(args.script_arguments), is_module=args.module is not None)
+    script: str = ""
+    script_arguments: tuple[str, ...] = ()
+    module: str | None = own("-m", "run a module, as `python -m` does", Form("MODULE"))
+
+    def script_named(self, example: str) -> "Script":
+        """The script, as it was named. Raises UsageError where none is given."""
+        from torchtally.tracer.script_file import Script, path_of_command
+
+        if not self.module and not self.script:
+            raise UsageError(f"missing script.\nGive one: `{example}`, or -m MODULE.")
+        target = self.module or path_of_command(self.script)
+        return Script(target, self.script_arguments, is_module=self.module is not None)
 
 
 def check_script(script: "Script") -> None:
@@ -346,26 +361,6 @@ def check_script(script: "Script") -> None:
     check_file(script.target)
 
 
-def add_isolation(parser: argparse.ArgumentParser, place: str) -> None:
-    """Add --writes and --network. `place` says where the files of an isolated run are."""
-    parser.add_argument(
-        "--writes",
-        choices=("isolated", "real"),
-        default="isolated",
-        metavar="HOW",
-        help=f"isolated (default): what the script writes goes to {place}, and existing files are "
-        "not changed; real: the script writes as it does without tally",
-    )
-    parser.add_argument(
-        "--network",
-        choices=("off", "downloads", "on"),
-        default="downloads",
-        metavar="HOW",
-        help="downloads (default): what would publish something is not sent, and what else is sent "
-        "is listed; off: no connection; on: as without tally",
-    )
-
-
 # Numbers -----------------------------------------------------------------------------------------
 
 
@@ -373,6 +368,11 @@ def seconds(text: str) -> float:
     """A length of time; a number alone is in seconds."""
     is_bare = text.strip()[-1:].isdigit()
     return above_zero(parse_seconds, 1e9)(f"{text}s" if is_bare else text)
+
+
+SECONDS = Form("S", seconds)
+COMPILERS: dict[str, tuple[str, ...]] = {"inductor": (), "eager": ("compile=off",)}
+"""What torch.compile does, as changes of the script."""
 
 
 def until(text: str) -> "Until":

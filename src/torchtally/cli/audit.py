@@ -1,16 +1,17 @@
 """`tally audit`: run a script on a real GPU and on a simulated one, and hold them side by side."""
 
-import argparse
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import RunParser, add_isolation, check_script, script_named
+from torchtally.cli.arguments import RunParser, ScriptOptions, check_script
 from torchtally.cli.chip_names import say, say_variants
-from torchtally.cli.destination import add_output, place_of
+from torchtally.cli.destination import place_of
 from torchtally.cli.installation import check_simulates
-from torchtally.cli.output import add_format
+from torchtally.cli.output import ReportOptions
 from torchtally.errors import UsageError
-from torchtally.options import positive_count
+from torchtally.options import CHIP, COUNT, Form, output, own
+from torchtally.options.simulation import IsolationOptions
 from torchtally.units import parse_fraction
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ NAME = "audit"
 SUMMARY = "on a machine with a GPU: compare a prediction with the real run of a script"
 
 DEFAULT_TOP = 15
+TOLERANCE = Form("T", parse_fraction)
 
+USAGE = "tally audit [options] SCRIPT [ARGS ...] | tally audit [options] -m MODULE [ARGS ...]"
 EPILOG = """\
 Options that tally does not know go to the script; after -- all do:
 
@@ -48,38 +51,32 @@ the same way, 1 when not; 2 for a wrong command line, no GPU, or a script that f
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        usage="tally audit [options] SCRIPT [ARGS ...] | "
-        "tally audit [options] -m MODULE [ARGS ...]",
-        description="Run a training script for a few steps on this machine's GPU and on a "
-        "simulated one, and print what was predicted beside what was measured.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(ScriptOptions, IsolationOptions, ReportOptions):
+    """Run a training script for a few steps on this machine's GPU and on a simulated one, and
+    print what was predicted beside what was measured.
+    """
+
+    steps: int = own("--steps", "stop after N optimizer steps (default 3)", COUNT, default=3)
+    gpu: str | None = own("--gpu", "the chip to simulate (default: that of this machine)", CHIP)
+    tolerance: float = own(
+        "--tolerance", "how far off peak allocated may be (default 1%%)", TOLERANCE, default=0.01
     )
-    parser.__class__ = RunParser
-    add = parser.add_argument
-    add("--steps", type=positive_count, default=3, metavar="N",
-        help="stop after N optimizer steps (default 3)")  # fmt: skip
-    add("--gpu", metavar="NAME",
-        help="the chip to simulate (default: that of this machine)")  # fmt: skip
-    add("--tolerance", type=parse_fraction, default=0.01, metavar="T",
-        help="how far off peak allocated may be (default 1%%)")  # fmt: skip
-    add("--reserved-tolerance", type=parse_fraction, default=0.05, metavar="T",
-        help="how far off peak reserved may be (default 5%%)")  # fmt: skip
-    add_isolation(parser, "in the simulated run, a folder that is deleted")
-    add("--top", type=positive_count, default=DEFAULT_TOP, metavar="N",
-        help=f"how many lines (default {DEFAULT_TOP})")  # fmt: skip
-    add_format(parser)
-    add_output(parser, "-o", "--output", metavar="FILE", help="keep both measurements, as JSON")
-    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
-    add("--quiet", action="store_true", help="no progress on stderr")
-    parser.set_defaults(command=command)
+    reserved_tolerance: float = own(
+        "--reserved-tolerance",
+        "how far off peak reserved may be (default 5%%)",
+        TOLERANCE,
+        default=0.05,
+    )
+    top: int = own("--top", f"how many lines (default {DEFAULT_TOP})", COUNT, default=DEFAULT_TOP)
+    output: str | None = output("keep both measurements, as JSON")
+    quiet: bool = own("--quiet", "no progress on stderr")
 
 
-def command(args: argparse.Namespace) -> int:
+PARSER = RunParser
+
+
+def command(options: AuditOptions) -> int:
     """Run twice, compare, print. Returns 0 within the tolerances and 1 outside."""
     from torchtally.cli.output import write_or_emit, write_report
     from torchtally.memory.comparison import Comparison
@@ -88,29 +85,29 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.protocol import MeasureRequest
 
     check_simulates()
-    script = script_named(args, "tally audit train.py")
+    script = options.script_named("tally audit train.py")
     check_one_process(script)
     check_script(script)
-    if args.gpu is not None:
-        say_variants([args.gpu], is_quiet=args.quiet)
-    place_of(args.json, "--json")  # raises before anything has run
-    output_place = place_of(args.output, "-o")
+    if options.gpu is not None:
+        say_variants([options.gpu], is_quiet=options.quiet)
+    place_of(options.json, "--json")  # raises before anything has run
+    output_place = place_of(options.output, "-o")
     ours = MeasureRequest(
         script=script.target,
         arguments=script.arguments,
         is_module=script.is_module,
-        steps=args.steps,
-        writes=args.writes,
-        network=args.network,
+        steps=options.steps,
+        writes=options.writes,
+        network=options.network,
     )
     with Measurements() as runs:
-        chip = chip_of(args.gpu, runs.device())
-        measured, predicted = both(runs, ours, chip, is_quiet=args.quiet)
-    comparison = Comparison(measured, predicted, args.tolerance, args.reserved_tolerance)
+        chip = chip_of(options.gpu, runs.device())
+        measured, predicted = both(runs, ours, chip, is_quiet=options.quiet)
+    comparison = Comparison(measured, predicted, options.tolerance, options.reserved_tolerance)
     if output_place is not None:
         write_or_emit(runs_document(measured, predicted), output_place)
     if output_place != "-":
-        write_report(audit_report(comparison, chip, top=args.top), args, is_beside_files=True)
+        write_report(audit_report(comparison, chip, top=options.top), options, is_beside_files=True)
     return comparison.verdict.value
 
 

@@ -1,22 +1,22 @@
 """`tally bench`: measure this machine, and keep the measurement for predictions."""
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.destination import add_output
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import PageOptions, write_report
 from torchtally.cli.streams import say
 from torchtally.errors import UsageError
+from torchtally.options import CHIP, Form, each, output, own
 from torchtally.progress import StatusLine
 from torchtally.units import format_fraction
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchtally.timing.calibration import Calibration
 
-NAME = "bench"
 SUMMARY = "measure this machine against its data sheet"
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -41,76 +41,65 @@ An interrupted one is kept there, too, for --resume; predictions do not use it.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Measure products, attention, memory, copies and the host's issue rate,\n"
-        "and print them beside the peaks of the data sheet.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(PageOptions):
+    """Measure products, attention, memory, copies and the host's issue rate, and print them
+    beside the peaks of the data sheet.
+    """
+
+    device: str = own(
+        "--device", "what to measure (default: auto)", choices=each(*DEVICES), default="auto"
     )
-    parser.add_argument(
-        "--device", choices=DEVICES, default="auto", help="what to measure (default: %(default)s)"
+    quick: bool = own("--quick", "fewer and smaller shapes")
+    resumes: bool = own(
+        "--resume", "measure only what the last, interrupted measurement of this device lacks"
     )
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller shapes")
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="measure only what the last, interrupted measurement of this device lacks",
-    )
-    parser.add_argument(
+    show: str | None = own(
         "--show",
+        "measure nothing: print an earlier measurement, the last one or that of CHIP",
+        Form("CHIP"),
         nargs="?",
-        const=STORED,
-        metavar="CHIP",
-        help="measure nothing: print an earlier measurement, the last one or that of CHIP",
+        left_out=STORED,
     )
-    parser.add_argument(
+    imported: tuple[str, ...] = own(
         "--import",
-        dest="imported",
-        action="append",
-        metavar="TRACE",
-        help="measure nothing: learn from a trace of torch.profiler, recorded with shapes "
+        "measure nothing: learn from a trace of torch.profiler, recorded with shapes "
         "(`tally explain --record`); several can be given, of one chip",
+        Form("TRACE"),
+        is_repeated=True,
     )
-    parser.add_argument(
-        "--gpu", metavar="NAME", help="with --import: the GPU of a trace that names none"
+    gpu: str | None = own("--gpu", "with --import: the GPU of a trace that names none", CHIP)
+    output: str | None = output("also write the calibration to FILE", makes_folder=True)
+    keeps: bool = own(
+        "--no-keep", "do not keep the calibration for later predictions", turns_off=True
     )
-    help = "also write the calibration to FILE"
-    add_output(parser, "-o", dest="output", makes_folder=True, metavar="FILE", help=help)
-    parser.add_argument(
-        "--no-keep", action="store_true", help="do not keep the calibration for later predictions"
-    )
-    add_format(parser, has_html=True)
-    parser.set_defaults(command=command)
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: BenchOptions) -> int:
     """Measure or look up, keep, print."""
     from torchtally.report.bench import bench_report
     from torchtally.timing.calibration.stored import load_calibration
     from torchtally.views.bench import bench_view, estimated_float32
 
-    if args.show is not None and args.imported:
+    if options.show is not None and options.imported:
         raise UsageError("--show and --import cannot be combined.")
-    if args.resume and args.quick:
+    if options.resumes and options.quick:
         raise UsageError("--resume and --quick cannot be combined: shapes stay as they were.")
-    if args.show is not None:
-        say_variants([args.show])
-        calibration = load_calibration(args.device, args.show)
-    elif args.imported:
-        calibration = _import_traces(args.imported, args.gpu)
-        _keep(calibration, args)
+    if options.show is not None:
+        say_variants([options.show])
+        calibration = load_calibration(options.device, options.show)
+    elif options.imported:
+        calibration = _import_traces(options.imported, options.gpu)
+        _keep(calibration, options)
     else:
-        calibration = _measure(args)
-        _keep(calibration, args)
+        calibration = _measure(options)
+        _keep(calibration, options)
     view = bench_view(calibration, estimated_float32(calibration, CPUINFO))
-    write_report(bench_report(view), args, is_beside_files=True)
+    write_report(bench_report(view), options, is_beside_files=True)
     return 0
 
 
-def _import_traces(paths: list[str], gpu: str | None) -> "Calibration":
+def _import_traces(paths: "Sequence[str]", gpu: str | None) -> "Calibration":
     """Calibration by traces of one chip, added to what was measured of it before."""
     import datetime
 
@@ -142,7 +131,7 @@ def _import_traces(paths: list[str], gpu: str | None) -> "Calibration":
     )
 
 
-def _measure(args: argparse.Namespace) -> "Calibration":
+def _measure(options: BenchOptions) -> "Calibration":
     """Calibration of a device; of "auto" the GPU, or the CPU where the GPU is refused before
     anything is measured.
     """
@@ -152,7 +141,7 @@ def _measure(args: argparse.Namespace) -> "Calibration":
     kept: list[tuple[Path, Calibration]] = []
 
     def keep_partial(partial: "Calibration") -> None:
-        if not args.no_keep:
+        if options.keeps:
             kept.append((keep(partial), partial))
 
     with StatusLine() as status:
@@ -167,17 +156,17 @@ def _measure(args: argparse.Namespace) -> "Calibration":
         def measure(device: str) -> "Calibration":
             return bench(
                 device,
-                is_quick=args.quick,
+                is_quick=options.quick,
                 report=show,
                 keep=keep_partial,
-                is_resumed=args.resume,
+                is_resumed=options.resumes,
             )
 
         def measure_first_possible() -> "Calibration":
             try:
-                return measure("cuda" if args.device == "auto" else args.device)
+                return measure("cuda" if options.device == "auto" else options.device)
             except UsageError:
-                if args.device != "auto" or stages:
+                if options.device != "auto" or stages:
                     raise
             return measure("cpu")
 
@@ -196,11 +185,11 @@ def _say_what_is_kept(path: Path, partial: "Calibration") -> None:
     )
 
 
-def _keep(calibration: "Calibration", args: argparse.Namespace) -> None:
+def _keep(calibration: "Calibration", options: BenchOptions) -> None:
     from torchtally.timing.calibration.file import write
     from torchtally.timing.calibration.library import keep
 
-    if args.output is not None:
-        write(calibration, Path(args.output))
-    if not args.no_keep:
+    if options.output is not None:
+        write(calibration, Path(options.output))
+    if options.keeps:
         say(f"tally: kept for predictions: {keep(calibration)}")

@@ -1,11 +1,10 @@
 """`tally budget`: a file of budgets, and its history in the repository."""
 
-import argparse
+from dataclasses import dataclass
 
-from torchtally.cli.arguments import Subparsers
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import PageOptions, write_report
+from torchtally.options import FILE, own
 
-NAME = "budget"
 SUMMARY = "show a file of budgets, and how each changed from commit to commit"
 
 EPILOG = """\
@@ -19,25 +18,19 @@ The history is that of git: every commit that changed the figures of a run.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Show what runs may take, and the commits that changed it.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("file", metavar="FILE", help="as `tally run --budget FILE --update` writes")
-    add_format(parser, has_html=True)
-    parser.set_defaults(command=command)
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions(PageOptions):
+    """Show what runs may take, and the commits that changed it."""
+
+    file: str = own("FILE", "as `tally run --budget FILE --update` writes", FILE)
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: BudgetOptions) -> int:
     """Show the budgets. Raises UsageError for a file that has none."""
     from torchtally.gates.budget import BudgetFile
     from torchtally.gates.history import history
     from torchtally.report.budget import budget_report
 
-    file = BudgetFile.load(args.file)
-    write_report(budget_report(file, history(args.file)), args)
+    file = BudgetFile.load(options.file)
+    write_report(budget_report(file, history(options.file)), options)
     return 0

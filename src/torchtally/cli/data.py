@@ -1,16 +1,15 @@
 """`tally data`: text into token files, and the contents of token files."""
 
-import argparse
-from typing import Any
+from dataclasses import dataclass, fields
 
 from torchtally.cli.arguments import Subparsers
-from torchtally.cli.output import add_format, emit, write_report
+from torchtally.cli.declared import declare
+from torchtally.cli.output import ReportOptions, emit, write_report
 from torchtally.errors import UsageError
-from torchtally.options import positive_count
+from torchtally.options import COUNT, FILE, Form, OptionRecord, each, own
 from torchtally.progress import StatusLine
 from torchtally.units import format_bytes, parse_fraction
 
-NAME = "data"
 SUMMARY = "turn text into token files, and inspect them"
 
 EPILOG = """\
@@ -44,100 +43,81 @@ Print the contents of token files: nanoGPT's .bin, llm.c's and modded-nanogpt's
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions(OptionRecord):
+    """Files of text, and the token files to make of them."""
+
+    inputs: tuple[str, ...] = own(
+        "INPUT", "files, folders, globs, - for standard input", Form("INPUT"), nargs="+"
+    )
+    out: str = own("--out", "the folder to create", Form("DIR"), is_required=True)
+    tokenizer: str = own(
+        "--tokenizer",
+        "bytes as they are, or a tokenizer.json (needs torchtally[bpe]); default byte",
+        Form("byte|FILE"),
+        default="byte",
+    )
+    vocabulary_size: int | None = own(
+        "--vocabulary-size",
+        "train byte pairs on the training text, N tokens at most (needs torchtally[bpe])",
+        COUNT,
+    )
+    end_of_document: str | None = own(
+        "--end-of-document",
+        "the token after each document, or none; default: found by its usual names",
+        Form("TOKEN"),
+    )
+    validation: float = own(
+        "--validation",
+        "share of the text kept for validation; default 0.1",
+        Form("FRACTION", parse_fraction),
+        default=0.1,
+    )
+    shard_tokens: int = own(
+        "--shard-tokens", "tokens per file, at most; default 100M", COUNT, default=100_000_000
+    )
+    seed: int = own("--seed", "seed of the validation split; default 0", Form("N", int), default=0)
+    is_overwriting: bool = own("--overwrite", "replace the contents of DIR")
+    quiet: bool = own("--quiet", "no progress on stderr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensOptions(ReportOptions):
+    """Token files to look at."""
+
+    files: tuple[str, ...] = own("FILE", "files of tokens, or folders", FILE, nargs="+")
+    dtype: str | None = own(
+        "--dtype", "dtype of files without a header: uint16, uint32, ...", Form("DTYPE")
+    )
+    layout: str | None = own(
+        "--layout",
+        "format of the files, whatever their headers say",
+        choices=each("raw", "llm.c", "npy", "megatron"),
+    )
+    vocabulary_size: int | None = own(
+        "--vocabulary-size", "refuse a file with an id of N or more", COUNT
+    )
+    all: bool = own("--all", "look at every token, not at 1 %%")
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser and those below it."""
     parser = subparsers.add_parser(
-        NAME,
+        "data",
         help=SUMMARY,
         description="Turn text into the token files that training reads, and inspect such files.",
         epilog=EPILOG,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_prepare(commands)
-    _add_show(commands)
-    parser.set_defaults(command=command)
+    prepares = commands.add_parser(
+        "prepare", help="turn text into token files", description=PREPARE
+    )
+    declare(prepares, PrepareOptions, prepare)
+    shows = commands.add_parser("show", help="print the contents of token files", description=SHOW)
+    declare(shows, TokensOptions, show)
 
 
-def command(args: argparse.Namespace) -> int:
-    """Do what the command below `data` is for."""
-    status: int = args.data_command(args)
-    return status
-
-
-def _add_prepare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "prepare",
-        help="turn text into token files",
-        description=PREPARE,
-    )
-    parser.add_argument(
-        "inputs", nargs="+", metavar="INPUT", help="files, folders, globs, - for standard input"
-    )
-    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to create")
-    parser.add_argument(
-        "--tokenizer",
-        default="byte",
-        metavar="byte|FILE",
-        help="bytes as they are, or a tokenizer.json (needs torchtally[bpe]); default byte",
-    )
-    parser.add_argument(
-        "--vocabulary-size",
-        type=positive_count,
-        metavar="N",
-        help="train byte pairs on the training text, N tokens at most (needs torchtally[bpe])",
-    )
-    parser.add_argument(
-        "--end-of-document",
-        metavar="TOKEN",
-        help="the token after each document, or none; default: found by its usual names",
-    )
-    parser.add_argument(
-        "--validation",
-        type=parse_fraction,
-        default=0.1,
-        metavar="FRACTION",
-        help="share of the text kept for validation; default 0.1",
-    )
-    parser.add_argument(
-        "--shard-tokens",
-        type=positive_count,
-        default=100_000_000,
-        metavar="N",
-        help="tokens per file, at most; default 100M",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the validation split; default 0"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the contents of DIR")
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.set_defaults(data_command=prepare)
-
-
-def _add_show(commands: Any) -> None:
-    parser = commands.add_parser(
-        "show",
-        help="print the contents of token files",
-        description=SHOW,
-    )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="files of tokens, or folders")
-    parser.add_argument("--dtype", help="dtype of files without a header: uint16, uint32, ...")
-    parser.add_argument(
-        "--layout",
-        choices=("raw", "llm.c", "npy", "megatron"),
-        help="format of the files, whatever their headers say",
-    )
-    parser.add_argument(
-        "--vocabulary-size",
-        type=positive_count,
-        metavar="N",
-        help="refuse a file with an id of N or more",
-    )
-    parser.add_argument("--all", action="store_true", help="look at every token, not at 1 %%")
-    add_format(parser)
-    parser.set_defaults(data_command=show)
-
-
-def prepare(args: argparse.Namespace) -> int:
+def prepare(options: PrepareOptions) -> int:
     """Make the folder, and say what is in it."""
     from msgspec import to_builtins
 
@@ -145,20 +125,11 @@ def prepare(args: argparse.Namespace) -> int:
     from torchtally.train.data.prepare import PrepareRequest
     from torchtally.train.data.prepare import prepare as make
 
-    if args.seed < 0:
-        raise UsageError(f"--seed {args.seed}: a seed is 0 or more.")
-    preparation = PrepareRequest(
-        inputs=tuple(args.inputs),
-        out=args.out,
-        tokenizer=args.tokenizer,
-        vocabulary_size=args.vocabulary_size,
-        end_of_document=args.end_of_document,
-        validation=args.validation,
-        shard_tokens=args.shard_tokens,
-        seed=args.seed,
-        is_overwriting=args.overwrite,
-    )
-    with StatusLine(is_quiet=args.quiet) as status:
+    if options.seed < 0:
+        raise UsageError(f"--seed {options.seed}: a seed is 0 or more.")
+    wanted = {each.name: getattr(options, each.name) for each in fields(PrepareRequest)}
+    preparation = PrepareRequest(**wanted)
+    with StatusLine(is_quiet=options.quiet) as status:
 
         def show_read(what: str, done_bytes: int, all_bytes: int) -> None:
             text = f"{what}: {format_bytes(done_bytes)} of {format_bytes(all_bytes)}"
@@ -166,19 +137,19 @@ def prepare(args: argparse.Namespace) -> int:
 
         prepared = make(preparation, show_read)
     description, skipped = to_builtins(prepared.description), prepared.skipped
-    emit(prepared_text(args.out, description, skipped=skipped, replaced=prepared.replaced))
+    emit(prepared_text(options.out, description, skipped=skipped, replaced=prepared.replaced))
     return 0
 
 
-def show(args: argparse.Namespace) -> int:
+def show(options: TokensOptions) -> int:
     """Print what each file holds. The first that is damaged is an error."""
     from torchtally.report.tokens import token_files_report
     from torchtally.train.data.check import examine
     from torchtally.train.data.files import token_files
     from torchtally.train.data.token_file import Format
 
-    layout = None if args.layout is None else Format(args.layout)
-    files = token_files(args.files, dtype=args.dtype, format=layout)
-    facts = [examine(file, args.vocabulary_size, is_whole=args.all) for file in files]
-    write_report(token_files_report(facts), args)
+    layout = None if options.layout is None else Format(options.layout)
+    files = token_files(options.files, dtype=options.dtype, format=layout)
+    facts = [examine(file, options.vocabulary_size, is_whole=options.all) for file in files]
+    write_report(token_files_report(facts), options)
     return 0

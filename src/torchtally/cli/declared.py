@@ -1,12 +1,23 @@
 """Options that a record declares (`torchtally.options`), in a parser and back."""
 
 import argparse
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from typing import Any, TypeVar
 
 from torchtally.cli.destination import add_output
-from torchtally.options import Option, OptionRecord, options_of
+from torchtally.options import Form, Option, OptionRecord, options_of
 
 Record = TypeVar("Record", bound=OptionRecord)
+
+
+def declare(
+    parser: argparse.ArgumentParser, record: type[Record], command: Callable[[Record], int]
+) -> None:
+    """Add a record's options, and the command that is asked by it."""
+    add_options(parser, record)
+    parser.set_defaults(command=lambda args: command(asked(record, args)))
 
 
 def add_options(parser: argparse.ArgumentParser, record: type[OptionRecord]) -> None:
@@ -25,23 +36,44 @@ def _add(parser: argparse.ArgumentParser, section: Any, field: str, option: Opti
     if option.choices:
         how["choices"] = tuple(option.choices)
     elif option.form is None:
-        how["action"] = "store_true"
+        how["action"] = "store_false" if option.turns_off else "store_true"
     else:
-        how |= {"type": option.form.read, "metavar": option.form.metavar}
+        how |= {"type": partial(_read, option.form), "metavar": option.form.metavar}
     if option.is_repeated:
         how["action"] = "append"
     if not option.name.startswith("-"):
-        section.add_argument(field, nargs="?", **how)
+        section.add_argument(field, nargs=option.nargs or None, **how)
         return
+    if option.nargs and not getattr(parser, "HAS_SCRIPT", False):
+        how |= {"nargs": option.nargs, "const": option.left_out}
+    if option.is_required:
+        how["required"] = True
     flags = (option.name, option.alias) if option.alias else (option.name,)
     if option.is_written:
-        add_output(parser, *flags, group=section, dest=field, **how)
+        add_output(
+            parser,
+            *flags,
+            group=section,
+            makes_folder=option.makes_folder,
+            dest=field,
+            **how,
+        )
     else:
         section.add_argument(*flags, dest=field, **how)
 
 
+def _read(form: Form, text: str) -> Any:
+    # argparse reads the default of a positional argument that is left out, too.
+    return text if text is argparse.SUPPRESS else form.read(text)
+
+
 def asked(record: type[Record], args: argparse.Namespace) -> Record:
-    """The record of what was typed."""
-    typed = {field: option for field, option in options_of(record).items() if hasattr(args, field)}
-    values = {field: option.value(getattr(args, field)) for field, option in typed.items()}
-    return record(**values, given=tuple(typed))
+    """The record of what was typed, with fields that the parser fills by itself."""
+    options = options_of(record)
+    values = {each.name: vars(args)[each.name] for each in fields(record) if each.name in args}
+    for field, value in values.items():
+        if isinstance(value, list):
+            values[field] = tuple(value)
+        elif field in options:
+            values[field] = options[field].value(value)
+    return record(**values, given=tuple(field for field in options if field in values))

@@ -60,12 +60,12 @@ def check_outputs(args: argparse.Namespace) -> None:
         path = getattr(args, name, None)
         if not makes_folder:
             place_of(path, option)
-        check_output(path, option, args)
+        check_output(path, option, replaces=args.replace)
 
 
-def check_output(path: str | None, option: str, args: argparse.Namespace) -> None:
+def check_output(path: str | None, option: str, *, replaces: bool) -> None:
     """Raises UsageError where a file exists and is not ours."""
-    if path is None or path == "-" or args.replace or not os.path.isfile(path) or is_ours(path):
+    if path is None or path == "-" or replaces or not os.path.isfile(path) or is_ours(path):
         return
     raise UsageError(
         f"{path}: exists, and nothing in it says that tally wrote it.\n"

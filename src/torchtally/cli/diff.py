@@ -3,14 +3,15 @@
 import argparse
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import RunParser, Subparsers
+from torchtally.cli.arguments import RunParser
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
+from torchtally.cli.output import PageOptions, TableOptions, write_report
 from torchtally.cli.streams import say
 from torchtally.errors import ScriptError, UsageError
-from torchtally.options import one_of, positive_count
+from torchtally.options import CHIP, Form, one_of, own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.trace import Frame, Trace
 
-NAME = "diff"
 SUMMARY = "what changed between two traces or commits: time, FLOPs, memory, by line or module"
 
+USAGE = """\
+tally diff [options] BEFORE AFTER
+       tally diff [options] --commits A..B SCRIPT [ARGS ...]"""
 EPILOG = """\
 examples:
   tally run train.py -o before.tally            then edit train.py, and
@@ -47,6 +50,8 @@ class DiffParser(RunParser):
     run`.
     """
 
+    HAS_SCRIPT = False
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(args if args is not None else sys.argv[1:])
         if any(word.partition("=")[0] == "--commits" for word in words):
@@ -60,46 +65,40 @@ def names() -> "Iterable[str]":
     return DIFFERENCES
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        usage="tally diff [options] BEFORE AFTER\n"
-        "       tally diff [options] --commits A..B SCRIPT [ARGS ...]",
-        description="Compare two traces, or a script at two commits: a step of each, and the "
-        "memory of both runs.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions(TableOptions, PageOptions):
+    """Compare two traces, or a script at two commits: a step of each, and the memory of both
+    runs.
+    """
+
+    before: str = own(
+        "BEFORE", "a trace, as `tally run -o FILE` wrote it", Form("BEFORE"), nargs="?", default=""
     )
-    parser.add_argument(
-        "before", metavar="BEFORE", nargs="?", help="a trace, as `tally run -o FILE` wrote it"
+    after: str = own(
+        "AFTER", "another, of the changed script", Form("AFTER"), nargs="?", default=""
     )
-    parser.add_argument("after", metavar="AFTER", nargs="?", help="another, of the changed script")
-    parser.add_argument(
-        "--commits", metavar="A..B", help="run SCRIPT at these two commits; A..: the working tree"
+    script: str = ""
+    """What --commits runs, and its arguments."""
+    script_arguments: tuple[str, ...] = ()
+    commits: str = own(
+        "--commits",
+        "run SCRIPT at these two commits; A..: the working tree",
+        Form("A..B"),
+        default="",
     )
-    parser.add_argument("--gpu", metavar="NAME", help="with --commits: the chip of both runs")
-    parser.add_argument(
-        "--steps", metavar="N", help="with --commits: as `tally run --steps` takes it"
+    gpu: str | None = own("--gpu", "with --commits: the chip of both runs", CHIP)
+    steps: str | None = own("--steps", "with --commits: as `tally run --steps` takes it", Form("N"))
+    by: str | None = own(
+        "--by",
+        "one table in full: line, module, op, phase or category",
+        Form("VIEW", one_of(names)),
     )
-    parser.add_argument(
-        "--by", type=one_of(names), metavar="VIEW",
-        help="one table in full: line, module, op, phase or category",
-    )  # fmt: skip
-    add_columns(parser)
-    parser.add_argument(
-        "--sort", metavar="COLUMN", help="with --by: largest first by this column (flops_change)"
-    )
-    add_filter(parser)
-    parser.add_argument(
-        "--top", type=positive_count, metavar="N", help="only the N largest changes"
-    )
-    add_format(parser, has_html=True)
-    parser.set_defaults(command=command, module=None)
-    parser.__class__ = DiffParser
 
 
-def command(args: argparse.Namespace) -> int:
+PARSER = DiffParser
+
+
+def command(options: DiffOptions) -> int:
     """Show the changes. Raises TraceFileError for a file that is not a whole trace, and ScriptError
     for a script that fails at a commit.
     """
@@ -107,36 +106,36 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.report.report import table_report
     from torchtally.views.difference import DIFFERENCES
 
-    check(args)
-    if args.commits is None:
-        before, after = ledger_of(args.before), ledger_of(args.after)
+    check(options)
+    if not options.commits:
+        before, after = ledger_of(options.before), ledger_of(options.after)
     else:
-        before, after = ledgers_of_commits(args)
-    if args.by is None:
-        write_report(difference_report(before, after, args.top), args)
+        before, after = ledgers_of_commits(options)
+    if options.by is None:
+        write_report(difference_report(before, after, options.top), options)
     else:
-        table = choose(DIFFERENCES[args.by](before, after), args)
-        write_report(table_report(table), args)
+        table = options.chosen(DIFFERENCES[options.by](before, after))
+        write_report(table_report(table), options)
     return 0
 
 
-def check(args: argparse.Namespace) -> None:
+def check(options: DiffOptions) -> None:
     """Raises UsageError for what is missing, or asks for nothing."""
-    if args.by is None and (args.filter or args.sort or args.columns):
+    if options.by is None and (options.filter or options.sort or options.columns):
         raise UsageError(
             "--filter, --sort and --columns need one table: add --by line, for example."
         )
-    if args.commits is None:
-        if args.after is None:
+    if not options.commits:
+        if not options.after:
             raise UsageError(
                 "expected two traces, or two commits of a script: tally diff before.tally "
                 "after.tally, or\n"
                 "tally diff --commits A..B SCRIPT"
             )
-        if args.gpu or args.steps:
+        if options.gpu or options.steps:
             raise UsageError("--gpu and --steps apply to --commits only.")
-    elif args.script is None:
-        raise UsageError(f"--commits {args.commits}: missing script: give it after the options.")
+    elif not options.script:
+        raise UsageError(f"--commits {options.commits}: missing script: give it after the options.")
 
 
 def ledger_of(file: str) -> "Ledger":
@@ -152,35 +151,35 @@ def ledger_of(file: str) -> "Ledger":
 # Commits ------------------------------------------------------------------------------------------
 
 
-def ledgers_of_commits(args: argparse.Namespace) -> "tuple[Ledger, Ledger]":
+def ledgers_of_commits(options: DiffOptions) -> "tuple[Ledger, Ledger]":
     """Ledgers of the script at both commits. Raises UsageError for commits that there are not."""
     from torchtally.checkouts import repository
     from torchtally.ledger import account
     from torchtally.timing.targets import known_roofline
 
-    if args.gpu is not None:
-        say_variants([args.gpu])
+    if options.gpu is not None:
+        say_variants([options.gpu])
     ours = repository()
-    first, _, second = args.commits.partition("..")
+    first, _, second = options.commits.partition("..")
     if not first or second.startswith("."):
         raise UsageError(
-            f"--commits {args.commits}: give two as A..B, or A.. for the working tree."
+            f"--commits {options.commits}: give two as A..B, or A.. for the working tree."
         )
     is_of_working_tree = not second
     for name in (first, second) if second else (first,):
         ours.commit(name)
     with ours.state(first) as state:
-        before = trace_at(state, ours.top, args)
+        before = trace_at(state, ours.top, options)
     if is_of_working_tree:
-        after = trace_at(ours.working_tree, ours.top, args)
+        after = trace_at(ours.working_tree, ours.top, options)
     else:
         with ours.state(second) as state:
-            after = trace_at(state, ours.top, args)
+            after = trace_at(state, ours.top, options)
     ledgers = [account(trace, roofline=known_roofline(trace.chip)) for trace in (before, after)]
     return ledgers[0], ledgers[1]
 
 
-def trace_at(state: "RepositoryState", top: str, args: argparse.Namespace) -> "Trace":
+def trace_at(state: "RepositoryState", top: str, options: DiffOptions) -> "Trace":
     """Trace of a run there, whose files are called as those of the user's repository.
 
     Raises ScriptError where the script is not there, or fails.
@@ -189,22 +188,22 @@ def trace_at(state: "RepositoryState", top: str, args: argparse.Namespace) -> "T
 
     from torchtally.trace import Trace
 
-    if not os.path.exists(os.path.join(state.folder, args.script)):
-        raise ScriptError(f"{args.script}: no such file at {state.name}. Choose other commits.")
-    say(f"tally: {state.name}: {args.script}")
+    if not os.path.exists(os.path.join(state.folder, options.script)):
+        raise ScriptError(f"{options.script}: no such file at {state.name}. Choose other commits.")
+    say(f"tally: {state.name}: {options.script}")
     with tempfile.TemporaryDirectory(prefix="tally-") as folder:
         file = os.path.join(folder, "run.tally")
-        run_there(state, top, file, args)
+        run_there(state, top, file, options)
         return with_files_in(Trace.load(file), state.top, top)
 
 
-def run_there(state: "RepositoryState", top: str, file: str, args: argparse.Namespace) -> None:
+def run_there(state: "RepositoryState", top: str, file: str, options: DiffOptions) -> None:
     """`tally run` in that folder, as a process of its own."""
     import subprocess
 
-    options = [f"--{name}={value}" for name in ("gpu", "steps") if (value := getattr(args, name))]
+    flags = [f"--{name}={value}" for name in ("gpu", "steps") if (value := getattr(options, name))]
     command = [sys.executable, "-m", "torchtally", "run", "--quiet", "--no-advice", "-o", file,
-               *options, args.script, *args.script_arguments]  # fmt: skip
+               *flags, options.script, *options.script_arguments]  # fmt: skip
     done = subprocess.run(
         command, cwd=state.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, encoding="utf-8", errors="replace", check=False,
@@ -213,7 +212,7 @@ def run_there(state: "RepositoryState", top: str, file: str, args: argparse.Name
     if done.returncode:
         how = f"fails at {state.name} (exit code {done.returncode})"
         last = "".join(f"\n  {line}" for line in done.stdout.splitlines()[-LAST_LINES:])
-        raise ScriptError(f"{args.script}: {how}. Its last output:{last}")
+        raise ScriptError(f"{options.script}: {how}. Its last output:{last}")
 
 
 def environment_there(state: "RepositoryState", top: str) -> dict[str, str]:

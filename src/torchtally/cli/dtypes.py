@@ -1,10 +1,12 @@
 """`tally dtypes`: number formats, and what values become in them."""
 
-import argparse
 import re
+from dataclasses import dataclass
 
 from torchtally.cli.arguments import Subparsers
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.declared import declare
+from torchtally.cli.output import ReportOptions, write_report
+from torchtally.options import Form, own
 
 NAME = "dtypes"
 SUMMARY = "number formats: their bits and ranges, what values become in them"
@@ -23,6 +25,16 @@ blocks (mxfp8, mxfp6, mxfp4, nvfp4, int8, int4) the values are one tensor, cut i
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class DtypesOptions(ReportOptions):
+    """What `tally dtypes` is asked."""
+
+    values: tuple[str, ...] = own(
+        "VALUE", "as 0.1, 1e-8, 1/3 or 2**-14", Form("VALUE"), nargs="*", default=()
+    )
+    of: str = own("--of", "only these formats (fp16,bfloat16,mxfp8)", Form("A,B"), default="")
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
@@ -34,19 +46,14 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     # What begins with a minus and is none of our options is a number: argparse knows -1, not -1e-8.
     parser._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)", re.I)
-    parser.add_argument("values", nargs="*", metavar="VALUE", help="as 0.1, 1e-8, 1/3 or 2**-14")
-    parser.add_argument(
-        "--of", metavar="A,B", default="", help="only these formats (fp16,bfloat16,mxfp8)"
-    )
-    add_format(parser)
-    parser.set_defaults(command=command)
+    declare(parser, DtypesOptions, command)
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: DtypesOptions) -> int:
     """Print the formats, or what the values become."""
     from torchtally.report.number_formats import comparison_report
     from torchtally.views.number_formats import dtypes
 
-    names = [name for name in args.of.split(",") if name.strip()]
-    write_report(comparison_report(dtypes(*args.values, formats=names)), args)
+    names = [name for name in options.of.split(",") if name.strip()]
+    write_report(comparison_report(dtypes(*options.values, formats=names)), options)
     return 0

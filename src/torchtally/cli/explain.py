@@ -1,15 +1,14 @@
 """`tally explain`: the account of a real run, from what a profiler recorded of it."""
 
-import argparse
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.destination import add_output
-from torchtally.cli.output import add_columns, add_filter, add_format, choose, write_report
-from torchtally.cli.show import step_selection, view_names
-from torchtally.options import one_of, positive_count
+from torchtally.cli.ledgers import STEP, StepSelection
+from torchtally.cli.output import ReportOptions, TableOptions, write_report
+from torchtally.cli.show import VIEW
+from torchtally.options import CHIP, FILE, Form, output, own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.trace import Trace
 
-NAME = "explain"
 SUMMARY = "account for a real run from a profiler's trace: where its time went"
 
 EPILOG = """\
@@ -36,103 +34,86 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Account for a run that happened: operators, lines and modules with the times "
-        "that a profiler measured, next to what the GPU could do.",
-        epilog=EPILOG,
-    )
-    parser.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="*",
-        help="a trace of torch.profiler (JSON, plain or gzipped; several: one of each rank), an "
-        "export of Nsight Systems (SQLite, or a folder of Parquet files), or a snapshot of "
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions(TableOptions, ReportOptions):
+    """Account for a run that happened: operators, lines and modules with the times that a
+    profiler measured, next to what the GPU could do.
+    """
+
+    files: tuple[str, ...] = own(
+        "FILE",
+        "a trace of torch.profiler (JSON, plain or gzipped; several: one of each rank), an export "
+        "of Nsight Systems (SQLite, or a folder of Parquet files), or a snapshot of "
         "torch.cuda.memory",
+        FILE,
+        nargs="*",
+        default=(),
     )
-    parser.add_argument(
-        "--record", action="store_true", help="print the lines that record such a trace"
+    record: bool = own("--record", "print the lines that record such a trace")
+    by: str | None = own("--by", "one view in full (tally show --help)", VIEW)
+    step: StepSelection | None = own(
+        "--step", "totals of step N, of N..M, or of all that was recorded ('all')", STEP
     )
-    parser.add_argument(
-        "--by", type=one_of(view_names), metavar="VIEW", help="one view in full (tally show --help)"
-    )
-    parser.add_argument(
-        "--step",
-        type=step_selection,
-        metavar="N",
-        help="totals of step N, of FIRST..LAST, or of all that was recorded ('all')",
-    )
-    parser.add_argument(
-        "--gpu", metavar="NAME", help="the GPU it ran on (default: as the file names it)"
-    )
-    parser.add_argument(
+    gpu: str | None = own("--gpu", "the GPU it ran on (default: as the file names it)", CHIP)
+    execution_trace: tuple[str, ...] = own(
         "--execution-trace",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="the arguments of its operators (torch.profiler.ExecutionTraceObserver in the same "
-        "run); with several files once for each",
+        "the arguments of its operators (torch.profiler.ExecutionTraceObserver in the same run); "
+        "with several files once for each",
+        FILE,
+        is_repeated=True,
     )
-    parser.add_argument(
+    against: str | None = own(
         "--against",
-        metavar="FILE",
-        help="a simulated run of the same program (tally run -o): "
-        "where the real one loses time, by line",
+        "a simulated run of the same program (tally run -o): where the real one loses time, by "
+        "line",
+        FILE,
     )
-    parser.add_argument(
-        "--script", metavar="COMMAND", help="the same for a script, which is simulated first"
+    script: str | None = own(
+        "--script", "the same for a script, which is simulated first", Form("COMMAND")
     )
-    add_output(parser, "-o", "--output", metavar="FILE", help="keep the account as a trace")
-    add_columns(parser)
-    parser.add_argument("--sort", metavar="COLUMN", help="with --by: largest first by this column")
-    add_filter(parser)
-    parser.add_argument("--top", type=positive_count, metavar="N", help="only the first N rows")
-    add_format(parser)
-    parser.set_defaults(command=command)
+    output: str | None = output("keep the account as a trace")
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: ExplainOptions) -> int:
     """Explain the files. Raises TraceFileError for one that is no profiler's."""
     from torchtally.errors import UsageError
 
-    if args.record:
+    if options.record:
         print(RECORD, end="")
         return 0
-    if not args.files:
+    if not options.files:
         raise UsageError(
             "tally explain: missing trace. Give a file that torch.profiler exported.\n"
             "`tally explain --record` prints the lines that record one."
         )
-    if args.filter and args.by is None:
+    if options.filter and options.by is None:
         raise UsageError("--filter needs a view: add --by line, for example.")
-    if args.against is not None and args.script is not None:
+    if options.against is not None and options.script is not None:
         raise UsageError("--against and --script both give the prediction: choose one.")
-    say_variants([] if args.gpu is None else [args.gpu])
-    if is_snapshot(args.files[0]):
-        return explain_snapshot(args)
-    executions = args.execution_trace or [None] * len(args.files)
-    if len(executions) != len(args.files):
+    say_variants([] if options.gpu is None else [options.gpu])
+    if is_snapshot(options.files[0]):
+        return explain_snapshot(options)
+    executions = options.execution_trace or [None] * len(options.files)
+    if len(executions) != len(options.files):
         raise UsageError(
-            f"{len(args.files)} traces and {len(executions)} execution traces: give one for each."
+            f"{len(options.files)} traces and {len(executions)} execution traces: give one for "
+            "each."
         )
-    first, *others = read_all(args.files, args.gpu, executions)
-    if args.against is not None or args.script is not None:
-        return beside(first, args)
-    if args.output is not None:
-        first.save(args.output)
-    ledger = ledger_of(first, others, args)
+    first, *others = read_all(options.files, options.gpu, executions)
+    if options.against is not None or options.script is not None:
+        return beside(first, options)
+    if options.output is not None:
+        first.save(options.output)
+    ledger = ledger_of(first, others, options)
     from torchtally.report.explained import explained_report
     from torchtally.report.ledger import view_report
     from torchtally.views import by
 
-    if args.by is None:
-        write_report(explained_report(ledger, columns=args.columns), args)
+    if options.by is None:
+        write_report(explained_report(ledger, columns=options.columns), options)
         return 0
-    table = by(ledger, args.by)
-    write_report(view_report(choose(table, args), ledger), args)
+    table = by(ledger, options.by)
+    write_report(view_report(options.chosen(table), ledger), options)
     return 0
 
 
@@ -142,7 +123,7 @@ def is_snapshot(path: str) -> bool:
     return is_pickle(path)
 
 
-def explain_snapshot(args: argparse.Namespace) -> int:
+def explain_snapshot(options: ExplainOptions) -> int:
     """The account of an allocator's history."""
     from torchtally.chips import chip
     from torchtally.errors import UsageError
@@ -155,33 +136,33 @@ def explain_snapshot(args: argparse.Namespace) -> int:
     from torchtally.trace import Trace
     from torchtally.views import by
 
-    if len(args.files) > 1 or args.script is not None:
+    if len(options.files) > 1 or options.script is not None:
         raise UsageError(
             "A memory snapshot is explained alone: give one file, and --against a trace if you "
             "like."
         )
-    path, gpu = args.files[0], chip(args.gpu).name if args.gpu is not None else ""
+    path, gpu = options.files[0], chip(options.gpu).name if options.gpu is not None else ""
     with StatusLine() as line:
         line.show(f"reading {os.path.basename(path)}", at_once=line.is_redrawn)
         trace = trace_of_snapshot(read_snapshot(path), gpu)
-        if args.output is not None:
-            trace.save(args.output)
+        if options.output is not None:
+            trace.save(options.output)
         line.show(f"accounting for {len(trace.ops):,} allocations", at_once=line.is_redrawn)
         ledger = account(trace, step="all")
-        if args.by is None:
-            other = None if args.against is None else account(Trace.load(args.against))
+        if options.by is None:
+            other = None if options.against is None else account(Trace.load(options.against))
             report = snapshot_report(
                 ledger,
                 other,
                 lambda share: line.show("trying the allocator's settings", share=share),
             )
         else:
-            report = view_report(choose(by(ledger, args.by), args), ledger)
-    write_report(report, args)
+            report = view_report(options.chosen(by(ledger, options.by)), ledger)
+    write_report(report, options)
     return 0
 
 
-def beside(trace: "Trace", args: argparse.Namespace) -> int:
+def beside(trace: "Trace", options: ExplainOptions) -> int:
     """The measured step beside a simulated one."""
     from torchtally.ledger import account
     from torchtally.ledger.joining import beside as joined_with
@@ -192,27 +173,28 @@ def beside(trace: "Trace", args: argparse.Namespace) -> int:
     from torchtally.trace import Trace
     from torchtally.views import by
 
-    if args.script is not None:
+    if options.script is not None:
         from torchtally.runs.explaining import simulate
 
-        other = simulate(args.script, trace.chip)
+        other = simulate(options.script, trace.chip)
     else:
-        other = Trace.load(args.against)
+        assert options.against is not None
+        other = Trace.load(options.against)
     roofline = known_roofline(trace.chip)
-    real = account(trace, roofline=roofline, step=args.step)
+    real = account(trace, roofline=roofline, step=options.step)
     predicted = account(other)
     if roofline is not None:
         predicted = predicted.with_predicted_times(roofline)
     predicted, join = joined_with(real, predicted)
     placed = with_lines_of(real.trace, join.pairs)
-    if args.output is not None:
-        placed.save(args.output)
-    real = account(placed, roofline=roofline, step=args.step)
-    if args.by is None:
-        write_report(against_report(real, predicted, join), args)
+    if options.output is not None:
+        placed.save(options.output)
+    real = account(placed, roofline=roofline, step=options.step)
+    if options.by is None:
+        write_report(against_report(real, predicted, join), options)
     else:
-        table = by(real, args.by)
-        write_report(view_report(choose(table, args), real), args)
+        table = by(real, options.by)
+        write_report(view_report(options.chosen(table), real), options)
     return 0
 
 
@@ -240,11 +222,11 @@ def read(path: str, gpu: str | None, execution: str | None) -> "Trace":
         )
 
 
-def ledger_of(first: "Trace", others: "list[Trace]", args: argparse.Namespace) -> "Ledger":
+def ledger_of(first: "Trace", others: "list[Trace]", options: ExplainOptions) -> "Ledger":
     from torchtally.ledger import account
     from torchtally.timing.targets import known_roofline
 
-    return account(first, roofline=known_roofline(first.chip), step=args.step, peers=others)
+    return account(first, roofline=known_roofline(first.chip), step=options.step, peers=others)
 
 
 RECORD = """\

@@ -1,21 +1,18 @@
 """`tally export`: a run in the formats of other tools, a trained model as others load it."""
 
-import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers
-from torchtally.cli.chip_names import say_variants
-from torchtally.cli.destination import add_output, check_output, place_of
-from torchtally.cli.ledgers import add_convention, ledger_of_file
+from torchtally.cli.destination import check_output, place_of
+from torchtally.cli.ledgers import TimedOptions, timed_ledger
 from torchtally.cli.output import emit, write_bytes
-from torchtally.cli.show import chip_of, step_selection
 from torchtally.cli.streams import say
+from torchtally.options import Form, each, one_of, output, own
 from torchtally.report.exports import export_names
 
 if TYPE_CHECKING:
     from torchtally.report.exports import Exported
 
-NAME = "export"
 SUMMARY = "write a run for memory_viz, Perfetto, speedscope, ..., or a trained model"
 MODELS = {
     "hf": "a model that `tally train` trained, as a folder of transformers",
@@ -54,112 +51,89 @@ def epilog() -> str:
     return f"formats:\n{text}\n{EXAMPLES}"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Write what a run did as files that other tools open, or a trained model.",
-        epilog=epilog,
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(TimedOptions):
+    """Write what a run did as files that other tools open, or a trained model."""
+
+    file: str = own(
+        "RUN", "a trace (tally run -o FILE); for hf and gguf the folder of a training", Form("RUN")
     )
-    parser.add_argument(
-        "file",
-        metavar="RUN",
-        help="a trace (tally run -o FILE); for hf and gguf the folder of a training",
-    )
-    parser.add_argument(
+    to: str = own(
         "--to",
-        choices=(*export_names(), *MODELS),
-        required=True,
-        metavar="FORMAT",
-        help="the format, one of those below",
+        "the format, one of those below",
+        Form("FORMAT", one_of(lambda: (*export_names(), *MODELS))),
+        is_required=True,
     )
-    add_output(
-        parser,
-        "-o",
-        "--output",
-        "--out",
-        makes_folder=True,
-        metavar="FILE",
-        help="where it goes (default: beside RUN; - for stdout, where it is text); .gz at its end "
+    output: str | None = output(
+        "where it goes (default: beside RUN; - for stdout, where it is text); .gz at its end "
         "compresses",
+        makes_folder=True,
     )
-    parser.add_argument(
-        "--step",
-        type=step_selection,
-        metavar="N",
-        help="step N, FIRST..LAST, or the whole run ('all'); hf, gguf: this checkpoint",
-    )
-    parser.add_argument("--gpu", metavar="NAME", help="another chip to time the run on")
-    parser.add_argument(
+    replace: bool = False
+    of: str | None = own(
         "--of",
-        metavar="QUANTITY",
-        help="for flamegraph and folded: time (default), flops, bytes (moved), saved (for the "
-        "backward pass), memory (at the peak)",
+        "for flamegraph and folded: time (default), flops, bytes (moved), saved (for the backward "
+        "pass), memory (at the peak)",
+        Form("QUANTITY"),
     )
-    add_convention(parser)
-    parser.add_argument(
+    dtype: str | None = own(
         "--dtype",
-        choices=("float32", "bfloat16", "float16"),
-        help="hf, gguf: dtype of the weights; default: as trained",
+        "hf, gguf: dtype of the weights; default: as trained",
+        choices=each("float32", "bfloat16", "float16"),
     )
-    parser.add_argument(
+    weights: str | None = own(
         "--weights",
-        choices=("int8", "fp8", "int4"),
-        help=(
-            "quantised weights; hf: by torchao, in the format of compressed-tensors; gguf: Q8_0 "
-            "and Q4_0"
-        ),
+        "quantised weights; hf: by torchao, in the format of compressed-tensors; gguf: Q8_0 and "
+        "Q4_0",
+        choices=each("int8", "fp8", "int4"),
     )
-    parser.add_argument(
-        "--overwrite", dest="replace", action="store_true", help="the same as --replace"
-    )
-    parser.set_defaults(command=command)
 
 
-def command(args: argparse.Namespace) -> int:
+EPILOG = epilog
+
+
+def command(options: ExportOptions) -> int:
     """Write the files, and say where."""
-    check(args)
-    return export_model(args) if args.to in MODELS else export_run(args)
+    check(options)
+    return export_model(options) if options.to in MODELS else export_run(options)
 
 
-def check(args: argparse.Namespace) -> None:
+def check(options: ExportOptions) -> None:
     """Raises UsageError for options of a run with a model, and the other way round."""
     from torchtally.errors import UsageError
     from torchtally.report.exports import exporter
 
-    is_model = args.to in MODELS
+    is_model = options.to in MODELS
     for name in OF_A_RUN if is_model else OF_A_MODEL:
-        if getattr(args, name):
+        if getattr(options, name):
             raise UsageError(
                 f"--{name} applies to {'runs' if is_model else 'models'}: leave it out with --to "
-                f"{args.to}."
+                f"{options.to}."
             )
-    if args.of and not getattr(exporter(args.to), "IS_OF_A_QUANTITY", False):
-        raise UsageError(f"--to {args.to} exports every quantity: leave out --of.")
-    if is_model and args.output is None:
-        raise UsageError(f"--to {args.to}: missing folder. Name it: -o models/mine.")
-    if is_model and not isinstance(args.step, int | None):
-        raise UsageError(f"--to {args.to} exports one checkpoint: give --step a number.")
+    if options.of and not getattr(exporter(options.to), "IS_OF_A_QUANTITY", False):
+        raise UsageError(f"--to {options.to} exports every quantity: leave out --of.")
+    if is_model and options.output is None:
+        raise UsageError(f"--to {options.to}: missing folder. Name it: -o models/mine.")
+    if is_model and not isinstance(options.step, int | None):
+        raise UsageError(f"--to {options.to} exports one checkpoint: give --step a number.")
 
 
-def export_run(args: argparse.Namespace) -> int:
+def export_run(options: ExportOptions) -> int:
     """The files of a format, each whole or not at all."""
     import os
 
     from torchtally.errors import UsageError
     from torchtally.report.exports import Wanted, export, exporter
 
-    place = args.output or args.file.removesuffix(".tally") + exporter(args.to).SUFFIX
-    if place != "-" and os.path.exists(place) and os.path.samefile(place, args.file):
+    place = options.output or options.file.removesuffix(".tally") + exporter(options.to).SUFFIX
+    if place != "-" and os.path.exists(place) and os.path.samefile(place, options.file):
         raise UsageError(f"{place}: is the run itself. Choose another file with -o FILE.")
     place_of(place, "-o")
-    say_variants([args.gpu] if args.gpu else [])
-    ledger = ledger_of_file(args, chip_of(args.gpu) if args.gpu else None)
-    exported = export(ledger, args.to, Wanted(args.of or "", args.step is not None))
+    ledger = timed_ledger(options)
+    exported = export(ledger, options.to, Wanted(options.of or "", options.step is not None))
     for part in exported.parts:
-        check_output(place + part if place != "-" else place, "-o", args)
-    write_parts(exported, args.to, place)
+        check_output(place + part if place != "-" else place, "-o", replaces=options.replace)
+    write_parts(exported, options.to, place)
     for remark in exported.remarks:
         say(f"tally: note: {remark}")
     return 0
@@ -188,7 +162,7 @@ def compress(content: str | bytes, place: str) -> bytes:
     return gzip.compress(plain, 6, mtime=0) if place.endswith(".gz") else plain
 
 
-def export_model(args: argparse.Namespace) -> int:
+def export_model(options: ExportOptions) -> int:
     """Write the model, and say what is in it."""
     from pathlib import Path
 
@@ -197,18 +171,20 @@ def export_model(args: argparse.Namespace) -> int:
     from torchtally.train.trained import export, load_trained
     from torchtally.units import format_count
 
-    place = args.output
-    written = Path(place, CONFIG) if args.to == "hf" else Path(place)
-    if written.exists() and not args.replace:
+    place, step = options.output, options.step
+    assert place is not None
+    assert isinstance(step, int | None)
+    written = Path(place, CONFIG) if options.to == "hf" else Path(place)
+    if written.exists() and not options.replace:
         raise UsageError(f"{place}: already has a model. Add --replace to overwrite it.")
-    trained = load_trained(args.file, args.step)
+    trained = load_trained(options.file, step)
     parts, has_tokenizer = export(
-        trained, place, dtype=args.dtype, weights=args.weights, is_gguf=args.to == "gguf"
+        trained, place, dtype=options.dtype, weights=options.weights, is_gguf=options.to == "gguf"
     )
     parameters = format_count(sum(value.numel() for value in trained.model.parameters()))
     kind = str(trained.model.embedding.weight.dtype).removeprefix("torch.")
-    which = "matrices of layers" if args.to == "hf" else "matrices"
-    kind += f", {which} in {args.weights}" if args.weights else ""
+    which = "matrices of layers" if options.to == "hf" else "matrices"
+    kind += f", {which} in {options.weights}" if options.weights else ""
     emit(f"{trained.source}: {parameters} parameters in {kind}\n{place}: {', '.join(parts)}\n")
     if not has_tokenizer:
         why = (

@@ -1,26 +1,32 @@
 """`tally fit`: the largest batch size, or whatever else, that fits a GPU."""
 
-import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import RunParser, add_isolation, check_script, script_named, seconds
+from torchtally.cli.arguments import (
+    COMPILERS,
+    SECONDS,
+    RunParser,
+    ScriptOptions,
+    check_script,
+)
 from torchtally.cli.chip_names import gpu_or_default, say_variants
 from torchtally.cli.installation import check_simulates
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import ReportOptions, write_report
 from torchtally.errors import UsageError
-from torchtally.options import positive_count
-from torchtally.units import parse_fraction
+from torchtally.options import CHIP, COUNT, Form, option, own
+from torchtally.options.simulation import SIMULATION, ValueOptions
 
 if TYPE_CHECKING:
     from torchtally.chips import Cluster
 
-NAME = "fit"
 SUMMARY = "find the largest batch size (or any other number) that fits a GPU"
 
 NOTHING_FITS = 1
 
+USAGE = 'tally fit [options] --vary "--flag={}" SCRIPT [ARGS ...]'
 EPILOG = """\
 Options that tally does not know go to the script; after -- all do:
 
@@ -69,58 +75,61 @@ class FitParser(RunParser):
             super().check_once(option, seen)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[RunParser]") -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        usage='tally fit [options] --vary "--flag={}" SCRIPT [ARGS ...]',
-        description="Find the largest value of one of a script's arguments at which a training\n"
-        "step fits the memory of a GPU, by running the script on a simulated one.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(ScriptOptions, ValueOptions, ReportOptions):
+    """Find the largest value of one of a script's arguments at which a training step fits the
+    memory of a GPU, by running the script on a simulated one.
+    """
+
+    vary: str = own(
+        "--vary",
+        'the argument of the script, with {} for the number: "--batch_size={}"; in place of the '
+        "script's own of that name, if there is one",
+        Form("ARG"),
+        is_required=True,
     )
-    parser.__class__ = FitParser
-    add = parser.add_argument
-    add("--vary", metavar="ARG", required=True,
-        help='the argument of the script, with {} for the number: "--batch_size={}"; in place of '
-        "the script's own of that name, if there is one")  # fmt: skip
-    add("--gpu", metavar="NAME", action="append", default=[],
-        help="the chip, or a cluster of them; several, or `all`, for a table (`tally gpus` lists "
-        "them); default: what TALLY_GPU names, else H100-SXM")  # fmt: skip
-    add("--from", dest="low", type=positive_count, default=1, metavar="N",
-        help="the smallest value (default 1)")  # fmt: skip
-    add("--to", dest="high", type=positive_count, default=1 << 20, metavar="N",
-        help="the largest value (default 2**20)")  # fmt: skip
-    add("--multiple-of", type=positive_count, default=1, metavar="N",
-        help="only multiples of N (default 1)")  # fmt: skip
-    add("--margin", default="3%", metavar="M",
-        help="memory to leave free: a share of the chip's memory (3%%, the default) or a size "
-            "(1GiB)")  # fmt: skip
-    add("--steps", type=positive_count, default=2, metavar="N",
-        help="judge by N training steps (default 2: the first one makes the "
-        "optimizer's state)")  # fmt: skip
-    add("--jobs", type=positive_count, default=None, metavar="N",
-        help="runs at a time (default: one for each core)")  # fmt: skip
-    add("--max-seconds", type=seconds, metavar="S",
-        help="a run that takes longer counts as failed")  # fmt: skip
-    add("-m", dest="module", metavar="MODULE", help="run a module, as `python -m` does")
-    add("--nonzero-fraction", type=parse_fraction, default=1.0, metavar="F",
-        help="as for `tally run`")  # fmt: skip
-    add("--placeholder-limit", type=positive_count, default=None, metavar="N",
-        help="as for `tally run`")  # fmt: skip
-    add("--compile", choices=("inductor", "eager"), default="inductor",
-        help="as for `tally run`")  # fmt: skip
-    add_isolation(parser, "a folder that is deleted")
-    add("--no-folding", action="store_true",
-        help="run every pass of the model, even those like earlier ones")  # fmt: skip
-    add("--verify", action="store_true",
-        help="for several GPUs: run both sides of each answer instead of computing it")  # fmt: skip
-    add_format(parser)
-    add("--quiet", action="store_true", help="no progress on stderr")
-    parser.set_defaults(command=command)
+    gpu: tuple[str, ...] = own(
+        "--gpu",
+        "the chip, or a cluster of them; several, or `all`, for a table (`tally gpus` lists them); "
+        "default: what TALLY_GPU names, else H100-SXM",
+        CHIP,
+        is_repeated=True,
+    )
+    low: int = own("--from", "the smallest value (default 1)", COUNT, default=1)
+    high: int = own("--to", "the largest value (default 2**20)", COUNT, default=1 << 20)
+    multiple_of: int = own("--multiple-of", "only multiples of N (default 1)", COUNT, default=1)
+    margin: str = own(
+        "--margin",
+        "memory to leave free: a share of the chip's memory (3%%, the default) or a size (1GiB)",
+        Form("M"),
+        default="3%",
+    )
+    steps: int = own(
+        "--steps",
+        "judge by N training steps (default 2: the first one makes the optimizer's state)",
+        COUNT,
+        default=2,
+    )
+    jobs: int | None = own("--jobs", "runs at a time (default: one for each core)", COUNT)
+    max_seconds: float | None = own(
+        "--max-seconds", "a run that takes longer counts as failed", SECONDS
+    )
+    what_ifs: tuple[str, ...] = option(
+        "--compile", SIMULATION, "as for `tally run`", choices=COMPILERS, default=()
+    )
+    folds: bool = own(
+        "--no-folding", "run every pass of the model, even those like earlier ones", turns_off=True
+    )
+    verify: bool = own(
+        "--verify", "for several GPUs: run both sides of each answer instead of computing it"
+    )
+    quiet: bool = own("--quiet", "no progress on stderr")
 
 
-def command(args: argparse.Namespace) -> int:
+PARSER = FitParser
+
+
+def command(options: FitOptions) -> int:
     """Search, and print the answer."""
     from torchtally.fit.argument import parse
     from torchtally.fit.chips import Fleet, parse_margin, search_of
@@ -133,40 +142,40 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.runs.protocol import ProbeRequest
 
     check_simulates()
-    argument = parse(args.vary)
-    names = args.gpu or [gpu_or_default(None, is_quiet=args.quiet)]
+    argument = parse(options.vary)
+    names = options.gpu or [gpu_or_default(None, is_quiet=options.quiet)]
     clusters = clusters_named(names)
-    script = script_of(args, clusters[0])
-    margin = parse_margin(args.margin)
-    values = Values(args.low, args.high, args.multiple_of)
-    say_variants(args.gpu, is_quiet=args.quiet)
+    script = script_of(options, clusters[0])
+    margin = parse_margin(options.margin)
+    values = Values(options.low, options.high, options.multiple_of)
+    say_variants(options.gpu, is_quiet=options.quiet)
     searches = [search_of(cluster.chip, values, margin) for cluster in clusters]
     searches.sort(key=lambda search: search.chip.total_memory_bytes)
     ours = ProbeRequest(
         **script,
         gpu="",
-        steps=args.steps,
-        max_seconds=args.max_seconds,
-        nonzero_fraction=args.nonzero_fraction,
-        placeholder_limit=args.placeholder_limit,
-        what_ifs=("compile=off",) if args.compile == "eager" else (),
-        folds=not args.no_folding,
-        writes=args.writes,
-        network=args.network,
+        steps=options.steps,
+        max_seconds=options.max_seconds,
+        nonzero_fraction=options.nonzero_fraction,
+        placeholder_limit=options.placeholder_limit,
+        what_ifs=options.what_ifs,
+        folds=options.folds,
+        writes=options.writes,
+        network=options.network,
     )
     fleet = Fleet(searches, argument, ours)
-    progress = FitProgress(fleet, is_quiet=args.quiet)
+    progress = FitProgress(fleet, is_quiet=options.quiet)
     place, length = argument.own(ours.arguments)
     if length:
         own = " ".join(ours.arguments[place : place + length])
         progress.say(f"{' '.join(argument.words)} takes the place of {own}")
-    survey = Survey(fleet) if len(searches) > 1 and not args.verify else None
-    jobs = args.jobs or os.cpu_count() or 1
+    survey = Survey(fleet) if len(searches) > 1 and not options.verify else None
+    jobs = options.jobs or os.cpu_count() or 1
     with Probes() as runs, progress:
         if survey is not None:
             survey.run(runs, jobs, progress.print_run, progress.waiting)
         fleet.run(runs, jobs, progress.print_run, progress.waiting)
-    write_report(fit_report(fleet, survey, margin, args.vary), args, is_beside_files=True)
+    write_report(fit_report(fleet, survey, margin, options.vary), options, is_beside_files=True)
     if fleet.caveats:
         return GATE_EXIT
     return (
@@ -174,13 +183,13 @@ def command(args: argparse.Namespace) -> int:
     )
 
 
-def script_of(args: argparse.Namespace, gpus: "Cluster") -> dict[str, Any]:
+def script_of(options: FitOptions, gpus: "Cluster") -> dict[str, Any]:
     """What is run, as a probe's request has it: by one rank, where a launcher or several GPUs make
     many.
     """
     from torchtally.tracer.launchers import launch_of
 
-    script = script_named(args, 'tally fit train.py --vary "--batch_size={}"')
+    script = options.script_named('tally fit train.py --vary "--batch_size={}"')
     launch = launch_of(script)
     script = launch.script_of(0) if launch else script
     check_script(script)

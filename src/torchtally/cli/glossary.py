@@ -1,11 +1,10 @@
 """`tally glossary`: what the terms of reports mean."""
 
-import argparse
+from dataclasses import dataclass
 
-from torchtally.cli.arguments import Subparsers
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import ReportOptions, write_report
+from torchtally.options import Form, own
 
-NAME = "glossary"
 SUMMARY = "what the terms of reports mean: saved, reserved, exposed, MFU, ..."
 
 EPILOG = """\
@@ -16,22 +15,16 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Print what the terms of reports and documents mean.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("terms", nargs="*", metavar="TERM", help="default: all")
-    add_format(parser)
-    parser.set_defaults(command=command)
+@dataclass(frozen=True, kw_only=True)
+class GlossaryOptions(ReportOptions):
+    """Print what the terms of reports and documents mean."""
+
+    terms: tuple[str, ...] = own("TERM", "default: all", Form("TERM"), nargs="*", default=())
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: GlossaryOptions) -> int:
     """Print them."""
     from torchtally.report.glossary import glossary_report
 
-    write_report(glossary_report(args.terms), args)
+    write_report(glossary_report(options.terms), options)
     return 0

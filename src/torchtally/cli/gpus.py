@@ -1,13 +1,12 @@
 """`tally gpus`: the chips that can be simulated, and their data sheets."""
 
-import argparse
+from dataclasses import dataclass
 
-from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_columns, add_format, write_report
+from torchtally.cli.output import ColumnOptions, ReportOptions, write_report
 from torchtally.errors import UsageError
+from torchtally.options import Form, own
 
-NAME = "gpus"
 SUMMARY = "list the GPUs that can be simulated"
 
 EPILOG = """\
@@ -41,27 +40,6 @@ It may also have, before [chip.peaks], among other things:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="List the chips of the hardware table: memory, bandwidth, dense bf16 peak;\n"
-        "or every number of one chip, each with its source.",
-        epilog=EPILOG,
-    )
-    parser.add_argument(
-        "chip",
-        nargs="?",
-        metavar="CHIP",
-        type=known_name,
-        help="every number of this one, by any of its names",
-    )
-    add_columns(parser)
-    add_format(parser)
-    parser.set_defaults(command=command)
-
-
 def known_name(name: str) -> str:
     """The name, if it is that of a chip. The table is not loaded for `--help`."""
     from torchtally.chips import chip
@@ -70,16 +48,27 @@ def known_name(name: str) -> str:
     return name
 
 
-def command(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class GpusOptions(ColumnOptions, ReportOptions):
+    """List the chips of the hardware table: memory, bandwidth, dense bf16 peak; or every number
+    of one chip, each with its source.
+    """
+
+    chip: str | None = own(
+        "CHIP", "every number of this one, by any of its names", Form("CHIP", known_name), nargs="?"
+    )
+
+
+def command(options: GpusOptions) -> int:
     """Print all chips, or one."""
     from torchtally.chips import chip, known_chips
     from torchtally.report.chip import chip_report, chips_report
 
-    if args.chip is None:
-        write_report(chips_report(known_chips(), args.columns), args)
+    if options.chip is None:
+        write_report(chips_report(known_chips(), options.columns), options)
         return 0
-    if args.columns is not None:
+    if options.columns is not None:
         raise UsageError("--columns is for the list of chips: leave out the chip's name.")
-    say_variants([args.chip])
-    write_report(chip_report(chip(args.chip)), args)
+    say_variants([options.chip])
+    write_report(chip_report(chip(options.chip)), options)
     return 0

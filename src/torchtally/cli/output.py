@@ -2,19 +2,18 @@
 user.
 """
 
-import argparse
 import os
 import shutil
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TextIO
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
 
 from torchtally.atomic import write_atomically
-from torchtally.cli.arguments import RunParser
-from torchtally.cli.destination import add_output
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
+from torchtally.options import COUNT, FILE, Form, OptionGroup, OptionRecord, one_of, option
 from torchtally.progress import printable_lines
 from torchtally.report.formats import format_names, render
 
@@ -29,55 +28,8 @@ PIPE_WIDTH = 80
 LEAST_WIDTH = 40
 
 
-def add_format(parser: argparse.ArgumentParser, *, has_html: bool = False) -> None:
-    """Add --format and its short form --json; with `has_html` also --html FILE."""
-    names = format_names()
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument(
-        "--format",
-        choices=names,
-        default="text",
-        metavar="FORMAT",
-        help=f"output format: {', '.join(names)} (default text)",
-    )
-    # Where a script's arguments follow, a FILE that may be left out would be taken for the script.
-    is_optional = not isinstance(parser, RunParser)
-    optional: dict[str, Any] = {"nargs": "?", "const": "-"} if is_optional else {}
-    place = "or to stdout" if is_optional else "- for stdout"
-    add_output(
-        parser,
-        "--json",
-        group=either,
-        metavar="FILE",
-        help=f"short for --format json; to FILE, {place}",
-        **optional,
-    )
-    if has_html:
-        add_output(parser, "--html", metavar="FILE", help="a page for a browser, to FILE")
-
-
-def add_columns(parser: argparse.ArgumentParser) -> None:
-    """Add --columns."""
-    parser.add_argument(
-        "--columns",
-        metavar="A,B",
-        type=column_names,
-        help="only these columns of the tables that have them, however wide "
-        "(flops_forward,bytes_read)",
-    )
-
-
-def add_filter(parser: argparse.ArgumentParser) -> None:
-    """Add --filter."""
-    parser.add_argument(
-        "--filter",
-        metavar="CONDITION",
-        type=row_filter_of,
-        action="append",
-        default=[],
-        help="only rows that satisfy it (flops>1e9, bytes_saved>=1GiB, phase=backward, "
-        "line~train.py, operator!~foreach); if there are several, all of them",
-    )
+def column_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def row_filter_of(text: str) -> "RowFilter":
@@ -86,23 +38,90 @@ def row_filter_of(text: str) -> "RowFilter":
     return row_filter(text)
 
 
-def choose(table: "Table", args: argparse.Namespace) -> "Table":
-    """The rows and columns that --filter, --sort, --top and --columns ask for.
-
-    Raises UsageError for columns that the table does not have.
-    """
-    from torchtally.report.filters import filter_rows
-
-    table = filter_rows(table, args.filter)
-    if sort := getattr(args, "sort", None):
-        table = table.sorted_by(sort)
-    table = table.top(getattr(args, "top", None))
-    columns = getattr(args, "columns", None)
-    return table if columns is None else table.only(columns)
+OUTPUT = OptionGroup("output")
+FORMAT = Form("FORMAT", one_of(format_names))
 
 
-def column_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(OptionRecord):
+    """The form of a report, and where it goes."""
+
+    format: str = option(
+        "--format",
+        OUTPUT,
+        f"output format: {', '.join(format_names())} (default text)",
+        FORMAT,
+        default="text",
+    )
+    json: str | None = option(
+        "--json",
+        OUTPUT,
+        "short for --format json; to FILE (- for stdout)",
+        FILE,
+        nargs="?",
+        is_written=True,
+    )
+
+    def __post_init__(self) -> None:
+        if {"format", "json"}.issubset(self.given):
+            raise UsageError("--json is short for --format json: give one of them.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(ReportOptions):
+    """A report that can be a page for a browser, too."""
+
+    html: str | None = option(
+        "--html", OUTPUT, "a page for a browser, to FILE", FILE, is_written=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions(OptionRecord):
+    """The columns of a report's tables."""
+
+    columns: tuple[str, ...] | None = option(
+        "--columns",
+        OUTPUT,
+        "only these columns of the tables that have them, however wide (flops_forward,bytes_read)",
+        Form("A,B", column_names),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterOptions(ColumnOptions):
+    """The columns and rows of a report's tables."""
+
+    filter: "tuple[RowFilter, ...]" = option(
+        "--filter",
+        OUTPUT,
+        "only rows that satisfy it (flops>1e9, bytes_saved>=1GiB, phase=backward, line~train.py, "
+        "operator!~foreach); if there are several, all of them",
+        Form("CONDITION", row_filter_of),
+        is_repeated=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(FilterOptions):
+    """The columns and rows of one table."""
+
+    sort: str | None = option(
+        "--sort", OUTPUT, "with --by: largest first by this column (bytes_saved)", Form("COLUMN")
+    )
+    top: int | None = option("--top", OUTPUT, "only the first N rows", COUNT)
+
+    def chosen(self, table: "Table") -> "Table":
+        """The rows and columns that are asked for. Raises UsageError for columns that the table
+        does not have.
+        """
+        from torchtally.report.filters import filter_rows
+
+        table = filter_rows(table, self.filter)
+        if self.sort is not None:
+            table = table.sorted_by(self.sort)
+        table = table.top(self.top)
+        return table if self.columns is None else table.only(self.columns)
 
 
 def check_columns(names: "Sequence[str] | None") -> None:
@@ -118,24 +137,25 @@ def check_columns(names: "Sequence[str] | None") -> None:
 
 
 def write_report(
-    report: "Report", args: argparse.Namespace, *, is_beside_files: bool = False
+    report: "Report", options: ReportOptions, *, is_beside_files: bool = False
 ) -> None:
     """Writes to stdout in the format asked for, or to the files named by --json and --html.
 
     `is_beside_files`: on stdout as well where these are given, and neither is stdout.
     """
-    files = {"html": getattr(args, "html", None), "json": args.json}
+    html = options.html if isinstance(options, PageOptions) else None
+    files = {"html": html, "json": options.json}
     for format, place in files.items():
         if place is not None:
             write_or_emit(render(report, format, look(sys.stdout)), place)
     places = [place for place in files.values() if place is not None]
     if not places or (is_beside_files and "-" not in places):
         reports = _reports.get()
-        if reports is not None and args.format == "text":
+        if reports is not None and options.format == "text":
             reports.append(report)
         else:
             drawn = look(sys.stdout)
-            emit(render(report, args.format, drawn), is_coloured=drawn.is_coloured)
+            emit(render(report, options.format, drawn), is_coloured=drawn.is_coloured)
 
 
 _reports: "ContextVar[list[Report] | None]" = ContextVar("reports", default=None)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.arguments import Parser, Subparsers
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.output import add_format, write_or_emit, write_report
+from torchtally.cli.declared import add_options, asked
+from torchtally.cli.output import ReportOptions, write_or_emit, write_report
 from torchtally.errors import UsageError
 from torchtally.progress import StatusLine
 
@@ -158,7 +159,6 @@ def epilog() -> str:
 
 def add_parser(subparsers: Subparsers, record: "type[Request] | None" = None) -> None:
     """Add the command's parser, with the options of `Request` or of a record that has more."""
-    from torchtally.cli.declared import add_options
     from torchtally.plan.questions import Request
 
     parser = subparsers.add_parser(
@@ -180,7 +180,7 @@ def add_parser(subparsers: Subparsers, record: "type[Request] | None" = None) ->
         help="show this help message and exit; all: with every option",
     )
     add_options(parser, record or Request)
-    add_format(parser)
+    add_options(parser, ReportOptions)
     parser.set_defaults(command=command)
 
 
@@ -200,8 +200,7 @@ def command(args: argparse.Namespace) -> int:
     if options.output is not None:
         from torchtally.cli.plan_trace import write_trace
 
-        form = ("--format", args.format) if args.json is None else ("--json", args.json)
-        return write_trace(options, args.argv, form)
+        return write_trace(options, args.argv, asked(ReportOptions, args))
     if options.models:
         list_models(options, args)
         return 0
@@ -210,13 +209,12 @@ def command(args: argparse.Namespace) -> int:
     answer, findings = _checked(options) if options.limits else (_ask(options), [])
     if options.framework:
         write_or_emit(answer.config, getattr(options, options.framework))
-    write_report(answer_report(answer, is_explained=options.explain), args)
+    write_report(answer_report(answer, is_explained=options.explain), asked(ReportOptions, args))
     return show_findings(findings)
 
 
 def asked_of(args: argparse.Namespace) -> "Request":
     """The options as they were typed."""
-    from torchtally.cli.declared import asked
     from torchtally.plan.questions import Request
 
     return asked(Request, args)
@@ -240,7 +238,7 @@ def list_models(options: "Request", args: argparse.Namespace) -> None:
         raise UsageError(
             "--models lists the known models; the only other option it takes is --format."
         )
-    write_report(table_report(known_models()), args)
+    write_report(table_report(known_models()), asked(ReportOptions, args))
 
 
 def write_napkin(options: "Request", path: str) -> None:

@@ -25,6 +25,7 @@ from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.progress import StatusLine
 
 if TYPE_CHECKING:
+    from torchtally.cli.output import ReportOptions
     from torchtally.models.answering import AnswerMode
     from torchtally.models.recorded import Adapt, RecordedMode, TrainingMode
     from torchtally.models.spread import Spread
@@ -59,9 +60,9 @@ ANSWER_TOKENS = 4
 """Of a written answer, where --generate is not given: passes over single tokens differ little."""
 
 
-def write_trace(request: Request, argv: Sequence[str], form: Sequence[str]) -> int:
-    """Write the step's trace, and show it as `tally show` does, with the options `form`."""
-    from torchtally.cli import parsed
+def write_trace(request: Request, argv: Sequence[str], form: "ReportOptions") -> int:
+    """Write the step's trace, and show it as `tally show` does, in this form."""
+    from torchtally.cli import show
     from torchtally.programs.compiled import compiled
 
     model, path = check(request)
@@ -72,8 +73,7 @@ def write_trace(request: Request, argv: Sequence[str], form: Sequence[str]) -> i
         say(f"tally: {trace.notes[-1].text}.")
     trace.save(path)
     say(f"tally: {trace.notes[0].text}.")
-    shown = parsed(["show", path, *form])
-    return int(shown.command(shown))
+    return show.command(show.ShowOptions(file=path, format=form.format, json=form.json))
 
 
 def traced_step(request: Request, model: str, command: str) -> "Trace":

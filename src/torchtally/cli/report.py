@@ -1,20 +1,17 @@
 """`tally report`: the interactive page of a run, one file for a browser."""
 
-import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers
-from torchtally.cli.chip_names import say_variants
-from torchtally.cli.destination import add_output, check_output
-from torchtally.cli.ledgers import add_convention, ledger_of_file
+from torchtally.cli.destination import check_output
+from torchtally.cli.ledgers import TimedOptions, timed_ledger
 from torchtally.cli.output import write_or_emit
-from torchtally.cli.show import chip_of, step_selection
 from torchtally.cli.sources import source_texts
+from torchtally.options import Form, own
 
 if TYPE_CHECKING:
     from torchtally.ledger import Ledger
 
-NAME = "report"
 SUMMARY = "an interactive page of a run: source, memory over time, treemap, roofline"
 
 EPILOG = """\
@@ -32,56 +29,31 @@ as they are on this machine and still are what ran; without, the lines that ran 
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Write an interactive page of a run: verdict, source with costs by line, "
-        "memory over time, treemap of the peak, modules, operators, roofline, streams.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("file", metavar="FILE", help="a trace, as `tally run -o FILE` wrote it")
-    add_output(
-        parser,
+@dataclass(frozen=True, kw_only=True)
+class ReportPageOptions(TimedOptions):
+    """Write an interactive page of a run: verdict, source with costs by line, memory over time,
+    treemap of the peak, modules, operators, roofline, streams.
+    """
+
+    output: str | None = own(
         "-o",
-        "--output",
-        metavar="PAGE",
-        help="where the page goes (default: FILE with .html; - for stdout)",
+        "where the page goes (default: FILE with .html; - for stdout)",
+        Form("PAGE"),
+        alias="--output",
+        is_written=True,
     )
-    add_account(parser)
-    parser.add_argument(
-        "--no-source", action="store_true", help="no text of files but the lines that ran"
-    )
-    parser.set_defaults(command=command)
+    replace: bool = False
+    has_source: bool = own("--no-source", "no text of files but the lines that ran", turns_off=True)
 
 
-def add_account(parser: argparse.ArgumentParser) -> None:
-    """Add what says how the trace is accounted for."""
-    parser.add_argument("--gpu", metavar="NAME", help="another chip to time the run on")
-    parser.add_argument(
-        "--step", type=step_selection, metavar="N|N..M|all", help="what the totals are of"
-    )
-    add_convention(parser)
-
-
-def command(args: argparse.Namespace) -> int:
+def command(options: ReportPageOptions) -> int:
     """Write the page. Raises TraceFileError for a file that is not a whole trace."""
-    place = args.output or f"{args.file.removesuffix('.tally')}.html"
-    check_output(place, "-o", args)
-    ledger = ledger_of(args)
-    write_page(ledger, place, has_source=not args.no_source)
+    place = options.output or f"{options.file.removesuffix('.tally')}.html"
+    check_output(place, "-o", replaces=options.replace)
+    write_page(timed_ledger(options), place, has_source=options.has_source)
     if place != "-":
         print(place)
     return 0
-
-
-def ledger_of(args: argparse.Namespace) -> "Ledger":
-    """The trace that is asked for, accounted for. Raises TraceFileError, or UsageError for an
-    unknown chip or step.
-    """
-    say_variants([args.gpu] if args.gpu else [])
-    return ledger_of_file(args, chip_of(args.gpu) if args.gpu else None)
 
 
 def write_page(ledger: "Ledger", place: str, *, has_source: bool = True) -> None:

@@ -1,23 +1,23 @@
 """`tally run`: run a training script on a simulated GPU, and account for it."""
 
-import argparse
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TextIO
 
-from torchtally.cli.arguments import RunParser, Subparsers, add_isolation, seconds
+from torchtally.cli.arguments import COMPILERS, SECONDS, RunParser, ScriptOptions
 from torchtally.cli.chip_names import gpu_or_default, say
-from torchtally.cli.destination import add_output, place_of
-from torchtally.cli.output import add_columns, check_columns
+from torchtally.cli.destination import place_of
+from torchtally.cli.output import FORMAT, OUTPUT, ColumnOptions, check_columns
 from torchtally.cli.run_state import RunState
 from torchtally.errors import TallyError, UsageError
-from torchtally.options import positive_count
+from torchtally.options import CHIP, COUNT, FILE, Form, OptionGroup, option, own, positive_count
+from torchtally.options.simulation import SIMULATION, SimulationOptions, simulation_settings
 from torchtally.progress import is_terminal
 from torchtally.report.formats import format_names
-from torchtally.units import parse_fraction
 
 if TYPE_CHECKING:
     from torchtally.chips import Cluster
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torchtally.tracer.script_file import Script
     from torchtally.tracer.steps import StepLimit
 
-NAME = "run"
 SUMMARY = "run a training script on a simulated GPU, and account for it line by line"
 
 DEFAULT_OUTPUT = "run.tally"
@@ -39,6 +38,10 @@ STOPPED = (130, 143)
 STEPS_OF_ONE_MODEL = 2
 """Unless told: the second is the steady state, with optimizer state in memory."""
 
+USAGE = (
+    "tally run [options] SCRIPT [ARGS ...] | -m MODULE [ARGS ...] | -c CODE [ARGS "
+    "...] | - [ARGS ...]"
+)
 EPILOG = """\
 Options that tally does not know go to the script, as do those after it that the script itself
 has under the same name, and everything after --:
@@ -74,19 +77,23 @@ ALL, STAGES = "all", "stages"
 
 
 def rank_choice(text: str) -> "tuple[int, ...] | str":
-    """Ranks by their numbers, lowest first, "stages" or "all". Raises ArgumentTypeError."""
+    """Ranks by their numbers, lowest first, "stages" or "all". Raises UsageError."""
     if text in (ALL, STAGES):
         return text
     try:
         return tuple(sorted({int(number) for number in text.split(",")}))
     except ValueError:
-        raise argparse.ArgumentTypeError(
+        raise UsageError(
             f"expected numbers of ranks (0 or 0,7), {STAGES} or {ALL}, got {text!r}"
         ) from None
 
 
 def step_count(text: str) -> "int | str":
     return "all" if text == "all" else positive_count(text)
+
+
+STEPS = Form("N|all", step_count)
+LIMITS = OptionGroup("limits")
 
 
 def limit_of(steps: "int | str | None", tokens: int | None = None) -> "StepLimit":
@@ -98,204 +105,225 @@ def limit_of(steps: "int | str | None", tokens: int | None = None) -> "StepLimit
     return StepLimit(steps if isinstance(steps, int) else None, tokens=tokens)
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        usage="tally run [options] SCRIPT [ARGS ...] | -m MODULE [ARGS ...] | -c CODE [ARGS ...] "
-        "| - [ARGS ...]",
-        description="Run an unmodified training script on a simulated GPU and report what each "
-        "line, module and operator of a training step costs.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ScriptOptions, SimulationOptions, ColumnOptions):
+    """Run an unmodified training script on a simulated GPU and report what each line, module
+    and operator of a training step costs.
+    """
+
+    argv: tuple[str, ...] = ()
+    """All words, for processes of other ranks."""
+    code: str | None = own(
+        "-c",
+        "run this code, as `python -c` does; - runs stdin, and a notebook (.ipynb) runs its cells",
+        Form("CODE"),
     )
-    parser.__class__ = RunParser
-    parser.add_argument("--gpu", metavar="NAME",
-                        help="the chip to simulate; `tally gpus` lists them (default: the one that "
-                        "TALLY_GPU names, else H100-SXM)")  # fmt: skip
-    parser.add_argument("--rank", type=rank_choice, default="stages", metavar="N[,N...]|stages|all",
-                        help="with several GPUs (--gpu 8xH100-SXM): the ranks to simulate "
-                        "(default 'stages': rank 0, and the pipeline stages it communicates "
-                        "with; the other ranks are assumed to behave alike)")  # fmt: skip
-    parser.add_argument("--steps", type=step_count, metavar="N|all",
-                        help="stop after N training steps in all; 'all' runs the script to its end "
-                        "(default: after 2 steps of the same model; the second one is the steady "
-                        "state, with optimizer state in memory)")  # fmt: skip
-    parser.add_argument("--tokens", type=positive_count, metavar="N",
-                        help="for a script that generates: stop after N decoding passes "
-                        "(default: it runs to its end)")  # fmt: skip
-    add_output(parser, "-o", "--output", default=DEFAULT_OUTPUT, metavar="FILE",
-               help=f"where the trace goes (default {DEFAULT_OUTPUT}), "
-               "for `tally show`")  # fmt: skip
-    parser.add_argument("--format", choices=format_names(), default="text", metavar="FORMAT",
-                        help="format of the report on stderr: "
-                        f"{', '.join(format_names())}")  # fmt: skip
-    add_output(parser, "--json", metavar="FILE", help="also write the report as JSON")
-    add_output(parser, "--html", metavar="FILE",
-               help="also write an interactive page: source, memory over time, treemap, "
-               "roofline; `tally report` makes it from a trace")  # fmt: skip
-    add_columns(parser)
-    parser.add_argument("-m", dest="module", metavar="MODULE",
-                        help="run a module, as `python -m` does")  # fmt: skip
-    parser.add_argument("-c", dest="code", metavar="CODE",
-                        help="run this code, as `python -c` does; - runs stdin, and a notebook "
-                        "(.ipynb) runs its cells")  # fmt: skip
-    parser.add_argument("--max-seconds", type=seconds, metavar="S",
-                        help="stop a script that runs longer, and report")  # fmt: skip
-    parser.add_argument("--nonzero-fraction", type=parse_fraction, default=1.0, metavar="F",
-                        help="share of a mask assumed to be true where a shape depends on unknown "
-                        "values (default 1: the upper bound)")  # fmt: skip
-    parser.add_argument("--placeholder-limit", type=positive_count, default=10_000, metavar="N",
-                        help="stop a loop whose condition reads N unknown values without an "
-                        "optimizer step in between (default 10,000)")  # fmt: skip
-    parser.add_argument("--host-clock", action="store_true",
-                        help="the script's own clocks (time.time, perf_counter, ...) read host "
-                        "time instead of predicted time")  # fmt: skip
-    add_isolation(parser, "FILE.files (beside -o FILE)")
-    parser.add_argument("--what-if", action="append", default=[], metavar="CHANGE",
-                        help="run the script as if it were changed: checkpoint=CLASS, "
-                        "autocast=bfloat16, optimizer=fused, compile, bucket_cap_mb=100, "
-                        "reshard_after_forward=False (repeatable)")  # fmt: skip
-    parser.add_argument("--compile", choices=("inductor", "eager"), default="inductor",
-                        help="what torch.compile does: PyTorch's own inductor compiles for the "
-                        "simulated chip (default), or nothing; after the script it is the "
-                        "script's own option")  # fmt: skip
-    parser.add_argument("--no-oom", action="store_true",
-                        help="go on beyond the chip's memory instead of raising "
-                        "torch.OutOfMemoryError (OOM)")  # fmt: skip
-    parser.add_argument("--no-advice", action="store_true",
-                        help="do not rerun the script to try changes: after OOM, those that "
-                        "would make it fit; on several GPUs, those that would hide more of "
-                        "the network; with --what-if, the script without it")  # fmt: skip
-    parser.add_argument("--assert", action="append", default=[], metavar="LIMIT", dest="limits",
-                        help="a limit; if it does not hold, the exit code is 3: 'peak < 24GiB', "
-                        "'step < 200ms'; also reserved, saved, flops, forward, backward, "
-                        "recompute, parameters, mfu, tokens/s, samples/s "
-                        "(repeatable)")  # fmt: skip
-    parser.add_argument("--budget", metavar="FILE",
-                        help="limits of this run, from a file kept in the repository")  # fmt: skip
-    parser.add_argument(
-        "--update", action="store_true", help="write this run's figures to the file of --budget"
+    gpu: str | None = own(
+        "--gpu",
+        "the chip to simulate; `tally gpus` lists them (default: the one that TALLY_GPU names, "
+        "else H100-SXM)",
+        CHIP,
     )
-    parser.add_argument("--watch", action="store_true",
-                        help="on a terminal, show the run while it runs: FLOPs, memory, the "
-                        "hottest lines so far; then the report, and `tally view`")  # fmt: skip
-    parser.add_argument(
-        "--quiet", action="store_true", help="neither progress nor report on stderr"
+    rank: "tuple[int, ...] | str" = own(
+        "--rank",
+        "with several GPUs (--gpu 8xH100-SXM): the ranks to simulate (default 'stages': rank 0, "
+        "and the pipeline stages it communicates with; the other ranks are assumed to behave "
+        "alike)",
+        Form("N[,N...]|stages|all", rank_choice),
+        default=STAGES,
     )
-    parser.set_defaults(command=command)
+    steps: "int | str | None" = own(
+        "--steps",
+        "stop after N training steps in all; 'all' runs the script to its end (default: after 2 "
+        "steps of the same model; the second one is the steady state, with optimizer state in "
+        "memory)",
+        STEPS,
+    )
+    tokens: int | None = own(
+        "--tokens",
+        "for a script that generates: stop after N decoding passes (default: it runs to its end)",
+        COUNT,
+    )
+    max_seconds: float | None = own(
+        "--max-seconds", "stop a script that runs longer, and report", SECONDS
+    )
+    watch: bool = own(
+        "--watch",
+        "on a terminal, show the run while it runs: FLOPs, memory, the hottest lines so far; then "
+        "the report, and `tally view`",
+    )
+    quiet: bool = own("--quiet", "neither progress nor report on stderr")
+    what_ifs: tuple[str, ...] = option(
+        "--what-if",
+        SIMULATION,
+        "run the script as if it were changed: checkpoint=CLASS, autocast=bfloat16, "
+        "optimizer=fused, compile, bucket_cap_mb=100, reshard_after_forward=False (repeatable)",
+        Form("CHANGE"),
+        is_repeated=True,
+    )
+    compiler: tuple[str, ...] = option(
+        "--compile",
+        SIMULATION,
+        "what torch.compile does: PyTorch's own inductor compiles for the simulated chip "
+        "(default), or nothing; after the script it is the script's own option",
+        choices=COMPILERS,
+        default=(),
+    )
+    advises: bool = option(
+        "--no-advice",
+        SIMULATION,
+        "do not rerun the script to try changes: after OOM, those that would make it fit; on "
+        "several GPUs, those that would hide more of the network; with --what-if, the script "
+        "without it",
+        turns_off=True,
+    )
+    limits: tuple[str, ...] = option(
+        "--assert",
+        LIMITS,
+        "a limit; if it does not hold, the exit code is 3: 'peak < 24GiB', 'step < 200ms'; also "
+        "reserved, saved, flops, forward, backward, recompute, parameters, mfu, tokens/s, "
+        "samples/s (repeatable)",
+        Form("LIMIT"),
+        is_repeated=True,
+    )
+    budget: str | None = option(
+        "--budget", LIMITS, "limits of this run, from a file kept in the repository", FILE
+    )
+    update: bool = option("--update", LIMITS, "write this run's figures to the file of --budget")
+    output: str = option(
+        "-o",
+        OUTPUT,
+        f"where the trace goes (default {DEFAULT_OUTPUT}), for `tally show`",
+        FILE,
+        default=DEFAULT_OUTPUT,
+        alias="--output",
+        is_written=True,
+    )
+    format: str = option(
+        "--format",
+        OUTPUT,
+        f"format of the report on stderr: {', '.join(format_names())}",
+        FORMAT,
+        default="text",
+    )
+    json: str | None = option(
+        "--json", OUTPUT, "also write the report as JSON", FILE, is_written=True
+    )
+    html: str | None = option(
+        "--html",
+        OUTPUT,
+        "also write an interactive page: source, memory over time, treemap, roofline; `tally "
+        "report` makes it from a trace",
+        FILE,
+        is_written=True,
+    )
 
 
-def command(args: argparse.Namespace) -> int:
+PARSER = RunParser
+
+
+def command(options: RunOptions) -> int:
     """Run the script and report; the exit code is the script's."""
     from torchtally.gates.run import RunGates
     from torchtally.timing.targets import cluster_of
     from torchtally.tracer.launchers import launch_of
     from torchtally.tracer.script import check
 
-    if args.script is None and args.module is None and args.code is None:
+    if not options.script and options.module is None and options.code is None:
         raise UsageError("missing script.\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
-    if args.watch and args.quiet:
+    if options.watch and options.quiet:
         raise UsageError("--watch and --quiet cannot be combined.")
-    gpus = cluster_of(gpu_or_default(args.gpu, is_quiet=args.quiet))
-    check_columns(args.columns)
-    script = script_of(args)
+    gpus = cluster_of(gpu_or_default(options.gpu, is_quiet=options.quiet))
+    check_columns(options.columns)
+    script = script_of(options)
     launch = launch_of(script)
     script = launch.script if launch else script
     mailbox = own_mailbox()
-    request = request_of(args, gpus, script, launch, mailbox)
+    options = settled(options, mailbox)
+    request = request_of(options, gpus, script, launch)
     check(script)
-    gates = RunGates() if mailbox is not None else gates_of(args, request)
-    with ranks_of(args, request, mailbox) as ranks:
+    gates = RunGates() if mailbox is not None else gates_of(options, request)
+    place = place_of(options.output, "-o")
+    with ranks_of(options, request, mailbox) as ranks:
         if launch is not None:
             script = launch.script_of(request.world.local_rank)
-        state = RunState(request, script, gates, ranks, stderr_of_run())
+        state = RunState(options, request, place, script, gates, ranks, stderr_of_run())
         code = trace_script(state)
     if state.is_drawn and state.is_saved and code not in STOPPED:
-        walk_through(request)
+        walk_through(options.output, place)
     if sys.stdout is None or sys.stdout.closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for whoever flushes it at the end)
     return code
 
 
-def script_of(args: argparse.Namespace) -> "Script":
+def script_of(options: RunOptions) -> "Script":
     """The script as it was named."""
     from torchtally.tracer.script_file import Script, path_of_command, read_stdin
 
     return Script(
-        args.module or path_of_command(args.script or "-c"),
-        tuple(args.script_arguments),
-        is_module=args.module is not None,
-        text=read_stdin() if args.script == "-" else args.code,
+        options.module or path_of_command(options.script or "-c"),
+        options.script_arguments,
+        is_module=options.module is not None,
+        text=read_stdin() if options.script == "-" else options.code,
     )
+
+
+def settled(options: RunOptions, mailbox: "Mailbox | None") -> RunOptions:
+    """The options with absolute places, since the script may change the directory. Of one of
+    several ranks its trace alone is wanted.
+    """
+    from torchtally.trace.peers import place_of_rank
+
+    place = place_of(options.output, "-o")
+    options = replace(
+        options,
+        json=place_of(options.json, "--json"),
+        html=place_of(options.html, "--html"),
+        advises=options.advises and (not options.quiet or options.json is not None),
+    )
+    if mailbox is None:
+        return options
+    # What a rank that only helps leaves goes with the mailbox.
+    rank = mailbox.rank
+    place = place_of_rank(
+        place if mailbox.is_reported(rank) else str(mailbox.folder / "help"), rank
+    )
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    alone: dict[str, Any] = {"json": None, "html": None, "advises": False, "watch": False}
+    return replace(options, rank=(rank,), output=place, quiet=True, **alone)
 
 
 def request_of(
-    args: argparse.Namespace,
-    gpus: "Cluster",
-    script: "Script",
-    launch: "Launch | None",
-    mailbox: "Mailbox | None",
+    options: RunOptions, gpus: "Cluster", script: "Script", launch: "Launch | None"
 ) -> "RunRequest":
-    """What was asked. Of one of several ranks its trace alone is wanted."""
+    """What is simulated."""
     from torchtally.isolation.run import SUFFIX, folder_beside
     from torchtally.runs.request import RunRequest
-    from torchtally.trace.peers import place_of_rank
     from torchtally.tracer.session import world_of
 
-    # Absolute, since the script may change the directory.
-    output, trace_place = args.output, place_of(args.output, "-o")
-    json_place, html_place = place_of(args.json, "--json"), place_of(args.html, "--html")
-    is_quiet, advises = (
-        args.quiet,
-        not args.no_advice and (not args.quiet or json_place is not None),
-    )
-    rank = args.rank[0] if isinstance(args.rank, tuple) else 0
-    if mailbox is not None:
-        rank, json_place, html_place, is_quiet, advises = mailbox.rank, None, None, True, False
-        # What a rank that only helps leaves goes with the mailbox.
-        place = trace_place if mailbox.is_reported(rank) else str(mailbox.folder / "help")
-        output = trace_place = place_of_rank(place, rank)
-        os.makedirs(os.path.dirname(output), exist_ok=True)
+    rank = options.rank[0] if isinstance(options.rank, tuple) else 0
     return RunRequest(
+        **simulation_settings(options),
         script=str(script),
         gpus=gpus,
         world=world_of(gpus, rank, launch),
-        limit=limit_of(args.steps, args.tokens),
-        nonzero_fraction=args.nonzero_fraction,
-        memory_is_limited=not args.no_oom,
-        placeholder_limit=args.placeholder_limit,
-        what_ifs=(*args.what_if, *["compile=off"] * (args.compile == "eager")),
-        host_clock=args.host_clock,
-        writes=args.writes,
-        files=folder_beside(trace_place),
-        files_shown=output + SUFFIX,
-        network=args.network,
+        limit=limit_of(options.steps, options.tokens),
+        what_ifs=(*options.what_ifs, *options.compiler),
+        files=folder_beside(place_of(options.output, "-o")),
+        files_shown=options.output + SUFFIX,
         variables=launch.environment if launch else {},
         restricts=True,
-        max_seconds=args.max_seconds,
-        output=output,
-        trace_place=trace_place,
-        json_place=json_place,
-        html_place=html_place,
-        format=args.format,
-        columns=args.columns,
-        budget=args.budget,
-        is_quiet=is_quiet,
-        is_watched=args.watch and mailbox is None,
-        advises=advises,
-        compares=bool(args.what_if) and advises,
     )
 
 
-def gates_of(args: argparse.Namespace, request: "RunRequest") -> "RunGates":
+def gates_of(options: RunOptions, request: "RunRequest") -> "RunGates":
     """What the run is held to. Raises UsageError for what cannot be read."""
     from torchtally.gates.run import run_gates
 
     gpus = request.gpus
     gpu = gpus.chip.name if gpus.count == 1 else f"{gpus.count}x{gpus.chip.name}"
-    place = place_of(args.budget, "--budget")
-    return run_gates(args.limits, place, is_update=args.update, run=request.script, gpu=gpu)
+    place = place_of(options.budget, "--budget")
+    return run_gates(options.limits, place, is_update=options.update, run=request.script, gpu=gpu)
 
 
 def own_mailbox() -> "Mailbox | None":
@@ -311,23 +339,23 @@ def own_mailbox() -> "Mailbox | None":
 
 @contextmanager
 def ranks_of(
-    args: argparse.Namespace, request: "RunRequest", mailbox: "Mailbox | None"
+    options: RunOptions, request: "RunRequest", mailbox: "Mailbox | None"
 ) -> "Iterator[SimulatedRanks | None]":
     """All ranks that are simulated; None of a run of one GPU."""
     from torchtally.runs.ranks.together import SimulatedRanks
 
-    place, world = request.trace_place, request.world
+    place, world = place_of(options.output, "-o"), request.world
     if mailbox is not None:
         yield SimulatedRanks(mailbox, place, is_first=False)
         return
-    asked = ranks_asked(args.rank, world.size)
+    asked = ranks_asked(options.rank, world.size)
     # What comes on stdin comes once.
-    if world.size == 1 or args.script == "-":
+    if world.size == 1 or options.script == "-":
         yield None
         return
     from torchtally.runs.ranks.supervisor import other_ranks
 
-    with other_ranks(args.argv, world.rank, asked) as mailbox:
+    with other_ranks(options.argv, world.rank, asked) as mailbox:
         yield SimulatedRanks(mailbox, place, is_first=True)
 
 
@@ -367,11 +395,11 @@ def trace_script(state: RunState) -> int:
     from torchtally.tracer.session import said_at_start
     from torchtally.tracer.stopper import ScriptOutcome, Stopper
 
-    request = state.request
+    request, options = state.request, state.options
     if remark := said_at_start():
-        say(remark, is_quiet=request.is_quiet)
+        say(remark, is_quiet=options.quiet)
     display = display_of(state)
-    progress = RunProgress(steps=request.limit.steps, is_quiet=request.is_quiet, display=display)
+    progress = RunProgress(steps=request.limit.steps, is_quiet=options.quiet, display=display)
     state.is_drawn = display is not None
 
     def complete_step(step: int) -> None:
@@ -383,7 +411,7 @@ def trace_script(state: RunState) -> int:
         progress.stop()
         return conclude(state, session, isolated, outcome)
 
-    stopper = Stopper(leaving, max_seconds=request.max_seconds)
+    stopper = Stopper(leaving, max_seconds=options.max_seconds)
     mailbox = None if state.ranks is None else state.ranks.mailbox
     simulated = simulation(
         request,
@@ -398,7 +426,7 @@ def trace_script(state: RunState) -> int:
         with progress.moving(), simulated as (isolated, session):
             if mailbox is not None:
                 mailbox.outside = Ours.thread
-                mailbox.tell = lambda text: say(text, is_quiet=request.is_quiet)
+                mailbox.tell = lambda text: say(text, is_quiet=options.quiet)
             progress.operators = lambda: session.recorder.clock
             progress.tokens = lambda: session.recorder.tokens.decoded
             progress.host_operators = lambda: session.recorder.host_operators
@@ -420,7 +448,7 @@ def trace_script(state: RunState) -> int:
 
 def display_of(state: RunState) -> "RunDisplay | None":
     """What --watch draws; None without it, or where nothing can be drawn."""
-    if not state.request.is_watched:
+    if not state.options.watch:
         return None
     from torchtally.cli.output import is_coloured
     from torchtally.ledger import RunningAccount
@@ -441,14 +469,14 @@ def display_of(state: RunState) -> "RunDisplay | None":
     )
 
 
-def walk_through(request: "RunRequest") -> None:
+def walk_through(output: str, place: str) -> None:
     """What --watch ends with: the viewer, where there is a terminal to draw it on."""
     from torchtally.cli.view import view_file, why_no_screen
 
     if reason := why_no_screen():
-        say(f"no `tally view {request.output}` here: {reason}", is_quiet=False)
+        say(f"no `tally view {output}` here: {reason}", is_quiet=False)
     else:
-        view_file(request.trace_place)
+        view_file(place)
 
 
 def leave_threads_behind(code: int) -> None:

@@ -81,7 +81,7 @@ def gather_traces(trace: "Trace", state: RunState) -> "tuple[Trace, list[Trace]]
     peers: list[Trace] = []
     ending = trace.ending
     if ending.kind in COMPLETE:
-        peers = ranks.gather(trace, lambda text: say(text, is_quiet=state.request.is_quiet))
+        peers = ranks.gather(trace, lambda text: say(text, is_quiet=state.options.quiet))
         trace = replace(trace, peers=tuple(peer.world.rank for peer in peers))
         for peer in reversed(peers):
             if message := failure(peer):
@@ -120,7 +120,7 @@ def report(trace: "Trace", peers: "list[Trace]", state: RunState) -> bool:
     failed: TallyError | None = None
     try:
         with told("the trace's file", state.stderr):
-            trace.save(state.request.trace_place)
+            trace.save(state.trace_place)
             state.is_saved = True
     except TallyError as error:
         failed = error
@@ -130,7 +130,7 @@ def report(trace: "Trace", peers: "list[Trace]", state: RunState) -> bool:
         ledger = account(trace, roofline=known_roofline(trace.chip), peers=peers)
     if ledger is None:
         return not is_gated(state)
-    if not state.request.is_quiet:
+    if not state.options.quiet:
         show_page(ledger, state)
     with told("the limits' check", state.stderr):
         findings = state.gates.findings(ledger)
@@ -167,8 +167,8 @@ def show_page(ledger: "Ledger", state: RunState) -> None:
     from torchtally.views.summary import judge
 
     with told("the report", state.stderr):
-        page = ledger_report(ledger, file=state.request.output, columns=state.request.columns)
-        show(state, render(page, state.request.format, look(state.stderr)))
+        page = ledger_report(ledger, file=state.options.output, columns=state.options.columns)
+        show(state, render(page, state.options.format, look(state.stderr)))
         return
     with told("the verdict", state.stderr):
         show(state, f"{verdict(judge(ledger))}\n")
@@ -189,7 +189,7 @@ def write_files(
     from torchtally.report.formats import render
     from torchtally.report.ledger import ledger_report
 
-    if state.request.json_place is not None:
+    if state.options.json is not None:
         with told("the JSON document", state.stderr):
             page = ledger_report(
                 ledger,
@@ -198,10 +198,10 @@ def write_files(
                 unchanged=network_advisor.unchanged,
                 findings=findings,
             )
-            write_or_emit(render(page, "json", look(state.stderr)), state.request.json_place)
-    if state.request.html_place is not None:
+            write_or_emit(render(page, "json", look(state.stderr)), state.options.json)
+    if state.options.html is not None:
         with told("the interactive page", state.stderr):
-            write_page(ledger, state.request.html_place)
+            write_page(ledger, state.options.html)
 
 
 def advisors(trace: "Trace", state: RunState) -> "tuple[Advisor, NetworkAdvisor]":
@@ -233,7 +233,7 @@ def advisors(trace: "Trace", state: RunState) -> "tuple[Advisor, NetworkAdvisor]
         network=request.network,
         world=request.world,
         variables=request.variables,
-        compares=request.compares,
+        compares=bool(state.options.what_ifs) and state.options.advises,
     )
     return advisor, network_advisor
 
@@ -242,7 +242,7 @@ def show_findings(findings: "Sequence[Finding]", state: RunState) -> None:
     """Every limit; of a quiet run those that do not hold."""
     from torchtally.report.gates import findings_text
 
-    is_quiet = state.request.is_quiet
+    is_quiet = state.options.quiet
     shown = [finding for finding in findings if not (is_quiet and finding.holds)]
     if shown:
         separator = "" if is_quiet else "\n"
@@ -254,18 +254,18 @@ def update_budget(ledger: "Ledger", state: RunState) -> None:
     """Write the run's figures, where --update asks for it."""
     budget = state.gates.update(ledger)
     if budget is not None:
-        message = f"{state.request.budget}: the budget of `{budget.run}` on {budget.gpu} is written"
-        say(message, is_quiet=state.request.is_quiet)
+        message = f"{state.options.budget}: the budget of `{budget.run}` on {budget.gpu} is written"
+        say(message, is_quiet=state.options.quiet)
 
 
 def advise(advisor: "Advisor", ledger: "Ledger", state: RunState) -> None:
     """Try changes, and show what each of them does."""
     from torchtally.report.advice import advice_text
 
-    if not state.request.advises:
+    if not state.options.advises:
         return
     advisor.advise(ledger, progress_stream(state))
-    if not state.request.is_quiet:
+    if not state.options.quiet:
         show(state, advice_text(advisor, width(), is_coloured=is_coloured(state.stderr)))
 
 
@@ -275,17 +275,17 @@ def advise_network(advisor: "NetworkAdvisor", ledger: "Ledger", state: RunState)
     """
     from torchtally.report.advice import network_advice_text
 
-    if not state.request.advises:
+    if not state.options.advises:
         return
     advisor.compare(ledger, progress_stream(state))
     advisor.advise(ledger, progress_stream(state))
-    if not state.request.is_quiet:
+    if not state.options.quiet:
         colour = is_coloured(state.stderr)
         show(state, network_advice_text(advisor, ledger, width(), is_coloured=colour))
 
 
 def progress_stream(state: RunState) -> TextIO | None:
-    return None if state.request.is_quiet else state.stderr
+    return None if state.options.quiet else state.stderr
 
 
 def show(state: RunState, text: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from torchtally.cli.run import RunOptions
     from torchtally.gates.run import RunGates
     from torchtally.runs.ranks.together import SimulatedRanks
     from torchtally.runs.request import RunRequest
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 class RunState:
     """A run of `tally run`, from its start to its report."""
 
+    options: "RunOptions"
     request: "RunRequest"
+    trace_place: str
+    """Where the trace goes; absolute, since the script may change the directory. "-": stdout."""
     script: "Script"
     gates: "RunGates"
     ranks: "SimulatedRanks | None"

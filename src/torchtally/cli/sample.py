@@ -1,16 +1,16 @@
-"""`tally sample`: text from a trained model."""
+"""`tally sample`: text from dataclasses import dataclass
+from a trained model.
+"""
 
-import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers
 from torchtally.cli.output import emit
-from torchtally.options import positive_count
+from torchtally.options import COUNT, Form, OptionRecord, each, own, positive_count
 
 if TYPE_CHECKING:
     from torchtally.train.trained import Trained
 
-NAME = "sample"
 SUMMARY = "continue a text with a trained model"
 
 EPILOG = """\
@@ -26,78 +26,57 @@ seed gives the same text on the same machine.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Print a prompt and its continuation by a model that was trained.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions(OptionRecord):
+    """Print a prompt and its continuation by a model that was trained."""
+
+    run: str = own("RUN", "the folder of a run, or of a model", Form("RUN"))
+    prompt: str = own("--prompt", "default: a newline", Form("TEXT"), default="\n")
+    tokens: int = own("--tokens", "default 200", COUNT, default=200)
+    temperature: float = own(
+        "--temperature", "0 takes the most likely token; default 0.8", Form("T", float), default=0.8
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of a run, or of a model")
-    parser.add_argument("--prompt", default="\n", metavar="TEXT", help="default: a newline")
-    parser.add_argument(
-        "--tokens", type=positive_count, default=200, metavar="N", help="default 200"
+    top_k: int | None = own(
+        "--top-k", "sample from the K most likely tokens only", Form("K", positive_count)
     )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.8,
-        metavar="T",
-        help="0 takes the most likely token; default 0.8",
-    )
-    parser.add_argument(
-        "--top-k",
-        type=positive_count,
-        metavar="K",
-        help="sample from the K most likely tokens only",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="default 1")
-    parser.add_argument(
-        "--step",
-        type=positive_count,
-        metavar="N",
-        help="the checkpoint to use; default: the newest",
-    )
-    parser.add_argument(
+    seed: int = own("--seed", "default 1", Form("N", int), default=1)
+    step: int | None = own("--step", "the checkpoint to use; default: the newest", COUNT)
+    weights: str | None = own(
         "--weights",
-        choices=("int8", "fp8", "int4", "all"),
-        help=(
-            "weights quantised by torchao; all: bytes, speed and loss of each, beside the original"
-        ),
+        "weights quantised by torchao; all: bytes, speed and loss of each, beside the original",
+        choices=each("int8", "fp8", "int4", "all"),
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON document")
-    parser.set_defaults(command=command)
+    json: bool = own("--json", "print a JSON document")
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: SampleOptions) -> int:
     """Print the text."""
     from torchtally.report.documents.training import ContinuationDocument
     from torchtally.report.keys import dumps, filled
     from torchtally.train.models.quantised import quantise
     from torchtally.train.trained import continue_text, load_trained
 
-    trained = load_trained(args.run, args.step)
-    if args.weights == "all":
-        return compare(trained, args)
-    if args.weights is not None:
-        quantise(trained.model, args.weights)
+    trained = load_trained(options.run, options.step)
+    if options.weights == "all":
+        return compare(trained, options)
+    if options.weights is not None:
+        quantise(trained.model, options.weights)
     continuation = continue_text(
         trained,
-        args.prompt,
-        tokens=args.tokens,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        seed=args.seed,
+        options.prompt,
+        tokens=options.tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        seed=options.seed,
     )
-    if args.json:
+    if options.json:
         emit(dumps(filled(ContinuationDocument, continuation)))
     else:
         emit(continuation.text + "\n")
     return 0
 
 
-def compare(trained: "Trained", args: argparse.Namespace) -> int:
+def compare(trained: "Trained", options: SampleOptions) -> int:
     """Print the table of weights, or its document."""
     import sys
 
@@ -106,7 +85,7 @@ def compare(trained: "Trained", args: argparse.Namespace) -> int:
     from torchtally.report.report import table_report
     from torchtally.train.comparing import compare_weights
 
-    report = table_report(compare_weights(trained, tokens=args.tokens).table())
+    report = table_report(compare_weights(trained, tokens=options.tokens).table())
     drawn = look(sys.stdout)
-    emit(render(report, "json" if args.json else "text", drawn), is_coloured=drawn.is_coloured)
+    emit(render(report, "json" if options.json else "text", drawn), is_coloured=drawn.is_coloured)
     return 0

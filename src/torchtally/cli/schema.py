@@ -1,14 +1,13 @@
 """`tally schema`: what the documents for programs hold, as JSON Schema and in words."""
 
-import argparse
 import os
+from dataclasses import dataclass
 
-from torchtally.cli.arguments import Subparsers
 from torchtally.cli.destination import check_output
-from torchtally.cli.output import add_format, emit, write_bytes, write_report
-from torchtally.options import one_of
+from torchtally.cli.output import ReportOptions, emit, write_bytes, write_report
+from torchtally.errors import UsageError
+from torchtally.options import Form, one_of, own
 
-NAME = "schema"
 SUMMARY = "what the JSON documents hold: keys, units, JSON Schema"
 
 EPILOG = """\
@@ -30,65 +29,57 @@ def document_names() -> "list[str]":
     return list(documents())
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Show what the documents hold that --json and --format json print.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class SchemaOptions(ReportOptions):
+    """Show what the documents hold that --json and --format json print."""
+
+    name: str | None = own(
+        "NAME", "its JSON Schema", Form("NAME", one_of(document_names)), nargs="?"
     )
-    parser.add_argument(
-        "name", nargs="?", type=one_of(document_names), metavar="NAME",
-        help="its JSON Schema",
-    )  # fmt: skip
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--fields", action="store_true", help="with NAME: its keys as a table")
-    which.add_argument(
-        "--vocabulary",
-        action="store_true",
-        help="print every key and column, with unit and meaning",
-    )
-    which.add_argument("--out", metavar="DIR", help="write all schemas to files of this folder")
-    add_format(parser)
-    parser.set_defaults(command=command)
+    fields: bool = own("--fields", "with NAME: its keys as a table")
+    vocabulary: bool = own("--vocabulary", "print every key and column, with unit and meaning")
+    out: str | None = own("--out", "write all schemas to files of this folder", Form("DIR"))
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fields + self.vocabulary + (self.out is not None) > 1:
+            raise UsageError("--fields, --vocabulary and --out: give one of them.")
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: SchemaOptions) -> int:
     """Print one, or the list of them. Raises UsageError for options that contradict a name."""
-    from torchtally.errors import UsageError
     from torchtally.report import schema
     from torchtally.report.report import table_report
 
-    if args.fields and args.name is None:
+    if options.fields and options.name is None:
         raise UsageError("--fields needs a document: tally schema run --fields")
-    if args.name is not None and (args.vocabulary or args.out):
+    if options.name is not None and (options.vocabulary or options.out):
         raise UsageError("--vocabulary and --out cover all documents: leave out the name.")
-    if args.out is not None:
-        return _write_all(args)
-    if args.name is not None and not args.fields:
-        emit(schema.schema_text(args.name))
+    if options.out is not None:
+        return _write_all(options.out, replaces=options.replace)
+    if options.name is not None and not options.fields:
+        emit(schema.schema_text(options.name))
         return 0
-    if args.name is not None:
-        table = schema.fields_table(args.name)
+    if options.name is not None:
+        table = schema.fields_table(options.name)
     else:
-        table = schema.vocabulary_table() if args.vocabulary else schema.documents_table()
-    write_report(table_report(table), args)
+        table = schema.vocabulary_table() if options.vocabulary else schema.documents_table()
+    write_report(table_report(table), options)
     return 0
 
 
-def _write_all(args: argparse.Namespace) -> int:
+def _write_all(folder: str, *, replaces: bool) -> int:
     """A file for each. Raises UsageError where the folder cannot be made, or has other files."""
-    from torchtally.errors import UsageError
     from torchtally.report.schema import schema_text
 
     try:
-        os.makedirs(args.out, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{args.out}: cannot be created ({error.strerror}).") from error
-    places = {name: os.path.join(args.out, f"{name}.json") for name in document_names()}
+        raise UsageError(f"{folder}: cannot be created ({error.strerror}).") from error
+    places = {name: os.path.join(folder, f"{name}.json") for name in document_names()}
     for place in places.values():
-        check_output(place, "--out DIR", args)
+        check_output(place, "--out DIR", replaces=replaces)
     for name, place in places.items():
         write_bytes(schema_text(name).encode(), place)
     return 0

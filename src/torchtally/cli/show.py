@@ -1,24 +1,20 @@
 """`tally show`: any view of a trace, without running the script again and without torch."""
 
-import argparse
-import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers, price, until
+from torchtally.cli.arguments import price, until
 from torchtally.cli.chip_names import say_variants
-from torchtally.cli.destination import add_output
-from torchtally.cli.ledgers import add_convention, ledger_of_file
+from torchtally.cli.ledgers import TraceOptions, chip_of, ledger_of_file
 from torchtally.cli.output import (
-    add_columns,
-    add_filter,
-    add_format,
+    OUTPUT,
+    PageOptions,
+    TableOptions,
     check_columns,
-    choose,
     write_report,
 )
 from torchtally.errors import UsageError
-from torchtally.options import one_of, positive_count
+from torchtally.options import CHIP, FILE, Form, one_of, option, own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,8 +23,8 @@ if TYPE_CHECKING:
     from torchtally.report.report import Report
     from torchtally.table import Table
     from torchtally.timing.roofline import Roofline
+    from torchtally.views.money import Until
 
-NAME = "show"
 SUMMARY = "show any view of a trace that `tally run -o FILE` wrote"
 
 EXAMPLES = """\
@@ -58,18 +54,63 @@ TITLES = {
 }
 
 
-def step_selection(text: str) -> "int | tuple[int, int] | str":
-    """A step, the first and last of several, or "all". Raises ArgumentTypeError otherwise."""
-    if text == "all":
-        return text
-    first, dots, last = text.partition("..")
-    return (positive_count(first), positive_count(last)) if dots else positive_count(first)
-
-
 def view_names() -> "Iterable[str]":
     from torchtally.views import VIEWS
 
     return VIEWS
+
+
+VIEW = Form("VIEW", one_of(view_names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(TraceOptions, TableOptions, PageOptions):
+    """Show a trace: one page about it, or one view in full."""
+
+    by: str | None = own("--by", "one view in full (see below), instead of the page", VIEW)
+    allocator: tuple[str, ...] = own(
+        "--allocator",
+        "what the same run reserves under other settings, spelled as in PYTORCH_CUDA_ALLOC_CONF "
+        "(repeatable)",
+        Form("SETTINGS"),
+        is_repeated=True,
+    )
+    gpu: tuple[str, ...] = own(
+        "--gpu",
+        "compare the traced chip with this one (repeatable). With --by: the view as timed on this "
+        "chip",
+        CHIP,
+        is_repeated=True,
+    )
+    until: "Until | None" = own(
+        "--until",
+        "cost and energy of so many steps (600000), so much time (24h, 3.5d) or so many tokens "
+        "(15T-tokens)",
+        Form("LENGTH", until),
+    )
+    price: tuple[tuple[str, float], ...] = own(
+        "--price",
+        "with --until, --gpu or --by: your own price of a GPU per hour (2.49); for one of several "
+        "chips: H200=2.49",
+        Form("USD", price),
+        is_repeated=True,
+    )
+    roofline: bool = own(
+        "--roofline",
+        "a plot: each operator's speed against what the chip allows; with --gpu, another chip",
+    )
+    html: str | None = option(
+        "--html",
+        OUTPUT,
+        "a page for a browser, to FILE: that plot, and the views by bound, line and module",
+        FILE,
+        is_written=True,
+    )
+
+    @property
+    def is_drawn(self) -> bool:
+        """A plot is asked for, in the terminal or on a page."""
+        return self.roofline or self.html is not None
 
 
 def epilog() -> str:
@@ -88,197 +129,103 @@ def epilog() -> str:
     return "".join(parts) + EXAMPLES
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Show a trace: one page about it, or one view in full.",
-        epilog=epilog,
-    )
-    parser.add_argument("file", metavar="FILE", help="a trace, as written by tally run -o FILE")
-    parser.add_argument(
-        "--by",
-        type=one_of(view_names),
-        metavar="VIEW",
-        help="one view in full (see below), instead of the page",
-    )
-    parser.add_argument(
-        "--step",
-        type=step_selection,
-        metavar="N",
-        help="totals of step N, of FIRST..LAST, or of the whole run ('all'); default: a step "
-        "that is like others. A single step excludes evaluation",
-    )
-    parser.add_argument(
-        "--allocator",
-        action="append",
-        metavar="SETTINGS",
-        help="what the same run reserves under other settings, spelled as in "
-        "PYTORCH_CUDA_ALLOC_CONF (repeatable)",
-    )
-    parser.add_argument(
-        "--gpu",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="compare the traced chip with this one (repeatable). With --by: the view as timed "
-        "on this chip",
-    )
-    parser.add_argument(
-        "--until",
-        type=until,
-        metavar="LENGTH",
-        help="cost and energy of so many steps (600000), so much time (24h, 3.5d) or so many "
-        "tokens (15T-tokens)",
-    )
-    parser.add_argument(
-        "--price",
-        type=price,
-        action="append",
-        default=[],
-        metavar="USD",
-        help="with --until, --gpu or --by: your own price of a GPU per hour (2.49); for one of "
-        "several chips: H200=2.49",
-    )
-    parser.add_argument(
-        "--roofline",
-        action="store_true",
-        help="a plot: each operator's speed against what the chip allows; with --gpu, another chip",
-    )
-    add_output(
-        parser,
-        "--html",
-        metavar="FILE",
-        help="a page for a browser, to FILE: that plot, and the views by bound, line and module",
-    )
-    add_columns(parser)
-    parser.add_argument(
-        "--sort", metavar="COLUMN", help="with --by: largest first by this column (bytes_saved)"
-    )
-    add_filter(parser)
-    parser.add_argument(
-        "--top", type=positive_count, metavar="N", help="only the N most expensive rows"
-    )
-    add_format(parser)
-    add_convention(parser)
-    parser.set_defaults(command=command)
+EPILOG = epilog
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: ShowOptions) -> int:
     """Show the view. Raises TraceFileError for a file that is not a whole trace."""
-    check(args)
-    say_variants(args.gpu)
-    chips = [chip_of(name) for name in args.gpu]
-    is_of_one = args.by is not None or is_drawn(args)
-    ledger = ledger_of_file(args, chips[0] if is_of_one and chips else None)
-    write_report(_report(ledger, chips, args), args, is_beside_files=args.roofline)
+    check(options)
+    say_variants(options.gpu)
+    chips = [chip_of(name) for name in options.gpu]
+    is_of_one = options.by is not None or options.is_drawn
+    ledger = ledger_of_file(options, chips[0] if is_of_one and chips else None)
+    write_report(_report(ledger, chips, options), options, is_beside_files=options.roofline)
     return 0
 
 
-def is_drawn(args: argparse.Namespace) -> bool:
-    """A plot is asked for, in the terminal or on a page."""
-    return args.roofline or args.html is not None
-
-
-def _report(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Report":
+def _report(ledger: "Ledger", chips: "Sequence[Roofline]", options: ShowOptions) -> "Report":
     from torchtally.report.ledger import roofline_report, view_report
     from torchtally.report.whole_run import run_report
 
-    if is_drawn(args):
+    if options.is_drawn:
         return roofline_report(ledger)
-    table = _table(ledger, chips, args)
+    table = _table(ledger, chips, options)
     if table is None:
-        return run_report(ledger, file=args.file, columns=args.columns, is_elsewhere=bool(chips))
+        return run_report(
+            ledger, file=options.file, columns=options.columns, is_elsewhere=bool(chips)
+        )
     return view_report(table, ledger)
 
 
-def check(args: argparse.Namespace) -> None:
+def check(options: ShowOptions) -> None:
     """Raises UsageError for options that ask for two things at once, or for nothing."""
-    is_money = args.until is not None or (bool(args.price) and args.by is None)
-    if is_drawn(args) and (args.by or args.allocator or is_money or args.json is not None):
+    is_money = options.until is not None or (bool(options.price) and options.by is None)
+    if options.is_drawn and (
+        options.by or options.allocator or is_money or options.json is not None
+    ):
         raise UsageError("--roofline and --html are a separate view: give one at a time.")
-    if is_drawn(args) and len(args.gpu) > 1:
+    if options.is_drawn and len(options.gpu) > 1:
         raise UsageError("--roofline and --html show one chip: give one --gpu.")
-    if args.by is not None and args.allocator:
+    if options.by is not None and options.allocator:
         raise UsageError("--by and --allocator are two views: give one at a time.")
-    if (args.by is not None or args.allocator) and is_money:
+    if (options.by is not None or options.allocator) and is_money:
         raise UsageError("--until is a separate view: leave out --by and --allocator.")
-    if args.allocator and args.gpu:
+    if options.allocator and options.gpu:
         raise UsageError("--allocator and --gpu are two views: give one at a time.")
-    if args.by is not None and len(args.gpu) > 1:
+    if options.by is not None and len(options.gpu) > 1:
         raise UsageError(
-            f"--by {args.by} shows one chip, but --gpu names {len(args.gpu)}: give one, or leave "
-            "out --by to compare them."
+            f"--by {options.by} shows one chip, but --gpu names {len(options.gpu)}: give one, or "
+            "leave out --by to compare them."
         )
-    if args.price and args.until is None and not args.gpu and args.by is None:
+    if options.price and options.until is None and not options.gpu and options.by is None:
         raise UsageError(
             "--price changes nothing in this report: add a training length (--until 600000, in "
             "steps; --until 24h), or a view with times (--by line; --gpu A100-SXM)."
         )
-    is_view = args.by or args.allocator or args.gpu or is_money
-    if not is_view and (args.sort or args.top or args.filter):
+    is_view = options.by or options.allocator or options.gpu or is_money
+    if not is_view and (options.sort or options.top or options.filter):
         raise UsageError("--sort, --top and --filter need a view: add --by line, for example.")
     if not is_view:
-        check_columns(args.columns)
+        check_columns(options.columns)
 
 
-def chip_of(name: str) -> "Roofline":
-    """What times are predicted by on the chip of this name. Raises UsageError for a cluster."""
-    from torchtally.chips import cluster
-    from torchtally.timing.targets import roofline
-
-    if re.match(r"\s*\d+\s*[xX\u00d7]", name) is None:
-        return roofline(name)
-    several = cluster(name)
-    if several.count == 1:
-        return roofline(several.chip.name)
-    raise UsageError(
-        f"--gpu {name}: a trace covers one GPU and cannot tell what {several.count} would send "
-        "each other.\n"
-        f"For one of them: --gpu {several.chip.name}. `tally plan MODEL --gpus {name.strip()} "
-        "--search` lays a model out over all of them."
-    )
-
-
-def _table(
-    ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace
-) -> "Table | None":
+def _table(ledger: "Ledger", chips: "Sequence[Roofline]", options: ShowOptions) -> "Table | None":
     """The view that was asked for; None where it is the page."""
     from torchtally.views import by
     from torchtally.views.allocators import allocators
     from torchtally.views.money import own_price
 
-    if args.allocator:
-        table = allocators(ledger, args.allocator)
-    elif args.by is not None:
+    if options.allocator:
+        table = allocators(ledger, options.allocator)
+    elif options.by is not None:
         chip = chips[0].chip.name if chips else ledger.trace.chip
-        prices = own_prices(args.price, [chip])
-        table = by(ledger, args.by, own_price=own_price(prices[chip]) if prices else None)
+        prices = own_prices(options.price, [chip])
+        table = by(ledger, options.by, own_price=own_price(prices[chip]) if prices else None)
         if prices and all(column.name != "cost_usd" for column in table.columns):
-            raise UsageError(f"--price changes nothing in --by {args.by}: it has no times.")
+            raise UsageError(f"--price changes nothing in --by {options.by}: it has no times.")
         if chips:
             parts = (table.title,) if isinstance(table.title, str) else table.title
             table = replace(table, title=(*parts, f", timed on {chips[0].chip.name}"))
-    elif chips or args.until is not None:
-        table = _costs(ledger, chips, args)
+    elif chips or options.until is not None:
+        table = _costs(ledger, chips, options)
     else:
         return None
-    return choose(table, args)
+    return options.chosen(table)
 
 
-def _costs(ledger: "Ledger", chips: "Sequence[Roofline]", args: argparse.Namespace) -> "Table":
+def _costs(ledger: "Ledger", chips: "Sequence[Roofline]", options: ShowOptions) -> "Table":
     """Chips beside each other, or what the traced one costs."""
     from torchtally.views.comparison import comparison
     from torchtally.views.money import money, own_price
 
     if chips:
         names = [ledger.trace.chip, *(gpu.chip.name for gpu in chips)]
-        prices = own_prices(args.price, names)
-        return comparison(ledger, chips, until=args.until, own_prices=prices)
-    prices = own_prices(args.price, [ledger.trace.chip])
+        prices = own_prices(options.price, names)
+        return comparison(ledger, chips, until=options.until, own_prices=prices)
+    prices = own_prices(options.price, [ledger.trace.chip])
     price = own_price(prices[ledger.trace.chip]) if prices else None
-    return money(ledger, args.until, own_price=price)
+    assert options.until is not None
+    return money(ledger, options.until, own_price=price)
 
 
 def own_prices(given: "Sequence[tuple[str, float]]", names: "Sequence[str]") -> dict[str, float]:

@@ -1,14 +1,14 @@
 """`tally summary`: what a model costs, module by module, without a script."""
 
-import argparse
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from torchtally.cli.arguments import Subparsers
 from torchtally.cli.chip_names import gpu_or_default
-from torchtally.cli.destination import add_output, place_of
-from torchtally.cli.output import add_columns, add_filter, add_format, write_report
+from torchtally.cli.destination import place_of
+from torchtally.cli.output import OUTPUT, FilterOptions, PageOptions, write_report
 from torchtally.errors import RemedyError, ScriptError, TallyError, UsageError
-from torchtally.options import positive_count
+from torchtally.options import CHIP, FILE, Form, one_of, option, own, positive_count
 
 NAME = "summary"
 SUMMARY = "what a model costs: parameters, FLOPs, memory and time by module"
@@ -43,80 +43,74 @@ def depth(text: str) -> int | None:
     return None if text == ALL else 0 if text == "0" else positive_count(text)
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="What one training step of a model costs on a GPU: its tree of modules with\n"
-        "parameters, FLOPs forward and backward, bytes saved for backward and time; peak memory.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class SummaryOptions(FilterOptions, PageOptions):
+    """What one training step of a model costs on a GPU: its tree of modules with parameters,
+    FLOPs forward and backward, bytes saved for backward and time; peak memory.
+    """
+
+    model: str = own(
+        "MODEL",
+        "package.module:Class or file.py:Class, a config.json of transformers, a name of `tally "
+        "plan --models`, or one of timm",
+        Form("MODEL"),
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="package.module:Class or file.py:Class, a config.json of transformers, a name of "
-        "`tally plan --models`, or one of timm",
-    )
-    parser.add_argument(
+    inputs: tuple[str, ...] = own(
         "--input",
-        action="append",
-        default=[],
-        metavar="[NAME=]SHAPE",
-        help="an input by shape and dtype: 4x512:int64, 8x3x224x224; several in their order, or by "
-        "name (repeatable)",
+        "an input by shape and dtype: 4x512:int64, 8x3x224x224; several in their order, or by name "
+        "(repeatable)",
+        Form("[NAME=]SHAPE"),
+        is_repeated=True,
     )
-    parser.add_argument(
+    optimizer: str = own(
         "--optimizer",
+        "one of torch.optim in lower case, or none (default adamw)",
+        Form("NAME"),
         default="adamw",
-        metavar="NAME",
-        help="one of torch.optim in lower case, or none (default adamw)",
     )
-    parser.add_argument(
+    precision: str = own(
         "--precision",
-        choices=PRECISIONS,
+        f"{', '.join(PRECISIONS)} (default bf16: float32 weights, autocast)",
+        Form("NAME", one_of(lambda: PRECISIONS)),
         default="bf16",
-        metavar="NAME",
-        help=f"{', '.join(PRECISIONS)} (default bf16: float32 weights, autocast)",
     )
-    parser.add_argument("--gpu", metavar="NAME", help="the chip, as `tally gpus` lists it")
-    parser.add_argument(
-        "--eval", action="store_true", help="a forward pass alone, in evaluation mode"
-    )
-    parser.add_argument(
+    gpu: str | None = own("--gpu", "the chip, as `tally gpus` lists it", CHIP)
+    trains: bool = own("--eval", "a forward pass alone, in evaluation mode", turns_off=True)
+    depth: int | None = own(
         "--depth",
-        type=depth,
+        f"levels of the tree, or {ALL} (default {TREE_LEVELS})",
+        Form("N", depth),
         default=TREE_LEVELS,
-        metavar="N",
-        help=f"levels of the tree, or {ALL} (default {TREE_LEVELS})",
     )
-    add_columns(parser)
-    add_filter(parser)
-    help = "write the step's trace, for tally show and others"
-    add_output(parser, "-o", "--output", metavar="FILE", help=help)
-    add_format(parser, has_html=True)
-    parser.set_defaults(command=command)
+    output: str | None = option(
+        "-o",
+        OUTPUT,
+        "write the step's trace, for tally show and others",
+        FILE,
+        alias="--output",
+        is_written=True,
+    )
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: SummaryOptions) -> int:
     """Build the model, run a step and report. Raises UsageError for what cannot be run."""
-    positional, named = inputs_of(args.input)
+    positional, named = inputs_of(options.inputs)
     from torchtally.models.sources import model_source
     from torchtally.models.summary import summary
     from torchtally.report.model import model_report
 
-    trace_place = place_of(args.output, "-o")
-    gpu = gpu_or_default(args.gpu)
-    source = model_source(args.model)
-    in_order, by_name = source.fill(positional, named, is_training=not args.eval)
+    trace_place = place_of(options.output, "-o")
+    gpu = gpu_or_default(options.gpu)
+    source = model_source(options.model)
+    in_order, by_name = source.fill(positional, named, is_training=options.trains)
     try:
         model_summary = summary(
             source.build,
             *in_order,
-            optimizer=None if args.optimizer == "none" else args.optimizer,
-            precision=args.precision,
+            optimizer=None if options.optimizer == "none" else options.optimizer,
+            precision=options.precision,
             gpu=gpu,
-            training=not args.eval,
+            training=options.trains,
             named_inputs=by_name,
         )
     except RemedyError as error:
@@ -124,17 +118,19 @@ def command(args: argparse.Namespace) -> int:
     except TallyError:
         raise
     except Exception as error:
-        raise ScriptError(complaint(args.model, error)) from error
+        raise ScriptError(complaint(options.model, error)) from error
     if trace_place is not None:
         model_summary.ledger.trace.save(trace_place)
     write_report(
-        model_report(model_summary, depth=args.depth, columns=args.columns, filters=args.filter),
-        args,
+        model_report(
+            model_summary, depth=options.depth, columns=options.columns, filters=options.filter
+        ),
+        options,
     )
     return 0
 
 
-def inputs_of(texts: list[str]) -> tuple[list[str], dict[str, str]]:
+def inputs_of(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Inputs in order, and inputs by name. Raises UsageError for a name that is given twice."""
     positional: list[str] = []
     named: dict[str, str] = {}

@@ -1,14 +1,14 @@
 """`tally sweep`: train a config with many values of its keys, and compare."""
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtally.cli.destination import add_output, check_output
-from torchtally.cli.output import add_format, look, write_report
+from torchtally.cli.destination import check_output
+from torchtally.cli.output import OUTPUT, ReportOptions, look, write_report
 from torchtally.errors import UsageError
-from torchtally.options import positive_count
+from torchtally.options import COUNT, FILE, Form, each, option, own
 
 if TYPE_CHECKING:
     from torchtally.sweep.definition import Definition
@@ -18,7 +18,9 @@ NAME = "sweep"
 SUMMARY = "train a config with many values of its keys, and compare"
 
 SOME_FAILED = 1
+VALUES, RANGE = Form("KEY=A,B"), Form("KEY=A..B")
 
+USAGE = "tally sweep CONFIG [--grid KEY=A,B] [--random KEY=A..B --runs N] [options]"
 EPILOG = """\
 values:
   KEY is any of the config's, as `tally train CONFIG --help` lists them.
@@ -53,74 +55,80 @@ command line, 130 on Ctrl-C, 143 on SIGTERM.
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        usage="tally sweep CONFIG [--grid KEY=A,B] [--random KEY=A..B --runs N] [options]",
-        description="Train what a TOML file describes many times, with different values for some\n"
-        "of its keys: a grid, random draws, or both.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(ReportOptions):
+    """Train what a TOML file describes many times, with different values for some of its keys:
+    a grid, random draws, or both.
+    """
+
+    config: str | None = own(
+        "CONFIG", "a TOML file, as for `tally train`", Form("CONFIG"), nargs="?"
     )
-    add = parser.add_argument
-    add("config", metavar="CONFIG", nargs="?", help="a TOML file, as for `tally train`")
-    add("--grid", metavar="KEY=A,B", action="append", default=[], help="try each of these values")
-    add("--random", metavar="KEY=A..B", action="append", default=[], help="draw values from these")
-    add("--set", metavar="KEY=A", action="append", default=[], help="one value for all runs")
-    add(
-        "--runs",
-        metavar="N",
-        type=positive_count,
-        help="draws from --random, at each point of the grid",
+    grid: tuple[str, ...] = own("--grid", "try each of these values", VALUES, is_repeated=True)
+    random: tuple[str, ...] = own("--random", "draw values from these", RANGE, is_repeated=True)
+    set: tuple[str, ...] = own("--set", "one value for all runs", Form("KEY=A"), is_repeated=True)
+    runs: int | None = own("--runs", "draws from --random, at each point of the grid", COUNT)
+    seed: int = own("--seed", "seed of the draws (default 1)", Form("N", int), default=1)
+    out: str | None = own(
+        "--out", "the sweep's folder (default: the config's log.folder-sweep)", Form("DIR")
     )
-    add("--seed", metavar="N", type=int, default=1, help="seed of the draws (default 1)")
-    add("--out", metavar="DIR", help="the sweep's folder (default: the config's log.folder-sweep)")
-    add("--workers", metavar="N", type=positive_count,
-        help="runs at a time (default: one for each GPU; on the CPU one, or cores / "
-        "OMP_NUM_THREADS where that is set)")  # fmt: skip
-    add("--threads", metavar="N", type=positive_count,
-        help="CPU threads per run (default: cores / workers; with --on ray 1)")  # fmt: skip
-    add("--on", choices=("processes", "ray"), default="processes",
-        help="where runs execute: on this machine (default), or by Ray")  # fmt: skip
-    add("--resume", action="store_true", help="continue the sweep in the folder")
-    add("--keep-checkpoints", action="store_true",
-        help="keep checkpoints of finished runs, as the config says; by default a run keeps only "
-            "those it can resume from, and removes them when it ends")  # fmt: skip
-    add("--stop-worse", action="store_true",
-        help="stop a run whose best loss is above the median of the others")  # fmt: skip
-    add("--dry-run", action="store_true", help="print the runs without starting them")
-    add_format(parser)
-    add_output(parser, "--parquet", metavar="FILE", help="the results as Parquet, see below")
-    parser.set_defaults(command=command)
+    workers: int | None = own(
+        "--workers",
+        "runs at a time (default: one for each GPU; on the CPU one, or cores / OMP_NUM_THREADS "
+        "where that is set)",
+        COUNT,
+    )
+    threads: int | None = own(
+        "--threads", "CPU threads per run (default: cores / workers; with --on ray 1)", COUNT
+    )
+    where: str = own(
+        "--on",
+        "where runs execute: on this machine (default), or by Ray",
+        choices=each("processes", "ray"),
+        default="processes",
+    )
+    resumes: bool = own("--resume", "continue the sweep in the folder")
+    keeps_checkpoints: bool = own(
+        "--keep-checkpoints",
+        "keep checkpoints of finished runs, as the config says; by default a run keeps only those "
+        "it can resume from, and removes them when it ends",
+    )
+    stops_worse: bool = own(
+        "--stop-worse", "stop a run whose best loss is above the median of the others"
+    )
+    dry_run: bool = own("--dry-run", "print the runs without starting them")
+    parquet: str | None = option(
+        "--parquet", OUTPUT, "the results as Parquet, see below", FILE, is_written=True
+    )
+    replace: bool = False
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: SweepOptions) -> int:
     """Check everything, make the runs, print what came of them."""
-    definition = _definition(args)
-    if args.dry_run:
-        return _dry_run(args, definition)
-    _check(args)
+    definition = _definition(options)
+    if options.dry_run:
+        return _dry_run(options, definition)
+    _check(options)
     from torchtally.cli.output import width
     from torchtally.sweep.folder import open_folder
     from torchtally.sweep.make import Making, make_runs
 
-    with open_folder(_out(args, definition), definition, resumes=args.resume) as folder:
-        wants = Making(args.on, args.workers, args.threads, args.stop_worse)
+    with open_folder(_out(options, definition), definition, resumes=options.resumes) as folder:
+        wants = Making(options.where, options.workers, options.threads, options.stops_worse)
         number = make_runs(folder, wants, stream=sys.stderr, width=width())
-        return _tell(args, folder, number)
+        return _tell(options, folder, number)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(options: SweepOptions) -> None:
     """What is asked for must be possible before anything runs."""
     from torchtally.sweep.on_ray import check_ray
     from torchtally.sweep.parquet import check_parquet, steps_file
 
-    if args.parquet is not None:
-        check_parquet(Path(args.parquet))
-        check_output(str(steps_file(Path(args.parquet))), "--parquet", args)
-    if args.on == "ray":
-        if args.stop_worse:
+    if options.parquet is not None:
+        check_parquet(Path(options.parquet))
+        check_output(str(steps_file(Path(options.parquet))), "--parquet", replaces=options.replace)
+    if options.where == "ray":
+        if options.stops_worse:
             raise UsageError("--stop-worse is for runs on this machine: leave out --on ray.")
         check_ray()
 
@@ -128,10 +136,10 @@ def _check(args: argparse.Namespace) -> None:
 # What is to be run --------------------------------------------------------------------------------
 
 
-def _definition(args: argparse.Namespace) -> "Definition | None":
+def _definition(options: SweepOptions) -> "Definition | None":
     """The sweep that the command line describes; None where it leaves that to the folder."""
-    if args.config is None:
-        if not (args.resume and args.out) or args.grid or args.random or args.set:
+    if options.config is None:
+        if not (options.resumes and options.out) or options.grid or options.random or options.set:
             raise UsageError(
                 "missing config.\n"
                 "Give one: `tally sweep CONFIG --grid optimizer.lr=0.01,0.1`; or --resume --out "
@@ -143,38 +151,38 @@ def _definition(args: argparse.Namespace) -> "Definition | None":
     from torchtally.sweep.space import fixed_choice, grid, points, random_choice
     from torchtally.train.config import WHAT
 
-    if bool(args.random) != bool(args.runs):
+    if bool(options.random) != bool(options.runs):
         raise UsageError(
             "--random needs a number of runs: --runs N."
-            if args.random
+            if options.random
             else "--runs applies to --random only."
         )
-    if not (args.grid or args.random):
+    if not (options.grid or options.random):
         raise UsageError("nothing to vary: give --grid KEY=A,B or --random KEY=A..B --runs N.")
-    toml = read_text(args.config, WHAT)
-    grids = [*map(fixed_choice, args.set), *map(grid, args.grid)]
+    toml = read_text(options.config, WHAT)
+    grids = [*map(fixed_choice, options.set), *map(grid, options.grid)]
     drawn = points(
-        grids, [random_choice(option) for option in args.random], args.runs or 0, args.seed
+        grids, [random_choice(words) for words in options.random], options.runs or 0, options.seed
     )
-    return define(args.config, toml, drawn, keeps_checkpoints=args.keep_checkpoints)
+    return define(options.config, toml, drawn, keeps_checkpoints=options.keeps_checkpoints)
 
 
-def _out(args: argparse.Namespace, definition: "Definition | None") -> Path:
-    if args.out is not None:
-        return Path(args.out)
+def _out(options: SweepOptions, definition: "Definition | None") -> Path:
+    if options.out is not None:
+        return Path(options.out)
     assert definition is not None
     folder = definition.train_config(definition.points[0]).log.folder.rstrip("/")
     return Path(f"{folder}-sweep")
 
 
-def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
+def _dry_run(options: SweepOptions, definition: "Definition | None") -> int:
     import shlex
 
     from torchtally.cli.output import emit
     from torchtally.sweep.definition import load_definition
     from torchtally.sweep.folder import DEFINITION
 
-    out = _out(args, definition)
+    out = _out(options, definition)
     if definition is None:
         path = out / DEFINITION
         if not path.is_file():
@@ -191,7 +199,7 @@ def _dry_run(args: argparse.Namespace, definition: "Definition | None") -> int:
 # The results --------------------------------------------------------------------------------------
 
 
-def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
+def _tell(options: SweepOptions, folder: "SweepFolder", number: int) -> int:
     """Write and print what came of all runs; the exit status."""
     from torchtally.report.formats import render
     from torchtally.report.sweep import sweep_report
@@ -208,9 +216,9 @@ def _tell(args: argparse.Namespace, folder: "SweepFolder", number: int) -> int:
     failures = [f"{run.point.name} {run.status}: {run.ending.gist}" for run in failed]
     report = sweep_report(table, drawn, failures, document(definition, results), str(folder.path))
     folder.write_results(render(report, "json", look(sys.stdout)))
-    if args.parquet is not None:
-        write_parquet(Path(args.parquet), definition, results)
-    write_report(report, args, is_beside_files=True)
+    if options.parquet is not None:
+        write_parquet(Path(options.parquet), definition, results)
+    write_report(report, options, is_beside_files=True)
     if number:
         return 128 + number
     return SOME_FAILED if failed else 0

@@ -1,9 +1,10 @@
 """`tally tensor`: the storage that an expression's tensor is a window on."""
 
-import argparse
+from dataclasses import dataclass
 
-from torchtally.cli.arguments import Subparsers
-from torchtally.cli.output import add_format, write_report
+from torchtally.cli.output import ReportOptions, write_report
+from torchtally.errors import UsageError
+from torchtally.options import Form, own
 
 NAME = "tensor"
 SUMMARY = "how an expression's tensor lies in memory: strides, views, copies"
@@ -32,39 +33,38 @@ Large sizes take no memory: they are computed without values.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Show shape, strides, offset and storage of every tensor in an expression,\n"
-        "what is a view and what a copy, and where the result's elements lie.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("expression", metavar="EXPRESSION", help="Python, of functions of torch")
-    parser.add_argument(
-        "--let", action="append", default=[], metavar="NAME=SHAPE", type=parse_definition,
-        help="an input, as x=4x6:float32 or x=EXPRESSION (repeatable)",
-    )  # fmt: skip
-    add_format(parser)
-    parser.set_defaults(command=command)
-
-
 def parse_definition(text: str) -> tuple[str, str]:
     """(name, shape or expression) of "x=4x6"."""
     name, equals, value = text.partition("=")
     if not equals or not value.strip():
-        raise argparse.ArgumentTypeError(
+        raise UsageError(
             f"{text!r} does not define a tensor. These work: x=4x6, x=4x6:bfloat16, "
             "x=torch.randn(2, 3)"
         )
     return name.strip(), value.strip()
 
 
-def command(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class TensorOptions(ReportOptions):
+    """Show shape, strides, offset and storage of every tensor in an expression, what is a view
+    and what a copy, and where the result's elements lie.
+    """
+
+    expression: str = own("EXPRESSION", "Python, of functions of torch", Form("EXPRESSION"))
+    let: tuple[tuple[str, str], ...] = own(
+        "--let",
+        "an input, as x=4x6:float32 or x=EXPRESSION (repeatable)",
+        Form("NAME=SHAPE", parse_definition),
+        is_repeated=True,
+    )
+
+
+def command(options: TensorOptions) -> int:
     """Evaluate the expression and print its steps."""
     from torchtally.expressions import evaluate
     from torchtally.report.strided import evaluation_report
 
-    write_report(evaluation_report(evaluate(args.expression.strip(), dict(args.let))), args)
+    write_report(
+        evaluation_report(evaluate(options.expression.strip(), dict(options.let))), options
+    )
     return 0

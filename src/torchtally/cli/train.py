@@ -1,16 +1,16 @@
 """`tally train`: train, knowing what it takes before the first step, and showing what it took."""
 
-import argparse
 import faulthandler
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers, TrainParser
+from torchtally.cli.arguments import TrainParser
 from torchtally.cli.chip_names import gpu_or_default, variable_gpu
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import UsageError
+from torchtally.options import CHIP, Form, OptionRecord, own
 
 if TYPE_CHECKING:
     from torchtally.checkpoints.ranks import Ranks
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torchtally.train.job import Start
     from torchtally.train.loop import History
 
-NAME = "train"
 SUMMARY = "train a model, with memory and time predicted before the first step"
 
 EPILOG = """\
@@ -47,44 +46,43 @@ SIGUSR1 saves and continues.
 WHEN_SHORT = "Take fewer rows at a time (micro_batch), a shorter sequence or a smaller model."
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Train what a TOML file describes, on the GPU or the CPU of this machine.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("--plan", action="store_true", help="print the plan, and do not train")
-    parser.add_argument(
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(OptionRecord):
+    """Train what a TOML file describes, on the GPU or the CPU of this machine."""
+
+    plan: bool = own("--plan", "print the plan, and do not train")
+    gpu: str | None = own(
         "--gpu",
-        metavar="NAME",
-        help="with --plan: the chip, which this machine need not have (default: what TALLY_GPU "
-        "names, else this machine's device)",
+        "with --plan: the chip, which this machine need not have (default: what TALLY_GPU names, "
+        "else this machine's device)",
+        CHIP,
     )
-    parser.add_argument(
-        "--replace", action="store_true", help="replace an earlier run in the folder"
-    )
-    parser.add_argument(
+    replaces: bool = own("--replace", "replace an earlier run in the folder")
+    resumes: bool = own(
         "--resume",
-        action="store_true",
-        help="resume from the newest checkpoint in the folder; start from step 0 if there is none",
+        "resume from the newest checkpoint in the folder; start from step 0 if there is none",
     )
-    parser.add_argument(
-        "--allow-changes", action="store_true", help="with --resume: allow a changed config"
+    allows_changes: bool = own("--allow-changes", "with --resume: allow a changed config")
+    source: bool = own("--source", "print model and loop as one plain Python file")
+    config: str = own("CONFIG", "a TOML file", Form("CONFIG"))
+    changes: tuple[str, ...] = own(
+        "CHANGES", "changes to the config", Form("--key value"), nargs="..."
     )
-    parser.add_argument(
-        "--source", action="store_true", help="print model and loop as one plain Python file"
-    )
-    parser.add_argument("config", metavar="CONFIG", help="a TOML file")
-    parser.add_argument(
-        "changes", nargs=argparse.REMAINDER, metavar="--key value", help="changes to the config"
-    )
-    parser.set_defaults(command=command)
-    parser.__class__ = TrainParser
+
+    @property
+    def start(self) -> dict[str, bool]:
+        """How a run begins in a folder that may have one."""
+        return {
+            "resumes": self.resumes,
+            "allows_changes": self.allows_changes,
+            "replaces": self.replaces,
+        }
 
 
-def command(args: argparse.Namespace) -> int:
+PARSER = TrainParser
+
+
+def command(options: TrainOptions) -> int:
     """Print the plan, train and print the result; as one of several ranks under torchrun."""
     from torchtally.checkpoints.ranks import join_ranks, launched_rank
     from torchtally.runs.function import is_within_run
@@ -93,20 +91,20 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.train.retry import explain_shortage
     from torchtally.train.trainer import device_of
 
-    _check(args)
-    gpu: str | None = args.gpu
-    if args.plan and (gpu is not None or variable_gpu() is not None):
+    _check(options)
+    gpu: str | None = options.gpu
+    if options.plan and (gpu is not None or variable_gpu() is not None):
         gpu = gpu_or_default(gpu)
     # A file that shrinks while it is mapped ends the process by a signal: this says where.
     if sys.stderr is sys.__stderr__:
         faulthandler.enable()
     with fail_together(), explain_shortage(WHEN_SHORT):
-        config = _config(args)
-        if args.source:
-            return _source(config, args.config)
+        config = _config(options)
+        if options.source:
+            return _source(config, options.config)
         own = launched_rank()
-        if own.is_first and not args.plan:
-            check_folder(config, **_start_options(args))
+        if own.is_first and not options.plan:
+            check_folder(config, **options.start)
         roofline = _roofline(gpu, config)
         peak = _peak_flop_per_s(roofline, config, own)
         rows: list[PlanRow] = []
@@ -116,20 +114,22 @@ def command(args: argparse.Namespace) -> int:
             rows = _prediction(planned, roofline, peak)
             with unwritable_as_error():
                 print(_plan_text(planned, roofline, rows, own), end="", flush=True)
-        if args.plan:
+        if options.plan:
             return 0
         with join_ranks(device_of(config, own).type) as together:
-            return _train(config, together, _start(config, own, roofline, peak, rows, args), rows)
+            return _train(
+                config, together, _start(config, own, roofline, peak, rows, options), rows
+            )
 
 
-def _check(args: argparse.Namespace) -> None:
-    if args.gpu is not None and not args.plan:
+def _check(options: TrainOptions) -> None:
+    if options.gpu is not None and not options.plan:
         raise UsageError(
             "--gpu applies to --plan only: training runs on this machine's own device."
         )
-    if args.resume and args.replace:
+    if options.resumes and options.replaces:
         raise UsageError("--resume continues a run and --replace drops it: give one of them.")
-    if args.allow_changes and not args.resume:
+    if options.allows_changes and not options.resumes:
         raise UsageError("--allow-changes applies to --resume only.")
 
 
@@ -150,24 +150,26 @@ def _part_of_rank(config: "TrainConfig", own: "Ranks") -> "TrainConfig":
     return replace(config, batch=rows, micro_batch=min(config.rows, rows))
 
 
-def _config(args: argparse.Namespace) -> "TrainConfig":
+def _config(options: TrainOptions) -> "TrainConfig":
     """The file's config with the changes of the command line."""
     from torchtally.cli.output import width
     from torchtally.reading import read_text
     from torchtally.train.config import WHAT
     from torchtally.train.keys import changed_config, help_text, read_changes
 
-    toml = read_text(args.config, WHAT)
-    if not {"-h", "--help"}.isdisjoint(args.changes):
+    toml = read_text(options.config, WHAT)
+    if not {"-h", "--help"}.isdisjoint(options.changes):
         with unwritable_as_error():
-            print(f"Keys of {args.config} and their values there. Change any with --key value.")
-            print(help_text(changed_config(toml, args.config, ()), width()), end="", flush=True)
+            print(f"Keys of {options.config} and their values there. Change any with --key value.")
+            print(help_text(changed_config(toml, options.config, ()), width()), end="", flush=True)
         raise SystemExit(0)
     try:
-        changes = read_changes(args.changes)
+        changes = read_changes(options.changes)
     except UsageError as error:
-        raise UsageError(f"{error}\n`tally train {args.config} --help` lists all keys.") from error
-    return changed_config(toml, args.config, changes)
+        raise UsageError(
+            f"{error}\n`tally train {options.config} --help` lists all keys."
+        ) from error
+    return changed_config(toml, options.config, changes)
 
 
 # The plan ----------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ def _start(
     roofline: "Roofline | None",
     peak_flop_per_s: float | None,
     rows: "list[PlanRow]",
-    args: argparse.Namespace,
+    options: TrainOptions,
 ) -> "Start":
     """How the run begins; its MFU is of the chip's peak for the precision's products, if known."""
     from torchtally.train.job import Start
@@ -324,7 +326,7 @@ def _start(
             f"products forward and backward, attention in full, of the {kind} {products} peak"
         )
     return Start(
-        **_start_options(args),
+        **options.start,
         peak_flop_per_s=peak_flop_per_s,
         header=RunHeader(
             config=config.document(),
@@ -332,14 +334,6 @@ def _start(
             predicted=_prediction_values(rows),
         ),
     )
-
-
-def _start_options(args: argparse.Namespace) -> dict[str, bool]:
-    return {
-        "resumes": args.resume,
-        "allows_changes": args.allow_changes,
-        "replaces": args.replace,
-    }
 
 
 def _prediction_values(rows: "list[PlanRow]") -> "dict[str, float | int]":

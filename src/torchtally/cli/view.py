@@ -1,20 +1,19 @@
 """`tally view`: walk through a run, full-screen in the terminal or in a browser."""
 
-import argparse
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers
-from torchtally.cli.ledgers import ledger_of_file
-from torchtally.cli.report import add_account, ledger_of, write_page
+from torchtally.cli.ledgers import TimedOptions, TraceOptions, ledger_of_file, timed_ledger
+from torchtally.cli.report import write_page
 from torchtally.errors import UsageError
+from torchtally.options import own
 from torchtally.progress import is_terminal
 
 if TYPE_CHECKING:
     from torchtally.ledger import Ledger
 
-NAME = "view"
 SUMMARY = "walk through a run in the terminal: source, modules, operators, memory"
 
 EPILOG = """\
@@ -31,36 +30,29 @@ Needs textual: pip install 'torchtally[view]'. --browser does not.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Walk through a run, full-screen: verdict, source with costs by line, module "
-        "tree, operators, memory over time with what is alive, streams, placeholders.",
-        epilog=EPILOG,
-    )
-    parser.add_argument("file", metavar="FILE", help="a trace, as `tally run -o FILE` wrote it")
-    add_account(parser)
-    parser.add_argument(
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions(TimedOptions):
+    """Walk through a run, full-screen: verdict, source with costs by line, module tree,
+    operators, memory over time with what is alive, streams, placeholders.
+    """
+
+    browser: bool = own(
         "--browser",
-        action="store_true",
-        help="write the page of `tally report` to a temporary file, and open it in a browser",
+        "write the page of `tally report` to a temporary file, and open it in a browser",
     )
-    parser.set_defaults(command=command)
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: ViewOptions) -> int:
     """Show the run. Raises UsageError where there is no terminal or no textual."""
-    if args.browser:
-        return open_in_browser(args)
+    if options.browser:
+        return open_in_browser(options)
     if reason := why_no_screen():
         raise UsageError(
             f"{reason}.\n"
-            f"Instead: `tally show {args.file}` prints the run, `tally view {args.file} "
+            f"Instead: `tally show {options.file}` prints the run, `tally view {options.file} "
             "--browser` shows it in a browser."
         )
-    view(ledger_of(args), args.file)
+    view(timed_ledger(options), options.file)
     return 0
 
 
@@ -78,7 +70,7 @@ def why_no_screen() -> str:
 
 def view_file(place: str) -> None:
     """A trace as `tally view` shows it without options."""
-    view(ledger_of_file(argparse.Namespace(file=place, step=None, convention="full")), place)
+    view(ledger_of_file(TraceOptions(file=place)), place)
 
 
 def view(ledger: "Ledger", file: str) -> None:
@@ -96,14 +88,14 @@ def view(ledger: "Ledger", file: str) -> None:
     ).run()
 
 
-def open_in_browser(args: argparse.Namespace) -> int:
+def open_in_browser(options: ViewOptions) -> int:
     """Write the page where only this user can read it, and say where it is."""
     import os
     import tempfile
     import webbrowser
     from pathlib import Path
 
-    ledger = ledger_of(args)
+    ledger = timed_ledger(options)
     number, place = tempfile.mkstemp(prefix="tally-", suffix=".html")
     os.close(number)
     write_page(ledger, place)

@@ -1,12 +1,14 @@
-"""`tally watch`: a running training beside its prediction, from its log or profiler's traces."""
+"""`tally watch`: a running training beside its prediction, from dataclasses import dataclass
+from its log or profiler's traces.
+"""
 
-import argparse
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import Subparsers
 from torchtally.cli.output import emit, width
+from torchtally.options import CHIP, FILE, Form, OptionRecord, own
 from torchtally.progress import StatusLine, is_terminal, printable
 from torchtally.units import parse_fraction
 
@@ -16,10 +18,7 @@ if TYPE_CHECKING:
     from torchtally.ledger import Ledger
     from torchtally.live.watcher import Watcher, WatchEvent
 
-NAME = "watch"
 SUMMARY = "follow a running training's log or traces, beside what was predicted"
-
-DEFAULT_TOLERANCE = 0.1
 
 EPILOG = """\
 examples:
@@ -41,41 +40,36 @@ Exit code: 0 with --once, 2 where there is nothing to watch; 130 on Ctrl-C, afte
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        NAME,
-        help=SUMMARY,
-        description="Follow a training while it runs: step time, tokens/s, MFU and memory as it "
-        "measures them, beside what a simulated run predicted.",
-        epilog=EPILOG,
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(OptionRecord):
+    """Follow a training while it runs: step time, tokens/s, MFU and memory as it measures them,
+    beside what a simulated run predicted.
+    """
+
+    path: str = own(
+        "PATH",
+        "a log, waited for if it does not exist yet; or a folder of logs and traces",
+        Form("FOLDER|LOG"),
     )
-    parser.add_argument(
-        "path",
-        metavar="FOLDER|LOG",
-        help="a log, waited for if it does not exist yet; or a folder of logs and traces",
+    against: str | None = own(
+        "--against", "the prediction: a simulated run (tally run -o FILE)", FILE
     )
-    parser.add_argument(
-        "--against", metavar="FILE", help="the prediction: a simulated run (tally run -o FILE)"
-    )
-    parser.add_argument(
+    gpu: str | None = own(
         "--gpu",
-        metavar="NAME",
-        help="the GPU it runs on, if it differs from the prediction's or no trace names it",
+        "the GPU it runs on, if it differs from the prediction's or no trace names it",
+        CHIP,
     )
-    parser.add_argument(
+    tolerance: float = own(
         "--tolerance",
-        type=parse_fraction,
-        default=DEFAULT_TOLERANCE,
-        metavar="T",
-        help="how far steps and memory may differ from the prediction (default 10%%)",
+        "how far steps and memory may differ from the prediction (default 10%%)",
+        Form("T", parse_fraction),
+        default=0.1,
     )
-    parser.add_argument("--once", action="store_true", help="report what is there now, and exit")
-    parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
-    parser.set_defaults(command=command)
+    once: bool = own("--once", "report what is there now, and exit")
+    json: bool = own("--json", "JSON lines on stdout")
 
 
-def command(args: argparse.Namespace) -> int:
+def command(options: WatchOptions) -> int:
     """Follow until interrupted. Raises UsageError for what cannot be followed."""
     from torchtally.cli import INTERRUPTED
     from torchtally.cli.chip_names import say_variants
@@ -83,31 +77,33 @@ def command(args: argparse.Namespace) -> int:
     from torchtally.live.prediction import UNPREDICTED, prediction_of
     from torchtally.live.watcher import Watcher
 
-    if args.gpu is not None:
-        say_variants([args.gpu])
-    predicted = UNPREDICTED if args.against is None else prediction_of(args.against, args.gpu)
-    watcher = Watcher(predicted, args.tolerance)
-    begin(args, watcher)
+    if options.gpu is not None:
+        say_variants([options.gpu])
+    predicted = (
+        UNPREDICTED if options.against is None else prediction_of(options.against, options.gpu)
+    )
+    watcher = Watcher(predicted, options.tolerance)
+    begin(options, watcher)
     events = follow(
-        args.path,
+        options.path,
         watcher,
-        lambda path: account_of(path, args.gpu),
+        lambda path: account_of(path, options.gpu),
         Waiting(time.monotonic, time.sleep),
-        is_once=args.once,
+        is_once=options.once,
     )
     # What is piped, and what is there already, is one line for each event.
-    is_live = not args.json and not args.once
+    is_live = not options.json and not options.once
     is_drawn = is_live and sys.stdout is not None and is_terminal(sys.stdout)
     code = 0
     with StatusLine(sys.stdout, is_quiet=not is_drawn, width=width()) as status:
-        show = printer(args, status if is_drawn else None)
+        show = printer(options, status if is_drawn else None)
         try:
             for event in events:
                 show(event)
         except KeyboardInterrupt:
             status.erase()
             code = INTERRUPTED
-    end(args, watcher)
+    end(options, watcher)
     return code
 
 
@@ -121,34 +117,34 @@ def account_of(path: str, gpu: str | None) -> "Ledger":
     return account(trace, roofline=known_roofline(trace.chip))
 
 
-def begin(args: argparse.Namespace, watcher: "Watcher") -> None:
+def begin(options: WatchOptions, watcher: "Watcher") -> None:
     """The prediction, once."""
     from torchtally.live.documents import json_line, watch_document
     from torchtally.live.sentences import prediction_text
     from torchtally.report.grid import wrap
 
-    if args.json:
-        emit(json_line(watch_document(args.path, args.tolerance, watcher.predicted)))
+    if options.json:
+        emit(json_line(watch_document(options.path, options.tolerance, watcher.predicted)))
     elif watcher.predicted.file:
         emit("\n".join(wrap(prediction_text(watcher.predicted), width())).lstrip() + "\n")
 
 
-def printer(args: argparse.Namespace, status: StatusLine | None) -> "Callable[[WatchEvent], None]":
+def printer(options: WatchOptions, status: StatusLine | None) -> "Callable[[WatchEvent], None]":
     """What shows an event: as a line of JSON, as the line of a terminal, or as one that stays."""
     from torchtally.live.documents import event_document, json_line
     from torchtally.live.sentences import event_text, heading_of
     from torchtally.live.watcher import Happening
 
-    shown = args.path
+    shown = options.path
 
     def show(event: "WatchEvent") -> None:
         nonlocal shown
-        if args.json:
+        if options.json:
             emit(json_line(event_document(event)))
             return
         text = printable(event_text(event))
         heading, file = "", heading_of(event)
-        if file not in (shown, args.path):
+        if file not in (shown, options.path):
             heading = f"==> {printable(file)} <==\n"
         shown = file
         if status is None:
@@ -163,12 +159,12 @@ def printer(args: argparse.Namespace, status: StatusLine | None) -> "Callable[[W
     return show
 
 
-def end(args: argparse.Namespace, watcher: "Watcher") -> None:
+def end(options: WatchOptions, watcher: "Watcher") -> None:
     """The summary."""
     from torchtally.live.documents import json_line, summary_document
     from torchtally.live.sentences import summary_text
 
-    if not args.json:
+    if not options.json:
         emit(summary_text(watcher, width()))
         return
     for record in watcher.records.values():

@@ -13,8 +13,8 @@ from torchtally.trace import World
 
 if TYPE_CHECKING:
     from torchtally.chips import Chip
-    from torchtally.isolation import Network, Writes
     from torchtally.ledger import Ledger
+    from torchtally.options.simulation import Network, Writes
     from torchtally.tracer.script_file import Script
 
 AS_IT_IS = "with unlimited memory"

@@ -21,7 +21,7 @@ from torchtally.views.collectives import evidence_of
 from torchtally.views.summary import reserved_bytes_of
 
 if TYPE_CHECKING:
-    from torchtally.isolation import Network, Writes
+    from torchtally.options.simulation import Network, Writes
     from torchtally.tracer.script_file import Script
 
 AS_IT_IS = "the script as it is"

@@ -16,11 +16,3 @@ clock       the clock a script reads: predicted time
 session     all of that put in place
 run         one run, isolated or not
 """
-
-from typing import Literal
-
-Writes = Literal["isolated", "real"]
-"""Where a script's files go: to a folder of the run, or where the script says."""
-
-Network = Literal["off", "downloads", "on"]
-"""What of the network a script may use: nothing, all but what publishes, or everything."""

@@ -17,12 +17,13 @@ from types import FrameType
 from typing import Any
 
 from torchtally.errors import TallyError
-from torchtally.isolation import Network, audit
+from torchtally.isolation import audit
 from torchtally.isolation.environment import environment
 from torchtally.isolation.kernel import deny_connections
 from torchtally.isolation.passages import Gate, passing, replacements
 from torchtally.isolation.sending import LAYERS
 from torchtally.isolation.uploads import ANSWERS, ENVIRONMENT, REMOTE
+from torchtally.options.simulation import Network
 from torchtally.trace import EffectKind
 from torchtally.virtual.later_modules import patching
 

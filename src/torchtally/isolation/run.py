@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from torchtally.isolation import Writes
 from torchtally.isolation.callers import Ours
 from torchtally.isolation.effects import drop_if_empty, effects_of
 from torchtally.isolation.files import Files
@@ -16,6 +15,7 @@ from torchtally.isolation.keeper import Keeper
 from torchtally.isolation.own_process import is_own_process
 from torchtally.isolation.session import isolated_files
 from torchtally.isolation.temporary import TemporaryFolder
+from torchtally.options.simulation import Writes
 from torchtally.trace import Effect, FileId, StubFile
 
 T = TypeVar("T")

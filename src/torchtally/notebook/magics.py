@@ -6,18 +6,22 @@ Works with IPython 7.34 (Colab's) and later. What the magics return, the noteboo
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any
 
-from torchtally.cli.arguments import Parser, add_isolation
+from torchtally.cli.arguments import Parser
 from torchtally.cli.chip_names import gpu_or_default
-from torchtally.cli.destination import add_output, check_outputs, place_of
-from torchtally.cli.run import limit_of, step_count
+from torchtally.cli.declared import add_options, asked
+from torchtally.cli.destination import check_outputs, place_of
+from torchtally.cli.run import STEPS, limit_of
 from torchtally.errors import LimitError, ScriptError, TallyError, UsageError
 from torchtally.gates import check, parse_limits
 from torchtally.ledger import Ledger, account
 from torchtally.notebook.commands import parse, tally, words_of
+from torchtally.options import CHIP, Form, output, own
+from torchtally.options.simulation import SimulationOptions, simulation_settings
 from torchtally.progress import CLEAR_LINE
 from torchtally.report.gates import sentence
 from torchtally.report.run_progress import RunProgress
@@ -67,6 +71,25 @@ def unload(shell: Shell) -> None:
         shell.magics_manager.magics[kind].pop("tally", None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellOptions(SimulationOptions):
+    """What `%%tally` is asked."""
+
+    gpu: str | None = own("--gpu", "the chip to simulate; 8xH100-SXM: several", CHIP)
+    rank: int = own("--rank", "which of several GPUs", Form("N", int), default=0)
+    steps: int | str | None = own(
+        "--steps", "stop after N training steps (default: 2 of the same model)", STEPS
+    )
+    name: str | None = own("--name", "give the ledger this name; _ is it, too", Form("NAME"))
+    output: str | None = output("save the trace")
+    limits: tuple[str, ...] = own(
+        "--assert",
+        "what must hold, or the cell fails: 'peak < 24GiB' (repeatable)",
+        Form("LIMIT"),
+        is_repeated=True,
+    )
+
+
 def cell_parser() -> Parser:
     """Parser of the words behind `%%tally`."""
     parser = Parser(
@@ -74,27 +97,7 @@ def cell_parser() -> Parser:
         description="Run a cell on a simulated GPU and show what each of its lines costs.",
         epilog=EPILOG,
     )
-    parser.add_argument("--gpu", metavar="NAME", help="the chip to simulate; 8xH100-SXM: several")
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of several GPUs")
-    parser.add_argument(
-        "--steps",
-        type=step_count,
-        metavar="N|all",
-        help="stop after N training steps (default: 2 of the same model)",
-    )
-    parser.add_argument("--name", metavar="NAME", help="give the ledger this name; _ is it, too")
-    add_output(parser, "-o", "--output", metavar="FILE", help="save the trace")
-    parser.add_argument(
-        "--assert", action="append", default=[], dest="limits", metavar="LIMIT",
-        help="what must hold, or the cell fails: 'peak < 24GiB' (repeatable)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-oom", action="store_true", help="go on beyond the chip's memory instead of raising"
-    )
-    parser.add_argument(
-        "--host-clock", action="store_true", help="clocks of the cell are the host's"
-    )
-    add_isolation(parser, "nowhere")
+    add_options(parser, CellOptions)
     return parser
 
 
@@ -103,28 +106,27 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
     args = parse(cell_parser(), words_of(line))
     if args is None:
         return None
-    limits = parse_limits(args.limits)
-    if args.name is not None and not args.name.isidentifier():
-        raise UsageError(f"--name {args.name}: not a Python name.")
+    options = asked(CellOptions, args)
+    limits = parse_limits(options.limits)
+    if options.name is not None and not options.name.isidentifier():
+        raise UsageError(f"--name {options.name}: not a Python name.")
     check_outputs(args)
-    place = place_of(args.output, "-o")  # absolute, since the cell may change the directory
-    gpus, by_roofline = target_of(gpu_or_default(args.gpu))
+    place = place_of(options.output, "-o")  # absolute, since the cell may change the directory
+    gpus, by_roofline = target_of(gpu_or_default(options.gpu))
     name = name_of_this_cell(shell)
     code = code_of(f"\n{cell}", name)  # the first line is that of the magic
     if code is None:
         return None
     stream = stream_of(shell)
-    progress = RunProgress(steps=args.steps if isinstance(args.steps, int) else None, stream=stream)
+    steps = options.steps if isinstance(options.steps, int) else None
+    progress = RunProgress(steps=steps, stream=stream)
 
     request = RunRequest(
+        **simulation_settings(options),
         script=name,
         gpus=gpus,
-        world=world_of(gpus, args.rank),
-        limit=limit_of(args.steps),
-        memory_is_limited=not args.no_oom,
-        writes=args.writes,
-        network=args.network,
-        host_clock=args.host_clock,
+        world=world_of(gpus, options.rank),
+        limit=limit_of(options.steps),
     )
 
     def begin(recording: Recording) -> None:
@@ -145,7 +147,7 @@ def tally_cell(shell: Shell, line: str, cell: str) -> Ledger | None:
         )
     if stream is not None:
         stream.write(f"tally: {progress.line()}")  # stays: it says how much ran
-    return report_cell(shell, done, args.name, place, limits)
+    return report_cell(shell, done, options.name, place, limits)
 
 
 def report_cell(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchtally.chips import Chip, Cluster
-from torchtally.isolation import Network, Writes
+from torchtally.options.simulation import Network, Writes
 from torchtally.runs.request import RunRequest, simulation
 from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline

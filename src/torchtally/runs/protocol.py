@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from torchtally.isolation import Network, Writes
+from torchtally.options.simulation import Network, Writes
 from torchtally.runs.allocations import Allocations
 from torchtally.trace import World
 

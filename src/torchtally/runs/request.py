@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torchtally.chips import Chip, Cluster
-from torchtally.isolation import Network, Writes
 from torchtally.isolation.run import Isolation, isolation
+from torchtally.options.simulation import SimulationOptions
 from torchtally.trace import World
-from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.session import Predictor, Recording, ignore_step, recording
 from torchtally.tracer.steps import StepLimit, ignore
 from torchtally.virtual.aliases import ReadOnce
@@ -18,7 +17,7 @@ from torchtally.virtual.session import check_inactive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(SimulationOptions):
     """What was asked of a run. Nothing of it changes while the script runs."""
 
     script: str
@@ -27,45 +26,17 @@ class RunRequest:
     world: World = field(default_factory=World)
     limit: StepLimit = field(default_factory=StepLimit)
     """When the script is stopped."""
-    nonzero_fraction: float = 1.0
-    """Share of a mask taken to be true where a shape depends on unknown values."""
-    memory_is_limited: bool = True
-    placeholder_limit: int = PLACEHOLDER_LIMIT
     what_ifs: tuple[str, ...] = ()
-    host_clock: bool = False
-    writes: Writes = "isolated"
     files: str | None = None
     """The folder of isolated files; None: they are dropped afterwards."""
     files_shown: str = ""
     """What the user calls it."""
     temporary_in: str | None = None
     """Where temporary files are; None: in the system's folder."""
-    network: Network = "downloads"
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of the environment, besides those of its rank."""
     restricts: bool = False
     """Whether the process is tally's own: the kernel keeps it from other files for good."""
-
-    # What a command asks besides: of the run's end, its report and its limits.
-    max_seconds: float | None = None
-    output: str = ""
-    """The trace's file as the user calls it."""
-    trace_place: str = ""
-    """Where it is; absolute, since the script may change the directory. "-": stdout."""
-    json_place: str | None = None
-    html_place: str | None = None
-    format: str = "text"
-    columns: tuple[str, ...] | None = None
-    budget: str | None = None
-    """The file of budgets as the user calls it."""
-    is_quiet: bool = False
-    """Whether neither progress nor report is printed."""
-    is_watched: bool = False
-    """Whether the run is to be drawn while it runs."""
-    advises: bool = False
-    """Whether changes are tried that may help, and are worth trying: their results are shown."""
-    compares: bool = False
-    """Whether the run is compared with one without its changes."""
 
     @property
     def target(self) -> Chip:

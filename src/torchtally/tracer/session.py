@@ -14,9 +14,10 @@ import torch
 
 from torchtally.chips import Chip, Cluster, chip
 from torchtally.errors import UsageError
-from torchtally.isolation import Network, guard
+from torchtally.isolation import guard
 from torchtally.isolation.environment import environment
 from torchtally.isolation.network import limited_network
+from torchtally.options.simulation import Network
 from torchtally.torch_private import releases
 from torchtally.trace import (
     Call,

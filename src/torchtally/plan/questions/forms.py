@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from typing import TypeVar
 
 from torchtally.errors import UsageError, did_you_mean
@@ -16,7 +15,6 @@ from torchtally.plan.stacks.stack import stack
 from torchtally.units import parse_fraction, parse_usd
 
 T = TypeVar("T")
-Choice = TypeVar("Choice", bound=StrEnum)
 
 IMAGES = re.compile(r"((?P<count>[1-9]\d{0,3})x)?(?P<size>[1-9]\d{0,4})", re.ASCII)
 
@@ -91,11 +89,6 @@ def network_cards(text: str) -> tuple[int | None, float]:
         raise UsageError(f"{text[:40]!r}: give [CARDSx]RATE in bits: 8x400Gb/s, or 400Gb/s.")
     scale = {"G": 1e9, "T": 1e12}[match[3]]
     return int(match[1]) if match[1] else None, float(match[2]) * scale
-
-
-def named(choices: type[Choice]) -> dict[str, Choice]:
-    """The choices by their values."""
-    return {choice.value: choice for choice in choices}
 
 
 def spelled(find: Callable[[str], T], *names: Iterable[str]) -> dict[str, T]:

@@ -13,6 +13,7 @@ from torchtally.options import (
     COUNT,
     FILE,
     LENGTH,
+    OWN,
     RATE,
     SHARE,
     TIME,
@@ -20,6 +21,7 @@ from torchtally.options import (
     Form,
     OptionGroup,
     OptionRecord,
+    each,
     flop_count,
     option,
 )
@@ -45,14 +47,12 @@ from torchtally.plan.questions.forms import (
     STACK,
     TARGETS,
     WEIGHT_FORMAT,
-    named,
 )
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import parse_bytes, parse_flop_per_s
 from torchtally.work.convention import Convention
 
-OWN = OptionGroup()
 SIZES = OptionGroup("the model by its sizes, instead of MODEL")
 TRAINING = OptionGroup("training")
 SAMPLES = OptionGroup(
@@ -92,7 +92,7 @@ ACCELERATE = _configuration("accelerate", "its configuration (YAML): FSDP", "acc
 class PlanOptions(OptionRecord):
     """What `tally plan` is asked. None or False: not given."""
 
-    model: str | None = option("MODEL", OWN, "the model (see below)", Form("MODEL"))
+    model: str | None = option("MODEL", OWN, "the model (see below)", Form("MODEL"), nargs="?")
     mtp: int | None = option(
         "--mtp", OWN, "modules of multi-token prediction: DeepSeek-V3 has 1; default none", COUNT
     )
@@ -142,7 +142,7 @@ class PlanOptions(OptionRecord):
         TRAINING,
         "activation recomputation: none; selective, attention's scores; op, all but attention "
         "and every other product (torchtitan); or full; --search tries none and full",
-        choices=named(Recompute),
+        choices=each(*Recompute),
     )
     attention: tuple[AttentionKernel | None, Fused | None] = option(
         "--attention",
@@ -157,7 +157,7 @@ class PlanOptions(OptionRecord):
         TRAINING,
         "what issues kernels: Python (eager, default; blocking, with CUDA_LAUNCH_BLOCKING=1), "
         "torch.compile's code, CUDA graphs (dense-graphs: of all but experts)",
-        choices=named(Host),
+        choices=each(*Host),
         default=Host.EAGER,
     )
     stack_name: str | None = option(
@@ -185,7 +185,7 @@ class PlanOptions(OptionRecord):
         TRAINING,
         "norms, activations and losses as transformers runs them (eager), or as Megatron-LM does "
         "(fused; default with --search, but for --lora)",
-        choices=named(Implementation),
+        choices=each(*Implementation),
     )
     """None: a search assumes fused kernels, everything else, and one of adapters, transformers'
     own."""
@@ -196,13 +196,13 @@ class PlanOptions(OptionRecord):
         "(plain), Megatron-LM's (parallel), one kernel (fused; composer: with Composer's metrics), "
         "or chunk by chunk with the head's product (chunked: torchtitan, TRL, Unsloth, Liger); "
         "default by --kernels",
-        choices=named(Loss),
+        choices=each(*Loss),
     )
     gradients: str | None = option(
         "--gradients",
         TRAINING,
         "dtype of gradients, instead of the recipe's",
-        choices={dtype: dtype for dtype in ("bfloat16", "float16", "float32")},
+        choices=each("bfloat16", "float16", "float32"),
     )
     fp8_weights: bool = option(
         "--fp8-weights",
@@ -214,7 +214,7 @@ class PlanOptions(OptionRecord):
         "--convention",
         TRAINING,
         "how attention's FLOPs are counted; default full",
-        choices=named(Convention),
+        choices=each(*Convention),
         default=Convention.FULL,
     )
 
@@ -357,7 +357,7 @@ class PlanOptions(OptionRecord):
         "--largest",
         GOAL,
         "the largest that fits",
-        choices={what: what for what in ("model", "batch", "sequence")},
+        choices=each("model", "batch", "sequence"),
     )
     tokens_per_s: float | None = option(
         "--tokens-per-s", GOAL, "observed speed of all chips together: 400K", RATE

@@ -26,6 +26,7 @@ MOST = 10**24
 MOST_FLOPS = 10**40
 
 T = TypeVar("T")
+Value = TypeVar("Value", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class OptionGroup:
     """The field that makes the others mean something."""
     remedy: str = ""
     """What is said of the others without it: "an option of adapters: add --lora 16"."""
+
+
+OWN = OptionGroup()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +63,27 @@ class Option:
     choices: Mapping[str, Any] = field(default_factory=dict)
     """Values by what is typed."""
     alias: str = ""
+    nargs: str = ""
+    """As argparse has it: "?" may be left out, "*": all words that have no name, "...": what is
+    left."""
+    left_out: str = "-"
+    """The value of an option that is given without one: stdout."""
+    is_required: bool = False
+    turns_off: bool = False
+    """A switch that makes its field False."""
     is_checked: bool = True
     """An answer that does not depend on it refuses it. False: it names the question, or is of what
     becomes of the answer."""
     is_repeated: bool = False
+    """Given several times: a tuple."""
     is_written: bool = False
     """The value is a file that the command writes."""
+    makes_folder: bool = False
+    """The command makes the folder that it lies in, or writes one."""
 
     def value(self, typed: Any) -> Any:
         """The field's value, of what the parser has read."""
-        if self.choices:
-            return self.choices[typed]
-        return tuple(typed) if self.is_repeated else typed
+        return self.choices[typed] if self.choices else typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +103,40 @@ def option(
     default: Any = None,
     **more: Any,
 ) -> Any:
-    """A field of a record with its option; a switch is False where it is not given."""
+    """A field of a record with its option; a switch is False where it is not given, and where it
+    turns off, True.
+    """
     declared = Option(name, group, help, form, **more)
-    is_switch = form is None and not declared.choices
-    return field(default=False if is_switch else default, metadata={"option": declared})
+    if form is None and not declared.choices:
+        default = declared.turns_off
+    elif declared.is_repeated and default is None:
+        default = ()
+    return field(default=default, metadata={"option": declared})
+
+
+def own(name: str, help: str = "", form: Form | None = None, **more: Any) -> Any:
+    """A field of a record with an option of no section."""
+    return option(name, OWN, help, form, **more)
+
+
+def output(help: str, form: Form | None = None, **more: Any) -> Any:
+    """A field of a record with the option -o: a file that the command writes."""
+    return own("-o", help, form or FILE, alias="--output", is_written=True, **more)
+
+
+def each(*values: Value) -> dict[str, Value]:
+    """Choices that stand for themselves."""
+    return {str(value): value for value in values}
 
 
 def options_of(record: type[Any]) -> dict[str, Option]:
-    """The options that a record's fields declare, by field, in the order of the help."""
+    """The options that a record's fields declare, by field, in the order of the help: its own,
+    then those of the records that it extends.
+    """
     declared = {field.name: field.metadata.get("option") for field in fields(record)}
-    return {name: option for name, option in declared.items() if option is not None}
+    of_classes = (getattr(each, "__annotations__", {}) for each in record.__mro__)
+    names = dict.fromkeys(name for of_class in of_classes for name in of_class)
+    return {name: option for name in names if (option := declared.get(name)) is not None}
 
 
 def documented(record: type[T]) -> type[T]:
@@ -160,3 +197,4 @@ USD = Form("USD", usd)
 TEXT = Form("WORDS")
 CHIPS = Form("CHIPS")
 FILE = Form("FILE")
+CHIP = Form("NAME")
