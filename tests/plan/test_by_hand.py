@@ -333,7 +333,9 @@ def test_overlap() -> None:
 
 
 def test_delays() -> None:
-    """Compute and bubble of 5 s beside the slowest; 3 s hidden; 139 launches; 8 messages."""
+    """Compute and bubble of 5 s beside the slowest; 3 s hidden; 139 launches; 8 messages, and 2 of
+    9 s within nodes.
+    """
     assert_same(delays.stragglers_s(1.04, seconds(4), seconds(1)), (1.04 - 1) * (4 + 1))
     assert_same(delays.slow_s(3, 1.3), 3 * 1.3)
     assert_same(scaled_s(10, 3, 2), 10 * 3 / 2)
@@ -343,7 +345,7 @@ def test_delays() -> None:
     assert_same(delays.host_s(139, 0, 10, 1e-3, 2), (1.39**4 + 2**4) ** 0.25 - 2)
     assert_same(delays.host_s(139, 60, 10, 1e-3, 2), 60 * 10 * 1e-3 + (1.39**4 + 2**4) ** 0.25 - 2)
     assert_same(delays.host_s(139, 60, 10, 0, 2), 0)
-    assert_same(communication.paced_s(9, 0.9, 8, 0.5), 9 / 0.9 + 8 * 0.5)
+    assert_same(communication.paced_s(9, 2, 0.9, 8, 0.5), 2 + 7 / 0.9 + 8 * 0.5)
 
 
 def test_bubbles_that_weight_gradients_fill() -> None:
@@ -358,7 +360,8 @@ def test_collectives() -> None:
     net, inside = cluster("64xH100-SXM"), RankGroup(8)
     gather = communication.all_gather(16e9, inside, net)
     assert_same(gather.sent, 7 * 2e9)
-    assert_same(gather.seconds, 8.4e-6 + 7 * 3.4e-6 + 7 * 2e9 / 360e9)
+    assert_same(gather.seconds, 18.1e-6 + 7 * 1.0e-6 + 2e9 * (7 + 0.41) / 360e9)
+    assert (gather.messages, gather.in_node_s) == (0, gather.seconds.value)
     assert_same(communication.all_to_all(8e9, inside, net).sent, 7e9)
     hop = communication.send(48e9, crosses_nodes=True, cluster=net)
     assert_same(hop.seconds, 8.4e-6 + 14e-6 + 1.0)
@@ -368,6 +371,7 @@ def test_collectives() -> None:
     tree = communication.all_reduce(1024, RankGroup(64, 8), net)
     assert tree.seconds.note == "tree LL"
     assert_same(tree.sent, 2 * 63 * 1024 / 64)
+    assert (tree.messages, tree.in_node_s) == (1, 0)
     thrice = communication.repeat("x", tree, of(3, Unit.COUNT))
     assert_same(thrice.sent, 3 * 2 * 63 * 1024 / 64)
     assert_same(thrice.seconds, 3 * tree.seconds.value)

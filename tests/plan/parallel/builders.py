@@ -89,8 +89,8 @@ def workload(model: Model | None = None, chips: str = "8xH100-SXM", **fields: An
     return Workload(**(given | fields))
 
 
-def faster(nodes: Cluster, times: float) -> Cluster:
-    """The same chips with links so many times as fast."""
+def faster(nodes: Cluster, times: float, *, in_node: bool = True) -> Cluster:
+    """The same chips with links so many times as fast, or with a network alone."""
 
     def scaled(link: Link | None) -> Link | None:
         if link is None or link.bytes_per_s_per_direction is None:
@@ -100,4 +100,5 @@ def faster(nodes: Cluster, times: float) -> Cluster:
 
     chip = nodes.chip
     node = None if chip.node is None else replace(chip.node, network=scaled(chip.node.network))
-    return replace(nodes, chip=replace(chip, link=scaled(chip.link), node=node))
+    link = scaled(chip.link) if in_node else chip.link
+    return replace(nodes, chip=replace(chip, link=link, node=node))

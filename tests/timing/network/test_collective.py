@@ -22,17 +22,18 @@ NODE = RankGroup(8)
 
 
 def test_a_ring_of_12_channels_of_30_gb_per_s() -> None:
-    """8.4 us, 14 hops of 3.4 us, and 14/8 of the payload at 360 GB/s."""
+    """18.1 us, 14 hops of 1.0 us, 14/8 of the payload at 360 GB/s, and 0.41 of a step to copy."""
     ring = collective("all_reduce", 8 * GIB, NODE, H100, algorithm="ring")
-    assert ring.seconds == pytest.approx((8.4 + 14 * 3.4) * US + 14 / 8 * 8 * GIB / 360e9)
-    assert ring.bus_bytes_per_s == pytest.approx(360e9, rel=0.01)
+    moving_s = 14 / 8 * 8 * GIB / 360e9
+    assert ring.seconds == pytest.approx((18.1 + 14) * US + moving_s * (1 + 0.41 / 14))
+    assert ring.bus_bytes_per_s == pytest.approx(360e9 / (1 + 0.41 / 14), rel=0.01)
     assert ring.channels == 24  # "24 coll channels" in NCCL's log of a DGX H100
 
 
 def test_gathers_go_round_once() -> None:
     for kind in ("all_gather", "reduce_scatter"):
         once = collective(kind, 8 * GIB, NODE, H100)
-        assert once.seconds == pytest.approx((8.4 + 7 * 3.4) * US + 7 * GIB / 360e9)
+        assert once.seconds == pytest.approx((18.1 + 7) * US + (7 + 0.41) * GIB / 360e9)
         assert once.sent_bytes == 7 * GIB
 
 
@@ -48,7 +49,7 @@ def test_a_switch_that_adds_takes_large_all_reduces() -> None:
 def test_what_is_small_takes_the_protocol_with_the_least_latency() -> None:
     small = collective("all_reduce", 8192, NODE, H100)
     assert (small.way, small.bound) == ("ring LL", "latency")
-    assert small.latency_s == pytest.approx((6.6 + 14 * 0.6) * US)
+    assert small.latency_s == pytest.approx((5.1 + 14 * 0.81) * US)
     assert collective("all_reduce", GIB, NODE, H100).bound == "bandwidth"
 
 
@@ -107,17 +108,35 @@ def test_one_rank_a_node_gathers_by_parallel_trees() -> None:
 
 
 def test_an_all_to_all_is_as_fast_as_its_slower_wire() -> None:
+    """Within a node 0.86 of the link, and 0.41 of a part to copy one's own."""
     near = collective("all_to_all", 8 * GIB, NODE, H100)
-    assert near.seconds - near.latency_s == pytest.approx(7 * GIB / 370.8e9)
+    assert near.seconds - near.latency_s == pytest.approx((7 + 0.41) * GIB / (0.86 * 370.8e9))
     far = collective("all_to_all", 16 * GIB, RankGroup(16, 2), H100)
     assert far.seconds - far.latency_s == pytest.approx(8 * GIB / 48e9)
-    assert near.latency_s == pytest.approx((8.4 + 3.4 + 6 * 0.4) * US)
+    assert near.latency_s == pytest.approx((11.5 + 7 * 0.2) * US)
     assert far.latency_s == pytest.approx((8.4 + 14 + 6 * 0.4 + 7 * 1.0) * US)
+
+
+def test_kernels_that_store_into_others_memory_copy_nothing() -> None:
+    """DeepEP's, by NCCL's table: 8.4 us and 3.4, and 0.4 for each partner after the first."""
+    stored = collective("all_to_all", 8 * GIB, NODE, H100, is_staged=False)
+    assert stored.seconds == pytest.approx((8.4 + 3.4 + 6 * 0.4) * US + 7 * GIB / 370.8e9)
+    assert not stored.is_measured
+
+
+def test_an_all_to_all_of_short_parts_takes_one_channel_each() -> None:
+    """Up to 16 KiB for each partner: LL, 6.2 GB/s a channel."""
+    short, longer = (
+        collective("all_to_all", size, NODE, H100) for size in (1 << 17, (1 << 17) + 8)
+    )
+    assert (short.way, longer.way) == ("pairwise LL", "pairwise")
+    assert short.latency_s == pytest.approx((5.1 + 0.81 + 6 * 0.4) * US)
+    assert short.seconds - short.latency_s == pytest.approx((1 << 14) / 6.2e9)
 
 
 def test_a_send() -> None:
     near, far = (collective("send", GIB, RankGroup(2, nodes), H100) for nodes in (1, 2))
-    assert near.seconds == pytest.approx((8.4 + 3.4) * US + GIB / 370.8e9)
+    assert near.seconds == pytest.approx((11.5 + 0.2) * US + GIB / (0.86 * 370.8e9))
     assert far.seconds == pytest.approx((8.4 + 14) * US + GIB / 48e9)
     assert collective("send", 1024, RankGroup(2), H100).way == "pairwise LL"
     assert collective("send", 1024, RankGroup(2, 2), H100).way == "pairwise"
@@ -130,9 +149,12 @@ def test_a_barrier_is_a_small_all_reduce() -> None:
 
 
 def test_boards_without_a_link_talk_over_pcie() -> None:
-    """Four RTX 4090: PCIe 4 at 24 of 31.5 GB/s, hops of 5.7 us, and no LL128."""
-    ring = collective("all_reduce", GIB, RankGroup(4), CARDS)
-    assert ring.seconds == pytest.approx((8.4 + 6 * 5.7) * US + 6 / 4 * GIB / 24e9)
+    """Four RTX 4090: PCIe 4 at 24 of 31.5 GB/s, of which more than two reach 0.55; hops of 5.7 us,
+    half a step to copy, and no LL128.
+    """
+    two, ring = (collective("all_reduce", GIB, RankGroup(ranks), CARDS) for ranks in (2, 4))
+    assert ring.seconds == pytest.approx((8.4 + 6 * 5.7) * US + 6.5 / 4 * GIB / (0.55 * 24e9))
+    assert two.seconds == pytest.approx((8.4 + 2 * 5.7) * US + 2.5 / 2 * GIB / 24e9)
     sizes = [1 << power for power in range(30)]
     protocols = {collective("all_reduce", size, RankGroup(4), CARDS).protocol for size in sizes}
     assert protocols == {"LL", "simple"}
@@ -199,10 +221,14 @@ def test_more_bytes_never_take_less_time(
 def test_twice_the_bytes_take_at_most_twice_the_time(
     power: int, spread: tuple[int, int], name: str, kind: CollectiveKind
 ) -> None:
-    """But for the plateau of rings over nodes, which lengthens their steps at one size."""
+    """But for the plateau of rings over nodes, which lengthens their steps at one size; and within
+    a node where NCCL goes from one protocol to the next, long before it is faster: on four GB200s
+    an all-reduce of 4 MiB takes 36 us, one of 8 MiB 88 (`benchmarks/kernels/collectives.csv`).
+    """
     group, where = RankGroup(*spread), cluster(f"1024x{name}")
     one, two = (collective(kind, times << power, group, where) for times in (1, 2))
-    assert two.seconds <= 2 * one.seconds * (1 + 1e-12)
+    most = 2 if one.way == two.way else 3
+    assert two.seconds <= most * one.seconds * (1 + 1e-12)
 
 
 @given(SIZES, GROUPS, CLUSTERS, st.sampled_from(KINDS))

@@ -44,8 +44,8 @@ def test_all_rows_in_the_median() -> None:
     large = [abs(error) for error in errors(r for r in ROWS if r.payload_bytes >= LARGE_BYTES)]
     small = [abs(error) for error in errors(r for r in ROWS if r.payload_bytes <= SMALL_BYTES)]
     assert len(ROWS) > 140
-    assert median(large) < 0.07
-    assert median(small) < 0.40
+    assert median(large) < 0.04
+    assert median(small) < 0.23
 
 
 def test_8_h100_use_their_switch_and_a_forced_ring_does_not() -> None:
@@ -54,9 +54,9 @@ def test_8_h100_use_their_switch_and_a_forced_ring_does_not() -> None:
     ring = collective("all_reduce", 8 * GIB, RankGroup(8), node, algorithm="ring")
     assert best.algorithm == "NVLS"
     assert 460e9 < best.bus_bytes_per_s < 490e9
-    assert ring.bus_bytes_per_s == pytest.approx(365e9, rel=0.02)
+    assert ring.bus_bytes_per_s == pytest.approx(365e9, rel=0.05)
 
 
 def test_a_wrong_model_would_be_noticed() -> None:
-    """A tenth more bandwidth is out of the limits of some row."""
-    assert any(abs(row.ratio / 1.1 - 1) >= 0.10 for row in of(STAS))
+    """A tenth less bandwidth is out of the limits of some row."""
+    assert any(abs(row.ratio * 1.1 - 1) >= 0.10 for row in of(STAS))

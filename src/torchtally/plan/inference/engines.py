@@ -24,6 +24,8 @@ class Engine:
     host: Host = Host.GRAPHS
     memory_share: float = 1.0
     """Of a chip's memory, what it takes for itself."""
+    is_staged: bool = True
+    """Sums of several chips go through NCCL's buffers, and are not stored to the others' memory."""
     is_of_one_chip: bool = False
     """Several are not planned: llama.cpp gives each some of the layers, one after the other."""
     most_sequences: int | None = None
@@ -76,10 +78,13 @@ def sustained_engine(
 SERVING = Engine(
     name="serving", summary="vLLM, SGLang, TensorRT-LLM: pages, fused kernels, CUDA graphs",
     cache=CacheKind.PAGED, block=16, memory_share=0.9, most_sequences=1024, slower=1.3,
+    is_staged=False,
     source="half A of TensorRT-LLM's throughput tables: H200 and GB200",
 )  # fmt: skip
 """Pages of 16 tokens and 90 % of a chip's memory are vLLM's defaults (block_size,
-gpu_memory_utilization), as are 1024 sequences at once (max_num_seqs on server GPUs)."""
+gpu_memory_utilization), as are 1024 sequences at once (max_num_seqs on server GPUs). All three add
+up by kernels of their own (vLLM's custom_all_reduce.cuh, TensorRT-LLM's customAllReduceKernels.cu).
+"""
 
 COMPILED = Engine(
     name="compiled",

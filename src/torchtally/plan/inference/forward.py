@@ -391,7 +391,8 @@ class Generator:
         row_bytes = ACTIVATION_BYTES * self.model.width
         is_spread = at.expert > 1 and isinstance(kind.feed_forward, Experts)
         if at.tensor > 1:
-            once = all_reduce(tokens.rows * row_bytes, group(at.tensor, 1, cluster), cluster)
+            ranks, staged = group(at.tensor, 1, cluster), self.engine.is_staged
+            once = all_reduce(tokens.rows * row_bytes, ranks, cluster, is_staged=staged)
             sums = 1 if kind.is_parallel or is_spread else kind.blocks
             parts["all_reduce_s"] = layers_s(sums, once.at_pace(pace).seconds)
         if is_spread:
@@ -399,7 +400,9 @@ class Generator:
             row = self.model.width * (DTYPE_BYTES.get(self.dtype, 2) + ACTIVATION_BYTES)
             payload = max(1, tokens.rows // at.tensor) * kind.feed_forward.active * row
             among = group(at.expert, 1, cluster)
-            sent = all_to_all(payload, among, cluster).at_pace(pace)
+            sent = all_to_all(payload, among, cluster, is_staged=self.engine.is_staged).at_pace(
+                pace
+            )
             hidden = float(among.nodes > 1)
             parts["all_to_all_s"] = exposed_s("expert all-to-all", sent.seconds, work, hidden)
         return total_s("communication", **parts)

@@ -34,19 +34,23 @@ class Traffic:
     """Bytes that this chip sends."""
     seconds: Quantity
     messages: float = 0.0
-    """Collectives, one after the other."""
+    """Collectives between nodes, one after the other."""
+    in_node_s: float = 0.0
+    """Of the seconds, those of collectives that were measured, which are all in one node."""
 
     def at_pace(self, pace: Pace) -> "Traffic":
-        """The same in a training: wires at a share of NCCL's rate, and each message later."""
+        """The same in a training: of NCCL's table a share, and each message later."""
         if not self.seconds.value or pace is BEST:
             return self
-        seconds = paced_s(self.seconds, pace.links, self.messages, pace.message_s)
+        seconds = paced_s(self.seconds, self.in_node_s, pace.links, self.messages, pace.message_s)
         return replace(self, seconds=seconds.with_name(self.seconds.name))
 
 
 @closed_form("communication", Unit.SECONDS)
-def paced_s(at_best_s: Seconds, links: Fraction, messages: Number, message_s: Seconds) -> str:
-    return "at_best_s / links + messages * message_s"
+def paced_s(
+    at_best_s: Seconds, in_node_s: Seconds, links: Fraction, messages: Number, message_s: Seconds
+) -> str:
+    return "in_node_s + (at_best_s - in_node_s) / links + messages * message_s"
 
 
 def group(ranks: int, stride: int, cluster: Cluster) -> RankGroup:
@@ -54,9 +58,11 @@ def group(ranks: int, stride: int, cluster: Cluster) -> RankGroup:
     return RankGroup.with_stride(ranks, stride, min(cluster.node_size, cluster.count))
 
 
-def all_reduce(payload: Amount, group: RankGroup, cluster: Cluster) -> Traffic:
+def all_reduce(
+    payload: Amount, group: RankGroup, cluster: Cluster, *, is_staged: bool = True
+) -> Traffic:
     """The sum of all ranks' payload, on every rank."""
-    return _among("all_reduce", 2, payload, group, cluster)
+    return _among("all_reduce", 2, payload, group, cluster, is_staged=is_staged)
 
 
 def all_gather(payload: Amount, group: RankGroup, cluster: Cluster) -> Traffic:
@@ -69,16 +75,18 @@ def reduce_scatter(payload: Amount, group: RankGroup, cluster: Cluster) -> Traff
     return _among("reduce_scatter", 1, payload, group, cluster)
 
 
-def all_to_all(payload: Amount, group: RankGroup, cluster: Cluster) -> Traffic:
+def all_to_all(
+    payload: Amount, group: RankGroup, cluster: Cluster, *, is_staged: bool = True
+) -> Traffic:
     """Traffic from every rank to every other; the payload is what one rank has for all."""
-    return _among("all_to_all", 1, payload, group, cluster)
+    return _among("all_to_all", 1, payload, group, cluster, is_staged=is_staged)
 
 
 def send(payload: Amount, *, crosses_nodes: bool, cluster: Cluster) -> Traffic:
     """Traffic from one chip to another."""
     size = of(payload, Unit.BYTES, "payload")
     pair = RankGroup(2, 2 if crosses_nodes else 1)
-    return Traffic(size, _seconds(collective("send", int(size.value), pair, cluster), size), 1.0)
+    return _traffic(size, size, collective("send", int(size.value), pair, cluster))
 
 
 def nothing(name: str) -> Traffic:
@@ -94,6 +102,7 @@ def add_up(name: str, traffics: dict[str, Traffic], *, note: str = "") -> Traffi
         total("sent", Unit.BYTES, sent),
         total(name, Unit.SECONDS, seconds, note=note),
         sum(traffic.messages for traffic in traffics.values()),
+        sum(traffic.in_node_s for traffic in traffics.values()),
     )
 
 
@@ -102,22 +111,24 @@ def repeat(name: str, traffic: Traffic, times: Quantity, note: str = "") -> Traf
     sent = derive("sent", Unit.BYTES, "times * each", times=times, each=traffic.sent)
     once = traffic.seconds
     whole = derive(name, Unit.SECONDS, "times * each", "", note, times=times, each=once)
-    return Traffic(sent, whole, times.value * traffic.messages)
+    return Traffic(sent, whole, times.value * traffic.messages, times.value * traffic.in_node_s)
 
 
 def _among(
-    kind: CollectiveKind, rounds: int, payload: Amount, group: RankGroup, cluster: Cluster
-) -> Traffic:
+    kind: CollectiveKind, rounds: int, payload: Amount, group: RankGroup, cluster: Cluster,
+    *, is_staged: bool = True,
+) -> Traffic:  # fmt: skip
     """`rounds` is 2 for what is both scattered and gathered, which is an all-reduce."""
     if group.ranks == 1:
         return nothing(_name(kind))
     size = of(payload, Unit.BYTES, "payload")
     sent = _pieces(rounds * (group.ranks - 1), size, group.ranks)
-    return Traffic(sent, _seconds(collective(kind, int(size.value), group, cluster), size), 1.0)
+    transfer = collective(kind, int(size.value), group, cluster, is_staged=is_staged)
+    return _traffic(sent, size, transfer)
 
 
-def _seconds(transfer: Transfer, payload: Quantity) -> Quantity:
-    return derive(
+def _traffic(sent: Quantity, payload: Quantity, transfer: Transfer) -> Traffic:
+    seconds = derive(
         _name(transfer.kind),
         Unit.SECONDS,
         "latency_s + payload / payload_bytes_per_s",
@@ -127,6 +138,9 @@ def _seconds(transfer: Transfer, payload: Quantity) -> Quantity:
         payload=payload,
         payload_bytes_per_s=of(transfer.payload_bytes_per_s, Unit.BYTE_PER_S, "speed"),
     )
+    if transfer.is_measured:
+        return Traffic(sent, seconds, in_node_s=seconds.value)
+    return Traffic(sent, seconds, messages=1.0)
 
 
 def _name(kind: CollectiveKind) -> str:

@@ -181,10 +181,11 @@ def expert_traffic(
     tokens = _tokens_bytes(model, layout, sequence, recipe)
     routed = _routed_bytes(tokens, block.active, layout.stream_split)
     among = group(layout.expert, layout.expert_split, cluster)
-    if layout.implementation is Implementation.FUSED and among.nodes > 1:
+    is_fused = layout.implementation is Implementation.FUSED
+    if is_fused and among.nodes > 1:
         once = _once_a_node(routed, block.active, among, cluster)
     else:
-        once = all_to_all(routed, among, cluster)
+        once = all_to_all(routed, among, cluster, is_staged=not is_fused)
     return repeat("expert parallelism", once, of(2, Unit.COUNT), "dispatch and combine")
 
 
@@ -194,7 +195,7 @@ def _once_a_node(routed: Quantity, active: int, among: RankGroup, cluster: Clust
     """
     copies = _between_nodes_bytes(routed, among.nodes, active)
     between = all_to_all(copies, among, cluster)
-    inside = all_to_all(routed, RankGroup(among.per_node), cluster)
+    inside = all_to_all(routed, RankGroup(among.per_node), cluster, is_staged=False)
     sent = total("sent", Unit.BYTES, {"between": between.sent, "inside": inside.sent})
     return Traffic(sent, _slower_s(between.seconds, inside.seconds), 1.0)
 

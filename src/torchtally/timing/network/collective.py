@@ -8,6 +8,7 @@ from torchtally.errors import UsageError
 from torchtally.timing.network.group import RankGroup
 from torchtally.timing.network.sends import least, send, sends
 from torchtally.timing.network.ways import Algorithm, Protocol, TunedKind, Way, ways
+from torchtally.timing.network.wires import wires
 
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather",
@@ -38,6 +39,8 @@ class Transfer:
     protocol: Protocol | None
     channels: int
     """Blocks of its kernel: each keeps a multiprocessor of the GPU from other work meanwhile."""
+    is_measured: bool = False
+    """By measurements within a node, and not by NCCL's table alone."""
 
     @property
     def bus_bytes_per_s(self) -> float:
@@ -65,13 +68,15 @@ def collective(
     cluster: Cluster,
     *,
     algorithm: Algorithm | None = None,
+    is_staged: bool = True,
 ) -> Transfer:
     """How long these ranks take for this payload, by the way that NCCL would choose.
 
     The payload is the tensor that the collective is about, whole: what all-gather gives, what
     reduce-scatter takes, what one rank has for all others in an all-to-all, the list at the root of
     gather and scatter. Calls that NCCL groups into one kernel are one transfer of their sum.
-    `algorithm` is NCCL_ALGO: only that one.
+    `algorithm` is NCCL_ALGO: only that one. Kernels that store into other GPUs' memory, as DeepEP's
+    do, are not `is_staged`: they have the speeds of NCCL's table, and no copies out of its buffers.
 
     Assumed: every rank arrives at the same time, no other job is on the network, all groups of a
     node share its cards evenly, buffers are not registered, and compute runs elsewhere.
@@ -84,16 +89,21 @@ def collective(
         return Transfer(kind, payload_bytes, 0, 0.0, 0.0, 0.0, None, None, 0)
     payload_bytes = BARRIER_BYTES if kind == "barrier" else payload_bytes
     way = _way(kind, payload_bytes, group, cluster, algorithm)
+    is_measured = is_staged and wires(group, cluster).measured is not None
+    latency_s, bytes_per_s = way.latency_s(payload_bytes), way.bytes_per_s(payload_bytes)
+    if is_measured:
+        latency_s, bytes_per_s = way.as_measured(payload_bytes)
     return Transfer(
         kind,
         payload_bytes,
         least_sent_bytes(kind, payload_bytes, group.ranks),
-        way.latency_s(payload_bytes),
-        way.seconds(payload_bytes),
-        way.bytes_per_s(payload_bytes),
+        latency_s,
+        latency_s + payload_bytes / bytes_per_s,
+        bytes_per_s,
         way.algorithm,
         way.protocol,
         way.channels_for(payload_bytes, group.ranks),
+        is_measured,
     )
 
 
@@ -132,6 +142,9 @@ def _fastest(
     cluster: Cluster,
     algorithm: Algorithm | None,
 ) -> Way:
+    """The way that NCCL takes, or that for the most bytes where it is faster by measurements: so
+    more bytes never take less time.
+    """
     candidates = ways(kind, group, cluster)
     if algorithm is not None:
         candidates = tuple(way for way in candidates if way.algorithm == algorithm)
@@ -141,4 +154,6 @@ def _fastest(
             f"No {algorithm} for {kind} of {group.ranks} {cluster.chip.name} on {group.nodes} "
             f"nodes. Choose from: {', '.join(names)}."
         )
-    return min(candidates, key=lambda way: way.seconds(payload_bytes))
+    taken = min(candidates, key=lambda way: way.seconds(payload_bytes))
+    last = max(candidates, key=lambda way: way.gb_per_s)
+    return min((taken, last), key=lambda way: way.measured_s(payload_bytes))

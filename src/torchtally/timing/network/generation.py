@@ -35,6 +35,27 @@ class Generation:
     """Of what a switch with multicast could do; 0: none has one."""
     nvls_channels: tuple[int, int] = (0, 0)
     """Blocks of the kernel on one node, and on more (src/transport/nvls.cc)."""
+    measured: "NodeTimes | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTimes:
+    """Microseconds of NCCL's kernels within one node, where NCCL's own table is off.
+
+    Fits to half A of 800 rows (`benchmarks/kernels/collectives.csv`), whose half B had no part:
+    nccl-tests of NCCL 2.27 on A100s, of 2.29 on H100, H200, B200, GB200, GB300 and RTX PRO 6000, up
+    to 512 MiB (ai-dynamo/aiconfigurator @095f58a5).
+    """
+
+    ll_us: tuple[float, float]
+    """Of a ring by LL before the first byte moves, and of each step."""
+    simple_us: tuple[float, float]
+    """The same by "simple"."""
+    sends_us: tuple[float, float]
+    """Of sends by "simple", and of each partner."""
+    copy: float
+    """Of a step, what a rank takes to copy a part that it does not send on: its own, or the last
+    that arrives. The step's bytes wait meanwhile."""
 
 
 _AMPERE_GRIDS = (
@@ -50,6 +71,7 @@ VOLTA = Generation(
 AMPERE = Generation(
     "Ampere", 20.0 / 25.0, *_AMPERE_GRIDS, ll=87.7, ring_ll128=20.0,
     tree_ll128=(20.0, 20.0, 20.0), tree=(24.0, 23.6, 17.8), nvls_tree=(0.0, 0.0, 0.0),
+    measured=NodeTimes((9.3, 0.86), (20.5, 7.6), (10.5, 3.2), copy=0.53),
 )  # fmt: skip
 HOPPER = Generation(
     "Hopper", 20.6 / 25.0,
@@ -58,6 +80,7 @@ HOPPER = Generation(
      0.12),
     ll=141.0, ring_ll128=36.7, tree_ll128=(36.7, 36.7, 29.0), tree=(38.7, 41.4, 36.0),
     nvls_tree=(0.0, 57.7, 45.5), nvls_share=0.85, nvls_channels=(16, 16),
+    measured=NodeTimes((5.1, 0.81), (18.1, 1.0), (11.5, 0.2), copy=0.41),
 )  # fmt: skip
 BLACKWELL = Generation(
     "Blackwell", 40.1 / 50.0,
@@ -66,6 +89,7 @@ BLACKWELL = Generation(
      2.4, 1.2, 0.24, 0.12),
     ll=2 * 141.0, ring_ll128=40.0, tree_ll128=(55.6, 31.67, 20.0), tree=(70.0, 42.8, 24.0),
     nvls_tree=(0.0, 96.0, 80.0), nvls_share=0.74, nvls_channels=(24, 32),
+    measured=NodeTimes((8.3, 1.21), (10.8, 8.1), (15.0, 0.6), copy=0.71),
 )  # fmt: skip
 
 LL_BETWEEN = {"AMD": (22.5, 19.0)}
@@ -77,6 +101,13 @@ GA102_LINK_SHARE = 12.0 / 14.0625
 
 PCIE_SHARE = 12.0 / 15.75
 """PCI_BW over the promise of 16 lanes of the third generation; the others double both."""
+
+PCIE_MEASURED = NodeTimes((4.0, 1.64), (8.4, 5.7), (6.5, 1.6), copy=0.5)
+"""The same over PCIe: base and step of "simple" are NCCL's own."""
+
+SHARED_PCIE = 0.55
+"""Of the speed of two GPUs on PCIe, what more of them reach, whose paths cross: a fit to the same
+rows, of nodes of 4 and 8 RTX PRO 6000."""
 
 CARD_SHARE = 0.96
 """Of a network card's speed, what its PCIe slot lets through: 12 of 12.5 GB/s, 24 of 25, 48 of

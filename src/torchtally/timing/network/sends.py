@@ -3,7 +3,7 @@
 NCCL's tuning has no model of them. Its own constants are put together here: base and hop of a
 ring, the speed of links and cards, what each further partner costs within a node (0.4 us, the
 "arity serialization latency" of CollNet) and over the network (one message posted), and the size up
-to which sends take LL (P2P_LL_THRESHOLD, for each channel). Messages to another node go through the
+to which sends take LL (P2P_LL_THRESHOLD). Messages to another node go through the
 chip there that is nearest to the card (PXN), over the link once more.
 
 Source: src/graph/tuning.cc, src/graph/paths.cc and src/enqueue.cc, NVIDIA/nccl 2.30.7 @5067397c.
@@ -22,13 +22,18 @@ from torchtally.timing.network.ways import (
     POST_OTHERS_US,
     POST_US,
     Way,
+    extra_ring_us,
     kernel_channels,
 )
 from torchtally.timing.network.wires import Wires, wires
 
 PARTNER_US = 0.4
 LL_BYTES = 16384
-"""Of one channel."""
+"""For one partner: all-to-alls of 32 KiB each take as long as "simple" (`generation.NodeTimes`)."""
+LL_GB_PER_S = 6.2
+"""Of one channel, which so few bytes take: a fit to half A of the same rows."""
+SENDS_SHARE = 0.86
+"""Of the speed of links, what sends within a node reach: a fit to the same. Rings reach all."""
 
 
 @lru_cache(maxsize=4096)
@@ -51,7 +56,7 @@ def sends(group: RankGroup, cluster: Cluster) -> tuple[Way, Way | None]:
     speed = 1.0 / max(seconds_per_gb)
     post_us = POST_US.get(where.cpu, POST_OTHERS_US)
     partners_us = PARTNER_US * max(0, near - 1) + post_us * max(0, far - 1)
-    return _simple_and_ll(where, speed, partners_us, is_far=nodes > 1)
+    return _simple_and_ll(where, speed, partners_us, n, is_far=nodes > 1)
 
 
 @lru_cache(maxsize=1024)
@@ -60,26 +65,34 @@ def send(is_far: bool, cluster: Cluster) -> tuple[Way, Way | None]:
     where = wires(RankGroup(2, 2 if is_far else 1), cluster)
     speed = where.share if is_far else where.link
     assert speed is not None, "two ranks of a node have a link"
-    return _simple_and_ll(where, speed, 0.0, is_far=is_far)
+    return _simple_and_ll(where, speed, 0.0, 1, is_far=is_far)
 
 
 def least(ways: tuple[Way, Way | None], partners: int, payload_bytes: int) -> Way:
     """The faster of those that this size may take."""
     simple, ll = ways
-    if ll is None or payload_bytes > partners * ll.channels * LL_BYTES:
+    if ll is None or payload_bytes > partners * LL_BYTES:
         return simple
-    return min(simple, ll, key=lambda way: way.seconds(payload_bytes))
+    return min(simple, ll, key=lambda way: way.measured_s(payload_bytes))
 
 
 def _simple_and_ll(
-    where: Wires, speed: float, partners_us: float, *, is_far: bool
+    where: Wires, speed: float, partners_us: float, parts: int, *, is_far: bool
 ) -> tuple[Way, Way | None]:
     channels = kernel_channels(where, ring(where))
     hop_us = NETWORK_US["tree"] if is_far else (NVLINK_US if where.is_nvlink else PCI_US)["ring"]
-    extra_us = 2 * where.network_latency_us if is_far else 0.0
-    latency_us = BASE_US["ring"]["simple"] + hop_us["simple"] + extra_us + partners_us
-    simple = Way("pairwise", "simple", latency_us, speed, channels)
+    flush_us = 2 * where.network_latency_us if is_far else 0.0
+    latency_us = BASE_US["ring"]["simple"] + hop_us["simple"] + flush_us + partners_us
+    ll_us = BASE_US["ring"]["LL"] + hop_us["LL"] + partners_us
+    extra_us, share, extra_ll_us, ll_speed = 0.0, 1.0, 0.0, speed / 2
+    if where.measured:
+        base_us, partner_us = where.measured.sends_us
+        extra_us = base_us + max(1, parts - 1) * partner_us - latency_us
+        copy = where.measured.copy / (parts - 1) if parts > 1 else 0.0
+        share = SENDS_SHARE * where.shared / (1 + copy)
+        extra_ll_us = extra_ring_us("LL", where, where.measured, 1)
+        ll_speed = min(ll_speed, parts * LL_GB_PER_S)
+    simple = Way("pairwise", "simple", latency_us, speed, channels, extra_us=extra_us, share=share)
     if is_far:  # no buffers of LL are made for sends between nodes (ALLOC_P2P_NET_LL_BUFFERS)
         return simple, None
-    latency_us = BASE_US["ring"]["LL"] + hop_us["LL"] + partners_us
-    return simple, Way("pairwise", "LL", latency_us, speed / 2, channels)
+    return simple, Way("pairwise", "LL", ll_us, ll_speed, channels, extra_us=extra_ll_us)

@@ -6,8 +6,9 @@ n: ranks.  N: nodes.  k: ranks of a node.  A step is a hop from rank to rank.
 
 and NCCL takes the fastest. Restated from ncclTopoTuneModel and ncclTopoGetAlgoTime in
 src/graph/tuning.cc, NVIDIA/nccl 2.30.7 @5067397c: its microseconds and GB/s are measurements of
-NVIDIA's. Left out: CollNet (InfiniBand SHARP), tuner plugins, symmetric and registered buffers,
-copy engines.
+NVIDIA's. They choose the way; what it takes within a node was measured since (`NodeTimes` in
+`generation.py`). Left out: CollNet (InfiniBand SHARP), tuner plugins, symmetric and registered
+buffers, copy engines.
 """
 
 import math
@@ -23,6 +24,7 @@ from torchtally.timing.network.generation import (
     LL_BETWEEN,
     LL_BETWEEN_OTHERS,
     VOLTA,
+    NodeTimes,
 )
 from torchtally.timing.network.graphs import Graph, nvls, ring, tree
 from torchtally.timing.network.group import RankGroup
@@ -102,6 +104,10 @@ class Way:
     """Of a switch's pipeline."""
     plateau: float = 1.0
     plateau_bytes: int = 0
+    extra_us: float = 0.0
+    """Latency besides what NCCL counts on, as measured."""
+    share: float = 1.0
+    """Of the bandwidth that NCCL counts on, as measured."""
 
     def latency_s(self, payload_bytes: int) -> float:
         is_long = self.plateau_bytes and payload_bytes >= self.plateau_bytes
@@ -127,7 +133,17 @@ class Way:
         return speed
 
     def seconds(self, payload_bytes: int) -> float:
+        """What NCCL counts on, and chooses by."""
         return self.latency_s(payload_bytes) + payload_bytes / self.bytes_per_s(payload_bytes)
+
+    def as_measured(self, payload_bytes: int) -> tuple[float, float]:
+        """(seconds of latency, bytes per second) as the way runs."""
+        latency_s = self.latency_s(payload_bytes) + 1e-6 * self.extra_us
+        return latency_s, self.share * self.bytes_per_s(payload_bytes)
+
+    def measured_s(self, payload_bytes: int) -> float:
+        latency_s, bytes_per_s = self.as_measured(payload_bytes)
+        return latency_s + payload_bytes / bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +223,25 @@ def _rings(kind: TunedKind, where: Wires, rings: Graph) -> Iterator[Way]:
             plateau = PLATEAU.get(where.generation.name, PLATEAU_OTHERS)
             plateau_bytes = 64 * channels * n
         latency_us = BASE_US["ring"][protocol] + _ring_steps_us(kind, protocol, where, steps)
+        extra_us, share = 0.0, 1.0
+        if where.measured:
+            extra_us = extra_ring_us(protocol, where, where.measured, steps)
+            copy = where.measured.copy if protocol == "simple" else 0.0
+            share = where.shared / (1 + copy / steps)
         yield Way(
             "ring", protocol, latency_us, speed * n / steps, channels,
-            plateau=plateau, plateau_bytes=plateau_bytes,
+            plateau=plateau, plateau_bytes=plateau_bytes, extra_us=extra_us, share=share,
         )  # fmt: skip
+
+
+def extra_ring_us(protocol: Protocol, where: Wires, measured: NodeTimes, steps: int) -> float:
+    """What a ring's base and steps take besides those of NCCL's table. LL128 is taken to be off by
+    as much as LL is.
+    """
+    of_table: Protocol = "simple" if protocol == "simple" else "LL"
+    base_us, step_us = measured.simple_us if protocol == "simple" else measured.ll_us
+    base_us -= BASE_US["ring"][of_table]
+    return base_us + steps * (step_us - _in_node_us(where)["ring"][of_table])
 
 
 def _ring_speed(protocol: Protocol, where: Wires, rings: Graph, wire: float) -> float:

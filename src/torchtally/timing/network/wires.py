@@ -8,8 +8,11 @@ from torchtally.chips.meshes import MESHES
 from torchtally.timing.network.generation import (
     CARD_SHARE,
     GB,
+    PCIE_MEASURED,
     PCIE_SHARE,
+    SHARED_PCIE,
     Generation,
+    NodeTimes,
     generation,
     link_share,
 )
@@ -34,6 +37,18 @@ class Wires:
     """Cards of a node that the group's ranks there have to themselves."""
     network_latency_us: float
     cpu: str
+
+    @property
+    def measured(self) -> NodeTimes | None:
+        """Kernels as they run; None between nodes, and where nothing but NCCL's table says so."""
+        if self.card is not None:
+            return None
+        return self.generation.measured if self.is_nvlink else PCIE_MEASURED
+
+    @property
+    def shared(self) -> float:
+        """Share of a link's speed while all ranks of a node send, as measured."""
+        return 1.0 if self.is_nvlink or self.group.ranks <= 2 else SHARED_PCIE
 
     @property
     def share(self) -> float:

@@ -47,6 +47,9 @@ SENDS = frozenset([*ONE_SIDED, "symm_mem.barrier"])
 """Copies and signals over the link of two GPUs, timed as NCCL's own: a barrier is a signal to every
 other GPU of the node at once."""
 
+DEEP_EP = "deep_ep."
+"""Exchanges of tokens with experts, by kernels that store into the other GPUs' memory."""
+
 PARTNER = {**MESSAGES, **ONE_SIDED}
 """By operator between two ranks: the argument that names the other."""
 
@@ -79,14 +82,15 @@ class Communicators:
         if kind is None or where is None:
             return None
         group, cluster = where
+        staged = is_staged(call)
         exchange = self.exchange(call, payload_bytes) if kind == "all_to_all" else None
         if exchange is None:
-            return collective(kind, payload_bytes, group, cluster)
+            return collective(kind, payload_bytes, group, cluster, is_staged=staged)
         if len(exchange.peers) == 1:
             pair = RankGroup.of_ranks((self.world.rank, *exchange.peers), self.world.gpus_per_node)
-            return collective("send", exchange.bytes, pair, cluster)
+            return collective("send", exchange.bytes, pair, cluster, is_staged=staged)
         even_bytes = exchange.bytes * group.ranks // max(1, group.ranks - 1)
-        return collective(kind, even_bytes, group, cluster)
+        return collective(kind, even_bytes, group, cluster, is_staged=staged)
 
     def exchange(self, call: Call, payload_bytes: int) -> "PartsSent | None":
         """Parts of an all-to-all whose ranks get parts of different sizes; None of an even one."""
@@ -133,7 +137,8 @@ def collective_kernel(
         return NOTHING
     transfer = None if ranks is None else ranks.transfer(call, cost.network_bytes, chip)
     if transfer is None:
-        transfer = collective(kind, cost.network_bytes, *ranks_of(call, chip))
+        where, staged = ranks_of(call, chip), is_staged(call)
+        transfer = collective(kind, cost.network_bytes, *where, is_staged=staged)
     bandwidth = bandwidth_bytes_per_s(chip)
     kernel = bound_kernel(
         memory_s=cost.bytes / bandwidth, network_s=transfer.seconds, overhead_s=0.0
@@ -150,6 +155,11 @@ def collective_kernel(
 
 
 LEAST_SHARE = 1 - 1 / (1 + CONTENTION)
+
+
+def is_staged(call: Call) -> bool:
+    """Whether it goes through NCCL's buffers."""
+    return call.name not in SENDS and not call.name.startswith(DEEP_EP)
 
 
 def kind_of(operator: str) -> CollectiveKind | None:
