@@ -112,6 +112,34 @@ def test_what_is_looked_up_again_is_no_new_token() -> None:
     assert rates.tokens.size == 128
 
 
+class ValueEmbeddings(nn.Module):
+    """Three values for each id in one table, as modded-nanogpt's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(100, 8)
+        self.values = nn.Parameter(torch.zeros(3 * 100, 8))
+        self.head = nn.Linear(8, 100)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        values = [nn.functional.embedding(ids, table) for table in self.values.view(3, 100, 8)]
+        return self.head(self.words(ids) + torch.stack(values).sum(0))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_several_values_for_an_id_are_one_token(parts: int) -> None:
+    """A batch of 33 ids a sample without the last one, whole or in parts, in one backward pass."""
+
+    def step(net: nn.Module) -> Tensor:
+        ids = torch.randint(100, (4, 33), device="cuda")
+        return torch.cat([net(part) for part in ids[:, :-1].chunk(parts)])
+
+    rates = of(training(ValueEmbeddings, step, micro_batches=3))
+    assert rates.tokens is not None
+    assert rates.samples is not None
+    assert (rates.tokens.size, rates.samples.size) == (3 * 4 * 32, 3 * 4)
+
+
 @pytest.mark.parametrize("micro_batches", [1, 4])
 def test_images_tell_samples_and_no_tokens(micro_batches: int) -> None:
     """Two convolutions see each micro-batch; only the first counts."""
@@ -345,9 +373,9 @@ def lookup(*ids: int) -> Call:
 def test_a_rate_is_the_steps_batch_over_its_time() -> None:
     """Two lookups of 2 x 5 ids at 1 ms each."""
     builder = TraceBuilder()
-    table, ids = builder.run(factory_call(50, 2)), builder.run(factory_call(2, 5))
+    table, *batches = (builder.run(factory_call(*shape)) for shape in ((50, 2), (2, 5), (2, 5)))
     builder.end_step()
-    for _ in range(2):
+    for ids in batches:
         builder.run(lookup(2, 5), (table, ids))
     builder.end_step()
     rates = throughput(account(builder.build(), roofline=stopwatch()))

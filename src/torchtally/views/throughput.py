@@ -119,11 +119,31 @@ def _lookups(ledger: Ledger) -> list[Entry]:
             tables.setdefault(number if is_own else (entry.site, kernel), []).append(entry)
     if not tables:
         return []
-    return max(
-        _without_labels(ledger, list(tables.values())),
-        key=lambda them: sum(_indices(entry).elements for entry in them),
-        default=[],
+    them = (
+        _without_repeats(ledger, them) for them in _without_labels(ledger, list(tables.values()))
     )
+    return max(them, key=lambda them: sum(_indices(entry).elements for entry in them), default=[])
+
+
+def _without_repeats(ledger: Ledger, lookups: list[Entry]) -> list[Entry]:
+    """Entries without those that look up the same ids again in one forward pass, as where a table
+    has several values for each (modded-nanogpt's value embeddings): more than the ids' storage
+    holds. Micro-batches are parts of it, or have a backward pass between them.
+    """
+    candidates, passed = {id(entry) for entry in lookups}, 0
+    groups: dict[tuple[int, int], list[Entry]] = {}
+    for entry in ledger.reported:
+        passed += entry.op.phase is Phase.BACKWARD
+        if id(entry) in candidates:
+            is_known = _lookup(entry) is entry.call and entry.op.inputs[1] >= 0
+            key = (entry.op.inputs[1], passed) if is_known else (-1, id(entry))
+            groups.setdefault(key, []).append(entry)
+    kept = []
+    for (number, _), them in groups.items():
+        held = ledger.trace.storages[number].requested_bytes if number >= 0 else 0
+        read = sum(_indices(entry).elements * _indices(entry).itemsize_bytes for entry in them)
+        kept += them[:: -(-read // held) if held else 1]
+    return kept
 
 
 def _without_labels(ledger: Ledger, tables: list[list[Entry]]) -> list[list[Entry]]:
