@@ -11,7 +11,7 @@ from torchtally.isolation.naming import error_of, led, real_path_of
 from torchtally.isolation.natives import OS
 from torchtally.isolation.places import RealFile
 
-LINK_FUNCTIONS = tuple(getattr(OS, name) for name in ("lchown", "lchmod") if name in OS)
+LINK_FUNCTIONS = tuple(getattr(OS, name) for name in ("lchown", "lchmod") if hasattr(OS, name))
 
 
 class Changing:

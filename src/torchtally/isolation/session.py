@@ -188,32 +188,33 @@ def file_io(files: Files) -> type:
 def os_functions(files: Files) -> list[StandIn]:
     """All functions of `os` that take a path, as far as this system has them."""
     looking, changing = Looking(files), Changing(files)
-    table: dict[str, Any] = {
-        "open": files.open_descriptor, "stat": looking.stat, "lstat": looking.lstat,
-        "readlink": looking.readlink, "listdir": looking.listdir, "scandir": looking.scandir,
-        "chdir": looking.chdir, "getcwd": looking.getcwd, "getcwdb": looking.getcwdb,
-        "mkdir": changing.mkdir, "rmdir": changing.rmdir, "remove": changing.unlink,
-        "unlink": changing.unlink, "rename": changing.rename, "replace": changing.rename,
-        "link": changing.link, "symlink": changing.symlink, "closerange": changing.closerange,
-    }  # fmt: skip
+    methods = {
+        name: as_function(getattr(owner, name))
+        for owner in (looking, changing)
+        for name in vars(type(owner))
+        if callable(getattr(OS, name, None))
+    }
     made_of = {
         looking.looking: ("access", "statvfs", "pathconf", "getxattr", "listxattr"),
         changing.making: ("mkfifo", "mknod"),
         changing.changing: CHANGING,
     }
     functions = {
-        **{name: as_function(value) for name, value in table.items()},
+        **methods,
+        "open": as_function(files.open_descriptor),
+        "remove": methods["unlink"],
+        "replace": methods["rename"],
         **{
             name: make(getattr(OS, name))
             for make, names in made_of.items()
             for name in names
-            if name in OS
+            if hasattr(OS, name)
         },
     }
     for name, by_path in (("fchmod", "chmod"), ("fchown", "chown")):
-        if name in OS:
+        if hasattr(OS, name):
             functions[name] = changing.changing_open(getattr(OS, name), functions[by_path])
-    return [StandIn(os, name, value) for name, value in functions.items() if name in OS]
+    return [StandIn(os, name, value) for name, value in functions.items()]
 
 
 CHANGING = (
