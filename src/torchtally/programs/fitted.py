@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+from operator import add, mul
 
 from msgspec.structs import replace
 
@@ -10,7 +12,7 @@ from torchtally.programs.checked import differences
 from torchtally.programs.parts import is_scratch
 from torchtally.programs.plain import plain
 from torchtally.programs.program import RunProgram, structure, whole_numbers
-from torchtally.programs.sizes import Point, Size, Symbols, size_of
+from torchtally.programs.sizes import RANKS, Point, Size, Symbols, added, joined, size_of, times
 from torchtally.programs.written import write
 from torchtally.trace import Call, Storage, Trace
 
@@ -25,6 +27,10 @@ class LabelledRun:
     trace: Trace
 
 
+ITEMSIZES = (1, 2, 4)
+"""Of elements, and of their bytes."""
+
+
 class Expressions:
     """The distinct expressions that numbers of the recordings are found to be."""
 
@@ -32,16 +38,49 @@ class Expressions:
         self.points = points
         self.sizes: dict[Size, int] = {}
         self._places: dict[tuple[int, ...], int] = {}
+        self._sums: dict[tuple[int, ...], Size] = {}
 
     def place(self, numbers: tuple[int, ...], where: str) -> int:
         """The number of the expression. Raises ProgramError where there is none."""
         place = self._places.get(numbers)
         if place is None:
-            size = size_of(numbers, self.points)
-            if size is None:
-                raise ProgramError(f"{where}: {numbers} follow from no product of the sizes.")
+            size = self.size(numbers, where)
             place = self._places[numbers] = self.sizes.setdefault(size, len(self.sizes))
         return place
+
+    def size(self, numbers: tuple[int, ...], where: str) -> Size:
+        """The expression. Raises ProgramError where there is none."""
+        size = size_of(numbers, self.points)
+        if size is None:
+            size = self._sums.get(numbers)
+        if size is None:
+            raise ProgramError(f"{where}: {numbers} follow from no product of the sizes.")
+        return size
+
+    def learn_sums(self, calls: Sequence[Call]) -> None:
+        """Learn the elements of tensors that lie one behind the other, given a call on a list of
+        them in each recording: where each begins, and all together, of one rank and of all.
+        """
+        lists: dict[str, list[tuple[int, ...]]] = {}
+        for specs in zip(*(call.inputs for call in calls), strict=True):
+            numbers = tuple(prod(spec.shape) for spec in specs)
+            lists.setdefault(specs[0].argument, []).append(numbers)
+        ranks = [point.values.get(RANKS, 1) for point in self.points]
+        for tensors in lists.values():
+            total, terms = (0,) * len(calls), ()
+            for numbers in tensors if len(tensors) > 1 else ():
+                size = size_of(numbers, self.points)
+                if size is None:
+                    break
+                total = tuple(map(add, total, numbers))
+                terms = added(terms, size)
+                of_all = tuple(
+                    replace(each, powers=joined(each.powers, ((RANKS, 1),))) for each in terms
+                )
+                for itemsize in ITEMSIZES:
+                    self._sums[tuple(itemsize * n for n in total)] = times(terms, itemsize)
+                    whole = tuple(itemsize * n for n in map(mul, total, ranks))
+                    self._sums[whole] = times(of_all, itemsize)
 
     def of_call(self, calls: Sequence[Call], script: str) -> tuple[int, ...]:
         """Numbers of the expressions of a call's whole numbers, given the call in each recording.
@@ -82,11 +121,19 @@ def program_of(
     for ops in zip(*(trace.ops for trace in traces), strict=True):
         calls = tuple(trace.calls[op.call] for trace, op in zip(traces, ops, strict=True))
         numbers.append(templates.setdefault(calls, len(templates)))
+    for calls in templates:
+        if calls[0].name in ("fsdp.all_gather_copy_in", "fsdp.chunk_cat"):
+            expressions.learn_sums(calls)
     call_sizes = tuple(expressions.of_call(calls, first.script) for calls in templates)
     storage_sizes = tuple(
         expressions.place(tuple(each.requested_bytes for each in same), f"bytes of {same[0]}")
         for same in zip(*(trace.storages for trace in traces), strict=True)
     )
+    wholes = {
+        same[0].number: expressions.size(tuple(each.whole_elements for each in same), f"{same[0]}")
+        for same in zip(*(trace.storages for trace in traces), strict=True)
+        if same[0].whole_elements
+    }
     modules = recordings[0].modules
     further = (check.modules - modules) // period
     host_ops = per_layer(check.trace.host_ops - first.host_ops, further, "operators on the host")
@@ -101,6 +148,7 @@ def program_of(
             ops=tuple(
                 replace(op, call=number) for op, number in zip(first.ops, numbers, strict=True)
             ),
+            storages=tuple(replace(each, whole_elements=0) for each in first.storages),
             reserved=(),
             script_work=(),
             facts={},
@@ -110,13 +158,14 @@ def program_of(
         sizes=tuple(expressions.sizes),
         call_sizes=call_sizes,
         storage_sizes=storage_sizes,
+        whole_sizes=wholes,
         host_ops_per_layer=host_ops,
         reads_per_layer=reads,
         modules=modules,
         period=period,
         lead=lead,
     )
-    written = write(program, check.point.values, check.modules)
+    written = write(program, check.point.values, check.modules, check.trace.world)
     wrong = next(differences(written, plain(check.trace)), None)
     if wrong is not None:
         raise ProgramError(

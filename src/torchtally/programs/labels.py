@@ -1,12 +1,12 @@
 """The sizes at which a program is recorded, chosen by those that are asked for."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice, pairwise
 from math import gcd, isqrt
 from types import MappingProxyType
 
-from torchtally.programs.sizes import Point, Symbols, labelled
+from torchtally.programs.sizes import RANKS, Point, Symbols, labelled
 
 HEAD_DIM, POSITIONS, SEQUENCE, WINDOW = "head_dim", "positions", "sequence", "window"
 UNITS: Mapping[str, int] = {
@@ -18,6 +18,12 @@ operators pad what is none. A size that is not among them is any number."""
 HEAD_DIMS = (0, 128, 256, 1 << 20)
 """Between two of these attention takes the same kernel (`virtual`)."""
 RECORDINGS = 3
+RANK_COUNTS = (3, 5, 7)
+"""Of GPUs that share weights, in each recording."""
+SHARDED = frozenset(
+    ("vocabulary", "positions", "width", "embedding", "kv_heads", "ffn", "experts", "expert_ffn")
+)
+"""Sizes of the first dimensions of weights, which ranks divide."""
 LEAST_PRIME, LEAST_POSITIONS_PRIME, LEAST_LARGE_PRIME = 17, 101, 211
 """Labels are primes that no model has as a factor of its own making."""
 
@@ -57,7 +63,8 @@ def recordings_for(
         if symbol not in fixed.keys() | filled
     }
     chosen = head_dim_primes(asked[HEAD_DIM], units[HEAD_DIM]) if HEAD_DIM in units else ()
-    others = [symbol for symbol in units if symbol not in (HEAD_DIM, POSITIONS)]
+    others = [symbol for symbol in units if symbol not in (HEAD_DIM, POSITIONS, RANKS)]
+    shared = SHARDED & units.keys() if RANKS in units else frozenset()
     small = [prime for prime in primes_from(LEAST_PRIME, MOST_SYMBOLS) if prime not in chosen]
     tail = primes_from(LEAST_POSITIONS_PRIME, RECORDINGS)
     points = []
@@ -71,10 +78,12 @@ def recordings_for(
                 labels[symbol] = primes_from(first, RECORDINGS)[number]
         if chosen:
             labels[HEAD_DIM] = chosen[number]
-        point = labelled(units, labels)
+        if RANKS in units:
+            labels[RANKS] = RANK_COUNTS[number]
+        point = labelled(units, labels, shared)
         values = dict(point.values)
         values.update((symbol, values[SEQUENCE]) for symbol in filled)
-        points.append(Point(values, point.primes))
+        points.append(replace(point, values=values))
     check = Point({symbol: asked[symbol] for symbol in units.keys() | filled}, {})
     return Plan(units, fixed, tuple(points), check)
 

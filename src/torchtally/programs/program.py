@@ -32,6 +32,8 @@ class RunProgram(msgspec.Struct, frozen=True):
     storage_sizes: tuple[Index, ...]
     """Of each storage: the expression of its requested bytes."""
     host_ops_per_layer: int
+    whole_sizes: dict[Index, Size] = {}
+    """Of each storage that is a rank's share: the elements of the whole."""
     reads_per_layer: tuple[int, ...] = ()
     """Of each entry of the trace's placeholders: values read in a layer."""
     modules: int = LAYERS

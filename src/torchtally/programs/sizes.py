@@ -5,18 +5,20 @@ no other symbol has: factoring a number then names the symbols in it, and record
 primes confirm the factor in front. Numbers stay whole; nothing is fitted by least squares.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
-from math import prod
+from math import ceil, prod
 
 from torchtally.trace.record import Record
 
 Symbols = Mapping[str, int]
 """The value of each symbol."""
 Powers = tuple[tuple[str, int], ...]
-"""(symbol, power) of a product, by symbol; empty: one."""
+"""(symbol, power) of a product, by symbol; empty: one. Only of `RANKS` a power may be negative."""
+RANKS = "ranks"
+"""How many share the first dimension of each weight. A share is rounded up: FSDP2 pads the last."""
 
 
 class SizeTerm(Record, frozen=True):
@@ -38,19 +40,25 @@ class Point:
     values: Symbols
     primes: Symbols
     """The prime factor of each value that no other symbol has."""
+    shared: frozenset[str] = frozenset()
+    """Symbols whose values the ranks divide."""
 
 
-def labelled(units: Symbols, primes: Symbols) -> Point:
-    """Sizes that are a unit (64 tokens, 8 columns) times a prime each.
+def labelled(units: Symbols, primes: Symbols, shared: Collection[str] = ()) -> Point:
+    """Sizes that are a unit (64 tokens, 8 columns) times a prime each; those that are `shared`,
+    times the ranks.
 
     Raises ValueError unless every prime divides the value of its own symbol alone.
     """
-    values = {symbol: unit * primes[symbol] for symbol, unit in units.items()}
+    ranks = primes.get(RANKS, 1)
+    values = {symbol: unit * primes[symbol] * (ranks if symbol in shared else 1)
+              for symbol, unit in units.items()}  # fmt: skip
     for symbol, prime in primes.items():
-        owners = [other for other, value in values.items() if value % prime == 0]
-        if owners != [symbol]:
-            raise ValueError(f"{prime} labels {symbol}, and divides {', '.join(owners)}")
-    return Point(values, dict(primes))
+        owners = {other for other, value in values.items() if value % prime == 0}
+        expected = {symbol, *shared} if symbol == RANKS else {symbol}
+        if owners != expected:
+            raise ValueError(f"{prime} labels {symbol}, and divides {', '.join(sorted(owners))}")
+    return Point(values, dict(primes), frozenset(shared))
 
 
 def value(size: Size, symbols: Symbols) -> int:
@@ -58,13 +66,17 @@ def value(size: Size, symbols: Symbols) -> int:
     total = sum(
         (Fraction(term.numerator, term.denominator) * product(term.powers, symbols)
          for term in size), Fraction(0))  # fmt: skip
+    if total.denominator != 1 and any((RANKS, -1) in term.powers for term in size):
+        return ceil(total)
     if total.denominator != 1:
         raise ValueError(f"{text(size)} is {total} at {dict(symbols)}")
     return total.numerator
 
 
-def product(powers: Powers, symbols: Symbols) -> int:
-    return prod(symbols[symbol] ** power for symbol, power in powers)
+def product(powers: Powers, symbols: Symbols) -> int | Fraction:
+    whole = prod(symbols[symbol] ** power for symbol, power in powers if power > 0)
+    parts = prod(symbols[symbol] ** -power for symbol, power in powers if power < 0)
+    return whole if parts == 1 else Fraction(whole, parts)
 
 
 def size_of(numbers: Sequence[int], points: Sequence[Point]) -> Size | None:
@@ -166,6 +178,8 @@ def powers_of(number: int, point: Point) -> Mapping[str, int]:
             power += 1
         if power:
             powers[symbol] = power
+    if RANKS in point.primes:
+        powers[RANKS] = powers.get(RANKS, 0) - sum(powers.get(each, 0) for each in point.shared)
     return powers
 
 
@@ -176,11 +190,24 @@ def shared(factored: Sequence[Mapping[str, int]]) -> Powers:
     return tuple(sorted((symbol, power) for symbol, power in least.items() if power))
 
 
+def added(size: Size, other: Size) -> Size:
+    """The sum of two expressions."""
+    factors: dict[Powers, Fraction] = {}
+    for each in (*size, *other):
+        factor = Fraction(each.numerator, each.denominator)
+        factors[each.powers] = factors.get(each.powers, Fraction(0)) + factor
+    return tuple(term(factor, powers) for powers, factor in factors.items() if factor)
+
+
+def times(size: Size, factor: int) -> Size:
+    return tuple(term(factor * Fraction(e.numerator, e.denominator), e.powers) for e in size)
+
+
 def joined(powers: Powers, others: Powers) -> Powers:
     total = dict(powers)
     for symbol, power in others:
         total[symbol] = total.get(symbol, 0) + power
-    return tuple(sorted(total.items()))
+    return tuple(sorted((symbol, power) for symbol, power in total.items() if power))
 
 
 def candidates(symbols: Symbols) -> list[Powers]:

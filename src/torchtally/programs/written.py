@@ -5,7 +5,7 @@ layers between. What an operator refers to is found by its distance: a residual 
 reads is read by the next one of every copy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -22,8 +22,8 @@ from torchtally.programs.parts import (
 )
 from torchtally.programs.placed import placed
 from torchtally.programs.program import RunProgram
-from torchtally.programs.sizes import Symbols
-from torchtally.trace import Call, Op, Role, Site, Storage, StreamWait, TensorSpec, Trace
+from torchtally.programs.sizes import RANKS, Symbols, value
+from torchtally.trace import Call, Op, Role, Site, Storage, StreamWait, TensorSpec, Trace, World
 
 FIRST, MIDDLE, LAST = range(LAYERS)
 Place = tuple[int, int | None]
@@ -34,8 +34,11 @@ Item = tuple[int, int | None]
 """(place in a recorded list, layer that it is written for; None: of no layer)."""
 
 
-def write(program: RunProgram, symbols: Symbols, modules: int) -> Trace:
-    """The run at these sizes, with so many modules in its list of layers.
+def write(
+    program: RunProgram, symbols: Symbols, modules: int, world: World | None = None
+) -> Trace:
+    """The run at these sizes, with so many modules in its list of layers; of a program whose ranks
+    are a size, on the ranks of `world`.
 
     Raises ProgramError for fewer than recorded, and for sizes of which none were.
     """
@@ -64,7 +67,14 @@ def write(program: RunProgram, symbols: Symbols, modules: int) -> Trace:
                 f"the program was recorded at {symbol} {number} alone, got {symbols[symbol]}.\n"
                 "Record it at another."
             )
-    return placed(Writing(program, program.numbers(symbols), LAYERS + further).trace())
+    wholes = {number: value(size, symbols) for number, size in program.whole_sizes.items()}
+    writing = Writing(program, program.numbers(symbols), LAYERS + further, wholes)
+    trace = writing.trace()
+    if world is not None and RANKS in program.units:
+        everyone = tuple(range(world.size))
+        groups = tuple(replace(group, ranks=everyone) for group in trace.groups)
+        trace = replace(trace, world=world, groups=groups)
+    return placed(trace)
 
 
 @dataclass(slots=True)
@@ -75,6 +85,8 @@ class Writing:
     numbers: Sequence[int]
     """What the program's expressions are."""
     layers: int
+    wholes: Mapping[int, int]
+    """Of storages that are a rank's share: elements of the whole."""
     parts: Sections = field(init=False)
     chip: Chip = field(init=False)
     ticks: dict[Place, int] = field(init=False)
@@ -357,6 +369,7 @@ class Writing:
                 died=None,
                 name=self.parts.stacks.renumbered(storage.name, name[1]),
                 spare_bytes=0,
+                whole_elements=self.wholes.get(number, 0),
             )
         )
 
