@@ -54,7 +54,7 @@ def test_it_is_shown_as_a_run_is(config: str, tmp_path: Path, capsys: Capture) -
     )  # what asked for the recording is none of its lines
 
 
-@pytest.mark.parametrize("words", [(), ("--gpus", "8xH100-SXM", "--layout", "dp 8/z3")])
+@pytest.mark.parametrize("words", [(), ("--gpus", "8xH100-SXM")])
 def test_it_is_recorded_once(
     words: tuple[str, ...],
     config: str,
@@ -78,7 +78,6 @@ def test_it_is_recorded_once(
         (("--recipe", "megatron"), "recipe megatron needs a library"),
         (("--recipe", "mixed", "--gpus", "2xH100-SXM", "--layout", "dp 2"), "on one GPU"),
         (("--gpus", "2xH100-SXM", "--layout", "dp 2, mb 2x2"), "with one micro-batch"),
-        (("--gpus", "8xH100-SXM"), "--layout 'dp 8/z3' (FSDP2), or 'dp 8' (DDP)"),
         (("--gpus", "8xH100-SXM", "--layout", "dp 4/z3"), "is of 4 GPUs, and --gpus names 8"),
         (("--gpus", "8xH100-SXM", "--layout", "dp 4, pp 2"), "Leave pp out"),
         (("--gpus", "8xH100-SXM", "--layout", "dp 8/z1"), "but no z1"),
@@ -218,6 +217,20 @@ def test_eight_gpus_share_a_step(
     gathers = "c10d._allgather_base_" in sent
     assert gathers == ("z3" in layout)
     assert gathers or "c10d.allreduce_" in sent
+
+
+def test_shards_of_a_mixed_recipe_are_gathered_in_half_precision(
+    config: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """FSDP2's own mixed precision: a rank holds an eighth in float32, and sends it in bfloat16."""
+    file = str(tmp_path / "plan.tally")
+    words = [*WORDS, "--gpus", "8xH100-SXM", "--recipe", "mixed", "-o", file]
+    assert main(["plan", config, *words]) == 0
+    trace = Trace.load(file)
+    trained = [each for each in trace.storages if each.is_trained]
+    assert sum(each.requested_bytes for each in trained) == 4 * LLAMA_PARAMETERS // 8
+    gathers = [each for each in trace.calls if each.name == "c10d._allgather_base_"]
+    assert {spec.dtype for call in gathers for spec in call.inputs} == {"bfloat16"}
 
 
 def test_compiled_layers_and_fused_blocks_take_less_than_operators(

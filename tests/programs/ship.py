@@ -1,6 +1,6 @@
 """Programs of known models, recorded for the package.
 
-    python -m tests.programs.ship --write [MODEL_TYPE ...]
+    python -m tests.programs.ship --write [--only WORD] [MODEL_TYPE ...]
 
 Each known model is recorded in the modes that people train in; models of one class whose sizes are
 of one regime share a program. What cannot be recorded is listed with its reason. A file is written
@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from torchtally.chips import Cluster, chip
 from torchtally.cli import parsed, plan
-from torchtally.cli.plan_trace import mode_of, mode_words
+from torchtally.cli.plan_trace import layout_of, mode_of, mode_words, world_of
 from torchtally.errors import TallyError
 from torchtally.models.config_symbols import symbols_of
 from torchtally.models.planned import ConfiguredClass, configured_class
-from torchtally.models.recorded import recorded_training
-from torchtally.models.spread import ALONE
+from torchtally.models.recorded import TrainingMode, recorded_training
+from torchtally.models.spread import Spread
 from torchtally.plan.architecture.known import KnownModel, known_models
 from torchtally.plan.questions.request import USUAL_SEQUENCE
 from torchtally.programs import RunProgram
@@ -35,6 +35,7 @@ from torchtally.programs.shipped import (
     shipped_file,
     shipped_programs,
 )
+from torchtally.programs.sizes import RANKS
 from torchtally.programs.step import BATCH, SEQUENCE, AskedStep, StepModel
 from torchtally.trace import Trace
 
@@ -45,6 +46,11 @@ MODES = tuple(
     ("--recipe", recipe, "--recompute", recompute)
     for recipe, recompute in product(("bf16", "amp", "mixed"), ("none", "full"))
 )
+SHARDED_MODES = tuple(
+    ("--recipe", recipe, "--recompute", recompute, "--gpus", f"8x{GPU}", "--layout", "dp 8/z3")
+    for recipe, recompute in (("bf16", "none"), ("mixed", "none"), ("mixed", "full"))
+)
+"""By FSDP2: of any number of ranks."""
 BATCHES = (2, 1)
 RELEASES = ", ".join(
     f"{name} {version(name).partition('+')[0]}" for name in ("torch", "transformers")
@@ -55,14 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the files of these model types, else of all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", required=True)
+    parser.add_argument("--only", metavar="WORD", help="modes with this word alone: fsdp2")
     parser.add_argument("types", nargs="*")
-    chosen = parser.parse_args(arguments).types
-    for model_type in dict.fromkeys(chosen or map(type_of, configured_rows())):
-        ship(model_type)
+    asked = parser.parse_args(arguments)
+    for model_type in dict.fromkeys(asked.types or map(type_of, configured_rows())):
+        ship(model_type, asked.only or "")
 
 
-def ship(model_type: str) -> None:
-    """Write the programs of one model type."""
+def ship(model_type: str, word: str) -> None:
+    """Write the programs of one model type, in modes with this word."""
     before = shipped_programs(model_type)
     shelf: dict[ProgramKey, RunProgram] = {}
     models: dict[str, ShippedModel] = {}
@@ -72,7 +79,7 @@ def ship(model_type: str) -> None:
         models |= before.models
     for row in configured_rows():
         if type_of(row) == model_type:
-            models |= record_row(row, shelf, refused)
+            models |= record_row(row, shelf, refused, word)
     if models:
         packed = pack(shelf.values())
         path = shipped_file(model_type)
@@ -82,7 +89,7 @@ def ship(model_type: str) -> None:
 
 
 def record_row(
-    row: KnownModel, shelf: dict[ProgramKey, RunProgram], refused: set[ProgramKey]
+    row: KnownModel, shelf: dict[ProgramKey, RunProgram], refused: set[ProgramKey], word: str
 ) -> dict[str, ShippedModel]:
     """Record what a known model lacks. Returns it by its name; nothing where it has no program.
 
@@ -96,10 +103,10 @@ def record_row(
         return {}
     model = StepModel(configured.name, dict(symbols.sizes), symbols.layers)
     has_program = False
-    for gpu, words, batch in product(GPUS, MODES, BATCHES):
+    for gpu, words, batch in product(GPUS, (*MODES, *SHARDED_MODES), BATCHES):
         asked = asked_of(words, batch, gpu)
         key = key_of(symbols.variant, asked.mode, asked.chip, asked.sizes(model.sizes))
-        if key in refused:
+        if key in refused or word not in f"{gpu} {asked.mode}":
             continue
         if key not in shelf:
             try:
@@ -115,10 +122,11 @@ def record_row(
 
 def asked_of(words: Sequence[str], batch: int, name: str = GPU) -> AskedStep:
     """A step of the usual sequence in the mode of these options."""
-    gpu = chip(name)
+    request = plan.asked_of(parsed(["plan", "MODEL", *words]))
+    cluster = Cluster(chip(name), 1 if request.layout is None else 8)
     return AskedStep(
-        batch=batch, sequence=None, usual_sequence=USUAL_SEQUENCE, chip=gpu, command="plan",
-        mode=mode_words(plan.asked_of(parsed(["plan", "MODEL", *words])), Cluster(gpu)),
+        batch=batch, sequence=None, usual_sequence=USUAL_SEQUENCE, chip=cluster.chip,
+        command="plan", mode=mode_words(request, cluster), world=world_of(request, cluster),
     )  # fmt: skip
 
 
@@ -126,10 +134,16 @@ def recorded(configured: ConfiguredClass, asked: AskedStep, words: Sequence[str]
     """A program recorded now, its lines in files as the libraries name them."""
     symbols = symbols_of(configured.config)
     sizes = asked.sizes(symbols.sizes)
-    of_batch = {each: sizes[each] for each in (BATCH, SEQUENCE)}
-    mode = mode_of(plan.asked_of(parsed(["plan", "MODEL", *words])), ALONE)
+    of_batch = {each: sizes[each] for each in (BATCH, SEQUENCE, RANKS) if each in sizes}
+    mode = mode_for(words, asked)
     program = recorded_training(configured.build, symbols, of_batch, mode, asked.chip)
     return replace(program, trace=replace(in_libraries(program.trace), facts={}))
+
+
+def mode_for(words: Sequence[str], asked: AskedStep) -> TrainingMode:
+    """How the step of these options is trained."""
+    request = plan.asked_of(parsed(["plan", "MODEL", *words]))
+    return mode_of(request, Spread(layout_of(request, Cluster(asked.chip, asked.world.size))))
 
 
 def in_libraries(trace: Trace) -> Trace:

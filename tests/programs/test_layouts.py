@@ -13,14 +13,15 @@ from tests.programs.families import FAMILIES, GPU
 from torchtally import run
 from torchtally.chips import chip
 from torchtally.models.config_symbols import symbols_of
-from torchtally.models.recorded import TrainingMode, exact_training
+from torchtally.models.recorded import TrainingMode, exact_training, recorded_training
 from torchtally.models.spread import Spread, check_spread
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.layout_words import parse_layout
 from torchtally.programs import write
 from torchtally.programs.checked import differences
 from torchtally.programs.plain import plain
-from torchtally.trace import Trace
+from torchtally.programs.sizes import RANKS
+from torchtally.trace import Trace, World
 
 Wrap = Callable[[Any], nn.Module]
 
@@ -113,4 +114,19 @@ def test_it_is_the_run_on_virtual_ranks(case: str) -> None:
     program = exact_training(family.on_meta, symbols, family.asked, mode, chip(GPU))
     written = write(program, {**symbols.sizes, **family.asked}, symbols.layers)
     own = plain(run_of(name, layout.chips, wrap, steps_alone=layout.data == 1))
+    assert list(differences(written, own)) == []
+
+
+@pytest.mark.one_case_in(2)
+@pytest.mark.parametrize(("name", "ranks"), [("llama", 4), ("mixtral", 2)])
+def test_ranks_are_a_size_of_fsdp2(name: str, ranks: int) -> None:
+    """One program serves any number of ranks: recorded at 3, 5 and 7, checked at 8."""
+    family, spread = FAMILIES[name], Spread(layout_of("dp 8/z3"))
+    mode = TrainingMode(precision=family.mode.precision, spread=spread)
+    symbols = symbols_of(family.configuration)
+    asked = {**family.asked, RANKS: 8}
+    program = recorded_training(family.on_meta, symbols, asked, mode, chip(GPU))
+    sizes = {**symbols.sizes, **family.asked, RANKS: ranks}
+    written = write(program, sizes, symbols.layers, World(ranks, ranks))
+    own = plain(run_of(name, ranks, fully_sharded, steps_alone=False))
     assert list(differences(written, own)) == []

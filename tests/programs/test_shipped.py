@@ -11,19 +11,18 @@ from tests.programs.ship import (
     GPU,
     MODES,
     RELEASES,
+    SHARDED_MODES,
     asked_of,
     configured_rows,
     in_libraries,
+    mode_for,
     type_of,
 )
 from torchtally.chips import chip
-from torchtally.cli import parsed, plan
-from torchtally.cli.plan_trace import mode_of
 from torchtally.errors import ProgramError
 from torchtally.models.config_symbols import symbols_of
 from torchtally.models.planned import configured_class
 from torchtally.models.recorded import CHECK_LAYERS, record
-from torchtally.models.spread import ALONE
 from torchtally.plan.architecture.known import known_row
 from torchtally.programs import write
 from torchtally.programs.checked import differences
@@ -71,14 +70,17 @@ def shipped_and_run(
     if program is None:
         pytest.skip("not shipped in this mode")
     program = replace(program, trace=replace(program.trace, chip=gpu))
-    mode = mode_of(plan.asked_of(parsed(["plan", "MODEL", *words])), ALONE)
+    mode = mode_for(words, asked)
     run = record(configured.build, symbols, Point({}, {}), sizes, CHECK_LAYERS, mode, asked.chip)
-    return write(program, sizes, run.modules), in_libraries(plain(run.trace))
+    return write(program, sizes, run.modules, asked.world), in_libraries(plain(run.trace))
 
 
-@pytest.mark.parametrize("name", ["Llama 3.2 1B", "GPT-2 124M"])
-def test_it_writes_what_runs_today(name: str) -> None:
-    written, run = shipped_and_run(name, MODES[0], 2)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Llama 3.2 1B", MODES[0]), ("GPT-2 124M", MODES[0]), ("GPT-2 124M", SHARDED_MODES[1])],
+)
+def test_it_writes_what_runs_today(name: str, words: tuple[str, ...]) -> None:
+    written, run = shipped_and_run(name, words, 2)
     assert list(differences(written, run)) == []
     assert set(written.sites) == set(run.sites)
 
@@ -92,7 +94,7 @@ def test_chips_of_one_class_run_the_same_operators(name: str, gpu: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("batch", [2, 1])
-@pytest.mark.parametrize("words", MODES, ids=" ".join)
+@pytest.mark.parametrize("words", [*MODES, *SHARDED_MODES], ids=" ".join)
 @pytest.mark.parametrize("name", rows())
 def test_all_write_what_runs_today(name: str, words: tuple[str, ...], batch: int) -> None:
     written, run = shipped_and_run(name, words, batch)

@@ -5,7 +5,7 @@ from math import prod
 import pytest
 
 from torchtally.programs.labels import head_dim_primes, recordings_for
-from torchtally.programs.sizes import Point, labelled, size_of, text, value
+from torchtally.programs.sizes import Point, labelled, size_of, text, value, with_shares
 
 UNITS = {"b": 1, "s": 64, "h": 8}
 POINTS = [
@@ -97,3 +97,36 @@ def test_a_vocabulary_is_above_its_tokens() -> None:
 )
 def test_head_dims_take_the_kernel_of_the_one_asked_for(asked: int, least: int, most: int) -> None:
     assert all(least < 8 * prime <= most for prime in head_dim_primes(asked, 8))
+
+
+SHARED = [
+    Point(with_shares(point.values), point.primes, point.shared)
+    for point in (
+        labelled(
+            {"v": 8, "h": 8, "vocabulary": 8, "ranks": 1},
+            {"v": 17, "h": first, "vocabulary": second, "ranks": ranks},
+            ("h",),
+        )
+        for first, second, ranks in ((19, 23, 3), (23, 29, 5), (29, 31, 7))
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("formula", "spelled", "at_8"),
+    [
+        ("h // ranks", "h*ranks^-1", 16),
+        ("v * h // ranks", "h*ranks^-1*v", 2176),
+        ("-(-vocabulary // ranks)", "vocabulary/ranks", 13),
+        ("-(-vocabulary // ranks) * h", "h*vocabulary/ranks", 1664),
+        ("-(-vocabulary // ranks) * ranks", "ranks*vocabulary/ranks", 104),
+    ],
+)
+def test_a_share_of_ranks_is_an_expression(formula: str, spelled: str, at_8: int) -> None:
+    """FSDP2 gives each rank as many rows, rounded up: of 101 by 8 ranks 13."""
+    numbers = [eval(formula, {}, dict(point.values)) for point in SHARED]
+    size = size_of(numbers, SHARED)
+    assert size is not None
+    assert text(size) == spelled
+    sizes = with_shares({"v": 136, "h": 128, "vocabulary": 101, "ranks": 8})
+    assert value(size, sizes) == at_8

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torchtally.models.spread import Spread
     from torchtally.programs.compiled import Regions
     from torchtally.programs.step import AskedStep
-    from torchtally.trace import Trace
+    from torchtally.trace import Trace, World
 
 USED = ADAPTED | {
     *("output", "model", "gpus", "layout", "micro_batch", "sequence"),
@@ -93,6 +93,7 @@ def traced_step(request: Request, model: str, command: str) -> "Trace":
         mode=mode_words(request, cluster),
         chip=cluster.chip,
         command=command,
+        world=world_of(request, cluster),
     )
     if is_compiled_by_torch(request):
         return recorded_step(request, cluster, values, place, asked)
@@ -176,15 +177,10 @@ def layout_of(request: Request, cluster: Cluster) -> Layout:
     """How the GPUs share the step. Raises UsageError for a layout that torch alone does not run."""
     from torchtally.models.spread import check_spread
 
-    if cluster.count > 1 and request.layout is None:
-        raise UsageError(
-            f"-o with --gpus {cluster.count}x{cluster.chip.name} needs to know how they share a "
-            f"step: --layout 'dp {cluster.count}/z3' (FSDP2), or 'dp {cluster.count}' (DDP)."
-        )
     base = Layout(
         micro_batch=request.micro_batch or 1, recompute=request.recompute or Recompute.NONE
     )
-    layout = parse_layout(request.layout or "", cluster.count, None, base)
+    layout = parse_layout(words_of_layout(request, cluster), cluster.count, None, base)
     if layout.chips != cluster.count:
         raise UsageError(
             f"--layout {request.layout!r} is of {layout.chips} GPUs, and --gpus names "
@@ -218,7 +214,7 @@ def configuration(model: str) -> tuple[Mapping[str, Any], str]:
 def mode_of(request: Request, spread: "Spread") -> "TrainingMode":
     """How the step is trained. Raises UsageError for a recipe that torch alone does not run."""
     from torchtally.models.optimizers import optimizer_names as names_in_torch
-    from torchtally.models.precision import precision_of
+    from torchtally.models.precision import PRECISIONS, precision_of
     from torchtally.models.recorded import TrainingMode
 
     chosen = request.recipe
@@ -229,10 +225,16 @@ def mode_of(request: Request, spread: "Spread") -> "TrainingMode":
             f"-o runs the step by torch alone, and recipe {chosen.name} needs a library.\n"
             f"Choose one of {', '.join(runnable)}: --recipe bf16."
         )
-    if chosen.master is not None and spread.layout.chips > 1:
+    has_master = chosen.master is not None
+    if has_master and spread.layout.is_fully_sharded:
+        spread = replace(spread, computes_in=precision.weight_dtype)
+        precision = replace(precision, weight_dtype=PRECISIONS["fp32"].weight_dtype)
+        has_master = False
+    if has_master and spread.layout.chips > 1:
         raise UsageError(
             f"-o: a loop of torch alone keeps the master weights of recipe {chosen.name} on one "
-            "GPU.\nChoose another recipe for several: --recipe bf16."
+            f"GPU, or in FSDP2's shards.\nChoose --layout 'dp {spread.layout.chips}/z3', or "
+            "--recipe bf16."
         )
     optimizer = request.optimizer.name
     if optimizer not in names_in_torch():
@@ -243,7 +245,7 @@ def mode_of(request: Request, spread: "Spread") -> "TrainingMode":
         is_checkpointed=spread.layout.recompute is Recompute.FULL,
         adapt=adapt_of(request),
         spread=spread,
-        has_master=chosen.master is not None,
+        has_master=has_master,
     )
 
 
@@ -271,7 +273,7 @@ def weights_of(request: Request) -> str:
 
 def mode_words(request: Request, cluster: Cluster) -> str:
     """How the step is trained, as text: the key of its program."""
-    from torchtally.programs.step import mode_text
+    from torchtally.programs.step import FULLY_SHARDED, mode_text
 
     if request.inference:
         tokens = request.generate or ANSWER_TOKENS
@@ -282,9 +284,31 @@ def mode_words(request: Request, cluster: Cluster) -> str:
         *request.given,
     }
     words = {field: _word(getattr(request, field)) for field in fields}
-    if cluster.count > 1:
+    if is_fully_sharded(request, cluster):
+        words["layout"] = FULLY_SHARDED
+    elif cluster.count > 1:
         words["gpus"] = f"{cluster.count}, {cluster.gpus_per_node} in a node"
     return mode_text(**words)
+
+
+def words_of_layout(request: Request, cluster: Cluster) -> str:
+    """The layout as it is typed; where none is, FSDP2 over all GPUs, as an answer assumes it."""
+    usual = f"dp {cluster.count}/z3" if cluster.count > 1 else ""
+    return request.layout or usual
+
+
+def is_fully_sharded(request: Request, cluster: Cluster) -> bool:
+    """Whether the GPUs share all weights as FSDP2 does, and nothing else."""
+    words = words_of_layout(request, cluster)
+    return parse_layout(words, cluster.count, None, Layout()).is_fully_sharded
+
+
+def world_of(request: Request, cluster: Cluster) -> "World":
+    """The ranks of a step whose program is one for any number of them."""
+    from torchtally.trace import World
+
+    is_one_program = is_fully_sharded(request, cluster)
+    return World(cluster.count, cluster.node_size) if is_one_program else World()
 
 
 def _word(value: object) -> str:

@@ -6,6 +6,7 @@ What a mode changes (autocast, checkpointing, adapters, other GPUs) is run as th
 never derived.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from torchtally.models.precision import StepPrecision
 from torchtally.models.spread import ALONE, Spread, layers_of, steps_alone
 from torchtally.programs import LAYERS, LabelledRun, RunProgram, program_of
 from torchtally.programs.labels import recordings_for
-from torchtally.programs.sizes import Point
+from torchtally.programs.sizes import RANKS, Point
 from torchtally.programs.step import BATCH, SEQUENCE
 from torchtally.runs.function import run
 from torchtally.trace import Frame, Site, Trace
@@ -76,6 +77,10 @@ class TrainingMode:
     def gpus(self, chip: Chip) -> Cluster:
         """The GPUs that train."""
         return self.spread.cluster(chip)
+
+    def among(self, ranks: int) -> "TrainingMode":
+        """The same with the weights shared among so many."""
+        return dataclasses.replace(self, spread=self.spread.among(ranks))
 
     def run(self, model: nn.Module, sizes: Mapping[str, int]) -> None:
         """Train for two steps."""
@@ -145,6 +150,9 @@ def record(
 ) -> LabelledRun:
     """One training of two steps, at these sizes and with so many layers."""
     values, modules = {**fixed, **point.values}, config.modules(layers)
+    if RANKS in values:
+        assert isinstance(mode, TrainingMode), "weights are shared in training"
+        mode = mode.among(values[RANKS])
 
     def training() -> None:
         mode.run(build(config.at(values, modules)), values)

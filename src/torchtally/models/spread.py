@@ -3,7 +3,7 @@ tensor and expert parallelism by the plans that a class of transformers has.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 import torch.distributed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,6 +27,12 @@ class Spread:
 
     layout: Layout
     gpus_per_node: int | None = None
+    computes_in: torch.dtype | None = None
+    """Dtype in which shards gather weights, which hold them in float32; None: the weights' own."""
+
+    def among(self, ranks: int) -> "Spread":
+        """The same over so many GPUs, in nodes as large as there are GPUs at most."""
+        return replace(self, layout=replace(self.layout, data=ranks))
 
     def cluster(self, chip: Chip) -> Cluster:
         return Cluster(chip, self.layout.chips, self.gpus_per_node)
@@ -41,6 +47,8 @@ class Spread:
         if self.layout.shard is Sharding.NONE:
             return DistributedDataParallel(on_gpu(model))
         options: dict[str, Any] = {"mesh": self.mesh()}
+        if self.computes_in is not None:
+            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=self.computes_in)
         if self.layout.shard is Sharding.ZERO2:
             options["reshard_after_forward"] = False  # left out, all but the root's are freed
         for module in (*layers_of(model), model):

@@ -109,6 +109,7 @@ def cache_file(values: Mapping[str, Any], asked: AskedStep, ending: str) -> Path
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = [
         values, asked.mode, asked.batch, asked.sequence, asked.usual_sequence, asked.chip.name,
+        asked.world.size, asked.world.gpus_per_node,
         releases(), source_digest(),
         sorted(pair for pair in os.environ.items() if pair[0].startswith(SETTINGS)),
     ]  # fmt: skip

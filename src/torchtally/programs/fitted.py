@@ -12,7 +12,7 @@ from torchtally.programs.checked import differences
 from torchtally.programs.parts import is_scratch
 from torchtally.programs.plain import plain
 from torchtally.programs.program import RunProgram, structure, whole_numbers
-from torchtally.programs.sizes import RANKS, Point, Size, Symbols, added, joined, size_of, times
+from torchtally.programs.sizes import RANKS, Point, Size, Symbols, added, size_of, times
 from torchtally.programs.written import write
 from torchtally.trace import Call, Storage, Trace
 
@@ -67,20 +67,18 @@ class Expressions:
             lists.setdefault(specs[0].argument, []).append(numbers)
         ranks = [point.values.get(RANKS, 1) for point in self.points]
         for tensors in lists.values():
-            total, terms = (0,) * len(calls), ()
+            total = (0,) * len(calls)
+            terms: Size = ()
             for numbers in tensors if len(tensors) > 1 else ():
                 size = size_of(numbers, self.points)
                 if size is None:
                     break
                 total = tuple(map(add, total, numbers))
                 terms = added(terms, size)
-                of_all = tuple(
-                    replace(each, powers=joined(each.powers, ((RANKS, 1),))) for each in terms
-                )
                 for itemsize in ITEMSIZES:
-                    self._sums[tuple(itemsize * n for n in total)] = times(terms, itemsize)
-                    whole = tuple(itemsize * n for n in map(mul, total, ranks))
-                    self._sums[whole] = times(of_all, itemsize)
+                    own = tuple(itemsize * n for n in total)
+                    self._sums[own] = times(terms, itemsize)
+                    self._sums[tuple(map(mul, own, ranks))] = times(terms, itemsize, ((RANKS, 1),))
 
     def of_call(self, calls: Sequence[Call], script: str) -> tuple[int, ...]:
         """Numbers of the expressions of a call's whole numbers, given the call in each recording.

@@ -6,7 +6,7 @@ from itertools import count, islice, pairwise
 from math import gcd, isqrt
 from types import MappingProxyType
 
-from torchtally.programs.sizes import RANKS, Point, Symbols, labelled
+from torchtally.programs.sizes import RANKS, Point, Symbols, labelled, with_shares
 
 HEAD_DIM, POSITIONS, SEQUENCE, WINDOW = "head_dim", "positions", "sequence", "window"
 UNITS: Mapping[str, int] = {
@@ -20,10 +20,8 @@ HEAD_DIMS = (0, 128, 256, 1 << 20)
 RECORDINGS = 3
 RANK_COUNTS = (3, 5, 7)
 """Of GPUs that share weights, in each recording."""
-SHARDED = frozenset(
-    ("vocabulary", "positions", "width", "embedding", "kv_heads", "ffn", "experts", "expert_ffn")
-)
-"""Sizes of the first dimensions of weights, which ranks divide."""
+SHARDED = frozenset(("positions", "width", "embedding", "kv_heads", "ffn", "experts", "expert_ffn"))
+"""Sizes of the first dimensions of weights, which ranks divide; others are in `sizes.SHARES`."""
 LEAST_PRIME, LEAST_POSITIONS_PRIME, LEAST_LARGE_PRIME = 17, 101, 211
 """Labels are primes that no model has as a factor of its own making."""
 
@@ -83,7 +81,7 @@ def recordings_for(
         point = labelled(units, labels, shared)
         values = dict(point.values)
         values.update((symbol, values[SEQUENCE]) for symbol in filled)
-        points.append(replace(point, values=values))
+        points.append(replace(point, values=with_shares(values)))
     check = Point({symbol: asked[symbol] for symbol in units.keys() | filled}, {})
     return Plan(units, fixed, tuple(points), check)
 

@@ -6,7 +6,7 @@ from itertools import repeat
 import msgspec
 
 from torchtally.programs.parts import LAYERS
-from torchtally.programs.sizes import Size, Symbols, value
+from torchtally.programs.sizes import Size, Symbols, value, with_shares
 from torchtally.trace import Call, Trace
 from torchtally.trace.record import Index
 
@@ -45,7 +45,8 @@ class RunProgram(msgspec.Struct, frozen=True):
 
     def numbers(self, symbols: Symbols) -> list[int]:
         """What each expression is at these sizes."""
-        return [value(size, symbols) for size in self.sizes]
+        known = with_shares(symbols)
+        return [value(size, known) for size in self.sizes]
 
     def call(self, number: Index, numbers: Sequence[int]) -> Call:
         """A call where the expressions are these numbers."""

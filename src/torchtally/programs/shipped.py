@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from torchtally.chips import Chip
+from torchtally.errors import ProgramError
 from torchtally.programs.file import load_programs
 from torchtally.programs.packed import PackedPrograms
 from torchtally.programs.program import RunProgram
@@ -84,4 +85,9 @@ def shipped_step(model_type: str, name: str, asked: AskedStep) -> Trace | None:
     if program is None:
         return None
     source = f"{shipped.releases}, shipped with torchtally"
-    return step(program, model.model, sizes, asked, source)
+    try:
+        return step(program, model.model, sizes, asked, source)
+    except ProgramError:
+        if asked.world.size == 1:
+            raise
+        return None  # ranks that do not divide a weight pad it

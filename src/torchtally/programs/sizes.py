@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
-from math import ceil, prod
+from math import prod
 
 from torchtally.trace.record import Record
 
@@ -18,7 +18,9 @@ Symbols = Mapping[str, int]
 Powers = tuple[tuple[str, int], ...]
 """(symbol, power) of a product, by symbol; empty: one. Only of `RANKS` a power may be negative."""
 RANKS = "ranks"
-"""How many share the first dimension of each weight. A share is rounded up: FSDP2 pads the last."""
+"""How many share the first dimension of each weight."""
+SHARES: Mapping[str, str] = {each: f"{each}/{RANKS}" for each in ("vocabulary", "head_dim")}
+"""Sizes that ranks need not divide, by the share of each: rounded up, as FSDP2 pads the last."""
 
 
 class SizeTerm(Record, frozen=True):
@@ -61,22 +63,28 @@ def labelled(units: Symbols, primes: Symbols, shared: Collection[str] = ()) -> P
     return Point(values, dict(primes), frozenset(shared))
 
 
+def with_shares(symbols: Symbols) -> dict[str, int]:
+    """The sizes, with the share of each rank."""
+    ranks = symbols.get(RANKS, 1)
+    shares = {
+        share: -(-symbols[each] // ranks) for each, share in SHARES.items() if each in symbols
+    }
+    return {**symbols, **(shares if ranks > 1 else {})}
+
+
 def value(size: Size, symbols: Symbols) -> int:
     """The number that an expression has at these sizes. Raises ValueError for a broken one."""
     total = sum(
         (Fraction(term.numerator, term.denominator) * product(term.powers, symbols)
          for term in size), Fraction(0))  # fmt: skip
-    if total.denominator != 1 and any((RANKS, -1) in term.powers for term in size):
-        return ceil(total)
     if total.denominator != 1:
         raise ValueError(f"{text(size)} is {total} at {dict(symbols)}")
     return total.numerator
 
 
-def product(powers: Powers, symbols: Symbols) -> int | Fraction:
+def product(powers: Powers, symbols: Symbols) -> Fraction:
     whole = prod(symbols[symbol] ** power for symbol, power in powers if power > 0)
-    parts = prod(symbols[symbol] ** -power for symbol, power in powers if power < 0)
-    return whole if parts == 1 else Fraction(whole, parts)
+    return Fraction(whole, prod(symbols[symbol] ** -power for symbol, power in powers if power < 0))
 
 
 def size_of(numbers: Sequence[int], points: Sequence[Point]) -> Size | None:
@@ -85,20 +93,29 @@ def size_of(numbers: Sequence[int], points: Sequence[Point]) -> Size | None:
     Tried in order: a constant; a product of symbols; a product times a sum of a product and a
     constant, as in b (s + 1) or (heads + 2 kv heads) x head dim; a product times a sum of two and a
     constant, as in the pairs that a window w lets attend: w (s - w / 2 + 1 / 2). Of several sums
-    that fit the simplest is meant.
+    that fit the simplest is meant. Each as it is, then of each rank and of all.
     """
     if len(set(numbers)) == 1:
         return (term(Fraction(numbers[0]), ()),) if numbers[0] else ()
     if 0 in numbers:
         return None
     factored = [powers_of(number, point) for number, point in zip(numbers, points, strict=True)]
-    common = shared(factored)
-    rests = [
-        Fraction(number, product(common, point.values))
-        for number, point in zip(numbers, points, strict=True)
-    ]
-    if len(set(rests)) == 1:
-        return (term(rests[0], common),)
+    labels = shared(factored)
+
+    def rests(common: Powers) -> list[Fraction]:
+        pairs = zip(numbers, points, strict=True)
+        return [number / product(common, point.values) for number, point in pairs]
+
+    for power in (0, -1, 1) if RANKS in points[0].primes else (0,):
+        common = joined(labels, ((RANKS, power),))
+        if len(factors := set(rests(common))) == 1:
+            return (term(factors.pop(), common),)
+    terms = sum_of(rests(labels), points)
+    return tuple(term(factor, joined(powers, labels)) for factor, powers in terms) or None
+
+
+def sum_of(rests: Sequence[Fraction], points: Sequence[Point]) -> "Sum":
+    """The simplest sum of products that is each number; empty where there is none."""
     products = {
         powers: [product(powers, point.values) for point in points]
         for powers in candidates(points[0].values)
@@ -106,10 +123,8 @@ def size_of(numbers: Sequence[int], points: Sequence[Point]) -> Size | None:
     sums = lines(rests, products)
     if min(map(complexity, sums), default=LEAST_OF_PLANES + 1) > LEAST_OF_PLANES:
         sums += planes(rests, products)
-    if not sums:
-        return None
-    simplest = min(sums, key=complexity)
-    return tuple(term(factor, joined(powers, common)) for factor, powers in simplest if factor)
+    simplest = min(sums, key=complexity, default=())
+    return tuple((factor, powers) for factor, powers in simplest if factor)
 
 
 Sum = tuple[tuple[Fraction, Powers], ...]
@@ -125,13 +140,13 @@ LEAST_OF_PLANES = 5
 """The complexity of a difference, as positions - s."""
 
 
-def lines(rests: Sequence[Fraction], products: Mapping[Powers, Sequence[int]]) -> list[Sum]:
+def lines(rests: Sequence[Fraction], products: Mapping[Powers, Sequence[Fraction]]) -> list[Sum]:
     """The sums of a product and a constant that are these numbers."""
     found = ((powers, line(rests, numbers)) for powers, numbers in products.items())
     return [((fit[0], powers), (fit[1], ())) for powers, fit in found if fit is not None]
 
 
-def planes(rests: Sequence[Fraction], products: Mapping[Powers, Sequence[int]]) -> list[Sum]:
+def planes(rests: Sequence[Fraction], products: Mapping[Powers, Sequence[Fraction]]) -> list[Sum]:
     """The sums of two products and a constant that are these numbers, by small factors alone:
     through three points there is always a plane.
     """
@@ -148,7 +163,7 @@ MOST_OF_PLANE = 16
 
 
 def plane_of(
-    rests: Sequence[Fraction], xs: Sequence[int], ys: Sequence[int]
+    rests: Sequence[Fraction], xs: Sequence[Fraction], ys: Sequence[Fraction]
 ) -> tuple[Fraction, Fraction, Fraction] | None:
     """(factor of x, factor of y, constant) of the plane through the points, by Cramer's rule."""
     if len(rests) < 3:
@@ -176,10 +191,8 @@ def powers_of(number: int, point: Point) -> Mapping[str, int]:
         while number % prime == 0:
             number //= prime
             power += 1
-        if power:
+        if power and symbol != RANKS:  # which also divides sizes that they share
             powers[symbol] = power
-    if RANKS in point.primes:
-        powers[RANKS] = powers.get(RANKS, 0) - sum(powers.get(each, 0) for each in point.shared)
     return powers
 
 
@@ -199,8 +212,12 @@ def added(size: Size, other: Size) -> Size:
     return tuple(term(factor, powers) for powers, factor in factors.items() if factor)
 
 
-def times(size: Size, factor: int) -> Size:
-    return tuple(term(factor * Fraction(e.numerator, e.denominator), e.powers) for e in size)
+def times(size: Size, factor: int, powers: Powers = ()) -> Size:
+    """A multiple of an expression, and of a product."""
+    return tuple(
+        term(factor * Fraction(each.numerator, each.denominator), joined(each.powers, powers))
+        for each in size
+    )
 
 
 def joined(powers: Powers, others: Powers) -> Powers:
@@ -211,16 +228,23 @@ def joined(powers: Powers, others: Powers) -> Powers:
 
 
 def candidates(symbols: Symbols) -> list[Powers]:
-    """Products of one symbol and of two."""
-    ones: list[Powers] = [((symbol, 1),) for symbol in symbols]
-    return ones + [joined(one, other) for one, other in combinations_with_replacement(ones, 2)]
+    """Products of one symbol and of two; of the ranks with shares alone."""
+    ones: list[Powers] = [((symbol, 1),) for symbol in symbols if symbol != RANKS]
+    padded = [joined(((share, 1),), ((RANKS, 1),)) for share in SHARES.values() if share in symbols]
+    return (
+        ones
+        + padded
+        + [joined(one, other) for one, other in combinations_with_replacement(ones, 2)]
+    )
 
 
 MOST_DENOMINATOR = 64
 """Of a factor: sizes are halved, or counted in tiles."""
 
 
-def line(rests: Sequence[Fraction], products: Sequence[int]) -> tuple[Fraction, Fraction] | None:
+def line(
+    rests: Sequence[Fraction], products: Sequence[Fraction]
+) -> tuple[Fraction, Fraction] | None:
     """(slope, constant) of the line through the points; None where they are on no line."""
     run = products[1] - products[0]
     if not run or len(rests) < 3:  # two points are on a line always

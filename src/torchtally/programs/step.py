@@ -8,11 +8,15 @@ from msgspec.structs import replace
 from torchtally.chips import Chip
 from torchtally.programs.parts import LAYERS
 from torchtally.programs.program import RunProgram
+from torchtally.programs.sizes import RANKS
 from torchtally.programs.written import write
-from torchtally.trace import Note, Trace
+from torchtally.trace import Note, Trace, World
 from torchtally.trace.record import Count, Record
 
+ONE_GPU = World()
 BATCH, SEQUENCE, POSITIONS = "batch", "sequence", "positions"
+FULLY_SHARDED = "fsdp2"
+"""How ranks share weights in a mode's text."""
 
 
 def mode_text(**options: object) -> str:
@@ -33,6 +37,8 @@ class AskedStep:
     chip: Chip
     command: str
     """What a person typed: the name of the trace."""
+    world: World = ONE_GPU
+    """Ranks that share the weights, where there are several."""
 
     def length(self, positions: int | None) -> int:
         """The sequence of a model with so many positions."""
@@ -41,7 +47,8 @@ class AskedStep:
 
     def sizes(self, own: Mapping[str, int]) -> dict[str, int]:
         """All sizes of the step, given the model's own."""
-        return {**own, BATCH: self.batch, SEQUENCE: self.length(own.get(POSITIONS))}
+        sizes = {**own, BATCH: self.batch, SEQUENCE: self.length(own.get(POSITIONS))}
+        return sizes if self.world.size == 1 else {**sizes, RANKS: self.world.size}
 
 
 class StepModel(Record, frozen=True):
@@ -68,7 +75,7 @@ def step(
         f"{model.layers} layers of {model.class_name} ({source}), written out from a recording of "
         f"{LAYERS} layers"
     )
-    return named(write(recorded, sizes, model.layers), how, asked)
+    return named(write(recorded, sizes, model.layers, asked.world), how, asked)
 
 
 def named(trace: Trace, how: str, asked: AskedStep) -> Trace:

@@ -22,7 +22,7 @@ from torchtally.programs.parts import (
 )
 from torchtally.programs.placed import placed
 from torchtally.programs.program import RunProgram
-from torchtally.programs.sizes import RANKS, Symbols, value
+from torchtally.programs.sizes import RANKS, Symbols, value, with_shares
 from torchtally.trace import Call, Op, Role, Site, Storage, StreamWait, TensorSpec, Trace, World
 
 FIRST, MIDDLE, LAST = range(LAYERS)
@@ -34,9 +34,7 @@ Item = tuple[int, int | None]
 """(place in a recorded list, layer that it is written for; None: of no layer)."""
 
 
-def write(
-    program: RunProgram, symbols: Symbols, modules: int, world: World | None = None
-) -> Trace:
+def write(program: RunProgram, symbols: Symbols, modules: int, world: World | None = None) -> Trace:
     """The run at these sizes, with so many modules in its list of layers; of a program whose ranks
     are a size, on the ranks of `world`.
 
@@ -67,9 +65,13 @@ def write(
                 f"the program was recorded at {symbol} {number} alone, got {symbols[symbol]}.\n"
                 "Record it at another."
             )
-    wholes = {number: value(size, symbols) for number, size in program.whole_sizes.items()}
-    writing = Writing(program, program.numbers(symbols), LAYERS + further, wholes)
-    trace = writing.trace()
+    known = with_shares(symbols)
+    try:
+        numbers = program.numbers(symbols)
+        wholes = {number: value(size, known) for number, size in program.whole_sizes.items()}
+    except ValueError as error:
+        raise ProgramError(f"the program is for other sizes: {error}.") from error
+    trace = Writing(program, numbers, LAYERS + further, wholes).trace()
     if world is not None and RANKS in program.units:
         everyone = tuple(range(world.size))
         groups = tuple(replace(group, ranks=everyone) for group in trace.groups)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.programs.ship import MODES, asked_of
+from tests.programs.ship import MODES, SHARDED_MODES, asked_of
 from torchtally.chips import Cluster, chip
 from torchtally.errors import UsageError
 from torchtally.ledger import account
@@ -20,6 +20,7 @@ from torchtally.plan.questions.request import Request, subject
 from torchtally.plan.recipes import recipe
 from torchtally.programs.shipped import shipped_step
 from torchtally.timing.roofline import Roofline
+from torchtally.trace import World
 from torchtally.units import format_bytes
 
 H100 = chip("H100-SXM")
@@ -50,10 +51,31 @@ def test_it_says_what_the_trace_says() -> None:
         assert sum(row[1] for row in table.rows) == pytest.approx(table.totals[1])
 
 
+@pytest.mark.parametrize("count", [8, 16])
+def test_chips_that_share_all_weights_run_fsdp2(count: int) -> None:
+    """The trace that -o writes has the same bytes and seconds."""
+    answer = fit(replace(REQUEST, cluster=Cluster(H100, count), recipe=recipe("mixed")))
+    asked = replace(asked_of(SHARDED_MODES[1], 2), sequence=1024, world=World(count, 8))
+    trace = shipped_step("llama", "Llama 3.2 1B", asked)
+    assert trace is not None
+    assert trace.groups[0].ranks == tuple(range(count))
+    ledger = account(trace, roofline=Roofline(H100))
+    memory, _, seconds, speed, *_ = answer.figures
+    held = max(each.bytes for each in trace.reserved)
+    assert held < memory.value < held + 2 * context_bytes(H100)
+    assert seconds.value == pytest.approx(ledger.step_s)
+    assert speed.value == pytest.approx(count * 2 * 1024 / seconds.value)
+    (times,) = (table for table in answer.tables if table.title == "Time of a step")
+    assert times.totals is not None
+    assert 0 < times.totals[-1] < times.totals[-2]  # type: ignore[operator]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {"cluster": Cluster(H100, 8)},
+        {"cluster": Cluster(H100, 3)},  # 3 ranks pad weights
+        {"cluster": Cluster(H100, 8), "host": Host.COMPILED},
+        {"cluster": Cluster(H100, 8), "overlap": {"data": 0.5}},
         {"cluster": Cluster(chip("MI300X"))},
         {"global_batch": 4},
         {"sequence": 1000},

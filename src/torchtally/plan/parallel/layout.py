@@ -136,6 +136,13 @@ class Layout:
         return self.data * self.micro_batch * self.micro_batches
 
     @property
+    def is_fully_sharded(self) -> bool:
+        """All chips share all weights, and nothing else: FSDP2 over all of them."""
+        spared = self.micro_batches > 1 or self.modules or self.offloaded
+        is_alone = self.chips == self.data == self.shards > 1 and self.expert == 1
+        return is_alone and self.shard is Sharding.ZERO3 and not spared
+
+    @property
     def has_stages(self) -> bool:
         return self.pipeline > 1
 

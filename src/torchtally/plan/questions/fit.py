@@ -20,7 +20,7 @@ from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.uses import uses
-from torchtally.plan.questions.words import chips_text, run_text, subject_text
+from torchtally.plan.questions.words import run_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, with_shape, workload_of
 from torchtally.plan.recipes import RECIPES
 from torchtally.plan.training import mfu
@@ -108,19 +108,31 @@ REGIONS: dict[tuple[Implementation, Host], Regions | None] = {
 
 
 def is_class_alone(request: Request, layout: Layout) -> bool:
-    """One chip runs the model's class as it is: a program may have its step."""
+    """One chip runs the model's class as it is, or chips share its weights by FSDP2: a program may
+    have its step.
+    """
+    how = layout.implementation, request.host
+    is_spread_alone = layout.chips == 1 or (layout.is_fully_sharded and REGIONS.get(how) is None)
     return (
         request.is_written
-        and layout.chips == 1
+        and is_spread_alone
         and layout.micro_batches == 1
         and request.kernel is None
         and request.fused is None
-        and request.loss is None
+        and request.loss in (None, Loss.FLOAT32)
+        and not has_own_overlap(request)
         and request.recipe == RECIPES[request.recipe.name]
         and request.pace == TYPICAL
-        and (layout.implementation, request.host) in REGIONS
+        and how in REGIONS
         and layout.recompute in (Recompute.NONE, Recompute.FULL)
     )
+
+
+def has_own_overlap(request: Request) -> bool:
+    """Whether the user said how much overlaps: a written step has its streams instead."""
+    if request.stack is None:
+        return bool(request.overlap)
+    return any(word.startswith("overlap.") for word in request.chosen)
 
 
 def step_as_written(request: Request, workload: Workload, layout: Layout) -> "WrittenStep | None":
@@ -146,7 +158,8 @@ def fit_as_written(
         question="fit",
         headline=(
             f"{claim_of(written.memory, capacity)}: {subject_text(request)} takes ",
-            written.memory, " of ", capacity, " on ", *chips_text(request.of_cluster), ", ",
+            written.memory, " of ", capacity,
+            f" on {'each of ' if step.layout.chips > 1 else ''}", *run_text(request), ", ",
             written.seconds, " a step predicted",
         ),
         figures=(
@@ -174,13 +187,15 @@ def rates_as_written(
         workload.model, workload.sequence, attention=step.attention,
         recompute=step.layout.recompute,
     )  # fmt: skip
-    used = mfu(speed, flops.model, 1, peak).with_name(step.mfu.name)
-    return speed, used, mfu(speed, flops.hardware, 1, peak).with_name(step.hfu.name)
+    chips = step.layout.chips
+    used = mfu(speed, flops.model, chips, peak).with_name(step.mfu.name)
+    return speed, used, mfu(speed, flops.hardware, chips, peak).with_name(step.hfu.name)
 
 
 def written_in_words(request: Request, layout: Layout, written: "WrittenStep") -> tuple[str, ...]:
     """What a written step is of, in sentences."""
     return (
+        FSDP if layout.chips > 1 else "",
         *(() if request.host is Host.COMPILED else (implementation_in_words(layout),)),
         f"Written out operator by operator, {written.source}; with -o FILE it is a trace.",
         "Memory: as the allocator hands it out; seconds: as those of a run.",

@@ -17,6 +17,7 @@ from torchtally.plan.questions.fit import (
     capacity_of,
     claim_of,
     convention_in_words,
+    fit_as_written,
     implementation_in_words,
     kernel_in_words,
     loss_in_words,
@@ -24,6 +25,7 @@ from torchtally.plan.questions.fit import (
     overlap_in_words,
     pace_in_words,
     range_in_words,
+    step_as_written,
     time_table,
 )
 from torchtally.plan.questions.layouts import choices_of, config_of
@@ -43,6 +45,10 @@ def own_layout(request: Request) -> Answer:
     workload, assumptions = workload_of(request)
     layout = layout_of(request, workload)
     step = step_of(workload, layout)
+    written = step_as_written(request, workload, layout)
+    if written is not None:
+        answer = fit_as_written(request, workload, step, written, assumptions)
+        return replace(answer, question="own-layout", config=config_of(request, layout, workload))
     choices = choices_of(request, workload)
     fastest = fastest_of(workload, layout.global_batch, choices=choices)
     capacity = capacity_of(request)
