@@ -379,6 +379,14 @@ WRONG = {
         ("7B", "--tokens", "1T", "--gpus", "V100-SXM-16GB", "--mfu", "0.4"),
         "V100-SXM-16GB has no peak for bfloat16",
     ),
+    "no scales of blocks": (
+        ("llama-3-8b", *EIGHT, "--recipe", "mxfp8"),
+        "H100-SXM multiplies no blocks with scales of their own",
+    ),
+    "beyond learned positions": (
+        ("gpt2", *EIGHT, "--sequence", "2048"),
+        "GPT-2 124M has learned 1024 positions, and --sequence is 2048: give 1024 or less",
+    ),
     "two questions": (
         ("7B", *EIGHT, "--search", "--largest", "batch"),
         "--largest and --search are separate questions",
