@@ -50,9 +50,9 @@ class Expressions:
 
     def size(self, numbers: tuple[int, ...], where: str) -> Size:
         """The expression. Raises ProgramError where there is none."""
-        size = size_of(numbers, self.points)
+        size = self._sums.get(numbers)
         if size is None:
-            size = self._sums.get(numbers)
+            size = size_of(numbers, self.points)
         if size is None:
             raise ProgramError(f"{where}: {numbers} follow from no product of the sizes.")
         return size
@@ -65,7 +65,7 @@ class Expressions:
         for specs in zip(*(call.inputs for call in calls), strict=True):
             numbers = tuple(prod(spec.shape) for spec in specs)
             lists.setdefault(specs[0].argument, []).append(numbers)
-        ranks = [point.values.get(RANKS, 1) for point in self.points]
+        ranks = [point.values[RANKS] for point in self.points]
         for tensors in lists.values():
             total = (0,) * len(calls)
             terms: Size = ()
@@ -119,7 +119,7 @@ def program_of(
     for ops in zip(*(trace.ops for trace in traces), strict=True):
         calls = tuple(trace.calls[op.call] for trace, op in zip(traces, ops, strict=True))
         numbers.append(templates.setdefault(calls, len(templates)))
-    for calls in templates:
+    for calls in templates if RANKS in units else ():
         if calls[0].name in ("fsdp.all_gather_copy_in", "fsdp.chunk_cat"):
             expressions.learn_sums(calls)
     call_sizes = tuple(expressions.of_call(calls, first.script) for calls in templates)
