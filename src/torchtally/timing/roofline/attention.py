@@ -24,8 +24,10 @@ from torchtally.timing.constants import (
     AMPERE_SHARES,
     AROUND_BACKWARD_BYTES,
     BLACKWELL_NATIVE_SHARES,
+    BLACKWELL_NATIVE_SPECIALS,
     BLACKWELL_SHARES,
     BLACKWELL_ULTRA_NATIVE_SHARES,
+    BLACKWELL_ULTRA_NATIVE_SPECIALS,
     CLOCK_HZ,
     EFFICIENT_BLOCK,
     EFFICIENT_FLOAT32_PRODUCTS,
@@ -93,8 +95,8 @@ AMPERE, HOPPER, BLACKWELL = (
     Shares(*BLACKWELL_SHARES),
 )
 HOPPER_NATIVE = Shares(*HOPPER_NATIVE_SHARES, *HOPPER_NATIVE_SPECIALS, *HOPPER_NATIVE_DROP_SPECIALS)
-BLACKWELL_NATIVE = Shares(*BLACKWELL_NATIVE_SHARES)
-BLACKWELL_ULTRA_NATIVE = Shares(*BLACKWELL_ULTRA_NATIVE_SHARES)
+BLACKWELL_NATIVE = Shares(*BLACKWELL_NATIVE_SHARES, *BLACKWELL_NATIVE_SPECIALS)
+BLACKWELL_ULTRA_NATIVE = Shares(*BLACKWELL_ULTRA_NATIVE_SHARES, *BLACKWELL_ULTRA_NATIVE_SPECIALS)
 
 
 SHARES: dict[tuple[Fused, str], Shares] = {
@@ -159,10 +161,17 @@ def fused_kernel(
 
 
 def around_bytes(shapes: Sequence[AttentionShape], kernel: Fused) -> float:
+    """Bytes of queries and results that move while nothing is multiplied: forward a block reads its
+    queries before, and writes its result behind.
+    """
     if kernel not in (Fused.FLASH, Fused.FLASH_3, Fused.CUDNN):
         return 0.0
-    elements = sum(shape.heads * shape.S * shape.D for shape in shapes if shape.is_backward)
-    return float(AROUND_BACKWARD_BYTES * elements)
+    return float(sum(shape.heads * shape.S * around_row_bytes(shape) for shape in shapes))
+
+
+def around_row_bytes(shape: AttentionShape) -> int:
+    """Bytes of one query of one head, in half precision."""
+    return AROUND_BACKWARD_BYTES * shape.D if shape.is_backward else 2 * (shape.D + shape.E)
 
 
 def fused_of(call: Call) -> Fused | None:

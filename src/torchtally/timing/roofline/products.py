@@ -25,8 +25,10 @@ from torchtally.timing.constants import (
     ALIGNMENT_BYTES,
     BATCHED_VECTOR_TILES,
     BIAS_S,
+    CLOCK_HZ,
     DEPTH_BYTES,
     EPILOGUE_PASSES,
+    EPILOGUE_PASSES_SINCE_HOPPER,
     HOPPER_TILES,
     KERNEL_S,
     L2_BYTES_PER_CLOCK,
@@ -35,8 +37,10 @@ from torchtally.timing.constants import (
     MIN_SPLIT_TERMS,
     PIECE_S,
     PIECES_PER_S,
+    PRODUCT_S,
     ROWS_SHARE,
     SPLITS,
+    STAGED_KIB,
     STAGES,
     STAGES_BEFORE_AMPERE,
     UNALIGNED_SHARE,
@@ -107,19 +111,29 @@ def product_kernel(call: Call, cost: Cost, chip: Chip) -> Kernel:
     for product in products:
         found_s, found_launches = product_s(product, chip, memory_s / len(products))
         compute_s += found_s + epilogue_s(product, chip)
-        overhead_s += KERNEL_S * found_launches
+        overhead_s += launch_s(product, chip) * found_launches
     if products and not products[0].is_of_a_vector:
         compute_s += cost.bytes * limited_byte_s(products[0].dtype, chip)
     return bound_kernel(compute_s=compute_s, memory_s=memory_s, overhead_s=overhead_s)
 
 
+def launch_s(product: Product, chip: Chip) -> float:
+    """Seconds of a product's kernel however little it does."""
+    on_matrix_unit = uses_matrix_unit(product.dtype, chip)
+    return PRODUCT_S.get(chip.sm.design, KERNEL_S) if on_matrix_unit else KERNEL_S
+
+
 def epilogue_s(product: Product, chip: Chip) -> float:
-    """Seconds in which tensor cores wait for their results to be written: by older kernels."""
-    is_overlapped = not takes_older_kernel(product, chip) or is_halved(product.dtype, chip)
-    if is_overlapped or not uses_matrix_unit(product.dtype, chip):
+    """Seconds in which tensor cores wait for their results to be written."""
+    if not uses_matrix_unit(product.dtype, chip):
         return 0.0
-    result_bytes = product.batch * product.M * product.N * product.itemsize_bytes
-    return EPILOGUE_PASSES * result_bytes / bandwidth_bytes_per_s(chip)
+    if not takes_older_kernel(product, chip):
+        passes = EPILOGUE_PASSES_SINCE_HOPPER if chip.is_cuda else 0.0
+    else:
+        passes = 0.0 if is_halved(product.dtype, chip) else EPILOGUE_PASSES
+    # Operands of 8 bits and less have a result of 16.
+    result_bytes = product.batch * product.M * product.N * max(2, product.itemsize_bytes)
+    return passes * result_bytes / bandwidth_bytes_per_s(chip)
 
 
 def takes_older_kernel(product: Product, chip: Chip) -> bool:
@@ -153,7 +167,7 @@ def product_s(product: Product, chip: Chip, memory_s: float = 0.0) -> tuple[floa
     for tile, share in tile_shares(product, chip).items():
         for splits in splits_tried:
             sums_s = partial_sums_s(product, splits, chip) if splits > 1 else 0.0
-            after_s = KERNEL_S * (splits > 1)
+            after_s = launch_s(product, chip) * (splits > 1)
             if max(product.flops / (share * rate) + sums_s, memory_s) + after_s >= least_s:
                 continue  # no number of whole tiles takes less than the FLOPs do
             found_s = tiled_s(product, tile, splits, share * rate, chip) + sums_s
@@ -203,8 +217,15 @@ def splits_of(product: Product, chip: Chip) -> tuple[int, ...]:
     return SPLITS if smallest <= UNSPLIT_TILES_EACH * chip.multiprocessors else SPLITS[:1]
 
 
-def stages_of(chip: Chip) -> int:
-    return STAGES if chip.sm.has_async_copies else STAGES_BEFORE_AMPERE
+def stages_of(product: Product, tile: Tile, chip: Chip) -> int:
+    """Steps on their way from memory at once: on Hopper and its successors for data centers, as
+    many as shared memory holds.
+    """
+    if not chip.sm.has_async_copies:
+        return STAGES_BEFORE_AMPERE
+    if not (chip.sm.has_wgmma or chip.sm.has_tcgen05) or takes_older_kernel(product, chip):
+        return STAGES
+    return max(STAGES, 1024 * STAGED_KIB // (sum(tile) * DEPTH_BYTES))
 
 
 def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) -> float:
@@ -218,11 +239,15 @@ def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) 
     units = product.batch * ceil(product.M / m) * ceil(product.N / n) * splits
     waves = ceil(units / chip.multiprocessors)
     steps = ceil(ceil(product.K / depth) / splits)
-    stages = stages_of(chip)
+    stages = stages_of(product, tile, chip)
     step_s = max(2 * m * n * depth * chip.multiprocessors / rate, LOAD_S / stages)
-    if chip.boost_clock_hz is not None:
-        taken_in_bytes = (m + n) * depth * product.itemsize_bytes / packed
-        step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * chip.boost_clock_hz))
+    if chip.boost_clock_hz is not None or chip.is_cuda:
+        # Two multiprocessors of Blackwell multiply together, and take in half of B each (PTX ISA,
+        # `tcgen05.mma` with `.cta_group::2`).
+        rows = min(m, n) + max(m, n) / 2 if chip.sm.has_tcgen05 else m + n
+        taken_in_bytes = rows * depth * product.itemsize_bytes / packed
+        clock_hz = chip.boost_clock_hz or CLOCK_HZ
+        step_s = max(step_s, taken_in_bytes / (L2_BYTES_PER_CLOCK * clock_hz))
     if is_fed_by_pieces(product, chip):
         pieces = (m + n) * depth * product.itemsize_bytes / product.row_alignment_bytes
         step_s = max(step_s, pieces / PIECES_PER_S)
@@ -231,7 +256,8 @@ def tiled_s(product: Product, tile: Tile, splits: int, rate: float, chip: Chip) 
         step_s = max(step_s, pieces * PIECE_S)
     if not uses_matrix_unit(product.dtype, chip) and chip.is_cuda:
         return waves * (steps * step_s + tile_ends_s(m * n * product.itemsize_bytes, chip))
-    return (waves * steps + stages) * step_s
+    # The pipeline fills once: in the time of a load, or of all its steps where it is short.
+    return waves * steps * step_s + (stages * step_s if stages <= STAGES else LOAD_S)
 
 
 def is_fed_by_pieces(product: Product, chip: Chip) -> bool:
