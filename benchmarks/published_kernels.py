@@ -3,9 +3,10 @@
 Rows of `benchmarks/kernels` are drawn by chance from ai-dynamo/aiconfigurator @095f58a5,
 aic-core/src/aiconfigurator_core/systems/data (Apache-2.0), which has millions: random values, in a
 CUDA graph, by vLLM 0.14 to 0.24 and NCCL 2.27 to 2.29. In each file every second row is of half A,
-which alone may give a constant. Layers in 8 and 4 bits begin with the cast of their input, and so
-do predictions of them. Products in blocks of 8 bits are left out: 60 to 250 us whatever the shape
-are the host's time.
+which alone may give a constant. Each kernel comes after another one in a graph, and a row has the
+gap between them. Layers in 8 and 4 bits begin with the cast of their input, attention with writing
+keys and values into a cache, and so do predictions of them. Products in blocks of 8 bits are left
+out: 60 to 250 us whatever the shape are the host's time.
 
     python -m benchmarks.published_kernels
 """
@@ -22,7 +23,7 @@ from benchmarks.halves import ninth_decile
 from benchmarks.measuring import parser, show, write
 from benchmarks.published_times import call, seconds, tensor
 from torchtally.chips.clusters import cluster
-from torchtally.timing.constants import GRAPH_GAP_S
+from torchtally.timing.constants import GRAPH_GAP_S, KERNEL_S
 from torchtally.timing.network import RankGroup, collective
 from torchtally.trace import Call, TensorSpec
 
@@ -117,11 +118,17 @@ def attention(line: Line) -> tuple[str, str, float]:
     one = call(name, inputs, (operand("", H),), is_causal=True, **windows)
     kind = "attention, windows" if window else "attention"
     label = f"{B} x {S} x {H}/{H_kv} x {D} by {line['kernel']}"
-    # vLLM's layer writes keys and values into its cache first, by a kernel of its own.
-    kept = tensor(2, B, S, H_kv, D, argument="self", dtype="bfloat16")
-    write = call("aten.clone", (kept,), (kept,))
-    chip_name = line["chip"]
-    return kind, label, seconds(one, chip_name) + seconds(write, chip_name) + 2 * GRAPH_GAP_S
+    return kind, label, seconds(one, line["chip"]) + around_s(line, B * S * H_kv * D)
+
+
+def around_s(line: Line, elements: int) -> float:
+    """Seconds of kernels beside attention's own in vLLM: keys and values are written into a cache,
+    and FlashAttention 3 orders the sequences of a batch (hopper/flash_prepare_scheduler.cu).
+    """
+    kept = tensor(2, elements, argument="self", dtype="bfloat16")
+    write_s = seconds(call("aten.clone", (kept,), (kept,)), line["chip"]) + GRAPH_GAP_S
+    order_s = KERNEL_S + GRAPH_GAP_S if line["kernel"] == "FlashAttention 3" else 0.0
+    return write_s + order_s + GRAPH_GAP_S
 
 
 # Collectives --------------------------------------------------------------------------------------
@@ -179,6 +186,31 @@ def figures(measured: list[Measured]) -> tuple[str, ...]:
         f"{median(row.error for row in measured):.1%}",
         f"{ninth_decile(row.error for row in measured):.0%}",
         f"{median(kept):.1%}" if kept else "-",
+    )
+
+
+def summary() -> list[tuple[str, ...]]:
+    """A line for each class, over all chips, as docs/accuracy.md has it."""
+    groups = dict[str, list[Measured]]()
+    for row in rows():
+        groups.setdefault(row.kind, []).append(row)
+    return [(kind, *summary_cells(groups[kind])) for kind in sorted(groups)]
+
+
+def summary_cells(measured: list[Measured]) -> tuple[str, ...]:
+    """Chips, rows, the median error of each half, and the chip that is worst in half B."""
+    halves = [[row for row in measured if row.half == half] for half in "AB"]
+    by_chip = {
+        chip: median(row.error for row in halves[1] if row.chip == chip)
+        for chip in sorted({row.chip for row in halves[1]})
+    }
+    worst = max(by_chip, key=by_chip.__getitem__)
+    return (
+        str(len(by_chip)),
+        str(len(measured)),
+        *(f"{median(row.error for row in half):.1%}" for half in halves),
+        f"{ninth_decile(row.error for row in halves[1]):.0%}",
+        f"{worst}, {by_chip[worst]:.1%}",
     )
 
 

@@ -15,6 +15,7 @@ from statistics import mean, median
 
 from msgspec import structs
 
+from benchmarks import published_kernels
 from benchmarks.halves import ninth_decile
 from benchmarks.published_models import FILES, FOLDER, Row, rows
 from benchmarks.published_times import call, tensor
@@ -346,6 +347,13 @@ SECTIONS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("Training steps, eager", lambda: markdown(COLUMNS, time_lines(times("step")))),
     ("Compiled", lambda: markdown(COLUMNS, time_lines(times("compiled")))),
     ("Kernels in float32 (NeuSight)", lambda: markdown(COLUMNS, time_lines(operators()))),
+    (
+        "Products, attention and collectives of seven chips ([by chip](kernels_by_chip.md))",
+        lambda: markdown(
+            ("class", "chips", "n", "half A: error", "half B: error", "p90", "worst chip"),
+            published_kernels.summary(),
+        ),
+    ),
     (
         "Clusters ([trainings](trainings.md), typical pace)",
         lambda: markdown(

@@ -169,7 +169,7 @@ def around_bytes(shapes: Sequence[AttentionShape], kernel: Fused) -> float:
     return float(sum(shape.heads * shape.S * around_row_bytes(shape) for shape in shapes))
 
 
-def around_row_bytes(shape: AttentionShape) -> int:
+def around_row_bytes(shape: AttentionShape) -> float:
     """Bytes of one query of one head, in half precision."""
     return AROUND_BACKWARD_BYTES * shape.D if shape.is_backward else 2 * (shape.D + shape.E)
 
