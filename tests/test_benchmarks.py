@@ -199,6 +199,13 @@ def test_published_kernels() -> None:
     assert len({chip for _, chip in median_errors}) == 7
     for chip in ("B200", "H100-SXM", "H200-SXM", "RTX-PRO-6000"):
         assert median_errors["products bfloat16, above 10 us", chip] < 11
+    collectives = [line for line in median_errors if line[0].startswith("NCCL")]
+    assert len(collectives) == 4 * 7
+    assert all(median_errors[line] < 13 for line in collectives)
+    small = [line for line in median_errors if line[0] == "products bfloat16, below 10 us"]
+    assert len(small) == 7
+    assert all(median_errors[line] < 15 for line in small)
+    assert max(median_errors["attention", chip] for chip in ("A100-SXM", "H100-SXM")) < 17
 
 
 def test_published_templates(tmp_path: Path) -> None:
