@@ -16,7 +16,7 @@ HEAD = (
 def operators_table() -> str:
     """One row per operator that anything is known of, by name; in-place forms in the plain row."""
     from torchtally.memory.workspace.scratch import RULES as SCRATCH
-    from torchtally.timing.roofline.launches import SEVERAL
+    from torchtally.timing.roofline.composed import COMPOSED
     from torchtally.virtual.autocast import CASTS, REFUSED
     from torchtally.virtual.distributed import collectives, expert_exchange, symmetric
     from torchtally.virtual.kernels import KERNELS
@@ -31,7 +31,7 @@ def operators_table() -> str:
     columns = [
         {plain(name): rule.kind.value for name, rule in RULES.items()},
         marked(SCRATCH),
-        {plain(name): str(count) for name, count in SEVERAL.items()},
+        {plain(name): str(row.launches) for name, row in COMPOSED.items() if row.launches > 1},
         *(marked(overload.name() for overload in table) for table in (KERNELS, SHAPES, SPECIAL)),
         {plain(name): cast.name.lower() for name, cast in CASTS.items()}
         | {plain(name): "refused" for name in REFUSED},

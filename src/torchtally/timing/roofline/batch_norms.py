@@ -24,25 +24,14 @@ from torchtally.timing.constants import (
     OWN_BLOCKS,
     WELFORD_PER_S,
 )
+from torchtally.timing.roofline.composed import Formula, composed
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
 from torchtally.timing.roofline.strided import finding_s
 from torchtally.trace import Call, TensorSpec
 
-BY_CUDNN = frozenset(("cudnn_batch_norm", "cudnn_batch_norm_backward"))
-OWN = frozenset(
-    (
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit_functional",
-        "_batch_norm_with_update",
-        "native_batch_norm_backward",
-        "batch_norm_backward",
-    )
-)
-
 
 def is_batch_norm(call: Call) -> bool:
-    return call.plain_name in BY_CUDNN or call.plain_name in OWN
+    return composed(call.plain_name).formula in (Formula.BATCH_NORM, Formula.CUDNN_BATCH_NORM)
 
 
 def batch_norm_s(call: Call, least_bytes: int, chip: Chip) -> float:
@@ -51,7 +40,7 @@ def batch_norm_s(call: Call, least_bytes: int, chip: Chip) -> float:
     channels = max(1, sources[0].shape[1])
     rate, again_bytes = normalization_bytes_per_s(chip), sum(spec.bytes for spec in sources)
     is_last = sources[0].stride[1] == 1 and channels < sources[0].elements // sources[0].shape[0]
-    if call.plain_name in BY_CUDNN:
+    if composed(call.plain_name).formula is Formula.CUDNN_BATCH_NORM:
         if is_last:
             waiting = CHANNELS_EACH * ceil(channels / CHANNELS_EACH) / channels
             return waiting * (least_bytes + again_bytes) / bandwidth_bytes_per_s(chip)

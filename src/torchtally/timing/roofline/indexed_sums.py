@@ -13,11 +13,10 @@ from torchtally.timing.constants import (
     INDEX_S,
     SORT_S,
 )
+from torchtally.timing.roofline.composed import Formula, composed
 from torchtally.timing.roofline.launches import indices_of
 from torchtally.timing.roofline.strided import finding_s
 from torchtally.trace import Call
-
-EMBEDDING_BACKWARD = frozenset(("embedding_dense_backward", "embedding_backward"))
 
 
 def embedding_sums_s(call: Call, chip: Chip) -> float:
@@ -25,7 +24,7 @@ def embedding_sums_s(call: Call, chip: Chip) -> float:
     begins with; 0 of other operators.
     """
     clocks = CLOCK_HZ / (chip.boost_clock_hz or CLOCK_HZ)
-    if call.plain_name not in EMBEDDING_BACKWARD:
+    if composed(call.plain_name).formula is not Formula.EMBEDDING_BACKWARD:
         return 0.0
     indices = indices_of(call)
     if indices <= EMBEDDING_SORTS_ABOVE:

@@ -1,11 +1,7 @@
 """How many kernels an operator launches: the host takes its time for each, and so does the device.
 
-Most launch one. The table holds those that launch more, as counted in PyTorch's CUDA sources
-(aten/src/ATen/native/cuda, or as named); where the count depends on shapes, the case is named.
-Copies to the host that an operator waits for are in it, fills by the driver between the kernels of
-cub are not. cub takes two kernels to add up many elements, to scan or to select (it sets up first),
-and to sort two and one for each 8 bits, but one alone where there are few. Lists of tensors go to
-the device in as few kernels as their addresses fit (`multi_tensor_launches`).
+Most launch one. `composed` has those that launch more, and what depends on shapes is here. Lists of
+tensors go to the device in as few kernels as their addresses fit (`multi_tensor_launches`).
 """
 
 from math import ceil
@@ -16,68 +12,10 @@ from torchtally.timing.constants import (
     EMBEDDING_SORTED,
     EMBEDDING_SORTS_ABOVE,
 )
+from torchtally.timing.roofline.composed import Composed, Formula, composed
 from torchtally.timing.roofline.lists import ON_LISTS, list_launches
 from torchtally.trace import Call
 from torchtally.work import Cost, Kind, cost_of
-
-SEVERAL: dict[str, int] = {
-    # group_norm_kernel.cu: moments, their use per channel, the result; backward sums, the use of
-    # each channel and of each group, the gradient of the input, those of weight and bias.
-    "native_group_norm": 3,
-    "native_group_norm_backward": 5,
-    # Normalization.cu: statistics, running statistics, the result. Backward is one kernel, but two
-    # where channels are last.
-    "native_batch_norm": 3,
-    "_native_batch_norm_legit": 3,
-    "_batch_norm_with_update": 3,
-    # SoftMax.cu: the gradient times the result first.
-    "_softmax_backward_data": 2,
-    # PadNd.cpp: the padding first, everywhere.
-    "constant_pad_nd": 2,
-    # LinearAlgebra.cpp: what the product is added to is copied into the result first.
-    "baddbmm": 2,
-    # Loss.cpp: log_sigmoid, 1 - target, times the input, their difference, its mean.
-    "binary_cross_entropy_with_logits": 5,
-    # Gradients start as zeros: Loss.cu, NLLLoss2d.cu, DilatedMaxPool2d.cu.
-    "nll_loss_backward": 2,
-    "nll_loss2d_backward": 2,
-    "max_pool2d_with_indices_backward": 2,
-    "index_select_backward": 2,
-    "slice_backward": 2,
-    "select_backward": 2,
-    # SortStable.cu, one long row of 32 bits: places, a sort. Up to 2048 elements: 4 kernels.
-    "sort": 7,
-    "argsort": 7,
-    "msort": 7,
-    # TensorTopK.cu: a block for each row, then they are sorted. Few long rows take about 20.
-    "topk": 2,
-    # UniqueCub.cu, 64 bits without inverse: a sort, a selection, its length to the host.
-    "_unique": 13,
-    "_unique2": 13,
-    "unique_consecutive": 3,
-    # An estimate: thrust's kernels are not counted.
-    "unique_dim": 14,
-    # Randperm.cu, 32 random bits: places, bits, a sort, islands of equal ones.
-    "randperm": 9,
-    # Distributions.cpp, one draw: 10 kernels of checks, random numbers, a quotient, its maximum.
-    "multinomial": 13,
-    # Nonzero.cu: a count, which goes to the host, a selection, coordinates. Masks go by it.
-    "nonzero": 5,
-    "masked_select": 6,
-    # IndexKernel.cu: a scan of the mask, a check, the result.
-    "masked_scatter": 4,
-    # ScanUtils.cuh: of one row; of several one kernel.
-    "cumsum": 2,
-    "cumprod": 2,
-    # LossCTC.cu: lengths and offsets to the device, alpha; backward also two fills, beta, the
-    # gradient and zeros for the padding, of a small problem.
-    "_ctc_loss": 4,
-    "_ctc_loss_backward": 8,
-}
-
-NORM_BACKWARD = frozenset(("native_layer_norm_backward", "_fused_rms_norm_backward"))
-"""The gradient of the input; those of weight and bias, where they are wanted:
-layer_norm_kernel.cu."""
 
 
 def launches(call: Call) -> int:
@@ -103,17 +41,23 @@ def launches_of(call: Call, kind: Kind, cost: Cost) -> int:
         return attention_launches(call)
     if kind is Kind.RECURRENT:
         return recurrent_launches(call)
-    if name in ("embedding_dense_backward", "embedding_backward"):
-        return embedding_launches(call)
-    if name in ("index_put", "_index_put_impl", "_unsafe_index_put"):
-        return ACCUMULATING_PUT if call.literal("accumulate") is True else 1
-    if name in ("cat", "concat", "stack", "_stack", "hstack", "vstack"):
-        return max(1, ceil(len(call.inputs) / CAT_TENSORS))
-    if name in NORM_BACKWARD:
-        return 1 + (len(call.outputs) > 1)
     if name == "addmm":
         return 1 if len(call.inputs[0].shape) < 2 else 2
-    return SEVERAL.get(name, 1)
+    return launches_by_shape(call, composed(name))
+
+
+def launches_by_shape(call: Call, row: Composed) -> int:
+    match row.formula:
+        case Formula.EMBEDDING_BACKWARD:
+            return embedding_launches(call)
+        case Formula.ACCUMULATION:
+            return ACCUMULATING_PUT if call.literal("accumulate") is True else 1
+        case Formula.CONCATENATION:
+            return max(1, ceil(len(call.inputs) / CAT_TENSORS))
+        case Formula.LAYER_NORM_BACKWARD:
+            return 1 + (len(call.outputs) > 1)
+        case _:
+            return row.launches
 
 
 def is_in_graph(call: Call) -> bool:

@@ -37,33 +37,10 @@ from torchtally.timing.constants import (
     WEIGHT_ROWS,
     WEIGHT_ROWS_S,
 )
-from torchtally.timing.roofline.launches import NORM_BACKWARD
+from torchtally.timing.roofline.composed import Formula, composed
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
 from torchtally.timing.roofline.strided import finding_s
 from torchtally.trace import Call, TensorSpec
-
-SOFTMAX = frozenset(
-    (
-        "_softmax",
-        "_log_softmax",
-        "_safe_softmax",
-        "_softmax_backward_data",
-        "_log_softmax_backward_data",
-    )
-)
-LAYER_NORM = frozenset(("native_layer_norm", "_fused_rms_norm"))
-
-
-EXTRA_READS = {
-    "_softmax": 2,
-    "_log_softmax": 2,
-    "_safe_softmax": 2,
-    "_softmax_backward_data": 1,
-    "_log_softmax_backward_data": 1,
-}
-"""Beyond the first, of a row that is not kept on chip: for its maximum, for the sum and for the
-result; backward the gradient for the sum and for the result (cunn_SoftMaxForward and
-cunn_SoftMaxBackward)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +60,10 @@ SINCE_AMPERE = RowRates(*ROWS_BYTES_PER_S_SINCE_AMPERE)
 
 def is_by_rows(call: Call) -> bool:
     """Whether it works along the innermost dimension: another one has kernels of its own."""
-    if call.plain_name in LAYER_NORM | NORM_BACKWARD:
+    formula = composed(call.plain_name).formula
+    if formula in (Formula.LAYER_NORM, Formula.LAYER_NORM_BACKWARD):
         return bool(call.inputs and call.inputs[0].shape)
-    return call.plain_name in SOFTMAX and is_innermost(call)
+    return formula is Formula.SOFTMAX and is_innermost(call)
 
 
 def is_innermost(call: Call) -> bool:
@@ -97,9 +75,10 @@ def is_innermost(call: Call) -> bool:
 
 def rows_s(call: Call, traffic_bytes: int, chip: Chip) -> float:
     """Seconds for the bytes of all rows; `traffic_bytes` is what the call moves at least."""
-    if call.plain_name in LAYER_NORM:
+    formula = composed(call.plain_name).formula
+    if formula is Formula.LAYER_NORM:
         return norm_s(call, traffic_bytes, chip)
-    if call.plain_name in NORM_BACKWARD:
+    if formula is Formula.LAYER_NORM_BACKWARD:
         return norm_s(call, traffic_bytes, chip) + weight_gradient_s(call, chip)
     return softmax_s(call, traffic_bytes, chip)
 
@@ -130,7 +109,7 @@ def long_rows_s(call: Call, row: TensorSpec, traffic_bytes: int, chip: Chip) -> 
     together = BLOCKS_OF_1024 * (chip.multiprocessors or 1)
     is_backward = "backward" in call.plain_name
     resident_bytes = (2 if is_backward else 1) * row_bytes * min(count, together)
-    extra_bytes = EXTRA_READS[call.plain_name] * row.bytes
+    extra_bytes = composed(call.plain_name).row_reads * row.bytes
     moved_bytes = traffic_bytes + rereads(resident_bytes, chip) * extra_bytes
     block_s = LONG_ROW_S + traffic_bytes / count / LONG_ROW_BYTES_PER_S
     return max(moved_bytes / bandwidth_bytes_per_s(chip), count / together * block_s)

@@ -46,6 +46,7 @@ from torchtally.timing.constants import (
     WHOLLY_CACHED,
 )
 from torchtally.timing.roofline.batch_norms import batch_norm_s, is_batch_norm
+from torchtally.timing.roofline.composed import Formula, composed
 from torchtally.timing.roofline.indexed_sums import embedding_sums_s
 from torchtally.timing.roofline.kernel import Kernel
 from torchtally.timing.roofline.launches import launches_of
@@ -62,31 +63,6 @@ from torchtally.trace import Call, TensorSpec
 from torchtally.work import Cost, Kind
 from torchtally.work.indexing import is_sparse_sum
 from torchtally.work.rule import integers
-
-EXTRA_READS: dict[str, tuple[str, ...]] = {
-    # The gradient of the input, then those of weight and bias: group_norm_kernel.cu.
-    "native_group_norm_backward": ("grad_out", "input"),
-    # Statistics first, then the normalised result: group_norm_kernel.cu, Normalization.cuh.
-    "native_group_norm": ("input",),
-    "native_batch_norm": ("input",),
-    "_native_batch_norm_legit": ("input",),
-    "_native_batch_norm_legit_functional": ("input",),
-    "_batch_norm_with_update": ("input",),
-    "cudnn_batch_norm": ("input",),
-    "native_batch_norm_backward": ("grad_out", "input"),
-    "batch_norm_backward": ("grad_out", "input"),
-    "cudnn_batch_norm_backward": ("grad_output", "input"),
-    "miopen_batch_norm_backward": ("grad_output", "input"),
-    # Its product with the result is written and read by kernels of their own, and the result read
-    # again: softmax_backward_cuda_out, SoftMax.cu.
-    "_softmax_backward_data": ("grad_output", "grad_output", "output"),
-    # log_sigmoid, 1 - target, times the input, their difference, its mean: Loss.cpp. Results of
-    # the first three are written, and four of them read again, as is the input; one is overwritten.
-    "binary_cross_entropy_with_logits": ("self",) * 9,
-}
-"""Arguments whose bytes PyTorch's CUDA kernels (aten/src/ATen/native/cuda) move again, as often as
-they are named."""
-
 
 SPECIAL_FUNCTIONS = frozenset(
     """
@@ -230,9 +206,10 @@ def extra_bytes(call: Call) -> int:
     if name == "_safe_softmax":
         spec = call.inputs[0]
         return SAFE_SOFTMAX_PASSES * spec.bytes + SAFE_SOFTMAX_MARKS * spec.elements
-    again = () if is_inference(call) else EXTRA_READS.get(name, ())
+    row = composed(name)
+    again = () if is_inference(call) else row.reads_again
     extra_bytes = sum(again.count(spec.argument) * spec.bytes for spec in call.inputs)
-    if name == "constant_pad_nd":  # all of it is filled first (PadNd.cpp)
+    if row.formula is Formula.PADDING:  # all of it is filled first (PadNd.cpp)
         extra_bytes += sum(spec.bytes for spec in call.outputs[:1])
     return extra_bytes
 

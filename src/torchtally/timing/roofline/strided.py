@@ -23,6 +23,7 @@ from torchtally.timing.constants import (
     TRANSPOSED_PLACES_PER_S,
     VECTOR_BYTES,
 )
+from torchtally.timing.roofline.composed import Formula, composed
 from torchtally.trace import Call, TensorSpec
 from torchtally.work import Kind
 from torchtally.work.indexing import is_sparse_sum
@@ -36,20 +37,18 @@ NARROWED = frozenset(("float16", "bfloat16"))
 
 GATHERS = frozenset(("embedding", "index_select"))
 
-PADS = frozenset(("constant_pad_nd",))
-CATS = frozenset(("cat", "concat", "stack", "_stack", "hstack", "vstack"))
-
 
 def places_s(call: Call, kind: Kind, chip: Chip) -> float:
     """Seconds that a kernel takes besides its bytes to find elements; 0 where they lie alike."""
     tensors = [spec for spec in (*call.inputs, *call.outputs) if spec.is_on_device]
     elements = max((spec.elements for spec in tensors), default=0)
-    if call.plain_name in CATS:
+    formula = composed(call.plain_name).formula
+    if formula is Formula.CONCATENATION:
         return 0.0 if lie_alone(tensors) else finding_s(elements, cat_places_per_s(tensors), chip)
     if call.plain_name in GATHERS:
         is_by_vectors = all(row_bytes(spec) % VECTOR_BYTES == 0 for spec in call.outputs)
         return 0.0 if is_by_vectors else finding_s(elements_of(call), GATHER_PLACES_PER_S, chip)
-    if call.plain_name in PADS and is_transposed(call):
+    if formula is Formula.PADDING and is_transposed(call):
         return finding_s(elements, TRANSPOSED_PLACES_PER_S, chip)
     if kind not in (Kind.ELEMENTWISE, Kind.COPY) or call.plain_name.startswith("_foreach_"):
         return 0.0
