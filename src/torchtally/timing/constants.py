@@ -1,8 +1,8 @@
 """Constants of predicted times: each name of `constants.toml`, with its value.
 
 The table says what each is, its unit and its source, and of a fit what it was fitted on and what
-was held out. Not in it: records with several numbers (`sustained.FAMILIES`, `hosts.HOSTS`,
-`fused.INSTRUCTIONS`), beside which their sources stand, and NCCL's own tables (`network/`).
+was held out. Not in it: `sustained.FAMILIES` and `fused.INSTRUCTIONS`, beside which their sources
+stand, and NCCL's own tables (`network/generation.py`, `ways.py`).
 """
 
 import re
@@ -48,6 +48,7 @@ BLACKWELL_SHARES: Pair
 BLACKWELL_ULTRA_NATIVE_SHARES: Pair
 BLACKWELL_ULTRA_NATIVE_SPECIALS: Pair
 BLOCKS_OF_1024: int
+CLOUD_ISSUE_US: Pair
 DEPTH_BYTES: int
 EFFICIENT_BLOCK: int
 EFFICIENT_OF_FLASH_SHARES: Pair
@@ -66,10 +67,16 @@ HOPPER_NATIVE_SHARES: Pair
 HOPPER_NATIVE_SPECIALS: Pair
 HOPPER_SHARES: Pair
 HOPPER_TILES: Tiles
+LL_BETWEEN_OF_AMD: Pair
+LL_BETWEEN_OTHERS: Pair
 MATRIX_SHARES: Mapping[str, float]
 MATRIX_TILES: Tiles
 MIN_SPLIT_TERMS: int
 NEAREST: int
+NODE_TIMES_AMPERE: Mapping[str, Any]
+NODE_TIMES_BLACKWELL: Mapping[str, Any]
+NODE_TIMES_HOPPER: Mapping[str, Any]
+NODE_TIMES_PCIE: Mapping[str, Any]
 NORM_THREADS: int
 OF_16_BITS: Mapping[str, float]
 ON_CHIP_ROW_BYTES: int
@@ -84,6 +91,7 @@ SAFE_SOFTMAX_MARKS: int
 SAFE_SOFTMAX_PASSES: int
 SCALED_BLOCKS_MS: Pair
 SCORE_PASSES: int
+SENDS_LL_BYTES: int
 SPLITS: tuple[int, ...]
 STAGED_KIB: int
 STAGES: int

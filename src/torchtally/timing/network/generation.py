@@ -7,6 +7,14 @@ Grids: speedArrayIntra and speedArrayInter in src/graph/search.cc. The rest: src
 from dataclasses import dataclass
 
 from torchtally.chips import Chip
+from torchtally.timing.constants import (
+    GA102_LINK_SHARE,
+    LL_BETWEEN_OF_AMD,
+    NODE_TIMES_AMPERE,
+    NODE_TIMES_BLACKWELL,
+    NODE_TIMES_HOPPER,
+    NODE_TIMES_PCIE,
+)
 
 GB = 1e9
 Speeds = tuple[float, ...]
@@ -40,12 +48,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """Microseconds of NCCL's kernels within one node, where NCCL's own table is off.
-
-    Fits to half A of 800 rows (`benchmarks/kernels/collectives.csv`), whose half B had no part:
-    nccl-tests of NCCL 2.27 on A100s, of 2.29 on H100, H200, B200, GB200, GB300 and RTX PRO 6000, up
-    to 512 MiB (ai-dynamo/aiconfigurator @095f58a5).
-    """
+    """Microseconds of NCCL's kernels within one node, where NCCL's own table is off."""
 
     ll_us: tuple[float, float]
     """Of a ring by LL before the first byte moves, and of each step."""
@@ -71,7 +74,7 @@ VOLTA = Generation(
 AMPERE = Generation(
     "Ampere", 20.0 / 25.0, *_AMPERE_GRIDS, ll=87.7, ring_ll128=20.0,
     tree_ll128=(20.0, 20.0, 20.0), tree=(24.0, 23.6, 17.8), nvls_tree=(0.0, 0.0, 0.0),
-    measured=NodeTimes((9.3, 0.86), (20.5, 7.6), (10.5, 3.2), copy=0.53),
+    measured=NodeTimes(**NODE_TIMES_AMPERE),
 )  # fmt: skip
 HOPPER = Generation(
     "Hopper", 20.6 / 25.0,
@@ -80,7 +83,7 @@ HOPPER = Generation(
      0.12),
     ll=141.0, ring_ll128=36.7, tree_ll128=(36.7, 36.7, 29.0), tree=(38.7, 41.4, 36.0),
     nvls_tree=(0.0, 57.7, 45.5), nvls_share=0.85, nvls_channels=(16, 16),
-    measured=NodeTimes((5.1, 0.81), (18.1, 1.0), (11.5, 0.2), copy=0.41),
+    measured=NodeTimes(**NODE_TIMES_HOPPER),
 )  # fmt: skip
 BLACKWELL = Generation(
     "Blackwell", 40.1 / 50.0,
@@ -89,29 +92,12 @@ BLACKWELL = Generation(
      2.4, 1.2, 0.24, 0.12),
     ll=2 * 141.0, ring_ll128=40.0, tree_ll128=(55.6, 31.67, 20.0), tree=(70.0, 42.8, 24.0),
     nvls_tree=(0.0, 96.0, 80.0), nvls_share=0.74, nvls_channels=(24, 32),
-    measured=NodeTimes((8.3, 1.21), (10.8, 8.1), (15.0, 0.6), copy=0.71),
+    measured=NodeTimes(**NODE_TIMES_BLACKWELL),
 )  # fmt: skip
 
-LL_BETWEEN = {"AMD": (22.5, 19.0)}
-LL_BETWEEN_OTHERS = (39.0, 20.4)
-"""Most that LL reaches over two nodes and over more: there the CPU decides."""
-
-GA102_LINK_SHARE = 12.0 / 14.0625
-"""SM86_NVLINK_BW over one link of an RTX 3090's or A6000's bridge, 56.25 GB/s of four."""
-
-PCIE_SHARE = 12.0 / 15.75
-"""PCI_BW over the promise of 16 lanes of the third generation; the others double both."""
-
-PCIE_MEASURED = NodeTimes((4.0, 1.64), (8.4, 5.7), (6.5, 1.6), copy=0.5)
-"""The same over PCIe: base and step of "simple" are NCCL's own."""
-
-SHARED_PCIE = 0.55
-"""Of the speed of two GPUs on PCIe, what more of them reach, whose paths cross: a fit to the same
-rows, of nodes of 4 and 8 RTX PRO 6000."""
-
-CARD_SHARE = 0.96
-"""Of a network card's speed, what its PCIe slot lets through: 12 of 12.5 GB/s, 24 of 25, 48 of
-50 (`width * speed / 80` in src/graph/topo.cc). NVIDIA/nccl-tests issue 290 measures 46 to 48."""
+LL_BETWEEN = {"AMD": LL_BETWEEN_OF_AMD}
+"""Most that LL reaches over two nodes and over more, else `LL_BETWEEN_OTHERS`."""
+PCIE_MEASURED = NodeTimes(**NODE_TIMES_PCIE)
 
 
 def generation(chip: Chip) -> Generation:

@@ -12,6 +12,7 @@ Source: src/graph/tuning.cc, src/graph/paths.cc and src/enqueue.cc, NVIDIA/nccl 
 from functools import lru_cache
 
 from torchtally.chips import Cluster
+from torchtally.timing.constants import LL_GB_PER_S, PARTNER_US, SENDS_LL_BYTES, SENDS_SHARE
 from torchtally.timing.network.graphs import ring
 from torchtally.timing.network.group import RankGroup
 from torchtally.timing.network.ways import (
@@ -26,14 +27,6 @@ from torchtally.timing.network.ways import (
     kernel_channels,
 )
 from torchtally.timing.network.wires import Wires, wires
-
-PARTNER_US = 0.4
-LL_BYTES = 16384
-"""For one partner: all-to-alls of 32 KiB each take as long as "simple" (`generation.NodeTimes`)."""
-LL_GB_PER_S = 6.2
-"""Of one channel, which so few bytes take: a fit to half A of the same rows."""
-SENDS_SHARE = 0.86
-"""Of the speed of links, what sends within a node reach: a fit to the same. Rings reach all."""
 
 
 @lru_cache(maxsize=4096)
@@ -71,7 +64,7 @@ def send(is_far: bool, cluster: Cluster) -> tuple[Way, Way | None]:
 def least(ways: tuple[Way, Way | None], partners: int, payload_bytes: int) -> Way:
     """The faster of those that this size may take."""
     simple, ll = ways
-    if ll is None or payload_bytes > partners * LL_BYTES:
+    if ll is None or payload_bytes > partners * SENDS_LL_BYTES:
         return simple
     return min(simple, ll, key=lambda way: way.measured_s(payload_bytes))
 

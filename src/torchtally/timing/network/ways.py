@@ -18,14 +18,8 @@ from functools import lru_cache
 from typing import Literal
 
 from torchtally.chips import Cluster
-from torchtally.timing.network.generation import (
-    BLACKWELL,
-    GB,
-    LL_BETWEEN,
-    LL_BETWEEN_OTHERS,
-    VOLTA,
-    NodeTimes,
-)
+from torchtally.timing.constants import LL_BETWEEN_OTHERS
+from torchtally.timing.network.generation import BLACKWELL, GB, LL_BETWEEN, VOLTA, NodeTimes
 from torchtally.timing.network.graphs import Graph, nvls, ring, tree
 from torchtally.timing.network.group import RankGroup
 from torchtally.timing.network.wires import Wires, wires

@@ -5,12 +5,10 @@ from functools import lru_cache
 
 from torchtally.chips import Cluster, Link
 from torchtally.chips.meshes import MESHES
+from torchtally.timing.constants import CARD_SHARE, PCIE_SHARE, SHARED_PCIE
 from torchtally.timing.network.generation import (
-    CARD_SHARE,
     GB,
     PCIE_MEASURED,
-    PCIE_SHARE,
-    SHARED_PCIE,
     Generation,
     NodeTimes,
     generation,
