@@ -18,29 +18,9 @@ from torchtally.ledger import (
 from torchtally.table import Cell, Column, LinePlace, Table
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import bound_cells, bound_columns
-from torchtally.views.columns import (
-    ALLOCATED,
-    BACKWARD,
-    COPIES,
-    EVALUATION,
-    EXPOSED,
-    FORWARD,
-    NETWORK,
-    OPTIMIZER,
-    PAYLOAD,
-    READ,
-    RECOMPUTE,
-    SAVED,
-    VIEWS,
-    WRITTEN,
-    cost_table,
-)
+from torchtally.views.columns import OF_LINES, cost_table
 from torchtally.views.view import view
 
-QUANTITIES = (
-    EXPOSED, NETWORK, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, PAYLOAD, VIEWS,
-    COPIES, READ, WRITTEN, ALLOCATED,
-)  # fmt: skip
 TEXTS = (Column("line", "line", Unit.LINE), Column("source", "source", Unit.TEXT))
 NO_LINE: tuple[Cell, Cell] = ("(no line)", "")
 
@@ -94,7 +74,7 @@ def _table(
     root = root_of(sums)
     bound = bound_cells(ledger, once_per_site(key))
     rows = [(cost, (*line_texts(line, root), *bound(line))) for line, cost in sums.items()]
-    return cost_table(title, QUANTITIES, (*TEXTS, *bound_columns(ledger)), rows, ledger)
+    return cost_table(title, OF_LINES, (*TEXTS, *bound_columns(ledger)), rows, ledger)
 
 
 def line_texts(line: Line | None, root: str) -> tuple[Cell, Cell]:

@@ -7,24 +7,10 @@ from dataclasses import dataclass
 from torchtally.ledger import Ledger, Path, Total
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
-from torchtally.views.columns import (
-    BACKWARD,
-    COUNT,
-    EVALUATION,
-    FORWARD,
-    KERNEL,
-    MOVED,
-    OPTIMIZER,
-    RECOMPUTE,
-    SAVED,
-    SECONDS,
-    part_of,
-)
+from torchtally.views.columns import OF_TREE, ONLY_WHERE_ANY, SECONDS, part_of
 from torchtally.views.holdings import bytes_of, group_holdings, holdings, owner_of
 from torchtally.views.modules import OUTSIDE, module_texts, with_children
 
-FIGURES = (FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, MOVED, KERNEL, COUNT)
-ONLY_WHERE_ANY = (RECOMPUTE, OPTIMIZER, EVALUATION)
 OWN_SECONDS = Column("own_seconds", "its own", Unit.SECONDS, rank=5)
 SECONDS_SHARE = Column("seconds_share", "of time", Unit.FRACTION, rank=2)
 PEAK_BYTES = Column("peak_bytes", "at peak", Unit.BYTES, rank=3)
@@ -63,7 +49,7 @@ def module_tree(ledger: Ledger) -> ModuleTree:
     whole = with_children(own)
     rows = tuple(_rows(whole))
     held = _held_at_peak(ledger, rows)
-    figures = [each for each in FIGURES if each not in ONLY_WHERE_ANY or each.of(ledger.total)]
+    figures = [each for each in OF_TREE if each not in ONLY_WHERE_ANY or each.of(ledger.total)]
     timed = (SECONDS.column, SECONDS_SHARE, OWN_SECONDS) if ledger.is_timed else ()
 
     def numbers(total: Total, own_s: float | None) -> tuple[Cell, ...]:

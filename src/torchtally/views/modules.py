@@ -7,26 +7,9 @@ from dataclasses import replace
 from torchtally.ledger import Entry, Ledger, Path, Total, module_of, once_per_site
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit
-from torchtally.views.columns import (
-    BACKWARD,
-    EVALUATION,
-    EXPOSED,
-    FORWARD,
-    NETWORK,
-    OPTIMIZER,
-    PAYLOAD,
-    READ,
-    RECOMPUTE,
-    SAVED,
-    WRITTEN,
-    cost_table,
-)
+from torchtally.views.columns import OF_MODULES, cost_table
 from torchtally.views.view import view
 
-QUANTITIES = (
-    EXPOSED, NETWORK, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, EVALUATION, SAVED, PAYLOAD, READ,
-    WRITTEN,
-)  # fmt: skip
 OUTSIDE = Path("", "")
 WITH_CHILDREN = Column("flops_with_children", "with inner", Unit.FLOPS)
 TIMED_WITH_CHILDREN = (
@@ -64,7 +47,7 @@ def modules(ledger: Ledger) -> Table:
 
     return cost_table(
         "By module",
-        QUANTITIES,
+        OF_MODULES,
         (*inner, *TEXTS),
         [(total, cells(path)) for path, total in own.items()],
         ledger,
@@ -89,7 +72,7 @@ def repeated_modules(ledger: Ledger) -> Table:
         for path, total in totals.items()
     ]
     texts = (MODULES, *TEXTS)
-    return cost_table("By module, repeated ones together", QUANTITIES, texts, rows, ledger)
+    return cost_table("By module, repeated ones together", OF_MODULES, texts, rows, ledger)
 
 
 def fold(path: Path) -> Path:

@@ -7,21 +7,8 @@ from torchtally.ledger import Ledger, kernel_of, op_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
 from torchtally.views.bottlenecks import bound_cells, bound_columns
-from torchtally.views.columns import (
-    ALLOCATED,
-    COUNT,
-    FLOPS,
-    MATMUL,
-    MOVED,
-    READ,
-    SAVED,
-    WRITTEN,
-    cost_table,
-)
+from torchtally.views.columns import OF_OPERATORS, OF_PHASES, cost_table
 from torchtally.views.view import view
-
-QUANTITIES = (COUNT, FLOPS, MOVED, READ, WRITTEN, ALLOCATED)
-PHASE_QUANTITIES = (COUNT, FLOPS, MATMUL, MOVED, READ, WRITTEN, SAVED, ALLOCATED)
 
 
 @view("op", "operators as torch spells them")
@@ -40,7 +27,7 @@ def operators(ledger: Ledger) -> Table:
         Column("remark", "", Unit.TEXT),
         *bound_columns(ledger),
     )
-    return cost_table("By operator", QUANTITIES, texts, rows, ledger)
+    return cost_table("By operator", OF_OPERATORS, texts, rows, ledger)
 
 
 @view("kernel", "kernels: those that a compiler fused, and the operators that are one")
@@ -77,7 +64,7 @@ def kernels(ledger: Ledger) -> Table:
         Column("from_lines", "lines", Unit.PLACE, rank=2),
         *bound_columns(ledger),
     )
-    return cost_table("By kernel", QUANTITIES, texts, rows, ledger)
+    return cost_table("By kernel", OF_OPERATORS, texts, rows, ledger)
 
 
 @view("kind", "kinds of work: products, attention, elementwise, ...")
@@ -85,7 +72,7 @@ def kinds(ledger: Ledger) -> Table:
     """Table by kind of work: products, attention, elementwise, views."""
     rows = [(total, (str(kind),)) for kind, total in ledger.by_kind().items()]
     texts = (Column("kind", "kind", Unit.NAME),)
-    return cost_table("By kind of work", QUANTITIES, texts, rows, ledger)
+    return cost_table("By kind of work", OF_OPERATORS, texts, rows, ledger)
 
 
 @view("phase", "forward, backward, recompute, optimizer")
@@ -93,4 +80,4 @@ def phases(ledger: Ledger) -> Table:
     """Table by phase: forward, backward, recompute (recomputed forward work), optimizer."""
     rows = [(total, (str(phase),)) for phase, total in ledger.by_phase().items()]
     texts = (Column("phase", "phase", Unit.NAME),)
-    return cost_table("By phase", PHASE_QUANTITIES, texts, rows, ledger)
+    return cost_table("By phase", OF_PHASES, texts, rows, ledger)

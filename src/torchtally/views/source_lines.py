@@ -15,6 +15,7 @@ from torchtally.views.columns import (
     EVALUATION,
     FORWARD,
     MOVED,
+    ONLY_WHERE_ANY,
     OPTIMIZER,
     RECOMPUTE,
     SAVED,
@@ -29,7 +30,6 @@ OPERATORS = replace(COUNT, column=replace(COUNT.column, rank=4))
 FIGURES = (
     FORWARD, BACKWARD, SAVED, MOVED, RECOMPUTE, OPTIMIZER, EVALUATION, VIEWS, COPIES, OPERATORS
 )  # fmt: skip
-ONLY_WHERE_ANY = (RECOMPUTE, OPTIMIZER, EVALUATION)
 LINE = Column("line_number", "line", Unit.COUNT)
 SOURCE = Column("source", "source", Unit.TEXT)
 

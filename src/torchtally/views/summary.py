@@ -23,20 +23,17 @@ from torchtally.trace.caveats import caveats
 from torchtally.views.bounds import COLUMNS as BOUND_COLUMNS
 from torchtally.views.categories import COLUMNS as CATEGORY_COLUMNS
 from torchtally.views.categories import categories
-from torchtally.views.columns import KERNEL, SECONDS, TIMED_SHARES
+from torchtally.views.columns import KERNEL, OF_LINES, OF_MODULES, OF_PHASES, SECONDS, TIMED_SHARES
 from torchtally.views.communicators import NO_BUFFERS, CommunicatorBuffers, communicator_buffers
 from torchtally.views.costs import COST, ENERGY, with_costs
 from torchtally.views.generation import GenerationFigures, generation_figures
-from torchtally.views.lines import QUANTITIES as LINE_FIGURES
 from torchtally.views.lines import TEXTS as LINE_TEXTS
 from torchtally.views.lines import is_behind_libraries, library_lines, lines, root_of
 from torchtally.views.loading import SlowLoading, slow_loading
 from torchtally.views.modules import MODULES, OUTSIDE, repeated_modules
-from torchtally.views.modules import QUANTITIES as MODULE_FIGURES
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.moments import moment_at, step_name
 from torchtally.views.odd_sizes import OddSize, odd_sizes
-from torchtally.views.operators import PHASE_QUANTITIES as PHASE_FIGURES
 from torchtally.views.operators import phases
 from torchtally.views.parameters import ModelParameters, parameters_of
 from torchtally.views.peak import peak_lines
@@ -107,7 +104,7 @@ class Verdict:
 
 def page_columns() -> tuple[Column, ...]:
     """Every column that a table of the page may have."""
-    figures = (SECONDS, KERNEL, *PHASE_FIGURES, *LINE_FIGURES, *MODULE_FIGURES)
+    figures = (SECONDS, KERNEL, *OF_PHASES, *OF_LINES, *OF_MODULES)
     return (
         *(figure.column for figure in figures), *TIMED_SHARES, *BOUND_COLUMNS, *CATEGORY_COLUMNS,
         *HOLDER_COLUMNS, *LINE_TEXTS, *MODULE_TEXTS, MODULES, COST, ENERGY,

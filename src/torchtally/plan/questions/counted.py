@@ -13,6 +13,7 @@ from torchtally.plan.questions.fit import FULL_MEMORY, capacity_of, claim_of
 from torchtally.plan.questions.model_card import states_of
 from torchtally.plan.questions.plan_options import IN_CLASS, MODEL
 from torchtally.plan.questions.request import Request, peak_flop_per_s
+from torchtally.plan.questions.shares import memory_by_category
 from torchtally.plan.questions.uses import uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.training import mfu_of_step
@@ -195,26 +196,16 @@ def update_s(
 
 def _memory(parts: dict[str, Quantity], states: States) -> Table:
     rows = {
-        "parameters": states.parameters, "gradients": states.gradients,
-        "master weights": states.master, "optimizer state": states.optimizer,
-        "activations": parts["activations"], "CUDA context": parts["context"],
-    }  # fmt: skip
-    whole = sum(row.value for row in rows.values())
-    return Table(
-        title="Memory of the chip, by category",
-        columns=(
-            Column("category", "category", Unit.NAME),
-            Column("bytes", "memory", Unit.BYTES),
-            Column("bytes_share", "share", Unit.FRACTION),
-            Column("note", "what", Unit.TEXT, rank=1),
-        ),
-        rows=tuple(
-            (name, quantity.value, quantity.value / whole, quantity.note)
-            for name, quantity in sorted(rows.items(), key=lambda row: -row[1].value)
-            if quantity.value
-        ),
-        totals=(None, whole, 1.0, None),
-    )
+        "parameters": states.parameters,
+        "gradients": states.gradients,
+        "master weights": states.master,
+        "optimizer state": states.optimizer,
+        "activations": parts["activations"],
+        "CUDA context": parts["context"],
+    }
+    held_parts = ((name, held, held.note) for name, held in rows.items())
+    whole = sum(held.value for held in rows.values())
+    return memory_by_category("Memory of the chip, by category", held_parts, whole)
 
 
 def _parts(step: CountedStep) -> Table:

@@ -45,6 +45,7 @@ from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import capacity_of
 from torchtally.plan.questions.plan_options import ADAPTED, MODEL, TUNING
 from torchtally.plan.questions.request import Request, peak_flop_per_s, sequence_of
+from torchtally.plan.questions.shares import memory_by_category
 from torchtally.plan.questions.uses import Fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.recipes import Recipe, recipe
@@ -268,23 +269,8 @@ def claim_of(memory: FineTuningMemory, capacity: Quantity) -> str:
 
 
 def memory_table(memory: FineTuningMemory) -> Table:
-    whole = memory.total.value
-    rows = sorted(memory.rows, key=lambda row: -row[1].value)
-    return Table(
-        title="Memory of a chip, by category",
-        columns=(
-            Column("category", "category", Unit.NAME),
-            Column("bytes", "memory", Unit.BYTES),
-            Column("bytes_share", "share", Unit.FRACTION),
-            Column("note", "what", Unit.TEXT, rank=1),
-        ),
-        rows=tuple(
-            (name, quantity.value, quantity.value / whole, note)
-            for name, quantity, note in rows
-            if quantity.value
-        ),
-        totals=(None, whole, 1.0, None),
-    )
+    title = "Memory of a chip, by category"
+    return memory_by_category(title, memory.rows, memory.total.value)
 
 
 def other_ways(plan: FineTuning, batch: int, sequence: int, capacity: Quantity) -> Table:

@@ -19,6 +19,7 @@ from torchtally.plan.quantity import Quantity
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.shares import memory_by_category
 from torchtally.plan.questions.uses import uses
 from torchtally.plan.questions.words import run_text, subject_text
 from torchtally.plan.questions.workload import plain_layout, with_shape, workload_of
@@ -312,23 +313,9 @@ def _headline(request: Request, step: Step, capacity: Quantity) -> tuple[Part, .
 
 def memory_table(memory: ChipMemory) -> Table:
     """What the fullest chip holds, by category, largest first."""
-    whole = memory.total.value
-    rows = sorted(_categories(memory), key=lambda category: -category[1].value)
-    return Table(
-        title="Memory of the fullest chip, by category",
-        columns=(
-            Column("category", "category", Unit.NAME),
-            Column("bytes", "memory", Unit.BYTES),
-            Column("bytes_share", "share", Unit.FRACTION),
-            Column("note", "what", Unit.TEXT, rank=1),
-        ),
-        rows=tuple(
-            (name, quantity.value, quantity.value / whole if whole else 0.0, quantity.note)
-            for name, quantity in rows
-            if quantity.value
-        ),
-        totals=(None, whole, 1.0, None),
-    )
+    parts = ((name, held, held.note) for name, held in _categories(memory))
+    title = "Memory of the fullest chip, by category"
+    return memory_by_category(title, parts, memory.total.value)
 
 
 def _categories(memory: ChipMemory) -> Iterator[tuple[str, Quantity]]:

@@ -31,6 +31,7 @@ from torchtally.plan.questions.inference_request import (
 )
 from torchtally.plan.questions.plan_options import GUESSED, MODEL, SERVED
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.shares import memory_by_category
 from torchtally.plan.questions.uses import uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import shape_of, with_shape
@@ -279,19 +280,8 @@ def _largest_part(served: Serving) -> str:
 
 def memory_table(memory: ServingMemory) -> Table:
     """What one chip holds, largest first."""
-    whole = memory.total.value
-    parts = sorted(memory.parts, key=lambda part: -part.value)
-    return Table(
-        title="Memory of one chip, by category",
-        columns=(
-            Column("category", "category", Unit.NAME),
-            Column("bytes", "memory", Unit.BYTES),
-            Column("bytes_share", "share", Unit.FRACTION),
-            Column("note", "what", Unit.TEXT, rank=1),
-        ),
-        rows=tuple((part.name, part.value, part.value / whole, part.note) for part in parts),
-        totals=(None, whole, 1.0, None),
-    )
+    parts = ((part.name, part, part.note) for part in memory.parts)
+    return memory_by_category("Memory of one chip, by category", parts, memory.total.value)
 
 
 def _time_table(served: Serving) -> Table:

@@ -17,6 +17,7 @@ from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.step import Workload
 from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.shares import memory_by_category
 from torchtally.programs.compiled import Regions, compiled
 from torchtally.programs.shipped import shipped_step
 from torchtally.programs.step import FULLY_SHARDED, AskedStep, mode_text
@@ -126,22 +127,9 @@ def memory_parts(ledger: Ledger, outside: Quantity) -> dict[str, tuple[Quantity,
 def memory_table(parts: dict[str, tuple[Quantity, str]], memory: Quantity, ledger: Ledger) -> Table:
     ops = ledger.trace.ops
     phase = ops[min(ledger.memory.peak_tick, len(ops) - 1)].phase
-    rows = sorted(parts.values(), key=lambda part: -part[0].value)
-    return Table(
-        title=f"Memory of the chip at its peak ({phase.value}), by category",
-        columns=(
-            Column("category", "category", Unit.NAME),
-            Column("bytes", "memory", Unit.BYTES),
-            Column("bytes_share", "share", Unit.FRACTION),
-            Column("note", "what", Unit.TEXT, rank=1),
-        ),
-        rows=tuple(
-            (part.name, part.value, part.value / memory.value, note)
-            for part, note in rows
-            if part.value
-        ),
-        totals=(None, memory.value, 1.0, None),
-    )
+    title = f"Memory of the chip at its peak ({phase.value}), by category"
+    rows = ((part.name, part, note) for part, note in parts.values())
+    return memory_by_category(title, rows, memory.value)
 
 
 def time_table(phases: Mapping[str, Total], seconds: Quantity) -> Table:
