@@ -28,13 +28,7 @@ from benchmarks.measuring import (
     show,
     write,
 )
-from benchmarks.models import (
-    GPT2_124M,
-    LLAMA_8B_CHECKPOINTED,
-    LLAMA_70B,
-    Model,
-    training_step,
-)
+from benchmarks.models import GPT2_124M, LLAMA_8B_CHECKPOINTED, LLAMA_70B, Model, training_step
 
 TARGET_RATIO = 1.2
 MODELS = {"llama-70b": LLAMA_70B, "gpt2-124m": GPT2_124M, "llama-8b": LLAMA_8B_CHECKPOINTED}

@@ -164,11 +164,7 @@ class Outcome:
 
 def outcomes(tables: Iterable[Table] = TABLES) -> list[Outcome]:
     return [
-        Outcome(
-            speed,
-            float(speed.predicted().value),
-            float(speed.predicted(is_best=True).value),
-        )
+        Outcome(speed, float(speed.predicted().value), float(speed.predicted(is_best=True).value))
         for speed in speeds(tables)
     ]
 

@@ -216,14 +216,7 @@ def big_trace(ops: int) -> Trace:
         calls=tuple(calls),
         sites=tuple(sites),
         ops=tuple(
-            Op(
-                n,
-                n % 300,
-                n % 200,
-                phases[n // 1000 % 2],
-                (max(n - 2, 0), max(n - 1, 0)),
-                (n,),
-            )
+            Op(n, n % 300, n % 200, phases[n // 1000 % 2], (max(n - 2, 0), max(n - 1, 0)), (n,))
             for n in range(ops)
         ),
         storages=tuple(

@@ -4,13 +4,7 @@ from collections.abc import Iterator
 
 from tests.plan.config_cases import CASES
 from torchtally.plan.architecture.config import FAMILIES, from_values
-from torchtally.plan.architecture.model import (
-    Experts,
-    LatentAttention,
-    Layer,
-    Model,
-    SelfAttention,
-)
+from torchtally.plan.architecture.model import Experts, LatentAttention, Layer, Model, SelfAttention
 from torchtally.plan.architecture.multimodal import WRAPPERS
 
 HEAD = "| model_type | attention | feed-forward | not counted |\n|---|---|---|---|"

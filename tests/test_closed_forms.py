@@ -351,11 +351,7 @@ def mlp(d: int, f: int) -> nn.Module:
 )
 @pytest.mark.parametrize(("d", "f"), [(128, 512), (5, 7)])
 def test_weights_gradients_and_optimizer_state(
-    d: int,
-    f: int,
-    optimizer: Callable[..., torch.optim.Optimizer],
-    copies: int,
-    counter_bytes: int,
+    d: int, f: int, optimizer: Callable[..., torch.optim.Optimizer], copies: int, counter_bytes: int
 ) -> None:
     """Weights of two matrices and two biases, float32; 5 x 7 leaves most of 512 bytes empty."""
     ledger = one_step(lambda: mlp(d, f), lambda: torch.randn(3, d, device="cuda"), optimizer)

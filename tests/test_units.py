@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from torchtally import units
 from torchtally.errors import UsageError
-from torchtally.units import (
-    parse_count,
-    parse_fraction,
-    parse_number,
-    parse_seconds,
-    parse_usd,
-)
+from torchtally.units import parse_count, parse_fraction, parse_number, parse_seconds, parse_usd
 
 GIB = 2**30
 

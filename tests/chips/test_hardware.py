@@ -548,10 +548,7 @@ def test_a_family_is_its_commonest_variant(family, name):
 
 def test_a_family_says_which_chips_it_could_be():
     h100 = family_variant("H100")
-    assert (h100.chip.name, h100.others) == (
-        "H100-SXM",
-        ("H100-SXM-96GB", "H100-PCIe", "H100-NVL"),
-    )
+    assert (h100.chip.name, h100.others) == ("H100-SXM", ("H100-SXM-96GB", "H100-PCIe", "H100-NVL"))
     assert family_variant("a100").others == ("A100-PCIe-40GB", "A100-PCIe", "A100-SXM-40GB")
     assert family_variant("H200").others == ("H200-NVL",)
     assert family_variant("4090").others == ()

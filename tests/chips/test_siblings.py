@@ -126,10 +126,7 @@ def test_the_page_and_the_document_say_whose_rates_they_are() -> None:
     assert "measured as MI355X: the same dies, cooled by air" in page
     assert "4.90 TB/s    by MI355X's rates" in page
     (row,) = json.loads(dumps(chips_document([chip("MI350X")])))["chips"]
-    assert row["inherited"] == {
-        "achieved_bandwidth_bytes_per_s": "MI355X",
-        "bfloat16": "MI355X",
-    }
+    assert row["inherited"] == {"achieved_bandwidth_bytes_per_s": "MI355X", "bfloat16": "MI355X"}
     assert row["measured_as"]["chip"] == "MI355X"
 
 

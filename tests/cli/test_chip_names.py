@@ -165,9 +165,7 @@ def test_gpu_and_gpus_are_one_option(option: str, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("words", [("show", "run.tally"), ("plan", "llama-3-8b"), ("gpus",)])
 def test_the_variable_changes_no_command_that_needs_no_chip(
-    words: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = []
     for variable in ("", "4090"):

@@ -136,9 +136,7 @@ def test_a_script_that_always_fails(tmp_path: Path) -> None:
     assert "unrecognized arguments: --nonsense" in done.stdout
 
 
-@pytest.mark.thorough(
-    cases=("words1-0",),
-)
+@pytest.mark.thorough(cases=("words1-0",))
 @pytest.mark.parametrize(("words", "code"), [((), GATE_EXIT), (("--compile", "eager"), 0)])
 def test_the_answer_of_code_that_could_not_be_compiled_is_none(
     words: tuple[str, ...], code: int, tmp_path: Path

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torchtally.cli import main
 
 RELAXED = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
 VALUES = st.sampled_from(
     ["0", "-1", "1", "7B", 5000 * "9", "1" + 400 * "0", "1e400", "nan", "inf", "", "a=1", "a..b",

@@ -421,10 +421,7 @@ WRONG = {
         ("llama-3-8b", *EIGHT, "--batch", "8", "--layout", "tp 8", "--deepspeed", "-"),
         "DeepSpeed cannot express all of",
     ),
-    "shapes are needed": (
-        ("7B", "--optimizer", "adafactor"),
-        "depends on the weights' shapes",
-    ),
+    "shapes are needed": (("7B", "--optimizer", "adafactor"), "depends on the weights' shapes"),
 }
 
 

@@ -47,7 +47,7 @@ WIDE_14B = 2 * 152064 * 5120 + (2 * 48 + 1) * 5120 + 48 * (5120 + 2 * 1024)
 
 QUESTIONS = {
     "llama-3-8b --tokens 1T --gpus 64xH100-SXM --mfu 0.4": {
-        "training time": flops_8b(8192) * 1e12 / (64 * H100 * 0.4),
+        "training time": flops_8b(8192) * 1e12 / (64 * H100 * 0.4)
     },
     "--gpus 8xH100-SXM --deadline 14d": {
         "tokens/s": lambda of: of["compute-optimal tokens"] / (14 * 24 * HOUR_S),
@@ -57,11 +57,9 @@ QUESTIONS = {
         "trained parameters": 48 * 16 * WIDTHS_14B,
         "frozen weights": MATRICES_14B * (0.5 + 4 / 64) + 2 * WIDE_14B,
     },
-    "llama-3.1-8b --inference --context 128K": {
-        "KV cache": 2 * 32 * 8 * 128 * 2 * 131072,
-    },
+    "llama-3.1-8b --inference --context 128K": {"KV cache": 2 * 32 * 8 * 128 * 2 * 131072},
     "7B --tokens 100B --mfu 0.4 --deadline 1mo": {
-        "cost": 6 * 7e9 * 100e9 / (RTX_A4000 * 0.4) / HOUR_S * 0.15,
+        "cost": 6 * 7e9 * 100e9 / (RTX_A4000 * 0.4) / HOUR_S * 0.15
     },
     "llama-3-8b --gpus 8xH100-SXM --sequence 4096 --recompute full --largest batch": {
         "sequences of all chips": 8 * 8,
@@ -73,17 +71,17 @@ QUESTIONS = {
         "B200": flops_8b(8192) * 1e12 / (64 * B200 * 0.4),
     },
     'deepseek-v3 --gpus 2048xH800 --batch 15360 --sequence 4096 --layout "ep 64, pp 16, full"': {
-        "MFU": lambda of: 15360 * 4096 / of["step"] * flops_v3(4096) / (2048 * H100),
+        "MFU": lambda of: 15360 * 4096 / of["step"] * flops_v3(4096) / (2048 * H100)
     },
     "llama-3-8b --gpus 8xH100-SXM --tokens-per-s 60K": {
         "MFU": 60e3 * flops_8b(8192) / (8 * H100),
         "MFU, attention causal": 60e3 * (flops_8b(8192) + flops_8b(0)) / 2 / (8 * H100),
     },
     "llama-3-8b --gpus 8xH100-SXM --sequence 4096 --recipe fp8": {
-        "MFU": lambda of: 8 * 4096 / of["step"] * flops_8b(4096) / (8 * H100_FP8),
+        "MFU": lambda of: 8 * 4096 / of["step"] * flops_8b(4096) / (8 * H100_FP8)
     },
     "7B --gpus 64xA100-SXM --mfu 0.4 --budget 500K": {
-        "tokens": 500e3 / 2.745 * HOUR_S * A100 * 0.4 / (6 * 7e9),
+        "tokens": 500e3 / 2.745 * HOUR_S * A100 * 0.4 / (6 * 7e9)
     },
     "llama-3-70b --inference --gpus 4xH100-SXM --weights fp8": {
         "KV cache of one sequence": 2 * 80 * 8 * 128 * 2 * (1024 + 256),
@@ -92,16 +90,16 @@ QUESTIONS = {
         ),
     },
     "gemma-3-27b --inference --context 128K": {  # 52 layers see 1,024 tokens: 65 blocks of 16
-        "KV cache": 2 * 16 * 128 * 2 * (52 * 1040 + 10 * 131072),
+        "KV cache": 2 * 16 * 128 * 2 * (52 * 1040 + 10 * 131072)
     },
     'llama-3-70b --gpus 64xH100-SXM --batch 128 --layout "fsdp, cp 2, mb 1x4, full"': {
-        "MFU": lambda of: 128 * 8192 / of["step"] * FLOPS_70B / (64 * H100),
+        "MFU": lambda of: 128 * 8192 / of["step"] * FLOPS_70B / (64 * H100)
     },
     "--largest model --gpus 8xH100-SXM --recipe fp32": {
-        "largest model": lambda of: of["memory of all chips"] / (4 + 4 + 8),
+        "largest model": lambda of: of["memory of all chips"] / (4 + 4 + 8)
     },
     "deepseek-v3 --tokens 14.8T --gpus 2048xH800 --mfu 0.3": {
-        "training time": flops_v3(8192) * 14.8e12 / (2048 * H100 * 0.3),
+        "training time": flops_v3(8192) * 14.8e12 / (2048 * H100 * 0.3)
     },
 }
 

@@ -133,9 +133,7 @@ def test_mistakes_are_messages(
     assert "Traceback" not in err
 
 
-def test_what_a_model_raises_is_shown_with_its_own_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_model_raises_is_shown_with_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
     main(["summary", "net.py:Net", "--input", "2x5"])
     assert "net.py:11. Does --input match what the model expects?" in capsys.readouterr().err
 

@@ -176,10 +176,7 @@ def count(case: Case, folder: Path, checkouts: Path | None) -> dict[str, int] | 
     if done.returncode or line is None:
         return done.stderr[-1500:]
     result = json.loads(line.partition(": ")[2])
-    return {
-        "trained": result["parameters"],
-        "flops": sum(result["steps"][-each:]),
-    }
+    return {"trained": result["parameters"], "flops": sum(result["steps"][-each:])}
 
 
 def script_of(case: Case) -> tuple[str, ...]:

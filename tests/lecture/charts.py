@@ -70,10 +70,7 @@ def curves(title: str, series: Mapping[str, Sequence[Point]], across: str, upwar
 
     def place(point: Point) -> Point:
         x, y = point
-        return (
-            left + (x - low) / (high - low) * (right - left),
-            floor - y / top * (floor - roof),
-        )
+        return (left + (x - low) / (high - low) * (right - left), floor - y / top * (floor - roof))
 
     parts = []
     for share in (0, 0.25, 0.5, 0.75, 1):

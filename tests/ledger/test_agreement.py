@@ -29,11 +29,7 @@ def train(shapes: Sequence[tuple[int, ...]]) -> Ledger:
 
 @pytest.mark.parametrize(
     ("shapes", "expected"),
-    [
-        (((8, 64), (64, 8)), [1, 1]),
-        (((512,), (513,)), [1, 1]),
-        (((512,), (8,), (512,)), [1, 2, 1]),
-    ],
+    [(((8, 64), (64, 8)), [1, 1]), (((512,), (513,)), [1, 1]), (((512,), (8,), (512,)), [1, 2, 1])],
 )
 def test_steps_of_the_same_work_are_alike(
     shapes: Sequence[tuple[int, ...]], expected: list[int]

@@ -30,8 +30,7 @@ def fail(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
-    [(UsageError("not so"), "not so"), (ValueError("a\nb"), "ValueError: a b")],
+    ("error", "text"), [(UsageError("not so"), "not so"), (ValueError("a\nb"), "ValueError: a b")]
 )
 def test_a_failure_is_raised_here(error: Exception, text: str) -> None:
     with pytest.raises(TallyError, match=f"^{text}$"):

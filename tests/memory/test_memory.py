@@ -5,14 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.builders import (
-    TraceBuilder,
-    copy_in_call,
-    factory_call,
-    mm_call,
-    site,
-    unknown_call,
-)
+from tests.builders import TraceBuilder, copy_in_call, factory_call, mm_call, site, unknown_call
 from tests.strategies import traces
 from torchtally.memory import Category, replay, timeline
 from torchtally.trace import Ending, Phase, Role, Storage, Trace

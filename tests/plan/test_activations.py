@@ -26,13 +26,7 @@ from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.pipeline import first_stage_activation_bytes
 from torchtally.plan.activations.setting import AttentionKernel, Implementation, setting_of
 from torchtally.plan.architecture.known import known_model
-from torchtally.plan.architecture.model import (
-    Experts,
-    FeedForward,
-    Layer,
-    Model,
-    SelfAttention,
-)
+from torchtally.plan.architecture.model import Experts, FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.flops import Recompute
 from torchtally.plan.recipes import RECIPES, recipe
 from torchtally.units import Unit

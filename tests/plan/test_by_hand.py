@@ -110,10 +110,7 @@ def test_parameters() -> None:
     assert_same(group_parameters(Group.EXPERTS, WEIGHTS), 0)
     routed = parameters(mixture(experts=8, active=2, layers=3))
     assert_same(routed.active, routed.total.value - 3 * 6 * 3 * 2048 * 1024)  # 6 of 8 experts idle
-    assert_same(
-        decoder_parameters(2, 8, 100, 16),
-        2 * (12 * 8 * 8 + 13 * 8) + (100 + 16) * 8,
-    )
+    assert_same(decoder_parameters(2, 8, 100, 16), 2 * (12 * 8 * 8 + 13 * 8) + (100 + 16) * 8)
 
 
 def test_flops_of_a_token() -> None:

@@ -6,10 +6,7 @@ import pytest
 
 from torchtally.chips import cluster as chips
 from torchtally.errors import UsageError
-from torchtally.plan.activations.kept import (
-    head_activation_bytes,
-    layer_activation_bytes,
-)
+from torchtally.plan.activations.kept import head_activation_bytes, layer_activation_bytes
 from torchtally.plan.activations.setting import Implementation, setting_of
 from torchtally.plan.architecture.model import Model
 from torchtally.plan.architecture.prediction import with_prediction

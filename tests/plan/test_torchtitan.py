@@ -29,11 +29,7 @@ def test_stages_and_shards() -> None:
         )
     )  # fmt: skip
     assert values["model"] == {"name": "llama3", "flavor": "8B"}
-    assert values["training"] == {
-        "local_batch_size": 16,
-        "global_batch_size": 64,
-        "seq_len": 8192,
-    }
+    assert values["training"] == {"local_batch_size": 16, "global_batch_size": 64, "seq_len": 8192}
     assert values["parallelism"] == {
         "data_parallel_replicate_degree": 1,
         "data_parallel_shard_degree": 4,

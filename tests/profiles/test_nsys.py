@@ -6,15 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.profiles.nsys_files import (
-    COPY,
-    GRAPH,
-    OTHER_PID,
-    SET,
-    US,
-    ExportMaker,
-    linear_step,
-)
+from tests.profiles.nsys_files import COPY, GRAPH, OTHER_PID, SET, US, ExportMaker, linear_step
 from torchtally.errors import TraceFileError
 from torchtally.profiles import Profile, is_nsys, read_nsys
 from torchtally.profiles.profile import ANY_ARGUMENT, ANY_TENSOR

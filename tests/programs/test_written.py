@@ -9,14 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.programs.families import (
-    FAMILIES,
-    GPU,
-    LAYERS,
-    program_of_family,
-    run_of,
-    written_out,
-)
+from tests.programs.families import FAMILIES, GPU, LAYERS, program_of_family, run_of, written_out
 from torchtally import account
 from torchtally.chips import chip
 from torchtally.errors import ProgramError

@@ -6,15 +6,7 @@ import pytest
 from msgspec import structs
 from rich.cells import cell_len
 
-from tests.builders import (
-    TraceBuilder,
-    big_trace,
-    factory_call,
-    frame,
-    mm_call,
-    site,
-    unknown_call,
-)
+from tests.builders import TraceBuilder, big_trace, factory_call, frame, mm_call, site, unknown_call
 from tests.report.test_text import HOSTILE, realistic
 from torchtally.chips import chip
 from torchtally.ledger import account

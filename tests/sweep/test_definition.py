@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from tests.sweep.sweeps import TEACHER, definition
 from torchtally.errors import UsageError
-from torchtally.sweep.definition import (
-    Definition,
-    define,
-    difference,
-    read_definition,
-    short_names,
-)
+from torchtally.sweep.definition import Definition, define, difference, read_definition, short_names
 from torchtally.train.keys import HINTS, changed_config, flag, read_changes, read_value, value_text
 
 LANGUAGE = """\

@@ -241,9 +241,7 @@ def test_many_values_of_a_number_are_drawn_over_it() -> None:
 @settings(max_examples=50)
 @given(
     st.lists(
-        st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6),
-        min_size=4,
-        max_size=4,
+        st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6), min_size=4, max_size=4
     )
 )
 def test_any_losses_can_be_drawn(losses: list[list[float]]) -> None:

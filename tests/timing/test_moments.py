@@ -31,9 +31,7 @@ drawn_spans = st.lists(
 
 
 @given(drawn_spans)
-def test_moments_sum_to_what_operators_are_charged(
-    drawn: list[tuple[int, int, int, bool]],
-) -> None:
+def test_moments_sum_to_what_operators_are_charged(drawn: list[tuple[int, int, int, bool]]) -> None:
     spans = [
         Span(start, start + length, min(waiting, length) if is_network else 0)
         for start, length, waiting, is_network in drawn

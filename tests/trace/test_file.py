@@ -24,8 +24,7 @@ from torchtally.trace.file import FORMAT
 from torchtally.trace.trace import Packed, encode, pack, unpack
 
 RELAXED = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
 
 

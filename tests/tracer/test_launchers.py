@@ -86,7 +86,7 @@ def test_a_launcher_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_world_of_a_launch() -> None:
-    launch = launch_of(script(*"torchrun --nnodes 2 --nproc_per_node 8 train.py".split()))  # noqa: SIM905
+    launch = launch_of(script(*"torchrun --nnodes 2 --nproc_per_node 8 train.py".split()))
     assert world_of(cluster("H100-SXM"), 9, launch) == World(16, 8, 9)
     assert world_of(cluster("2x8xH100-SXM"), 9, launch) == World(16, 8, 9)
     assert world_of(cluster("4x8xH100-SXM"), 0, launch) == World(16, 8, 0)

@@ -9,14 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchtally
-from tests.train.steppers import (
-    ADAMW,
-    are_equal,
-    everything,
-    language_loss,
-    square_loss,
-    stepper,
-)
+from tests.train.steppers import ADAMW, are_equal, everything, language_loss, square_loss, stepper
 from torchtally.chips import chip
 from torchtally.train.models.presets import preset
 from torchtally.train.models.transformer import Transformer

@@ -38,10 +38,7 @@ class Precision(StrEnum):
     """Parameters, gradients and optimizer state too."""
 
 
-AUTOCAST = {
-    Precision.BFLOAT16_AUTOCAST: torch.bfloat16,
-    Precision.FLOAT16_SCALER: torch.float16,
-}
+AUTOCAST = {Precision.BFLOAT16_AUTOCAST: torch.bfloat16, Precision.FLOAT16_SCALER: torch.float16}
 
 INITIAL_SCALE = 128.0
 """So low that no gradient overflows: an optimizer that skips a step would make its state later."""

@@ -413,7 +413,7 @@ LEARNT_FROM = frozenset(
     gpt2-tiny gpt2-fp32 gpt2-bf16-fused gpt2-fp16-dropout-clip gpt2-efficient mixture-bf16
     vit-b-bf16-math bert-base-fp16 resnet50-fp32 resnet50-channels-last
     gpt2-bf16-compiled gpt2-one-row-compiled
-    """.split()  # noqa: SIM905
+    """.split()
 )
 """Cases whose kernels, or whose host, gave a constant of `timing/`; others had no part in any."""
 

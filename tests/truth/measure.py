@@ -130,9 +130,7 @@ class Meter:
         if not self.is_gpu:
             return Mark(phase, None, None)
         return Mark(
-            phase,
-            torch.cuda.memory_allocated(self.device),
-            torch.cuda.memory_reserved(self.device),
+            phase, torch.cuda.memory_allocated(self.device), torch.cuda.memory_reserved(self.device)
         )
 
     def into(self, marks: list[Mark]) -> Callable[[str], None]:

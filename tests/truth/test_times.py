@@ -301,10 +301,7 @@ class Recorded:
         return list(self.types)
 
 
-MATRICES = {
-    "sizes": ((8, 4), (4, 2), (), ()),
-    "types": ("c10::BFloat16", "float", "Scalar", ""),
-}
+MATRICES = {"sizes": ((8, 4), (4, 2), (), ()), "types": ("c10::BFloat16", "float", "Scalar", "")}
 
 
 def on_gpu(name: str, duration: int, linked: int, *, is_annotation: bool = False) -> Recorded:

@@ -36,11 +36,7 @@ def sum_of(table: Table, name: str) -> float:
 @pytest.mark.parametrize("view", ["line", "own-line", "library-line", "module"])
 @pytest.mark.parametrize(
     ("train", "gpu"),
-    [
-        (train_ddp, "8xH100-SXM"),
-        (train_fsdp, "2x8xH100-SXM"),
-        (train_fsdp_and_tp, "4x8xH100-SXM"),
-    ],
+    [(train_ddp, "8xH100-SXM"), (train_fsdp, "2x8xH100-SXM"), (train_fsdp_and_tp, "4x8xH100-SXM")],
     ids=["DDP", "FSDP2", "FSDP2 and TP"],
 )
 def test_rows_sum_to_the_summary(train: Callable[[], None], gpu: str, view: str) -> None:

@@ -179,9 +179,7 @@ def test_a_vector_is_one_sample() -> None:
     """As an agent chooses its next action."""
     rates = of(
         training(
-            lambda: nn.Linear(8, 2),
-            lambda net: net(torch.zeros(8, device="cuda")),
-            micro_batches=5,
+            lambda: nn.Linear(8, 2), lambda net: net(torch.zeros(8, device="cuda")), micro_batches=5
         )
     )
     assert rates.samples is not None

@@ -154,8 +154,7 @@ def test_the_dtype_of_most_flops_wins_not_that_of_most_products() -> None:
 def one_of_each(first: str, second: str, size: int = M) -> Trace:
     """A product in each dtype, of M and of another size."""
     return one_step(
-        (mm_call(M, M, M, first), Phase.FORWARD),
-        (mm_call(size, size, size, second), Phase.FORWARD),
+        (mm_call(M, M, M, first), Phase.FORWARD), (mm_call(size, size, size, second), Phase.FORWARD)
     )
 
 

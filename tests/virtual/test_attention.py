@@ -260,8 +260,7 @@ def held_by(chip: str, dtype: torch.dtype, length: int = 2048) -> int:
 
 
 @pytest.mark.parametrize(
-    ("chip", "dtype"),
-    [("H100-SXM", BF16), ("A100-SXM", BF16), ("A100-SXM", FP32), ("T4", FP16)],
+    ("chip", "dtype"), [("H100-SXM", BF16), ("A100-SXM", BF16), ("A100-SXM", FP32), ("T4", FP16)]
 )
 def test_no_square_of_the_length_is_held(chip: str, dtype: torch.dtype):
     """8 heads of 2048 x 2048 scores would be 64 MiB; a tensor of 8 x 2048 x 64 is 2 or 4 MiB."""

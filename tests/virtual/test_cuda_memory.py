@@ -20,7 +20,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 QUANTITIES = """
     allocated_bytes reserved_bytes active_bytes inactive_split_bytes requested_bytes
     allocation segment active inactive_split
-    """.split()  # noqa: SIM905
+    """.split()
 KEYS = {
     *(
         f"{quantity}.{pool}.{figure}"
@@ -44,7 +44,7 @@ VIEWER_OPCODES = frozenset(
     EMPTY_DICT DICT SETITEM SETITEMS EMPTY_LIST LIST APPEND APPENDS
     EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 NONE NEWTRUE NEWFALSE
     BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE BINUNICODE
-    """.split()  # noqa: SIM905
+    """.split()
 )
 """What the unpickler of docs.pytorch.org/memory_viz knows."""
 
@@ -377,10 +377,7 @@ def test_segments_of_a_snapshot(watched: VirtualGPU) -> None:
     assert (large["total_size"], large["segment_type"]) == (20 * MIB, "large")
     assert [
         (block["size"], block["requested_size"], block["state"]) for block in small["blocks"]
-    ] == [
-        (512, 400, "active_allocated"),
-        (2 * MIB - 512, 0, "inactive"),
-    ]
+    ] == [(512, 400, "active_allocated"), (2 * MIB - 512, 0, "inactive")]
     assert small["blocks"][0]["address"] == x.data_ptr()
     assert large["blocks"][0]["address"] == y.data_ptr()
     assert (large["allocated_size"], large["active_size"], large["requested_size"]) == (

@@ -146,10 +146,7 @@ INDEXING: list[Case] = [
         Cost(48, 192 + 48 + 192, 192),
     ),
     (lambda: aten.index_put(table, [ids], torch.rand(6, 8)), Cost(0, 320 + 240, 320)),
-    (
-        lambda: aten.index_put_(table.clone(), [table[:, 0] >= 0], torch.zeros(())),
-        Cost(0, 14, 320),
-    ),
+    (lambda: aten.index_put_(table.clone(), [table[:, 0] >= 0], torch.zeros(())), Cost(0, 14, 320)),
     (lambda: aten.index_fill_(table.clone(), 0, ids, 0.0), Cost(0, 48, 192)),
     (lambda: aten.masked_select(x, torch.ones(4, 8) > 0), Cost(0, 5 * n, 4 * n)),
     (lambda: aten.nonzero(torch.ones(4)), Cost(0, 16, 32)),
@@ -240,10 +237,7 @@ LINEAR_ALGEBRA: list[Case] = [
     (lambda: aten._linalg_svd(tall), Cost(14 * 54 + 8 * 27, 72, 72 + 12 + 36)),
     # LU 144, and 2 * 36 * 2
     (lambda: aten._linalg_solve_ex(square, right), Cost(288, 144 + 48, 48 + 144 + 24 + 4)),
-    (
-        lambda: aten.linalg_solve_triangular(square, right, upper=True),
-        Cost(72, 144 + 48, 48),
-    ),
+    (lambda: aten.linalg_solve_triangular(square, right, upper=True), Cost(72, 144 + 48, 48)),
     (lambda: aten.linalg_cholesky_ex(torch.eye(6).expand(5, 6, 6)), Cost(360, 144, 5 * 148)),
 ]
 FAMILIES = {

@@ -54,9 +54,8 @@ def backward(kernel: Kernel, shape: Shape, is_causal: bool, *place: Any) -> OpCa
     # After these two a GPU's has lengths (four results) and the state of dropout (two).
     out, lse, *rest = kernel[0](q, k, v, 0.0, is_causal)
     return work(
-        kernel[1],
-        torch.ones_like(out), q, k, v, out, lse, *rest[:4], 0.0, is_causal, *rest[4:6],
-    )  # fmt: skip
+        kernel[1], torch.ones_like(out), q, k, v, out, lse, *rest[:4], 0.0, is_causal, *rest[4:6]
+    )
 
 
 def attention(device: torch.device, dtype: torch.dtype, most_flops: float) -> Iterator[Plan]:

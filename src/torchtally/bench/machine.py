@@ -40,8 +40,11 @@ def conditions(device: torch.device) -> dict[str, str]:
     return conditions
 
 
-QUERIED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit",
-           "power.draw", "temperature.gpu")  # fmt: skip
+QUERIED = tuple(
+    """
+    driver_version clocks.sm clocks.max.sm clocks.mem power.limit power.draw temperature.gpu
+    """.split()
+)
 
 
 def gpu_conditions(index: int) -> dict[str, str]:

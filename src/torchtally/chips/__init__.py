@@ -14,14 +14,7 @@ Chips of the user's own stand in a file of the same form, which the environment 
 names. One with the name of ours takes its place. `OWN_CHIP` is all that a chip needs.
 """
 
-from torchtally.chips.chip import (
-    SAME_RATE,
-    Chip,
-    Link,
-    Offer,
-    Peak,
-    Price,
-)
+from torchtally.chips.chip import SAME_RATE, Chip, Link, Offer, Peak, Price
 from torchtally.chips.clusters import Cluster, cluster
 from torchtally.chips.families import DEFAULT, Variant
 from torchtally.chips.lookup import (

@@ -107,16 +107,24 @@ class Capability:
 
 SMALL, LARGE = 2 * 4 * MIB + 8 * MIB // 64, 32 * MIB
 OLDEST = Capability(
-    version=(0, 0), generation="before Maxwell", has_async_copies=False,
-    has_efficient_attention=False, blas_workspace_bytes=SMALL, context_bytes=500 * MIB,
+    version=(0, 0),
+    generation="before Maxwell",
+    has_async_copies=False,
+    has_efficient_attention=False,
+    blas_workspace_bytes=SMALL,
+    context_bytes=500 * MIB,
     shared_kib=48,
-)  # fmt: skip
+)
 MAXWELL = replace(OLDEST, version=(5, 0), generation="Maxwell", has_efficient_attention=True)
 PASCAL = replace(MAXWELL, version=(6, 0), generation="Pascal", design="GP100", float32_lanes=64)
 VOLTA = replace(
-    PASCAL, version=(7, 0), generation="Volta", design="GV100", matrix_instruction="m8n8k4",
+    PASCAL,
+    version=(7, 0),
+    generation="Volta",
+    design="GV100",
+    matrix_instruction="m8n8k4",
     shared_kib=96,
-)  # fmt: skip
+)
 TURING = replace(
     VOLTA, version=(7, 5), generation="Turing", design="TU10x", matrix_instruction="m16n8k8",
     has_int4=True, float64_share=1 / 32, shared_kib=64, threads=1024,
@@ -139,9 +147,13 @@ HOPPER = replace(
     context_bytes=600 * MIB, shared_kib=227, float32_lanes=128,
 )  # fmt: skip
 BLACKWELL = replace(
-    HOPPER, version=(10, 0), generation="Blackwell", design="GB100", matrix_instruction="tcgen05",
+    HOPPER,
+    version=(10, 0),
+    generation="Blackwell",
+    design="GB100",
+    matrix_instruction="tcgen05",
     has_block_scales=True,
-)  # fmt: skip
+)
 GRAPHICS_BLACKWELL = replace(
     BLACKWELL, version=(12, 0), design="GB20x", matrix_instruction="m16n8k16",
     prefers_cudnn_attention=False, trains_large_heads=False, float64_share=1 / 64, shared_kib=99,
@@ -163,12 +175,16 @@ CAPABILITIES = (
     replace(BLACKWELL, version=(10, 3), design="GB110"),
     replace(BLACKWELL, version=(10, 7), generation="Vera Rubin", design="GR100"),
     replace(
-        BLACKWELL, version=(11, 0), design="GB10B", prefers_cudnn_attention=False,
-        blas_workspace_bytes=SMALL, threads=1536,
+        BLACKWELL,
+        version=(11, 0),
+        design="GB10B",
+        prefers_cudnn_attention=False,
+        blas_workspace_bytes=SMALL,
+        threads=1536,
     ),
     GRAPHICS_BLACKWELL,
     replace(GRAPHICS_BLACKWELL, version=(12, 1), design="GB20B"),
-)  # fmt: skip
+)
 """Oldest first."""
 AMPERE_AND_ADA = tuple(row.design for row in CAPABILITIES if row.generation in ("Ampere", "Ada"))
 DATA_CENTER_BLACKWELL = tuple(

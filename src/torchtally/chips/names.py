@@ -7,9 +7,7 @@ from functools import cache
 
 from torchtally.chips.chip import Chip
 
-VENDOR_WORDS = (
-    "nvidia", "tesla", "geforce", "amd", "instinct", "google", "aws", "intel", "apple", "huawei",
-)  # fmt: skip
+VENDOR_WORDS = tuple("nvidia tesla geforce amd instinct google aws intel apple huawei".split())
 """Driver versions differ on these: "Tesla T4", "GeForce RTX 3090", "NVIDIA GeForce RTX 3090"."""
 
 

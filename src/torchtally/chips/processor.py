@@ -3,11 +3,7 @@
 import platform
 from pathlib import Path
 
-FLOPS_PER_CYCLE = (
-    ("avx512f", 64.0),
-    ("fma", 32.0),
-    ("avx", 16.0),
-)
+FLOPS_PER_CYCLE = (("avx512f", 64.0), ("fma", 32.0), ("avx", 16.0))
 """Of one core in float32, by the widest instructions that it knows: two units, each a multiply and
 an add (AVX without FMA: one unit of each) on 16 or 8 numbers at a time. Intel, "64 and IA-32
 Architectures Optimization Reference Manual", chapter 2. Some Xeons have one unit for 512 bits, and

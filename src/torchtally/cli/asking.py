@@ -17,11 +17,7 @@ Which training do you plan? Enter takes the default in brackets, Ctrl-C quits.
 """
 MODEL = "70B"
 QUESTIONS = (
-    (
-        "What is trained? A model's name, a config.json or a number of parameters",
-        "",
-        MODEL,
-    ),
+    ("What is trained? A model's name, a config.json or a number of parameters", "", MODEL),
     ("On which chips? 8xH100-SXM; Enter: on none, only its size and FLOPs", "--gpus", ""),
     ("On how many tokens? 15T; Enter: does it fit, and how fast is a step?", "--tokens", ""),
     ("At which MFU? 0.4; Enter: the MFU predicted for the best layout", "--mfu", ""),

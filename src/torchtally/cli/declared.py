@@ -51,12 +51,7 @@ def _add(parser: argparse.ArgumentParser, section: Any, field: str, option: Opti
     flags = (option.name, option.alias) if option.alias else (option.name,)
     if option.is_written:
         add_output(
-            parser,
-            *flags,
-            group=section,
-            makes_folder=option.makes_folder,
-            dest=field,
-            **how,
+            parser, *flags, group=section, makes_folder=option.makes_folder, dest=field, **how
         )
     else:
         section.add_argument(*flags, dest=field, **how)

@@ -5,13 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torchtally.cli.arguments import (
-    COMPILERS,
-    SECONDS,
-    RunParser,
-    ScriptOptions,
-    check_script,
-)
+from torchtally.cli.arguments import COMPILERS, SECONDS, RunParser, ScriptOptions, check_script
 from torchtally.cli.chip_names import gpu_or_default, say_variants
 from torchtally.cli.installation import check_simulates
 from torchtally.cli.output import ReportOptions, write_report

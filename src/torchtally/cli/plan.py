@@ -90,10 +90,11 @@ EXAMPLES = f"""\
 """
 
 
-MOST_USED = (
-    "--gpus", "--sequence", "--batch", "--micro-batch", "--tokens", "--mfu", "--recipe",
-    "--search", "--inference", "--explain",
-)  # fmt: skip
+MOST_USED = tuple(
+    """
+    --gpus --sequence --batch --micro-batch --tokens --mfu --recipe --search --inference --explain
+    """.split()
+)
 
 
 class PlanParser(Parser):

@@ -105,11 +105,7 @@ def traced_step(request: Request, model: str, command: str) -> "Trace":
 
 
 def recorded_step(
-    request: Request,
-    cluster: Cluster,
-    values: Mapping[str, Any],
-    place: str,
-    asked: "AskedStep",
+    request: Request, cluster: Cluster, values: Mapping[str, Any], place: str, asked: "AskedStep"
 ) -> "Trace":
     """The step, recorded now."""
     from torchtally.models.planned import configured_class, planned_step
@@ -326,10 +322,7 @@ def adapt_of(request: Request) -> "Adapt | None":
     from torchtally.models.adapting import adapters
 
     return adapters(
-        request.lora,
-        request.lora_targets,
-        dropout=request.lora_dropout,
-        has_magnitude=request.dora,
+        request.lora, request.lora_targets, dropout=request.lora_dropout, has_magnitude=request.dora
     )
 
 

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING
 from torchtally.cli.arguments import price, until
 from torchtally.cli.chip_names import say_variants
 from torchtally.cli.ledgers import TraceOptions, chip_of, ledger_of_file
-from torchtally.cli.output import (
-    OUTPUT,
-    PageOptions,
-    TableOptions,
-    check_columns,
-    write_report,
-)
+from torchtally.cli.output import OUTPUT, PageOptions, TableOptions, check_columns, write_report
 from torchtally.errors import UsageError
 from torchtally.options import CHIP, FILE, Form, one_of, option, own
 

@@ -276,12 +276,7 @@ def _plan_text(
 # The training ------------------------------------------------------------------------------------
 
 
-def _train(
-    config: "TrainConfig",
-    own: "Ranks",
-    start: "Start",
-    rows: "list[PlanRow]",
-) -> int:
+def _train(config: "TrainConfig", own: "Ranks", start: "Start", rows: "list[PlanRow]") -> int:
     from torchtally.checkpoints.signals import EXIT_CODE, listen
     from torchtally.report.training import TrainingDisplay
     from torchtally.train.job import train_in_folder
@@ -329,9 +324,7 @@ def _start(
         **options.start,
         peak_flop_per_s=peak_flop_per_s,
         header=RunHeader(
-            config=config.document(),
-            mfu_convention=convention,
-            predicted=_prediction_values(rows),
+            config=config.document(), mfu_convention=convention, predicted=_prediction_values(rows)
         ),
     )
 

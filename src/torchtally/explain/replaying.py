@@ -194,10 +194,7 @@ def replayer(chip: Chip, float_dtype: torch.dtype, *, is_host: bool) -> Iterator
         chip = chip_of(STAND_IN)
     with (
         virtual_gpu(
-            chip,
-            observer=observer,
-            memory_is_limited=False,
-            dispatch="cpu" if is_host else "cuda",
+            chip, observer=observer, memory_is_limited=False, dispatch="cpu" if is_host else "cuda"
         ),
         torch.no_grad(),
     ):

@@ -21,14 +21,15 @@ INTERNAL = ("torch/", "torch\\", "torchtally/", "<")
 MOST_FRAMES = 40
 
 NO_SITE = Site("", "", ())
-DRIVERS = frozenset({
-    "accelerate", "apex", "composer", "datasets", "deepspeed", "diffusers", "einops", "fairscale",
-    "fastai", "flash_attn", "huggingface_hub", "ignite", "jaxtyping", "lightning",
-    "lightning_fabric", "liger_kernel", "litgpt", "megatron", "mmengine", "numpy", "peft",
-    "pytorch_lightning", "sentence_transformers", "sglang", "timm", "torchaudio", "torchtitan",
-    "torchtune", "torchvision", "tqdm", "transformer_engine", "transformers", "triton", "trl",
-    "ultralytics", "unsloth", "vllm", "xformers",
-})  # fmt: skip
+DRIVERS = frozenset(
+    """
+    accelerate apex composer datasets deepspeed diffusers einops fairscale fastai flash_attn
+    huggingface_hub ignite jaxtyping lightning lightning_fabric liger_kernel litgpt megatron
+    mmengine numpy peft pytorch_lightning sentence_transformers sglang timm torchaudio torchtitan
+    torchtune torchvision tqdm transformer_engine transformers triton trl ultralytics unsloth vllm
+    xformers
+    """.split()
+)
 """Packages that call models, known as such also where they are not installed."""
 
 

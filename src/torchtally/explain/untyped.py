@@ -29,10 +29,11 @@ KERNEL_TYPES = {
 }
 NAMED = re.compile("|".join(f"({pattern})" for pattern in KERNEL_TYPES.values()))
 """How kernels of PyTorch, CUTLASS and cuBLAS name what they compute in."""
-INDICES = frozenset((
-    "cum_seq_k", "cum_seq_q", "index", "indices", "offsets", "philox_offset", "philox_seed",
-    "target",
-))  # fmt: skip
+INDICES = frozenset(
+    """
+    cum_seq_k cum_seq_q index indices offsets philox_offset philox_seed target
+    """.split()
+)
 MASKS = frozenset(("condition", "mask"))
 STATISTICS = frozenset(("invstd", "logsumexp", "mean", "rstd", "save_invstd", "save_mean"))
 """In float32, whatever the tensors are that they are of."""

@@ -18,14 +18,7 @@ from torchtally.expressions.limits import (
     shorten,
     statements_of,
 )
-from torchtally.expressions.names import (
-    BUILTINS,
-    MODULES,
-    OF_EINOPS,
-    REFUSED,
-    of_einops,
-    of_module,
-)
+from torchtally.expressions.names import BUILTINS, MODULES, OF_EINOPS, REFUSED, of_einops, of_module
 from torchtally.expressions.twins import (
     MOST_REAL_ELEMENTS,
     UNKNOWN,
@@ -41,12 +34,14 @@ from torchtally.strided import EvaluatedExpression, ExpressionStep, StepOrigin, 
 ALLOWED = (torch.Tensor, bool, int, float, complex, str, tuple, list, range, slice, torch.dtype,
            torch.memory_format, type(None), EllipsisType)  # fmt: skip
 """What a part of an expression may give."""
-MOVES = frozenset({"[]", "bfloat16", "bool", "cat", "clone", "concat", "concatenate", "contiguous",
-                   "double", "dstack", "flatten", "flip", "fliplr", "flipud", "float", "gather",
-                   "half", "hstack", "index_select", "int", "long", "masked_select", "ravel",
-                   "rearrange", "repeat", "repeat_interleave", "reshape", "reshape_as", "roll",
-                   "rot90", "stack", "take", "take_along_dim", "tile", "to", "tril", "triu",
-                   "vstack"})  # fmt: skip
+MOVES = frozenset(
+    """
+    [] bfloat16 bool cat clone concat concatenate contiguous double dstack flatten flip fliplr
+    flipud float gather half hstack index_select int long masked_select ravel rearrange repeat
+    repeat_interleave reshape reshape_as roll rot90 stack take take_along_dim tile to tril triu
+    vstack
+    """.split()
+)
 """What gives other tensors' values: copied, where the result has memory of its own."""
 OF_DEVICES = ("device", "out_device", "pin_memory")
 
@@ -62,9 +57,13 @@ UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.Invert: operator.invert,
 }
 COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne,
-}  # fmt: skip
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError,
             ArithmeticError, AssertionError, MemoryError)  # fmt: skip
 """Of torch, for what an expression asks of it. NotImplementedError is a RuntimeError."""

@@ -12,19 +12,21 @@ import torch
 
 from torchtally.errors import UsageError
 
-FACTORIES = frozenset({
-    "arange", "as_strided", "as_tensor", "broadcast_shapes", "empty", "empty_permuted",
-    "empty_strided", "eye", "full", "linspace", "logspace", "normal", "ones", "rand", "rand_like",
-    "randint", "randint_like", "randn", "randn_like", "randperm", "scalar_tensor", "sigmoid",
-    "tanh", "tensor", "tril_indices", "triu_indices", "unflatten", "vander", "zeros",
-})  # fmt: skip
+FACTORIES = frozenset(
+    """
+    arange as_strided as_tensor broadcast_shapes empty empty_permuted empty_strided eye full
+    linspace logspace normal ones rand rand_like randint randint_like randn randn_like randperm
+    scalar_tensor sigmoid tanh tensor tril_indices triu_indices unflatten vander zeros
+    """.split()
+)
 """Functions of torch that its table of overridable ones does not have."""
 SUBMODULES = frozenset({"nn", "functional", "linalg", "fft", "special"})
-REFUSED = frozenset({
-    "apply_", "autocast", "backward", "combinations", "cpu", "cuda", "gru", "hpu", "ipu", "lstm",
-    "map2_", "map_", "mtia", "numpy", "pin_memory", "register_hook", "rnn_relu", "rnn_tanh",
-    "share_memory_", "storage", "type", "untyped_storage", "xpu",
-})  # fmt: skip
+REFUSED = frozenset(
+    """
+    apply_ autocast backward combinations cpu cuda gru hpu ipu lstm map2_ map_ mtia numpy pin_memory
+    register_hook rnn_relu rnn_tanh share_memory_ storage type untyped_storage xpu
+    """.split()
+)
 """Those that leave the tensor's device, run code of their own, or take time without a bound."""
 OF_MATH = frozenset({"ceil", "exp", "floor", "gcd", "isqrt", "log", "log2", "prod", "sqrt"})
 OF_EINOPS = frozenset({"einsum", "rearrange", "reduce", "repeat"})

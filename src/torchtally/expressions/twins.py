@@ -15,9 +15,12 @@ MOST_REAL_ELEMENTS = 1 << 14
 MOST_DRAWN = 4096
 """Elements of a storage whose values are kept."""
 
-READS = frozenset({"[]", "allclose", "argwhere", "bool()", "equal", "float()", "int()",
-                   "is_nonzero", "item", "masked_select", "nonzero", "tolist", "unique",
-                   "unique_consecutive", "where"})  # fmt: skip
+READS = frozenset(
+    """
+    [] allclose argwhere bool() equal float() int() is_nonzero item masked_select nonzero tolist
+    unique unique_consecutive where
+    """.split()
+)
 """What depends on values, and gives no more than a few numbers for each element."""
 
 UNKNOWN = object()

@@ -160,10 +160,14 @@ class Fleet:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What all answers rest on, where a run was not the one that was asked for."""
-        return tuple(dict.fromkeys(
-            caveat for probe in self.probes.values() if not probe.outcome.failure
-            for caveat in probe.outcome.caveats
-        ))  # fmt: skip
+        return tuple(
+            dict.fromkeys(
+                caveat
+                for probe in self.probes.values()
+                if not probe.outcome.failure
+                for caveat in probe.outcome.caveats
+            )
+        )
 
     def of(self, family: str) -> list[ChipSearch]:
         return [search for search in self.searches if search.family == family]
@@ -211,9 +215,13 @@ class Fleet:
         growth = self.growths.get((each.family, values))
         if growth is None:
             growth = self.growths[each.family, values] = Growth(
-                values[0], probes[-2].outcome.allocations,
-                values[1], probes[-1].outcome.allocations, os.environ, is_exact=False,
-            )  # fmt: skip
+                values[0],
+                probes[-2].outcome.allocations,
+                values[1],
+                probes[-1].outcome.allocations,
+                os.environ,
+                is_exact=False,
+            )
         each.search.foresees = partial(foresee_fit, growth, each) if growth.is_alike else None
 
     def hints(self) -> dict[int, int]:

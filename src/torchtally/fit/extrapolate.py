@@ -128,10 +128,7 @@ class Growth:
 
 
 def replay_allocations(
-    allocations: Allocations,
-    capacity_bytes: int | None,
-    chip: Chip,
-    environment: Mapping[str, str],
+    allocations: Allocations, capacity_bytes: int | None, chip: Chip, environment: Mapping[str, str]
 ) -> Peaks:
     """Peaks of a run on a chip with a given capacity; None: unlimited."""
     settings = AllocatorSettings.of_environment(environment)

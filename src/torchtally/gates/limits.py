@@ -20,8 +20,11 @@ from torchtally.units import (
 
 FORM = re.compile(r"\s*(?P<name>[^<>=]+?)\s*(?P<relation><=|>=|<|>)\s*(?P<amount>[^<>=\s][^<>=]*)")
 RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 EXAMPLES = "'peak < 24GiB', 'step <= 200ms', 'mfu > 40%'"
 MOST_CHARACTERS = 200
 

@@ -31,13 +31,15 @@ from torchtally.isolation.places import RealFile, parent_of
 from torchtally.isolation.threads import OtherThreads
 from torchtally.virtual.script_time import SCRIPT_TIME
 
-DOWNLOADERS = (
-    "/huggingface_hub/file_download.py", "/huggingface_hub/_snapshot_download.py",
-    "/huggingface_hub/utils/_xet.py", "/torch/hub.py", "/torchvision/datasets/utils.py",
-    "/datasets/utils/file_utils.py", "/datasets/download/download_manager.py",
-    "/transformers/dynamic_module_utils.py", "/tiktoken/load.py", "/nltk/downloader.py",
-    "/kagglehub/clients.py", "/gdown/download.py", "/torch/utils/cpp_extension.py",
-)  # fmt: skip
+DOWNLOADERS = tuple(
+    """
+    /huggingface_hub/file_download.py /huggingface_hub/_snapshot_download.py
+    /huggingface_hub/utils/_xet.py /torch/hub.py /torchvision/datasets/utils.py
+    /datasets/utils/file_utils.py /datasets/download/download_manager.py
+    /transformers/dynamic_module_utils.py /tiktoken/load.py /nltk/downloader.py
+    /kagglehub/clients.py /gdown/download.py /torch/utils/cpp_extension.py
+    """.split()
+)
 """Code whose new files are as good as those of a real run: downloads, and builds of source code.
 
 They stay where they are put, so that the next run need not fetch them again. What existed before

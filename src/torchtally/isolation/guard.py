@@ -96,11 +96,7 @@ def check_child(files: Files, event: str, args: tuple[Any, ...], _: FrameType) -
 
 
 def by_script(
-    check: audit.Check,
-    files: Files,
-    event: str,
-    args: tuple[Any, ...],
-    frame: FrameType,
+    check: audit.Check, files: Files, event: str, args: tuple[Any, ...], frame: FrameType
 ) -> None:
     if files.are_changed_by(frame):
         check(files, event, args, frame)

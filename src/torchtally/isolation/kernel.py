@@ -55,8 +55,11 @@ IO_URING_SETUP = 425
 TRUNCATES = {"x86_64": 76, "aarch64": 45}
 """Of a path, which Landlock does not know before ABI 3."""
 
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty",
-           "/dev/ptmx", "/dev/pts")  # fmt: skip
+DEVICES = tuple(
+    """
+    /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/pts
+    """.split()
+)
 SHARED_MEMORY = "/dev/shm"
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -104,11 +104,18 @@ def aiohttp(call: ClientCall, session: Any, method: str, url: Any, *_: Any, **op
 
 # What is not HTTP --------------------------------------------------------------------------------
 
-WANDB_READS = frozenset({"read_run_history_request", "features_request", "download_file_request",
-                         "auth_request", "read_run_console_logs_request"})  # fmt: skip
-WANDB_KEEPS = frozenset({"cancel", "inform_finish", "inform_detach", "inform_teardown",
-                         "authenticate", "sync_status", "api_init_request", "api_cleanup_request",
-                         "sweep_scheduler_stop"})  # fmt: skip
+WANDB_READS = frozenset(
+    """
+    read_run_history_request features_request download_file_request auth_request
+    read_run_console_logs_request
+    """.split()
+)
+WANDB_KEEPS = frozenset(
+    """
+    cancel inform_finish inform_detach inform_teardown authenticate sync_status api_init_request
+    api_cleanup_request sweep_scheduler_stop
+    """.split()
+)
 """What the service is asked that sends nothing of a run."""
 
 
@@ -126,9 +133,12 @@ def wandb_service(call: ClientCall, client: Any, request: Any) -> Any:
     raise call.refuse(f"wandb {kind}")
 
 
-GRPC_SERVICES = ("/opentelemetry.proto.collector.", "/tensorboard.service.", "/google.logging.",
-                 "/google.monitoring.", "/google.cloud.aiplatform.", "/google.storage.",
-                 "/google.pubsub.")  # fmt: skip
+GRPC_SERVICES = tuple(
+    """
+    /opentelemetry.proto.collector. /tensorboard.service. /google.logging. /google.monitoring.
+    /google.cloud.aiplatform. /google.storage. /google.pubsub.
+    """.split()
+)
 GRPC_READS = ("Get", "List", "Read", "Search", "Query", "Batch", "Tail", "Stream", "Predict")
 
 

@@ -217,10 +217,11 @@ def os_functions(files: Files) -> list[StandIn]:
     return [StandIn(os, name, value) for name, value in functions.items()]
 
 
-CHANGING = (
-    "chmod", "lchmod", "chown", "lchown", "utime", "truncate", "setxattr", "removexattr",
-    "chflags", "lchflags",
-)  # fmt: skip
+CHANGING = tuple(
+    """
+    chmod lchmod chown lchown utime truncate setxattr removexattr chflags lchflags
+    """.split()
+)
 
 
 @contextmanager

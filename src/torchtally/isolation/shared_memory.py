@@ -38,10 +38,7 @@ def shared_memory(files: Files) -> list[StandIn]:
         if files.is_off or path.removeprefix("/") not in files.shared:
             native_unlink(path)
 
-    return [
-        StandIn(module, "shm_open", shm_open),
-        StandIn(module, "shm_unlink", shm_unlink),
-    ]
+    return [StandIn(module, "shm_open", shm_open), StandIn(module, "shm_unlink", shm_unlink)]
 
 
 def copy_of(path: str) -> int:

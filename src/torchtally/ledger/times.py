@@ -12,14 +12,7 @@ from torchtally.ledger.total import Entry, Untimed
 from torchtally.timing.ranks import Span
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.roofline.shared_power import Draw, SharedPower, seconds_at
-from torchtally.timing.schedule import (
-    CallTime,
-    TimedOps,
-    Timetable,
-    call_time,
-    no_time,
-    schedule,
-)
+from torchtally.timing.schedule import CallTime, TimedOps, Timetable, call_time, no_time, schedule
 from torchtally.timing.slots import NOTHING, Slot
 from torchtally.trace import Call, Phase, Trace
 from torchtally.work import Kind

@@ -109,7 +109,7 @@ class Total:
 
     def __add__(self, other: Self) -> "Total":
         return Total(
-            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(Total)),
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(Total))
         )
 
 

@@ -29,8 +29,10 @@ CAUSES: Mapping[Deviation, tuple[tuple[str, Clue] | str, ...]] = {
     Deviation.SLOWER: (
         ("CUDA_LAUNCH_BLOCKING is set", lambda _: os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"),
         ("anomaly detection is on", detects_anomalies),
-        ("deterministic algorithms are enabled",
-         lambda _: torch.are_deterministic_algorithms_enabled()),
+        (
+            "deterministic algorithms are enabled",
+            lambda _: torch.are_deterministic_algorithms_enabled(),
+        ),
         ("other ranks: only a trace of all ranks predicts communication", has_other_ranks),
         "steps that wait for data",
         "a power or temperature limit",
@@ -55,14 +57,13 @@ CAUSES: Mapping[Deviation, tuple[tuple[str, Clue] | str, ...]] = {
         "smaller batches than the predicted one",
         "activation checkpointing that is not in the prediction",
     ),
-}  # fmt: skip
+}
 """The most likely first; one with a question only where its answer is yes."""
 
 NEXT: Mapping[Deviation, str] = {
     Deviation.SLOWER: "torchtally.record and `tally explain` show where the time goes.",
-    Deviation.MORE_MEMORY:
-        "torch.cuda.memory._dump_snapshot and `tally explain` show who holds it.",
-}  # fmt: skip
+    Deviation.MORE_MEMORY: "torch.cuda.memory._dump_snapshot and `tally explain` show its holders.",
+}
 """Commands that find out."""
 
 

@@ -33,10 +33,14 @@ def step_request(
     """Training step of a first batch. Raises UsageError for a model that cannot be taken apart."""
     model = unwrap(model)
     return StepRequest(
-        model=model, inputs=readable(inputs), optimizer=optimizer_like(optimizer, model),
-        precision=StepPrecision("as the loop runs it", None, autocast), is_training=True,
-        loss=loss, micro_batches=micro_batches,
-    )  # fmt: skip
+        model=model,
+        inputs=readable(inputs),
+        optimizer=optimizer_like(optimizer, model),
+        precision=StepPrecision("as the loop runs it", None, autocast),
+        is_training=True,
+        loss=loss,
+        micro_batches=micro_batches,
+    )
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -93,10 +97,14 @@ def optimizer_like(
     def make(parameters: Any) -> Optimizer:
         copies = list(parameters)
         groups = [
-            {**options(group), "params": [copies[places[id(each)]] for each in group["params"]
-                                          if id(each) in places]}
+            {
+                **options(group),
+                "params": [
+                    copies[places[id(each)]] for each in group["params"] if id(each) in places
+                ],
+            }
             for group in optimizer.param_groups
-        ]  # fmt: skip
+        ]
         return kind([group for group in groups if group["params"]], **options(optimizer.defaults))
 
     return make

@@ -51,10 +51,7 @@ Fields = Mapping[str, tuple[str, Callable[[str], float]]]
 FORMATS: Mapping[str, tuple[str, Fields]] = {
     "nanoGPT": (
         r"^\s*iter (\d{1,15}): loss ",
-        {
-            "step_s": (r"\btime ([\d.]+)ms", milliseconds),
-            "mfu": (r"\bmfu (-?[\d.]+) ?%", percent),
-        },
+        {"step_s": (r"\btime ([\d.]+)ms", milliseconds), "mfu": (r"\bmfu (-?[\d.]+) ?%", percent)},
     ),
     "nanochat": (
         r"^\s*step (\d{1,15})(?:/\d+)? \([\d.]+%\) \| loss",

@@ -48,9 +48,13 @@ class LightningTallyCallback(MonitoredTraining, Callback):
 
         self._step, self._is_predicted = trainer.global_step, self._prediction is not None
         self._monitor = monitor(
-            self._prediction, gpu=self._gpu, tolerance=self._tolerance, log=log,
-            every=trainer.log_every_n_steps or sys.maxsize, device=pl_module.device,
-        )  # fmt: skip
+            self._prediction,
+            gpu=self._gpu,
+            tolerance=self._tolerance,
+            log=log,
+            every=trainer.log_every_n_steps or sys.maxsize,
+            device=pl_module.device,
+        )
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int

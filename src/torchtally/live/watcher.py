@@ -118,9 +118,13 @@ class Watcher:
                 record.late += not record.told_late_s
                 record.told_late_s = waited_s
                 yield WatchEvent(
-                    what=Happening.LATE, source=record.source, observation=record.last,
-                    comparison=record.steps.compare(None), waited_s=waited_s, usual_s=usual_s,
-                )  # fmt: skip
+                    what=Happening.LATE,
+                    source=record.source,
+                    observation=record.last,
+                    comparison=record.steps.compare(None),
+                    waited_s=waited_s,
+                    usual_s=usual_s,
+                )
 
     def note(self, source: str, text: str) -> WatchEvent:
         return WatchEvent(what=Happening.NOTE, source=source, text=text)

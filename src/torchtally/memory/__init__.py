@@ -5,18 +5,6 @@ allocator/   a model of CUDA's caching allocator
 workspace/   memory that libraries keep and operators use up
 """
 
-from torchtally.memory.occupancy import (
-    Category,
-    Memory,
-    is_alive,
-    replay,
-    timeline,
-)
+from torchtally.memory.occupancy import Category, Memory, is_alive, replay, timeline
 
-__all__ = [
-    "Category",
-    "Memory",
-    "is_alive",
-    "replay",
-    "timeline",
-]
+__all__ = ["Category", "Memory", "is_alive", "replay", "timeline"]

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from torchtally.trace import Call, Op, Role, Trace
 
 COPIES = frozenset(
-    [
-        "aten._foreach_copy_", "aten.copy_", "aten._to_copy", "aten.clone", "aten.cat",
-        "aten.split_with_sizes_copy", "aten.constant_pad_nd", "aten.mul", "aten.div", "aten.mul_",
-        "aten.div_", "aten._chunk_cat", "fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy",
-        "fsdp.chunk_cat",
-    ]
-)  # fmt: skip
+    """
+    aten._foreach_copy_ aten.copy_ aten._to_copy aten.clone aten.cat aten.split_with_sizes_copy
+    aten.constant_pad_nd aten.mul aten.div aten.mul_ aten.div_ aten._chunk_cat
+    fsdp.all_gather_copy_in fsdp.split_with_sizes_copy fsdp.chunk_cat
+    """.split()
+)
 """Carry on what their source holds; scaled, where an average is meant (DDP's reducer)."""
 
 SPREADS = frozenset(["aten.split_with_sizes_copy", "fsdp.split_with_sizes_copy", "aten.cat"])

@@ -154,9 +154,10 @@ def symbols_of(config: Any) -> ConfigSymbols:
     heads, kv_heads = config.num_attention_heads, kv_heads_of(config)
     own_head_dim = config.to_dict().get("head_dim")  # some classes compute it
     sizes = {
-        symbol: getattr(config, key) for symbol, key in keys.items()
+        symbol: getattr(config, key)
+        for symbol, key in keys.items()
         if getattr(config, key) is not None
-    }  # fmt: skip
+    }
     if (getattr(config, "n_group", None) or 1) > 1:
         sizes.pop(EXPERTS, None)  # as many as a router's groups divide: they stay as they are
     if FFN in keys and FFN not in sizes:
@@ -204,7 +205,7 @@ NO_OPERATORS = frozenset(
     bos_token_id eos_token_id rms_norm_eps layer_norm_eps layer_norm_epsilon initializer_range
     rope_theta factor low_freq_factor high_freq_factor beta_fast beta_slow
     architectures dtype transformers_version _name_or_path
-    """.split()  # noqa: SIM905
+    """.split()
 )
 """Keys that change values or nothing, and no operator."""
 LONGEST_RECORDED = 4096

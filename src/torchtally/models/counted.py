@@ -27,9 +27,13 @@ EXPERTS = re.compile(r"(^|\.)experts\.")
 """A module of experts among which a router chooses; shared ones have names of their own."""
 COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE_KEYS = (
-    "num_experts_per_tok", "num_experts_per_token", "num_selected_experts", "moe_k",
-    "top_k_experts", "moe_topk",
-)  # fmt: skip
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "num_selected_experts",
+    "moe_k",
+    "top_k_experts",
+    "moe_topk",
+)
 HELD = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 """What recipe and optimizer decide, and a plan counts by formulas."""
 

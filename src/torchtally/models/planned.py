@@ -58,10 +58,7 @@ def configured_class(values: Mapping[str, Any], place: str) -> ConfiguredClass:
 
 
 def planned_step(
-    configured: ConfiguredClass,
-    values: Mapping[str, Any],
-    asked: AskedStep,
-    mode: RecordedMode,
+    configured: ConfiguredClass, values: Mapping[str, Any], asked: AskedStep, mode: RecordedMode
 ) -> Trace:
     """Two training steps at the class's own sizes, the second with the optimizer's state; or an
     answer to a prompt.

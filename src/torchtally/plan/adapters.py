@@ -22,13 +22,7 @@ from fractions import Fraction
 from math import prod
 
 from torchtally.errors import UsageError, did_you_mean
-from torchtally.plan.architecture.model import (
-    Experts,
-    FeedForward,
-    LatentAttention,
-    Layer,
-    Model,
-)
+from torchtally.plan.architecture.model import Experts, FeedForward, LatentAttention, Layer, Model
 from torchtally.plan.architecture.weights import ONCE, RECEPTANCE, Weight, layer_weights
 from torchtally.plan.flops import attention_flops, head_flops, layer_attention_flops, token_flops
 from torchtally.plan.quantity import Amount, Quantity, derive, of
@@ -414,10 +408,14 @@ def _merging_flops(model: Model, adapter: Adapter) -> Quantity:
         if adapter.has_magnitude and weight.name in adapter.targets
     )
     return derive(
-        "FLOPs of a pass, besides", Unit.FLOPS, "2 * (normed + merged)", DORA,
+        "FLOPs of a pass, besides",
+        Unit.FLOPS,
+        "2 * (normed + merged)",
+        DORA,
         "B and A multiplied out, whatever the tokens",
-        normed=of(normed, Unit.COUNT), merged=of(merged, Unit.COUNT),
-    )  # fmt: skip
+        normed=of(normed, Unit.COUNT),
+        merged=of(merged, Unit.COUNT),
+    )
 
 
 def _attention_matrices(kind: Layer) -> tuple[str, ...]:

@@ -117,11 +117,7 @@ def kv_cache_bytes(
 
 
 def layer_cache_bytes(
-    kind: Layer,
-    sequence: Amount,
-    sequences: Amount = 1,
-    cache: Cache = PLAIN,
-    chips: int = 1,
+    kind: Layer, sequence: Amount, sequences: Amount = 1, cache: Cache = PLAIN, chips: int = 1
 ) -> Quantity:
     """Bytes of one kind of layer, in all its layers: keys and values, states, which chips share."""
     parts = {}
@@ -148,9 +144,13 @@ def recurrent_state_bytes(
     state = kind.recurrence.state
     kept = max(state.kernel - (cache.kind is CacheKind.PAGED), 0)
     return _state_bytes(
-        kind.count, state.numbers, state.channels * kept + state.shifted, sequences, chips,
+        kind.count,
+        state.numbers,
+        state.channels * kept + state.shifted,
+        sequences,
+        chips,
         4 if state.is_wide else 2,
-    )  # fmt: skip
+    )
 
 
 @closed_form(
@@ -226,9 +226,13 @@ def _kept_tokens(sequence: Tokens, window: Tokens) -> str:
 
 @closed_form("KV cache", Unit.BYTES, "DeepSeek-V2, arXiv 2405.04434, table 1")
 def _latent_bytes(
-    layers: Count, latent_bytes: BytesEach, rotary_bytes: BytesEach, tokens: Tokens,
-    sequences: Count, scale_bytes: Bytes,
-) -> str:  # fmt: skip
+    layers: Count,
+    latent_bytes: BytesEach,
+    rotary_bytes: BytesEach,
+    tokens: Tokens,
+    sequences: Count,
+    scale_bytes: Bytes,
+) -> str:
     scales = " + layers * scale_bytes" if scale_bytes else ""
     return f"layers * (latent_bytes + rotary_bytes) * tokens * sequences{scales}"
 

@@ -152,9 +152,13 @@ def learning_flops(
     )
     learnt = _over(answers.sequences, answers.tokens, each, answers.output, _times(3, head))
     return derive(
-        "training", Unit.FLOPS, "learnt + passes * each_pass",
-        learnt=learnt, passes=of(passes, Unit.COUNT), each_pass=adapted.each_pass,
-    )  # fmt: skip
+        "training",
+        Unit.FLOPS,
+        "learnt + passes * each_pass",
+        learnt=learnt,
+        passes=of(passes, Unit.COUNT),
+        each_pass=adapted.each_pass,
+    )
 
 
 def _layers(model: Model, sequence: int, attention: Convention) -> Quantity:

@@ -23,13 +23,7 @@ import msgspec
 from torchtally.errors import TraceFileError
 from torchtally.profiles.arguments import nested_ints
 from torchtally.profiles.kineto import NO_TEXT, Args, KinetoEvent, KinetoReader
-from torchtally.profiles.profile import (
-    ANY_ARGUMENT,
-    ANY_TENSOR,
-    LeftOut,
-    Profile,
-    ProfiledDevice,
-)
+from torchtally.profiles.profile import ANY_ARGUMENT, ANY_TENSOR, LeftOut, Profile, ProfiledDevice
 from torchtally.reading import open_at_once
 
 MADE_BY = "Nsight Systems"

@@ -19,9 +19,11 @@ MOST_BYTES = 4 << 30
 MAGIC = b"\x80"
 """With which pickles of protocol 2 and later begin; torch's are of protocol 2 or later."""
 ACTIONS = frozenset(
-    ("alloc", "free", "free_requested", "free_completed", "segment_alloc", "segment_free",
-     "segment_map", "segment_unmap", "oom", "snapshot")
-)  # fmt: skip
+    """
+    alloc free free_requested free_completed segment_alloc segment_free segment_map segment_unmap
+    oom snapshot
+    """.split()
+)
 
 
 class StackFrame(NamedTuple):

@@ -6,12 +6,4 @@ from torchtally.programs.program import RunProgram
 from torchtally.programs.sizes import Point, labelled
 from torchtally.programs.written import write
 
-__all__ = [
-    "LAYERS",
-    "LabelledRun",
-    "Point",
-    "RunProgram",
-    "labelled",
-    "program_of",
-    "write",
-]
+__all__ = ["LAYERS", "LabelledRun", "Point", "RunProgram", "labelled", "program_of", "write"]

@@ -43,9 +43,7 @@ class Plan:
 
 
 def recordings_for(
-    asked: Symbols,
-    least: Symbols = MappingProxyType({}),
-    kept: Collection[str] = (),
+    asked: Symbols, least: Symbols = MappingProxyType({}), kept: Collection[str] = ()
 ) -> Plan:
     """Three points whose sizes have the powers of two of those asked for, and prime labels.
 

@@ -53,8 +53,10 @@ def labelled(units: Symbols, primes: Symbols, shared: Collection[str] = ()) -> P
     Raises ValueError unless every prime divides the value of its own symbol alone.
     """
     ranks = primes.get(RANKS, 1)
-    values = {symbol: unit * primes[symbol] * (ranks if symbol in shared else 1)
-              for symbol, unit in units.items()}  # fmt: skip
+    values = {
+        symbol: unit * primes[symbol] * (ranks if symbol in shared else 1)
+        for symbol, unit in units.items()
+    }
     for symbol, prime in primes.items():
         owners = {other for other, value in values.items() if value % prime == 0}
         expected = {symbol, *shared} if symbol == RANKS else {symbol}
@@ -75,8 +77,12 @@ def with_shares(symbols: Symbols) -> dict[str, int]:
 def value(size: Size, symbols: Symbols) -> int:
     """The number that an expression has at these sizes. Raises ValueError for a broken one."""
     total = sum(
-        (Fraction(term.numerator, term.denominator) * product(term.powers, symbols)
-         for term in size), Fraction(0))  # fmt: skip
+        (
+            Fraction(term.numerator, term.denominator) * product(term.powers, symbols)
+            for term in size
+        ),
+        Fraction(0),
+    )
     if total.denominator != 1:
         raise ValueError(f"{text(size)} is {total} at {dict(symbols)}")
     return total.numerator

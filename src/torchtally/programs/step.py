@@ -60,11 +60,7 @@ class StepModel(Record, frozen=True):
 
 
 def step(
-    program: RunProgram,
-    model: StepModel,
-    sizes: Mapping[str, int],
-    asked: AskedStep,
-    source: str,
+    program: RunProgram, model: StepModel, sizes: Mapping[str, int], asked: AskedStep, source: str
 ) -> Trace:
     """The steps of a program at these sizes, on a chip that runs its operators.
 

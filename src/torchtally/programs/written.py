@@ -13,13 +13,7 @@ from msgspec.structs import replace
 from torchtally.chips import Chip, chip
 from torchtally.errors import ProgramError
 from torchtally.memory.workspace import scratch, scratch_before_results
-from torchtally.programs.parts import (
-    LAYERS,
-    SCRATCH_NAME,
-    Key,
-    Sections,
-    cut,
-)
+from torchtally.programs.parts import LAYERS, SCRATCH_NAME, Key, Sections, cut
 from torchtally.programs.placed import placed
 from torchtally.programs.program import RunProgram
 from torchtally.programs.sizes import RANKS, Symbols, value, with_shares
@@ -149,9 +143,10 @@ class Writing:
     def copies(self, layer: int) -> range:
         """The written layers that a recorded one stands for."""
         return {
-            FIRST: range(1), MIDDLE: range(1, self.layers - 1),
+            FIRST: range(1),
+            MIDDLE: range(1, self.layers - 1),
             LAST: range(self.layers - 1, self.layers),
-        }[layer]  # fmt: skip
+        }[layer]
 
     def tick_seen(self, position: int, base: int | None, copy: int | None) -> int:
         """The tick of a recorded operator, seen from a copy of the recorded layer `base`."""
@@ -262,10 +257,14 @@ class Writing:
             self.bear(self.name(each, position, copy), tick)
         self.use(after, tick, recorded.stream)
         return Op(
-            tick, number, self.site(position, copy), recorded.phase,
+            tick,
+            number,
+            self.site(position, copy),
+            recorded.phase,
             self.written(recorded.inputs, position, copy),
-            self.written(recorded.outputs, position, copy), recorded.stream,
-        )  # fmt: skip
+            self.written(recorded.outputs, position, copy),
+            recorded.stream,
+        )
 
     def site(self, position: int, copy: int | None) -> int:
         """The site of an operator's copy: of the module that it runs in, or works for."""

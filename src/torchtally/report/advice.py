@@ -1,12 +1,7 @@
 """Changes that were tried, to make a run fit or its network hidden, as text."""
 
 from torchtally.fit.advisor import AS_IT_IS, Advisor
-from torchtally.fit.network_advisor import (
-    NetworkAdvisor,
-    TimedRun,
-    comparison_table,
-    timed_table,
-)
+from torchtally.fit.network_advisor import NetworkAdvisor, TimedRun, comparison_table, timed_table
 from torchtally.fit.results import results_table
 from torchtally.ledger import Ledger
 from torchtally.report.terminal import table_text

@@ -67,7 +67,7 @@ def remarks(comparison: Comparison, chip: Chip) -> list[str]:
     kept = [
         f"Tolerances: {format_fraction(comparison.tolerance)} of allocated, "
         f"{format_fraction(comparison.reserved_tolerance)} of reserved. Measured on {ours.device} "
-        f"with torch {ours.torch}, predicted for {chip.name}.",
+        f"with torch {ours.torch}, predicted for {chip.name}."
     ]
     if comparison.disagreements:
         kept.append(f"Disagreement: {'; '.join(comparison.disagreements)}.")

@@ -53,8 +53,10 @@ def explained_report(ledger: Ledger, columns: Sequence[str] | None = None) -> Re
 
 def page_text(title: str, sentences: Sequence[str], tables: Sequence[Table], look: Look) -> str:
     """The sentences, the first in bold, then the tables."""
-    lines = [Text(line.strip() if not number else line, style="bold")
-             for number, line in enumerate(wrap(title, look.width))]  # fmt: skip
+    lines = [
+        Text(line.strip() if not number else line, style="bold")
+        for number, line in enumerate(wrap(title, look.width))
+    ]
     for sentence in sentences:
         lines += map(Text, wrap(sentence, look.width))
     for table in tables:
@@ -210,9 +212,10 @@ def gaps_of(ledger: Ledger, measured: Measured, run: RealRun) -> Iterator[str]:
         more = len(run.uncounted) - MOST_UNCOUNTED
         yield (
             f"Not counted: {format_fraction(part_of(run.kernel_s - run.counted_s, run.kernel_s))} "
-            f"of the kernels' time, of {named}" + (f" and {more} more" if more > 0 else "")
+            f"of the kernels' time, of {named}"
+            + (f" and {more} more" if more > 0 else "")
             + ". Their FLOPs and bytes are in no total."
-        )  # fmt: skip
+        )
     if not measured.has_shapes:
         yield (
             "The trace has no shapes: no FLOPs, bytes or bounds. Record with record_shapes=True "

@@ -67,11 +67,15 @@ def trial_lines(name: str, each: ChipSearch) -> list[str]:
     rows = [("value", "peak allocated", "peak reserved", "fits", "free")]
     for value, verdict in sorted(each.verdicts.items()):
         free_bytes = each.capacity_bytes - verdict.peak_reserved_bytes
-        rows.append((
-            str(value), format_bytes(verdict.peak_allocated_bytes),
-            format_bytes(verdict.peak_reserved_bytes), each.fits_text(value),
-            format_bytes(free_bytes) if verdict.fits else "-",
-        ))  # fmt: skip
+        rows.append(
+            (
+                str(value),
+                format_bytes(verdict.peak_allocated_bytes),
+                format_bytes(verdict.peak_reserved_bytes),
+                each.fits_text(value),
+                format_bytes(free_bytes) if verdict.fits else "-",
+            )
+        )
     return grid(rows)
 
 

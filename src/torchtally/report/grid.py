@@ -250,10 +250,11 @@ def text_first(table: Table) -> list[int]:
 def totals_text(table: Table, order: Sequence[int]) -> list[str]:
     """The totals in this order of columns, with "total" in the first where that is of text."""
     texts = [
-        "" if table.totals[place] is None
+        ""
+        if table.totals[place] is None
         else cell_text(table.totals[place], table.columns[place].unit)
         for place in order
-    ]  # fmt: skip
+    ]
     if table.columns[order[0]].unit.is_text:
         texts[0] = "total"
     return texts

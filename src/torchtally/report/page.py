@@ -229,9 +229,8 @@ def plot_html(plot: Plot) -> Html:
 def svg(plot: Plot) -> Html:
     """The drawing alone."""
     drawn = chain(
-        _axes(plot), _curves(plot.curves, plot), _marks(plot), _limits(plot),
-        _letters(plot),
-    )  # fmt: skip
+        _axes(plot), _curves(plot.curves, plot), _marks(plot), _limits(plot), _letters(plot)
+    )
     box = f"0 0 {WIDTH:g} {HEIGHT:g}"
     return element("svg", *drawn, viewBox=box, role="img", aria_label=plot.title)
 
@@ -318,8 +317,9 @@ def _shape(series: int, x: float, y: float, r: float, *children: Html) -> Html:
     if series % 4 == 0:
         return element("circle", *children, cx=x, cy=y, r=r, class_=class_)
     if series % 4 == 1:
-        return element("rect", *children, x=x - r, y=y - r, width=2 * r, height=2 * r,
-                       class_=class_)  # fmt: skip
+        return element(
+            "rect", *children, x=x - r, y=y - r, width=2 * r, height=2 * r, class_=class_
+        )
     corners = [(0, -1.2), (1.2, 1), (-1.2, 1)] if series % 4 == 2 else CORNERS
     points = " ".join(f"{x + r * dx:.5g},{y + r * dy:.5g}" for dx, dy in corners)
     return element("polygon", *children, points=points, class_=class_)

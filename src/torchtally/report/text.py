@@ -545,11 +545,7 @@ def _name_lines(summary: Summary, width: int) -> Iterator[Text]:
 
 def _scope(summary: Summary, width: int) -> Iterator[Text]:
     """Which part of the run is reported, and how large the model is."""
-    parts = [
-        f"per {summary.period.name}",
-        _parameters(summary.parameters),
-        summary.convention,
-    ]
+    parts = [f"per {summary.period.name}", _parameters(summary.parameters), summary.convention]
     yield from _prose(", ".join(part for part in parts if part), width)
     if summary.unlike:
         yield from _prose(summary.unlike, width, "yellow")

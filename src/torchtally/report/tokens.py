@@ -45,8 +45,9 @@ def prepared_text(folder: str, description: Facts, *, skipped: int, replaced: in
 
 def token_files_report(files: Sequence[Facts]) -> Report:
     """What each file of tokens holds."""
-    documents = [{"file" if name == "path" else name: fact for name, fact in file.items()}
-                 for file in files]  # fmt: skip
+    documents = [
+        {"file" if name == "path" else name: fact for name, fact in file.items()} for file in files
+    ]
     names = [column.name for column in COLUMNS]
     rows = tuple(tuple(document[name] for name in names) for document in documents)
     total = (sum(file["tokens"] for file in files), sum(file["token_bytes"] for file in files))

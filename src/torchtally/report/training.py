@@ -94,9 +94,13 @@ class TrainingProgress:
         if self._rate.step_s is not None:
             left_s = max(self._steps - step, 0) * self._rate.step_s
         return progress_line(
-            step, record, steps=self._steps, left_s=left_s, width=self._status.width,
+            step,
+            record,
+            steps=self._steps,
+            left_s=left_s,
+            width=self._status.width,
             predicted_bytes=self._predicted_bytes,
-        )  # fmt: skip
+        )
 
 
 def progress_line(
@@ -161,9 +165,13 @@ class TrainingDisplay:
         self._rate = Rate()
         peak = next((row.predicted for row in rows if row.name == "peak"), None)
         self._progress = TrainingProgress(
-            stream or sys.stderr, steps=steps, rate=self._rate, every=every, clock=clock,
+            stream or sys.stderr,
+            steps=steps,
+            rate=self._rate,
+            every=every,
+            clock=clock,
             predicted_bytes=None if peak is None else int(peak),
-        )  # fmt: skip
+        )
         self._has_compared = False
 
     def on_step(self, step: int, record: StepRecord) -> None:
@@ -176,8 +184,12 @@ class TrainingDisplay:
 
     def _compare(self, record: StepRecord, step_s: float) -> None:
         """Print the plan's table again, with measurements beside the predictions."""
-        measured = {**record.memory_bytes, "peak": record.peak_bytes, "step": step_s,
-                    AT_LEAST: step_s}  # fmt: skip
+        measured = {
+            **record.memory_bytes,
+            "peak": record.peak_bytes,
+            "step": step_s,
+            AT_LEAST: step_s,
+        }
         measured["activations"] = measured["activations"] or None
         rows = [replace(row, measured=measured.get(row.name)) for row in self._rows]
         self._progress.say(plan_table("Predicted beside measured", rows))

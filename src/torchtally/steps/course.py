@@ -181,9 +181,8 @@ def _steps(flow: Flow) -> Iterator[TrainingStep]:
     likes = _likes(experiments, all_signatures)
     for place, end in enumerate(trace.step_ends):
         yield TrainingStep(
-            place + 1, firsts[place], end, experiments[place], likes[place],
-            *all_signatures[place],
-        )  # fmt: skip
+            place + 1, firsts[place], end, experiments[place], likes[place], *all_signatures[place]
+        )
 
 
 def _experiments(trace: Trace) -> list[int]:

@@ -174,11 +174,7 @@ def _first_tick(trace: Trace, tick: int) -> int:
 
 
 def _keeps_state(
-    flow: Flow,
-    place: int,
-    numbers: Sequence[int],
-    roles: Sequence[Role | None],
-    kept: set[int],
+    flow: Flow, place: int, numbers: Sequence[int], roles: Sequence[Role | None], kept: set[int]
 ) -> bool:
     """Sets or averages weights, or keeps statistics: work of the step, whatever it reads."""
     changed = flow.changed_storages(place)

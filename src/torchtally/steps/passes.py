@@ -96,12 +96,7 @@ def _inner_start(ops: Sequence[Op], outside: Sequence[bool], place: int, before:
 
 
 def _pass(
-    trace: Trace,
-    lookup: Lookup | None,
-    place: int,
-    start: int,
-    end: int,
-    outside: Sequence[bool],
+    trace: Trace, lookup: Lookup | None, place: int, start: int, end: int, outside: Sequence[bool]
 ) -> ModelPass:
     assert lookup is not None
     op = trace.ops[place]

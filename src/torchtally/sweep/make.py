@@ -41,11 +41,7 @@ class Making:
         most = min(self.workers or runs, runs)
         wants_gpu = None if config.device == "auto" else config.device.startswith("cuda")
         tasks = RayTasks(
-            folder.path,
-            cpus=cpus,
-            environment={THREADS: str(cpus)},
-            most=most,
-            wants_gpu=wants_gpu,
+            folder.path, cpus=cpus, environment={THREADS: str(cpus)}, most=most, wants_gpu=wants_gpu
         )
         return tasks, most
 
@@ -93,12 +89,16 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
 
     with executor, StopSignals() as signals:
         conduct(
-            (job(folder, point) for point in waiting), executor, signals,
-            started=begin_run, ended=end_run, passing=passing,
+            (job(folder, point) for point in waiting),
+            executor,
+            signals,
+            started=begin_run,
+            ended=end_run,
+            passing=passing,
             stopping=lambda n: progress.say(
                 f"stopping: {n} run{'s' * (n != 1)} may save first; once more kills at once"
             ),
-        )  # fmt: skip
+        )
     progress.close()
     return signals.number
 
@@ -140,12 +140,16 @@ def job(folder: SweepFolder, point: SweepPoint) -> Job:
     return Job(
         name=point.name,
         arguments=(
-            "train", *(["--resume"] if folder.has_log(point) else []), str(folder.config),
-            *checkpoints, *point.flags, f"--log.folder={folder.run(point)}",
+            "train",
+            *(["--resume"] if folder.has_log(point) else []),
+            str(folder.config),
+            *checkpoints,
+            *point.flags,
+            f"--log.folder={folder.run(point)}",
         ),
         output=str(folder.output(point)),
         folder=os.getcwd(),
-    )  # fmt: skip
+    )
 
 
 def opening(

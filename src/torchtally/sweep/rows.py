@@ -24,8 +24,12 @@ def results_table(
     columns = [
         *([Column("mark", "", Unit.WORD)] if marks else []),
         *(
-            Column(key, short[key], Unit.NUMBER if is_number(hint_of(key)) else Unit.WORD,
-                   rank=0 if n < KEYS_NEVER_LEFT_OUT else 3 + n)
+            Column(
+                key,
+                short[key],
+                Unit.NUMBER if is_number(hint_of(key)) else Unit.WORD,
+                rank=0 if n < KEYS_NEVER_LEFT_OUT else 3 + n,
+            )
             for n, key in enumerate(definition.varying_keys)
         ),
         *([Column("validation_loss", "validation", Unit.LOSS)] if has_validation else []),
@@ -34,7 +38,7 @@ def results_table(
         Column("steps", "steps", Unit.COUNT, rank=1),
         Column("wall_s", "time", Unit.SECONDS, rank=2),
         Column("status", "status", Unit.WORD),
-    ]  # fmt: skip
+    ]
     rows = [_row(definition, result, columns, marks) for result in best_first]
     by = "last validation loss" if by_validation else "last training loss"
     return Table(

@@ -433,10 +433,7 @@ def settings() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="torchtally-inductor-")
     before = os.environ.get(CACHE)
     os.environ[CACHE] = folder
-    quiet = {
-        "automatic_dynamic_local_pgo": False,
-        "automatic_dynamic_remote_pgo": False,
-    }
+    quiet = {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}
     with (
         inductor_config.patch(
             {

@@ -10,11 +10,13 @@ import torch.distributed
 from torchtally.errors import UnsupportedError
 from torchtally.torch_private.releases import tested_versions
 
-MODULES = (
-    "torch._library.custom_ops", "torch.distributed", "torch.jit._builtins", "torch.library",
-    "torch.overrides", "torch.utils._device", "torch.utils._foreach_utils",
-    "torch.utils._python_dispatch", "torch.utils._pytree", "torch.utils.data._utils.fetch",
-)  # fmt: skip
+MODULES = tuple(
+    """
+    torch._library.custom_ops torch.distributed torch.jit._builtins torch.library torch.overrides
+    torch.utils._device torch.utils._foreach_utils torch.utils._python_dispatch torch.utils._pytree
+    torch.utils.data._utils.fetch
+    """.split()
+)
 """Modules with some of the names; `import torch` has loaded most of them."""
 
 NEEDS = {
@@ -88,7 +90,7 @@ DISTRIBUTED = {
         torch.distributed.distributed_c10d._new_process_group_helper
         torch.distributed.distributed_c10d._object_to_tensor
         torch.distributed.distributed_c10d._store_based_barrier
-        torch._C._distributed_c10d.Logger.set_runtime_stats_and_log""",
+        torch._C._distributed_c10d.Logger.set_runtime_stats_and_log"""
 }
 """The same in a build that has torch.distributed."""
 
@@ -102,7 +104,7 @@ COMPILING = {
         torch._dynamo.exc.InternalTorchDynamoError torch._dynamo.exc.RestartAnalysis
         torch._dynamo.reset
         torch._dynamo.substitute_in_graph torch._from_functional_tensor
-        torch._guards.TracingContext.extract_stack""",
+        torch._guards.TracingContext.extract_stack"""
 }
 """Names of the compiler's, which is imported when a script compiles: without them what it compiles
 runs eagerly, and the report says so."""

@@ -32,12 +32,13 @@ from torchtally.virtual.stand_ins import StandIn, apply
 
 READ_S = 1e-6
 """What reading a clock takes by the clock itself, so that waiting in a loop comes to an end."""
-MEASURING = frozenset({
-    "accelerate", "composer", "deepspeed", "detectron2", "diffusers", "fastai", "ignite", "keras",
-    "lightning", "lightning_fabric", "lightning_utilities", "litgpt", "mmengine", "peft",
-    "pytorch_lightning", "sentence_transformers", "timm", "torchtitan", "torchtune", "transformers",
-    "trl", "ultralytics",
-})  # fmt: skip
+MEASURING = frozenset(
+    """
+    accelerate composer deepspeed detectron2 diffusers fastai ignite keras lightning
+    lightning_fabric lightning_utilities litgpt mmengine peft pytorch_lightning
+    sentence_transformers timm torchtitan torchtune transformers trl ultralytics
+    """.split()
+)
 """Libraries that print how fast a training is."""
 PASSED = ("/tqdm/", "/torch/utils/benchmark/")
 """Code that reads a clock for who calls it."""

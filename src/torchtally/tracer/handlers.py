@@ -43,12 +43,16 @@ def callbacks(collection: type) -> Iterator[CodeType]:
 
 
 FINALIZERS = frozenset(
-    id(code) for code in (
-        VirtualStorage.__del__.__code__, HeldBytes.__del__.__code__,
-        weakref.finalize.__call__.__code__, *callbacks(weakref.WeakSet),
-        *callbacks(weakref.WeakKeyDictionary), *callbacks(weakref.WeakValueDictionary),
+    id(code)
+    for code in (
+        VirtualStorage.__del__.__code__,
+        HeldBytes.__del__.__code__,
+        weakref.finalize.__call__.__code__,
+        *callbacks(weakref.WeakSet),
+        *callbacks(weakref.WeakKeyDictionary),
+        *callbacks(weakref.WeakValueDictionary),
     )
-)  # fmt: skip
+)
 """Ids of the code that runs where storages, modules and optimizers end, which are watched; CPython
 drops errors of a weak reference's callback, too (`handle_callback` in Objects/weakrefobject.c)."""
 
@@ -76,10 +80,7 @@ def guarding_handlers(send_later: Callable[[int], None]) -> Iterator[None]:
     def get_handler(number: int) -> Any:
         return script_handler(native_get(number))
 
-    stand_ins = [
-        StandIn(signal, "signal", set_handler),
-        StandIn(signal, "getsignal", get_handler),
-    ]
+    stand_ins = [StandIn(signal, "signal", set_handler), StandIn(signal, "getsignal", get_handler)]
     with apply(stand_ins):
         yield
 

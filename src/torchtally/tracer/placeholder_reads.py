@@ -9,14 +9,7 @@ from torchtally.errors import EndlessLoopError
 from torchtally.trace import Frame, Placeholder, Use
 from torchtally.tracer.departures import Departures, Exit
 from torchtally.tracer.reads import use_of
-from torchtally.tracer.source import (
-    Code,
-    Stacks,
-    asking_frame,
-    classify_path,
-    line_of,
-    own_frame,
-)
+from torchtally.tracer.source import Code, Stacks, asking_frame, classify_path, line_of, own_frame
 from torchtally.tracer.texts import shown_file
 
 LEFT = "left after"

@@ -14,15 +14,18 @@ from types import CodeType, FrameType
 
 from torchtally.trace import Use
 
-PRINTERS = frozenset([
-    "print", "format", "str", "repr", "write", "echo", "log", "info", "debug", "warning", "warn",
-    "error", "critical", "set_postfix", "set_postfix_str", "set_description", "add_scalar",
-])  # fmt: skip
+PRINTERS = frozenset(
+    """
+    print format str repr write echo log info debug warning warn error critical set_postfix
+    set_postfix_str set_description add_scalar
+    """.split()
+)
 """Names of functions and methods that show what they are given."""
-ARITHMETIC = frozenset([
-    "float", "int", "bool", "round", "abs", "min", "max", "sum", "len", "sqrt", "exp", "pow",
-    "divmod", "isnan", "isinf", "isfinite",
-])  # fmt: skip
+ARITHMETIC = frozenset(
+    """
+    float int bool round abs min max sum len sqrt exp pow divmod isnan isinf isfinite
+    """.split()
+)
 """Functions whose result goes on being the value."""
 MATHEMATICS = frozenset(["math", "np", "numpy", "torch"])
 """Modules whose functions do."""
@@ -184,8 +187,12 @@ class Consumers:
             targets = [statement.target]
         else:
             return Use.NUMBER
-        names = [node for target in targets for node in ast.walk(target)
-                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]  # fmt: skip
+        names = [
+            node
+            for target in targets
+            for node in ast.walk(target)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ]
         return max(map(self.of_name, names), key=URGENCY.index, default=Use.NUMBER)
 
     def of_name(self, name: ast.Name) -> Use:

@@ -73,9 +73,13 @@ def _validation(trained: Trained) -> tuple[TokenData | None, str]:
         return None, "the model has no run with validation data."
     try:
         return open_tokens(
-            trained.validation, split="validation", sequence=config.context, read=Read.COPY,
-            vocabulary_size=config.vocabulary, seed=1,
-        ), ""  # fmt: skip
+            trained.validation,
+            split="validation",
+            sequence=config.context,
+            read=Read.COPY,
+            vocabulary_size=config.vocabulary,
+            seed=1,
+        ), ""
     except UsageError as error:
         return None, str(error)
 

@@ -87,9 +87,7 @@ def evaluate(
     if not count_of_all:
         raise UsageError("The validation data has no targets: add data, or use longer windows.")
     return Evaluation(
-        loss_nats=nats_of_all / count_of_all,
-        tokens=int(count_of_all),
-        seconds=clock() - start_s,
+        loss_nats=nats_of_all / count_of_all, tokens=int(count_of_all), seconds=clock() - start_s
     )
 
 

@@ -132,7 +132,11 @@ def _log(
     first_step = 0 if resumed is None else resumed + 1
     header = replace(start.header, fingerprints=trainer.task.fingerprints)
     return logs(
-        config.log.folder, header, to=config.log.to, project=config.log.project,
-        resumed_at=first_step if start.resumes else None, replaces=start.replaces,
+        config.log.folder,
+        header,
+        to=config.log.to,
+        project=config.log.project,
+        resumed_at=first_step if start.resumes else None,
+        replaces=start.replaces,
         say=observer.on_note,
-    )  # fmt: skip
+    )

@@ -332,11 +332,15 @@ class _Run:
         # All ranks take part in gathering sharded weights, so all of them draw the same sample.
         with trainer.parallel.whole_weights():
             _, text = continue_prompt(
-                task.model, task.tokenizer, sampling.prompt, tokens=sampling.tokens,
-                temperature=sampling.temperature, top_k=sampling.top_k,
+                task.model,
+                task.tokenizer,
+                sampling.prompt,
+                tokens=sampling.tokens,
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
                 seed=seed_of(Source.SAMPLING, self.config.seed),
                 precision_context=lambda: trainer.precision.autocast(trainer.device),
-            )  # fmt: skip
+            )
         self.observer.on_sample(step, text)
 
 

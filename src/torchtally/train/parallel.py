@@ -145,10 +145,7 @@ def _shard(
         if is_compiled:  # per block: a whole graph would include the gathering
             block.compile()
         fully_shard(
-            block,
-            mesh=mesh,
-            reshard_after_forward=config.reshard_after_forward,
-            mp_policy=policy,
+            block, mesh=mesh, reshard_after_forward=config.reshard_after_forward, mp_policy=policy
         )
     fully_shard(model, mesh=mesh, mp_policy=policy)
     assert isinstance(model, FSDPModule)

@@ -17,15 +17,19 @@ from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.trainer import Trainer
 
-FREE = (
-    "log.", "evaluation.", "sampling.", "profile.", "checkpoint.", "on_nonfinite", "on_spike",
-    "data.read", "model.weights", "model.init_std",
-    "data.train", "data.validation", "data.text", "data.dtype",
-)  # fmt: skip
+FREE = tuple(
+    """
+    log. evaluation. sampling. profile. checkpoint. on_nonfinite on_spike data.read model.weights
+    model.init_std data.train data.validation data.text data.dtype
+    """.split()
+)
 """Keys of a config that do not affect a resumed training: weights are read before the first step
 only, and the data is compared by its fingerprints, whatever its files are called."""
-ROUNDING = ("device", "compile", "micro_batch", "loss_chunk_tokens", "parallel.",
-            "optimizer.implementation", "model.recompute")  # fmt: skip
+ROUNDING = tuple(
+    """
+    device compile micro_batch loss_chunk_tokens parallel. optimizer.implementation model.recompute
+    """.split()
+)
 """Keys that only affect rounding."""
 SAID = (*ROUNDING, "fingerprints.validation.")
 """What may differ and is reported."""

@@ -83,11 +83,15 @@ class Stepper:
             self.optimizer.zero_grad(set_to_none=True)
             self.guard.count_skip(outcome, passes, step, (inputs, targets))
         return StepResult(
-            loss=passes.loss, grad_norm=passes.grad_norm, outcome=outcome, is_spike=is_spike,
-            micro_batch=passes.size, micro_batches=len(passes.micro_losses),
+            loss=passes.loss,
+            grad_norm=passes.grad_norm,
+            outcome=outcome,
+            is_spike=is_spike,
+            micro_batch=passes.size,
+            micro_batches=len(passes.micro_losses),
             loss_scale=passes.loss_scale,
             lowered_from=began_with if passes.size < began_with else None,
-        )  # fmt: skip
+        )
 
     def _passes(self, inputs: Tensor, targets: Tensor, size: int) -> StepPasses:
         """Forward and backward passes of all micro-batches, and the one synchronization."""

@@ -21,12 +21,7 @@ from torchtally.checkpoints.ranks import ALONE
 from torchtally.checkpoints.storage import read, torch_dtype
 from torchtally.errors import CheckpointError, UsageError
 from torchtally.train.data.description import description_in
-from torchtally.train.data.tokenizer import (
-    Tokenizer,
-    tokenizer_json,
-    tokenizer_of,
-    tokenizer_text,
-)
+from torchtally.train.data.tokenizer import Tokenizer, tokenizer_json, tokenizer_of, tokenizer_text
 from torchtally.train.models.config import TransformerConfig
 from torchtally.train.models.gguf_file import write_gguf
 from torchtally.train.models.huggingface import read_weights, write_weights

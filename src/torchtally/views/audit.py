@@ -45,11 +45,7 @@ def lines_at_peak(comparison: Comparison) -> Table:
     """What the peak is made of, by the line below which it was allocated."""
     root = own_root(line.file for line, _ in comparison.lines if line.line and is_own(line.file))
     rows = [
-        (
-            *cells(pair),
-            place_of(line.file, line.line, root) if line.line else line.file,
-            line.text,
-        )
+        (*cells(pair), place_of(line.file, line.line, root) if line.line else line.file, line.text)
         for line, pair in comparison.lines
     ]
     if comparison.unexplained.measured_bytes or comparison.unexplained.predicted_bytes:

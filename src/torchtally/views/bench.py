@@ -232,8 +232,12 @@ def same_shapes_table(products: Sequence[ProductRate], limits: Limits) -> Table:
         )
         for single, other in pairs
     ]
-    return _table(f"float32 beside {half}, the same products", columns, rows,
-                  f"times: how many times as fast {half} is.")  # fmt: skip
+    return _table(
+        f"float32 beside {half}, the same products",
+        columns,
+        rows,
+        f"times: how many times as fast {half} is.",
+    )
 
 
 def _plainness(product_rate: ProductRate) -> tuple[float, int, str]:
@@ -311,9 +315,13 @@ def copy_table(copies: Sequence[CopyRate]) -> Table:
     """Table by size, the largest first."""
     columns = (
         Column("bytes", "size", Unit.BYTES),
-        *(Column(name.replace(", ", "_").replace(" ", "_") + "_bytes_per_s", title, Unit.BYTE_PER_S)
-          for (name, *_), title in zip(WAYS, WAY_TITLES, strict=True)),
-    )  # fmt: skip
+        *(
+            Column(
+                name.replace(", ", "_").replace(" ", "_") + "_bytes_per_s", title, Unit.BYTE_PER_S
+            )
+            for (name, *_), title in zip(WAYS, WAY_TITLES, strict=True)
+        ),
+    )
     rates = {(copy.bytes, copy.is_to_device, copy.is_pinned): copy.bytes_per_s for copy in copies}
     rows = [
         (size, *(rates.get((size, is_in, is_pinned)) for _, is_in, is_pinned in WAYS))
@@ -342,8 +350,12 @@ def issue_table(calibration: Calibration) -> Table:
         ("each tensor of a list", issue.list_s),
     )
     rows = [(name, seconds, round(1 / seconds)) for name, seconds in stages if seconds > 0]
-    return _table("Issue rate: host time per operator", columns, rows,
-                  "A step of short kernels takes at least this.")  # fmt: skip
+    return _table(
+        "Issue rate: host time per operator",
+        columns,
+        rows,
+        "A step of short kernels takes at least this.",
+    )
 
 
 def conditions_table(calibration: Calibration) -> Table:

@@ -129,10 +129,12 @@ def cost_table(
     def numbers(cost: Total) -> tuple[Cell, ...]:
         return (
             *(quantity.of(cost) for quantity in before),
-            *(part_of(getattr(cost, WHOLE[share.name]), getattr(total, WHOLE[share.name]))
-              for share in shares),
+            *(
+                part_of(getattr(cost, WHOLE[share.name]), getattr(total, WHOLE[share.name]))
+                for share in shares
+            ),
             *(quantity.of(cost) for quantity in (*kept, *after)),
-        )  # fmt: skip
+        )
 
     return Table(
         title=title,

@@ -75,11 +75,7 @@ def growth(ledger: Ledger) -> Table:
     )
 
 
-def _change(
-    before: HeldByLine,
-    after: HeldByLine,
-    line: Line | None,
-) -> BytesAndCount:
+def _change(before: HeldByLine, after: HeldByLine, line: Line | None) -> BytesAndCount:
     older, newer = before.get(line, NOTHING), after.get(line, NOTHING)
     return newer[0] - older[0], newer[1] - older[1]
 

@@ -66,10 +66,7 @@ def library_lines(ledger: Ledger) -> Table:
 
 
 def _table(
-    title: str,
-    ledger: Ledger,
-    sums: dict[Line | None, Total],
-    key: Callable[[Entry], Line | None],
+    title: str, ledger: Ledger, sums: dict[Line | None, Total], key: Callable[[Entry], Line | None]
 ) -> Table:
     root = root_of(sums)
     bound = bound_cells(ledger, once_per_site(key))

@@ -189,10 +189,14 @@ class ModelSummary(Browsable):
 
         groups = list(_rows([("", [self.root])], 0, depth))
         rows = [
-            row(_sum(node.total for node in alike), _parameters(alike), INDENT * level + label,
-                _shapes(alike[0].facts.output))
+            row(
+                _sum(node.total for node in alike),
+                _parameters(alike),
+                INDENT * level + label,
+                _shapes(alike[0].facts.output),
+            )
             for level, label, alike in groups
-        ]  # fmt: skip
+        ]
         if self.outside != Total():
             rows.append(row(self.outside, None, "(outside any module)", ""))
         work = [each.column.title for each in figures if each.column.unit is Unit.FLOPS]

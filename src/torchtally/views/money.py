@@ -190,12 +190,7 @@ COLUMNS = (
 )
 
 
-def money(
-    ledger: Ledger,
-    until: Until,
-    *,
-    own_price: Price | None = None,
-) -> Table:
+def money(ledger: Ledger, until: Until, *, own_price: Price | None = None) -> Table:
     """What a training as long as `until` takes on the chip that the ledger was timed for.
 
     Raises UsageError for tokens where a step's are not known, and for a number of steps or tokens

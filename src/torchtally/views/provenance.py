@@ -127,12 +127,7 @@ def provenances(ledger: Ledger) -> Provenances:
             total.network_s += slot.kernel_s
             total.exposed_s += slot.exposed_s
     return Provenances(
-        tuple(costs),
-        tuple(rows),
-        tuple(of_kernels),
-        spent,
-        tuple(lines),
-        tuple(library_lines),
+        tuple(costs), tuple(rows), tuple(of_kernels), spent, tuple(lines), tuple(library_lines)
     )
 
 

@@ -41,11 +41,7 @@ def holders(ledger: Ledger, tick: int) -> Table:
     whole = bytes_of(allocated)
     groups = group_holdings(
         allocated,
-        lambda holding: (
-            holding.line,
-            holding.category,
-            step_name(ledger, holding.storage.born),
-        ),
+        lambda holding: (holding.line, holding.category, step_name(ledger, holding.storage.born)),
     )
     root = root_of(holding.line for holding in allocated)
     rows = tuple(

@@ -10,12 +10,7 @@ from torchtally.diagnosis import Diagnosis, diagnose
 from torchtally.ledger import Coverage, Ledger, Total, module_of
 from torchtally.memory.allocator import replay
 from torchtally.memory.allocator.needed import NeededMemory
-from torchtally.memory.workspace import (
-    context_bytes,
-    context_limits_bytes,
-    is_tried,
-    trial_bytes,
-)
+from torchtally.memory.workspace import context_bytes, context_limits_bytes, is_tried, trial_bytes
 from torchtally.steps import Period
 from torchtally.table import Column, Table
 from torchtally.trace import Effect, Ending, HostState, Note, Placeholder, Trace, World

@@ -137,8 +137,7 @@ def clocks(ledger: Ledger) -> Iterator[Clocked]:
             continue
         numbers = {entry.number for entry in reported}
         all_moments = moments(
-            [spans[entry.number] for entry in entries],
-            [entry.kind is network for entry in entries],
+            [spans[entry.number] for entry in entries], [entry.kind is network for entry in entries]
         )
         numbered = (each._replace(place=entries[each.place].number) for each in all_moments)
         own = sorted(

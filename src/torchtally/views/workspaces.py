@@ -19,11 +19,7 @@ COLUMNS = (
 )
 
 
-@view(
-    "workspace",
-    "memory outside of tensors, and how reliable each figure is",
-    subject="memory",
-)
+@view("workspace", "memory outside of tensors, and how reliable each figure is", subject="memory")
 def workspaces(ledger: Ledger) -> Table:
     """Libraries' workspaces and operators' temporaries, by what they are for."""
     memory = ledger.memory

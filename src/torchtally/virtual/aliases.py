@@ -7,8 +7,11 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
-LEFT_ALONE = ("torchtally", "importlib", "_frozen_importlib", "_frozen_importlib_external", "posix",
-              "nt", "_io", "time")  # fmt: skip
+LEFT_ALONE = tuple(
+    """
+    torchtally importlib _frozen_importlib _frozen_importlib_external posix nt _io time
+    """.split()
+)
 """Ours, and what imports modules: compiled code is Python's own cache, which the guard watches."""
 CLASSES = frozenset({"glob", "pathlib", "shutil", "tempfile"})
 """Modules of Python's whose classes have such functions as static methods."""

@@ -20,13 +20,7 @@ from torchtally.virtual.profiling import Profiling, do_nothing
 from torchtally.virtual.shown_devices import as_device, device_index
 from torchtally.virtual.shown_properties import ShownProperties
 from torchtally.virtual.stand_ins import StandIn
-from torchtally.virtual.streams import (
-    CURRENT,
-    DEFAULT_STREAM_ID,
-    Event,
-    Stream,
-    StreamContext,
-)
+from torchtally.virtual.streams import CURRENT, DEFAULT_STREAM_ID, Event, Stream, StreamContext
 from torchtally.virtual.values import RandomState
 
 

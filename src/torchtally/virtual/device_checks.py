@@ -16,7 +16,7 @@ MIXES_DEVICES = frozenset(
     aten._fused_adam_ aten._fused_adamw_ aten._fused_sgd_ aten._fused_adagrad_
     aten._pack_padded_sequence aten._pack_padded_sequence_backward aten._ctc_loss
     aten._ctc_loss_backward
-    """.split()  # noqa: SIM905
+    """.split()
 )
 """Operators that take host tensors of any shape beside device tensors."""
 

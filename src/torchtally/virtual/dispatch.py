@@ -50,12 +50,7 @@ from torchtally.virtual.distributed.groups import ProcessGroups
 from torchtally.virtual.extensions import custom_operators
 from torchtally.virtual.extensions.declared import declaration_of, is_anything_declared
 from torchtally.virtual.facts import is_uninformed, rule_of
-from torchtally.virtual.invocation import (
-    META,
-    Invocation,
-    replace_tensors,
-    tensors_in,
-)
+from torchtally.virtual.invocation import META, Invocation, replace_tensors, tensors_in
 from torchtally.virtual.observer import NullObserver, Observer
 from torchtally.virtual.operators import Operator, learn
 from torchtally.virtual.own_code import never_compiled
@@ -71,11 +66,7 @@ from torchtally.virtual.storage import (
 )
 from torchtally.virtual.streams import current_stream_number
 from torchtally.virtual.templates import template_of
-from torchtally.virtual.value_keeper import (
-    ValueKeeper,
-    give_derived,
-    inside_backward,
-)
+from torchtally.virtual.value_keeper import ValueKeeper, give_derived, inside_backward
 from torchtally.virtual.waits import HostWait, host_wait, pins_result
 
 ScratchRules = Callable[[Call, Chip], tuple[Workspace, ...]]
@@ -560,7 +551,5 @@ def in_child(call: Invocation) -> Any:
     if not call.is_virtual:
         return result
     return private.tree_map_only(
-        Tensor,
-        lambda t: torch.zeros(t.shape, dtype=t.dtype) if private.is_meta(t) else t,
-        result,
+        Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype) if private.is_meta(t) else t, result
     )

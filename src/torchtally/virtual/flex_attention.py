@@ -228,9 +228,8 @@ class FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, attention: Attention, query: Tensor, key: Tensor, value: Tensor,
-        *trained: Tensor,
-    ) -> Any:  # fmt: skip
+        ctx: Any, attention: Attention, query: Tensor, key: Tensor, value: Tensor, *trained: Tensor
+    ) -> Any:
         blocks = blocks_of(attention.block_mask, is_backward=False)
         counts = attention.counts
         out, rows, maxima = FORWARD(
@@ -263,9 +262,8 @@ class PlainAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, attention: Attention, query: Tensor, key: Tensor, value: Tensor,
-        *trained: Tensor,
-    ) -> Any:  # fmt: skip
+        ctx: Any, attention: Attention, query: Tensor, key: Tensor, value: Tensor, *trained: Tensor
+    ) -> Any:
         out, rows, maxima = private.dense_flex_attention(
             query, key, value, attention.score_mod, attention.block_mask, attention.scale,
             attention.options,

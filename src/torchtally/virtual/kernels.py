@@ -345,9 +345,13 @@ for _packet, _mode in ((aten.gru, GRU), (aten.rnn_tanh, TANH), (aten.rnn_relu, R
 
 @kernel(aten.lstm_cell.default)
 def lstm_cell(
-    x: Tensor, hx: list[Tensor], w_ih: Tensor, w_hh: Tensor,
-    b_ih: Tensor | None = None, b_hh: Tensor | None = None,
-) -> Any:  # fmt: skip
+    x: Tensor,
+    hx: list[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> Any:
     """Two products and one fused pointwise kernel (native/RNN.cpp)."""
     gates = torch.mm(x, w_ih.t()), torch.mm(hx[0], w_hh.t())
     return aten._thnn_fused_lstm_cell.default(*gates, hx[1], b_ih, b_hh)[:2]
@@ -373,9 +377,13 @@ def with_a_batch(attention: Attention) -> Attention:
     """Three dimensions as a batch of one, in releases of torch that take them so."""
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *args: Any,
         **kwargs: Any,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         if not releases.HERE.fuses_attention_of_3d or {3} != {t.dim() for t in (query, key, value)}:
             return attention(query, key, value, attn_mask, *args, **kwargs)
         while attn_mask is not None and attn_mask.dim() < 4:

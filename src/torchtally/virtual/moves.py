@@ -128,9 +128,13 @@ class Moves:
         if dtype is None:
             name: str = self.native_type(torch.empty(0, dtype=tensor.dtype))
             return name.replace("torch.", "torch.cuda.") if tensor.is_cuda else name
-        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}" if (
-            isinstance(dtype, type)
-        ) else ""  # fmt: skip
+        name = (
+            dtype
+            if isinstance(dtype, str)
+            else f"{dtype.__module__}.{dtype.__name__}"
+            if (isinstance(dtype, type))
+            else ""
+        )
         if not name:
             return self.native_to(tensor, dtype)
         target = torch.device("cuda" if ".cuda." in name else "cpu")

@@ -64,9 +64,13 @@ class ScriptProcesses:
             self.programs.append(Started(str(name), process.poll))
 
         def start_processes(
-            fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
+            fn: Any,
+            args: Any = (),
+            nprocs: int = 1,
+            join: bool = True,
+            daemon: bool = False,
             start_method: str = "spawn",
-        ) -> Any:  # fmt: skip
+        ) -> Any:
             if start_method == "fork":  # CUDA does not work in them
                 return native_spawn(fn, args, nprocs, join, daemon, start_method)
             return self.spawn(fn, args, nprocs, join)

@@ -35,9 +35,13 @@ class Profiling:
         mode = self.mode
 
         def init(
-            profile: Any, *args: Any, use_cuda: bool = False, use_device: Any = None,
-            use_cpu: bool = True, **options: Any,
-        ) -> None:  # fmt: skip
+            profile: Any,
+            *args: Any,
+            use_cuda: bool = False,
+            use_device: Any = None,
+            use_cpu: bool = True,
+            **options: Any,
+        ) -> None:
             """Begins without the device, whose events this build of torch cannot record."""
             if use_cuda or use_device == "cuda":
                 mode.observer.note(HOST_ONLY)

@@ -258,8 +258,12 @@ def reduced_in_place(x: Tensor, target: Tensor, *options: Any, **named: Any) -> 
     return loss.resize_(()) if reduction else loss
 
 
-for _packet in (aten.mse_loss, aten.smooth_l1_loss, aten.soft_margin_loss,
-                aten.binary_cross_entropy):  # fmt: skip
+for _packet in (
+    aten.mse_loss,
+    aten.smooth_l1_loss,
+    aten.soft_margin_loss,
+    aten.binary_cross_entropy,
+):
     SHAPES[_packet.default] = reduced_in_place
 
 

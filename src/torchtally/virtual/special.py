@@ -225,9 +225,13 @@ def unscale_finite(mode: VirtualDispatch, call: Invocation) -> Any:
 
 
 @special(
-    aten.topk.default, aten.multinomial.default, aten.argmax.default, aten.argmin.default,
-    aten.max.dim, aten.min.dim,
-)  # fmt: skip
+    aten.topk.default,
+    aten.multinomial.default,
+    aten.argmax.default,
+    aten.argmin.default,
+    aten.max.dim,
+    aten.min.dim,
+)
 def choose_balanced(mode: VirtualDispatch, call: Invocation) -> Any:
     """Unknown indices: every candidate is assumed to be chosen equally often.
 

@@ -23,9 +23,7 @@ aten = torch.ops.aten
 
 
 def shaped_by_value(
-    mode: VirtualDispatch,
-    call: Invocation,
-    bound: Callable[[], tuple[Any, str | None]],
+    mode: VirtualDispatch, call: Invocation, bound: Callable[[], tuple[Any, str | None]]
 ) -> Any:
     """The real result where values are known, else meta tensors of the declared bound.
 
@@ -177,8 +175,12 @@ def bincount(mode: VirtualDispatch, call: Invocation) -> Any:
     return shaped_by_value(mode, call, bound)
 
 
-@special(aten.index.Tensor, aten.index_put.default, aten.index_put_.default,
-         aten._index_put_impl_.default)  # fmt: skip
+@special(
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+)
 def index(mode: VirtualDispatch, call: Invocation) -> Any:
     """A bool mask is turned into indices first, as CUDA does, with the same temporaries."""
     if not call.is_virtual:

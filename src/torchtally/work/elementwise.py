@@ -12,12 +12,7 @@ default, is not counted.
 from functools import partial
 
 from torchtally.trace import Call
-from torchtally.work.arithmetic import (
-    COMPLEX_ADD,
-    COMPLEX_DIVIDE,
-    COMPLEX_MULTIPLY,
-    is_complex,
-)
+from torchtally.work.arithmetic import COMPLEX_ADD, COMPLEX_DIVIDE, COMPLEX_MULTIPLY, is_complex
 from torchtally.work.cost import Cost
 from torchtally.work.rule import Kind, PerElement, one_pass, result, rule, rules
 

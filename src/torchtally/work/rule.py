@@ -193,7 +193,7 @@ MOVES = frozenset(
     """
     prims.convert_element_type prims.device_put prims.iota prims.inductor_seeds
     prims.inductor_lookup_seed prims.inductor_force_stride_order
-    """.split()  # noqa: SIM905
+    """.split()
 )
 """Operators of a compiler's own that compute nothing."""
 

@@ -54,10 +54,7 @@ def rows(*ops: str) -> list[Row]:
 
 
 def call(
-    name: str,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
-    **literals: Literal,
+    name: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], **literals: Literal
 ) -> Call:
     return Call(name, "default", inputs, outputs, tuple(literals.items()))
 

@@ -7,10 +7,7 @@ from torch import Tensor, nn
 from tests.plan.consistency.traced import Traced
 from torchtally import account, run
 from torchtally.memory import is_alive
-from torchtally.plan.deep_linear import (
-    deep_linear_flops,
-    deep_linear_memory,
-)
+from torchtally.plan.deep_linear import deep_linear_flops, deep_linear_memory
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.recipes import recipe
 from torchtally.trace import Role

@@ -5,13 +5,7 @@ from typing import Any
 
 from torchtally.chips.chip import Link
 from torchtally.chips.clusters import Cluster, cluster
-from torchtally.plan.architecture.model import (
-    Experts,
-    FeedForward,
-    Layer,
-    Model,
-    SelfAttention,
-)
+from torchtally.plan.architecture.model import Experts, FeedForward, Layer, Model, SelfAttention
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.parallel.pace import BEST
 from torchtally.plan.parallel.step import Workload

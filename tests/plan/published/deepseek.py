@@ -14,11 +14,7 @@ from torchtally.plan.architecture.lookup import model
 from torchtally.plan.flops import token_flops
 from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity, derive, of
-from torchtally.plan.training import (
-    chip_hours,
-    cost_usd,
-    reached_flop_per_s,
-)
+from torchtally.plan.training import chip_hours, cost_usd, reached_flop_per_s
 from torchtally.units import Unit
 
 LIU = "DeepSeek-AI 2024, arXiv 2412.19437"

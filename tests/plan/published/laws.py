@@ -28,11 +28,7 @@ RATIOS = Source(
     "layer, and the FLOPs have neither of them, nor logits; appendix F says that embeddings are "
     "counted.",
 )
-RULE = Source(
-    "Chinchilla: tokens of the 70B model",
-    HOFFMANN,
-    "20 tokens a parameter.",
-)
+RULE = Source("Chinchilla: tokens of the 70B model", HOFFMANN, "20 tokens a parameter.")
 MINIMA = Source(
     "Tokens a parameter where a loss law has its minimum",
     "Besiroglu et al. 2024, arXiv 2404.10102",

@@ -38,11 +38,7 @@ THREE_SIZES = Source(
     "Of our `llama-3-8b`, `llama-3-70b` and `llama-3.1-405b`.",
     is_secondary=True,
 )
-THREE_FLOPS = Source(
-    "Llama 3 405B: FLOPs",
-    GRATTAFIORI,
-    "6 N D with 15.6e12 tokens.",
-)
+THREE_FLOPS = Source("Llama 3 405B: FLOPs", GRATTAFIORI, "6 N D with 15.6e12 tokens.")
 THREE = Source(
     "Llama 3 405B: MFU",
     f"{GRATTAFIORI}, table 4",
@@ -100,13 +96,7 @@ def _one() -> tuple[Row, ...]:
     reached = mfu(380 * 2048, 6 * 65.2e9, 2048, A100)
     time = training_s(work, 2048, A100, reached)
     return (
-        Row(
-            source=ONE,
-            what="LLaMA 65B",
-            published="21",
-            unit=DAYS,
-            computed=lambda: time,
-        ),
+        Row(source=ONE, what="LLaMA 65B", published="21", unit=DAYS, computed=lambda: time),
         Row(
             source=ONE,
             what="LLaMA 65B, A100-hours",

@@ -1,15 +1,7 @@
 """Megatron-LM's sizes, speeds and days, by its own equations."""
 
 from tests.plan.published.models import A100, gpt
-from tests.plan.published.row import (
-    BILLIONS,
-    DAYS,
-    PERCENT,
-    PFLOP_PER_S,
-    TFLOP_PER_S,
-    Row,
-    Source,
-)
+from tests.plan.published.row import BILLIONS, DAYS, PERCENT, PFLOP_PER_S, TFLOP_PER_S, Row, Source
 from torchtally.plan.flops import Recompute, TokenFlops, token_flops
 from torchtally.plan.parameters import decoder_parameters
 from torchtally.plan.quantity import Quantity
@@ -42,9 +34,7 @@ TIMES = Source(
     "(8 T P / n X), which the text gives beside it, is 1.6 to 2.6 % lower and misses most rows.",
 )
 EXAMPLES = Source(
-    "Megatron-LM: end-to-end examples",
-    f"{NARAYANAN}, section 5.1",
-    "Equation 4: 8 T P / (n X).",
+    "Megatron-LM: end-to-end examples", f"{NARAYANAN}, section 5.1", "Equation 4: 8 T P / (n X)."
 )
 MT_NLG = Source(
     "MT-NLG 530B: speed of a GPU",

@@ -2,13 +2,7 @@
 
 from torchtally.chips import chip
 from torchtally.plan.architecture.lookup import model
-from torchtally.plan.architecture.model import (
-    Experts,
-    FeedForward,
-    Layer,
-    Model,
-    SelfAttention,
-)
+from torchtally.plan.architecture.model import Experts, FeedForward, Layer, Model, SelfAttention
 
 A100 = chip("A100-SXM").peak_flop_per_s("bfloat16")
 H100 = chip("H100-SXM").peak_flop_per_s("bfloat16")
@@ -142,11 +136,7 @@ def mixture_of_gpt(layers: int, width: int, experts: int) -> Model:
                 count=layers,
                 attention=SelfAttention(heads=12, kv_heads=12, head_dim=width // 12),
                 feed_forward=Experts(
-                    experts=experts,
-                    active=1,
-                    width=4 * width,
-                    is_gated=False,
-                    activation="gelu",
+                    experts=experts, active=1, width=4 * width, is_gated=False, activation="gelu"
                 ),
             ),
         ),

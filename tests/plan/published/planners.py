@@ -238,10 +238,7 @@ def _llm_analysis() -> tuple[Row, ...]:
             tolerance=0.0005,
             why=NO_BIAS,
         )
-        for what, shape, published in (
-            ("175B", GPT_175B, "174.56"),
-            ("530B", MT_530B, "529.51"),
-        )
+        for what, shape, published in (("175B", GPT_175B, "174.56"), ("530B", MT_530B, "529.51"))
     )
     return (*times, *sizes, *_llama_hours())
 

@@ -23,13 +23,7 @@ def rows() -> tuple[Row, ...]:
     work = training_flops_of(recomputing(*GPT_175B).hardware, 300e9)
     bloom = model("bloom")
     return (
-        Row(
-            source=OPT,
-            what="FLOPs",
-            published="4.30e23",
-            unit=FLOPS,
-            computed=lambda: work,
-        ),
+        Row(source=OPT, what="FLOPs", published="4.30e23", unit=FLOPS, computed=lambda: work),
         Row(
             source=OPT,
             what="time",

@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.programs.compiled.models import (
-    Dense,
-    Gated,
-    derived,
-    figures,
-    trained,
-)
+from tests.programs.compiled.models import Dense, Gated, derived, figures, trained
 from tests.traces import names, ops, traced
 from torchtally import account
 from torchtally.errors import ProgramError

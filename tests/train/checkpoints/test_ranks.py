@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.checkpoints.ranked import (
-    SHAPES,
-    fail_on_rank,
-    full,
-    read_on_ranks,
-    save_on_ranks,
-)
+from tests.train.checkpoints.ranked import SHAPES, fail_on_rank, full, read_on_ranks, save_on_ranks
 from tests.train.checkpoints.saving import contents, names, whole
 from tests.train.ranks.processes import RankDied, on_ranks
 from torchtally.checkpoints.folder import Checkpoints

@@ -7,15 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.train.data.files import (
-    LETTERS,
-    index,
-    llm_c,
-    npy,
-    packed,
-    write_megatron,
-    write_raw,
-)
+from tests.train.data.files import LETTERS, index, llm_c, npy, packed, write_megatron, write_raw
 from torchtally.errors import UsageError
 from torchtally.train.data.sniff import token_file
 from torchtally.train.data.token_data import Read, TokenData

@@ -93,10 +93,7 @@ def test_by_hand() -> None:
         ({"floor": float("nan")}, "got nan"),
         ({"warmup_steps": -1}, "expected a whole number, 0 or more"),
         ({"shape": "wsd", "warmup_steps": 2, "decay_steps": 4}, "expected 1 to 3"),
-        (
-            {"shape": "wsd", "decay_shape": "step"},
-            "decay_shape: expected linear, .*, got 'step'",
-        ),
+        ({"shape": "wsd", "decay_shape": "step"}, "decay_shape: expected linear, .*, got 'step'"),
         ({"shape": "steps"}, "shape: expected constant, linear, .*, got 'steps'"),
     ],
 )

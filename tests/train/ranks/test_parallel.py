@@ -25,9 +25,7 @@ FSDP = {"parallel": {"strategy": "fsdp"}}
 KINDS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "fsdp": FSDP,
-    "fsdp, whole after forward": {
-        "parallel": {"strategy": "fsdp", "reshard_after_forward": False},
-    },
+    "fsdp, whole after forward": {"parallel": {"strategy": "fsdp", "reshard_after_forward": False}},
     "ddp, micro-batches": {"micro_batch": 1},
     "fsdp, micro-batches": {**FSDP, "micro_batch": 1},
     "ddp, recomputed": {"recompute": "full"},

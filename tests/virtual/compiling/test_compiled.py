@@ -210,9 +210,7 @@ def test_graph_breaks_and_recompilations_are_told() -> None:
     assert "recompiled" in text
 
 
-def test_a_graph_that_inductor_cannot_compile_runs_eagerly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_graph_that_inductor_cannot_compile_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.graph import GraphLowering
 
     def fail(graph: object) -> None:

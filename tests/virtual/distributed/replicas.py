@@ -18,15 +18,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.virtual.distributed.programs import (
-    BATCH,
-    STEPS,
-    WIDTH,
-    Program,
-    blocks,
-    mesh_of,
-    train,
-)
+from tests.virtual.distributed.programs import BATCH, STEPS, WIDTH, Program, blocks, mesh_of, train
 
 KIB_20 = 20 / 1024
 """A bucket's size in MiB: a block has 17 KiB."""

@@ -18,15 +18,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-from tests.virtual.distributed.programs import (
-    BATCH,
-    WIDTH,
-    Block,
-    Program,
-    blocks,
-    mesh_of,
-    train,
-)
+from tests.virtual.distributed.programs import BATCH, WIDTH, Block, Program, blocks, mesh_of, train
 
 
 def flat(device: str, **options: Any) -> FullyShardedDataParallel:

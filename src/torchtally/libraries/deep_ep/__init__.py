@@ -118,9 +118,13 @@ class Buffer:
 
     @torch.no_grad()
     def get_dispatch_layout(
-        self, topk_idx: Tensor, num_experts: int, previous_event: EventOverlap | None = None,
-        async_finish: bool = False, allocate_on_comm_stream: bool = False,
-    ) -> tuple[Tensor, None, Tensor, Tensor, EventOverlap]:  # fmt: skip
+        self,
+        topk_idx: Tensor,
+        num_experts: int,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Tensor, None, Tensor, Tensor, EventOverlap]:
         """(tokens by rank, None within a node, tokens by expert, who goes where, event)"""
         per_rank, per_expert = (
             topk_idx.new_empty(size, dtype=torch.int32) for size in (self.group_size, num_experts)
@@ -155,9 +159,13 @@ class Buffer:
             )
             with communication:
                 torch.ops.deep_ep.notify_dispatch(
-                    num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank, received,
-                    by_expert, name,
-                )  # fmt: skip
+                    num_tokens_per_rank,
+                    num_tokens_per_expert,
+                    is_token_in_rank,
+                    received,
+                    by_expert,
+                    name,
+                )
                 # The host waits for the numbers of tokens, to allocate what they come into.
                 sent, came = num_tokens_per_rank.tolist(), received.tolist()
                 counts = [

@@ -74,10 +74,7 @@ def quantize(
     )
 
 
-@define(
-    "transformer_engine",
-    "dequantize(Tensor x, Tensor scale, ScalarType dtype) -> Tensor",
-)
+@define("transformer_engine", "dequantize(Tensor x, Tensor scale, ScalarType dtype) -> Tensor")
 def dequantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Tensor dequantised of one scale."""
     return x.new_empty(x.shape, dtype=dtype)
@@ -104,10 +101,7 @@ def gemm_into(*arguments: object) -> None:
     """Product of a group, into its rows of a result that is all groups'."""
 
 
-ACTIVATIONS = (
-    "gelu", "relu", "silu", "qgelu", "srelu",
-    "glu", "swiglu", "geglu", "reglu", "qgeglu", "sreglu",
-)  # fmt: skip
+ACTIVATIONS = tuple("gelu relu silu qgelu srelu glu swiglu geglu reglu qgeglu sreglu".split())
 
 
 def halves(activation: str) -> int:
@@ -122,8 +116,7 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 @define(
-    "transformer_engine",
-    "activation_backward(Tensor grad, Tensor x, str activation) -> Tensor",
+    "transformer_engine", "activation_backward(Tensor grad, Tensor x, str activation) -> Tensor"
 )
 def activate_backward(grad: Tensor, x: Tensor, activation: str) -> Tensor:
     return x.new_empty(x.shape)

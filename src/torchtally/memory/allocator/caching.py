@@ -204,9 +204,7 @@ class CachingAllocator:
     def segments(self) -> list[list[Block]]:
         """The blocks of every segment, by address; an expandable segment's mapped ranges."""
         private = [block for pool in self.private_pools for block in pool]
-        blocks = [
-            *self._small, *self._large, *private, *self._allocated.values(), *self._pending,
-        ]  # fmt: skip
+        blocks = [*self._small, *self._large, *private, *self._allocated.values(), *self._pending]
         heads = [
             block for block in blocks if block.previous is None or not block.previous.is_mapped
         ]
@@ -514,9 +512,13 @@ class CachingAllocator:
         block.is_mapped = True
         if mapped_bytes < block.size:
             rest = Block(
-                block.address + mapped_bytes, block.size - mapped_bytes, block.stream, pool,
-                segment, is_mapped=False,
-            )  # fmt: skip
+                block.address + mapped_bytes,
+                block.size - mapped_bytes,
+                block.stream,
+                pool,
+                segment,
+                is_mapped=False,
+            )
             link(block, rest, block.next)
             block.size = mapped_bytes
             pool.insert_unmapped(rest)

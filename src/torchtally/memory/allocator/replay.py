@@ -74,12 +74,7 @@ class Player:
     """
 
     def __init__(
-        self,
-        trace: Trace,
-        device: str,
-        allocator: CachingAllocator,
-        *,
-        has_refusals: bool = False,
+        self, trace: Trace, device: str, allocator: CachingAllocator, *, has_refusals: bool = False
     ) -> None:
         """`has_refusals`: what was refused in the run (OOM) is asked for again, in vain."""
         self.allocator = allocator

@@ -34,7 +34,7 @@ IGNORED = frozenset(
     backend pinned_use_background_threads pinned_use_cuda_host_register
     pinned_num_register_threads pinned_reserve_segment_size_mb pinned_max_round_threshold_mb
     pinned_max_cached_size_mb release_lock_on_cudamalloc graph_capture_record_stream_reuse
-    """.split()  # noqa: SIM905
+    """.split()
 )
 """Options of torch that have no say in how much device memory is taken."""
 

@@ -1,9 +1,6 @@
 """Device memory that no tensor of the script holds: what libraries keep and operators use up."""
 
-from torchtally.memory.workspace import (  # noqa: F401 (they register their rules)
-    convolutions,
-    flash_attention,
-)
+from torchtally.memory.workspace import convolutions, flash_attention  # noqa: F401 (they register their rules)
 from torchtally.memory.workspace.kind import KINDS, Trust, Workspace
 from torchtally.memory.workspace.libraries import (
     adds_bias,

@@ -40,9 +40,7 @@ BLAS_LT = WorkspaceKind(
     "PyTorch 2.11, aten/src/ATen/cuda/CublasHandlePool.cpp (getCUDABlasLtWorkspaceSize)",
 )
 SCRATCH = WorkspaceKind(
-    "operator's temporaries",
-    Trust.DOCUMENTED,
-    "PyTorch 2.11, aten/src/ATen/native/cuda",
+    "operator's temporaries", Trust.DOCUMENTED, "PyTorch 2.11, aten/src/ATen/native/cuda"
 )
 
 KINDS = {kind.name: kind for kind in (BLAS, BLAS_LT, SCRATCH)}

@@ -12,7 +12,7 @@ USES_BLAS = frozenset(
     """
     aten.mm aten.addmm aten.bmm aten.baddbmm aten.addbmm aten.mv aten.addmv aten.dot aten.vdot
     aten._addmm_activation aten._scaled_mm aten._int_mm
-    """.split()  # noqa: SIM905
+    """.split()
 )
 """Operators whose CUDA kernels ask for a cuBLAS handle, and with it for its workspace."""
 

@@ -123,9 +123,13 @@ def _core_saved(at: Setting, attention: SelfAttention | LatentAttention) -> Iter
         yield from _operands_saved(at, attention)
     if at.kernel is AttentionKernel.FLASH:
         yield at.keep(
-            "log-sum-exp", f"{TOKENS} * heads", FLOAT32_BYTES, INNER, "recomputation of scores",
+            "log-sum-exp",
+            f"{TOKENS} * heads",
+            FLOAT32_BYTES,
+            INNER,
+            "recomputation of scores",
             heads=attention.heads,
-        ).made_by(ATTENTION)  # fmt: skip
+        ).made_by(ATTENTION)
         if at.inner_bytes < FLOAT32_BYTES:  # memory-efficient attention's is on the host
             yield at.keep(
                 "random state", "2", INT64_BYTES, Region.WHOLE, "dropout within attention"

@@ -60,9 +60,13 @@ def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[S
         weights = (*first_projections(shared), *(["shared gate"] * experts.has_shared_gate))
         is_shared_input = given_bytes == at.operand_bytes and not _is_router_wide(at, experts)
         yield from products_saved(
-            at, "input of shared experts", STREAM, given_bytes, weights,
+            at,
+            "input of shared experts",
+            STREAM,
+            given_bytes,
+            weights,
             is_kept_already=is_shared_input,
-        )  # fmt: skip
+        )
     yield from _routed_saved(at, experts)
     if shared is not None:
         yield from _inner_saved(at, shared)

@@ -326,9 +326,12 @@ def _first_layer_saved(
     match kind.feed_forward:
         case FeedForward():
             yield from feed_forward_saved(
-                at, kind.feed_forward, input_bytes, is_input_kept=has_input,
+                at,
+                kind.feed_forward,
+                input_bytes,
+                is_input_kept=has_input,
                 has_inner=first.has_inner,
-            )  # fmt: skip
+            )
         case Experts():
             yield from experts_saved(at, kind.feed_forward, input_bytes)
     if at.dropout:
@@ -357,9 +360,13 @@ def _embedding_saved(at: Setting) -> Iterator[Saved]:
         yield at.keep("positions", "sequence", INT64_BYTES, whole, "gradients of their rows")
     for size in sorted({_turned_head_dim(kind) for kind in at.model.kinds} - {0}):
         yield at.keep(
-            "cosines and sines of positions", "2 * sequence * head_dim", at.stream_bytes, whole,
-            "turning queries and keys", head_dim=size,
-        )  # fmt: skip
+            "cosines and sines of positions",
+            "2 * sequence * head_dim",
+            at.stream_bytes,
+            whole,
+            "turning queries and keys",
+            head_dim=size,
+        )
     if at.is_recomputed and any(is_masked(at, kind.attention) for kind in at.model.kinds):
         yield at.keep("mask", "sequence * keys", BOOL_BYTES, whole, "attention, recomputed")
     # Of recomputed layers, transformers gives the first one's input a gradient, too.
@@ -385,8 +392,9 @@ def _join_saved(at: Setting) -> Iterator[Saved]:
     """Saved tensors in front of a layer that predicts. The state that it is given is kept before:
     by the norm behind the layers, and where norms do not cast, as theirs.
     """
-    yield at.keep("token ids further on", TOKENS, INT64_BYTES, Region.WHOLE,
-                   "gradients of the rows looked up")  # fmt: skip
+    yield at.keep(
+        "token ids further on", TOKENS, INT64_BYTES, Region.WHOLE, "gradients of the rows looked up"
+    )
     given = at.stream_bytes
     yield from norm_saved(at, "embedding's norm", given)
     state, *others = norm_saved(at, "state's norm", given)

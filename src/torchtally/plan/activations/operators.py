@@ -100,9 +100,13 @@ def products_saved(
         return
     times = "" if at.is_fused or products == 1 else f"{products} * "
     yield at.keep(
-        f"{name}, cast", times + elements, at.operand_bytes, region, "its weights' gradients",
+        f"{name}, cast",
+        times + elements,
+        at.operand_bytes,
+        region,
+        "its weights' gradients",
         **sizes,
-    )  # fmt: skip
+    )
 
 
 def shifted_saved(
@@ -112,8 +116,12 @@ def shifted_saved(
     gradients of the mixes, and what is left for the earlier one for its own.
     """
     if not at.is_frozen:
-        yield at.keep(f"{name} and of the token before", f"2 * {STREAM}", given_bytes,
-                       why="gradients of its mixes")  # fmt: skip
+        yield at.keep(
+            f"{name} and of the token before",
+            f"2 * {STREAM}",
+            given_bytes,
+            why="gradients of its mixes",
+        )
     if at.first is None or at.first.has_input(weights[0]):
         yield at.keep(f"1 - mixes of {name}", "mixes * width", at.recipe.weight_bytes, Region.WHOLE,
                        "gradient of the token before", mixes=len(weights))  # fmt: skip

@@ -291,10 +291,14 @@ def _kimi_experts(config: Config) -> Experts:
 
 def _minimax_experts(config: Config) -> Experts:
     return Experts(
-        experts=config.size("num_local_experts"), active=config.size("num_experts_per_tok"),
-        width=config.size("intermediate_size"), is_gated=True, activation=config.text("hidden_act"),
-        is_normalised=True, are_all_linear=True,
-    )  # fmt: skip
+        experts=config.size("num_local_experts"),
+        active=config.size("num_experts_per_tok"),
+        width=config.size("intermediate_size"),
+        is_gated=True,
+        activation=config.text("hidden_act"),
+        is_normalised=True,
+        are_all_linear=True,
+    )
 
 
 def _granite_experts(config: Config) -> Experts:

@@ -5,12 +5,7 @@ from dataclasses import replace
 
 from torchtally.plan.architecture.config_keys import Config
 from torchtally.plan.architecture.families import Family, Names
-from torchtally.plan.architecture.llama_like import (
-    BIASED_ATTENTION,
-    UNDROPPED,
-    each_head,
-    whole,
-)
+from torchtally.plan.architecture.llama_like import BIASED_ATTENTION, UNDROPPED, each_head, whole
 from torchtally.plan.architecture.model import Experts, LatentAttention
 from torchtally.plan.architecture.prediction import modules_left_out
 from torchtally.plan.architecture.windows import (
@@ -30,9 +25,13 @@ NORMALISES = "norm_topk_prob"
 
 
 def _experts(
-    config: Config, *, width: str = "intermediate_size", active: str = "num_experts_per_tok",
-    experts: tuple[str, ...] = EXPERTS, shared_width: int = 0,
-) -> Experts:  # fmt: skip
+    config: Config,
+    *,
+    width: str = "intermediate_size",
+    active: str = "num_experts_per_tok",
+    experts: tuple[str, ...] = EXPERTS,
+    shared_width: int = 0,
+) -> Experts:
     return Experts(
         experts=config.size(*experts),
         active=config.size(active),

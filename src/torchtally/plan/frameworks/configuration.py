@@ -98,10 +98,14 @@ def _of_yaml(document: Mapping[str, Any], name: str) -> Configuration:
         )  # fmt: skip
     if fine_tuners.is_llama_factory(document):
         return Configuration(
-            "LLaMA-Factory", ", ".join(fine_tuners.llama_factory_words(document, name)), None,
-            "trainer", fine_tuners.llama_factory_facts(document), _length(document, "cutoff_len"),
+            "LLaMA-Factory",
+            ", ".join(fine_tuners.llama_factory_words(document, name)),
+            None,
+            "trainer",
+            fine_tuners.llama_factory_facts(document),
+            _length(document, "cutoff_len"),
             adapters,
-        )  # fmt: skip
+        )
     words, batch = accelerate.layout_words(document, name)
     return Configuration("accelerate", ", ".join(words), batch, "fsdp")
 

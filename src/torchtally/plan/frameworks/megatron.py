@@ -18,8 +18,12 @@ OPTION = re.compile(r"""--([a-z][a-z0-9-]+)(?:[ =\t]+(?:\\\n\s*)?["']?(?!--)([^\
 LAYOUT = "pipeline-model-parallel-layout"
 LAYOUT_GIVEN = re.compile(rf"""--{LAYOUT}[ =]+["']?([^\s"']+)""")
 """Its value has parentheses."""
-SHARDINGS = {"no_shard": "ddp", "optim": "zero-1", "optim_grads": "zero-2",
-             "optim_grads_params": "zero-3"}  # fmt: skip
+SHARDINGS = {
+    "no_shard": "ddp",
+    "optim": "zero-1",
+    "optim_grads": "zero-2",
+    "optim_grads_params": "zero-3",
+}
 """`--data-parallel-sharding-strategy`, of --use-megatron-fsdp."""
 STRATEGIES = {words: name for name, words in SHARDINGS.items()}
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
@@ -79,8 +83,12 @@ FACTS: Mapping[str, tuple[str, object]] = {
     "enable-cuda-graph": ("host", "graphs"),
 }
 """What an argument says instead of the stack's facts."""
-GRAPHS = {"full_iteration": "graphs", "local": "graphs", "transformer_engine": "graphs",
-          "none": "eager"}  # fmt: skip
+GRAPHS = {
+    "full_iteration": "graphs",
+    "local": "graphs",
+    "transformer_engine": "graphs",
+    "none": "eager",
+}
 """`--cuda-graph-impl`."""
 
 

@@ -118,11 +118,7 @@ def config_text(layout: Layout, workload: Workload) -> str:
         "# Add the data, the tokenizer and the optimizer's hyperparameters.",
     ]
     for name, values in torchtitan_config(layout, workload).items():
-        lines += [
-            "",
-            f"[{name}]",
-            *(f"{key} = {_literal(value)}" for key, value in values.items()),
-        ]
+        lines += ["", f"[{name}]", *(f"{key} = {_literal(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"
 
 

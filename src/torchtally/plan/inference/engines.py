@@ -95,10 +95,14 @@ COMPILED = Engine(
 )
 
 EAGER = Engine(
-    name="eager", summary="transformers, module by module", cache=CacheKind.DYNAMIC,
-    implementation=Implementation.EAGER, host=Host.EAGER, slower=1.3,
+    name="eager",
+    summary="transformers, module by module",
+    cache=CacheKind.DYNAMIC,
+    implementation=Implementation.EAGER,
+    host=Host.EAGER,
+    slower=1.3,
     source="what trainings sustain (plan/parallel/pace.py): no published table is used",
-)  # fmt: skip
+)
 
 LLAMA_CPP = Engine(
     name="llama.cpp",

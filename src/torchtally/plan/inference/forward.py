@@ -135,9 +135,13 @@ class Generator:
     @cached_property
     def kernels(self) -> KernelTimes:
         recipe = Recipe(
-            name="inference", summary="", weights="bfloat16", gradients="bfloat16",
-            products=self.dtype, activations="bfloat16",
-        )  # fmt: skip
+            name="inference",
+            summary="",
+            weights="bfloat16",
+            gradients="bfloat16",
+            products=self.dtype,
+            activations="bfloat16",
+        )
         return KernelTimes(self.chip, recipe, self.engine.pace)
 
     @property
@@ -189,9 +193,13 @@ class Generator:
         depth = sum(count for count, _ in layers)
         overhead = self._overhead(float(device), launches, tokens.sequences, depth)
         whole = total_s(
-            "forward pass", products=products, attention=attention, streaming=streaming,
-            communication=sent, overhead=overhead,
-        )  # fmt: skip
+            "forward pass",
+            products=products,
+            attention=attention,
+            streaming=streaming,
+            communication=sent,
+            overhead=overhead,
+        )
         return Forward(products, attention, streaming, sent, overhead, whole)
 
     def _overhead(self, device_s: float, launches: int, sequences: int, layers: int) -> Quantity:
@@ -469,7 +477,11 @@ def sampling_s(logits: Bytes, bandwidth_bytes_per_s: BytePerS, kernel_s: Seconds
     "attention", Unit.SECONDS, "Dao et al. 2023, Flash-Decoding for long-context inference"
 )
 def cached_attention_s(
-    cache: Bytes, bandwidth_bytes_per_s: BytePerS, flops: Flops, flop_per_s: FlopPerS,
-    launches: Count, kernel_s: Seconds = KERNEL_S,
-) -> str:  # fmt: skip
+    cache: Bytes,
+    bandwidth_bytes_per_s: BytePerS,
+    flops: Flops,
+    flop_per_s: FlopPerS,
+    launches: Count,
+    kernel_s: Seconds = KERNEL_S,
+) -> str:
     return "max(cache / bandwidth_bytes_per_s, flops / flop_per_s) + launches * kernel_s"

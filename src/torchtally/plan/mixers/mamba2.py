@@ -153,9 +153,13 @@ class Mamba2(Recurrence):
         yield at.keep("states of chunks", f"(2 * {chunks} + batch) * inner * state", wide, INNER,
                        "products over chunks", **sizes)  # fmt: skip
         yield at.keep(
-            "decays between chunks", "batch * heads * (ceil(sequence / chunk) + 1) ** 2", wide,
-            INNER, "product over chunks", **sizes,
-        )  # fmt: skip
+            "decays between chunks",
+            "batch * heads * (ceil(sequence / chunk) + 1) ** 2",
+            wide,
+            INNER,
+            "product over chunks",
+            **sizes,
+        )
 
     def _result_saved(self, at: Setting) -> Iterator[Saved]:
         rows, wide = f"{TOKENS} * inner", FLOAT32_BYTES

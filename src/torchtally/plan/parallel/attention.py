@@ -168,9 +168,7 @@ def _math_attention(
         work.product("gradient of queries", heads, S, D, T, dtype),
         work.product("gradient of keys", heads, T, D, S, dtype),
     ]
-    streams = [
-        work.stream("passes", heads * S * T, passes.scores(layout.implementation, size)),
-    ]
+    streams = [work.stream("passes", heads * S * T, passes.scores(layout.implementation, size))]
     if is_dropped:
         moved = passes.dropout(Implementation.EAGER, size)
         streams.append(work.stream("dropout", heads * S * T, moved))

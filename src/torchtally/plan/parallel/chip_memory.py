@@ -211,7 +211,9 @@ def outside(layout: Layout, chip: Chip) -> Quantity:
     "estimated: CUDA's context by its libraries, NCCL's buffers by its defaults",
 )
 def outside_bytes(
-    context: Bytes, groups: Count, channels: Count = NCCL_CHANNELS,
+    context: Bytes,
+    groups: Count,
+    channels: Count = NCCL_CHANNELS,
     connection: Bytes = CONNECTION_BYTES,
-) -> str:  # fmt: skip
+) -> str:
     return "context + groups * channels * connection"

@@ -8,15 +8,7 @@ Communication Operations in MPICH", sections 4.1 to 4.5.
 from dataclasses import dataclass, replace
 
 from torchtally.chips import Cluster
-from torchtally.plan.closed_form import (
-    Bytes,
-    Chips,
-    Count,
-    Fraction,
-    Number,
-    Seconds,
-    closed_form,
-)
+from torchtally.plan.closed_form import Bytes, Chips, Count, Fraction, Number, Seconds, closed_form
 from torchtally.plan.parallel.pace import BEST, Pace
 from torchtally.plan.quantity import Amount, Quantity, derive, of, total
 from torchtally.timing.network import CollectiveKind, RankGroup, Transfer, collective

@@ -98,11 +98,7 @@ def layer_work(
     if layout.modules:
         again, launches = modules_again(kind, model, layout, sequence, work)
         whole = replace(whole, again_by_operators=again, module_launches=launches)
-    return replace(
-        whole,
-        forward_expert_launches=forward,
-        backward_expert_launches=backward,
-    )
+    return replace(whole, forward_expert_launches=forward, backward_expert_launches=backward)
 
 
 def modules_again(

@@ -94,8 +94,10 @@ def states_of(
     here = chip_weights(model, layout)
     stages = spread_over(here.depth, layout.pipeline)
     level = layout.shard.stage
-    ends = [*(here.embedding if stage == 0 else ()),
-            *(here.head if stage == layout.pipeline - 1 else ())]  # fmt: skip
+    ends = [
+        *(here.embedding if stage == 0 else ()),
+        *(here.head if stage == layout.pipeline - 1 else ()),
+    ]
     kept: dict[str, Quantity] = {}
     for of_experts in (False, True):
         size = _kept_bytes(here.layers, model, frozen, of_experts=of_experts) / stages
@@ -125,12 +127,15 @@ def states_of(
         "gradient_copies": of(0, Unit.BYTES, "copies of gradients"),
         "master": of(0, Unit.BYTES, "master weights"),
         "optimizer": Quantity(
-            "optimizer state", ceil(state / by), Unit.BYTES, source=optimizer.source,
+            "optimizer state",
+            ceil(state / by),
+            Unit.BYTES,
+            source=optimizer.source,
             note=optimizer.name,
         ),
         "gathered": of(_gathered(model, here, layout, frozen), Unit.BYTES, "gathered"),
         "casts": of(_at_work(model, layout, frozen, work), Unit.BYTES, "casts"),
-    }  # fmt: skip
+    }
     return ChipStates(**parts, total=total("states", Unit.BYTES, parts))
 
 
@@ -204,8 +209,10 @@ def with_adapters(
         for name, (N, K) in {"A": (adapter.rank, given), "B": (out, adapter.rank)}.items():
             dtype = work.recipe.activations if is_fused else "float32"
             for word, (m, n, k) in {
-                "forward": (rows, N, K), "inputs": (rows, K, N), "weights": (N, K, rows),
-            }.items():  # fmt: skip
+                "forward": (rows, N, K),
+                "inputs": (rows, K, N),
+                "weights": (N, K, rows),
+            }.items():
                 product = work.product(f"{weight.name} {name}", batch, m, n, k, dtype)
                 sums[word].append(product)
         matrices += 2
@@ -227,15 +234,19 @@ def with_adapters(
             "backward to the input", plain=plain.input_gradients, **products["inputs"], **back
         ),
         weight_gradients=total_s("gradients of adapters", **products["weights"]),
-        streaming=total_s("passes", plain=plain.streaming, **there,
-                          **{f"{word}_back": each for word, each in back.items()}),
+        streaming=total_s(
+            "passes",
+            plain=plain.streaming,
+            **there,
+            **{f"{word}_back": each for word, each in back.items()},
+        ),
         forward_launches=plain.forward_launches
         + matrices
         + sum(pair.forward_launches for pair in streams),
         backward_launches=plain.backward_launches
         + matrices
         + sum(pair.backward_launches for pair in streams),
-    )  # fmt: skip
+    )
 
 
 def _shape(weight: Weight) -> tuple[int, int, int]:
@@ -261,22 +272,14 @@ def frozen_ends(work: ChipWork) -> ChipWork:
 
 
 def flops_of_token(
-    model: Model,
-    sequence: int,
-    attention: Convention,
-    recompute: Recompute,
-    frozen: Frozen | None,
+    model: Model, sequence: int, attention: Convention, recompute: Recompute, frozen: Frozen | None
 ) -> TokenFlops:
     """FLOPs of a token, with what is recomputed and without: frozen matrices once backward."""
     flops = token_flops(model, sequence, attention=attention, recompute=recompute)
     if frozen is None:
         return flops
     adapted = adapted_flops(
-        model,
-        frozen.adapter,
-        sequence,
-        attention,
-        is_recomputed=recompute is Recompute.FULL,
+        model, frozen.adapter, sequence, attention, is_recomputed=recompute is Recompute.FULL
     )
     again = _with_recomputation(adapted.total, flops.hardware, flops.model)
     return replace(flops, model=adapted.total, hardware=again)

@@ -137,12 +137,7 @@ class KernelTimes:
         cast_s = max(0.0, finding_s(1, COPY_CASTS_PER_S, self.chip) - CAST_BYTES / speed)
         there, back = (
             _stream_s(
-                count,
-                moved_bytes,
-                speed,
-                kernels,
-                places * place_s + casts * cast_s,
-                self.kernel_s,
+                count, moved_bytes, speed, kernels, places * place_s + casts * cast_s, self.kernel_s
             )
             for moved_bytes, kernels, places, casts in (
                 (moved.forward, moved.forward_kernels, moved.forward_places, moved.forward_casts),
@@ -164,9 +159,13 @@ class KernelTimes:
 
 @closed_form("pass over memory", Unit.SECONDS, ROOFLINE)
 def _stream_s(
-    elements: Count, bytes_each: BytesEach, bandwidth_bytes_per_s: BytePerS, kernels: Count,
-    places_s: Seconds, kernel_s: Seconds = KERNEL_S,
-) -> str:  # fmt: skip
+    elements: Count,
+    bytes_each: BytesEach,
+    bandwidth_bytes_per_s: BytePerS,
+    kernels: Count,
+    places_s: Seconds,
+    kernel_s: Seconds = KERNEL_S,
+) -> str:
     places = " + elements * places_s" if places_s else ""
     return f"elements * bytes_each / bandwidth_bytes_per_s{places} + kernels * kernel_s"
 

@@ -31,10 +31,14 @@ SHARDINGS = {
     "fsdp": Sharding.ZERO3,
 }  # fmt: skip
 SCHEDULES = {
-    "1f1b": Schedule.ONE_F_ONE_B, "gpipe": Schedule.GPIPE, "zb1": Schedule.ZB_H1,
-    "zb2": Schedule.ZB_H2, "zb-h1": Schedule.ZB_H1, "zb-h2": Schedule.ZB_H2,
+    "1f1b": Schedule.ONE_F_ONE_B,
+    "gpipe": Schedule.GPIPE,
+    "zb1": Schedule.ZB_H1,
+    "zb2": Schedule.ZB_H2,
+    "zb-h1": Schedule.ZB_H1,
+    "zb-h2": Schedule.ZB_H2,
     "interleaved": Schedule.INTERLEAVED,
-}  # fmt: skip
+}
 RECOMPUTES = {str(kind): kind for kind in Recompute}
 SEQUENCE_PARALLEL = {"sp": True, "no-sp": False}
 SILENT = ("with", "recompute")

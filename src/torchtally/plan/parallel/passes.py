@@ -216,9 +216,7 @@ def receptance(implementation: Implementation, itemsize: int) -> MemoryPasses:
     """
     if implementation is Implementation.FUSED:
         return MemoryPasses(6 * itemsize, 9 * itemsize, 2, 2)
-    return MemoryPasses(
-        21 * itemsize, 44 * itemsize, 9, 19, forward_places=4, backward_places=4
-    )  # fmt: skip
+    return MemoryPasses(21 * itemsize, 44 * itemsize, 9, 19, forward_places=4, backward_places=4)
 
 
 def loss(how: Loss, itemsize: int) -> MemoryPasses:

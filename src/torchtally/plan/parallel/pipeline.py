@@ -106,11 +106,7 @@ def in_flight(
 ) -> Quantity:
     """Micro-batches for which a stage, counted from 0, keeps its layers' activations at most."""
     formula, source, note = _IN_FLIGHT[schedule]
-    counts = {
-        "stages": stages,
-        "stage": stage,
-        "micro_batches": micro_batches,
-    }
+    counts = {"stages": stages, "stage": stage, "micro_batches": micro_batches}
     terms = {word: of(count, Unit.COUNT) for word, count in counts.items()}
     terms["virtual_stages"] = of(virtual_stages, Unit.NUMBER)
     used = {word: terms[word] for word in words_of(formula) if word in terms}

@@ -33,12 +33,7 @@ from torchtally.plan.parallel.communication import Traffic
 from torchtally.plan.parallel.compute import layer_work
 from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, share_sent_again
 from torchtally.plan.parallel.delays import contention_s, host_s, offload_s, slow_s, stragglers_s
-from torchtally.plan.parallel.frozen import (
-    flops_of_token,
-    frozen_ends,
-    states_of,
-    with_adapters,
-)
+from torchtally.plan.parallel.frozen import flops_of_token, frozen_ends, states_of, with_adapters
 from torchtally.plan.parallel.layout import (
     ZERO_BUBBLE,
     Layout,
@@ -318,9 +313,12 @@ class Pricing:
         layers = spread_over(w.model.layers, layout.pipeline)
         depth = w.model.layers / layers
         return offload_s(
-            layout.micro_batches * layout.offloaded, max(kept), link.bytes_per_s_per_direction,
-            stage.forward.value / depth, stage.backward.value / depth,
-        )  # fmt: skip
+            layout.micro_batches * layout.offloaded,
+            max(kept),
+            link.bytes_per_s_per_direction,
+            stage.forward.value / depth,
+            stage.backward.value / depth,
+        )
 
     def _contention(self, layout: Layout, kernels: Mapping[str, Quantity]) -> Quantity:
         """Contention of what hides behind compute: of data parallelism, in layers, between
@@ -542,9 +540,12 @@ def _streaming_s(micro_batches: Count, each: Seconds) -> str:
 
 @closed_form("compute", Unit.SECONDS)
 def _compute_s(
-    micro_batches: Count, forward_s: Seconds,
-    input_gradients_s: Seconds, weight_gradients_s: Seconds, ends_s: Seconds,
-) -> str:  # fmt: skip
+    micro_batches: Count,
+    forward_s: Seconds,
+    input_gradients_s: Seconds,
+    weight_gradients_s: Seconds,
+    ends_s: Seconds,
+) -> str:
     return "micro_batches * (forward_s + input_gradients_s + weight_gradients_s + ends_s)"
 
 
@@ -560,9 +561,7 @@ def _waits_s(stage: StageTime, degree: Degree, micro_batches: Quantity) -> Quant
 
 
 @closed_form(
-    "pipeline network",
-    Unit.SECONDS,
-    note="forward and backward; fill and drain are never hidden",
+    "pipeline network", Unit.SECONDS, note="forward and backward; fill and drain are never hidden"
 )
 def _pipeline_network_s(
     hop_s: Seconds, stages: Count, hidden: Fraction, micro_batches: Count, virtual_stages: Count

@@ -44,7 +44,11 @@ def scan_s(
 
 @closed_form("recurrence", Unit.SECONDS, "estimated: the slower of products and bytes of the scan")
 def _scan_s(
-    flops: Flops, flop_per_s: FlopPerS, moved: Bytes, bandwidth_bytes_per_s: BytePerS,
-    kernels: Count, kernel_s: Seconds = KERNEL_S,
-) -> str:  # fmt: skip
+    flops: Flops,
+    flop_per_s: FlopPerS,
+    moved: Bytes,
+    bandwidth_bytes_per_s: BytePerS,
+    kernels: Count,
+    kernel_s: Seconds = KERNEL_S,
+) -> str:
     return "max(flops / flop_per_s, moved / bandwidth_bytes_per_s) + kernels * kernel_s"

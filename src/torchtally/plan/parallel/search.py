@@ -24,12 +24,7 @@ from torchtally.plan.parallel.pricing import WEIGHTS, Pricing
 from torchtally.plan.parallel.step import Step, Workload
 from torchtally.plan.quantity import without_working
 
-SCHEDULES = (
-    Schedule.ONE_F_ONE_B,
-    Schedule.INTERLEAVED,
-    Schedule.ZB_H1,
-    Schedule.ZB_H2,
-)
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZB_H2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from torchtally.chips import Cluster
 from torchtally.plan.architecture.model import Experts, Layer, Model
 from torchtally.plan.closed_form import Seconds, closed_form
-from torchtally.plan.parallel.compute import (
-    ChipWork,
-    embedding_work,
-    head_work,
-    recompute_s,
-)
+from torchtally.plan.parallel.compute import ChipWork, embedding_work, head_work, recompute_s
 from torchtally.plan.parallel.degrees import IN_LAYERS, Degree, layer_traffics, share_sent_again
 from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout, spread_over

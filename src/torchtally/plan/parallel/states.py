@@ -181,9 +181,11 @@ def _gather_buffer_bytes(
     "the layer at work and the one fetched ahead; one layer's gradients",
 )
 def _gathered_bytes(
-    largest: ParameterCount, next_layer: ParameterCount,
-    gathered_bytes: BytesPerParameter, gradient_bytes: BytesPerParameter,
-) -> str:  # fmt: skip
+    largest: ParameterCount,
+    next_layer: ParameterCount,
+    gathered_bytes: BytesPerParameter,
+    gradient_bytes: BytesPerParameter,
+) -> str:
     return "(largest + next_layer) * gathered_bytes + largest * gradient_bytes"
 
 

@@ -49,9 +49,13 @@ def plan_of(request: Request) -> FineTuning:
             "Give --weights bf16, or --recipe bf16."
         )
     adapter = adapter_of(
-        model, request.lora, request.lora_targets, request.lora_dropout,
-        has_magnitude=request.dora, is_autocast=is_autocast,
-    )  # fmt: skip
+        model,
+        request.lora,
+        request.lora_targets,
+        request.lora_dropout,
+        has_magnitude=request.dora,
+        is_autocast=is_autocast,
+    )
     return FineTuning(model, adapter, base, request.recipe, request)
 
 

@@ -176,11 +176,7 @@ def step_seconds(request: Request, states: States) -> Quantity | None:
     updated = states.master if states.master.value else states.parameters
     cast = states.parameters.value if states.master.value else 0
     update = update_s(
-        states.optimizer,
-        updated,
-        states.gradients,
-        cast,
-        bandwidth_bytes_per_s(request.chip),
+        states.optimizer, updated, states.gradients, cast, bandwidth_bytes_per_s(request.chip)
     )
     passes = of(step.seconds, Unit.SECONDS, "forward and backward")
     return total_s("step", passes=passes, optimizer=update)

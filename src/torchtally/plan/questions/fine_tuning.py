@@ -196,8 +196,9 @@ def memory_of(plan: FineTuning, batch: int, sequence: int) -> FineTuningMemory:
         model, batch, sequence, how, adapter=plan.adapter, kernel=kernel, loss=request.loss,
         recompute=request.recompute or Recompute.NONE,
     )  # fmt: skip
-    layers = {f"layers_{n}": layers_activation_bytes(at, kind)
-              for n, kind in enumerate(model.kinds)}  # fmt: skip
+    layers = {
+        f"layers_{n}": layers_activation_bytes(at, kind) for n, kind in enumerate(model.kinds)
+    }
     kept = total("activations", Unit.BYTES, {"embedding": embedding_activation_bytes(at), **layers})
     last = at_the_end(head_activation_bytes(at), loss_bytes(at), working_activation_bytes(at))
     adapters = states(adapter_weights(model, plan.adapter), recipe("fp32"), request.optimizer)

@@ -185,9 +185,8 @@ def rates_as_written(
     speed = tokens_in_time(step.tokens, written.seconds)
     peak = request.chip.peak_flop_per_s(request.recipe.products)
     flops = token_flops(
-        workload.model, workload.sequence, attention=step.attention,
-        recompute=step.layout.recompute,
-    )  # fmt: skip
+        workload.model, workload.sequence, attention=step.attention, recompute=step.layout.recompute
+    )
     chips = step.layout.chips
     used = mfu(speed, flops.model, chips, peak).with_name(step.mfu.name)
     return speed, used, mfu(speed, flops.hardware, chips, peak).with_name(step.hfu.name)

@@ -99,9 +99,12 @@ def spelled(find: Callable[[str], T], *names: Iterable[str]) -> dict[str, T]:
 WEIGHTS = (*formats.WEIGHT_FORMATS, *formats.ALIASES)
 RECIPE = Form("NAME", among(RECIPES))
 OPTIMIZER = Form("NAME", among(OPTIMIZERS))
-WEIGHT_FORMAT = Form("FORMAT", among(spelled(
-    formats.weight_format, WEIGHTS, map(str.upper, WEIGHTS), map(str.lower, WEIGHTS)
-)))  # fmt: skip
+WEIGHT_FORMAT = Form(
+    "FORMAT",
+    among(
+        spelled(formats.weight_format, WEIGHTS, map(str.upper, WEIGHTS), map(str.lower, WEIGHTS))
+    ),
+)
 CACHE_FORMAT = Form("FORMAT", among(spelled(cache_format, CACHE_FORMATS, ALIASES)))
 ENGINE = Form("NAME", among(spelled(engines.engine, engines.ENGINES, engines.ALIASES)))
 IMAGE_SIZES = Form("[COUNTx]PIXELS", image_sizes)

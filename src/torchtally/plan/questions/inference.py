@@ -15,20 +15,12 @@ from torchtally.plan.inference.memory import (
     most_sequences,
     serving_memory,
 )
-from torchtally.plan.inference.serving import (
-    Serving,
-    compute_bound_sequences,
-    hours_of_tokens,
-)
+from torchtally.plan.inference.serving import Serving, compute_bound_sequences, hours_of_tokens
 from torchtally.plan.kv_cache import CacheKind, kv_cache_bytes, wasted_bytes
 from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import price_of, unknown_costs
-from torchtally.plan.questions.inference_request import (
-    draft_of,
-    generator_of,
-    lengths,
-)
+from torchtally.plan.questions.inference_request import draft_of, generator_of, lengths
 from torchtally.plan.questions.plan_options import GUESSED, MODEL, SERVED
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.shares import memory_by_category
@@ -218,9 +210,11 @@ def _bill(request: Request, served: Serving) -> Iterator[Quantity]:
             yield cost.with_name(f"cost of 1M {name} tokens")
     if chip.tdp_watts is not None:
         watts = Quantity(
-            f"{chip.name} rated power", mean_power_watts(chip.tdp_watts), Unit.WATTS,
+            f"{chip.name} rated power",
+            mean_power_watts(chip.tdp_watts),
+            Unit.WATTS,
             source=chip.source_of("tdp_watts"),
-        )  # fmt: skip
+        )
         for name, speed in speeds.items():
             energy = energy_joules(hours_of_tokens(chips, 1, speed), watts)
             energy = energy.with_name(f"energy of an {name} token")

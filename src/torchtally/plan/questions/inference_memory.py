@@ -19,12 +19,7 @@ from torchtally.plan.kv_cache import (
 from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.inference import cache_in_words, left_out, memory_table
-from torchtally.plan.questions.inference_request import (
-    cache_of,
-    format_of,
-    generator_of,
-    lengths,
-)
+from torchtally.plan.questions.inference_request import cache_of, format_of, generator_of, lengths
 from torchtally.plan.questions.plan_options import MODEL, SERVED
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.uses import uses
@@ -79,7 +74,7 @@ def inference_memory(request: Request) -> Answer:
             *left_out(request),
             "time, and other memory of a chip (--gpus H100-SXM counts them)",
         ),
-    )  # fmt: skip
+    )
 
 
 def per_token(model: Model, cache: Cache) -> Quantity:

@@ -121,7 +121,11 @@ def draft_of(request: Request, generator: Generator) -> Draft | None:
             "chips; give a --layout with fewer chips in a replica."
         )
     small = Generator(
-        model, generator.cluster, Placement(placement.tensor, placement.replicas),
-        format_of(request, model), generator.cache, generator.engine,
-    )  # fmt: skip
+        model,
+        generator.cluster,
+        Placement(placement.tensor, placement.replicas),
+        format_of(request, model),
+        generator.cache,
+        generator.engine,
+    )
     return Draft(small, request.guesses or USUAL_GUESSES, request.acceptance)

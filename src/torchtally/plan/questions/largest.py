@@ -121,8 +121,11 @@ def largest_batch(request: Request) -> Answer:
     written = None if steps is None else steps[count]
     step = step_of(workload, layout(count))
     memory, speed, used, table = (
-        step.memory.total, step.tokens_per_s, step.mfu, memory_table(step.memory)
-    )  # fmt: skip
+        step.memory.total,
+        step.tokens_per_s,
+        step.mfu,
+        memory_table(step.memory),
+    )
     how: tuple[str, ...] = run_in_words(step.layout)
     if written is not None:
         speed, used, _ = rates_as_written(request, workload, step, written)
@@ -141,11 +144,7 @@ def largest_batch(request: Request) -> Answer:
         ),
         figures=(answer, sequences, memory, speed, used),
         tables=(table,),
-        assumptions=(
-            *assumptions,
-            *how,
-            *convention_in_words(step, request),
-        ),
+        assumptions=(*assumptions, *how, *convention_in_words(step, request)),
     )
 
 

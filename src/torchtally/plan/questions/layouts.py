@@ -121,11 +121,7 @@ def rank(request: Request) -> tuple[Ranking, int, tuple[str, ...]]:
 def search_of(request: Request, workload: Workload, batch: int, *, keep: int) -> Ranking:
     """The fastest layouts of these chips for steps of so many sequences."""
     return search(
-        workload,
-        batch,
-        choices=choices_of(request, workload),
-        keep=keep,
-        progress=request.progress,
+        workload, batch, choices=choices_of(request, workload), keep=keep, progress=request.progress
     )
 
 

@@ -172,10 +172,14 @@ def napkin_of(request: Request) -> Napkin:
             model = request.subject.name or "yours"
             known.setdefault(model, request.subject.model)
     given = {
-        "tokens": request.tokens, "mfu": request.mfu, "sequence": request.sequence,
-        "sequences": request.global_batch or request.micro_batch, "speed": request.tokens_per_s,
-        "flops": request.flops, "price": request.usd_per_hour,
-    }  # fmt: skip
+        "tokens": request.tokens,
+        "mfu": request.mfu,
+        "sequence": request.sequence,
+        "sequences": request.global_batch or request.micro_batch,
+        "speed": request.tokens_per_s,
+        "flops": request.flops,
+        "price": request.usd_per_hour,
+    }
     values |= {word: value for word, value in given.items() if value is not None}
     chip = CHIP
     if request.cluster is not None:

@@ -68,12 +68,7 @@ def own_layout(request: Request) -> Answer:
             capacity,
             *_beside(step, fastest),
         ),
-        figures=(
-            step.seconds.with_name("step"),
-            step.tokens_per_s,
-            step.mfu,
-            step.memory.total,
-        ),
+        figures=(step.seconds.with_name("step"), step.tokens_per_s, step.mfu, step.memory.total),
         tables=(
             *(() if fastest is None else (comparison(step, fastest),)),
             time_table(step, workload),

@@ -354,10 +354,7 @@ class PlanOptions(OptionRecord):
     deadline_s: float | None = option("--deadline", GOAL, "30d, 24h, 2w", TIME)
     budget_usd: float | None = option("--budget", GOAL, "1M, $250K", USD)
     largest: str | None = option(
-        "--largest",
-        GOAL,
-        "the largest that fits",
-        choices=each("model", "batch", "sequence"),
+        "--largest", GOAL, "the largest that fits", choices=each("model", "batch", "sequence")
     )
     tokens_per_s: float | None = option(
         "--tokens-per-s", GOAL, "observed speed of all chips together: 400K", RATE

@@ -199,10 +199,14 @@ def preference_step(request: Request) -> PreferenceStep:
     request = replace(request, sequence=answers.tokens, micro_batch=micro_batch, global_batch=batch)
     learning = _adapters_learn(request) if request.lora is not None else _weights_learn(request)
     flops = preference_flops(
-        request.of_model, answers, request.convention,
-        generates=asked.method is Method.GRPO, has_reference=asked.has_reference,
-        adapter=learning.adapter, passes=batch // micro_batch,
-    )  # fmt: skip
+        request.of_model,
+        answers,
+        request.convention,
+        generates=asked.method is Method.GRPO,
+        has_reference=asked.has_reference,
+        adapter=learning.adapter,
+        passes=batch // micro_batch,
+    )
     served = Serving(generator_of(request, learning), batch // chips, asked.prompt, asked.output)
     is_generated = asked.method is Method.GRPO
     return PreferenceStep(
@@ -342,9 +346,13 @@ def generator_of(request: Request, learning: Learning) -> Generator:
     plain = weight_format("fp32" if request.recipe.weights == "float32" else "bf16")
     cache = Cache(asked.engine.cache, asked.engine.block, cache_format("bf16"))
     return Generator(
-        request.of_model, request.of_cluster, Placement(1, request.of_cluster.count),
-        tuning.base if tuning else plain, cache, asked.engine,
-    )  # fmt: skip
+        request.of_model,
+        request.of_cluster,
+        Placement(1, request.of_cluster.count),
+        tuning.base if tuning else plain,
+        cache,
+        asked.engine,
+    )
 
 
 def _in_words(

@@ -11,12 +11,7 @@ from torchtally.plan.questions.answer import Answer, Part
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import convention_in_words, pace_in_words
 from torchtally.plan.questions.plan_options import MODEL, PEAK, STEP
-from torchtally.plan.questions.request import (
-    Request,
-    flops_per_token,
-    peak_flop_per_s,
-    sequence_of,
-)
+from torchtally.plan.questions.request import Request, flops_per_token, peak_flop_per_s, sequence_of
 from torchtally.plan.questions.uses import Fields, counted_fields, uses
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.plan.questions.workload import with_shape

@@ -9,14 +9,7 @@ from collections.abc import Callable, Collection
 from torchtally.errors import UsageError
 from torchtally.options import Option, options_of
 from torchtally.plan.questions.answer import Answer
-from torchtally.plan.questions.plan_options import (
-    ADAPTED,
-    BY_SIZES,
-    COUNTED,
-    IN_CLASS,
-    PEAK,
-    STEP,
-)
+from torchtally.plan.questions.plan_options import ADAPTED, BY_SIZES, COUNTED, IN_CLASS, PEAK, STEP
 from torchtally.plan.questions.request import Request, sequence_of
 from torchtally.plan.stacks.stack import Software
 

@@ -26,10 +26,7 @@ from torchtally.timing.roofline import Roofline
 from torchtally.trace import Trace, World
 from torchtally.units import Unit
 
-NOTES = {
-    Category.ACTIVATIONS: "kept for the backward pass",
-    Category.WORKSPACES: "of cuBLAS",
-}
+NOTES = {Category.ACTIVATIONS: "kept for the backward pass", Category.WORKSPACES: "of cuBLAS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,7 @@ def written_step(
     )
     memory = total("memory", Unit.BYTES, {name: part for name, (part, _) in parts.items()})
     return WrittenStep(
-        source,
-        memory,
-        seconds,
-        memory_table(parts, memory, ledger),
-        time_table(phases, seconds),
+        source, memory, seconds, memory_table(parts, memory, ledger), time_table(phases, seconds)
     )
 
 
@@ -111,11 +104,12 @@ def memory_parts(ledger: Ledger, outside: Quantity) -> dict[str, tuple[Quantity,
     memory = ledger.memory
     parts = {
         category.value: (
-            of(held_bytes, Unit.BYTES, category.value.replace("_", " ")), NOTES.get(category, "")
+            of(held_bytes, Unit.BYTES, category.value.replace("_", " ")),
+            NOTES.get(category, ""),
         )
         for category, held_bytes in memory.at_peak
         if held_bytes
-    }  # fmt: skip
+    }
     reserved = max(each.bytes for each in ledger.trace.reserved) - memory.peak_bytes
     return {
         **parts,

@@ -91,10 +91,16 @@ class Software:
             for knob, fact in self.facts.items()
             if knob not in replaced and knob not in self.said
         ]
-        said = [f"{knob} {_spelled(value)} (its file)" for knob, value in self.said.items()
-                if knob not in replaced]  # fmt: skip
-        absent = [knob for knob in KNOBS if knob not in self.facts and knob not in self.said
-                  and knob not in replaced]  # fmt: skip
+        said = [
+            f"{knob} {_spelled(value)} (its file)"
+            for knob, value in self.said.items()
+            if knob not in replaced
+        ]
+        absent = [
+            knob
+            for knob in KNOBS
+            if knob not in self.facts and knob not in self.said and knob not in replaced
+        ]
         parts = [f"Stack: {self.name} ({self.repository})", *([self.why] if self.why else [])]
         rest = f"; by default: {', '.join(absent)}" if absent else ""
         return f"{', '.join(parts)}: {', '.join(known + said) or 'nothing is known of it'}{rest}."

@@ -49,19 +49,21 @@ SCATTERS = frozenset(("index_put", "_unsafe_index_put", "scatter", "scatter_add"
 SUMS = frozenset(
     ("sum", "mean", "amax", "amin", "max", "min", "var", "std", "prod", "any", "all", "argmax")
 )
-PLAIN = ("add", "sub", "mul", "neg", "abs", "exp", "log", "erf", "cos", "sin", "tanh", "sigmoid",
-         "rsqrt", "sqrt")  # fmt: skip
+PLAIN = tuple("add sub mul neg abs exp log erf cos sin tanh sigmoid rsqrt sqrt".split())
 
 OPERATIONS: dict[str, tuple[tuple[str, int], ...]] = {
     **{name: ((name, 1),) for name in PLAIN},
-    "div": (("truediv", 1),), "pow": (("mul", 1),), "sum": (("sum", 1),), "mean": (("sum", 1),),
+    "div": (("truediv", 1),),
+    "pow": (("mul", 1),),
+    "sum": (("sum", 1),),
+    "mean": (("sum", 1),),
     "silu": (("exp", 1), ("add", 1), ("truediv", 1)),
     "silu_backward": (("exp", 1), ("truediv", 1), ("mul", 3), ("add", 2)),
     "gelu": (("erf", 1), ("mul", 3), ("add", 1)),
     "gelu_backward": (("erf", 1), ("exp", 1), ("mul", 6), ("add", 2)),
     "tanh_backward": (("mul", 2), ("sub", 1)),
     "native_dropout_backward": (("mul", 2),),
-}  # fmt: skip
+}
 """Of an element, what takes a kernel instructions, by inductor's names; what is not here overlaps
 with memory."""
 NORM = (("welford_reduce", 1),)
@@ -162,10 +164,13 @@ def norm_backward(call: Call) -> tuple[LoweringStep, ...]:
         steps += [
             LoweringStep(form, ("grad_out", "weight"), (), ("xhat",), rows, is_main=False),
             LoweringStep(
-                KernelForm.POINTWISE, ("grad_out", "rstd", "weight"), (of_input,), ("xhat", "rows"),
+                KernelForm.POINTWISE,
+                ("grad_out", "rstd", "weight"),
+                (of_input,),
+                ("xhat", "rows"),
                 is_main=False,
             ),
-        ]  # fmt: skip
+        ]
     for place, takes in zip(of_others, (("xhat",), ()), strict=False):
         if place is not None:
             steps.append(
@@ -183,10 +188,14 @@ def softmax(call: Call) -> tuple[LoweringStep, ...]:
             KernelForm.REDUCTION, makes=(rows_of(x, "most"), rows_of(x, "sum")), operations=online
         ),
         LoweringStep(
-            KernelForm.POINTWISE, None, (0,), ("most", "sum"), is_main=False,
+            KernelForm.POINTWISE,
+            None,
+            (0,),
+            ("most", "sum"),
+            is_main=False,
             operations=() if "log" in call.name else (("exp", 1),),
         ),
-    )  # fmt: skip
+    )
 
 
 def softmax_backward(call: Call) -> tuple[LoweringStep, ...]:
@@ -197,10 +206,14 @@ def softmax_backward(call: Call) -> tuple[LoweringStep, ...]:
     return (
         LoweringStep(KernelForm.REDUCTION, summed, makes=(rows_of(g, "sum"),)),
         LoweringStep(
-            KernelForm.POINTWISE, ("grad_output", "output"), (0,), ("sum",), is_main=False,
+            KernelForm.POINTWISE,
+            ("grad_output", "output"),
+            (0,),
+            ("sum",),
+            is_main=False,
             operations=exponential,
         ),
-    )  # fmt: skip
+    )
 
 
 def nll_loss(call: Call) -> tuple[LoweringStep, ...]:

@@ -117,8 +117,9 @@ def divisors(number: int) -> list[int]:
 
 
 def partial_sums(result: TensorSpec, splits: int) -> Value:
-    spec = TensorSpec("", (result.elements, splits), (1, result.elements), "float32",
-                      result.device, -1)  # fmt: skip
+    spec = TensorSpec(
+        "", (result.elements, splits), (1, result.elements), "float32", result.device, -1
+    )
     return Value(spec, spec.bytes)
 
 
@@ -201,9 +202,12 @@ class DataFlow:
         if call.plain_name in GATHERS:
             operands = [self.gathered(access, call, results) for access in operands]
         yield from self.steps(
-            op, call, work, [a for a in operands if not (is_overwritten and a.spec.is_written)],
+            op,
+            call,
+            work,
+            [a for a in operands if not (is_overwritten and a.spec.is_written)],
             results,
-        )  # fmt: skip
+        )
 
     def steps(
         self, op: Op, call: Call, work: KernelForm, operands: list[Access], results: list[Value]

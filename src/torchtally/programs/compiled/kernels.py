@@ -203,10 +203,14 @@ def library_call(node: FlowNode) -> InlinedLoop:
 
 def kernel_of(node: FlowNode, loop: InlinedLoop, writes: Iterable[Value]) -> DerivedKernel:
     return DerivedKernel(
-        node.order, node.work, list(loop.nodes), list(loop.accesses), list(writes),
+        node.order,
+        node.work,
+        list(loop.nodes),
+        list(loop.accesses),
+        list(writes),
         {LoopRange(node.points, node.results, node.is_columns)},
         Counter({name: times * node.points for name, times in loop.operations.items()}),
-    )  # fmt: skip
+    )
 
 
 @dataclass(slots=True)
@@ -230,8 +234,9 @@ class Fusion:
             kernel.after = {makers[value] for value in kernel.reads if value in makers}
         # What a call changes in place was read before.
         for kernel in self.kernels:
-            changed = {value.storage for node in kernel.nodes if node.is_kept
-                       for value in node.writes}  # fmt: skip
+            changed = {
+                value.storage for node in kernel.nodes if node.is_kept for value in node.writes
+            }
             if changed:
                 for other in self.kernels:
                     if (

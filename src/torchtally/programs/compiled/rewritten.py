@@ -142,11 +142,12 @@ class Rewriting:
             for storage in self.births.get(op.clock, ()):
                 self.outer(storage.number)
             self.append(
-                op, self.trace.calls[op.call],
+                op,
+                self.trace.calls[op.call],
                 [self.outer(number) for number in op.inputs],
                 [self.outer(number) for number in op.outputs],
                 [op.clock],
-            )  # fmt: skip
+            )
 
     def append(
         self, op: Op, call: Call, inputs: Sequence[int], outputs: Sequence[int],
@@ -313,9 +314,12 @@ def moved(part: Part) -> int:
 
 
 def described(
-    kernel: DerivedKernel, flow: DataFlow, written: Sequence[Value], fresh: Sequence[Value],
+    kernel: DerivedKernel,
+    flow: DataFlow,
+    written: Sequence[Value],
+    fresh: Sequence[Value],
     taken: dict[Value, Value],
-) -> tuple[Call, dict[int, Part]]:  # fmt: skip
+) -> tuple[Call, dict[int, Part]]:
     """A kernel as a call, and its parts by the ticks of the operators that they are of."""
     numbers: dict[Value, int] = {}
     inputs: list[TensorSpec] = []
@@ -338,14 +342,19 @@ def described(
         part = parts.get(node.order, Part(node.call.name, (), 0, 0))
         size = sum(node.bytes_written(value) for value in written if value.maker is node)
         parts[node.order] = Part(
-            part.operator, (*part.calls, node.call) if node.is_main else part.calls,
-            read_by.get(node.order, 0), part.bytes_written + size,
-        )  # fmt: skip
+            part.operator,
+            (*part.calls, node.call) if node.is_main else part.calls,
+            read_by.get(node.order, 0),
+            part.bytes_written + size,
+        )
     kind = "reduction" if kernel.work is KernelForm.REDUCTION else "pointwise"
     names = sorted({part.operator.partition(".")[2] for part in parts.values()})
     call = Call(
-        f"{PREFIX}.{kind}_{'_'.join(names)}"[:LONGEST_NAME], "", tuple(inputs), tuple(outputs),
+        f"{PREFIX}.{kind}_{'_'.join(names)}"[:LONGEST_NAME],
+        "",
+        tuple(inputs),
+        tuple(outputs),
         is_mutating=bool(taken),
         fused=FusedKernel(kind, tuple(parts.values()), tuple(sorted(kernel.operations.items()))),
-    )  # fmt: skip
+    )
     return call, parts

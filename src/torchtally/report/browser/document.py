@@ -364,17 +364,19 @@ def _lanes(ledger: Ledger, table: Provenances) -> list[Document]:
                 durations.append(stretch.end_ns - stretch.start_ns)
                 waits.append(stretch.met_ns - stretch.start_ns)
                 end_ns = stretch.end_ns
-            lanes.append({
-                "rank": name_of(part),
-                "name": name_text(lane.name),
-                "is_communicator": int(lane.stream >= COMMUNICATORS),
-                "row_steps": steps_of(rows),
-                "gap_ns": gaps,
-                "ns": durations,
-                "wait_ns": waits if any(waits) else [],
-                "others": list(others),
-                "left_out": max(0, len(lane.stretches) - MOST_SLICES),
-            })  # fmt: skip
+            lanes.append(
+                {
+                    "rank": name_of(part),
+                    "name": name_text(lane.name),
+                    "is_communicator": int(lane.stream >= COMMUNICATORS),
+                    "row_steps": steps_of(rows),
+                    "gap_ns": gaps,
+                    "ns": durations,
+                    "wait_ns": waits if any(waits) else [],
+                    "others": list(others),
+                    "left_out": max(0, len(lane.stretches) - MOST_SLICES),
+                }
+            )
     return lanes
 
 
@@ -433,8 +435,10 @@ def _remarks(ledger: Ledger, root: str) -> list[Document]:
     trace = ledger.trace
     remarks = []
     if trace.notes:
-        lines = [f"{note.text} ({note.count} times)" if note.count > 1 else note.text
-                 for note in trace.notes]  # fmt: skip
+        lines = [
+            f"{note.text} ({note.count} times)" if note.count > 1 else note.text
+            for note in trace.notes
+        ]
         remarks.append(("Differences from a real GPU", lines))
     remarks += [(title, list(lines)) for title, lines in sections(surroundings_of(trace), root)]
     if ledger.step_s:

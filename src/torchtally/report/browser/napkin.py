@@ -15,13 +15,7 @@ from torchtally.plan.questions.napkin import FormulaByChoice, Input, Napkin
 from torchtally.report.browser.page import App, shell
 
 NAPKIN = App(
-    (
-        "app/format.js",
-        "app/dom.js",
-        "napkin/formulas.js",
-        "napkin/amounts.js",
-        "napkin/main.js",
-    ),
+    ("app/format.js", "app/dom.js", "napkin/formulas.js", "napkin/amounts.js", "napkin/main.js"),
     has_charts=False,
 )
 TITLE = "Napkin math"

@@ -104,12 +104,14 @@ def files_document(places: Places, sources: Mapping[str, str]) -> list[Document]
         text = sources.get(file)
         letters += len(text or "")
         is_quoted = text is not None and letters <= MOST_SOURCE_LETTERS
-        documents.append({
-            "name": name_text(short_path(file, places.root)),
-            "text": [source_line(line) for line in text.splitlines()]
-            if text is not None and is_quoted
-            else None,
-        })  # fmt: skip
+        documents.append(
+            {
+                "name": name_text(short_path(file, places.root)),
+                "text": [source_line(line) for line in text.splitlines()]
+                if text is not None and is_quoted
+                else None,
+            }
+        )
     return documents
 
 

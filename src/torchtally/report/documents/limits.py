@@ -23,11 +23,15 @@ def limits_part(findings: Iterable[Finding]) -> list[LimitPart]:
     """Each limit in its plain unit; a value that is unknown is null."""
     return [
         filled(
-            LimitPart, finding, finding.limit, finding.reading,
-            limit=finding.limit.text, quantity=finding.limit.name,
+            LimitPart,
+            finding,
+            finding.limit,
+            finding.reading,
+            limit=finding.limit.text,
+            quantity=finding.limit.name,
         )
         for finding in findings
-    ]  # fmt: skip
+    ]
 
 
 class LimitsDocument(Document, tag="limits/1", frozen=True):

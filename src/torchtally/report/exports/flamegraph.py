@@ -14,13 +14,7 @@ from torchtally.ledger import Ledger
 from torchtally.progress import printable
 from torchtally.report.exports import Exported, Wanted
 from torchtally.trace import Phase
-from torchtally.units import (
-    Unit,
-    format_bytes,
-    format_flops,
-    format_fraction,
-    format_seconds,
-)
+from torchtally.units import Unit, format_bytes, format_flops, format_fraction, format_seconds
 from torchtally.views.stacks import NS, Level, LevelKind, StackTotals, stacks
 
 SUMMARY = "stacks as a picture (SVG), of --of QUANTITY, for a browser or a document"
@@ -142,9 +136,13 @@ def header(totals: StackTotals, ledger: Ledger) -> Iterator[str]:
     title = f"{totals.title}: {amount_text(totals.total, totals.unit)}"
     yield f"<title>{escape(title)}, {escape(ledger.trace.script)}</title>"
     yield label(MARGIN, 20, title, "title")
-    how = "" if totals.unit is not Unit.SECONDS else "measured, " if ledger.is_measured else (
-        "predicted, "
-    )  # fmt: skip
+    how = (
+        ""
+        if totals.unit is not Unit.SECONDS
+        else "measured, "
+        if ledger.is_measured
+        else ("predicted, ")
+    )
     rank = f"rank {ledger.trace.world.rank}, " if ledger.trace.world.size > 1 else ""
     about = f"{how}{ledger.trace.script} on {rank}{ledger.trace.chip}, {totals.period}"
     yield label(MARGIN, 38, cut(about, WIDTH - 2 * MARGIN), "faint")

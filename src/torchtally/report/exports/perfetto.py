@@ -88,9 +88,7 @@ def events(ranks: Sequence[RankTracks]) -> Iterator[Event]:
             arrows += 1
             flow = {"cat": "wait", "name": "waits for", "id": arrows, "pid": process}
             yield {"ph": "s", **flow, "tid": arrow.from_track, "ts": in_us(arrow.from_ns)}
-            yield {
-                "ph": "f", "bp": "e", **flow, "tid": arrow.to_track, "ts": in_us(arrow.to_ns),
-            }  # fmt: skip
+            yield {"ph": "f", "bp": "e", **flow, "tid": arrow.to_track, "ts": in_us(arrow.to_ns)}
 
 
 def lanes(rank: RankTracks) -> Iterator[tuple[Track, str, int]]:

@@ -16,10 +16,12 @@ from torchtally.virtual import attention
 from torchtally.virtual.attention import Backend, Query
 from torchtally.virtual.stand_ins import StandIn
 
-QUESTIONS = (
-    "get_device_capability", "get_device_properties", "get_device_name", "get_arch_list",
-    "is_tf32_supported", "mem_get_info", "get_memory_info", "set_per_process_memory_fraction",
-)  # fmt: skip
+QUESTIONS = tuple(
+    """
+    get_device_capability get_device_properties get_device_name get_arch_list is_tf32_supported
+    mem_get_info get_memory_info set_per_process_memory_fraction
+    """.split()
+)
 """Functions of `torch.cuda` and `torch.accelerator` whose answer depends on the chip."""
 
 

@@ -145,10 +145,7 @@ class Folding:
             native_clear()
             self.forget_lent()
 
-        return [
-            StandIn(nn.Module, "__call__", call),
-            StandIn(torch, "clear_autocast_cache", clear),
-        ]
+        return [StandIn(nn.Module, "__call__", call), StandIn(torch, "clear_autocast_cache", clear)]
 
     def watch_readers(self) -> None:
         """Notice operators that may look at values. Once in a process, before the run."""

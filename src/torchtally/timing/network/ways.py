@@ -278,9 +278,13 @@ def _trees(where: Wires, trees: Graph) -> Iterator[Way]:
         inside_us = (n // nodes - 1) * _in_node_us(where)["tree"][protocol]
         across_us = int(math.log2(nodes)) * _hop_us("tree", protocol, where) if nodes > 1 else 0.0
         yield Way(
-            "tree", protocol, BASE_US["tree"][protocol] + 2 * (inside_us + across_us), speed / 2,
-            2 * channels, is_corrected=True,
-        )  # fmt: skip
+            "tree",
+            protocol,
+            BASE_US["tree"][protocol] + 2 * (inside_us + across_us),
+            speed / 2,
+            2 * channels,
+            is_corrected=True,
+        )
 
 
 def _nvls(kind: TunedKind, where: Wires) -> Iterator[Way]:
@@ -315,10 +319,14 @@ def _nvls_trees(where: Wires) -> Iterator[Way]:
     # Many nodes wait for each other less with small chunks (ncclNvlsTuning, src/transport/nvls.cc).
     largest_bytes = 64 * KIB if nodes >= 4 or alike is BLACKWELL else 128 * KIB
     yield Way(
-        "NVLSTree", "simple", latency_us, wire * n / (2 * (n - 1)), blocks,
+        "NVLSTree",
+        "simple",
+        latency_us,
+        wire * n / (2 * (n - 1)),
+        blocks,
         is_corrected=alike is BLACKWELL and where.cpu != "Arm",
         steps=Pipeline(blocks * graph.channels, largest_bytes, NVLS_TREE_LIMITS),
-    )  # fmt: skip
+    )
 
 
 def _pat(where: Wires, trees: Graph) -> Way:

@@ -27,14 +27,7 @@ from torchtally.train.data.description import (
     description_in,
 )
 from torchtally.train.data.fingerprint import add_samples
-from torchtally.train.data.texts import (
-    STDIN,
-    TRAIN,
-    TextSpan,
-    chunks,
-    divide,
-    find_documents,
-)
+from torchtally.train.data.texts import STDIN, TRAIN, TextSpan, chunks, divide, find_documents
 from torchtally.train.data.tokenizer import (
     BytePairTokenizer,
     ByteTokenizer,

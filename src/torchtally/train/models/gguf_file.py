@@ -23,9 +23,7 @@ from torchtally.train.models.transformer import Transformer
 
 GEMMA = {"global_every": 6, "local_rope_theta": 10_000.0, "query_scalar": None}
 """What llama.cpp has fixed in Gemma 3's graph; query_scalar also as the head dim."""
-TYPES = {
-    "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0",
-}  # fmt: skip
+TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """Types of matrices by our names; Q8_0 and Q4_0 have a scale for each 32 numbers."""
 WIDE = ("position_embd", "ffn_gate_inp")
 """Matrices that stay in float32, as vectors do: positions and routers."""

@@ -12,10 +12,11 @@ from torchtally.errors import UsageError
 from torchtally.train.models.config import TransformerConfig
 
 TABLE = Path(__file__).with_name("huggingface.toml")
-OF_ALL = frozenset({
-    "is_tied", "dropout", "rope_theta", "rope_stretch", "norm_eps", "head_dim", "active_experts",
-    "init_std",
-})  # fmt: skip
+OF_ALL = frozenset(
+    """
+    is_tied dropout rope_theta rope_stretch norm_eps head_dim active_experts init_std
+    """.split()
+)
 """Fields that are free in every row."""
 
 

@@ -9,18 +9,18 @@ from torchtally.checkpoints.shards import is_shard
 from torchtally.errors import UsageError
 from torchtally.torch_private import devices_with_foreach
 from torchtally.train.optimizers.config import OptimizerConfig, OptimizerImplementation
-from torchtally.train.optimizers.groups import (
-    ParameterSource,
-    decay_groups,
-    trained_parameters,
-)
+from torchtally.train.optimizers.groups import ParameterSource, decay_groups, trained_parameters
 from torchtally.train.optimizers.lion import Lion
 from torchtally.train.optimizers.muon import Muon
 
 TORCHS: Mapping[str, type[torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
-    "rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
-}  # fmt: skip
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 """Muon is ours: torch.optim.Muon takes matrices alone and knows no shards, and in bfloat16 without
 nesterov it divides its own momentum by its norm (torch 2.13)."""
 

@@ -37,9 +37,7 @@ from torchtally.virtual.stand_ins import StandIn, instead_of
 MILLI = 1e-3
 """Inductor compares milliseconds."""
 
-LIBRARYS = {
-    "mm": "mm", "addmm": "addmm", "bias_addmm": "addmm", "bmm": "bmm", "baddbmm": "baddbmm",
-}  # fmt: skip
+LIBRARYS = {"mm": "mm", "addmm": "addmm", "bias_addmm": "addmm", "bmm": "bmm", "baddbmm": "baddbmm"}
 """The library's kernels whose time is predicted here, by inductor's names, and their operators. Of
 other products, as of `_scaled_mm`, and of convolutions the library's is taken: it won all ten
 products in float8 on an H100 (pytorch/helion pull request 3006), and all eight convolutions of a

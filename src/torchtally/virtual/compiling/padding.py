@@ -118,9 +118,13 @@ class PaddingChoice:
 
 
 def question(
-    match: Any, left: Any, right: Any, operator: Any, added: Any = None,
+    match: Any,
+    left: Any,
+    right: Any,
+    operator: Any,
+    added: Any = None,
     is_base_time_key: bool = False,
-) -> Question:  # fmt: skip
+) -> Question:
     """Stands for `should_pad_bench_key`."""
     return Question(match, left, right, operator, added)
 

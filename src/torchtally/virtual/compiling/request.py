@@ -26,14 +26,7 @@ from torchtally.virtual.dispatch import VirtualDispatch
 from torchtally.virtual.extensions.triton_driver import TritonDriver
 from torchtally.virtual.script_time import SCRIPT_TIME
 from torchtally.virtual.shown_properties import ShownProperties
-from torchtally.virtual.stand_ins import (
-    StandIn,
-    active,
-    apply,
-    instead_of,
-    native_methods,
-    suspend,
-)
+from torchtally.virtual.stand_ins import StandIn, active, apply, instead_of, native_methods, suspend
 
 EAGER = "eager"
 """The backend that fuses nothing; torch's own operators on functions compile with it."""

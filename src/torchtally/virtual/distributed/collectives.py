@@ -402,12 +402,13 @@ def overloads(namespace: str) -> Iterator[tuple[str, Any]]:
             yield name, getattr(operators, name).default
 
 
-FUNCTIONAL = (
-    "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_",
-    "all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced",
-    "reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced",
-    "all_to_all_single", "broadcast", "broadcast_",
-)  # fmt: skip
+FUNCTIONAL = tuple(
+    """
+    all_reduce all_reduce_ all_reduce_coalesced all_reduce_coalesced_ all_gather_into_tensor
+    all_gather_into_tensor_out all_gather_into_tensor_coalesced reduce_scatter_tensor
+    reduce_scatter_tensor_out reduce_scatter_tensor_coalesced all_to_all_single broadcast broadcast_
+    """.split()
+)
 
 
 def register() -> None:

@@ -13,9 +13,13 @@ from torchtally.virtual.stand_ins import StandIn
 
 SUM = "SUM"
 METHODS = (
-    "allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base",
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "_reduce_scatter_base",
     "reduce_scatter_tensor_coalesced",
-)  # fmt: skip
+)
 """Of a process group: those that reduce."""
 
 

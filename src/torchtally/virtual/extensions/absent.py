@@ -49,9 +49,7 @@ LIBRARIES = {
         Library("kernels", "kernels", "0.12.0", "FlashAttention 2 and 3 of the Hugging Face Hub"),
     )
 }
-ON_REQUEST = {
-    "transformers.modeling_flash_attention_utils": ("flash_attn", "flash_attn_interface"),
-}
+ON_REQUEST = {"transformers.modeling_flash_attention_utils": ("flash_attn", "flash_attn_interface")}
 """Modules that import a library when the script asks them to."""
 
 

@@ -55,11 +55,7 @@ _declared: dict[str, Declared] = {}
 
 
 def declare_cost(
-    name: str,
-    *,
-    flops: Count | int,
-    bytes: Count | int | None = None,
-    tensor_cores: bool = False,
+    name: str, *, flops: Count | int, bytes: Count | int | None = None, tensor_cores: bool = False
 ) -> None:
     """Say what a kernel costs that torchtally has no rule for.
 

@@ -4,17 +4,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from torchtally.virtual.facts.facts import (
-    MAYBE_INFINITE,
-    NON_NEGATIVE,
-    Facts,
-    Number,
-    constant,
-)
+from torchtally.virtual.facts.facts import MAYBE_INFINITE, NON_NEGATIVE, Facts, Number, constant
 from torchtally.virtual.facts.rules import Derived, argument, bounds, name_of, rule
-from torchtally.virtual.facts.tensors import (
-    is_any_informed,
-)
+from torchtally.virtual.facts.tensors import is_any_informed
 from torchtally.virtual.invocation import Invocation
 
 

@@ -5,18 +5,10 @@ from dataclasses import replace
 import torch
 
 from torchtally.virtual import values
-from torchtally.virtual.facts.facts import (
-    MAYBE_INFINITE,
-    UNIT,
-    Facts,
-    constant,
-)
+from torchtally.virtual.facts.facts import MAYBE_INFINITE, UNIT, Facts, constant
 from torchtally.virtual.facts.rules import Derived, argument, known_facts, name_of, rule
 from torchtally.virtual.facts.spans import spans_of_triangle
-from torchtally.virtual.facts.tensors import (
-    facts_of,
-    facts_of_values,
-)
+from torchtally.virtual.facts.tensors import facts_of, facts_of_values
 from torchtally.virtual.invocation import Invocation
 
 

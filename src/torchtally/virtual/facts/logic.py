@@ -6,10 +6,7 @@ from dataclasses import replace
 import torch
 
 from torchtally.virtual import values
-from torchtally.virtual.facts.facts import (
-    Facts,
-    constant,
-)
+from torchtally.virtual.facts.facts import Facts, constant
 from torchtally.virtual.facts.rules import Derived, argument, bounds, name_of, rule
 from torchtally.virtual.facts.spans import both, compare_spans
 from torchtally.virtual.invocation import Invocation

@@ -21,9 +21,7 @@ from torchtally.virtual.facts.facts import (
 )
 from torchtally.virtual.facts.products import added
 from torchtally.virtual.facts.rules import Derived, argument, bounds, name_of, rule
-from torchtally.virtual.facts.tensors import (
-    facts_of,
-)
+from torchtally.virtual.facts.tensors import facts_of
 from torchtally.virtual.invocation import Invocation
 
 

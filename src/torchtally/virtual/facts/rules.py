@@ -10,15 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtally.virtual.facts.facts import (
-    ANY,
-    Facts,
-    constant,
-)
-from torchtally.virtual.facts.tensors import (
-    facts_of,
-    facts_or_range,
-)
+from torchtally.virtual.facts.facts import ANY, Facts, constant
+from torchtally.virtual.facts.tensors import facts_of, facts_or_range
 from torchtally.virtual.invocation import Invocation
 
 Derived = Facts | Sequence[Facts | None] | None

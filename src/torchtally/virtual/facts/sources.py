@@ -3,18 +3,9 @@
 import math
 from dataclasses import replace
 
-from torchtally.virtual.facts.facts import (
-    NON_NEGATIVE,
-    NON_POSITIVE,
-    UNIT,
-    Facts,
-    Ramp,
-    constant,
-)
+from torchtally.virtual.facts.facts import NON_NEGATIVE, NON_POSITIVE, UNIT, Facts, Ramp, constant
 from torchtally.virtual.facts.rules import Derived, argument, bounds, known_facts, name_of, rule
-from torchtally.virtual.facts.tensors import (
-    facts_of,
-)
+from torchtally.virtual.facts.tensors import facts_of
 from torchtally.virtual.invocation import Invocation
 
 
@@ -88,10 +79,7 @@ def bernoulli(call: Invocation) -> Facts:
     return Facts(0, 1, share=p) if isinstance(p, (int, float)) and 0 < p < 1 else UNIT
 
 
-@rule(
-    "rand", "rand_like", "eye", "sigmoid", "special_expit",
-    needs_facts=False,
-)  # fmt: skip
+@rule("rand", "rand_like", "eye", "sigmoid", "special_expit", needs_facts=False)
 def unit(call: Invocation) -> Facts:
     return UNIT
 
@@ -101,12 +89,7 @@ def within_one(call: Invocation) -> Facts:
     return Facts(-1, 1)
 
 
-@rule(
-    "exp",
-    "softplus",
-    "square",
-    needs_facts=False,
-)
+@rule("exp", "softplus", "square", needs_facts=False)
 def non_negative(call: Invocation) -> Facts:
     return NON_NEGATIVE
 

@@ -32,9 +32,13 @@ MixedFusedLayerNorm, MixedFusedRMSNorm = FusedLayerNorm, FusedRMSNorm
 
 
 def fused_layer_norm_affine(
-    input: Tensor, weight: Tensor, bias: Tensor, normalized_shape: Any, eps: float = 1e-6,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    normalized_shape: Any,
+    eps: float = 1e-6,
     memory_efficient: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return F.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
 
 

@@ -31,9 +31,13 @@ def apply_rotary_emb_qkv_(
 
 class RotaryEmbedding(nn.Module):
     def __init__(
-        self, dim: int, base: float = 10000.0, interleaved: bool = False,
-        scale_base: float | None = None, device: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        dim: int,
+        base: float = 10000.0,
+        interleaved: bool = False,
+        scale_base: float | None = None,
+        device: Any = None,
+    ) -> None:
         super().__init__()
         self.dim, self.base, self.interleaved = dim, float(base), interleaved
         powers = torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim

@@ -13,9 +13,13 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float = 1e-5) -> Tensor:
 
 class RMSNorm(nn.Module):
     def __init__(
-        self, hidden_size: int, eps: float = 1e-5, device: Any = None, dtype: Any = None,
+        self,
+        hidden_size: int,
+        eps: float = 1e-5,
+        device: Any = None,
+        dtype: Any = None,
         **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))

@@ -1,18 +1,7 @@
 """transformer_engine.pytorch: modules whose products are in float8 within `autocast`."""
 
-from .attention import (
-    DotProductAttention,
-    MultiheadAttention,
-    RotaryPositionEmbedding,
-)
-from .module import (
-    GroupedLinear,
-    LayerNorm,
-    LayerNormLinear,
-    LayerNormMLP,
-    Linear,
-    RMSNorm,
-)
+from .attention import DotProductAttention, MultiheadAttention, RotaryPositionEmbedding
+from .module import GroupedLinear, LayerNorm, LayerNormLinear, LayerNormMLP, Linear, RMSNorm
 from .quantization import (
     autocast,
     fp8_autocast,

@@ -26,14 +26,7 @@ from .fused_attention import (
     Window,
     is_backward_in_float8,
 )
-from .module import (
-    LayerNorm,
-    LayerNormLinear,
-    Linear,
-    RMSNorm,
-    WithProducts,
-    refuse,
-)
+from .module import LayerNorm, LayerNormLinear, Linear, RMSNorm, WithProducts, refuse
 from .quantization import Float8Boundary, Precision, is_since
 from .rotary import RotaryPositionEmbedding, apply_rotary_pos_emb
 
@@ -53,10 +46,11 @@ HALVES = (torch.float16, torch.bfloat16)
 ALL: Window = (-1, -1)
 CAUSAL: Window = (-1, 0)
 FORMATS = ("sbhd", "bshd", "thd")
-MASKS = (
-    "no_mask", "padding", "causal", "padding_causal", "causal_bottom_right",
-    "padding_causal_bottom_right", "arbitrary",
-)  # fmt: skip
+MASKS = tuple(
+    """
+    no_mask padding causal padding_causal causal_bottom_right padding_causal_bottom_right arbitrary
+    """.split()
+)
 
 
 def has_flash_attention() -> bool:

@@ -104,9 +104,13 @@ class TensorParallel:
         return Operand(*rows, *columns), work.wait
 
     def whole_scales(
-        self, scales: Tensor, used: int, data: Tensor, per_scale: int,
+        self,
+        scales: Tensor,
+        used: int,
+        data: Tensor,
+        per_scale: int,
         pairs: list[tuple[Tensor, Tensor]],
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Scales as cuBLAS reads them; what is sent is without the padding."""
         M, K = data.shape
         shape = scales_of("mxfp8", M, K)[1] if per_scale == 1 else scales_of("mxfp8", K, M)[1][::-1]

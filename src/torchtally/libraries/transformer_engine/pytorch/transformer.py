@@ -77,11 +77,15 @@ class TransformerLayer(nn.Module):
             "return_bias": not parallel_attention_mlp,
         }  # fmt: skip
         attention: dict[str, Any] = {
-            "num_gqa_groups": num_gqa_groups, "fuse_qkv_params": fuse_qkv_params,
-            "qkv_weight_interleaved": qkv_weight_interleaved, "qkv_format": attn_input_format,
-            "qk_norm_type": qk_norm_type, "qk_norm_eps": qk_norm_eps,
-            "qk_norm_before_rope": qk_norm_before_rope, "softmax_type": softmax_type,
-        }  # fmt: skip
+            "num_gqa_groups": num_gqa_groups,
+            "fuse_qkv_params": fuse_qkv_params,
+            "qkv_weight_interleaved": qkv_weight_interleaved,
+            "qkv_format": attn_input_format,
+            "qk_norm_type": qk_norm_type,
+            "qk_norm_eps": qk_norm_eps,
+            "qk_norm_before_rope": qk_norm_before_rope,
+            "softmax_type": softmax_type,
+        }
         attention |= {
             "hidden_size": hidden_size,
             "num_attention_heads": num_attention_heads,
