@@ -20,7 +20,7 @@ from torchtally.plan.recipes import Recipe, Scaling
 from torchtally.timing.constants import ALIGNMENT_BYTES, KERNEL_S, PLACES_PER_S, SCALED_BLOCKS_MS
 from torchtally.timing.roofline.attention import Fused
 from torchtally.timing.roofline.limits import bound_kernel, gap_s
-from torchtally.timing.roofline.products import Product, product_s
+from torchtally.timing.roofline.products import Product, epilogue_s, product_s
 from torchtally.timing.roofline.rates import bandwidth_bytes_per_s, normalization_bytes_per_s
 from torchtally.timing.roofline.strided import COPY_CASTS_PER_S, finding_s
 from torchtally.units import Unit
@@ -111,6 +111,8 @@ class KernelTimes:
         alignment_bytes = gcd(ALIGNMENT_BYTES, N * size, K * size)
         product = Product(batch, M, N, K, dtype, size, alignment_bytes, sums_rows=sums_rows)
         compute_s, launches = product_s(product, self.chip, memory_s)
+        if self.pace.has_gaps:  # else it is in the share, which is learnt of whole steps
+            compute_s += epilogue_s(product, self.chip)
         if size == 1 and self.recipe.scaling is Scaling.BLOCKS:
             compute_s *= SCALED_BLOCKS_MS[0] / SCALED_BLOCKS_MS[1]
         kernel = bound_kernel(
