@@ -76,16 +76,19 @@ def with_shares(symbols: Symbols) -> dict[str, int]:
 
 def value(size: Size, symbols: Symbols) -> int:
     """The number that an expression has at these sizes. Raises ValueError for a broken one."""
-    total = sum(
-        (
-            Fraction(term.numerator, term.denominator) * product(term.powers, symbols)
-            for term in size
-        ),
-        Fraction(0),
-    )
-    if total.denominator != 1:
-        raise ValueError(f"{text(size)} is {total} at {dict(symbols)}")
-    return total.numerator
+    numerator, denominator = 0, 1
+    for term in size:
+        whole, parts = term.numerator, term.denominator
+        for symbol, power in term.powers:
+            if power > 0:
+                whole *= symbols[symbol] ** power
+            else:
+                parts *= symbols[symbol] ** -power
+        numerator, denominator = numerator * parts + whole * denominator, denominator * parts
+    number, rest = divmod(numerator, denominator)
+    if rest:
+        raise ValueError(f"{text(size)} is {Fraction(numerator, denominator)} at {dict(symbols)}")
+    return number
 
 
 def product(powers: Powers, symbols: Symbols) -> Fraction:

@@ -87,6 +87,8 @@ class Writing:
     chip: Chip = field(init=False)
     ticks: dict[Place, int] = field(init=False)
     """In the order of the operators."""
+    site_layers: list[int | None] = field(init=False)
+    """The recorded layer of each site."""
     storages: list[Storage] = field(default_factory=list)
     number_of: dict[Name, int] = field(default_factory=dict)
     calls: dict[Call, int] = field(default_factory=dict)
@@ -100,6 +102,7 @@ class Writing:
         self.parts = cut(self.recorded, program.modules, program.period, program.lead)
         self.chip = chip(self.recorded.chip)
         self.ticks = {place: tick for tick, place in enumerate(self.places())}
+        self.site_layers = [self.parts.stacks.layer_in(site.module) for site in self.recorded.sites]
 
     @property
     def recorded(self) -> Trace:
@@ -269,12 +272,12 @@ class Writing:
     def site(self, position: int, copy: int | None) -> int:
         """The site of an operator's copy: of the module that it runs in, or works for."""
         recorded = self.recorded.ops[position].site
-        site = self.recorded.sites[recorded]
-        own, part = self.parts.stacks.layer_in(site.module), self.parts.of[position]
+        own, part = self.site_layers[recorded], self.parts.of[position]
         base = None if part is None else part[1]
         layer = copy if own in (None, base) else self.layer_seen(own, base, copy)
         number = self._sites.get((recorded, layer))
         if number is None:
+            site = self.recorded.sites[recorded]
             module = self.parts.stacks.renumbered(site.module, layer)
             number = self.sites.setdefault(replace(site, module=module), len(self.sites))
             self._sites[recorded, layer] = number
