@@ -171,6 +171,13 @@ def test_what_is_no_export_says_how_to_make_one(tmp_path: Path) -> None:
         read_nsys(str(empty(tmp_path)))
 
 
+def test_a_schema_whose_text_is_damaged_is_one_error(tmp_path: Path) -> None:
+    path = empty(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"KERNEL (start", b"KERNEL \xe0start"))
+    with pytest.raises(TraceFileError, match="damaged or cut short"):
+        read_nsys(str(path))
+
+
 def test_a_report_that_was_not_exported_says_how(tmp_path: Path) -> None:
     path = tmp_path / "report.nsys-rep"
     path.write_bytes(b"anything")

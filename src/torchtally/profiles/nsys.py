@@ -366,7 +366,8 @@ def read_nsys(path: str) -> Profile:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_TEXT_BYTES)
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             return NsysReader(path, SqliteTables(connection)).profile()
-    except sqlite3.Error as error:
+    # Python decodes what SQLite says of a damaged schema, with its text, as UTF-8.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise damage_error(path, error) from None
     except OSError as error:
         raise TraceFileError(f"{path}: cannot be read ({error.strerror or error}).") from error
