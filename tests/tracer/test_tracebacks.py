@@ -39,6 +39,17 @@ def user() -> None:
     fail()
 
 
+@pytest.mark.parametrize(("error", "message"), [
+    (ValueError("no loss\nat all"), "ValueError: no loss\nat all"),
+    (SyntaxError("never closed", ("train.py", 1, 5, "x = (", 1, 6)), "SyntaxError: never closed"),
+    (KeyboardInterrupt(), "KeyboardInterrupt"),
+])  # fmt: skip
+def test_a_report_says_the_error_and_not_its_notes(error: BaseException, message: str):
+    error.add_note("in epoch 3\nof 10")
+    assert tracebacks.message_of(error) == message
+    assert error.__notes__ == ["in epoch 3\nof 10"]
+
+
 def test_frames_of_ours_are_left_out_at_the_end_and_in_between() -> None:
     error = caught(lambda: call(user))
     assert functions(error)[-3:] == ["f", "user", "f"]

@@ -1,6 +1,5 @@
 """Trace a function on a virtual GPU."""
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from torchtally.timing.prediction import Prediction
 from torchtally.timing.roofline import Roofline
 from torchtally.timing.targets import cluster_of, roofline
 from torchtally.trace import Ending, Trace
+from torchtally.tracer import tracebacks
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT
 from torchtally.tracer.script import exit_message
 from torchtally.tracer.session import Predictor, Recording, ignore_step, world_of
@@ -143,4 +143,4 @@ def ending_by(error: BaseException) -> Ending:
         return INTERRUPTED.ending
     if isinstance(error, SystemExit):
         return Ending("exit", exit_message(error))
-    return Ending("exception", traceback.format_exception_only(error)[-1].strip())
+    return Ending("exception", tracebacks.message_of(error))

@@ -80,7 +80,9 @@ def hints(error: BaseException) -> Iterator[str]:
         if match is not None:
             what = next(filter(None, match.groupdict().values()), "")
             yield f"tally: note: {hint.text.format(what=what)}"
-    if is_kept_by_kernel() and any(map(is_denied, tracebacks.error_chain(error))):
+    errors = tracebacks.error_chain(error)
+    is_noted = any(NOTE in getattr(each, "__notes__", ()) for each in errors)  # in the traceback
+    if is_kept_by_kernel() and not is_noted and any(map(is_denied, errors)):
         yield NOTE
 
 

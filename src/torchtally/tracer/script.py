@@ -130,7 +130,7 @@ def failure(error: BaseException) -> ScriptOutcome:
     """The outcome of an uncaught error; DONE for a stop and what follows from it."""
     if any(isinstance(each, (StepsDone, Stopped)) for each in tracebacks.error_chain(error)):
         return DONE
-    message = traceback.format_exception_only(error)[-1].strip()
+    message = tracebacks.message_of(error)
     if is_broken_stdout(error):
         return ScriptOutcome(
             Ending("exception", f"{message}: the reader of stdout is gone"), BROKEN_PIPE_EXIT

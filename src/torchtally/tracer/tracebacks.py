@@ -47,6 +47,13 @@ def show_lost(args: Any) -> None:
     sys.__unraisablehook__(args)
 
 
+def message_of(error: BaseException) -> str:
+    """What Python prints of an error: the last line, without notes."""
+    printed = traceback.TracebackException(type(error), error, None)
+    printed.__notes__ = None
+    return list(printed.format_exception_only())[-1].strip()
+
+
 def begins_with_us(error: BaseException) -> bool:
     """Whether the outermost frame that the error left is ours."""
     return error.__traceback__ is not None and is_ours(error.__traceback__.tb_frame)
