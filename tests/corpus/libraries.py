@@ -23,6 +23,15 @@ def small_llama(B: int, S: int) -> Figures:
     )
 
 
+def megatron_llama(B: int, S: int, ranks: int) -> Figures:
+    """A rank's part: of all matrices and heads, and every norm. Its DDP has parameters in a buffer
+    of a multiple of 128 numbers (core/distributed/param_and_grad_buffer.py).
+    """
+    norms, whole = (2 * L + 1) * d, small_llama(B, S)
+    parameters = (whole.parameters - norms) // ranks + norms
+    return Figures(parameters=-(-parameters // 128) * 128, flops=whole.flops // ranks)
+
+
 def checkpointed(B: int = 2, S: int = 64, d: int = 128, f: int = 256, V: int = 1000) -> Figures:
     """Two micro-batches of a Llama of two layers, four heads and two for keys and values."""
     layer = 3 * d * d + 3 * d * f
@@ -115,6 +124,15 @@ CASES = (
     library(
         "TRL GRPO", "grpo", grpo(B=4, P=8, C=8), packages=("trl", "datasets"), data=data.llama,
         uncounted=TRL_KERNELS,
+    ),
+    Case(
+        name="Megatron-Core", command=("libraries/megatron_core.py", "1"),
+        figures=megatron_llama(4, 64, 1), packages=("megatron",),
+    ),
+    Case(
+        name="Megatron-Core, tensor and sequence parallel",
+        command=("libraries/megatron_core.py", "2"), ranks=2, figures=megatron_llama(4, 64, 2),
+        packages=("megatron",), period="step 2",
     ),
     library("Lightning", "lightning_fit", two_micro_batches(), packages=("lightning",)),
     library(

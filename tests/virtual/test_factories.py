@@ -136,6 +136,8 @@ def test_the_new_family_follows_its_tensor():
     assert x.new([1, 2, 3]).tolist() == [1, 2, 3]
     assert not x.new_zeros(3, device="cpu").is_cuda
     assert torch.zeros(2).new_tensor([1], device="cuda").is_cuda
+    assert torch.zeros(2).new_empty(3, device=torch.cuda.current_device()).is_cuda
+    assert x.new_zeros(size=[3], device=0).device == x.device
 
 
 def test_the_like_family_moves_when_asked():

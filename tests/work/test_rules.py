@@ -95,7 +95,7 @@ def test_every_rule_is_an_operator_of_torch() -> None:
     import_module("torch._dynamo._trace_wrapped_higher_order_op")  # registers that of flex_lib
     import_module("torchtally.virtual.flex_attention")  # registers the package's own
     import_module("torchtally.libraries.operators.flash_attention")
-    for name in ("transformer_engine", "layers", "optimizers", "products"):
+    for name in ("transformer_engine", "layers", "mixtures", "optimizers", "products"):
         import_module(f"torchtally.libraries.operators.{name}")
     import_module("torch.distributed._symmetric_memory")
     import_module("torchtally.virtual.distributed.expert_exchange").register()

@@ -1,6 +1,7 @@
 """A virtual tensor as Python sees it: its data, its values, its printed form."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from torchtally.virtual.stand_ins import StandIn
 from torchtally.virtual.storage import VirtualStorage, is_pinned, is_sparse
 
 NUMBERS = (int, float, complex)
+NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 REAL_ARRAY_BYTES = 64 * 1024 * 1024
 """Larger placeholder arrays are one broadcast element: read-only, but they cost nothing."""
 
@@ -78,6 +80,7 @@ class TensorMethods:
             "data_ptr": method(self.data_ptr),
             "new": method(self.new),
             "new_tensor": method(self.new_tensor),
+            **{name: self.by_number(getattr(torch.Tensor, name)) for name in NEW},
             "__getitem__": self.getitem(),
             "__setitem__": self.setitem(),
             "__repr__": method(self.repr),
@@ -94,6 +97,18 @@ class TensorMethods:
             StandIn(*private.HAS_COMPATIBLE_TYPE, self.has_compatible_type),
         ]
         return table
+
+    @staticmethod
+    def by_number(native: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A method that takes a device's number for that CUDA device, as `Factories` do."""
+
+        @wraps(native)
+        def factory(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if type(kwargs.get("device")) is int:
+                kwargs["device"] = as_device(kwargs["device"])
+            return native(tensor, *args, **kwargs)
+
+        return factory
 
     def make_wrapper(
         self, kind: type[Tensor], size: Any, strides: Any = None, storage_offset: Any = None,

@@ -38,6 +38,25 @@ def float8_product(call: Call) -> Cost:
     return one_pass(call, flops=2 * call.tensor("d").elements * call.tensor("a").shape[-1])
 
 
+@rule("apex.wgrad_gemm_accum", kind=Kind.PRODUCT)
+def added_gradient(call: Call) -> Cost:
+    """2*M*N*K, of rows of outputs' gradients and of inputs; the gradient is read and written."""
+    gradient = call.tensor("main_grad")
+    flops = 2 * call.tensor("inputs").shape[0] * gradient.elements
+    return one_pass(call, flops=flops) + Cost(bytes_read=gradient.bytes)
+
+
+@rule("apex.multi_tensor_scale", kind=Kind.ELEMENTWISE)
+def multi_tensor_scale(call: Call) -> Cost:
+    return one_pass(call, flops=sum(spec.elements for spec in call.tensors("xs")))
+
+
+@rule("apex.multi_tensor_l2norm", kind=Kind.REDUCTION)
+def multi_tensor_l2norm(call: Call) -> Cost:
+    """A square and a sum for each number."""
+    return one_pass(call, flops=2 * sum(spec.elements for spec in call.tensors("xs")))
+
+
 @rule("apex.multi_tensor_adam", kind=Kind.OPTIMIZER)
 def multi_tensor_adam(call: Call) -> Cost:
     """Cost of torch's fused Adam, whose decay is within the gradient or, of AdamW, apart: 15n."""
@@ -50,9 +69,12 @@ def multi_tensor_adam(call: Call) -> Cost:
 
 @rule("transformer_engine.gemm transformer_engine.gemm_into", kind=Kind.PRODUCT)
 def transformer_engine_product(call: Call) -> Cost:
-    """2*M*N*K, of (M, K) and (N, K), or of their copies that are read over columns."""
+    """2*M*N*K, of (M, K) and (N, K), or of their copies that are read over columns; what is added
+    to is read as well.
+    """
     M, N, K = (integer(call, size, 0) for size in "MNK")
-    return one_pass(call, flops=2 * M * N * K)
+    read = call.tensor("out").bytes if is_set(call, "accumulate") else 0
+    return one_pass(call, flops=2 * M * N * K) + Cost(bytes_read=read)
 
 
 HADAMARD = 16
@@ -124,3 +146,58 @@ def rotary_of_angles(call: Call) -> Cost:
     """Cost of `flash_attn.rotary` with a cosine or a sine of each angle."""
     angles = call.tensor("angles").elements
     return one_pass(call, flops=3 * call.tensor("x").elements + angles)
+
+
+@rule("transformer_engine.online_softmax", kind=Kind.LOSS)
+def online_softmax(call: Call) -> Cost:
+    """Cost for each logit: the maximum, subtract, exp, add."""
+    return one_pass(call, flops=4 * call.tensor("logits").elements)
+
+
+@rule("transformer_engine.cross_entropy_and_gradient", kind=Kind.LOSS)
+def cross_entropy_and_gradient(call: Call) -> Cost:
+    """Cost of `flash_attn.cross_entropy_backward`: subtract, exp, divide; and log, subtract."""
+    logits, tokens = call.tensor("logits"), call.tensor("target").elements
+    cost = one_pass(call, flops=3 * logits.elements + 2 * tokens)
+    return cost + Cost(bytes_read=logits.bytes)
+
+
+@rule("transformer_engine.scale_rows_", kind=Kind.ELEMENTWISE)
+def scale_rows(call: Call) -> Cost:
+    return one_pass(call, flops=call.tensor("x").elements)
+
+
+@rule(
+    "transformer_engine.permute transformer_engine.sort_chunks transformer_engine.pad_rows",
+    kind=Kind.COPY,
+)
+def permuted_rows(call: Call) -> Cost:
+    """Rows are copied: read once, and written for each expert."""
+    return one_pass(call)
+
+
+@rule("transformer_engine.row_id_map", kind=Kind.INDEXING)
+def row_id_map(call: Call) -> Cost:
+    """Three kernels: sums within blocks of tokens, sums over blocks, and the map made dense; the
+    last two read and write what is made.
+    """
+    made = call.outputs[0].bytes
+    return one_pass(call) + Cost(bytes_read=2 * made, bytes_written=2 * made)
+
+
+@rule("transformer_engine.chunk_sort_map", kind=Kind.INDEXING)
+def chunk_sort_map(call: Call) -> Cost:
+    return one_pass(call)
+
+
+@rule("transformer_engine.unpermute", kind=Kind.ELEMENTWISE)
+def unpermute(call: Call) -> Cost:
+    """A sum for each number of a row, and a product where probabilities merge them."""
+    x = call.tensor("x").elements
+    return one_pass(call, flops=x * (2 if call.tensors("merging_probs") else 1))
+
+
+@rule("transformer_engine.unpermute_backward", kind=Kind.ELEMENTWISE)
+def unpermute_backward(call: Call) -> Cost:
+    """The gradient times a probability; and times the row, summed: 3 for each number."""
+    return one_pass(call, flops=3 * call.tensor("x").elements)

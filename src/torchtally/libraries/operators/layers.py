@@ -49,6 +49,27 @@ def cross_entropy_backward_in_place(
     return logits
 
 
+@define("transformer_engine", "online_softmax(Tensor logits, Tensor target) -> Tensor")
+def online_softmax(logits: Tensor, target: Tensor) -> Tensor:
+    """Maximum, sum of exponentials and target's logit of each token, in float32."""
+    return logits.new_empty(3 * target.numel(), dtype=torch.float32)
+
+
+@define(
+    "transformer_engine",
+    "cross_entropy_and_gradient(Tensor(a!) logits, Tensor target, Tensor statistics) -> Tensor",
+)
+def cross_entropy_and_gradient(logits: Tensor, target: Tensor, statistics: Tensor) -> Tensor:
+    """The loss of each token in float32; the gradient is written over the logits."""
+    return logits.new_empty(target.numel(), dtype=torch.float32)
+
+
+@define("transformer_engine", "scale_rows_(Tensor(a!) x, Tensor factors) -> Tensor(a!)")
+def scale_rows(x: Tensor, factors: Tensor) -> Tensor:
+    """Rows times a factor each, or one for all."""
+    return x
+
+
 class RotaryFunction(torch.autograd.Function):
     """Keeps the cosines and sines alone: backward turns the other way."""
 

@@ -80,28 +80,49 @@ def dequantize(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     return x.new_empty(x.shape, dtype=dtype)
 
 
+MATRICES = "Tensor a, Tensor b, Tensor? a_scale, Tensor? b_scale"
+
+
 @define(
     "transformer_engine",
-    "gemm(Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, ScalarType dtype, "
-    "SymInt M, SymInt N, SymInt K) -> Tensor",
+    f"gemm({MATRICES}, Tensor? bias, ScalarType dtype, SymInt M, SymInt N, SymInt K) -> Tensor",
 )
 def gemm(
-    a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, bias: Tensor | None,
-    dtype: torch.dtype, M: int, N: int, K: int,
-) -> Tensor:  # fmt: skip
+    a: Tensor,
+    b: Tensor,
+    a_scale: Tensor | None,
+    b_scale: Tensor | None,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    M: int,
+    N: int,
+    K: int,
+) -> Tensor:
     return a.new_empty((M, N), dtype=dtype)
 
 
 @define(
     "transformer_engine",
-    "gemm_into(Tensor(a!) out, Tensor a, Tensor a_scale, Tensor b, Tensor b_scale, Tensor? bias, "
-    "SymInt M, SymInt N, SymInt K) -> ()",
+    f"gemm_into({MATRICES}, Tensor? bias, Tensor(a!) out, SymInt M, SymInt N, SymInt K, "
+    "bool accumulate) -> ()",
 )
 def gemm_into(*arguments: object) -> None:
-    """Product of a group, into its rows of a result that is all groups'."""
+    """Product of a group, into its rows of a result that is all groups', or a gradient."""
 
 
-ACTIVATIONS = tuple("gelu relu silu qgelu srelu glu swiglu geglu reglu qgeglu sreglu".split())
+ACTIVATIONS = (
+    "gelu",
+    "relu",
+    "silu",
+    "qgelu",
+    "srelu",
+    "glu",
+    "swiglu",
+    "geglu",
+    "reglu",
+    "qgeglu",
+    "sreglu",
+)
 
 
 def halves(activation: str) -> int:
@@ -168,11 +189,21 @@ def laid_out(
     "-> (Tensor, Tensor, Tensor)",
 )
 def cudnn_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None, max_seqlen_q: int, max_seqlen_k: int, is_causal: bool,
-    is_end_aligned: bool, window_size_left: int, window_size_right: int, sequence_first: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    is_causal: bool,
+    is_end_aligned: bool,
+    window_size_left: int,
+    window_size_right: int,
+    sequence_first: bool,
     dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """(result, log-sum-exp, state of random numbers), of (B, S, H, D) or packed (tokens, H, D)
     (`fused_attn_fwd` in csrc/extensions/attention.cpp). The result has the queries' dtype, or
     another.

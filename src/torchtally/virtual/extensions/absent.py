@@ -37,6 +37,9 @@ LIBRARIES = {
         Library("flash_attn", "flash-attn", "2.8.3", "FlashAttention-2 and its fused layers"),
         Library("flash_attn_interface", "flash-attn-3", "3.0.0", "FlashAttention-3"),
         Library("apex", "apex", "0.1", "FusedAdam, FusedLayerNorm, FusedRMSNorm"),
+        Library(
+            "fused_weight_gradient_mlp_cuda", "apex", "0.1", "products added to weights' gradients"
+        ),
         Library("xformers", "xformers", "0.0.35", "memory-efficient attention, SwiGLU"),
         Library("deep_ep", "deep-ep", "2.1.0", "tokens to experts within a node"),
         Library("deep_gemm", "deep-gemm", "2.1.1", "products in float8"),
@@ -51,6 +54,10 @@ LIBRARIES = {
 }
 ON_REQUEST = {"transformers.modeling_flash_attention_utils": ("flash_attn", "flash_attn_interface")}
 """Modules that import a library when the script asks them to."""
+BUILT_ON = {"megatron": ("transformer_engine", "fused_weight_gradient_mlp_cuda")}
+"""Packages whose layers and optimizers are a library's, though each import of it is an attempt; of
+what a stand-in lacks they do without.
+"""
 
 
 def is_absent(name: str) -> bool:
@@ -151,6 +158,8 @@ def is_wanted(frame: FrameType | None, name: str) -> bool:
         return False
     file, module = importer.f_code.co_filename, importer.f_globals.get("__name__", "")
     if file.startswith(str(HOME)) or name in ON_REQUEST.get(module, ()):
+        return True
+    if name in BUILT_ON.get(module.partition(".")[0], ()):
         return True
     if not is_installed(file):
         return is_answered(importer, name)

@@ -1,1 +1,5 @@
 """transformer_engine.common."""
+
+from . import recipe
+
+__all__ = ["recipe"]

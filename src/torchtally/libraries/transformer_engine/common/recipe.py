@@ -21,6 +21,7 @@ class Recipe:
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = None
+    override_linear_precision: tuple[bool, bool, bool] = (False, False, False)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         for name, value in options.items():

@@ -117,6 +117,11 @@ def checked(recipe: Recipe) -> Recipe:
         raise NotImplementedError(
             "tally does not know backward_override of Transformer Engine's recipes"
         )
+    if any(recipe.override_linear_precision):
+        raise NotImplementedError(
+            "tally does not know override_linear_precision of Transformer Engine's recipes "
+            "(Megatron's fp8_wgrad=False)"
+        )
     if recipe.fp8_mha and not recipe.fp8_dpa:
         raise NotImplementedError(
             "tally does not know fp8_mha without fp8_dpa of Transformer Engine's recipes"
@@ -176,9 +181,15 @@ def multiplies_columns(recipe: Recipe) -> bool:
 
 
 def operand(
-    x: Tensor, recipe: Recipe | None, *, rows: bool = True, columns: bool = True,
-    is_weight: bool = False, is_gradient: bool = False, activation: str = "",
-) -> Operand:  # fmt: skip
+    x: Tensor,
+    recipe: Recipe | None,
+    *,
+    rows: bool = True,
+    columns: bool = True,
+    is_weight: bool = False,
+    is_gradient: bool = False,
+    activation: str = "",
+) -> Operand:
     """Operand of a matrix, or of an activation of one; itself where nothing is quantised."""
     operators = torch.ops.transformer_engine
     if recipe is None:

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from .attention import MultiheadAttention
-from .module import NORMS, LayerNormMLP, WithProducts
+from .module.base import TransformerEngineBaseModule
+from .module.layernorm_linear import NORMS
+from .module.layernorm_mlp import LayerNormMLP
 
 
 class BiasDropoutAdd(torch.autograd.Function):
@@ -32,29 +34,60 @@ class BiasDropoutAdd(torch.autograd.Function):
 
 class TransformerLayer(nn.Module):
     def __init__(
-        self, hidden_size: int, ffn_hidden_size: int, num_attention_heads: int,
-        num_gqa_groups: int | None = None, layernorm_epsilon: float = 1e-5,
-        hidden_dropout: float = 0.1, attention_dropout: float = 0.1, init_method: Any = None,
-        output_layer_init_method: Any = None, layer_number: int | None = None,
-        kv_channels: int | None = None, self_attn_mask_type: str = "causal",
-        window_size: Any = None, bottom_right_diagonal: bool | None = None,
-        enc_dec_attn_mask_type: str = "no_mask", enc_dec_bottom_right_diagonal: Any = None,
-        enc_dec_window_size: Any = None, tp_group: Any = None, tp_size: int = 1,
-        params_dtype: torch.dtype | None = None, get_rng_state_tracker: Any = None,
-        fuse_wgrad_accumulation: bool = False, seq_length: int | None = None,
-        micro_batch_size: int | None = None, sequence_parallel: bool = False,
-        apply_residual_connection_post_layernorm: bool = False, output_layernorm: bool = False,
-        parallel_attention_mlp: bool = False, layer_type: str = "encoder",
-        drop_path_rate: float = 0.0, set_parallel_mode: bool = False,
-        fuse_qkv_params: bool = False, rotary_pos_interleaved: bool = False,
-        zero_centered_gamma: bool = False, qkv_weight_interleaved: bool = True,
-        ub_tp_comm_overlap: bool = False, ub_overlap_ag: bool = True, ub_overlap_rs: bool = True,
-        ub_overlap_rs_dgrad: bool = False, ub_bulk_dgrad: bool = True, ub_bulk_wgrad: bool = True,
-        bias: bool = True, activation: str = "gelu", activation_params: Any = None,
-        normalization: str = "LayerNorm", device: Any = "cuda", attn_input_format: str = "sbhd",
-        name: str | None = None, qk_norm_type: str | None = None, qk_norm_eps: float = 1e-6,
-        qk_norm_before_rope: bool = False, softmax_type: str = "vanilla",
-    ) -> None:  # fmt: skip
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        num_attention_heads: int,
+        num_gqa_groups: int | None = None,
+        layernorm_epsilon: float = 1e-5,
+        hidden_dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        init_method: Any = None,
+        output_layer_init_method: Any = None,
+        layer_number: int | None = None,
+        kv_channels: int | None = None,
+        self_attn_mask_type: str = "causal",
+        window_size: Any = None,
+        bottom_right_diagonal: bool | None = None,
+        enc_dec_attn_mask_type: str = "no_mask",
+        enc_dec_bottom_right_diagonal: Any = None,
+        enc_dec_window_size: Any = None,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        params_dtype: torch.dtype | None = None,
+        get_rng_state_tracker: Any = None,
+        fuse_wgrad_accumulation: bool = False,
+        seq_length: int | None = None,
+        micro_batch_size: int | None = None,
+        sequence_parallel: bool = False,
+        apply_residual_connection_post_layernorm: bool = False,
+        output_layernorm: bool = False,
+        parallel_attention_mlp: bool = False,
+        layer_type: str = "encoder",
+        drop_path_rate: float = 0.0,
+        set_parallel_mode: bool = False,
+        fuse_qkv_params: bool = False,
+        rotary_pos_interleaved: bool = False,
+        zero_centered_gamma: bool = False,
+        qkv_weight_interleaved: bool = True,
+        ub_tp_comm_overlap: bool = False,
+        ub_overlap_ag: bool = True,
+        ub_overlap_rs: bool = True,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = True,
+        ub_bulk_wgrad: bool = True,
+        bias: bool = True,
+        activation: str = "gelu",
+        activation_params: Any = None,
+        normalization: str = "LayerNorm",
+        device: Any = "cuda",
+        attn_input_format: str = "sbhd",
+        name: str | None = None,
+        qk_norm_type: str | None = None,
+        qk_norm_eps: float = 1e-6,
+        qk_norm_before_rope: bool = False,
+        softmax_type: str = "vanilla",
+    ) -> None:
         super().__init__()
         if drop_path_rate or apply_residual_connection_post_layernorm:
             raise NotImplementedError(
@@ -69,13 +102,19 @@ class TransformerLayer(nn.Module):
         self.layer_type, self.hidden_dropout = layer_type, hidden_dropout
         self.parallel_attention_mlp = parallel_attention_mlp
         common: dict[str, Any] = {
-            "bias": bias, "params_dtype": params_dtype, "device": device, "tp_size": tp_size,
-            "tp_group": tp_group, "set_parallel_mode": set_parallel_mode,
-            "normalization": normalization, "sequence_parallel": sequence_parallel,
+            "bias": bias,
+            "params_dtype": params_dtype,
+            "device": device,
+            "tp_size": tp_size,
+            "tp_group": tp_group,
+            "set_parallel_mode": set_parallel_mode,
+            "normalization": normalization,
+            "sequence_parallel": sequence_parallel,
             "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
-            "zero_centered_gamma": zero_centered_gamma, "ub_tp_comm_overlap": ub_tp_comm_overlap,
+            "zero_centered_gamma": zero_centered_gamma,
+            "ub_tp_comm_overlap": ub_tp_comm_overlap,
             "return_bias": not parallel_attention_mlp,
-        }  # fmt: skip
+        }
         attention: dict[str, Any] = {
             "num_gqa_groups": num_gqa_groups,
             "fuse_qkv_params": fuse_qkv_params,
@@ -110,17 +149,24 @@ class TransformerLayer(nn.Module):
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
         for child in self.children():
-            if isinstance(child, MultiheadAttention | WithProducts):
+            if isinstance(child, MultiheadAttention | TransformerEngineBaseModule):
                 child.set_tensor_parallel_group(tp_group)
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Any = None,
-        self_attn_mask_type: str | None = None, window_size: Any = None,
-        bottom_right_diagonal: Any = None, encoder_output: Tensor | None = None,
-        enc_dec_attn_mask: Any = None, enc_dec_attn_mask_type: str | None = None,
-        enc_dec_window_size: Any = None, enc_dec_bottom_right_diagonal: Any = None,
-        is_first_microbatch: bool | None = None, **options: Any,
-    ) -> Tensor:  # fmt: skip
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        self_attn_mask_type: str | None = None,
+        window_size: Any = None,
+        bottom_right_diagonal: Any = None,
+        encoder_output: Tensor | None = None,
+        enc_dec_attn_mask: Any = None,
+        enc_dec_attn_mask_type: str | None = None,
+        enc_dec_window_size: Any = None,
+        enc_dec_bottom_right_diagonal: Any = None,
+        is_first_microbatch: bool | None = None,
+        **options: Any,
+    ) -> Tensor:
         x = hidden_states.contiguous()
         if torch.is_autocast_enabled("cuda"):
             x = x.to(torch.get_autocast_dtype("cuda"))

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from torchtally.libraries.operators.transformer_engine import laid_out
 
-from ..common.recipe import Recipe
-from .quantization import Float8Boundary, dtype_of, scaling_of, stand_in
+from ...common.recipe import Recipe
+from ..quantization import Float8Boundary, dtype_of, scaling_of, stand_in
 
 Window = tuple[int, int]
 
@@ -40,6 +40,17 @@ def heads_third(tensors: Iterable[Tensor], options: CudnnOptions) -> list[Tensor
     return [tensor.transpose(0, 1) if options.sequence_first else tensor for tensor in tensors]
 
 
+def are_interleaved(parts: Sequence[Tensor]) -> bool:
+    """Queries, keys and values are one tensor, for each head one after the other (`sbh3d` of
+    `get_qkv_layout`, pytorch/attention/dot_product_attention/utils.py).
+    """
+    query, *_ = parts
+    places = {part.untyped_storage().data_ptr() for part in parts}
+    layouts = {(part.shape, part.stride()) for part in parts}
+    offsets = [part.storage_offset() for part in parts]
+    return len(places) == len(layouts) == 1 and offsets == [i * query.shape[-1] for i in range(3)]
+
+
 class CudnnAttention(torch.autograd.Function):
     """Attention of queries, keys and values by themselves, or in one tensor at a dimension of 3,
     whose gradient is one tensor, too.
@@ -47,15 +58,21 @@ class CudnnAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None,
-        packed_at: int, options: CudnnOptions,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        bias: Tensor | None,
+        packed_at: int,
+        options: CudnnOptions,
+    ) -> Tensor:
         parts = query.unbind(packed_at) if key is None or value is None else (query, key, value)
         operands = heads_third(parts, options)
         out, rows, state = torch.ops.transformer_engine.cudnn_attention(
             *operands, bias, *options.rest, options.sequence_first
         )
         ctx.save_for_backward(*operands, bias, out, rows, state)
+        ctx.is_interleaved = key is not None and are_interleaved(parts)
         ctx.options, ctx.packed_at = options, None if key is not None else packed_at
         ctx.shape = query.shape
         result: Tensor = out.transpose(0, 1) if options.sequence_first else out
@@ -73,6 +90,10 @@ class CudnnAttention(torch.autograd.Function):
             packed = query.new_empty(ctx.shape)
             grads = heads_third(packed.unbind(ctx.packed_at), options)
             answers: tuple[Any, ...] = (packed, None, None)
+        elif ctx.is_interleaved:
+            *tokens, width = ctx.shape
+            answers = query.new_empty((*tokens, 3, width)).unbind(-2)
+            grads = heads_third(answers, options)
         else:
             grads = [laid_out(x, x.shape[-1], options.sequence_first) for x in (query, key, value)]
             answers = tuple(heads_third(tuple(grads), options))
@@ -92,9 +113,15 @@ class Float8Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor | None, value: Tensor | None, packed_at: int,
-        options: CudnnOptions, recipe: Recipe, boundary: Float8Boundary | None,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        packed_at: int,
+        options: CudnnOptions,
+        recipe: Recipe,
+        boundary: Float8Boundary | None,
+    ) -> Tensor:
         is_packed = key is None or value is None
         parts: tuple[Any, ...] = query.unbind(packed_at) if is_packed else (query, key, value)
         kept, scale = quantized_together(query, parts, packed_at, recipe, is_packed)

@@ -46,10 +46,16 @@ class RotaryFunction(torch.autograd.Function):
 
 
 def apply_rotary_pos_emb(
-    t: Tensor, freqs: Tensor, tensor_format: str = "sbhd",
-    start_positions: Tensor | None = None, interleaved: bool = False, fused: bool = False,
-    cu_seqlens: Tensor | None = None, cp_size: int = 1, cp_rank: int = 0,
-) -> Tensor:  # fmt: skip
+    t: Tensor,
+    freqs: Tensor,
+    tensor_format: str = "sbhd",
+    start_positions: Tensor | None = None,
+    interleaved: bool = False,
+    fused: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+) -> Tensor:
     if not fused:
         raise NotImplementedError(
             "tally knows Transformer Engine's rotary embeddings with fused=True alone"
