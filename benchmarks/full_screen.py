@@ -36,7 +36,7 @@ TARGET_OPEN_S = 2.0
 TARGET_SHARE = 0.05
 COLUMNS, ROWS = 160, 50
 TIMEOUT_S = 600.0
-FIRST_PAGE = b"Reserved by the allocator"
+FIRST_PAGE = b"Most is allocated in"
 """Of the report that the viewer begins with."""
 
 

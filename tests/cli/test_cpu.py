@@ -51,7 +51,7 @@ def test_a_step_on_a_cpu_takes_what_its_operators_took(folder: Path) -> None:
     """Forward and the weight's gradient: two products of 20 ms, measured at this very size."""
     done = tally(folder, "run", "train.py", "--gpu", "cpu", "--json", "report.json")
     assert done.returncode == 0, done.stderr
-    assert "fits CPU: peak" in done.stderr
+    assert "fits CPU\n  peak memory " in done.stderr
     assert "calibrated (measured on Some CPU @ 1.00GHz, 2026-11-21" in " ".join(done.stderr.split())
     time = json.loads((folder / "report.json").read_text())["time"]
     assert 0.040 < time["step_s"] < 0.050

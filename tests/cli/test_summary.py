@@ -56,7 +56,7 @@ def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, objec
 def test_a_class_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", "net.py:Net", "--input", "2x4", "--precision", "as-is"]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("fits A100-SXM: peak ")
+    assert out.startswith("fits A100-SXM\n  peak memory ")
     assert "Net: 32 parameters, called with 2x4:float32" in out
     assert "      32    fc: Linear " in out
     assert max(map(len, out.splitlines())) <= 80

@@ -310,7 +310,7 @@ def test_a_list_is_no_level() -> None:
 def test_it_is_shown_in_80_columns_and_as_a_document() -> None:
     model_summary = summary(layers(), "8x4", **AS_IS)
     text = str(model_summary)
-    assert text.startswith("fits H100-SXM: peak ")
+    assert text.startswith("fits H100-SXM\n  peak memory  ")
     assert "Sequential: 70 parameters, called with 8x4:float32\n" in text  # 3 * 20 + 10
     assert max(map(len, text.splitlines())) <= 80
     assert "<table>" in model_summary._repr_html_()

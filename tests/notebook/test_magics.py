@@ -95,7 +95,7 @@ def cells(folder: Path) -> dict[str, Cell]:
 def test_a_cell_is_run_for_two_steps_and_its_ledger_is_shown(cells: dict[str, Cell]) -> None:
     cell = cells["train"]
     *_, result = cell.shown()
-    assert result.startswith("fits H100-SXM: peak ")
+    assert result.startswith("fits H100-SXM\n  peak memory ")
     assert "cell [2]:6" in result
     assert "model(torch.randn(256, 1024" in cell.shown("text/html")[-1]
     assert "never reached" not in cell.printed

@@ -109,11 +109,17 @@ def test_a_page_about_a_run_says_what_the_terminal_says(
 ) -> None:
     """The verdict, the peak, the step and its MFU: all that a gate is about."""
     ledger = account(realistic(), roofline=stopwatch())
+    facts = ledger_report(ledger).facts
     told = render(ledger_report(ledger), "text", Look(width=10_000)).splitlines()
     page_text = html.unescape(render(page(ledger), format, LOOK)).replace("\\", "")
-    for beginning in ("fits H100-SXM: peak 10.00 MiB of", "  Reserved", "Step: 2.00 ms", "  MFU: "):
-        [line] = [line for line in told if line.startswith(beginning)]
-        assert line.strip() in page_text, line
+    assert "fits H100-SXM" in told
+    for name in ("peak memory", "step", "samples/s", "MFU", "cost"):
+        [line] = [line for line in told if line.startswith(f"  {name} ")]
+        value, _, remark = line.removeprefix(f"  {name} ").strip().partition("  ")
+        title = name[0].upper() + name[1:]
+        [sentence] = [each for each in facts if each.startswith(f"{title}: {value}")]
+        assert sentence.endswith(f"{remark}.")
+        assert sentence in page_text, sentence
 
 
 @pytest.mark.parametrize("format", format_names())

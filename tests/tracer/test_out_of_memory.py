@@ -383,7 +383,7 @@ def test_without_a_limit_it_goes_on_and_does_not_fit(
 ) -> None:
     run, document = process("--no-oom")
     assert (run.code, run.stdout) == (0, "")  # two steps were taken
-    assert "does not fit H100-SXM: peak " in run.stderr
+    assert "does not fit H100-SXM\n" in run.stderr
     assert "Out of memory" not in run.stderr
     assert len(run.trace.step_ends) == 2
     assert run.trace.refusals == ()

@@ -176,7 +176,7 @@ def test_each_dtype_is_held_against_its_own_peak() -> None:
         figure for figure in utilisations(ledger) if figure.name.startswith("of it in")
     )
     text = " ".join(page(ledger).split())
-    assert "promised dense float32 and bfloat16 (" in text
+    assert "dense float32 and bfloat16 (" in text
     assert "% of it in float32," in text
     note = " ".join(by(ledger, "utilisation").note.split())
     assert "FLOPs of each dtype are compared with its own peak" in note

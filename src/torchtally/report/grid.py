@@ -22,6 +22,8 @@ GAP = "  "
 INDENT = "  "
 LEAST_TEXT = {0: 0, 1: 24, 2: 34, 3: 46}
 """By how many columns of text there are: room that is worth more than another number."""
+LINE_AND_SOURCE = 44
+"""Room that lines of code get if they need it: 18 for a line's place, and 24 of its source."""
 LEAST_CUT = 8
 """Room below which a text is not cut but hidden with its column, the last one first, unless no
 other text names the rows."""
@@ -166,16 +168,24 @@ def _visible_columns(
         (column for column in places if columns[column].rank),
         key=lambda column: columns[column].rank,
     )
-    while droppable and _least_width(fixed_widths, places, least_text) > width:
+    while droppable and _least_width(table, fixed_widths, places, least_text) > width:
         places.remove(droppable.pop())
     return places
 
 
-def _least_width(fixed_widths: Mapping[int, int], places: Sequence[int], least_text: int) -> int:
-    fixed = [place for place in places if place in fixed_widths]
-    numbers = sum(fixed_widths[place] + len(GAP) for place in fixed)
-    texts = min(len(places) - len(fixed), max(LEAST_TEXT))
-    return len(INDENT) + numbers + (max(LEAST_TEXT[texts], least_text * bool(texts)) or -len(GAP))
+def _least_width(
+    table: Table, fixed_widths: Mapping[int, int], places: Sequence[int], least_text: int
+) -> int:
+    """Columns that the numbers take, and the texts at least."""
+    numbers = sum(fixed_widths[place] + len(GAP) for place in places if place in fixed_widths)
+    texts = [place for place in places if place not in fixed_widths]
+    if not texts:
+        return len(INDENT) + numbers - len(GAP)
+    least = max(LEAST_TEXT[min(len(texts), max(LEAST_TEXT))], least_text)
+    if [table.columns[place].name for place in texts] == ["line", "source"]:
+        needed = sum(_text_width(table, place) for place in texts) + len(GAP)
+        least = max(least, min(needed, LINE_AND_SOURCE))
+    return len(INDENT) + numbers + least
 
 
 def _fixed_width(table: Table, place: int) -> int:

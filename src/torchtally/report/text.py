@@ -17,22 +17,19 @@ from torchtally.report.diagnoses import diagnosis_sentences
 from torchtally.report.effects import sections
 from torchtally.report.generation import generation_sentences, generation_verdict
 from torchtally.report.grid import INDENT, table_lines, wrap
+from torchtally.report.key_figures import NAME_WIDTH, figure_lines, key_figures
 from torchtally.report.odd_sizes import odd_size_sentences
 from torchtally.report.placeholders import departure_sentences, placeholder_lines, times_text
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.report.terminal import join
-from torchtally.steps import Period
 from torchtally.table import Table
 from torchtally.trace import HostState, World
 from torchtally.units import (
     format_bytes,
     format_count,
-    format_flop_per_s,
     format_flops,
     format_fraction,
-    format_rate,
     format_seconds,
-    roughly,
 )
 from torchtally.views.lines import short_path
 from torchtally.views.loading import SlowLoading
@@ -43,12 +40,9 @@ from torchtally.views.shortage import Shortage, SurvivedShortage
 from torchtally.views.step_time import StepTime
 from torchtally.views.steps import RunShare
 from torchtally.views.summary import Summary, Verdict, summarise
-from torchtally.views.throughput import Batch, Throughput
-from torchtally.views.time_range import TimeRange
 
 MOST_LISTED = 3
 """Of placeholders, notes and uncounted operators; the rest are numbered."""
-NAME_WIDTH = 48
 TOP_HOLDERS = 8
 ONE_LINE = 10**6
 """A width at which no sentence is wrapped: a page has a paragraph for each."""
@@ -71,6 +65,7 @@ def model_text(
 def _model_lines(summary: ModelSummary, table: Table, width: int) -> Iterator[Text]:
     page = _page_of_model(summary)
     yield from _verdict(page, width)
+    yield from _numbers(page, width)
     yield from _time(page, width)
     yield Text()
     for number, fact in enumerate(model_facts(summary)):
@@ -91,6 +86,7 @@ def model_facts(summary: ModelSummary) -> Iterator[str]:
 
 def summary_lines(summary: Summary, file: str, width: int) -> Iterator[Text]:
     yield from _verdict(summary, width)
+    yield from _numbers(summary, width)
     yield from _departures(summary, width)
     yield from _ending_lines(summary, width)
     if summary.shortage is not None:
@@ -155,6 +151,7 @@ def opening_sentences(summary: Summary, *, is_titled: bool = False) -> tuple[str
     """
     parts = [
         _verdict(summary, ONE_LINE),
+        _numbers(summary, ONE_LINE),
         _departures(summary, ONE_LINE),
         _ending_lines(summary, ONE_LINE),
     ]
@@ -172,7 +169,7 @@ def closing_sentences(summary: Summary) -> tuple[str, ...]:
 def model_sentences(summary: ModelSummary) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is said of a model above and below the tree of its modules."""
     page = _page_of_model(summary)
-    above = _sentences(_verdict(page, ONE_LINE), _time(page, ONE_LINE))
+    above = _sentences(_verdict(page, ONE_LINE), _numbers(page, ONE_LINE), _time(page, ONE_LINE))
     return (*above, *model_facts(summary)), _sentences(_doubts(page, ONE_LINE))
 
 
@@ -209,22 +206,33 @@ def _prose(text: str, width: int, style: str = "") -> Iterator[Text]:
 
 
 STYLES = {"fits": "bold green", "close": "bold yellow", "does not fit": "bold red"}
+CLAIMS = {"close": "close to the limit of"}
+"""Words of a claim, where they are not its own."""
 CLOSE_MEANS = "Too close to call: the difference is within the error of such predictions."
 
 
 def verdict(outcome: Verdict) -> str:
-    """One line: does it fit."""
+    """One line: does it fit, and by how much."""
+    if not outcome.device:
+        return claim(outcome)
+    peak = format_bytes(outcome.reserved_bytes)
+    if outcome.capacity_bytes is None:
+        return f"peak {peak} {claim(outcome)}"
+    has = format_bytes(outcome.capacity_bytes)
+    if outcome.is_open:
+        needed = format_bytes(outcome.needed_bytes)
+        return f"{claim(outcome)}: needs {needed} or more, and has {has}"
+    return f"{claim(outcome)}: peak {peak} of {has}"
+
+
+def claim(outcome: Verdict) -> str:
+    """The same without numbers."""
     chip = printable(outcome.chip)
     if not outcome.device:
         return f"nothing was allocated on the {chip}"
-    peak = f"peak {format_bytes(outcome.reserved_bytes)}"
     if outcome.capacity_bytes is None:
-        return f"{peak} on {chip}, whose memory is unknown"
-    claim = {"close": "close to the limit of"}.get(outcome.claim, outcome.claim)
-    if outcome.is_open:
-        needed, has = map(format_bytes, (outcome.needed_bytes, outcome.capacity_bytes))
-        return f"{claim} {chip}: needs {needed} or more, and has {has}"
-    return f"{claim} {chip}: {peak} of {format_bytes(outcome.capacity_bytes)}"
+        return f"on {chip}, whose memory is unknown"
+    return f"{CLAIMS.get(outcome.claim, outcome.claim)} {chip}"
 
 
 def _verdict(summary: Summary, width: int) -> Iterator[Text]:
@@ -234,20 +242,10 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     style = STYLES.get(outcome.claim, "bold")
     if generated := generation_verdict(summary.generation):
         yield from _prose(generated, width, "bold")
-    yield from _prose(verdict(outcome), width, style if outcome.device else "bold red")
+    yield from _prose(claim(outcome), width, style if outcome.device else "bold red")
     if outcome.device:
-        allocated = format_bytes(outcome.peak_bytes)
-        reserved = "Reserved by the allocator"
-        if outcome.is_open:
-            reserved = (
-                f"The run stopped there, with {format_bytes(outcome.reserved_bytes)} reserved by "
-                "the allocator"
-            )
-        elif outcome.claim == "does not fit":
-            reserved += " of a larger device"
-        text = f"{reserved}; {allocated} of it allocated at most, in {outcome.peak_moment}. "
-        text += _besides(outcome)
-    elif summary.survived is not None:
+        return
+    if summary.survived is not None:
         text = "What the script asked for did not fit."
     elif summary.ending.kind in ("steps", "exit") and not summary.ending.message:
         text = (
@@ -257,6 +255,39 @@ def _verdict(summary: Summary, width: int) -> Iterator[Text]:
     else:
         text = "The script did not get that far."
     yield from map(Text, wrap(text, width))
+
+
+def _numbers(summary: Summary, width: int) -> Iterator[Text]:
+    """The five numbers, and what to know of them."""
+    figures = list(key_figures(summary))
+    if width == ONE_LINE:
+        yield from (Text(figure.sentence) for figure in figures)
+    else:
+        yield from figure_lines(figures, width)
+    yield from _prose(" ".join(filter(None, _remarks(summary))), width)
+
+
+def _remarks(summary: Summary) -> Iterator[str]:
+    outcome, step_time = summary.verdict, summary.time
+    if outcome.device:
+        yield f"Most is allocated in {outcome.peak_moment}."
+        yield _besides(outcome)
+    if step_time is None or not summary.total.count:
+        return
+    if step_time.shares:
+        shares = (f"{format_fraction(share)} {bound}" for bound, share in step_time.shares)
+        yield f"Time: {', '.join(shares)}."
+    generation = summary.generation
+    if generation is not None and not generation.is_trained_on:
+        yield from generation_sentences(generation)
+        return
+    utilisation = step_time.utilisation
+    if utilisation is not None and utilisation.peak_per_s is None:
+        dtype = utilisation.of.rpartition(" ")[2]
+        yield f"No MFU: most products are in {dtype}, for which the chip has no peak."
+    if step_time.is_overhead_bound:
+        yield _overhead(step_time)
+    yield _slow_host(step_time)
 
 
 def _departures(summary: Summary, width: int) -> Iterator[Text]:
@@ -289,27 +320,13 @@ def _besides(outcome: Verdict) -> str:
 
 
 def _time(summary: Summary, width: int) -> Iterator[Text]:
-    """How long a step takes, what for, and what helps."""
+    """What else the time of a step depends on, and what helps."""
     step_time = summary.time
     if step_time is None:
         yield from _prose(summary.no_time, width)
         return
-    what = _name(summary.period)
-    shares = ", ".join(f"{format_fraction(share)} {bound}" for bound, share in step_time.shares)
-    text = f"{what}: {format_seconds(step_time.step_s)} {_trust(step_time)}"
-    yield from _prose(f"{text}: {shares}" if shares else text, width)
     if step_time.network is not None and summary.world.size > 1:
         yield from map(Text, wrap(_network(step_time, summary.world), width))
-    figures: tuple[str, ...] = (
-        _mfu(step_time, summary.coverage.uncounted, is_of_many=summary.world.size > 1),
-        _throughput(step_time.throughput, summary.own_root),
-        _overhead(step_time) if step_time.is_overhead_bound else "",
-        _slow_host(step_time),
-    )
-    generation = summary.generation
-    if generation is not None and not generation.is_trained_on:
-        figures = tuple(generation_sentences(generation))
-    yield from map(Text, wrap(" ".join(figure for figure in figures if figure), width))
     work = summary.script_work
     if work is not None and work.is_slower:
         yield from _prose(_script_work(work, summary.own_root), width, "yellow")
@@ -362,102 +379,6 @@ def _network(step_time: StepTime, world: World) -> str:
         f"take {format_fraction(network.slowest - 1)} longer than on an average GPU: as on the "
         f"slowest of {world.size}."
     )
-
-
-def _name(period: Period) -> str:
-    """The period at the beginning of a line."""
-    if period.generation is not None:
-        return period.name.removeprefix("the ").capitalize()
-    if period.step is None:
-        return f"Steps {period.name.removeprefix('steps ')}" if period.first else "Whole run"
-    return "Step 1, with all before it" if period.step.number == 1 else "Step"
-
-
-def _trust(step_time: StepTime) -> str:
-    """What the time rests on, and the times that nine of ten such predictions stood for."""
-    likely_range = step_time.range
-    if likely_range is None or likely_range.basis == "measured":
-        return "measured"
-    within = f"({roughly(likely_range.low_s)} to {roughly(likely_range.high_s)} in nine of ten)"
-    if step_time.calibration is None:
-        return f"{within}, by {_rates(likely_range)}"
-    share = format_fraction(step_time.calibrated_share)
-    return (
-        f"{within}, calibrated (measured on {step_time.calibration.device[:80]}, "
-        f"{step_time.calibration.date[:20]}; operators measured there make {share} "
-        "of kernels' time)"
-    )
-
-
-def _rates(likely_range: TimeRange) -> str:
-    """Rates that are used: the chip's own, which somebody published, or those of its siblings."""
-    is_measured = likely_range.basis == "fitted"
-    siblings = likely_range.rates_of[1:] if is_measured else likely_range.rates_of
-    owned = " and ".join(f"{name}'s" for name in siblings)
-    if is_measured:
-        return f"published rates, some of them {owned}" if owned else "published rates"
-    return f"{owned} rates" if owned else likely_range.basis
-
-
-def _mfu(step_time: StepTime, uncounted: Sequence[Uncounted], *, is_of_many: bool) -> str:
-    """Nothing without matrix products."""
-    utilisation = step_time.utilisation
-    if utilisation is None:
-        return ""
-    if utilisation.peak_per_s is None:
-        dtype = utilisation.of.rpartition(" ")[2]
-        return f"No MFU: most products are in {dtype}, for which the chip has no peak."
-    if utilisation.fraction is None:
-        return ""
-    peak = f"{format_flop_per_s(utilisation.peak_per_s)} {utilisation.of}"
-    parts = ", ".join(
-        f"{format_fraction(part.fraction)} {part.name}"
-        for part in step_time.split
-        if part.fraction is not None
-    )
-    name = f"{utilisation.name} of this GPU" if is_of_many else utilisation.name
-    return (
-        f"{name}: {format_fraction(utilisation.fraction)} of {peak}"
-        f"{f' ({parts})' if parts else ''}{_without(uncounted)}."
-    )
-
-
-def _without(uncounted: Sequence[Uncounted]) -> str:
-    """Operators whose FLOPs a figure lacks, most frequent first."""
-    if not uncounted:
-        return ""
-    names = [each.op[:NAME_WIDTH] for each in uncounted[:MOST_LISTED]]
-    more = len(uncounted) - len(names)
-    return f", without FLOPs of {', '.join(names)}{f' and {more} more' if more > 0 else ''}"
-
-
-def _throughput(throughput: Throughput | None, root: str) -> str:
-    """Tokens and samples a second, and the operators that tell how many there are in a step."""
-    if throughput is None:
-        return ""
-    rates_told = [
-        (per_s, name, batch)
-        for per_s, name, batch in (
-            (throughput.tokens_per_s, "tokens", throughput.tokens),
-            (throughput.samples_per_s, "samples", throughput.samples),
-        )
-        if per_s is not None and batch is not None
-    ]
-    sources = dict.fromkeys(_source(batch, root) for _, _, batch in rates_told)
-    rates = ", ".join(f"{format_rate(per_s)} {name}/s" for per_s, name, _ in rates_told)
-    return f"{rates}{_of_ranks(throughput)} (by {' and '.join(sources)})."
-
-
-def _of_ranks(throughput: Throughput) -> str:
-    ranks = throughput.data_parallel_ranks
-    return "" if ranks is None else f" in total, over {ranks} ranks with their own batches"
-
-
-def _source(batch: Batch, root: str) -> str:
-    if batch.line is None:
-        return batch.op[:80]
-    place = f"{short_path(batch.line.file, root)}:{batch.line.line}"
-    return f"{batch.op[:80]} in {cut_left(place, NAME_WIDTH)}"
 
 
 def _overhead(step_time: StepTime) -> str:
@@ -545,7 +466,12 @@ def _name_lines(summary: Summary, width: int) -> Iterator[Text]:
 
 def _scope(summary: Summary, width: int) -> Iterator[Text]:
     """Which part of the run is reported, and how large the model is."""
-    parts = [f"per {summary.period.name}", _parameters(summary.parameters), summary.convention]
+    utilisation = summary.time and summary.time.utilisation
+    parts = [
+        f"per {summary.period.name}",
+        _parameters(summary.parameters),
+        "" if utilisation and ", " in utilisation.name else summary.convention,
+    ]
     yield from _prose(", ".join(part for part in parts if part), width)
     if summary.unlike:
         yield from _prose(summary.unlike, width, "yellow")

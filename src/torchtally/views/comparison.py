@@ -13,7 +13,7 @@ from torchtally.views.communicators import communicator_buffers
 from torchtally.views.money import (
     ENERGY_NOTE,
     FIRST_STEP_NOTE,
-    Extent,
+    THOUSAND_STEPS,
     Until,
     bill,
     check_length,
@@ -27,7 +27,6 @@ from torchtally.views.step_time import calibrated_share
 from torchtally.views.summary import claim_on, fits_in, room_bytes
 from torchtally.views.utilisation import PeakRate, model_flops, peak_of
 
-THOUSAND_STEPS = Until(1000, Extent.STEPS)
 """Length of training for cost and energy by default: one step costs too little."""
 
 TRACED = "*"

@@ -40,6 +40,9 @@ class Until:
         return (text, Number(self.amount, unit), f" {self.extent}")
 
 
+THOUSAND_STEPS = Until(1000, Extent.STEPS)
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """Steps of equal length, one after the other."""

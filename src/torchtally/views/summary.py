@@ -28,6 +28,7 @@ from torchtally.views.loading import SlowLoading, slow_loading
 from torchtally.views.modules import MODULES, OUTSIDE, repeated_modules
 from torchtally.views.modules import TEXTS as MODULE_TEXTS
 from torchtally.views.moments import moment_at, step_name
+from torchtally.views.money import THOUSAND_STEPS, Bill, bill
 from torchtally.views.odd_sizes import OddSize, odd_sizes
 from torchtally.views.operators import phases
 from torchtally.views.parameters import ModelParameters, parameters_of
@@ -139,6 +140,8 @@ class Summary:
     no_time: str
     """Why there is no time; "" where there is."""
     odd_sizes: tuple[OddSize, ...]
+    thousand_steps: Bill
+    """What as many steps take as long as this one."""
     period: Period
     """What the totals are of."""
     run: RunShares
@@ -207,6 +210,7 @@ def summarise(ledger: Ledger) -> Summary:
         generates=bool(ledger.course.generations or ledger.course.rollouts),
         no_time=why_no_time(ledger),
         odd_sizes=odd_sizes(ledger),
+        thousand_steps=bill(ledger, THOUSAND_STEPS, None, None),
         period=ledger.reported_period,
         run=run_shares(ledger),
         loading=slow_loading(ledger),
