@@ -1,8 +1,17 @@
-"""`python -m torchtally` is `tally`."""
+"""`tally` and `python -m torchtally`: the command line, imported where Ctrl-C ends it in a line."""
 
 import sys
 
-from torchtally.cli import main
+
+def main() -> int:
+    """Run the command line and return the exit status."""
+    try:
+        from torchtally.cli import main as run
+    except KeyboardInterrupt:
+        print("tally: interrupted", file=sys.stderr)
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -117,6 +117,19 @@ def test_what_is_given_says_what_is_asked(key: str, capsys: Capture) -> None:
     assert document(capsys, *QUESTIONS[key])["question"] == question
 
 
+def test_a_chip_without_bfloat16_takes_float16_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plans = []
+    for options in ([], ["--recipe", "mixed-fp16"]):
+        assert main(["plan", "gpt2", "--gpus", "T4", *options]) == 0
+        plans.append(capsys.readouterr())
+    assert plans[0].out == plans[1].out
+    assert "T4 has no products in bfloat16: --recipe mixed-fp16" in plans[0].err
+    assert "mixed-fp16" not in plans[1].err
+    assert main(["plan", "gpt2", "--gpus", "T4", "--recipe", "mixed"]) == 2
+
+
 def test_the_missions_days(capsys: Capture) -> None:
     """The peak that is taught is half of the page's 1979; the table has the sum it comes from."""
     line = ["--parameters", "70e9", "--tokens", "15e12", "--gpus", "1024xH100-SXM", "--mfu", "0.5"]

@@ -34,6 +34,7 @@ from tests.warm import warm
 from torchtally.cli import main, parser
 from torchtally.cli.declared import asked
 from torchtally.cli.run import RunOptions
+from torchtally.cli.streams import is_interrupt
 from torchtally.trace import Ending, Trace, Use
 from torchtally.units import parse_bytes
 
@@ -255,6 +256,43 @@ def test_the_second_interrupt_ends_the_report(tmp_path: Path) -> None:
     run = signalled("told", signal.SIGINT, signal.SIGINT, cwd=tmp_path, setup=slow + hang)
     assert run.code == 130
     assert run.stderr.endswith("tally: interrupted\n")
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_an_interrupt_while_starting_ends_it_though_an_import_swallows_it(
+    swallows: bool, tmp_path: Path
+) -> None:
+    handler = "except KeyboardInterrupt: pass" if swallows else "finally: pass"
+    hang = f"""
+import time, torchtally.tracer.launchers as launchers
+native = launchers.launch_of
+def hang(script):
+    print('ready', flush=True)
+    try:
+        time.sleep(600)
+    {handler}
+    return native(script)
+launchers.launch_of = hang
+"""
+    process = start(str(SCRIPTS / "endings.py"), "told", cwd=tmp_path, setup=hang)
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr.endswith("tally: interrupted while starting: the script has not run\n")
+    assert not (tmp_path / "run.tally").exists()
+
+
+def test_ctrl_c_as_a_class_is_made_is_an_interrupt() -> None:
+    class Interrupted:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises((RuntimeError, KeyboardInterrupt)) as raised:
+        type("Owner", (), {"field": Interrupted()})
+    assert is_interrupt(raised.value)
+    assert not is_interrupt(RuntimeError("another"))
 
 
 def test_the_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import ast
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
@@ -124,6 +126,18 @@ def test_a_published_schema_allows_keys_that_come_later(samples: dict[str, dict[
     document = {**samples["run"], "from_the_future": 1}
     assert faults(document)
     assert not list(Draft202012Validator(json_schema("run")).iter_errors(document))
+
+
+def test_types_of_documents_are_there_without_what_fills_them() -> None:
+    """`tally schema` starts at once: what a document is about is imported when it is filled."""
+    code = (
+        "import sys\n"
+        "from torchtally.report.documents import documents\n"
+        "assert len(documents()) > 20\n"
+        "rooms = ('chips', 'ledger', 'plan', 'trace', 'views', 'work')\n"
+        "assert not {f'torchtally.{room}' for room in rooms} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_column_is_described_where_it_is_published() -> None:

@@ -160,6 +160,14 @@ def test_a_module_holds_what_is_inside_it() -> None:
 
 
 @pytest.mark.thorough
+def test_a_question_mark_lists_all_keys_and_hides_them_again() -> None:
+    before, shown, after = screens(model(), "question_mark", "question_mark", size=(120, 40))
+    assert "? keys" in before[-1]
+    for key in ("previous page", "search", "quit"):
+        assert any(key in line for line in shown), key
+    assert after == before
+
+
 def test_search_keeps_matching_rows_and_escape_brings_all_back() -> None:
     matches, kept, all_again = screens(
         model(), "8", "slash", *"timeline", "enter", "escape", size=(160, 50)

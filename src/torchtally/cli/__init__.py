@@ -25,7 +25,7 @@ from torchtally.cli.arguments import Parser, Subparsers
 from torchtally.cli.declared import declare
 from torchtally.cli.destination import check_outputs
 from torchtally.cli.installation import lack
-from torchtally.cli.streams import say, unwritable_as_error
+from torchtally.cli.streams import is_interrupt, say, unwritable_as_error
 from torchtally.errors import OutputError, TallyError
 
 TASKS: dict[str, tuple[str, ...]] = {
@@ -89,7 +89,9 @@ def main(argv: list[str] | None = None) -> int:
             raise
         say(f"tally: error: {sentence}")
         return TallyError.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not is_interrupt(error):
+            raise
         say("tally: interrupted")
         return INTERRUPTED
     except BrokenPipeError:

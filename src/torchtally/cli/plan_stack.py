@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from torchtally.chips import cluster
+from torchtally.cli.streams import say
 from torchtally.errors import UsageError
 from torchtally.options import options_of
 from torchtally.plan.frameworks.configuration import Configuration
@@ -14,11 +15,23 @@ FACTS = ("implementation", "attention", "loss", "host", "gradients", "fp8_weight
 """Fields that a fact of the stack decides where no option does; the recipe is taken first."""
 
 
+IN_FLOAT16 = "mixed-fp16"
+"""The recipe like the default one, of chips without products in bfloat16."""
+
+
 def with_recipe(request: Request) -> Request:
-    """The request with the recipe of --stack, where none is given."""
-    if request.stack_name is None or "recipe" in request.given:
+    """The request with the recipe of --stack, where none is given, or one that its chip has."""
+    if "recipe" in request.given:
         return request
-    name = stack(request.stack_name).value("recipe")
+    name = None if request.stack_name is None else stack(request.stack_name).value("recipe")
+    if name is None and request.gpus is not None and request.peak_flop_per_s is None:
+        chip = cluster(request.gpus).chip
+        if request.recipe.products not in chip.peaks and "float16" in chip.peaks:
+            name = IN_FLOAT16
+            say(
+                f"tally: {chip.name} has no products in {request.recipe.products}: --recipe "
+                f"{name}, float16 with scaled losses"
+            )
     return request if name is None else replace(request, recipe=RECIPES[name])
 
 

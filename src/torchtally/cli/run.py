@@ -12,7 +12,8 @@ from torchtally.cli.arguments import COMPILERS, SECONDS, RunParser, ScriptOption
 from torchtally.cli.chip_names import gpu_or_default, say
 from torchtally.cli.destination import place_of
 from torchtally.cli.output import FORMAT, OUTPUT, ColumnOptions, check_columns
-from torchtally.cli.run_state import RunState
+from torchtally.cli.run_state import RunState, StartState
+from torchtally.cli.streams import is_interrupt
 from torchtally.errors import TallyError, UsageError
 from torchtally.options import CHIP, COUNT, FILE, Form, OptionGroup, option, own, positive_count
 from torchtally.options.simulation import SIMULATION, SimulationOptions, simulation_settings
@@ -224,6 +225,21 @@ PARSER = RunParser
 
 def command(options: RunOptions) -> int:
     """Run the script and report; the exit code is the script's."""
+    start = StartState()
+    try:
+        return simulate(options, start)
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if start.is_over or not is_interrupt(error):
+            raise
+        say("interrupted while starting: the script has not run", is_quiet=False)
+        return STOPPED[0]
+    finally:
+        start.is_over = True
+        start.end()
+
+
+def simulate(options: RunOptions, start: StartState) -> int:
+    """The same, from its start on."""
     from torchtally.gates.run import RunGates
     from torchtally.timing.targets import cluster_of
     from torchtally.tracer.launchers import launch_of
@@ -248,7 +264,7 @@ def command(options: RunOptions) -> int:
         if launch is not None:
             script = launch.script_of(request.world.local_rank)
         state = RunState(options, request, place, script, gates, ranks, stderr_of_run())
-        code = trace_script(state)
+        code = trace_script(state, start)
     if state.is_drawn and state.is_saved and code not in STOPPED:
         walk_through(options.output, place)
     if sys.stdout is None or sys.stdout.closed:
@@ -382,7 +398,7 @@ def stderr_of_run() -> TextIO:
     return sys.stderr
 
 
-def trace_script(state: RunState) -> int:
+def trace_script(state: RunState, start: StartState) -> int:
     """Run the script on the target and report, however it ends. Returns the exit code."""
     from torchtally.cli.own_errors import sentence
     from torchtally.cli.run_report import conclude
@@ -437,6 +453,7 @@ def trace_script(state: RunState) -> int:
                 display.refresh = lambda: session.recorder.tell(display.account)
                 display.now_bytes = lambda: session.gpu.allocated_bytes
                 display.peak_bytes = progress.peak_bytes
+            start.end()
             code = leaving(run(state.script, stopper))
             leave_threads_behind(code)
     except Exception as error:

@@ -52,3 +52,10 @@ def unwritable_as_error() -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise OutputError(f"the output cannot be written ({reason}).") from error
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C ended what was done. While a class is made, Python raises a RuntimeError of it
+    (3.11, Objects/typeobject.c, type_new_set_names).
+    """
+    return isinstance(error.__cause__ or error, KeyboardInterrupt)

@@ -24,7 +24,7 @@ examples:
   tally view run.tally --browser          the page of `tally report`, in a browser
 
 keys: 1 to 8 or tab change the page, arrows move, enter opens what a row is made of, escape goes
-back, / searches, s sorts by the next column, r reverses, q ends. More are at the foot of each page.
+back, / searches, s sorts by the next column, r reverses, ? lists all keys, q ends.
 
 Needs textual: pip install 'torchtally[view]'. --browser does not.
 """

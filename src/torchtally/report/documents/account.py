@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import field
 
 from torchtally.report.keys import Count, DocumentPart, P, filled, key
-from torchtally.trace import Frame
 
 if TYPE_CHECKING:
     from torchtally.ledger import Ledger, Line
+    from torchtally.trace import Frame
 
 
 class LinePart(DocumentPart, frozen=True):

@@ -1,10 +1,12 @@
 """The answer to a question of `tally plan`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from torchtally.plan.questions import Answer
 from torchtally.report.documents.tables import TablePart, table_part
 from torchtally.report.keys import Count, Document, DocumentPart, Mixed, filled, key
+
+if TYPE_CHECKING:
+    from torchtally.plan.questions import Answer
 
 
 class FigurePart(DocumentPart, frozen=True):
@@ -34,7 +36,7 @@ class AnswerDocument(Document, tag="answer/1", frozen=True):
     working: Annotated[list[StepPart], key("Each quantity with its formula")]
 
 
-def answer_document(answer: Answer, sentence: str) -> AnswerDocument:
+def answer_document(answer: "Answer", sentence: str) -> AnswerDocument:
     """Everything that an answer says. A step names its terms by their place in `working`."""
     places = {quantity: n for n, quantity in enumerate(answer.working)}
     return filled(

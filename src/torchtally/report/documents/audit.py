@@ -1,13 +1,15 @@
 """Predicted and measured memory."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import field
 
-from torchtally.chips import Chip
-from torchtally.memory.comparison import Comparison
 from torchtally.report.documents.account import LinePart
 from torchtally.report.keys import Bytes, Document, DocumentPart, Fraction, Mixed, filled, key
+
+if TYPE_CHECKING:
+    from torchtally.chips import Chip
+    from torchtally.memory.comparison import Comparison
 
 
 class PairPart(DocumentPart, frozen=True):
@@ -54,7 +56,7 @@ class MeasurementsDocument(Document, tag="measurements/1", frozen=True):
     predicted: dict[str, Any]
 
 
-def audit_document(comparison: Comparison, chip: Chip) -> AuditDocument:
+def audit_document(comparison: "Comparison", chip: "Chip") -> AuditDocument:
     """All sizes are bytes; `measured` and `predicted` are the runs themselves."""
     return filled(
         AuditDocument,

@@ -1,11 +1,10 @@
 """The hardware table."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import field
 
-from torchtally.chips import Chip
 from torchtally.report.keys import (
     Bytes,
     BytesPerS,
@@ -20,7 +19,9 @@ from torchtally.report.keys import (
     filled,
     key,
 )
-from torchtally.views.chips import origins_of
+
+if TYPE_CHECKING:
+    from torchtally.chips import Chip
 
 
 class PeakRatePart(DocumentPart, frozen=True):
@@ -118,13 +119,15 @@ class ChipsDocument(Document, tag="chips/1", frozen=True):
     chips: Annotated[list[ChipPart], key("Of the hardware table, or that were searched")]
 
 
-def chips_document(chips: Sequence[Chip]) -> ChipsDocument:
+def chips_document(chips: "Sequence[Chip]") -> ChipsDocument:
     """The hardware table. A number whose source is not the chip's own is named in `sources`."""
     return ChipsDocument(chips=list(map(_chip_part, chips)))
 
 
-def _chip_part(chip: Chip) -> ChipPart:
+def _chip_part(chip: "Chip") -> ChipPart:
     """One row of the table: all that it says. What no source gives is null."""
+    from torchtally.views.chips import origins_of
+
     price = chip.price
     return filled(
         ChipPart,

@@ -1,16 +1,18 @@
 """Costs of lines, modules and operators."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import field
 
-from torchtally.ledger import Entry, Key, Ledger, Total, line_of, module_of, once_per_site, op_of
 from torchtally.report.documents.account import in_line
 from torchtally.report.keys import Bytes, Count, DocumentPart, Flops, Seconds, filled, key
-from torchtally.views.bottlenecks import dominant_bounds
-from torchtally.views.columns import dearest_first
-from torchtally.views.modules import in_order, with_children
+
+if TYPE_CHECKING:
+    from torchtally.ledger import Entry, Key, Ledger
+
+    Times = Callable[[Key], Mapping[str, Any]]
+    """Time of a row and what bounds it. Null without times, the bound also of what takes none."""
 
 
 class TotalsPart(DocumentPart, frozen=True):
@@ -69,18 +71,19 @@ class OperatorCosts(DocumentPart, frozen=True):
     bound: str | None
 
 
-Times = Callable[[Key], Mapping[str, Any]]
-"""Time of a row and what bounds it. Null without times, the bound also of what takes none."""
+def _times(ledger: "Ledger", group_of: "Callable[[Entry], Key]") -> "Times[Key]":
+    from torchtally.views.bottlenecks import dominant_bounds
 
-
-def _times(ledger: Ledger, group_of: Callable[[Entry], Key]) -> Times[Key]:
     if not ledger.is_timed:
         return lambda group: {"seconds": None, "kernel_s": None, "bound": None}
     bounds = dominant_bounds(ledger, group_of)
     return lambda group: {"bound": bounds.get(group)}
 
 
-def lines_part(ledger: Ledger) -> list[LineCosts]:
+def lines_part(ledger: "Ledger") -> list[LineCosts]:
+    from torchtally.ledger import line_of, once_per_site
+    from torchtally.views.columns import dearest_first
+
     times = _times(ledger, once_per_site(line_of))
     return [
         in_line(LineCosts, line, total, **times(line))
@@ -88,7 +91,10 @@ def lines_part(ledger: Ledger) -> list[LineCosts]:
     ]
 
 
-def operators_part(ledger: Ledger) -> list[OperatorCosts]:
+def operators_part(ledger: "Ledger") -> list[OperatorCosts]:
+    from torchtally.ledger import op_of
+    from torchtally.views.columns import dearest_first
+
     times = _times(ledger, op_of)
     return [
         filled(OperatorCosts, total, op=op, **times(op))
@@ -96,8 +102,11 @@ def operators_part(ledger: Ledger) -> list[OperatorCosts]:
     ]
 
 
-def modules_part(ledger: Ledger) -> list[ModuleCosts]:
+def modules_part(ledger: "Ledger") -> list[ModuleCosts]:
     """Every module: its own figures, and the FLOPs with the modules inside it."""
+    from torchtally.ledger import Total, module_of, once_per_site
+    from torchtally.views.modules import in_order, with_children
+
     own = ledger.by_module()
     whole = with_children(own)
     times = _times(ledger, once_per_site(module_of))

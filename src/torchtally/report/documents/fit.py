@@ -1,9 +1,7 @@
 """What `tally fit` searched."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from torchtally.fit.chips import Fleet
-from torchtally.fit.survey import Survey
 from torchtally.report.keys import (
     Bytes,
     Count,
@@ -15,6 +13,10 @@ from torchtally.report.keys import (
     filled,
     key,
 )
+
+if TYPE_CHECKING:
+    from torchtally.fit.chips import Fleet
+    from torchtally.fit.survey import Survey
 
 
 class TriedPart(DocumentPart, frozen=True):
@@ -65,7 +67,7 @@ class FitDocument(Document, tag="fit/1", frozen=True):
     runs: Annotated[list[ProbePart], key("That were made")]
 
 
-def fit_document(fleet: Fleet, survey: Survey | None, vary: str) -> FitDocument:
+def fit_document(fleet: "Fleet", survey: "Survey | None", vary: str) -> FitDocument:
     families = survey.computed if survey is not None else []
     computed = {each.chip.name: at for at, family in enumerate(families) for each in family.chips}
     return FitDocument(

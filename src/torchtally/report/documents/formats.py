@@ -1,14 +1,16 @@
 """Formats of numbers."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import field
 
-from torchtally.chips import Chip, known_chips
-from torchtally.number_formats import Conversion, FloatLayout, NumberFormat
 from torchtally.report.keys import Count, Document, DocumentPart, Mixed, Number, filled, finite, key
-from torchtally.views.number_formats import FormatComparison
+
+if TYPE_CHECKING:
+    from torchtally.chips import Chip
+    from torchtally.number_formats import Conversion, NumberFormat
+    from torchtally.views.number_formats import FormatComparison
 
 
 class FormatPart(DocumentPart, frozen=True):
@@ -51,8 +53,10 @@ class FormatsDocument(Document, tag="formats/1", frozen=True):
     values: list[ValuePart]
 
 
-def formats_document(comparison: FormatComparison) -> FormatsDocument:
+def formats_document(comparison: "FormatComparison") -> FormatsDocument:
     """All of it by name; inf and NaN as texts, which JSON has no numbers for."""
+    from torchtally.chips import known_chips
+
     chips = known_chips()
     columns = list(zip(comparison.formats, comparison.conversions, strict=True))
     return FormatsDocument(
@@ -64,7 +68,9 @@ def formats_document(comparison: FormatComparison) -> FormatsDocument:
     )
 
 
-def _format_part(row: NumberFormat, chips: Sequence[Chip]) -> FormatPart:
+def _format_part(row: "NumberFormat", chips: "Sequence[Chip]") -> FormatPart:
+    from torchtally.number_formats import FloatLayout
+
     layout, blocks = row.layout, row.blocks
     names = ("largest", "smallest_normal", "smallest_subnormal", "spacing_at_one")
     numbers = {name: getattr(layout, name) for name in names}
@@ -80,7 +86,7 @@ def _format_part(row: NumberFormat, chips: Sequence[Chip]) -> FormatPart:
     )
 
 
-def _conversion_part(conversion: Conversion) -> ConversionPart:
+def _conversion_part(conversion: "Conversion") -> ConversionPart:
     return filled(
         ConversionPart,
         conversion,

@@ -1,10 +1,12 @@
 """Limits that were asserted."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from torchtally.gates import Finding
 from torchtally.report.keys import Document, DocumentPart, Mixed, Number, filled, key
+
+if TYPE_CHECKING:
+    from torchtally.gates import Finding
 
 
 class LimitPart(DocumentPart, frozen=True):
@@ -19,7 +21,7 @@ class LimitPart(DocumentPart, frozen=True):
     holds: Annotated[bool | None, key("Whether a limit holds; null where that cannot be decided")]
 
 
-def limits_part(findings: Iterable[Finding]) -> list[LimitPart]:
+def limits_part(findings: "Iterable[Finding]") -> list[LimitPart]:
     """Each limit in its plain unit; a value that is unknown is null."""
     return [
         filled(

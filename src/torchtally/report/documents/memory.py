@@ -1,14 +1,13 @@
 """Memory of a run."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from torchtally.ledger import Ledger
-from torchtally.memory.workspace import KINDS, Trust
 from torchtally.report.documents.account import LinePart, in_line
 from torchtally.report.documents.tables import rows_of
 from torchtally.report.keys import Bytes, Cells, Count, DocumentPart, filled, key
-from torchtally.views.summary import judge, shortage_of
-from torchtally.views.workspaces import workspaces_at_peak
+
+if TYPE_CHECKING:
+    from torchtally.ledger import Ledger
 
 
 class HostStatePart(DocumentPart, frozen=True):
@@ -66,7 +65,11 @@ class MemoryPart(DocumentPart, frozen=True):
     out_of_memory: Annotated[ShortagePart | None, key("The request that was refused")]
 
 
-def memory_part(ledger: Ledger) -> MemoryPart:
+def memory_part(ledger: "Ledger") -> MemoryPart:
+    from torchtally.memory.workspace import KINDS, Trust
+    from torchtally.views.summary import judge
+    from torchtally.views.workspaces import workspaces_at_peak
+
     memory, verdict = ledger.memory, judge(ledger)
     return filled(
         MemoryPart,
@@ -89,8 +92,10 @@ def memory_part(ledger: Ledger) -> MemoryPart:
     )
 
 
-def _shortage_part(ledger: Ledger) -> ShortagePart | None:
+def _shortage_part(ledger: "Ledger") -> ShortagePart | None:
     """The request that ended the run, and what occupied the memory."""
+    from torchtally.views.summary import shortage_of
+
     shortage = shortage_of(ledger)
     if shortage is None:
         return None

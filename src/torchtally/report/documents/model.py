@@ -1,6 +1,6 @@
 """The costs of a model."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import field
 
@@ -12,7 +12,9 @@ from torchtally.report.documents.account import (
     convention_part,
 )
 from torchtally.report.keys import Bytes, Count, Document, DocumentPart, Flops, Seconds, filled, key
-from torchtally.views.model_summary import ModelSummary, ModuleNode
+
+if TYPE_CHECKING:
+    from torchtally.views.model_summary import ModelSummary, ModuleNode
 
 
 class OutsidePart(DocumentPart, frozen=True):
@@ -62,7 +64,7 @@ class ModelDocument(Document, tag="model/1", frozen=True):
     notes: list[NotePart]
 
 
-def model_document(summary: ModelSummary) -> ModelDocument:
+def model_document(summary: "ModelSummary") -> ModelDocument:
     """All figures, and every module with those of the modules inside it. Unknown ones are null."""
     ledger, verdict = summary.ledger, summary.verdict
     is_timed = ledger.is_timed
@@ -84,7 +86,7 @@ def model_document(summary: ModelSummary) -> ModelDocument:
     )
 
 
-def _module_part(node: ModuleNode, is_timed: bool) -> ModulePart:
+def _module_part(node: "ModuleNode", is_timed: bool) -> ModulePart:
     return filled(
         ModulePart,
         node,

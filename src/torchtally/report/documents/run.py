@@ -1,15 +1,10 @@
 """The page of a run."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import UNSET, UnsetType, field
 
-from torchtally.diagnosis import diagnose
-from torchtally.fit.network_advisor import TimedChange, TimedRun
-from torchtally.fit.results import ChangeResult
-from torchtally.gates import Finding
-from torchtally.ledger import Ledger
 from torchtally.report.documents.account import (
     ConventionPart,
     CoveragePart,
@@ -50,12 +45,13 @@ from torchtally.report.keys import (
     key,
 )
 from torchtally.report.prose import in_words
-from torchtally.views.parameters import parameters_of
-from torchtally.views.real_run import RealRun
-from torchtally.views.script_work import script_work
-from torchtally.views.steps import run_shares, unlike
-from torchtally.views.summary import caveats_of
-from torchtally.views.utilisation import utilisations
+
+if TYPE_CHECKING:
+    from torchtally.fit.network_advisor import TimedChange, TimedRun
+    from torchtally.fit.results import ChangeResult
+    from torchtally.gates import Finding
+    from torchtally.ledger import Ledger
+    from torchtally.views.real_run import RealRun
 
 
 class EndingPart(DocumentPart, frozen=True):
@@ -240,18 +236,24 @@ class RunDocument(Document, tag="run/1", frozen=True):
 
 
 def run_document(
-    ledger: Ledger,
+    ledger: "Ledger",
     *,
-    changes: Sequence[ChangeResult] | None = None,
-    timed_changes: Sequence[TimedChange] = (),
-    unchanged: TimedRun | None = None,
-    findings: Sequence[Finding] = (),
-    run: RealRun | None = None,
+    changes: "Sequence[ChangeResult] | None" = None,
+    timed_changes: "Sequence[TimedChange]" = (),
+    unchanged: "TimedRun | None" = None,
+    findings: "Sequence[Finding]" = (),
+    run: "RealRun | None" = None,
 ) -> RunDocument:
     """All of a ledger but its single operators. `changes` were tried to make the run fit,
     `timed_changes` to hide more of its network; `unchanged` is the run without its own changes,
     `findings` are of its limits, and `run` is what a profiler measured.
     """
+    from torchtally.diagnosis import diagnose
+    from torchtally.views.parameters import parameters_of
+    from torchtally.views.script_work import script_work
+    from torchtally.views.summary import caveats_of
+    from torchtally.views.utilisation import utilisations
+
     trace, parameters = ledger.trace, parameters_of(ledger)
     return filled(
         RunDocument,
@@ -292,8 +294,10 @@ def run_document(
     )
 
 
-def _whole_run_part(ledger: Ledger) -> WholeRunPart:
+def _whole_run_part(ledger: "Ledger") -> WholeRunPart:
     """All that was run, and what share of it the reported period is."""
+    from torchtally.views.steps import run_shares, unlike
+
     run = run_shares(ledger)
     return filled(
         WholeRunPart,
@@ -304,11 +308,11 @@ def _whole_run_part(ledger: Ledger) -> WholeRunPart:
     )
 
 
-def _change_part(result: ChangeResult) -> ChangePart:
+def _change_part(result: "ChangeResult") -> ChangePart:
     return filled(ChangePart, result, result.change, change=result.change.text)
 
 
-def _measured_part(ledger: Ledger, run: RealRun) -> MeasuredPart:
+def _measured_part(ledger: "Ledger", run: "RealRun") -> MeasuredPart:
     return filled(
         MeasuredPart,
         ledger.trace.measured,

@@ -1,10 +1,11 @@
 """Tensors of an expression."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from torchtally.report.keys import Bytes, Count, Document, DocumentPart, Mixed, filled, finite, key
-from torchtally.strided import EvaluatedExpression, StridedTensor, storage_name
-from torchtally.views.strided import picture
+
+if TYPE_CHECKING:
+    from torchtally.strided import EvaluatedExpression, StridedTensor
 
 
 class TensorPart(DocumentPart, frozen=True):
@@ -39,8 +40,11 @@ class TensorDocument(Document, tag="tensor/1", frozen=True):
     operations: Annotated[list[OperationPart], key("Of an expression, one after the other")]
 
 
-def tensor_document(evaluation: EvaluatedExpression) -> TensorDocument:
+def tensor_document(evaluation: "EvaluatedExpression") -> TensorDocument:
     """The result and every step; `places` are those of the result's elements, in their order."""
+    from torchtally.strided import storage_name
+    from torchtally.views.strided import picture
+
     drawn = picture(evaluation)
     return TensorDocument(
         expression=evaluation.expression,
@@ -55,5 +59,7 @@ def tensor_document(evaluation: EvaluatedExpression) -> TensorDocument:
     )
 
 
-def _tensor_part(tensor: StridedTensor) -> TensorPart:
+def _tensor_part(tensor: "StridedTensor") -> TensorPart:
+    from torchtally.strided import storage_name
+
     return filled(TensorPart, tensor, storage=storage_name(tensor.storage))

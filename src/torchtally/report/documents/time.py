@@ -1,10 +1,9 @@
 """Time of a period, its rates, and the tokens it generates."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import UNSET, UnsetType, field
 
-from torchtally.ledger import Ledger
 from torchtally.report.documents.account import GapPart, LinePart, in_line
 from torchtally.report.keys import (
     Bytes,
@@ -18,13 +17,10 @@ from torchtally.report.keys import (
     filled,
     key,
 )
-from torchtally.views.columns import dearest_first
-from torchtally.views.generation import generation_figures
-from torchtally.views.hosts import slow_host
-from torchtally.views.odd_sizes import odd_sizes
-from torchtally.views.step_time import calibrated_share
-from torchtally.views.throughput import Batch, throughput
-from torchtally.views.time_range import time_range
+
+if TYPE_CHECKING:
+    from torchtally.ledger import Ledger
+    from torchtally.views.throughput import Batch
 
 
 class BoundPart(DocumentPart, frozen=True):
@@ -131,8 +127,14 @@ class ThroughputPart(DocumentPart, frozen=True):
     sample_batch: Annotated[BatchPart | None, key("Samples of a step, and the operator for them")]
 
 
-def time_part(ledger: Ledger) -> TimePart | None:
+def time_part(ledger: "Ledger") -> TimePart | None:
     """Time of the reported period; null where the chip's speed is unknown."""
+    from torchtally.views.columns import dearest_first
+    from torchtally.views.hosts import slow_host
+    from torchtally.views.odd_sizes import odd_sizes
+    from torchtally.views.step_time import calibrated_share
+    from torchtally.views.time_range import time_range
+
     roofline = ledger.roofline
     if roofline is None:
         return None
@@ -155,7 +157,9 @@ def time_part(ledger: Ledger) -> TimePart | None:
     )
 
 
-def throughput_part(ledger: Ledger) -> ThroughputPart | None:
+def throughput_part(ledger: "Ledger") -> ThroughputPart | None:
+    from torchtally.views.throughput import throughput
+
     rates = throughput(ledger)
     if rates is None:
         return None
@@ -167,12 +171,14 @@ def throughput_part(ledger: Ledger) -> ThroughputPart | None:
     )
 
 
-def _batch_part(batch: Batch | None) -> BatchPart | None:
+def _batch_part(batch: "Batch | None") -> BatchPart | None:
     return None if batch is None else filled(BatchPart, batch.line, batch)
 
 
-def generation_part(ledger: Ledger) -> GenerationPart | None:
+def generation_part(ledger: "Ledger") -> GenerationPart | None:
     """Null for a run that generates no tokens. Seconds and rates are null without times."""
+    from torchtally.views.generation import generation_figures
+
     figures = generation_figures(ledger)
     if figures is None:
         return None

@@ -12,7 +12,7 @@ from textual.containers import Container
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Footer, Input
+from textual.widgets import Footer, HelpPanel, Input
 
 from torchtally.ledger import Ledger, narrow
 from torchtally.report.text import verdict
@@ -90,6 +90,7 @@ class PagesScreen(Screen[None]):
         Binding("shift+tab", "turn(-1)", "previous page", show=False, priority=True),
         Binding("slash", "search", "search"),
         Binding("escape", "back", "back"),
+        Binding("question_mark", "help", "keys"),
         Binding("q", "app.quit", "quit"),
     ]
 
@@ -144,6 +145,13 @@ class PagesScreen(Screen[None]):
     def search_submitted(self) -> None:
         self.query_one(Input).display = False
         self.page.main().focus()
+
+    def action_help(self) -> None:
+        """Show every key and what it does here, beside the page; hide it again."""
+        if self.query(HelpPanel):
+            self.app.action_hide_help_panel()
+        else:
+            self.app.action_show_help_panel()
 
     def action_back(self) -> None:
         """End a search, or leave for what was shown before."""
