@@ -148,7 +148,7 @@ def figures(source: Source, path: Path, trace: Trace) -> Figures:
     measured_s, predicted_s = (fsum(column) for column in zip(*pairs, strict=True))
     return Figures(
         source.label,
-        read_kineto(str(path)).device_us,
+        fsum(activity.duration_us for activity in read_kineto(str(path)).activities),
         measured.device_ns / 1e3,
         lost_us,
         counted_s / whole_s,

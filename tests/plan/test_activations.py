@@ -23,7 +23,6 @@ from torchtally.plan.activations.kept import (
     working_activation_bytes,
 )
 from torchtally.plan.activations.kernel import usual_kernel
-from torchtally.plan.activations.pipeline import first_stage_activation_bytes
 from torchtally.plan.activations.setting import AttentionKernel, Implementation, setting_of
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.architecture.model import Experts, FeedForward, Layer, Model, SelfAttention
@@ -106,13 +105,6 @@ def test_outside_the_layers_as_published(t: int) -> None:
     assert embedding.value == s * b * h // t + 8 * s * b + 8 * s
     head = head_activation_bytes(setting_of(model, b, s, recipe("megatron"), **options))
     assert head.value == 4 * s * b * h // t * (h + v) // h
-
-
-@pytest.mark.parametrize(("p", "m", "factor"), [(1, 1, 1.0), (8, 1, 1.0), (8, 4, 1 + 7 / 32)])
-def test_a_pipelines_first_stage_as_published(p: int, m: int, factor: float) -> None:
-    """Section 4.2.3: that of all L layers, times 1 + (p - 1) / (p m) where they are interleaved."""
-    stage_bytes = first_stage_activation_bytes(32_000, 96, p, chunks=m)
-    assert stage_bytes.value == 32_000 * 96 * factor
 
 
 # By hand ------------------------------------------------------------------------------------------

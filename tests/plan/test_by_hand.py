@@ -21,7 +21,6 @@ from torchtally.plan.activations.kept import (
     loss_bytes,
     working_activation_bytes,
 )
-from torchtally.plan.activations.pipeline import first_stage_activation_bytes
 from torchtally.plan.activations.setting import AttentionKernel, Implementation, Loss, setting_of
 from torchtally.plan.architecture.model import LatentAttention
 from torchtally.plan.architecture.weights import Group, Weight, weights_of
@@ -201,8 +200,6 @@ def test_activations_that_layers_share() -> None:
         embedding_activation_bytes(setting_of(MODEL, 2, 33, BF16)), 2 * 33 * 8 + 2 * 33 * 4 * 2
     )
     assert setting_of(MODEL, 1, 33, BF16, context=4).words["sequence"].value == 9
-    assert_same(first_stage_activation_bytes(10, 6, 3, chunks=2), 10 * 6 * (1 + (3 - 1) / (3 * 2)))
-    assert_same(first_stage_activation_bytes(10, 6, 3), 10 * 6)
 
 
 def test_selective_recomputation_of_a_sequence_of_one_token() -> None:

@@ -11,21 +11,9 @@ from dataclasses import dataclass
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.plan.architecture.weights import ONCE, Group, Weight
 from torchtally.plan.closed_form import BytesEach, Count, ParameterCount, closed_form
-from torchtally.plan.memory import States, states
-from torchtally.plan.optimizers import Optimizer
 from torchtally.plan.quantity import Amount, Quantity, of, total
 from torchtally.plan.recipes import Recipe
 from torchtally.units import Unit
-
-
-@dataclass(frozen=True, slots=True)
-class DeepLinearMemory:
-    """What one training step holds; the batch itself, B * D numbers, is not in it."""
-
-    states: States
-    """Parameters, gradients, optimizer state."""
-    activations: Quantity
-    total: Quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +70,6 @@ def _batch_cast_bytes(width: Count, batch: Count, itemsize: BytesEach) -> str:
 @closed_form("weight casts", Unit.BYTES)
 def _weight_casts_bytes(width: Count, layers: Count, itemsize: BytesEach) -> str:
     return "(width * width * max(layers - 1, 0) + (width if layers > 0 else 0)) * itemsize"
-
-
-def deep_linear_memory(
-    width: int, layers: int, batch: Amount, recipe: Recipe, optimizer: Optimizer
-) -> DeepLinearMemory:
-    """Everything that a training step holds but for the batch."""
-    state = states(deep_linear_weights(width, layers), recipe, optimizer)
-    kept = deep_linear_activation_bytes(width, layers, batch, recipe)
-    parts = {"states": state.total, "activations": kept}
-    return DeepLinearMemory(state, kept, total("training", Unit.BYTES, parts))
 
 
 def deep_linear_flops(width: Amount, layers: Amount, batch: Amount) -> DeepLinearFlops:

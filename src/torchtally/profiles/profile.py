@@ -204,10 +204,3 @@ class Profile:
     """Of them, not of the form that the profiler writes: left out."""
     facts: dict[str, str] = field(default_factory=dict)
     """Versions that the profiler itself names: "cuda_runtime_version"."""
-
-    @property
-    def device_us(self) -> float:
-        """The sum of what all kernels, copies and memsets took."""
-        from math import fsum
-
-        return fsum(activity.duration_us for activity in self.activities)

@@ -7,7 +7,12 @@ from torch import Tensor, nn
 from tests.plan.consistency.traced import Traced
 from torchtally import account, run
 from torchtally.memory import is_alive
-from torchtally.plan.deep_linear import deep_linear_flops, deep_linear_memory
+from torchtally.plan.deep_linear import (
+    deep_linear_activation_bytes,
+    deep_linear_flops,
+    deep_linear_weights,
+)
+from torchtally.plan.memory import states
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.recipes import recipe
 from torchtally.trace import Role
@@ -61,12 +66,13 @@ def test_the_deep_linear_model(
 
     # In its own dtype the first product keeps the batch, under autocast a cast of it.
     batch_bytes = 0 if how.is_autocast else B * D * how.weight_bytes
-    states = deep_linear_memory(D, L, B, how, optimizer(optimizer_name))
-    assert states.states.parameters.value == held(Role.PARAMETER)
-    assert states.states.gradients.value == held(Role.GRADIENT)
+    planned = states(deep_linear_weights(D, L), how, optimizer(optimizer_name))
+    kept = deep_linear_activation_bytes(D, L, B, how)
+    assert planned.parameters.value == held(Role.PARAMETER)
+    assert planned.gradients.value == held(Role.GRADIENT)
     # Adagrad has a step counter on the host for each tensor, as Adam.
-    assert states.states.optimizer.value == held(Role.OPTIMIZER_STATE)
-    loss_bytes = Traced(ledger).kept_bytes - batch_bytes - states.activations.value
+    assert planned.optimizer.value == held(Role.OPTIMIZER_STATE)
+    loss_bytes = Traced(ledger).kept_bytes - batch_bytes - kept.value
     assert loss_bytes == how.activation_bytes
     flops = deep_linear_flops(D, L, B)
     assert flops.total.value == needed_flops(works_of(ledger.reported), Convention.FULL)

@@ -52,28 +52,6 @@ def bubble_s(
     return derive("bubble", Unit.SECONDS, formula, source, str(schedule), **used)
 
 
-def bubble_fraction(
-    schedule: Schedule, stages: Amount, micro_batches: Amount, virtual_stages: Amount = 1
-) -> Quantity:
-    """The bubble over the time of the work itself, where F, B and W take as long as each other.
-
-    (p - 1) / m for GPipe and 1F1B. Of the whole step it is (p - 1) / (m + p - 1).
-    """
-    wait = bubble_s(
-        schedule, stages, forward_s=1, input_s=1, weight_s=1, virtual_stages=virtual_stages
-    )
-    return derive(
-        "bubble over ideal time",
-        Unit.NUMBER,
-        "bubble / (micro_batches * work_s)",
-        wait.source,
-        "forward and both halves of backward equally long",
-        bubble=wait,
-        micro_batches=of(micro_batches, Unit.COUNT),
-        work_s=of(3.0, Unit.SECONDS),
-    )
-
-
 _IN_FLIGHT = {
     Schedule.GPIPE: ("micro_batches", NARAYANAN, ""),
     Schedule.ONE_F_ONE_B: ("min(micro_batches, stages - stage)", NARAYANAN, ""),
