@@ -11,7 +11,7 @@ import pytest
 from torchtally.cli import COMMANDS, main, parser
 from torchtally.cli.declared import asked
 from torchtally.cli.fit import FitOptions
-from torchtally.cli.run import RunOptions
+from torchtally.cli.run_options import RunOptions
 from torchtally.cli.show import ShowOptions
 from torchtally.notebook.magics import CellOptions
 from torchtally.options import OptionRecord, options_of

@@ -33,7 +33,7 @@ from tests.cli.run_tally import (
 from tests.warm import warm
 from torchtally.cli import main, parser
 from torchtally.cli.declared import asked
-from torchtally.cli.run import RunOptions
+from torchtally.cli.run_options import RunOptions
 from torchtally.cli.streams import is_interrupt
 from torchtally.trace import Ending, Trace, Use
 from torchtally.units import parse_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from torchtally.cli.run import RunOptions
+    from torchtally.cli.run_options import RunOptions
     from torchtally.gates.run import RunGates
     from torchtally.runs.ranks.together import SimulatedRanks
     from torchtally.runs.request import RunRequest

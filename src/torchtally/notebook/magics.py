@@ -15,7 +15,8 @@ from torchtally.cli.arguments import Parser
 from torchtally.cli.chip_names import gpu_or_default
 from torchtally.cli.declared import add_options, asked
 from torchtally.cli.destination import check_outputs, place_of
-from torchtally.cli.run import STEPS, limit_of
+from torchtally.cli.run import limit_of
+from torchtally.cli.run_options import STEPS
 from torchtally.errors import LimitError, ScriptError, TallyError, UsageError
 from torchtally.gates import check, parse_limits
 from torchtally.ledger import Ledger, account
