@@ -307,6 +307,10 @@ def reducing() -> None:
         *each([(100,), (1_000_000,), (512, 4096), (4096, 77)], FLOAT, BRAIN),
     )
     op("cumsum int64", lambda x: x.cumsum(0), *each([(1_000_000,), (100,)], LONG), grad=False)
+
+
+def ordering() -> None:
+    """Sorts, the largest of many, draws and permutations."""
     for name, dtypes in (("sort", (FLOAT, LONG)), ("argsort", (FLOAT,))):
         op(
             name,
@@ -645,7 +649,8 @@ def images() -> None:
 
 def main() -> None:
     """Record all."""
-    for family in (elementwise, normalising, reducing, indexing, multiplying, optimising, images):
+    families = (elementwise, normalising, reducing, ordering, indexing, multiplying, optimising)
+    for family in (*families, images):
         family()
     facts = {
         "torch": torch.__version__,
