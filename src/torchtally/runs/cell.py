@@ -93,7 +93,7 @@ def earlier_cells() -> Iterator[Callable[[Recording], None]]:
 
         def mark_used(storage: VirtualStorage) -> None:
             if role := roles.get(id(storage)):
-                recording.recorder.mark_storage(storage, role)
+                recording.recorder.tensors.mark_storage(storage, role)
 
         LeftBehind.used = staticmethod(mark_used)
 

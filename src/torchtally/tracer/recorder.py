@@ -44,7 +44,7 @@ from torchtally.trace import (
     World,
 )
 from torchtally.trace.sleep import sleep_call
-from torchtally.tracer.by_hand import HandUpdates, changed_numbers
+from torchtally.tracer.by_hand import HandUpdates
 from torchtally.tracer.calls import Calls
 from torchtally.tracer.captured import Captured, Placed
 from torchtally.tracer.checks import passing_answer
@@ -52,12 +52,14 @@ from torchtally.tracer.compiled import CompiledRuns, call_of, numbers
 from torchtally.tracer.engine import ForwardOrigins, builds_graph_anew, is_nested
 from torchtally.tracer.listeners import Bookkeeper, Timekeeper
 from torchtally.tracer.loading import LoadingTimes
-from torchtally.tracer.modules import OUTSIDE, Modules, Place, named_tensors
+from torchtally.tracer.modules import OUTSIDE, Modules, Place
 from torchtally.tracer.placeholder_reads import PLACEHOLDER_LIMIT, PlaceholderReads
 from torchtally.tracer.saved_files import identify
 from torchtally.tracer.script_work import ScriptWorks
+from torchtally.tracer.sites import SiteTable
 from torchtally.tracer.source import Stacks, Walk, asking_frame, own_frame
 from torchtally.tracer.storage_records import StorageRecords
+from torchtally.tracer.tensor_roles import TensorRoles
 from torchtally.tracer.tokens import TokenCounter
 from torchtally.virtual.compiling.kernels import LoweredGraph
 from torchtally.virtual.compiling.origins import Origin
@@ -81,9 +83,6 @@ class Recorder:
         self.is_optimizing = 0
         """How many optimizers' `step` this thread is inside of."""
         self.step_ends: list[int] = []
-        self.is_one_of_many = False
-        """The run is one rank of several: a parameter that a backward pass meets first, and no
-        module or optimizer has, is one that was gathered from its shards."""
         self._thread = threading.get_ident()
         """The one that ran the last operator."""
         self.is_stopped = False
@@ -94,8 +93,7 @@ class Recorder:
         self.loading = LoadingTimes(partial(own_frame, self._stacks))
         self.script_works = ScriptWorks(self._stacks)
         self.tokens = TokenCounter(self._calls.calls, placeholder_limit)
-        self._sites: list[Site] = []
-        self._site_numbers: dict[Any, int] = {}
+        self._sites = SiteTable(self._stacks)
         self._origins = ForwardOrigins()
         self._ops: list[Op] = []
         self._adding = threading.RLock()
@@ -106,19 +104,16 @@ class Recorder:
         self._waits: list[int] = []
         self._stream_waits: list[StreamWait] = []
         self._coalesced: list[Coalesced] = []
-        self._roles, self._names = self.storages.roles, self.storages.names
+        self.tensors = TensorRoles(self.storages)
         self.placeholders = PlaceholderReads(self._stacks, placeholder_limit)
         self._notes: dict[str, int] = {}
         self.host_state: HostState | None = None
         self._effects: dict[tuple[EffectKind, str, Frame | None], int] = {}
         self.saved: dict[FileId, StubFile] = {}
-        self._roots_seen: set[tuple[int, int]] = set()
-        self._trained: set[int] = set()
-        """Parameters that an optimizer has, that got a gradient, or that a script updates."""
-        self._trainable: set[int] = set()
-        """Parameters that require grad: what is trained, in a run that trains nothing."""
         self.by_hand = HandUpdates(
-            self._roles, self._trained, lambda number: self.storages.births[number][2]
+            self.storages.roles,
+            self.tensors.trained,
+            lambda number: self.storages.births[number][2],
         )
         """Finds updates of weights, as long as there is no torch optimizer, whose steps count."""
         self._served = private.ServedModules()
@@ -179,7 +174,7 @@ class Recorder:
         if self.is_stopped:
             return
         key, walk = self._stacks.read(sys._getframe(1), self.modules.outer)
-        site = self._site(self.modules.place, key)
+        site = self._sites.number(self.modules.place, key)
         if walk.engine is not None and not walk.is_called_by_engine:
             site = self._backward_site(private.current_autograd_node(), walk)
         self._refusals.append(
@@ -197,64 +192,11 @@ class Recorder:
         )
         self.clock += 1  # frees during unwinding come after this moment
 
-    def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
-        """Give a tensor's storages a role and a name; the first of each stays.
-
-        There is one, or those of the tensors that a wrapper subclass holds.
-        """
-        whole_elements = private.whole_elements(tensor) if self.is_one_of_many else 0
-        for plain in private.tensors_inside(tensor):
-            virtual = virtual_of(plain)
-            if virtual is None or virtual.number < 0:
-                continue
-            if self.mark_storage(virtual, role) is role and name:
-                self._names.setdefault(virtual.number, name)
-            if whole_elements:
-                self.storages.whole_elements[virtual.number] = whole_elements
-
-    def mark_storage(self, storage: VirtualStorage, role: Role) -> Role:
-        """Give one storage a role, unless it has one; which it has now."""
-        return self._roles.setdefault(storage.number, role)
-
-    def mark_trained(self, parameter: Tensor) -> None:
-        """A parameter that requires grad."""
-        self.mark(parameter, Role.PARAMETER)
-        for plain in private.tensors_inside(parameter):
-            virtual = virtual_of(plain)
-            if virtual is not None:
-                self._trained.add(virtual.number)
-
     def _root_called(self, module: nn.Module) -> None:
         """An outermost module runs: mark its parameters and buffers, by name."""
         with SCRIPT_TIME.stopped():
-            self._mark_tensors_of(module)
-
-    def _mark_tensors_of(self, module: nn.Module) -> None:
-        self.tokens.root_called()
-        root = (id(module), len(self.step_ends))
-        if root in self._roots_seen:
-            return
-        self._roots_seen.add(root)
-        if self.is_one_of_many:
-            for flat in private.flat_parameters(module):
-                self.mark(flat, Role.PARAMETER)
-        for name, tensor, is_parameter in named_tensors(module):
-            if self.is_one_of_many and (shard := private.shard_of(tensor)) is not None:
-                self._mark_shard(*shard, is_trained=tensor.requires_grad)
-                continue
-            self.mark(tensor, Role.PARAMETER if is_parameter else Role.BUFFER, name)
-            virtual = virtual_of(tensor)
-            if is_parameter and tensor.requires_grad and virtual is not None:
-                self._trainable.add(virtual.number)
-
-    def _mark_shard(self, shard: Tensor, elements: int, *, is_trained: bool) -> None:
-        """Mark what stays of a parameter whose data come and go, by the whole's elements."""
-        self.mark(shard, Role.PARAMETER)
-        virtual = virtual_of(shard)
-        if virtual is not None and virtual.number >= 0:
-            self.storages.shard_added(virtual.number, int(shard.storage_offset()), elements)
-            if is_trained:
-                self._trained.add(virtual.number)
+            self.tokens.root_called()
+            self.tensors.mark_tensors_of(module, len(self.step_ends))
 
     # Operators.
 
@@ -273,9 +215,9 @@ class Recorder:
         self.tokens.ran(call, came_in)
         phase, site = self._place(invocation, outputs, went_out)
         self.script_works.before_operator(
-            self.clock, self._sites[site], is_optimizing=bool(self.is_optimizing)
+            self.clock, self._sites.sites[site], is_optimizing=bool(self.is_optimizing)
         )
-        if self.is_one_of_many:
+        if self.tensors.is_one_of_many:
             site = self._site_served(sys._getframe(2), site)
         stream = invocation.stream
         if stream is None:
@@ -305,7 +247,7 @@ class Recorder:
         if self.is_optimizing:
             phase = Phase.OPTIMIZER
         call = self._calls.of_call(sleep_call(seconds))
-        self._add(call, self._site(self.modules.place, key), phase, (), ())
+        self._add(call, self._sites.number(self.modules.place, key), phase, (), ())
 
     def compiled(self, graph: LoweredGraph | None, node: int) -> None:
         self.script_works.compiled(runs=graph is not None)
@@ -331,7 +273,7 @@ class Recorder:
         frames = () if origin is None else origin.frames
         place = self.modules.place if origin is None else self._compiled.place(origin)
         identity: Any = (place.path, place.class_name, frames)
-        number = self._site_numbers.get(identity)
+        number = self._sites.numbers.get(identity)
         if number is not None:
             return number
         known = () if origin is None else self._compiled.frames(origin)
@@ -342,19 +284,9 @@ class Recorder:
                 caller = self._stacks.read(walk.engine.f_back)[0]
             known += self._stacks.frames(caller)
             identity = (place.path, place.class_name, frames, caller)
-            number = self._site_numbers.get(identity)
+            number = self._sites.numbers.get(identity)
         if number is None:
-            number = self._add_site(identity, Site(place.path, place.class_name, known))
-        return number
-
-    def _add_site(self, identity: Any, site: Site) -> int:
-        """The number of a new site. Another thread may have added it, or others, meanwhile."""
-        with self._adding:
-            number = self._site_numbers.get(identity)
-            if number is None:
-                number = len(self._sites)
-                self._sites.append(site)
-                self._site_numbers[identity] = number
+            number = self._sites.add(identity, Site(place.path, place.class_name, known))
         return number
 
     def kernel_launched(
@@ -422,7 +354,7 @@ class Recorder:
             ran = self._compiled.begin_replay(first.graph, self.clock, len(records))
             self._origins.differentiated.update(ran)
         key, walk = self._stacks.read(sys._getframe(1), self.modules.outer)
-        site, node = self._site(self.modules.place, key), private.current_autograd_node()
+        site, node = self._sites.number(self.modules.place, key), private.current_autograd_node()
         if walk.engine is not None and not walk.is_called_by_engine:
             site = self._backward_site(node, walk)
         elif walk.engine is None:
@@ -456,7 +388,7 @@ class Recorder:
             return phase, self._site_of_origin(self._compiled.node.main)
         key, walk = self._stacks.read(sys._getframe(FIRST_CALLER), self.modules.outer)
         if walk.engine is None:
-            site = self._site(self.modules.place, key)
+            site = self._sites.number(self.modules.place, key)
             self._remember(site)
             return self._phase_outside_backward(walk, invocation, went_out), site
         self.by_hand.backward_ran(went_out, self.clock)
@@ -465,7 +397,7 @@ class Recorder:
         # torch's is known by its code, and any other by building a graph without `create_graph`.
         if walk.is_called_by_engine:
             recomputes = walk.is_recompute or builds_graph_anew(walk.engine)
-            site = self._site(self.modules.place, key)
+            site = self._sites.number(self.modules.place, key)
             self._remember(site)
             if node is not None:
                 self._origins.site(node)
@@ -491,7 +423,7 @@ class Recorder:
             return Phase.BACKWARD
         if self.is_optimizing:
             return Phase.FORWARD if self._is_of_model(invocation) else Phase.OPTIMIZER
-        if not torch.is_grad_enabled() and self._is_update(invocation):
+        if not torch.is_grad_enabled() and self.tensors.is_update(invocation):
             phase = Phase.OPTIMIZER
         else:
             phase = Phase.FORWARD
@@ -507,13 +439,6 @@ class Recorder:
             tensor.requires_grad for tensor in invocation.inputs
         )
 
-    def _is_update(self, invocation: Invocation) -> bool:
-        """A hand-written update: it reads a gradient, or writes to a parameter."""
-        roles = self._roles
-        return any(roles.get(n) is Role.PARAMETER for n in changed_numbers(invocation)) or any(
-            roles.get(number) is Role.GRADIENT for number in invocation.numbers
-        )
-
     def _remember(self, site: int) -> None:
         # What a CUDA graph captures runs at other moments than this.
         self._origins.remember(site, None if self._is_capturing else self.clock)
@@ -525,7 +450,7 @@ class Recorder:
     def _caller_of_backward(self, place: Place, walk: Walk) -> int:
         """The site of the call of backward."""
         frame = walk.engine.f_back if walk.engine is not None else None
-        return self._site(place, self._stacks.read(frame)[0])
+        return self._sites.number(place, self._stacks.read(frame)[0])
 
     def _accumulation(
         self, node: Any, walk: Walk, invocation: Invocation, outputs: Sequence[Tensor]
@@ -535,17 +460,17 @@ class Recorder:
         # parameter only where it is updated. Re-entrant checkpointing runs a backward whose leaves
         # are detached activations: their gradients are activations, too.
         is_parameter = isinstance(node.variable, nn.Parameter)
-        if is_parameter and not self._is_gathered(node.variable):
-            self.mark_trained(node.variable)
+        if is_parameter and not self.tensors.is_gathered(node.variable):
+            self.tensors.mark_trained(node.variable)
         if is_parameter or not is_nested(walk.engine):
             gradient = node.variable.grad
             tensors = [*invocation.inputs[:1], *outputs]
             if gradient is not None:  # hooks run here, too: DDP's fills buckets and reduces them
                 tensors = [gradient]
             for tensor in tensors:
-                self.mark(tensor, Role.GRADIENT)
+                self.tensors.mark(tensor, Role.GRADIENT)
         virtual = virtual_of(node.variable)
-        name = self._names.get(virtual.number, "") if virtual is not None else ""
+        name = self.storages.names.get(virtual.number, "") if virtual is not None else ""
         place = self.modules.at(name.rpartition(".")[0]) if name else OUTSIDE
         return self._caller_of_backward(place, walk)
 
@@ -559,24 +484,7 @@ class Recorder:
         place = None if module is None else self.modules.place_of(module)
         if place is None or place.outer is None:
             return site
-        return self._site(place, (place.outer,))
-
-    def _is_gathered(self, parameter: Tensor) -> bool:
-        virtual = virtual_of(parameter)
-        if not self.is_one_of_many or virtual is None:
-            return False
-        if private.shard_of(parameter) is not None:
-            return True
-        return self._roles.get(virtual.number) is not Role.PARAMETER
-
-    def _site(self, place: Place, key: tuple[int, ...]) -> int:
-        """The number of a site, known or new."""
-        identity = (place.path, place.class_name, key)
-        number = self._site_numbers.get(identity)
-        if number is None:
-            site = Site(place.path, place.class_name, self._stacks.frames(key))
-            number = self._add_site(identity, site)
-        return number
+        return self._sites.number(place, (place.outer,))
 
     def host_operator_ran(self) -> None:
         self.host_operators += 1
@@ -628,7 +536,9 @@ class Recorder:
         """Tell of all that has run so far; from another thread, too: these lists only grow, and an
         operator is in its list after its call and its site are in theirs.
         """
-        bookkeeper.take(self._calls.calls, self._sites, self._ops, self.placeholders.counts.copy())
+        bookkeeper.take(
+            self._calls.calls, self._sites.sites, self._ops, self.placeholders.counts.copy()
+        )
 
     def trace(
         self,
@@ -648,10 +558,10 @@ class Recorder:
             chip=chip,
             torch_version=str(torch.__version__),
             calls=tuple(self._calls.calls),
-            sites=tuple(self._sites),
+            sites=tuple(self._sites.sites),
             ops=tuple(self._ops),
             # A frozen reference model often requires grad, and runs under no_grad.
-            storages=self.storages.facts(self._trained or self._trainable),
+            storages=self.storages.facts(self.tensors.trained or self.tensors.trainable),
             step_ends=tuple(self.step_ends),
             ending=ending,
             differentiated=tuple(sorted(self._origins.differentiated)),

@@ -204,7 +204,7 @@ def recording(
     """
     target = gpu if isinstance(gpu, Chip) else chip(gpu)
     recorder = Recorder(placeholder_limit=placeholder_limit)
-    recorder.is_one_of_many = world.size > 1
+    recorder.tensors.is_one_of_many = world.size > 1
     schedule = None if prediction is None else LiveSchedule(prediction, recorder)
     clock: AbstractContextManager[Any] = (
         nullcontext() if schedule is None or host_clock else script_clock(schedule, recorder.effect)

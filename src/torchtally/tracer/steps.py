@@ -176,10 +176,10 @@ class Steps:
         for parameter in parameters(optimizer):
             self._updated[id(parameter)] = weakref.ref(parameter)
             if parameter.requires_grad:
-                self.recorder.mark_trained(parameter)
-            self.recorder.mark(parameter, Role.PARAMETER)
+                self.recorder.tensors.mark_trained(parameter)
+            self.recorder.tensors.mark(parameter, Role.PARAMETER)
             if parameter.grad is not None:
-                self.recorder.mark(parameter.grad, Role.GRADIENT)
+                self.recorder.tensors.mark(parameter.grad, Role.GRADIENT)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if os.getpid() == self._process:
@@ -191,7 +191,7 @@ class Steps:
         for state in optimizer.state.values():
             for leaf in private.tree_leaves(state):
                 if isinstance(leaf, Tensor):
-                    self.recorder.mark(leaf, Role.OPTIMIZER_STATE)
+                    self.recorder.tensors.mark(leaf, Role.OPTIMIZER_STATE)
         if self.recorder.host_state is None and optimizer not in self._looked_at:
             self._looked_at.add(optimizer)
             self.recorder.host_state = host_state_of(optimizer)

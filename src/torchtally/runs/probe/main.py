@@ -50,7 +50,7 @@ def probe(request: ProbeRequest, folder: Path, reply: Callable[[ProbeResult], No
         request.script, request.arguments, is_module=request.is_module, text=request.text
     )
     recorder = AllocationRecorder(placeholder_limit=request.placeholder_limit or PLACEHOLDER_LIMIT)
-    recorder.is_one_of_many = request.world.size > 1
+    recorder.tensors.is_one_of_many = request.world.size > 1
 
     def leaving(outcome: ScriptOutcome) -> int:
         with suppress(StepsDone):
