@@ -297,7 +297,7 @@ def test_no_prices(text: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--by", "line", "--gpu", "T4", "--gpu", "L4"], "leave out --by to compare them"),
         (["--by", "line", "--until", "24h"], "is a separate view"),
         (["--allocator", "", "--gpu", "T4"], "give one at a time"),
-        (["--price", "2.49"], "add --until 600000"),
+        (["--price", "2.49"], "add a training length (--until 600000"),
         (["--by", "peak-line", "--price", "2.49"], "--price changes nothing in --by peak-line"),
         (["--gpu", "T4", "--price", "2.49"], "several chips are shown. Name one: --price T4=2.49."),
         (["--gpu", "T4", "--price", "L4=2.49"], "L4 is not shown here; add --gpu L4."),
