@@ -5,16 +5,7 @@ from dataclasses import dataclass
 from torchtally.cli.arguments import COMPILERS, SECONDS, ScriptOptions
 from torchtally.cli.output import FORMAT, OUTPUT, ColumnOptions
 from torchtally.errors import UsageError
-from torchtally.options import (
-    CHIP,
-    COUNT,
-    FILE,
-    Form,
-    OptionGroup,
-    option,
-    own,
-    positive_count,
-)
+from torchtally.options import CHIP, COUNT, FILE, Form, OptionGroup, option, own, positive_count
 from torchtally.options.simulation import SIMULATION, SimulationOptions
 from torchtally.report.formats import format_names
 

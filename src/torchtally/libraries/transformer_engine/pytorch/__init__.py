@@ -1,6 +1,5 @@
 """transformer_engine.pytorch: modules whose products are in float8 within `autocast`."""
 
-<<<<<<< HEAD
 from . import cross_entropy, distributed, fp8, ops, optimizers, router, tensor
 from .attention import DotProductAttention, MultiheadAttention, RotaryPositionEmbedding
 from .distributed import CudaRNGStatesTracker, checkpoint
@@ -9,22 +8,12 @@ from .module import (
     Fp8Padding,
     Fp8Unpadding,
     GroupedLinear,
-=======
-from .attention import (
-    DotProductAttention,
-    MultiheadAttention,
-    RotaryPositionEmbedding,
-)
-from .grouped_linear import GroupedLinear
-from .module import (
->>>>>>> 6d3285cd (Split the longest functions and a stand-in's module)
     LayerNorm,
     LayerNormLinear,
     LayerNormMLP,
     Linear,
     RMSNorm,
 )
-<<<<<<< HEAD
 from .permutation import (
     moe_permute,
     moe_permute_with_probs,
@@ -32,8 +21,6 @@ from .permutation import (
     moe_sort_chunks_by_index_with_probs,
     moe_unpermute,
 )
-=======
->>>>>>> 6d3285cd (Split the longest functions and a stand-in's module)
 from .quantization import (
     autocast,
     fp8_autocast,
