@@ -29,6 +29,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
+LEAST_ROWS = 3
+"""No median is told of fewer."""
+
+
 def signed(ratios: Iterable[float]) -> float:
     """The median, over 1."""
     return median(ratios) - 1

@@ -20,7 +20,7 @@ from statistics import correlation, median
 from tempfile import mkdtemp
 from typing import Any
 
-from benchmarks.halves import COLUMNS, cells, error, markdown
+from benchmarks.halves import COLUMNS, LEAST_ROWS, cells, error, markdown, ninth_decile
 from benchmarks.measuring import parser, show, write
 from torchtally.chips import Cluster
 from torchtally.cli import parsed, plan
@@ -86,7 +86,9 @@ class Training:
     def group(self) -> str:
         """Rows that are summed up together: a source's on one generation of chips."""
         generation = self.cluster.chip.sm.generation
-        chip = {"Ampere": "A100", "Hopper": "H100"}.get(generation, generation)
+        chip = {"Ampere": "A100", "Hopper": "H100", "": self.cluster.chip.vendor}.get(
+            generation, generation
+        )
         kind = " mixtures" if self.model.is_mixture else ""
         nodes = ""
         if self.source.name == "vtrain":
@@ -177,6 +179,14 @@ SOURCES = (
         "torchtitan", "pytorch/torchtitan @b5bcd76 benchmarks/, docs/performance.md",
         "torchtitan:2025.06", known, {"fp8": "fp8", "amp": "amp"},
     ),
+    Source(
+        "mlperf", "mlcommons/training_results_v5.1 @4da2d1c, logs and configurations of entries",
+        "nemo", known, {"FP8": "fp8", "FP8-CS": "fp8-current", "NVFP4": "nvfp4"},
+    ),
+    Source(
+        "prime_rl", "PrimeIntellect-ai/prime-rl @559b4477 benchmarks/baselines", "prime-rl", known,
+        {"bf16": "mixed"},
+    ),
 )  # fmt: skip
 
 
@@ -220,8 +230,8 @@ def plan_words(source: Source, row: Mapping[str, str], *, has_stack: bool) -> tu
         words += ["--network", f"{row['gbit_per_gpu']}Gb/s"]
     if has_stack:
         release = f":{row['release']}" if row.get("release") else ""
-        words += ["--stack", f"{source.stack}{release}"]
-    return (*words, *row.get("options", "").split())
+        words += ["--stack", f"{source.stack}{release}", *(row.get("knobs") or "").split()]
+    return (*words, *(row.get("options") or "").split())
 
 
 def _training(
@@ -368,12 +378,34 @@ def typed_table() -> str:
     lines = ["| rows | half A: without | with `--stack` | half B: without | with `--stack` |",
              "| :-- | --: | --: | --: | --: |"]  # fmt: skip
     for name in sorted(by_stack[0]):
-        errors = [
-            f"{error([outcome.ratio for outcome in groups[name] if outcome.half == half]):.1%}"
+        ratios = [
+            [outcome.ratio for outcome in groups[name] if outcome.half == half]
             for half in "AB"
             for groups in by_stack
         ]
+        errors = [f"{error(half):.1%}" if half else "" for half in ratios]
         lines.append(f"| {name} | {' | '.join(errors)} |")
+    return "\n".join(lines) + "\n"
+
+
+def memory_table() -> str:
+    """For docs/trainings.md: memory of the fullest chip, predicted over published, by source."""
+    lines = [
+        "| source | n | ratio | error | p90 | worst |",
+        "| :-- | --: | --: | --: | --: | --: |",
+    ]
+    for source in SOURCES:
+        ratios = [
+            predicted(row).memory.total.value / 2**30 / row.memory_gib
+            for row in trainings(source)
+            if row.memory_gib and row.step_s
+        ]
+        if len(ratios) >= LEAST_ROWS:
+            errors = [abs(ratio - 1) for ratio in ratios]
+            lines.append(
+                f"| {source.name} | {len(ratios)} | {median(ratios):.2f} | {median(errors):.1%} | "
+                f"{ninth_decile(errors):.1%} | {max(ratios, key=lambda each: abs(each - 1)):.2f} |"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -43,7 +43,10 @@ def resolved(request: Request) -> Request:
             sequence=request.sequence or configured.sequence,
         )
     request = with_facts(request, assumed_stack(request, configured))
-    return replace(request, cluster=cluster_of(request))
+    chips = cluster_of(request)
+    if chips is None:
+        return request
+    return replace(request, cluster=chips, recipe=request.recipe.on(chips.chip))
 
 
 def _configuration(request: Request) -> Configuration | None:
@@ -79,7 +82,7 @@ def cluster_of(request: Request) -> Cluster | None:
     if request.network is not None:
         chip = with_network(replace(chips, chip=chip), *request.network)
     if request.peak_flop_per_s is not None:
-        chip = chip.with_peak(request.recipe.products, request.peak_flop_per_s)
+        chip = chip.with_peak(request.recipe.on(chip).products, request.peak_flop_per_s)
     return replace(chips, chip=chip)
 
 

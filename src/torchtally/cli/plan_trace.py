@@ -330,4 +330,4 @@ def is_runnable(recipe: Recipe) -> bool:
     """A training loop of torch alone does this: gradients as the weights, no scaled losses."""
     has_copies = recipe.flat_gradients or recipe.step_gradients
     is_plain = recipe.gradients == recipe.weights and not has_copies
-    return is_plain and recipe.products != "float16" and not recipe.is_in_8_bits
+    return is_plain and recipe.products != "float16" and not recipe.is_quantised

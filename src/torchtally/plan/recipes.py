@@ -1,15 +1,16 @@
 """Recipes of mixed precision, one row each: the dtypes of weights, gradients, state, products."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.chips import Chip
+from torchtally.chips.dtypes import DTYPE_BYTES, NUMBERS_EACH
 from torchtally.errors import UsageError, did_you_mean
 
 
 class Scaling(StrEnum):
-    """Origin of the scale of numbers that are cast to 8 bits."""
+    """Origin of the scale of numbers that are cast to 8 or 4 bits."""
 
     DELAYED = "delayed"
     """The largest ones that their tensor had in steps before."""
@@ -17,6 +18,17 @@ class Scaling(StrEnum):
     """Their tensor's largest number, which is looked for first."""
     BLOCKS = "blocks"
     """The largest of 32 in a row, and for other products of 32 in a column."""
+    TWO_LEVELS = "two levels"
+    """Their tensor's largest number, looked for first, and the largest of 16 in a row or column."""
+
+    @property
+    def looks_first(self) -> bool:
+        """A pass finds the tensor's largest number before the cast."""
+        return self in (Scaling.CURRENT, Scaling.TWO_LEVELS)
+
+    @property
+    def has_blocks(self) -> bool:
+        return self in (Scaling.BLOCKS, Scaling.TWO_LEVELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +54,7 @@ class Recipe:
     flat_gradients: tuple[str, ...] = ()
     """Dtypes of further copies of all gradients that a chip holds, shared with nobody."""
     scaling: Scaling = Scaling.DELAYED
-    """Of operands in 8 bits."""
+    """Of operands in 8 or 4 bits."""
     has_8_bit_weights: bool = False
     """Weights are held and gathered in 8 bits alone (Megatron-LM's --fp8-param-gather): in the two
     orders that products take, as many bytes as one copy in 16 bits, and no casts beside them."""
@@ -79,14 +91,31 @@ class Recipe:
         return DTYPE_BYTES[self.activations]
 
     @property
-    def is_in_8_bits(self) -> bool:
-        """Operands of products are cast to 8 bits for them."""
+    def is_quantised(self) -> bool:
+        """Operands of products are cast to 8 or 4 bits for them."""
         return DTYPE_BYTES.get(self.products) == 1
+
+    def on(self, chip: Chip) -> "Recipe":
+        """The same with the 8-bit format that the chip multiplies: CDNA3's have no negative zero
+        (`torch.float8_e4m3fnuz`).
+        """
+        other = {"float8_e4m3fn": "float8_e4m3fnuz"}.get(self.products)
+        is_other = self.products not in chip.peaks and other in chip.peaks
+        return replace(self, products=other) if other and is_other else self
+
+    @property
+    def is_in_8_bits(self) -> bool:
+        return self.is_quantised and self.products not in NUMBERS_EACH
+
+    @property
+    def cast_bytes(self) -> float:
+        """Bytes of an operand's number in those, with a scale of 8 bits for 16 of 4 bits."""
+        return 1.0 if self.is_in_8_bits else (4 + 8 / 16) / 8
 
     @property
     def uncast_products(self) -> str:
         """The dtype of products whose operands stay as they are."""
-        return self.activations if self.is_in_8_bits else self.products
+        return self.activations if self.is_quantised else self.products
 
 
 DEEPSPEED = (
@@ -168,6 +197,14 @@ _LISTED = (
         weights="bfloat16", gradients="float32", master="float32",
         products="float8_e4m3fn", activations="bfloat16", scaling=Scaling.BLOCKS,
         source="Transformer Engine, MXFP8BlockScaling",
+    ),
+    Recipe(
+        name="nvfp4",
+        summary="products in 4 bits, with a scale for each 16 numbers (Blackwell); what is kept as "
+        "in 8 bits",
+        weights="bfloat16", gradients="float32", master="float32",
+        products="float4_e2m1fn_x2", activations="bfloat16", scaling=Scaling.TWO_LEVELS,
+        source="Transformer Engine, NVFP4BlockScaling",
     ),
 )  # fmt: skip
 RECIPES: Mapping[str, Recipe] = {listed.name: listed for listed in _LISTED}

@@ -102,13 +102,14 @@ def test_products_in_8_bits_cast_what_no_norm_wrote_and_all_gradients() -> None:
         ("fp8", "B200", 0, 2 + 1),
         ("fp8-current", "B200", 2 + 1, 2 + 2 + 1),
         ("mxfp8", "B200", 2 + 2, 2 + 2),
+        ("nvfp4", "B200", 2 + 2 + 2 * 9 / 16, 2 + 2 + 2 * 9 / 16),  # 4 bits, and 8 for 16 numbers
     ],
 )
 def test_scales_decide_how_often_a_cast_reads_and_writes(
     name: str, chip_name: str, behind_norm: int, others: int
 ) -> None:
     """A tensor's largest number is looked for first, Blackwell takes one order, blocks need two;
-    norms write 8 bits with delayed scales alone.
+    norms write 8 bits with delayed scales alone. NVFP4 looks for a tensor's largest and has blocks.
     """
     kernels = KernelTimes(chip(chip_name), recipe(name))
     kind = MODEL.kinds[0]

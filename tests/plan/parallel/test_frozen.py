@@ -7,8 +7,10 @@ import pytest
 from tests.plan.parallel.builders import llama, workload
 from torchtally.chips import chip
 from torchtally.chips.clusters import cluster
+from torchtally.cli import parsed, plan
+from torchtally.cli.plan_request import resolved
 from torchtally.errors import UsageError
-from torchtally.plan.activations.setting import Implementation
+from torchtally.plan.activations.setting import Implementation, setting_of
 from torchtally.plan.adapters import adapted_flops, adapter_of
 from torchtally.plan.flops import Recompute, token_flops
 from torchtally.plan.inference.formats import weight_format
@@ -18,6 +20,7 @@ from torchtally.plan.parallel.kernels import KernelTimes
 from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.pricing import Pricing
 from torchtally.plan.parallel.updates import updates
+from torchtally.plan.questions.workload import workload_of
 from torchtally.plan.recipes import recipe
 from torchtally.work.convention import Convention
 
@@ -62,6 +65,40 @@ def test_weights_in_4_bits_take_a_matrix_at_work() -> None:
     """The largest, gate, up or down of 160 numbers, in 2 bytes."""
     packed = replace(FROZEN, base=weight_format("nf4"))
     assert states_of(MODEL, Layout(), packed, ADAMW, BF16, stage=0).casts.value == 320
+
+
+def test_weights_in_the_format_of_products_are_multiplied_as_they_are() -> None:
+    packed = replace(FROZEN, base=weight_format("nvfp4"))
+    states = states_of(MODEL, Layout(), packed, ADAMW, recipe("nvfp4"), stage=0)
+    assert states.casts.value == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "base"), [("fp8", "fp8-tensor"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4")]
+)
+def test_adapters_beside_products_in_8_or_4_bits(name: str, base: str) -> None:
+    """Frozen weights are held in that format; operands are written in one order, since no gradient
+    of a weight takes another, and 16 bits are kept of adapters' inputs.
+    """
+    words = ["llama-2-70b", "--gpus", "8xB200", "--lora", "16", "--recipe", name]
+    tuned = workload_of(resolved(plan.asked_of(parsed(["plan", *words]))))[0]
+    assert tuned.frozen is not None
+    assert tuned.frozen.base.name == base
+    assert tuned.kernel_times.quantised_orders == 1
+    with_adapters = setting_of(tuned.model, 1, 8, tuned.recipe, adapter=tuned.frozen.adapter)
+    assert with_adapters.operand_bytes == 2
+
+
+def test_frozen_weights_in_another_format_than_products_are_refused() -> None:
+    words = ["llama-2-70b", "--gpus", "B200", "--lora", "16", "--recipe", "fp8", "--weights", "nf4"]
+    with pytest.raises(UsageError, match="give --weights fp8-tensor"):
+        workload_of(resolved(plan.asked_of(parsed(["plan", *words]))))
+
+
+def test_eight_bits_are_those_of_the_chip() -> None:
+    """An MI300X multiplies numbers without a negative zero."""
+    assert recipe("fp8").on(chip("MI300X")).products == "float8_e4m3fnuz"
+    assert recipe("fp8").on(chip("MI355X")) == recipe("fp8").on(chip("A100-SXM")) == recipe("fp8")
 
 
 def test_a_step_counts_what_adapters_do() -> None:

@@ -146,7 +146,11 @@ class Setting:
 
     @property
     def operand_bytes(self) -> int:
-        """Bytes of one number that a product is given. TF32 is read from float32."""
+        """Bytes of one number that a product is given. TF32 is read from float32. What frozen
+        weights are given in 8 bits is not kept, but for adapters, which take 16.
+        """
+        if self.is_frozen and self.recipe.is_quantised:
+            return self.inner_bytes
         products = self.recipe.products
         return DTYPE_BYTES.get(products, self.inner_bytes)
 

@@ -322,7 +322,7 @@ def layer_streams(
         streams.append(work.stream("casts", casts, passes.operand_cast(size, stream)))
     if block is not None:
         streams += _block_streams(block, tokens, whole, layout, work)
-    if recipe.is_in_8_bits:
+    if recipe.is_quantised:
         streams += _quantisations(kind, weights, tokens, layout, work)
     parameters = sum(weight.elements for weight in weights)
     if recipe.is_autocast:
@@ -340,7 +340,7 @@ def layer_streams(
 def _quantisations(
     kind: Layer, weights: tuple[Weight, ...], tokens: int, layout: Layout, work: KernelTimes
 ) -> Iterator[PassTimes]:
-    """Operands and gradients cast to 8 bits by kernels of their own. With delayed scales a norm
+    """Operands and gradients quantised by kernels of their own. With delayed scales a norm
     writes its result in them at once, with others it writes 16 bits, and finds their largest. What
     tensor parallelism gathers, each chip casts its part of; what goes to experts is cast behind the
     exchange, which is in 16 bits. Weights are cast once a step. Routers stay in 16 bits.
@@ -358,12 +358,15 @@ def _quantisations(
                 operands += rows * K
             elif scaling is not Scaling.DELAYED:
                 normed[weight.group, K] = rows * K // layout.stream_split
-    size, orders = work.recipe.activation_bytes, work.quantised_orders
-    reads = 1 + (scaling is Scaling.CURRENT)
-    behind = passes.quantised_operand(size, 1, orders)
+    size, written = work.recipe.activation_bytes, work.quantised_orders * work.recipe.cast_bytes
+    reads = 1 + scaling.looks_first
+    # A norm finds its result's largest number, but not behind 4 bits' Hadamard transform.
+    behind = passes.quantised_operand(size, 1 + (scaling is Scaling.TWO_LEVELS), written)
     yield work.stream("quantised results of norms", sum(normed.values()), behind)
-    yield work.stream("quantised operands", operands, passes.quantised_operand(size, reads, orders))
-    back = passes.quantised_gradient(size, reads, orders)
+    yield work.stream(
+        "quantised operands", operands, passes.quantised_operand(size, reads, written)
+    )
+    back = passes.quantised_gradient(size, reads, written)
     yield work.stream("quantised gradients", gradients, back)
 
 

@@ -163,7 +163,7 @@ def _gathered(model: Model, here: ChipWeights, layout: Layout, frozen: Frozen) -
 
 def _at_work(model: Model, layout: Layout, frozen: Frozen, work: Recipe) -> int:
     """Bytes of the largest matrix as it is multiplied, where it is kept in another format."""
-    if not frozen.is_packed:
+    if not frozen.is_packed or work.is_quantised:
         return 0
     widest = max(
         weight.elements

@@ -9,7 +9,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from torchtally.chips import Chip
-from torchtally.chips.dtypes import DTYPE_BYTES
+from torchtally.chips.dtypes import DTYPE_BYTES, NUMBERS_EACH
 from torchtally.plan.activations.setting import Loss
 from torchtally.plan.architecture.weights import Group, Weight
 from torchtally.plan.closed_form import BytePerS, BytesEach, Count, Seconds, closed_form
@@ -59,6 +59,8 @@ class KernelTimes:
     """Whose attention kernel runs; None: PyTorch's choice."""
     loss: Loss | None = None
     """None: the implementation's usual one."""
+    is_frozen: bool = False
+    """Weights have no gradients."""
     times: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
     """Of products and passes asked for before: attention's recur however experts are split."""
 
@@ -73,10 +75,13 @@ class KernelTimes:
 
     @property
     def quantised_orders(self) -> int:
-        """Orders in which an operand in 8 bits is written: data-center Blackwell multiplies it in
+        """Orders in which a quantised operand is written: data-center Blackwell multiplies it in
         any (Transformer Engine, `nvte_is_non_tn_fp8_gemm_supported`), but blocks lie along the sum.
+        Gradients of weights alone take the second.
         """
-        return 1 if self.chip.sm.has_tcgen05 and self.recipe.scaling is not Scaling.BLOCKS else 2
+        if self.is_frozen:
+            return 1
+        return 1 if self.chip.sm.has_tcgen05 and not self.recipe.scaling.has_blocks else 2
 
     def products(self, matrix: Weight, rows: int, name: str = "") -> tuple[Quantity, ...]:
         """Products through a matrix or several: forward, its input's gradient, its own."""
@@ -106,9 +111,11 @@ class KernelTimes:
         """`sums_rows` as in `roofline.products.Product`."""
         size = DTYPE_BYTES.get(dtype, 4)
         result = self.recipe.activation_bytes
-        moved = batch * (size * (M * K + K * N) + result * M * N)
+        given = self.recipe.cast_bytes if dtype in NUMBERS_EACH else size
+        moved = batch * (given * (M * K + K * N) + result * M * N)
         memory_s = moved / self.bandwidth_bytes_per_s
-        alignment_bytes = gcd(ALIGNMENT_BYTES, N * size, K * size)
+        packed = NUMBERS_EACH.get(dtype, 1)
+        alignment_bytes = gcd(ALIGNMENT_BYTES, N * size // packed, K * size // packed)
         product = Product(batch, M, N, K, dtype, size, alignment_bytes, sums_rows=sums_rows)
         compute_s, launches = product_s(product, self.chip, memory_s)
         if self.pace.has_gaps:  # else it is in the share, which is learnt of whole steps

@@ -17,8 +17,8 @@ from torchtally.timing.constants import PLACES_PER_S, TRANSPOSED_PLACES_PER_S
 class MemoryPasses:
     """Bytes moved for each element, and kernels launched, forward and backward."""
 
-    forward: int
-    backward: int
+    forward: float
+    backward: float
     forward_kernels: int = 1
     backward_kernels: int = 1
     is_normalization: bool = False
@@ -98,18 +98,18 @@ def weight_cast(itemsize: int, kept_itemsize: int, weights: int) -> MemoryPasses
     return MemoryPasses(moved, moved, weights, weights, backward_casts=2)
 
 
-def quantised_operand(itemsize: int, reads: int, orders: int) -> MemoryPasses:
-    """Passes over a product's operand in 8 bits, by a kernel of its own: read, twice where its
+def quantised_operand(itemsize: int, reads: int, written: float) -> MemoryPasses:
+    """Passes over a product's operand in 8 or 4 bits, by a kernel of its own: read, twice where its
     largest number is looked for first, and written, twice where the product of the weight's
     gradient takes it in another order (Transformer Engine's cast kernels; torchao's float8 linear
     layers). Their launch is the product's.
     """
-    return MemoryPasses(reads * itemsize + orders, 0, 0, 0)
+    return MemoryPasses(reads * itemsize + written, 0, 0, 0)
 
 
-def quantised_gradient(itemsize: int, reads: int, orders: int) -> MemoryPasses:
+def quantised_gradient(itemsize: int, reads: int, written: float) -> MemoryPasses:
     """The same of the gradient of a product's result."""
-    return MemoryPasses(0, reads * itemsize + orders, 0, 0)
+    return MemoryPasses(0, reads * itemsize + written, 0, 0)
 
 
 def repetition(itemsize: int) -> MemoryPasses:

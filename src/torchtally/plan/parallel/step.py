@@ -51,7 +51,14 @@ class Workload:
 
     @property
     def kernel_times(self) -> KernelTimes:
-        return KernelTimes(self.cluster.chip, self.recipe, self.pace, self.fused, self.loss)
+        return KernelTimes(
+            self.cluster.chip,
+            self.recipe,
+            self.pace,
+            self.fused,
+            self.loss,
+            is_frozen=self.frozen is not None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,8 +297,8 @@ def _summing(
     if not layout.is_sequence_parallel:
         return all_reduce(payload, among, cluster)
     gathered = payload
-    if recipe is not None and recipe.is_in_8_bits:
-        gathered = _in_8_bits(payload, recipe.activation_bytes)
+    if recipe is not None and recipe.is_quantised:
+        gathered = _quantised(payload, recipe.activation_bytes / recipe.cast_bytes)
     parts = {
         "gather": all_gather(gathered, among, cluster),
         "scatter": reduce_scatter(payload, among, cluster),
@@ -331,7 +331,7 @@ def _gathered_rows_bytes(tokens: Bytes, active: Count, shared_by: Chips, tensor:
 
 
 @closed_form("in 8 bits", Unit.BYTES)
-def _in_8_bits(payload: Bytes, itemsize: BytesEach) -> str:
+def _quantised(payload: Bytes, itemsize: BytesEach) -> str:
     return "payload / itemsize"
 
 

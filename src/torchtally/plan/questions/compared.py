@@ -21,7 +21,8 @@ def compare(request: Request, names: Sequence[str], question: Question) -> Answe
     answers: dict[str, Answer | str] = {clusters[0].chip.name: first}
     for cluster in clusters[1:]:
         # The user's price is that of the first chip.
-        other = replace(request, cluster=cluster, usd_per_hour=None)
+        recipe = request.recipe.on(cluster.chip)
+        other = replace(request, cluster=cluster, recipe=recipe, usd_per_hour=None)
         try:
             answers[cluster.chip.name] = question(other)
         except UsageError as error:

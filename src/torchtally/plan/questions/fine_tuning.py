@@ -225,7 +225,8 @@ def _bytes_at_work(plan: FineTuning, how: Recipe) -> int:
     """
     if plan.adapter.has_magnitude:
         return 4 * FLOAT32_BYTES
-    return DTYPE_BYTES[how.weights] if plan.is_quantised else 0
+    is_dequantised = plan.is_quantised and not how.is_quantised
+    return DTYPE_BYTES[how.weights] if is_dequantised else 0
 
 
 @closed_form("logits, or one layer recomputed", Unit.BYTES)
