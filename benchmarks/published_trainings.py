@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import correlation, median
+from statistics import correlation, mean, median
 from tempfile import mkdtemp
 from typing import Any
 
@@ -274,6 +274,12 @@ class Outcome:
     best_s: float
     """With everything at its best."""
     slow_s: float
+    ideal_s: float
+    """The model's FLOPs at the data sheet's peak of all chips."""
+
+    @property
+    def is_in_range(self) -> bool:
+        return self.best_s <= (self.row.step_s or 0.0) <= self.slow_s
 
     @property
     def half(self) -> str:
@@ -305,6 +311,7 @@ def outcome(row: Training, pricings: dict[object, Pricing]) -> Outcome:
                 strict=True,
             )
         ),
+        all_of_them.mfu.value * all_of_them.seconds.value,
     )
 
 
@@ -319,6 +326,12 @@ def outcomes(
         for number, row in enumerate(trainings(source, has_stack=has_stack))
         if row.step_s and (source.name != "vtrain" or number % every == 0)
     ]
+
+
+@cache
+def every_outcome(*, has_stack: bool = True) -> tuple[Outcome, ...]:
+    """Of all rows of all sources, as the documents' tables have them."""
+    return tuple(outcomes(has_stack=has_stack))
 
 
 def by_group(outcomes_known: Iterable[Outcome]) -> dict[str, list[Outcome]]:
@@ -364,7 +377,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 def table() -> str:
     """For docs/trainings.md: every group of rows, each half apart."""
-    outcomes_known = outcomes()
+    outcomes_known = every_outcome()
     groups = {f"**{name}**": group for name, group in by_source(outcomes_known).items()} | by_group(
         outcomes_known
     )
@@ -374,7 +387,7 @@ def table() -> str:
 
 def typed_table() -> str:
     """For docs/trainings.md: median errors of each source without a stack and with it, by half."""
-    by_stack = [by_source(outcomes(has_stack=has_stack)) for has_stack in (False, True)]
+    by_stack = [by_source(every_outcome(has_stack=has_stack)) for has_stack in (False, True)]
     lines = ["| rows | half A: without | with `--stack` | half B: without | with `--stack` |",
              "| :-- | --: | --: | --: | --: |"]  # fmt: skip
     for name in sorted(by_stack[0]):
@@ -385,6 +398,49 @@ def typed_table() -> str:
         ]
         errors = [f"{error(half):.1%}" if half else "" for half in ratios]
         lines.append(f"| {name} | {' | '.join(errors)} |")
+    return "\n".join(lines) + "\n"
+
+
+def ranges_table() -> str:
+    """For docs/trainings.md: how many published steps lie between best and slow, by source."""
+    lines = ["| source | n | between best and slow | as typed without `--stack` |",
+             "| :-- | --: | --: | --: |"]  # fmt: skip
+    groups = [by_source(every_outcome(has_stack=has_stack)) for has_stack in (True, False)]
+    for name, group in sorted(groups[0].items()):
+        shares = [
+            sum(outcome.is_in_range for outcome in one[name]) / len(one[name]) for one in groups
+        ]
+        lines.append(f"| {name} | {len(group)} | {shares[0]:.0%} | {shares[1]:.0%} |")
+    return "\n".join(lines) + "\n"
+
+
+VTRAIN_PERCENT = {"vtrain, A100, one node": 8.37, "vtrain, A100, many nodes": 14.73}
+"""Mean errors that vTrain's authors state of their own rows (arXiv:2312.12391, section IV), with
+operators profiled on an A100 of the same cluster."""
+
+
+def ranking_table() -> str:
+    """For docs/trainings.md: mean errors of the same rows by ways to predict a step."""
+    lines = ["| rows | n | torchtally | vTrain | FLOPs over MFU 0.4 | FLOPs over peak |",
+             "| :-- | --: | --: | --: | --: | --: |"]  # fmt: skip
+    known = every_outcome()
+    vtrain = [outcome for outcome in known if outcome.row.source.name == "vtrain"]
+    others = [outcome for outcome in known if outcome.row.source.name != "vtrain"]
+    for name, group in sorted({**by_group(vtrain), **by_source(others)}.items()):
+        measured = [outcome.row.step_s or 1.0 for outcome in group]
+        ways = (
+            [outcome.predicted_s for outcome in group],
+            [outcome.ideal_s / 0.4 for outcome in group],
+            [outcome.ideal_s for outcome in group],
+        )
+        ours, at_mfu, at_peak = (
+            mean(abs(each / step - 1) for each, step in zip(way, measured, strict=True))
+            for way in ways
+        )
+        theirs = f"{VTRAIN_PERCENT[name]:.1f}%" if name in VTRAIN_PERCENT else ""
+        lines.append(
+            f"| {name} | {len(group)} | {ours:.1%} | {theirs} | {at_mfu:.1%} | {at_peak:.1%} |"
+        )
     return "\n".join(lines) + "\n"
 
 

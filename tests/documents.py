@@ -36,7 +36,12 @@ from benchmarks.published_inference import engines_table
 from benchmarks.published_inference import sources as inference_sources
 from benchmarks.published_inference import table as inference_table
 from benchmarks.published_kernels import document_table as kernels_table
-from benchmarks.published_trainings import memory_table, typed_table
+from benchmarks.published_trainings import (
+    memory_table,
+    ranges_table,
+    ranking_table,
+    typed_table,
+)
 from benchmarks.published_trainings import table as trainings_table
 from tests.constants_page import constants_count, constants_list
 from tests.corpus.score import score_line, score_table
@@ -277,6 +282,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "trainings": trainings_table,
     "typed": typed_table,
     "training_memory": memory_table,
+    "training_ranges": ranges_table,
+    "training_ranking": ranking_table,
     "compiled": compiled_table,
     "kernels": kernels_table,
     "inference": inference_table,

@@ -21,6 +21,8 @@ import pytest
 import torch
 
 from benchmarks.single_gpu_tables import opening
+from tests.truth.add import added
+from tests.truth.add import table as table_of_added
 from tests.truth.cases import Case, case_of
 from tests.truth.collect import FOLDER, Corpus, Entry, read_corpus, settings
 from tests.truth.measure import Measurement, measure
@@ -337,6 +339,17 @@ def accuracy_markdown(compared: Compared, predicted_step: StepPredictor | None =
     return "\n".join(parts)
 
 
+ADDED = """\
+## Added
+
+Trainings by what one types after `tally plan`, measured figures and ours over them. One more is
+added by
+
+```sh no-run: it would add a row
+python -m tests.truth.add --source URL --step-s 1.92 --memory-gib 76.8 -- \\
+    llama-3.1-8b --gpus 8xH100-SXM --sequence 8192 --layout "dp 8, zero-3, mb 2x1"
+```
+"""
 REAL_TRACES = Path(__file__).parents[2] / "docs" / "real_traces.md"
 KERNELS = "## Kernels on an H100, by kind"
 
@@ -349,6 +362,17 @@ def kernels_section(page: Path = REAL_TRACES) -> str:
     table = below.partition("\n## ")[0].strip()
     told = f"From [real traces](real_traces.md), by `python -m benchmarks.real_traces`. {table}"
     return f"{KERNELS}\n\n{told}\n"
+
+
+def added_section() -> str:
+    """Rows that others added; "" while there are none."""
+    if not (rows := added()):
+        return ""
+    return f"{ADDED}\n{table_of_added(rows)}\n"
+
+
+def whole_page(of_corpora: str) -> str:
+    return f"{opening()}\n{added_section()}{of_corpora}\n{kernels_section()}"
 
 
 def section(corpus: Corpus, rows: Sequence[Row]) -> str:
@@ -539,7 +563,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = [read_corpus(path) for path in given.corpus] or list(corpora().values())
         page = accuracy_markdown([(corpus, compare(corpus)) for corpus in chosen], predict_step)
-        page = f"{opening()}\n{page}\n{kernels_section()}"
+        page = whole_page(page)
         if given.write is not None:
             given.write.write_text(page, encoding="utf-8")
         else:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Generator
 
-from benchmarks.single_gpu_tables import opening
 from tests.truth import collect
 from tests.truth.cases import CASES, Case, case_of
 from tests.truth.collect import CaseError, Corpus, Entry, read_corpus, settings
@@ -23,8 +22,8 @@ from tests.truth.compare import (
     below_parity,
     compare,
     corpora,
-    kernels_section,
     predict,
+    whole_page,
 )
 from tests.truth.measure import PHASES, Measurement, about, measure, phase_after
 from tests.warm import commands
@@ -442,7 +441,7 @@ def test_predictions_agree_with_what_was_measured() -> None:
     misses = [miss for row in rows.values() for miss in below_parity(row)]
     assert misses == [KNOWN_MISS]
     page = accuracy_markdown([(committed[name], rows[name]) for name in committed])
-    page = f"{opening()}\n{page}\n{kernels_section()}"
+    page = whole_page(page)
     shown = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     if predicted_with(shown) == predicted_with(page):  # other versions may allocate otherwise
         # Steps are predicted for some cases alone: test_times.py.
