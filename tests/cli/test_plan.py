@@ -462,7 +462,7 @@ def test_an_error_says_what_now(key: str, capsys: Capture) -> None:
         ("--mfu", "50", "between 0 and 1"),
         ("--tokens-per-s", "0", "not above 0"),
         ("--price", "free", "not the price"),
-        ("--recipe", "fp64", "Choose from: fp32, tf32"),
+        ("--recipe", "sixteen", "Choose from: fp32, tf32"),
         ("--largest", "loss", "Choose from: model, batch, sequence."),
     ],
 )
