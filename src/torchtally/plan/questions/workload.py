@@ -15,7 +15,7 @@ from torchtally.plan.parallel.overlap import overlap_of
 from torchtally.plan.parallel.step import Workload
 from torchtally.plan.questions.adapted import activation_recipe, plan_of
 from torchtally.plan.questions.request import USUAL_SEQUENCE, Request, sequence_of
-from torchtally.plan.recipes import Recipe, Scaling
+from torchtally.plan.recipes import Recipe
 
 USUAL_VOCABULARY = 128_256
 """Llama 3's: of an assumed shape, where only a parameter count is known."""
@@ -104,7 +104,7 @@ def check_positions(model: Model, sequence: int) -> None:
 
 def check_recipe(recipe: Recipe, chip: Chip) -> None:
     """Raise UsageError for scales of blocks that a CUDA chip's products do not take."""
-    if recipe.scaling is Scaling.BLOCKS and chip.is_cuda and not chip.sm.has_block_scales:
+    if recipe.scaling.has_blocks and chip.is_cuda and not chip.sm.has_block_scales:
         raise UsageError(
             f"--recipe {recipe.name}: {chip.name} multiplies no blocks with scales of their own, "
             "which chips since Blackwell do.\nChoose another: --recipe fp8."
