@@ -451,10 +451,7 @@ SECTIONS: tuple[tuple[str, Callable[[], str]], ...] = (
         ),
     ),
     ("Clusters: memory of the fullest chip", lambda: table_of_trainings("training_memory")),
-    (
-        "Chips none of whose kernels gave a constant",
-        lambda: markdown(COLUMNS, unseen_lines()),
-    ),
+    ("Chips none of whose kernels gave a constant", lambda: markdown(COLUMNS, unseen_lines())),
     (
         "Ranges: of forward passes and steps, how many lie in the stated one",
         lambda: markdown(("rows", "n", "within"), range_lines()),

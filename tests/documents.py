@@ -36,12 +36,7 @@ from benchmarks.published_inference import engines_table
 from benchmarks.published_inference import sources as inference_sources
 from benchmarks.published_inference import table as inference_table
 from benchmarks.published_kernels import document_table as kernels_table
-from benchmarks.published_trainings import (
-    memory_table,
-    ranges_table,
-    ranking_table,
-    typed_table,
-)
+from benchmarks.published_trainings import memory_table, ranges_table, ranking_table, typed_table
 from benchmarks.published_trainings import table as trainings_table
 from tests.constants_page import constants_count, constants_list
 from tests.corpus.score import score_line, score_table
