@@ -79,4 +79,4 @@ def test_options_of_a_simulation_need_no_torch() -> None:
         "import sys, torchtally.cli.run, torchtally.cli.fit, torchtally.cli.audit\n"
         "assert 'torch' not in sys.modules and 'rich' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -141,7 +141,9 @@ def rows_by_rank(run: Run, cwd: Path) -> list[dict[str, Any]]:
 def test_an_unmodified_pipeline_waits_as_the_closed_form_says(
     schedule: str, ranks: int, batches: int, stages: int, tmp_path: Path
 ) -> None:
-    """Of equal stages whose messages take 0.4 % of the step, and that step no parameters."""
+    """Of equal stages whose messages take less than 1 % of the step, and that step no
+    parameters.
+    """
     arguments = (schedule, str(batches), str(stages))
     run = run_of(PIPELINE, tmp_path, gpus=ranks, arguments=arguments)
     assert run.code == 0, run.stderr
@@ -151,7 +153,7 @@ def test_an_unmodified_pipeline_waits_as_the_closed_form_says(
     assert [row["rank"] for row in rows] == [str(rank) for rank in range(ranks)]
     bubble = (ranks - 1) / (stages * batches + ranks - 1)
     for row in rows:
-        assert row["waiting_s"] / row["step_s"] == pytest.approx(bubble, rel=0.01)
+        assert row["waiting_s"] / row["step_s"] == pytest.approx(bubble, rel=0.015)
         assert row["step_s"] == pytest.approx(rows[0]["step_s"], rel=0.001)
         parts = ("compute_s", "exposed_s", "waiting_s", "idle_s")
         assert sum(row[part] for part in parts) == pytest.approx(row["step_s"])

@@ -137,7 +137,7 @@ def test_types_of_documents_are_there_without_what_fills_them() -> None:
         "rooms = ('chips', 'ledger', 'plan', 'trace', 'views', 'work')\n"
         "assert not {f'torchtally.{room}' for room in rooms} & sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_column_is_described_where_it_is_published() -> None:

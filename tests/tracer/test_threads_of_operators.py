@@ -13,6 +13,7 @@ import torch
 from tests.traces import traced
 from torchtally.trace import Call
 from torchtally.tracer import recorder as recorder_module
+from torchtally.tracer import sites as sites_module
 from torchtally.tracer.calls import Calls
 
 SHORTLY_S = 0.3
@@ -62,8 +63,9 @@ def test_operators_of_two_threads_have_their_own_ticks_and_sites(
         def other() -> None:
             x.mul(2)
 
-        native = getattr(recorder_module, name)
-        monkeypatch.setattr(recorder_module, name, interrupted(native, other))
+        module = {"Op": recorder_module, "Site": sites_module}[name]
+        native = getattr(module, name)
+        monkeypatch.setattr(module, name, interrupted(native, other))
         x.add(1)
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:

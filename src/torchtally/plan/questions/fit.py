@@ -117,6 +117,7 @@ def is_class_alone(request: Request, layout: Layout) -> bool:
     return (
         request.is_written
         and is_spread_alone
+        and request.lora is None
         and layout.micro_batches == 1
         and request.kernel is None
         and request.fused is None

@@ -14,13 +14,15 @@ from torchtally.trace import Role
 from torchtally.trace.measurement import HELD_OF_ROLE, Held, MeasuredStep, Measurement
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.stopper import ScriptOutcome
+from torchtally.tracer.storage_records import StorageRecords
+from torchtally.tracer.tensor_roles import TensorRoles
 
 
-class Roles(Recorder):
-    """A recorder of nothing but what optimizers hold: roles by address, since the last step."""
+class AddressRoles(TensorRoles):
+    """Roles of what optimizers hold by address, since the last step."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, storages: StorageRecords) -> None:
+        super().__init__(storages)
         self.by_address: dict[int, Role] = {}
 
     def mark(self, tensor: Tensor, role: Role, name: str = "") -> None:
@@ -31,6 +33,14 @@ class Roles(Recorder):
         except (NotImplementedError, RuntimeError):  # sparse: it has several storages or none
             return
         self.by_address.setdefault(address, role)
+
+
+class Roles(Recorder):
+    """A recorder of nothing but what optimizers hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors = self.addresses = AddressRoles(self.storages)
 
 
 class Meter:
@@ -57,8 +67,8 @@ class Meter:
         private.call_once_initialized(_record)
 
     def step_completed(self, number: int) -> None:
-        self._held.append(self.roles.by_address)
-        self.roles.by_address = {}
+        self._held.append(self.roles.addresses.by_address)
+        self.roles.addresses.by_address = {}
         self._at_end.append(self._read())
         if torch.cuda.is_initialized():
             private.set_memory_metadata(f"{STEP_MARK}{number}")
@@ -102,10 +112,10 @@ class Meter:
 
     def _play(self) -> Played:
         if not torch.cuda.is_initialized():
-            return play([], self._held, self.roles.by_address)
+            return play([], self._held, self.roles.addresses.by_address)
         entries = private.memory_snapshot()["device_traces"][torch.cuda.current_device()]
         private.record_memory_history(enabled=None)
-        return play(entries, self._held, self.roles.by_address)
+        return play(entries, self._held, self.roles.addresses.by_address)
 
 
 def _record() -> None:
