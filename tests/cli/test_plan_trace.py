@@ -219,6 +219,25 @@ def test_eight_gpus_share_a_step(
     assert gathers or "c10d.allreduce_" in sent
 
 
+SHARDED = ("llama-3.2-1b", "--gpus", "8xH100-SXM", "--sequence", "1024", "--recipe", "mixed")
+
+
+def test_a_layout_of_shards_says_its_batch_and_recomputation(tmp_path: Path) -> None:
+    """In words of --layout or by options: the same operators, of a program that is shipped."""
+    said, given = str(tmp_path / "said.tally"), str(tmp_path / "given.tally")
+    assert main(["plan", *SHARDED, "--layout", "dp 8/z3, mb 2, full", "-o", said]) == 0
+    assert main(["plan", *SHARDED, "--micro-batch", "2", "--recompute", "full", "-o", given]) == 0
+    assert list(differences(Trace.load(said), Trace.load(given))) == []
+
+
+def test_a_layout_of_other_gpus_is_refused_of_a_shipped_model(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    file = str(tmp_path / "plan.tally")
+    assert main(["plan", *SHARDED, "--layout", "dp 4/z3", "-o", file]) == 2
+    assert "is of 4 GPUs, and --gpus names 8" in capsys.readouterr().err
+
+
 def test_shards_of_a_mixed_recipe_are_gathered_in_half_precision(
     config: str, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -59,7 +59,12 @@ def _add(parser: argparse.ArgumentParser, section: Any, field: str, option: Opti
 
 def _read(form: Form, text: str) -> Any:
     # argparse reads the default of a positional argument that is left out, too.
-    return text if text is argparse.SUPPRESS else form.read(text)
+    if text is argparse.SUPPRESS:
+        return text
+    try:
+        return form.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected {form.metavar}, got {text!r}") from error
 
 
 def asked(record: type[Record], args: argparse.Namespace) -> Record:

@@ -21,7 +21,7 @@ IN_FLOAT16 = "mixed-fp16"
 
 def with_recipe(request: Request) -> Request:
     """The request with the recipe of --stack, where none is given, or one that its chip has."""
-    if "recipe" in request.given:
+    if "recipe" in request.given or request.inference:
         return request
     name = None if request.stack_name is None else stack(request.stack_name).value("recipe")
     if name is None and request.gpus is not None and request.peak_flop_per_s is None:

@@ -87,7 +87,7 @@ def traced_step(request: Request, model: str, command: str) -> "Trace":
     cluster = cluster_of(request) or Cluster(chip(DEFAULT_CHIP))
     values, place = configuration(model)
     asked = AskedStep(
-        batch=(request.global_batch if request.inference else request.micro_batch) or 1,
+        batch=batch_of(request, cluster),
         sequence=request.prompt if request.inference else request.sequence,
         usual_sequence=USUAL_PROMPT if request.inference else USUAL_SEQUENCE,
         mode=mode_words(request, cluster),
@@ -173,17 +173,34 @@ def layout_of(request: Request, cluster: Cluster) -> Layout:
     """How the GPUs share the step. Raises UsageError for a layout that torch alone does not run."""
     from torchtally.models.spread import check_spread
 
+    layout = asked_layout(request, cluster)
+    check_spread(layout)
+    return layout
+
+
+def asked_layout(request: Request, cluster: Cluster) -> Layout:
+    """The layout as it is typed; where none is, FSDP2 over all GPUs, as an answer assumes it.
+
+    Raises UsageError for one of other GPUs.
+    """
     base = Layout(
         micro_batch=request.micro_batch or 1, recompute=request.recompute or Recompute.NONE
     )
-    layout = parse_layout(words_of_layout(request, cluster), cluster.count, None, base)
+    usual = f"dp {cluster.count}/z3" if cluster.count > 1 else ""
+    layout = parse_layout(request.layout or usual, cluster.count, None, base)
     if layout.chips != cluster.count:
         raise UsageError(
             f"--layout {request.layout!r} is of {layout.chips} GPUs, and --gpus names "
             f"{cluster.count}."
         )
-    check_spread(layout)
     return layout
+
+
+def batch_of(request: Request, cluster: Cluster) -> int:
+    """Prompts of an answer, or sequences of a micro-batch."""
+    if request.inference:
+        return request.global_batch or 1
+    return asked_layout(request, cluster).micro_batch
 
 
 def configuration(model: str) -> tuple[Mapping[str, Any], str]:
@@ -280,31 +297,21 @@ def mode_words(request: Request, cluster: Cluster) -> str:
         *request.given,
     }
     words = {field: _word(getattr(request, field)) for field in fields}
-    if is_fully_sharded(request, cluster):
-        words["layout"] = FULLY_SHARDED
+    layout = asked_layout(request, cluster)
+    if layout.is_fully_sharded:
+        words |= {"layout": FULLY_SHARDED, "recompute": layout.recompute.value}
     elif cluster.count > 1:
         words["gpus"] = f"{cluster.count}, {cluster.gpus_per_node} in a node"
     return mode_text(**words)
-
-
-def words_of_layout(request: Request, cluster: Cluster) -> str:
-    """The layout as it is typed; where none is, FSDP2 over all GPUs, as an answer assumes it."""
-    usual = f"dp {cluster.count}/z3" if cluster.count > 1 else ""
-    return request.layout or usual
-
-
-def is_fully_sharded(request: Request, cluster: Cluster) -> bool:
-    """Whether the GPUs share all weights as FSDP2 does, and nothing else."""
-    words = words_of_layout(request, cluster)
-    return parse_layout(words, cluster.count, None, Layout()).is_fully_sharded
 
 
 def world_of(request: Request, cluster: Cluster) -> "World":
     """The ranks of a step whose program is one for any number of them."""
     from torchtally.trace import World
 
-    is_one_program = is_fully_sharded(request, cluster)
-    return World(cluster.count, cluster.node_size) if is_one_program else World()
+    if request.inference or not asked_layout(request, cluster).is_fully_sharded:
+        return World()
+    return World(cluster.count, cluster.node_size)
 
 
 def _word(value: object) -> str:

@@ -1,6 +1,4 @@
-"""`tally sample`: text from dataclasses import dataclass
-from a trained model.
-"""
+"""`tally sample`: text from a trained model."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,6 +1,4 @@
-"""`tally watch`: a running training beside its prediction, from dataclasses import dataclass
-from its log or profiler's traces.
-"""
+"""`tally watch`: a running training beside its prediction, from its log or profiler's traces."""
 
 import sys
 import time

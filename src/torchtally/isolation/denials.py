@@ -34,6 +34,8 @@ def is_denied(error: BaseException) -> bool:
     if not DENIED.search(text_of(error)):
         return False
     path = path_of(error)
+    if path is None and not isinstance(error, OSError) and "database" not in text_of(error):
+        return False  # of a server: "403 Forbidden: Permission denied for https://..."
     existing = path if path is None or os.path.exists(path) else parent_of(path)
     return existing is None or not os.path.exists(existing) or os.access(existing, os.W_OK)
 
@@ -50,7 +52,7 @@ def path_of(error: BaseException) -> str | None:
         return os.path.abspath(os.fsdecode(name))
     text = text_of(error)
     words = [named[1]] if (named := NAMED.search(text)) else text.split()
-    stripped = (word.strip(",:;()'\".") for word in words)
+    stripped = (word.strip(",:;()'\".") for word in words if "://" not in word)
     path = next((word for word in stripped if named or "/" in word or is_there(word)), None)
     return None if path is None else os.path.abspath(path)
 

@@ -192,7 +192,7 @@ def os_functions(files: Files) -> list[StandIn]:
         name: as_function(getattr(owner, name))
         for owner in (looking, changing)
         for name in vars(type(owner))
-        if callable(getattr(OS, name, None))
+        if not name.startswith("_") and callable(getattr(OS, name, None))
     }
     made_of = {
         looking.looking: ("access", "statvfs", "pathconf", "getxattr", "listxattr"),

@@ -32,6 +32,8 @@ PROGRAM, TRACE = "programs", "tally"
 LIBRARIES = ("torch", "transformers", "peft")
 SETTINGS = ("CUBLAS", "CUDA", "PYTORCH", "TORCH")
 """Beginnings of environment variables that a run reads."""
+SET_BY_IMPORTS = "TORCHINDUCTOR_CACHE_DIR"
+"""A folder that libraries set themselves as they are imported, and no run follows from."""
 
 
 class CachedProgram(Record, frozen=True):
@@ -111,7 +113,10 @@ def cache_file(values: Mapping[str, Any], asked: AskedStep, ending: str) -> Path
         values, asked.mode, asked.batch, asked.sequence, asked.usual_sequence, asked.chip.name,
         asked.world.size, asked.world.gpus_per_node,
         releases(), source_digest(),
-        sorted(pair for pair in os.environ.items() if pair[0].startswith(SETTINGS)),
+        sorted(
+            pair for pair in os.environ.items()
+            if pair[0].startswith(SETTINGS) and pair[0] != SET_BY_IMPORTS
+        ),
     ]  # fmt: skip
     text = json.dumps(key, sort_keys=True, default=str)
     name = blake2b(text.encode(), digest_size=16).hexdigest()

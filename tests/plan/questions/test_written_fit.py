@@ -9,12 +9,13 @@ from torchtally.chips import Cluster, chip
 from torchtally.errors import UsageError
 from torchtally.ledger import account
 from torchtally.memory.workspace import context_bytes
-from torchtally.plan.activations.setting import Implementation
+from torchtally.plan.activations.setting import Implementation, Loss
 from torchtally.plan.architecture.known import known_model
 from torchtally.plan.optimizers import optimizer
+from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.pace import BEST, Host
 from torchtally.plan.questions.compared import compare
-from torchtally.plan.questions.fit import fit
+from torchtally.plan.questions.fit import fit, is_class_alone
 from torchtally.plan.questions.largest import largest_batch
 from torchtally.plan.questions.request import Request, subject
 from torchtally.plan.recipes import recipe
@@ -129,3 +130,21 @@ def test_no_batch_fits_where_a_written_step_of_one_does_not() -> None:
     takes = format_bytes(int(fit(single).figures[0].value))
     with pytest.raises(UsageError, match=f"takes {takes} of"):
         largest_batch(question)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spared"),
+    [
+        ({}, {"offloaded": 6}),
+        ({}, {"modules": ("mlp",)}),
+        ({"lora": 16}, {}),
+        ({"loss": Loss.FLOAT32}, {"implementation": Implementation.FUSED}),
+    ],
+    ids=str,
+)
+def test_what_a_written_step_lacks_is_not_answered_by_it(
+    changes: dict[str, object], spared: dict[str, object]
+) -> None:
+    assert is_class_alone(REQUEST, Layout())
+    request = replace(REQUEST, **changes)  # type: ignore[arg-type]
+    assert not is_class_alone(request, Layout(**spared))  # type: ignore[arg-type]

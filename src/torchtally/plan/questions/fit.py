@@ -118,10 +118,11 @@ def is_class_alone(request: Request, layout: Layout) -> bool:
         request.is_written
         and is_spread_alone
         and request.lora is None
+        and not (layout.modules or layout.offloaded)
         and layout.micro_batches == 1
         and request.kernel is None
         and request.fused is None
-        and request.loss in (None, Loss.FLOAT32)
+        and (request.loss is None or (request.loss is Loss.FLOAT32 and REGIONS.get(how) is None))
         and not has_own_overlap(request)
         and request.recipe == RECIPES[request.recipe.name]
         and request.pace == TYPICAL
