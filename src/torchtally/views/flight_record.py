@@ -128,7 +128,7 @@ def _name(call: Call, rank: int, group: ProcessGroup) -> str:
 
 
 def _tensors(call: Call) -> Record:
-    """In-place collectives have their tensors on both sides."""
+    """Sizes and dtypes read and written; an in-place collective has its tensors in both."""
     name = call.name.rpartition(".")[2]
     both = call.tensors("tensors")
     read = both or tensors_named(call, SOURCES)

@@ -32,46 +32,38 @@ def boundary_before_projection(angles: Any, options: dict[str, Any]) -> Float8Bo
     return Float8Boundary() if is_handed else None
 
 
+def head_norm(
+    kind: str | None, width: int, eps: float, device: Any, dtype: torch.dtype | None
+) -> nn.Module | None:
+    """Norm of each head of queries or keys; None where there is none.
+
+    Raises NotImplementedError for one that is not known.
+    """
+    if kind is None:
+        return None
+    if kind not in NORMS:
+        raise NotImplementedError(f"tally does not know qk_norm_type={kind!r}")
+    return NORMS[kind](width, eps, device, params_dtype=dtype)
+
+
 class MultiheadAttention(nn.Module):
     def __init__(
-        self,
-        hidden_size: int,
-        num_attention_heads: int,
-        kv_channels: int | None = None,
-        attention_dropout: float = 0.1,
-        layernorm_epsilon: float = 1e-5,
-        init_method: Any = None,
-        output_layer_init_method: Any = None,
-        layer_number: int | None = None,
-        attn_mask_type: str = "causal",
-        window_size: Window | None = None,
-        bottom_right_diagonal: bool | None = None,
-        tp_group: Any = None,
-        tp_size: int = 1,
-        num_gqa_groups: int | None = None,
-        fuse_wgrad_accumulation: bool = False,
-        get_rng_state_tracker: Any = None,
-        sequence_parallel: bool = False,
-        params_dtype: torch.dtype | None = None,
-        return_bias: bool = False,
-        return_layernorm_output: bool = False,
-        input_layernorm: bool = False,
-        attention_type: str = "self",
-        set_parallel_mode: bool = False,
-        fuse_qkv_params: bool = False,
-        zero_centered_gamma: bool = False,
-        qkv_weight_interleaved: bool = True,
-        bias: bool = True,
-        normalization: str = "LayerNorm",
-        device: Any = "cuda",
-        qkv_format: str = "sbhd",
-        name: str | None = None,
-        qk_norm_type: str | None = None,
-        qk_norm_eps: float = 1e-6,
-        qk_norm_before_rope: bool = False,
-        softmax_type: str = "vanilla",
-        **options: Any,
-    ) -> None:
+        self, hidden_size: int, num_attention_heads: int, kv_channels: int | None = None,
+        attention_dropout: float = 0.1, layernorm_epsilon: float = 1e-5, init_method: Any = None,
+        output_layer_init_method: Any = None, layer_number: int | None = None,
+        attn_mask_type: str = "causal", window_size: Window | None = None,
+        bottom_right_diagonal: bool | None = None, tp_group: Any = None, tp_size: int = 1,
+        num_gqa_groups: int | None = None, fuse_wgrad_accumulation: bool = False,
+        get_rng_state_tracker: Any = None, sequence_parallel: bool = False,
+        params_dtype: torch.dtype | None = None, return_bias: bool = False,
+        return_layernorm_output: bool = False, input_layernorm: bool = False,
+        attention_type: str = "self", set_parallel_mode: bool = False,
+        fuse_qkv_params: bool = False, zero_centered_gamma: bool = False,
+        qkv_weight_interleaved: bool = True, bias: bool = True, normalization: str = "LayerNorm",
+        device: Any = "cuda", qkv_format: str = "sbhd", name: str | None = None,
+        qk_norm_type: str | None = None, qk_norm_eps: float = 1e-6,
+        qk_norm_before_rope: bool = False, softmax_type: str = "vanilla", **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__()
         refuse({"zero_centered_gamma": zero_centered_gamma, **options})
         if attention_type not in ("self", "cross"):
@@ -124,13 +116,8 @@ class MultiheadAttention(nn.Module):
                 self.query_layer = Linear(hidden_size, queries, **columns)
             parts = None if fuse_qkv_params else {"key": keys, "value": keys}
             self.key_value = Linear(hidden_size, 2 * keys, parameters_split=parts, **columns)
-        if qk_norm_type is not None and qk_norm_type not in NORMS:
-            raise NotImplementedError(f"tally does not know qk_norm_type={qk_norm_type!r}")
         self.q_norm, self.k_norm = (
-            None
-            if qk_norm_type is None
-            else NORMS[qk_norm_type](self.head, qk_norm_eps, device, params_dtype=params_dtype)
-            for _ in range(2)
+            head_norm(qk_norm_type, self.head, qk_norm_eps, device, params_dtype) for _ in range(2)
         )
         self.qk_norm_before_rope = qk_norm_before_rope
         self.core_attention = DotProductAttention(
