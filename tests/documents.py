@@ -239,7 +239,13 @@ def flamegraph_picture(folder: Path) -> str:
     return run(("tally", "export", "run.tally", "--to", "flamegraph", "-o", "-"), folder)
 
 
+def badge_picture(folder: Path) -> str:
+    """What `tally export run.tally --to badge` writes."""
+    return run(("tally", "export", "run.tally", "--to", "badge", "-o", "-"), folder)
+
+
 PICTURES: dict[str, Callable[[Path], str]] = {
+    "docs/badge.svg": badge_picture,
     "docs/flamegraph.svg": flamegraph_picture,
     "docs/roofline.svg": roofline_picture,
     "docs/viewer.svg": viewer_picture,

@@ -171,6 +171,13 @@ def roughly(seconds: float) -> str:
     return f"{float(number):g} {unit}"
 
 
+def roughly_bytes(n: int) -> str:
+    """Bytes to three digits: "11.7 GiB", "1020 MiB"."""
+    number, _, unit = format_bytes(n).partition(" ")
+    whole, _, _ = number.partition(".")
+    return f"{float(number):.{max(3, len(whole))}g} {unit}"
+
+
 def format_loss(loss: float) -> str:
     """Four significant digits: 10.82, 2.346, 0.1235, 1.235e-05; nan, inf."""
     if loss == 0 or not math.isfinite(loss):

@@ -27,6 +27,7 @@ examples:
   tally export run.tally --to flamegraph --of memory -o peak.svg
   tally export run.tally --to folded -o - | flamegraph.pl > flops.svg
   tally export run.tally --to parquet -o calls.parquet
+  tally export run.tally --to badge -o badge.svg        for a README
   tally export runs/byte_gpt --to hf -o models/byte_gpt
   tally export runs/byte_gpt --to hf -o models/early --step 500 --dtype bfloat16
   tally export runs/byte_gpt --to hf -o models/small --weights int8
