@@ -22,7 +22,7 @@ GPU ?= H100-SXM
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 NOT_CORE := train sweep plan cli/test_train.py cli/test_data.py cli/test_sweep.py cli/test_plan.py \
-	test_benchmarks.py test_docs.py notebook/test_examples.py lecture pictures
+	test_benchmarks.py test_docs.py integrations/notebook/test_examples.py lecture pictures
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all suite test-core test-torch core lint format docs site pictures bench clean

@@ -14,64 +14,54 @@ from torchtally.chips.dtypes import DTYPE_BYTES
 LAYERS: dict[str, tuple[str, ...]] = {
     "errors": (),
     "units": ("errors",),
-    "atomic": (),
-    "checkouts": ("errors",),
-    "shown": ("atomic",),
-    "table": ("errors", "shown", "units"),
-    "progress": ("units",),
+    "files": ("errors",),
     "options": ("errors", "units"),
-    "reading": ("errors",),
-    "chips": ("errors", "reading"),
-    "number_formats": ("chips", "errors"),
-    "strided": (),
-    "trace": ("atomic", "chips", "errors", "reading", "shown"),
-    "steps": ("errors", "trace"),
+    "chips": ("errors", "files"),
+    "table": ("errors", "files", "units"),
+    "trace": ("chips", "errors", "files", "table"),
     "torch_private": ("errors",),
     "work": ("trace",),
     "memory": ("chips", "errors", "trace"),
-    "timing": ("atomic", "chips", "errors", "reading", "trace", "work"),
-    "ledger": ("errors", "memory", "shown", "steps", "timing", "trace", "work"),
-    "diagnosis": ("ledger", "memory", "table", "trace", "units"),
-    "views": ("chips", "diagnosis", "errors", "ledger", "memory", "number_formats", "shown",
-              "steps", "strided", "table", "timing", "trace", "units", "work"),
-    "profiles": ("errors", "memory", "reading", "trace"),
-    "programs": ("atomic", "chips", "errors", "memory", "trace", "work"),
-    "plan": ("chips", "errors", "ledger", "memory", "options", "programs", "shown", "table",
-             "timing", "trace", "units", "work"),
+    "timing": ("chips", "errors", "files", "trace", "work"),
+    "profiles": ("errors", "files", "memory", "trace"),
     "virtual": ("chips", "errors", "memory", "torch_private", "trace"),
-    "libraries": (),
     "isolation": ("errors", "options", "torch_private", "trace", "virtual"),
     "tracer": ("chips", "errors", "isolation", "memory", "options", "torch_private", "trace",
                "virtual"),
-    "explain": ("chips", "profiles", "torch_private", "trace", "tracer", "virtual", "work"),
-    "runs": ("chips", "errors", "explain", "isolation", "memory", "options", "profiles",
-             "timing", "torch_private", "trace", "tracer", "virtual"),
-    "gates": ("atomic", "errors", "ledger", "plan", "reading", "shown", "table", "units",
-              "views"),
-    "models": ("chips", "errors", "ledger", "memory", "plan", "programs", "reading", "runs",
+    "runs": ("chips", "errors", "isolation", "memory", "options", "profiles", "timing",
+             "torch_private", "trace", "tracer", "virtual", "work"),
+    "progress": ("units",),
+    "number_formats": ("chips", "errors"),
+    "ledger": ("errors", "memory", "table", "timing", "trace", "work"),
+    "diagnosis": ("ledger", "memory", "table", "trace", "units"),
+    "views": ("chips", "diagnosis", "errors", "ledger", "memory", "number_formats", "table",
+              "timing", "trace", "units", "work"),
+    "programs": ("chips", "errors", "files", "memory", "trace", "work"),
+    "plan": ("chips", "errors", "ledger", "memory", "options", "programs", "table", "timing",
+             "trace", "units", "work"),
+    "libraries": (),
+    "gates": ("errors", "files", "ledger", "plan", "table", "units", "views"),
+    "models": ("chips", "errors", "files", "ledger", "memory", "plan", "programs", "runs",
                "timing", "torch_private", "trace", "views"),
-    "fit": ("chips", "errors", "ledger", "memory", "options", "progress", "runs", "table",
+    "fit": ("chips", "errors", "ledger", "memory", "options", "runs", "table",
             "trace", "tracer", "units", "views"),
     "report": ("chips", "diagnosis", "errors", "fit", "gates", "ledger", "memory",
-               "number_formats", "plan", "profiles", "progress", "shown", "steps", "strided",
-               "table", "trace", "units", "views"),
+               "number_formats", "plan", "profiles", "progress", "table", "trace", "units",
+               "views"),
     "bench": ("chips", "errors", "timing", "torch_private", "trace", "tracer", "virtual", "work"),
-    "expressions": ("errors", "strided"),
-    "checkpoints": ("atomic", "chips", "errors", "plan", "table", "torch_private", "units"),
-    "train": ("atomic", "checkpoints", "chips", "errors", "plan", "progress", "reading", "table",
+    "expressions": ("errors", "trace"),
+    "checkpoints": ("chips", "errors", "files", "plan", "table", "torch_private", "units"),
+    "train": ("checkpoints", "chips", "errors", "files", "plan", "progress", "table",
               "torch_private", "units"),
-    "live": ("chips", "errors", "ledger", "models", "reading", "report", "timing",
+    "live": ("chips", "errors", "files", "ledger", "models", "report", "timing",
              "torch_private", "trace", "units", "views", "virtual"),
-    "sweep": ("atomic", "checkpoints", "errors", "progress", "reading", "runs", "table", "train",
-              "units"),
-    "cli": ("atomic", "bench", "checkouts", "checkpoints", "chips", "errors", "expressions",
-            "fit", "gates", "isolation", "ledger", "live", "memory", "models", "options",
-            "plan", "profiles", "programs", "progress", "reading", "report", "runs", "sweep",
-            "table", "timing", "trace", "tracer", "train", "units", "views", "work"),
-    "notebook": ("cli", "errors", "gates", "ledger", "options", "progress", "report",
-                 "runs", "timing", "trace", "tracer", "views"),
-    "pytest_plugin": ("chips", "errors", "gates", "ledger", "models", "report", "runs", "timing",
-                      "trace", "views"),
+    "sweep": ("checkpoints", "errors", "files", "progress", "runs", "table", "train", "units"),
+    "cli": ("bench", "checkpoints", "chips", "errors", "expressions", "files", "fit", "gates",
+            "isolation", "ledger", "live", "memory", "models", "options", "plan", "profiles",
+            "programs", "progress", "report", "runs", "sweep", "table", "timing", "trace",
+            "tracer", "train", "units", "views", "work"),
+    "integrations": ("chips", "cli", "errors", "gates", "ledger", "models", "options",
+                     "progress", "report", "runs", "timing", "trace", "tracer", "views"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 
@@ -80,12 +70,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "simulator": (3, "runs a script on a GPU that is not there, and writes its trace", (
-        "torch_private", "virtual", "libraries", "isolation", "tracer", "explain", "runs",
+        "torch_private", "virtual", "libraries", "isolation", "tracer", "runs",
         "models", "fit", "expressions",
     )),
     "core": (1, "facts of a run and of devices; what they cost, hold and take", (
-        "errors", "units", "atomic", "shown", "table", "progress", "options", "reading", "chips",
-        "number_formats", "strided", "trace", "steps", "work", "memory", "timing", "ledger",
+        "errors", "units", "files", "table", "progress", "options", "chips",
+        "number_formats", "trace", "work", "memory", "timing", "ledger",
         "profiles",
     )),
     "plan": (2, "answers before a script exists: closed forms, and runs written out", (
@@ -99,7 +89,7 @@ DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     )),
     "train": (4, "a training stack, durable loops, sweeps", ("checkpoints", "train", "sweep")),
     "cli": (5, "what is typed: commands, cells, tests", (
-        "checkouts", "cli", "notebook", "pytest_plugin",
+        "cli", "integrations",
     )),
 }  # fmt: skip
 """Each district's floor, what it is for, and its rooms; in the order in which data pass them.
@@ -115,7 +105,6 @@ TORCH = frozenset(
         "virtual",
         "libraries",
         "tracer",
-        "explain",
         "runs",
         "models",
         "bench",
@@ -135,8 +124,11 @@ the names that those have."""
 UNFORMATTED = frozenset({"table", "views"})
 """Leave numbers to renderers: in cells, and in notes as a `Number` with its unit."""
 
-LAZY = frozenset({"__init__", "__main__", "cli", "pytest_plugin"})
+LAZY = frozenset({"__init__", "__main__", "cli", "integrations"})
 """Import what needs torch inside functions only, so that `tally --help` is immediate."""
+
+LOADED_ON_REQUEST = "notebook"
+"""The folder of a lazy room that `%load_ext torchtally` alone imports."""
 
 READS_CAPABILITIES = frozenset({"chips", "libraries"})
 """Read compute capabilities: what they mean is said in `chips`, and stand-ins of other packages
@@ -172,7 +164,8 @@ def breaches(package: Path) -> list[str]:
             continue
         tree = parsed(path.read_text(encoding="utf-8"))
         for line, module, is_lazy in imports(tree, package.name, layer):
-            reason = breach(layer, module, is_lazy, package.name)
+            is_late = is_lazy or LOADED_ON_REQUEST in place.parts
+            reason = breach(layer, module, is_late, package.name)
             if reason:
                 breaches_met.append(f"{place}:{line}: {reason}")
         if layer == "cli":

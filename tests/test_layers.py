@@ -94,6 +94,10 @@ BAD = {
         "from torchtally.units import Unit, format_usd",
     ),
     "the tracer at the top of a command": ("cli/run.py", "from torchtally.tracer import session"),
+    "the tracer at the top of pytest's plug-in": (
+        "integrations/pytest_plugin.py",
+        "from torchtally.tracer.session import trace",
+    ),
     "the tracer at the top of the library": (
         "__init__.py",
         "from torchtally.tracer.session import trace",

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from torchtally.shown import renderers
+from torchtally.table.shown import renderers
 
 if TYPE_CHECKING:
     from torchtally.checkpoints.durable import durable
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from torchtally.checkpoints.lightning_callback import LightningDurableCallback
     from torchtally.chips import Chip, chip, known_chips
     from torchtally.errors import TallyError
+    from torchtally.integrations.notebook.commands import tally
     from torchtally.ledger import Ledger, account
     from torchtally.live.lightning_callback import LightningTallyCallback
     from torchtally.live.monitor import monitor
     from torchtally.live.trainer_callback import TallyCallback
     from torchtally.models.summary import summary
-    from torchtally.notebook.commands import tally
     from torchtally.runs.function import run
     from torchtally.runs.recording import record
     from torchtally.timing.targets import roofline
@@ -62,7 +62,7 @@ _HOMES = {
     "roofline": "timing.targets",
     "run": "runs.function",
     "summary": "models.summary",
-    "tally": "notebook.commands",
+    "tally": "integrations.notebook.commands",
     "virtual_gpu": "virtual.session",
 }
 
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
 
 def _renderer(form: str) -> Callable[[Any], str]:
     def render(value: Any) -> str:
-        home = "notebook.page" if form == "page" else "report.shown"
+        home = "integrations.notebook.page" if form == "page" else "report.shown"
         text: str = getattr(import_module(f"torchtally.{home}"), form)(value)
         return text
 
@@ -113,14 +113,14 @@ renderers.update({form: _renderer(form) for form in ("text", "html", "markdown",
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext torchtally`: the magics `%%tally` and `%tally`."""
-    from torchtally.notebook.magics import load
+    from torchtally.integrations.notebook.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """`%unload_ext torchtally`."""
-    from torchtally.notebook.magics import unload
+    from torchtally.integrations.notebook.magics import unload
 
     unload(shell)
 

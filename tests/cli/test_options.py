@@ -13,7 +13,7 @@ from torchtally.cli.declared import asked
 from torchtally.cli.fit import FitOptions
 from torchtally.cli.run_options import RunOptions
 from torchtally.cli.show import ShowOptions
-from torchtally.notebook.magics import CellOptions
+from torchtally.integrations.notebook.magics import CellOptions
 from torchtally.options import OptionRecord, options_of
 from torchtally.options.simulation import SimulationOptions, simulation_settings
 from torchtally.runs.request import RunRequest

@@ -251,7 +251,7 @@ def test_the_second_interrupt_ends_the_cleaning_up(tmp_path: Path) -> None:
 
 
 def test_the_second_interrupt_ends_the_report(tmp_path: Path) -> None:
-    slow = "import time, torchtally.atomic as f; f.sync_directory = lambda _: hang()\n"
+    slow = "import time, torchtally.files.atomic as f; f.sync_directory = lambda _: hang()\n"
     hang = "def hang():\n    print('ready', flush=True)\n    time.sleep(600)\n"
     run = signalled("told", signal.SIGINT, signal.SIGINT, cwd=tmp_path, setup=slow + hang)
     assert run.code == 130

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchtally.errors import UsageError
 from torchtally.expressions import evaluate
-from torchtally.strided import StepOrigin
+from torchtally.trace.strided import StepOrigin
 
 LETS = {"x": "4x6", "y": "3x4:int64"}
 

@@ -19,8 +19,8 @@ from torchtally.plan.flops import token_flops
 from torchtally.plan.optimizers import optimizer
 from torchtally.plan.quantity import of
 from torchtally.plan.recipes import RECIPES
-from torchtally.strided import StridedTensor
 from torchtally.table import Table
+from torchtally.trace.strided import StridedTensor
 from torchtally.units import Unit, format_bytes
 
 MIB, GIB = 1024**2, 1024**3

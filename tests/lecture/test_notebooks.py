@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.documents import environment, furnish, other_torch, stale_pictures
+from tests.integrations.notebook.kernel import cells_of, client_of, nbformat
 from tests.lecture.notebooks import PAGES, notebook
-from tests.notebook.kernel import cells_of, client_of, nbformat
 
 
 @pytest.mark.one_case_in(12)

@@ -17,9 +17,9 @@ from tests.plan.config_cases import CASES
 from tests.plan.test_config import written
 from tests.traces import traced
 from torchtally.ledger import Ledger
+from torchtally.ledger.steps import TokenGeneration
 from torchtally.plan.architecture.config import read_config
 from torchtally.plan.kv_cache import Cache, CacheKind, kv_cache_bytes
-from torchtally.steps import TokenGeneration
 from torchtally.trace import Phase
 
 pytestmark = pytest.mark.one_case_in(3)

@@ -14,10 +14,10 @@ from pathlib import Path
 from tests import calibrations
 from tests.cli.run_tally import END, TALLY, environment
 from tests.cli.test_plan import QUESTIONS
+from tests.ledger.steps.test_generation import accounted, with_cache
 from tests.memory.test_comparison import compared, measurement
 from tests.profiles.kineto_files import linear_step
 from tests.report.test_text import realistic
-from tests.steps.test_generation import accounted, with_cache
 from tests.sweep.sweeps import definition, result
 from tests.timing.calibration.machines import H100 as MEASURED
 from tests.truth.snapshots import FILE as SNAPSHOT

@@ -8,7 +8,7 @@ from torch import nn
 
 import torchtally
 from tests.traces import accounted, ops, traced
-from torchtally.steps import course_of
+from torchtally.ledger.steps import course_of
 from torchtally.trace import Ending, Phase
 from torchtally.tracer.session import recording
 

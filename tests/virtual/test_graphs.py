@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import torchtally
 from tests.traces import accounted, ops, traced
 from torchtally.ledger import Ledger
-from torchtally.steps import course_of
+from torchtally.ledger.steps import course_of
 from torchtally.timing.constants import GRAPH_GAP_S
 from torchtally.timing.roofline.launches import launches_of
 from torchtally.timing.targets import roofline

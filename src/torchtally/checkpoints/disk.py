@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchtally.atomic import sync_directory
 from torchtally.checkpoints.closing import Closing
 from torchtally.errors import CheckpointError
+from torchtally.files.atomic import sync_directory
 from torchtally.units import format_bytes
 
 WRITE_CHUNK_BYTES = 8 * 2**20

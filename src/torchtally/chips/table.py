@@ -16,7 +16,7 @@ from torchtally.chips.meshes import MESHES
 from torchtally.chips.names import essences
 from torchtally.chips.siblings import with_siblings
 from torchtally.errors import UsageError
-from torchtally.reading import parse_toml, read_text
+from torchtally.files.reading import parse_toml, read_text
 
 TABLE = Path(__file__).with_name("chips.toml")
 WHAT = "a table of chips"

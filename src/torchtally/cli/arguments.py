@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from torchtally.cli.help_text import HelpFormatter
 from torchtally.cli.streams import as_read, unwritable_as_error
 from torchtally.errors import TallyError, UsageError, did_you_mean
+from torchtally.files.reading import read_bytes
 from torchtally.options import MOST, Form, OptionRecord, above_zero, own
-from torchtally.reading import read_bytes
 from torchtally.units import parse_count, parse_seconds, parse_usd
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import zlib
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.reading import open_at_once
+from torchtally.files.reading import open_at_once
 
 HEAD_BYTES, TAIL_BYTES = 4096, 65_536
 HEADS = re.compile(

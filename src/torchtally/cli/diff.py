@@ -16,8 +16,8 @@ from torchtally.options import CHIP, Form, one_of, own
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torchtally.checkouts import RepositoryState
     from torchtally.ledger import Ledger
+    from torchtally.runs.checkouts import RepositoryState
     from torchtally.trace import Frame, Trace
 
 SUMMARY = "what changed between two traces or commits: time, FLOPs, memory, by line or module"
@@ -153,8 +153,8 @@ def ledger_of(file: str) -> "Ledger":
 
 def ledgers_of_commits(options: DiffOptions) -> "tuple[Ledger, Ledger]":
     """Ledgers of the script at both commits. Raises UsageError for commits that there are not."""
-    from torchtally.checkouts import repository
     from torchtally.ledger import account
+    from torchtally.runs.checkouts import repository
     from torchtally.timing.targets import known_roofline
 
     if options.gpu is not None:

@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from torchtally.atomic import write_atomically
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import OutputError, UsageError, did_you_mean
+from torchtally.files.atomic import write_atomically
 from torchtally.options import COUNT, FILE, Form, OptionGroup, OptionRecord, one_of, option
 from torchtally.progress import printable_lines
 from torchtally.report.formats import format_names, render

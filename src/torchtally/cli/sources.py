@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from torchtally.reading import read_bytes
+from torchtally.files.reading import read_bytes
 
 if TYPE_CHECKING:
     from torchtally.ledger import Ledger

@@ -146,7 +146,7 @@ def _definition(options: SweepOptions) -> "Definition | None":
                 "DIR alone, to go on with a sweep as it was."
             )
         return None
-    from torchtally.reading import read_text
+    from torchtally.files.reading import read_text
     from torchtally.sweep.definition import define
     from torchtally.sweep.space import fixed_choice, grid, points, random_choice
     from torchtally.train.config import WHAT

@@ -153,7 +153,7 @@ def _part_of_rank(config: "TrainConfig", own: "Ranks") -> "TrainConfig":
 def _config(options: TrainOptions) -> "TrainConfig":
     """The file's config with the changes of the command line."""
     from torchtally.cli.output import width
-    from torchtally.reading import read_text
+    from torchtally.files.reading import read_text
     from torchtally.train.config import WHAT
     from torchtally.train.keys import changed_config, help_text, read_changes
 

@@ -29,7 +29,7 @@ from torchtally.expressions.twins import (
     together,
     values_of,
 )
-from torchtally.strided import EvaluatedExpression, ExpressionStep, StepOrigin, StridedTensor
+from torchtally.trace.strided import EvaluatedExpression, ExpressionStep, StepOrigin, StridedTensor
 
 ALLOWED = (torch.Tensor, bool, int, float, complex, str, tuple, list, range, slice, torch.dtype,
            torch.memory_format, type(None), EllipsisType)  # fmt: skip

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError, did_you_mean
+from torchtally.files.atomic import write_atomically
+from torchtally.files.reading import read_bytes
 from torchtally.gates.gauges import GAUGES
 from torchtally.gates.limits import Limit, parse_limits
 from torchtally.ledger import Ledger
-from torchtally.reading import read_bytes
 from torchtally.units import format_number, parse_fraction
 
 TOLERANCE = "2%"

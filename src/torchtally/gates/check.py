@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torchtally.gates.gauges import GAUGES, GaugeReading
 from torchtally.gates.limits import Limit
 from torchtally.ledger import Ledger
-from torchtally.shown import Shown
 from torchtally.table import Table
+from torchtally.table.shown import Shown
 from torchtally.units import Unit
 from torchtally.views.moments import moment_at
 

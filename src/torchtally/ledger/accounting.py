@@ -13,10 +13,10 @@ from torchtally.ledger.delegation import delegating_line, line_by
 from torchtally.ledger.groups import is_copy, is_view
 from torchtally.ledger.ledger import Ledger
 from torchtally.ledger.pricing import CallCost, call_cost
+from torchtally.ledger.steps import Course, Period, course_of
 from torchtally.ledger.times import no_times
 from torchtally.ledger.total import Coverage, Entry, Line, Total, Uncounted
 from torchtally.memory import Category, Memory, replay
-from torchtally.steps import Course, Period, course_of
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import FORWARD_PHASES, Call, Phase, Site, Trace
 from torchtally.trace.file import collection_paused

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchtally.ledger.pricing import CallCost
-from torchtally.steps import Course, TrainingStep
-from torchtally.steps.signature import PHASES
+from torchtally.ledger.steps import Course, TrainingStep
+from torchtally.ledger.steps.signature import PHASES
 from torchtally.trace import Phase
 
 OPTIMIZER = (Phase.OPTIMIZER,)

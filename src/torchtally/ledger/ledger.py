@@ -22,11 +22,11 @@ from torchtally.ledger.groups import (
 )
 from torchtally.ledger.measured import late_ranks, measured_times
 from torchtally.ledger.pricing import CallCost
+from torchtally.ledger.steps import Course, Period
 from torchtally.ledger.times import Times, Untold, predict_times
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Untimed
 from torchtally.memory import Memory
-from torchtally.shown import Browsable
-from torchtally.steps import Course, Period
+from torchtally.table.shown import Browsable
 from torchtally.timing.roofline import Bound, Roofline
 from torchtally.timing.slots import Slot
 from torchtally.trace import Phase, Trace

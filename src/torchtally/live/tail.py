@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from torchtally.errors import UsageError
-from torchtally.reading import open_at_once
+from torchtally.files.reading import open_at_once
 
 READ_BYTES = 1 << 20
 MOST_LINE_BYTES = 1 << 20

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from torchtally.errors import UsageError
-from torchtally.reading import read_bytes
+from torchtally.files.reading import read_bytes
 
 
 def config_values(path: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from torchtally.errors import TraceFileError
-from torchtally.reading import open_at_once, read_bytes
+from torchtally.files.reading import open_at_once, read_bytes
 
 MOST_BYTES = 2 << 30
 HEAD_BYTES = 4096

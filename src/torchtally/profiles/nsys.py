@@ -21,10 +21,10 @@ from urllib.parse import quote
 import msgspec
 
 from torchtally.errors import TraceFileError
+from torchtally.files.reading import open_at_once
 from torchtally.profiles.arguments import nested_ints
 from torchtally.profiles.kineto import NO_TEXT, Args, KinetoEvent, KinetoReader
 from torchtally.profiles.profile import ANY_ARGUMENT, ANY_TENSOR, LeftOut, Profile, ProfiledDevice
-from torchtally.reading import open_at_once
 
 MADE_BY = "Nsight Systems"
 REPORTS = (".nsys-rep", ".qdrep")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchtally.errors import TraceFileError
-from torchtally.reading import open_at_once, read_bytes
+from torchtally.files.reading import open_at_once, read_bytes
 
 MOST_BYTES = 4 << 30
 MAGIC = b"\x80"

@@ -15,7 +15,7 @@ from typing import IO, Any, Generic, TypeVar, cast
 import msgspec
 
 from torchtally.errors import TraceFileError
-from torchtally.reading import open_at_once
+from torchtally.files.reading import open_at_once
 from torchtally.trace.file import MAGIC
 
 CHUNK_BYTES = 8 << 20

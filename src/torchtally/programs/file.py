@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
-from torchtally.atomic import write_atomically
 from torchtally.errors import ProgramError
+from torchtally.files.atomic import write_atomically
 
 FORMAT = 1
 HEADER = re.compile(rb"torchtally programs format=([0-9]{1,6}) blake2b=([0-9a-f]{32})\n")

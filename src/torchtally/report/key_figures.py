@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from torchtally.ledger import Uncounted
+from torchtally.ledger.steps import Period
 from torchtally.report.grid import GAP, INDENT, wrap
 from torchtally.report.plain import cut_left
-from torchtally.steps import Period
 from torchtally.units import (
     format_bytes,
     format_flop_per_s,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from torchtally.report.documents.tables import TableDocument, with_table
 from torchtally.report.keys import DocumentPart
 from torchtally.report.prose import in_words
-from torchtally.shown import Shown
 from torchtally.table import Table
+from torchtally.table.shown import Shown
 
 if TYPE_CHECKING:
     from torchtally.views.plot import Plot

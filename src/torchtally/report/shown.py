@@ -1,4 +1,4 @@
-"""What `print` and a notebook show of tables, ledgers and others: see `torchtally.shown`.
+"""What `print` and a notebook show of tables, ledgers and others: see `torchtally.table.shown`.
 
 Each becomes a report, which the formats of commands render, and `notebook` for a notebook.
 """

@@ -9,7 +9,7 @@ from torchtally.report.grid import INDENT, wrap
 from torchtally.report.prose import in_words
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import table_text
-from torchtally.strided import EvaluatedExpression, storage_name
+from torchtally.trace.strided import EvaluatedExpression, storage_name
 from torchtally.units import format_bytes
 from torchtally.views.strided import (
     StoragePicture,

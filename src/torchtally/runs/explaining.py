@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from torchtally.chips import Chip, find_chip
 from torchtally.errors import ScriptError, TraceFileError, UsageError
-from torchtally.explain import trace_of
 from torchtally.profiles import (
     Profile,
     is_execution_trace,
@@ -18,6 +17,7 @@ from torchtally.profiles import (
     read_kineto,
     read_nsys,
 )
+from torchtally.runs.explain import trace_of
 from torchtally.timing.targets import CPU, target
 from torchtally.trace import Trace
 

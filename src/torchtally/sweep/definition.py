@@ -10,7 +10,7 @@ import msgspec
 
 from torchtally.checkpoints.newest import differences
 from torchtally.errors import UsageError
-from torchtally.reading import parse_toml, read_text
+from torchtally.files.reading import parse_toml, read_text
 from torchtally.train.config import WHAT, TrainConfig
 from torchtally.train.keys import KeyValues, changed_config, flag, read_changes, value_text
 

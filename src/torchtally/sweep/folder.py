@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from torchtally.atomic import write_atomically
 from torchtally.checkpoints.disk import Directory
 from torchtally.checkpoints.folder import FOLDER as CHECKPOINTS
 from torchtally.errors import UsageError
+from torchtally.files.atomic import write_atomically
 from torchtally.sweep.definition import Definition, SweepPoint, difference, load_definition
 from torchtally.train.logs.jsonl import NAME as LOG
 

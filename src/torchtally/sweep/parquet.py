@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError, needed_package
+from torchtally.files.atomic import write_atomically
 from torchtally.sweep.definition import VERSION, Definition
 from torchtally.sweep.results import RunResult, rank_results
 from torchtally.sweep.rows import record

@@ -20,9 +20,9 @@ from hashlib import blake2b
 
 import msgspec
 
-from torchtally.atomic import write_atomically
 from torchtally.errors import OutputError, TraceFileError
-from torchtally.reading import open_at_once
+from torchtally.files.atomic import write_atomically
+from torchtally.files.reading import open_at_once
 from torchtally.trace.checks import InvalidTraceError
 from torchtally.trace.decoding import WORD, allowed_bytes, decoded_bytes_at_most, machine_bytes
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from torchtally.shown import Browsable
+from torchtally.table.shown import Browsable
 from torchtally.trace.checks import (
     check_calls,
     check_numbers,

@@ -18,7 +18,7 @@ from torchtally.checkpoints.checked import (
 )
 from torchtally.checkpoints.config import CheckpointConfig
 from torchtally.errors import UsageError, check_choice, did_you_mean
-from torchtally.reading import parse_toml, read_text
+from torchtally.files.reading import parse_toml, read_text
 from torchtally.train.data.description import description_in
 from torchtally.train.data.tokenizer import LEAST_VOCABULARY
 from torchtally.train.models.config import TransformerConfig

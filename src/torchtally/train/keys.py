@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from torchtally.checkpoints.checked import convert, hints, plain_members, table_of, type_in_words
 from torchtally.errors import UsageError
-from torchtally.reading import parse_toml
+from torchtally.files.reading import parse_toml
 from torchtally.train.config import WHAT, ModelConfig, TrainConfig, config_of
 from torchtally.train.models.config import TransformerConfig
 

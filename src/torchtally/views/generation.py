@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from torchtally.ledger import Ledger, Total, narrow, sums
-from torchtally.steps import TokenGeneration, TokenPass
+from torchtally.ledger.steps import TokenGeneration, TokenPass
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase
 from torchtally.units import Unit

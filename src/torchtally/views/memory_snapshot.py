@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from torchtally.chips import find_chip
 from torchtally.ledger import Entry, Ledger
+from torchtally.ledger.steps import Period
 from torchtally.memory import Category, Memory
 from torchtally.memory import replay as memory_of
 from torchtally.memory.allocator import (
@@ -28,7 +29,6 @@ from torchtally.memory.allocator import (
 )
 from torchtally.memory.allocator.replay import NEVER
 from torchtally.memory.occupancy import devices
-from torchtally.steps import Period
 from torchtally.timing.slots import Slot
 from torchtally.trace import Trace
 from torchtally.views.summary import room_bytes

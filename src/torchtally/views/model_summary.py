@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from torchtally.ledger import Ledger, Path, Total
-from torchtally.shown import Browsable
 from torchtally.table import Cell, Column, Table
+from torchtally.table.shown import Browsable
 from torchtally.units import Unit
 from torchtally.views.columns import BACKWARD, FORWARD, RECOMPUTE, SAVED, SECONDS
 from torchtally.views.costs import with_costs

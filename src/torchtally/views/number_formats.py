@@ -13,8 +13,8 @@ from torchtally.number_formats import (
     convert,
     real_of,
 )
-from torchtally.shown import Shown
 from torchtally.table import Cell, Column, Table
+from torchtally.table.shown import Shown
 from torchtally.units import Unit
 
 USUAL_VALUES = ("1e-8", "0.1", "1/3", "65504")

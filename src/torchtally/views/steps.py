@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torchtally.ledger import Entry, Ledger, Total, sums
 from torchtally.ledger.agreement import TOLERANCES, CourseFigures, StepPair
-from torchtally.steps import Course, TrainingStep
+from torchtally.ledger.steps import Course, TrainingStep
 from torchtally.table import Cell, Column, Table
 from torchtally.trace import Phase
 from torchtally.units import Unit

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchtally.strided import EvaluatedExpression, ExpressionStep, storage_name
 from torchtally.table import Cell, Column, Number, Prose, Table, sentences
+from torchtally.trace.strided import EvaluatedExpression, ExpressionStep, storage_name
 from torchtally.units import Unit
 
 MOST_DRAWN = 128

@@ -8,10 +8,10 @@ from typing import Any
 from torchtally.chips import Chip, find_chip
 from torchtally.diagnosis import Diagnosis, diagnose
 from torchtally.ledger import Coverage, Ledger, Total, module_of
+from torchtally.ledger.steps import Period
 from torchtally.memory.allocator import replay
 from torchtally.memory.allocator.needed import NeededMemory
 from torchtally.memory.workspace import context_bytes, context_limits_bytes, is_tried, trial_bytes
-from torchtally.steps import Period
 from torchtally.table import Column, Table
 from torchtally.trace import Effect, Ending, HostState, Note, Placeholder, Trace, World
 from torchtally.trace.caveats import caveats

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 import torchtally
 from tests.traces import ops, traced
+from torchtally.ledger.steps import course_of
 from torchtally.memory.allocator import replay
-from torchtally.steps import course_of
 from torchtally.timing.targets import roofline
 from torchtally.trace import Frame, Phase, Trace
 

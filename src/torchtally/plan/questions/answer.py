@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchtally.plan.quantity import Quantity
-from torchtally.shown import Shown
 from torchtally.table import Table
+from torchtally.table.shown import Shown
 
 Part = str | Quantity
 """Of a sentence: text, or a number that a renderer formats in its unit."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from torchtally.report.keys import Bytes, Count, Document, DocumentPart, Mixed, filled, finite, key
 
 if TYPE_CHECKING:
-    from torchtally.strided import EvaluatedExpression, StridedTensor
+    from torchtally.trace.strided import EvaluatedExpression, StridedTensor
 
 
 class TensorPart(DocumentPart, frozen=True):
@@ -42,7 +42,7 @@ class TensorDocument(Document, tag="tensor/1", frozen=True):
 
 def tensor_document(evaluation: "EvaluatedExpression") -> TensorDocument:
     """The result and every step; `places` are those of the result's elements, in their order."""
-    from torchtally.strided import storage_name
+    from torchtally.trace.strided import storage_name
     from torchtally.views.strided import picture
 
     drawn = picture(evaluation)
@@ -60,6 +60,6 @@ def tensor_document(evaluation: "EvaluatedExpression") -> TensorDocument:
 
 
 def _tensor_part(tensor: "StridedTensor") -> TensorPart:
-    from torchtally.strided import storage_name
+    from torchtally.trace.strided import storage_name
 
     return filled(TensorPart, tensor, storage=storage_name(tensor.storage))

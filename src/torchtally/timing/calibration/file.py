@@ -8,10 +8,10 @@ from typing import TypeVar
 import msgspec
 from msgspec import structs
 
-from torchtally.atomic import write_atomically
 from torchtally.chips.dtypes import DTYPE_BYTES
 from torchtally.errors import UsageError
-from torchtally.reading import read_bytes
+from torchtally.files.atomic import write_atomically
+from torchtally.files.reading import read_bytes
 from torchtally.timing.calibration.calibration import FORMAT, Calibration
 from torchtally.timing.calibration.sample import Sample
 from torchtally.trace.checks import InvalidTraceError, check_calls

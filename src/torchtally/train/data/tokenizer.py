@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from torchtally.errors import UsageError, needed_package
-from torchtally.reading import read_text
+from torchtally.files.reading import read_text
 from torchtally.train.data.description import BYTE_TOKENIZER, Description
 from torchtally.train.data.token_data import Ids
 

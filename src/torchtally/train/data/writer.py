@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from io import BufferedRandom
 from pathlib import Path
 
-from torchtally.atomic import sync_directory
 from torchtally.checkpoints.disk import lock_handle
 from torchtally.errors import UsageError
+from torchtally.files.atomic import sync_directory
 from torchtally.train.data.description import BYTE_TOKENIZER, Description, TokenShard
 from torchtally.train.data.headers import LLM_C_DTYPES, LLM_C_HEADER, LLM_C_MOST_TOKENS
 from torchtally.train.data.token_data import Ids

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from torchtally.atomic import write_atomically
 from torchtally.errors import UsageError
+from torchtally.files.atomic import write_atomically
 from torchtally.plan.architecture.checkpoint import WHOLE, Checkpoint, read_checkpoint
 from torchtally.train.models.huggingface_config import CONFIG, config_document
 from torchtally.train.models.huggingface_names import NO_WEIGHTS, WeightMapping, weight_mappings

@@ -1,0 +1,1 @@
+"""What runs us: cells of a notebook, tests of pytest."""

@@ -1,9 +1,0 @@
-"""What a training step is: which work belongs to it, and which steps are alike.
-
-Interpretation of a trace without a formula: nothing here knows what an operator costs.
-"""
-
-from torchtally.steps.course import Course, Period, TrainingStep, course_of
-from torchtally.steps.generation import TokenGeneration, TokenPass
-
-__all__ = ["Course", "Period", "TokenGeneration", "TokenPass", "TrainingStep", "course_of"]
