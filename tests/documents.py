@@ -6,7 +6,8 @@ In a document
     a ```python block      is a script of its own, and a ```text block right below it its output;
     a ```sh block          is run to its end, and must succeed; its output is not shown;
     <!-- generated: X -->  up to <!-- end --> is made by GENERATED[X];
-    ![...](docs/X.svg)     is drawn by PICTURES["docs/X.svg"] from the files that the commands left.
+    ![...](docs/X.svg)     is drawn by PICTURES["docs/X.svg"] from the files that the commands left;
+                           of the lecture's pictures the caption is drawn, too.
 
 Everything is compared exactly, except the wall-clock time in `tally run`'s lines of progress. A
 block is left out where its fence says so and why: ```sh no-run: needs two machines. All of one
@@ -42,6 +43,7 @@ from tests.constants_page import constants_count, constants_list
 from tests.corpus.score import score_line, score_table
 from tests.families_page import counted_families, families_table
 from tests.layers import arrows_line, districts_table
+from tests.lecture.charts import caption_of
 from tests.lecture.pictures import LECTURE_PICTURES
 from tests.operators_page import operators_table
 from tests.options_page import options_table
@@ -67,7 +69,7 @@ TIMEOUT_S = 300
 BLOCK = re.compile(
     r"^```(?P<language>\w+)(?: no-run: (?P<reason>\S[^\n]*))?\n(?P<text>.*?)^```$\n?", re.M | re.S
 )
-PICTURE = re.compile(r"^!\[[^\]]*\]\((?P<path>\S+\.svg)\)", re.M)
+PICTURE = re.compile(r"^!\[(?P<caption>.*)\]\((?P<path>\S+\.svg)\)", re.M)
 REGION = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.S)
 ELAPSED = re.compile(r"^(tally: step .*), [\d.]+ (ns|us|ms|s|min)$", re.M)
 
@@ -195,11 +197,25 @@ def differences(name: str, document: str, folder: Path) -> str:
 
 
 def stale_pictures(document: str, folder: Path) -> str:
-    """The same of its pictures alone. Its commands have run in the folder."""
-    return "".join(
-        difference(path.name, path.read_text() if path.exists() else "", drawn)
-        for path, drawn in pictures(document, folder).items()
+    """The same of its pictures and their captions alone. Its commands have run in the folder."""
+    drawn = pictures(document, folder)
+    return difference("captions", document, captioned(document, drawn)) + "".join(
+        difference(path.name, path.read_text() if path.exists() else "", svg)
+        for path, svg in drawn.items()
     )
+
+
+def captioned(document: str, drawn: dict[Path, str]) -> str:
+    """The document with the captions that the lecture's pictures have now."""
+    captions = {
+        path.name: caption_of(svg) for path, svg in drawn.items() if path.stem in LECTURE_PICTURES
+    }
+
+    def written(match: re.Match[str]) -> str:
+        caption = captions.get(Path(match["path"]).name, match["caption"])
+        return f"![{caption}]({match['path']})"
+
+    return PICTURE.sub(written, document)
 
 
 def difference(title: str, old: str, new: str) -> str:
@@ -316,7 +332,7 @@ def main() -> None:
             drawn = pictures(now, Path(folder))
         if now.count(FAILED) > path.read_text(encoding="utf-8").count(FAILED):
             raise SystemExit(f"{name} is as it was, since a command of it fails now:\n{now}")
-        path.write_text(now, encoding="utf-8")
+        path.write_text(captioned(now, drawn), encoding="utf-8")
         for picture, svg in drawn.items():
             picture.write_text(svg, encoding="utf-8")
 

@@ -1,11 +1,13 @@
 """Small SVG charts of the lecture's pages: numbers in, a self-contained picture out.
 
-Text has the reader's font, and the colours follow the reader's theme, as the flame graph's do.
+Text has the reader's font, and the colours follow the reader's theme, as the flame graph's do. A
+picture's caption, for readers who do not see it, is made from the numbers that are drawn.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
-from math import log10
+from html import escape, unescape
+from math import ceil, floor, log10
 
 Point = tuple[float, float]
 WIDTH = 720
@@ -40,7 +42,8 @@ def bars(title: str, rows: Mapping[str, tuple[float, str]], *, is_log: bool = Fa
             box(begin, top, length, ROW - 8, COLOURS[0]),
             label(begin + length + 8, top + 16, text, "faint"),
         ]
-    return picture(title, 56 + ROW * len(rows), parts)
+    caption = ", ".join(f"{name} {text}" for name, (_, text) in rows.items())
+    return picture(title, 56 + ROW * len(rows), parts, caption)
 
 
 def stacks(title: str, rows: Mapping[str, Mapping[str, float]], unit: str) -> str:
@@ -59,34 +62,75 @@ def stacks(title: str, rows: Mapping[str, Mapping[str, float]], unit: str) -> st
         parts.append(label(left + 8, top + 16, f"{sum(row.values()):g} {unit}", "faint"))
     bottom = 56 + ROW * len(rows)
     parts += key(colours, bottom)
-    return picture(title, bottom + 54, parts)
+    caption = "; ".join(
+        f"{name} {sum(row.values()):g} {unit}, of it "
+        + ", ".join(f"{part} {value:g}" for part, value in row.items() if value)
+        for name, row in rows.items()
+    )
+    return picture(title, bottom + 54, parts, caption)
 
 
-def curves(title: str, series: Mapping[str, Sequence[Point]], across: str, upwards: str) -> str:
-    """Lines through points, on linear axes from zero upwards."""
+def curves(
+    title: str,
+    series: Mapping[str, Sequence[Point]],
+    across: str,
+    upwards: str,
+    *,
+    across_step: float | None = None,
+) -> str:
+    """Lines through points, on linear axes from zero upwards, with round numbers along them."""
     points = [point for line in series.values() for point in line]
-    low, high, top = min(x for x, _ in points), max(x for x, _ in points), max(y for _, y in points)
-    left, right, roof, floor = 90, WIDTH - 30, 50, 270
+    low, high = min(x for x, _ in points), max(x for x, _ in points)
+    heights = round_numbers(0, max(y for _, y in points), past_end=True)
+    left, right, roof, bottom = 90, WIDTH - 30, 50, 270
 
     def place(point: Point) -> Point:
         x, y = point
-        return (left + (x - low) / (high - low) * (right - left), floor - y / top * (floor - roof))
+        width, height = (x - low) / (high - low), y / heights[-1]
+        return (left + width * (right - left), bottom - height * (bottom - roof))
 
     parts = []
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        _, y = place((low, top * share))
-        x, _ = place((low + (high - low) * share, 0))
+    for height in heights:
+        _, y = place((low, height))
         parts += [
             f'<line class="rule" x1="{left}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>',
-            label(left - 8, y + 5, number(top * share), "end faint"),
-            label(x, floor + 20, number(low + (high - low) * share), "middle faint"),
+            label(left - 8, y + 5, number(height), "end faint"),
+        ]
+    for tick in round_numbers(low, high, step=across_step):
+        x, _ = place((tick, 0))
+        parts += [
+            f'<line class="rule" x1="{x:.1f}" y1="{bottom}" x2="{x:.1f}" y2="{bottom + 5}"/>',
+            label(x, bottom + 20, number(tick), "middle faint"),
         ]
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(series)}
     for name, line in series.items():
         path = " ".join("{:.1f},{:.1f}".format(*place(point)) for point in line)
         parts.append(f'<polyline points="{path}" stroke="{colours[name]}"/>')
-    parts.append(label(right, floor + 42, across, "end"))
-    return picture(f"{title}: {upwards}", floor + 84, [*parts, *key(colours, floor + 52)])
+    parts.append(label(right, bottom + 42, across, "end"))
+    caption = "; ".join(f"{name} {course(line)}".strip() for name, line in series.items())
+    return picture(
+        f"{title}: {upwards}",
+        bottom + 84,
+        [*parts, *key(colours, bottom + 52)],
+        f"{caption} ({across})",
+    )
+
+
+def course(line: Sequence[Point]) -> str:
+    """A line's first and last point in words."""
+    (first, begin), (last, end) = line[0], line[-1]
+    return f"from {number(begin)} at {number(first)} to {number(end)} at {number(last)}"
+
+
+def round_numbers(
+    low: float, high: float, *, step: float | None = None, past_end: bool = False
+) -> list[float]:
+    """Multiples of a round step from `low` to `high`; the next one after it, too, on request."""
+    if step is None:
+        power = 10 ** floor(log10((high - low) / 4))
+        step = next(size * power for size in (1, 2, 5, 10) if (high - low) / (size * power) <= 7)
+    last = ceil(high / step) if past_end else floor(high / step)
+    return [float(f"{count * step:.12g}") for count in range(ceil(low / step), last + 1)]
 
 
 def cells(title: str, rows: Mapping[str, Sequence[tuple[str, int | None]]]) -> str:
@@ -103,7 +147,10 @@ def cells(title: str, rows: Mapping[str, Sequence[tuple[str, int | None]]]) -> s
             parts.append(box(left, top, size - 2, 32, fill, "rule"))
             style = "middle faint" if colour is None else "middle inside"
             parts.append(label(left + size / 2 - 1, top + 21, text, style))
-    return picture(title, 56 + 40 * len(rows), parts)
+    caption = ", ".join(
+        f"{name} {sum(colour is not None for _, colour in row)}" for name, row in rows.items()
+    )
+    return picture(title, 56 + 40 * len(rows), parts, caption)
 
 
 def number(value: float) -> str:
@@ -141,10 +188,21 @@ def label(x: float, y: float, text: str, style: str) -> str:
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
 
 
-def picture(title: str, height: float, parts: Sequence[str]) -> str:
+CAPTION = re.compile(r'(?<=aria-label=")[^"]*')
+
+
+def caption_of(svg: str) -> str:
+    """What a picture says to readers who do not see it."""
+    match = CAPTION.search(svg)
+    assert match is not None, svg
+    return unescape(match[0])
+
+
+def picture(title: str, height: float, parts: Sequence[str], caption: str) -> str:
+    """A whole SVG; its caption is the title and what was drawn."""
     return "\n".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
-        f'aria-label="{escape(title)}">',
+        f'aria-label="{escape(f"{title}. {caption}")}">',
         f"<style>\n{STYLE}</style>",
         '<rect width="100%" height="100%" fill="none"/>',
         label(20, 28, title, ""),

@@ -51,7 +51,7 @@ def format_bits(folder: Path) -> str:
         widths = FORMATS[name].layout.widths
         parts = zip("sem" if len(widths) == 3 else "i", range(3), widths, strict=False)
         rows[name] = [(letter, colour) for letter, colour, width in parts for _ in range(width)]
-    return cells("Bits: sign, exponent, mantissa; i of an integer", rows)
+    return cells(f"Bits of {len(rows)} formats: sign, exponent, mantissa; i of an integer", rows)
 
 
 def matrix_bytes(folder: Path) -> str:
@@ -100,14 +100,12 @@ def operator_flops(folder: Path) -> str:
 
 
 def matmul_speed(folder: Path) -> str:
-    flops, rows = 2 * 16384 * 32768 * 8192, {}
-    ledger, chip = ledger_of(folder / "matmul.tally"), torchtally.chip("H100-SXM")
-    products = {entry.call.inputs[0].dtype: entry for entry in ledger.entries
-                if entry.call.name == "aten.mm"}  # fmt: skip
-    for dtype, product in products.items():
-        achieved = flops / ledger.times.kernel_s([product])
-        for name, speed in (("achieved", achieved), ("promised", chip.peak_flop_per_s(dtype))):
-            rows[f"{dtype}, {name}"] = speed, f"{speed / 1e12:.4g} TFLOP/s"
+    rows, chip = {}, torchtally.chip("H100-SXM")
+    for line in (folder / "speeds.txt").read_text().splitlines():
+        dtype, achieved = line.split()[:2]  # as the script printed them
+        promised = chip.peak_flop_per_s(dtype)
+        rows[f"{dtype}, achieved"] = float(achieved), f"{achieved} TFLOP/s"
+        rows[f"{dtype}, promised"] = promised / 1e12, f"{promised / 1e12:.1f} TFLOP/s"
     return bars("16384 x 32768 times 32768 x 8192 on an H100, predicted", rows)
 
 
@@ -134,21 +132,23 @@ def initialisation(folder: Path) -> str:
         plain.append((float(inputs), size))
         scaled.append((float(inputs), size / math.sqrt(inputs)))
     lines = {"randn": plain, "randn / sqrt(inputs)": scaled}
-    return curves("x @ w", lines, "inputs", "root mean square")
+    return curves("x @ w", lines, "inputs", "root mean square", across_step=4096)
 
 
 def overlap(folder: Path) -> str:
-    ledger = ledger_of(folder / "run.tally")
-    kernels = {
-        key.text: total.kernel_s for key, total in ledger.by_line().items() if key is not None
-    }
-    copy = next(seconds for text, seconds in kernels.items() if "pinned.to" in text)
-    product = next(seconds for text, seconds in kernels.items() if "w @ w" in text)
+    table = torchtally.by(ledger_of(folder / "run.tally"), "line")
+    lines = dict(zip(table.column("source"), table.column("seconds"), strict=True))
+    copy, product = (
+        next(seconds for text, seconds in lines.items() if part in str(text))
+        for part in ("pinned.to", "w @ w")
+    )
+    assert isinstance(copy, float)
+    assert isinstance(product, float)
     rows = {"copy": copy, "three products": product, "one after the other": copy + product,
             "beside each other": max(copy, product)}  # fmt: skip
     return bars(
         "A batch of 8 MiB is copied while products run",
-        {name: (seconds, f"{seconds * 1e3:.3g} ms") for name, seconds in rows.items()},
+        {name: (seconds, f"{seconds * 1e6:.1f} us") for name, seconds in rows.items()},
     )
 
 
@@ -175,7 +175,7 @@ def deep_linear_model(folder: Path) -> str:
     return stacks("D = 4, two layers, B = 2, AdaGrad; without workspaces", rows, "bytes")
 
 
-def losses(folder: Path) -> str:
+def teacher_distance(folder: Path) -> str:
     lines = {}
     for lr in (0.01, 0.1):
         torch.manual_seed(0)
@@ -189,7 +189,8 @@ def losses(folder: Path) -> str:
             sgd.zero_grad()
             line.append((step + 1.0, (w - teacher).norm().item()))
         lines[f"lr {lr}"] = line
-    return curves("Weights of the training", lines, "step", "distance from the teacher's")
+    return curves("Training with two learning rates", lines, "step",
+                  "distance of the weights from the teacher's")  # fmt: skip
 
 
 def checkpoint_bytes(folder: Path) -> str:
@@ -230,7 +231,9 @@ def attention_share(folder: Path) -> str:
             share = 100 * flops.attention.value / flops.forward.value
             line.append((float(sequence), share))
         lines[title] = line
-    return curves("Attention's share of the FLOPs", lines, "tokens in a sequence", "in %")
+    return curves(
+        "Attention's share of the FLOPs", lines, "tokens in a sequence", "in %", across_step=4096
+    )
 
 
 def compiled_bytes(folder: Path) -> str:
@@ -265,7 +268,7 @@ LECTURE_PICTURES: dict[str, Callable[[Path], str]] = {
     drawn.__name__: drawn
     for drawn in (
         napkin_days, format_bits, matrix_bytes, views, dimensions, operator_flops, matmul_speed,
-        two_layers, initialisation, overlap, optimizer_state, deep_linear_model, losses,
+        two_layers, initialisation, overlap, optimizer_state, deep_linear_model, teacher_distance,
         checkpoint_bytes, recipes, weight_formats, attention_share, compiled_bytes, sharding,
     )
 }  # fmt: skip

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lecture.figures import missing_phrases, unheld_figures
 from tests.lecture.notebooks import FOLDER, PAGES
 
 ITEM = re.compile(
@@ -12,7 +13,7 @@ ITEM = re.compile(
     re.M,
 )
 PARTS = {
-    "a picture": r"^!\[[^\]]+\]\(pictures/\w+\.svg\)$",
+    "a picture": r"^!\[.+\]\(pictures/\w+\.svg\)$",
     "code": r"^```(python|console)$",
     "a slip of the source": r"^\*\*Slips? of the source\.\*\*",
     "an exercise, folded": (
@@ -62,3 +63,16 @@ def test_a_page_has_all_its_parts(page: Path) -> None:
 def test_a_page_without_a_part_is_found(part: str) -> None:
     page = PAGES[0].read_text(encoding="utf-8")
     assert missing_parts(re.sub(PARTS[part], "", page, flags=re.M)) == [part]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_figure_of_a_page_is_printed_computed_or_given(page: Path) -> None:
+    number, text = int(page.name[:2]), page.read_text(encoding="utf-8")
+    assert missing_phrases(number, text) == []
+    assert unheld_figures(number, text) == []
+
+
+def test_a_figure_that_nothing_holds_is_found() -> None:
+    page = PAGES[13].read_text(encoding="utf-8")
+    assert unheld_figures(14, f"{page}\nIt takes 168 s.\n") == ["168"]
+    assert missing_phrases(14, page.replace("16,384", "16,000")) != []
