@@ -398,7 +398,7 @@ WRONG = {
     ),
     "beyond learned positions": (
         ("gpt2", *EIGHT, "--sequence", "2048"),
-        "GPT-2 124M has learned 1024 positions, and --sequence is 2048: give 1024 or less",
+        "GPT-2 124M has learned 1024 positions, fewer than 2048 tokens: give --sequence 1024",
     ),
     "two questions": (
         ("7B", *EIGHT, "--search", "--largest", "batch"),

@@ -199,6 +199,8 @@ ROCM = replace(
 )
 """AMD's GPUs: PyTorch asks them as it asks an Ampere (sdp_utils.cpp, by `dprops->major` of 9 and
 more), but for cuDNN's attention, which MIOpen lacks."""
+CDNA4 = replace(ROCM, has_block_scales=True)
+"""gfx950, whose matrix instructions take MX formats (AMD Instinct CDNA4 ISA, V_MFMA_SCALE)."""
 
 BFLOAT16_SINCE = next(row for row in CAPABILITIES if row.has_bfloat16)
 FLOAT8_SINCE = next(row for row in CAPABILITIES if row.has_float8)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from torchtally.chips.capabilities import OTHER, ROCM, Capability, capability
+from torchtally.chips.capabilities import CDNA4, OTHER, ROCM, Capability, capability
 from torchtally.errors import UnsupportedError, UsageError
 
 PEAK_DTYPES = (
@@ -252,7 +252,8 @@ class Chip:
         """What its multiprocessors can do, and CUDA's libraries on them."""
         if self.compute_capability is not None:
             return capability(self.compute_capability)
-        return ROCM if self.gcn_architecture else OTHER
+        gcn = self.gcn_architecture
+        return (CDNA4 if gcn.startswith("gfx95") else ROCM) if gcn else OTHER
 
     @property
     def target(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchtally.chips import Cluster, chip
 from torchtally.cli.plan_request import DEFAULT_CHIP, cluster_of
+from torchtally.cli.plan_stack import with_recipe
 from torchtally.cli.streams import say
 from torchtally.errors import UsageError
 from torchtally.options import options_of
@@ -66,6 +67,7 @@ def write_trace(request: Request, argv: Sequence[str], form: "ReportOptions") ->
     from torchtally.programs.compiled import compiled
 
     model, path = check(request)
+    request = with_recipe(request)
     trace = traced_step(request, model, shlex.join(argv))
     regions = regions_of(request)
     if regions is not None:

@@ -142,11 +142,14 @@ def engine(name: str) -> Engine:
 
 
 def at_best(engine: Engine) -> Engine:
-    """The same with every kernel at its best published rate, and nothing else to wait for."""
+    """The same with every kernel at its best published rate, and nothing else to wait for.
+
+    Gaps between kernels are where the engine's own pace has them: its constants hold them else.
+    """
     return replace(
         engine,
         host=Host.GRAPHS,
-        pace=BEST,
+        pace=replace(BEST, has_gaps=engine.pace.has_gaps),
         experts=1.0,
         unpacking=1.0,
         layer_s=0.0,

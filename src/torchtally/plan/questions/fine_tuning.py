@@ -43,6 +43,7 @@ from torchtally.plan.questions.adapted import FineTuning, activation_recipe, pla
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.fit import capacity_of
+from torchtally.plan.questions.limits import check_positions, check_recipe, most_tokens
 from torchtally.plan.questions.plan_options import ADAPTED, MODEL, TUNING
 from torchtally.plan.questions.request import Request, peak_flop_per_s, sequence_of
 from torchtally.plan.questions.shares import memory_by_category
@@ -108,8 +109,10 @@ def fine_tuning(request: Request) -> Answer:
         flops.total,
         share_of_full(flops.total, token_flops(plan.model, length).model),
     )
+    check_positions(plan.model, length)
     if request.cluster is None:
         return _without_chips(plan, figures, assumption)
+    check_recipe(request.recipe, request.chip)
     batch = request.micro_batch or 1
     memory, capacity = memory_of(plan, batch, length), capacity_of(request)
     claim = claim_of(memory, capacity)
@@ -152,6 +155,7 @@ def largest_tuned_sequence(request: Request) -> Answer:
 
 def _largest(request: Request, *, is_batch: bool) -> Answer:
     plan, capacity = plan_of(request), capacity_of(request)
+    check_recipe(request.recipe, request.chip)
     length, assumption = sequence_of(request)
     if is_batch and length is None:
         raise UsageError("Missing sequence length: give --sequence 2048.")
@@ -160,7 +164,7 @@ def _largest(request: Request, *, is_batch: bool) -> Answer:
     def memory_for(count: int) -> FineTuningMemory:
         return memory_of(plan, count, length or 1) if is_batch else memory_of(plan, fixed, count)
 
-    most = MOST_SEQUENCES if is_batch else MOST_TOKENS
+    most = MOST_SEQUENCES if is_batch else most_tokens(plan.model, MOST_TOKENS)
     count = largest(lambda count: memory_for(count).total.value <= capacity.value, most=most)
     if not count:
         least = memory_for(1).total.value / (1 << 30)

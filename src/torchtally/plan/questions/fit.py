@@ -49,6 +49,11 @@ FULL_MEMORY = (
     f"Above {SURE_SHARE:.0%} of it, what fits is called close."
 )
 
+NO_PROGRAM = (
+    "By closed forms: no step of this model's class is shipped for these options and chips "
+    "(-o FILE records one, where PyTorch alone runs it)."
+)
+
 PREDICTION = (
     "Predicted steps are typical ones: by constants fitted to some published trainings and "
     "tested on others (docs/trainings.md). Best: kernels at their best published rates. Slow: "
@@ -88,6 +93,7 @@ def fit(request: Request) -> Answer:
         tables=(memory_table(step.memory), time_table(step, workload)),
         assumptions=(
             *assumptions,
+            *((NO_PROGRAM,) if is_class_alone(request, layout) else ()),
             batch_in_words(layout),
             *run_in_words(layout),
             *loss_in_words(request),

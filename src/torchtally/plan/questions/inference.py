@@ -65,8 +65,8 @@ def inference(request: Request) -> Answer:
 
 def serving_of(request: Request) -> Serving:
     """Raises UsageError where the batch does not divide among the replicas."""
-    prompt, output = lengths(request)
     generator = generator_of(request)
+    prompt, output = lengths(request, generator.model)
     replicas = generator.placement.replicas
     batch = request.global_batch or replicas
     if batch % replicas:

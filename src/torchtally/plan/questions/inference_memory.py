@@ -20,6 +20,7 @@ from torchtally.plan.quantity import Quantity, of, total
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.inference import cache_in_words, left_out, memory_table
 from torchtally.plan.questions.inference_request import cache_of, format_of, generator_of, lengths
+from torchtally.plan.questions.limits import most_tokens
 from torchtally.plan.questions.plan_options import MODEL, SERVED
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.uses import uses
@@ -36,7 +37,7 @@ def inference_memory(request: Request) -> Answer:
     """Bytes of the weights, of one token and of a whole context, in every format."""
     request = with_shape(request, is_trained=False)
     model, of_shape = shape_of(request)
-    prompt, output = lengths(request)
+    prompt, output = lengths(request, model)
     context, batch = prompt + output, request.global_batch or 1
     kept, cache = format_of(request, model), cache_of(request)
     weights = model_bytes(model, kept)
@@ -90,7 +91,7 @@ def most_sequences_served(request: Request) -> Answer:
     """Answer with as many sequences as fit, beside the weights."""
     request = with_shape(request, is_trained=False)
     generator = generator_of(request)
-    prompt, output = lengths(request)
+    prompt, output = lengths(request, generator.model)
     context, replicas = prompt + output, generator.placement.replicas
     most = most_sequences(generator, prompt, context)
     if not most:
@@ -120,8 +121,9 @@ def longest_context_served(request: Request) -> Answer:
     generator = generator_of(request)
     replicas = generator.placement.replicas
     batch = request.global_batch or replicas
-    prompt, _ = lengths(request)
+    prompt, _ = lengths(request, generator.model)
     longest = longest_context(generator, max(1, batch // replicas), prompt)
+    longest = min(longest, most_tokens(generator.model, longest))
     if not longest:
         raise UsageError(_nothing_fits(request, 1))
     memory = serving_memory(generator, max(1, batch // replicas), min(prompt, longest), longest)

@@ -15,6 +15,7 @@ from torchtally.plan.kv_cache import Cache
 from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.layout_words import parse_layout
 from torchtally.plan.parallel.pace import BEST
+from torchtally.plan.questions.limits import check_positions, most_tokens
 from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.workload import shape_of
 
@@ -25,14 +26,20 @@ OF_DTYPES = {"float32": "fp32", "float16": "fp16"}
 """Formats of checkpoints; all others are taken in bfloat16."""
 
 
-def lengths(request: Request) -> tuple[int, int]:
+def lengths(request: Request, model: Model) -> tuple[int, int]:
     """(prompt, output): two of prompt, output and context say the third.
 
     Raises UsageError where they contradict each other, or the model has fewer positions.
     """
     prompt, output, context = request.prompt, request.generate, request.sequence
+    usual = USUAL_PROMPT + USUAL_OUTPUT
+    if context is None and prompt is None and output is None:
+        context = min(usual, most_tokens(model, usual))
     if context is None:
-        return prompt or USUAL_PROMPT, output or USUAL_OUTPUT
+        prompt, output = prompt or USUAL_PROMPT, output or USUAL_OUTPUT
+        check_positions(model, prompt + output, "--context")
+        return prompt, output
+    check_positions(model, context, "--context")
     if prompt is not None and output is not None and prompt + output != context:
         raise UsageError(
             f"--prompt {prompt} and --generate {output} are {prompt + output} tokens, not the "

@@ -25,6 +25,7 @@ from torchtally.plan.questions.fit import (
     step_as_written,
     written_in_words,
 )
+from torchtally.plan.questions.limits import most_tokens
 from torchtally.plan.questions.plan_options import MODEL, STEP
 from torchtally.plan.questions.request import Request, subject
 from torchtally.plan.questions.uses import Fields, uses
@@ -45,6 +46,7 @@ STEP_PARAMETERS = 10_000_000
 MOST_PARAMETERS = 10**15
 MOST_SEQUENCES = 1 << 24
 MOST_TOKENS = 1 << 32
+LEARNED = "The model has learned no more positions: memory would hold more tokens."
 
 
 def _used(request: Request) -> Fields:
@@ -173,9 +175,8 @@ def largest_sequence(request: Request) -> Answer:
     request = with_shape(replace(request, global_batch=None, sequence=request.sequence or 1))
     workload, assumptions = workload_of(request)
     layout = plain_layout(request, workload)
-    count = largest(
-        lambda sequence: _fits(replace(workload, sequence=sequence), layout), most=MOST_TOKENS
-    )
+    most = most_tokens(workload.model, MOST_TOKENS)
+    count = largest(lambda sequence: _fits(replace(workload, sequence=sequence), layout), most)
     if not count:
         raise UsageError(_nothing_fits(request, replace(workload, sequence=1), layout))
     step = step_of(replace(workload, sequence=count), layout)
@@ -191,6 +192,7 @@ def largest_sequence(request: Request) -> Answer:
         tables=(memory_table(step.memory),),
         assumptions=(
             *assumptions,
+            *((LEARNED,) if count == most else ()),
             batch_in_words(layout),
             *run_in_words(layout),
             *convention_in_words(step, request),

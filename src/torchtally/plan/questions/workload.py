@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from torchtally.chips import Chip
 from torchtally.errors import UsageError
 from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import Implementation
@@ -14,8 +13,8 @@ from torchtally.plan.parallel.layout import Layout, Sharding
 from torchtally.plan.parallel.overlap import overlap_of
 from torchtally.plan.parallel.step import Workload
 from torchtally.plan.questions.adapted import activation_recipe, plan_of
+from torchtally.plan.questions.limits import check_positions, check_recipe
 from torchtally.plan.questions.request import USUAL_SEQUENCE, Request, sequence_of
-from torchtally.plan.recipes import Recipe
 
 USUAL_VOCABULARY = 128_256
 """Llama 3's: of an assumed shape, where only a parameter count is known."""
@@ -90,25 +89,6 @@ def workload_of(request: Request) -> tuple[Workload, tuple[str, ...]]:
         loss=request.loss,
     )
     return workload, tuple(text for text in (*assumptions, assumption) if text)
-
-
-def check_positions(model: Model, sequence: int) -> None:
-    """Raise UsageError for more tokens than a model has learned positions for."""
-    most = model.context or model.positions
-    if model.positions and sequence > most:
-        raise UsageError(
-            f"{model.name} has learned {most} positions, and --sequence is {sequence}: give "
-            f"{most} or less."
-        )
-
-
-def check_recipe(recipe: Recipe, chip: Chip) -> None:
-    """Raise UsageError for scales of blocks that a CUDA chip's products do not take."""
-    if recipe.scaling.has_blocks and chip.is_cuda and not chip.sm.has_block_scales:
-        raise UsageError(
-            f"--recipe {recipe.name}: {chip.name} multiplies no blocks with scales of their own, "
-            "which chips since Blackwell do.\nChoose another: --recipe fp8."
-        )
 
 
 def plain_layout(request: Request, workload: Workload, micro_batch: int | None = None) -> Layout:
