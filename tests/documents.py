@@ -145,13 +145,16 @@ def run(command: tuple[str, ...], folder: Path) -> str:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of a document's commands: no colours, no calibrations, and `tally` starts at once."""
+    """Of a document's commands: no colours, no calibrations and runs of before, and `tally` starts
+    at once.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "CI")}
     places = (str(commands()), os.path.dirname(sys.executable), os.environ["PATH"])
     return kept | {
         "PATH": os.pathsep.join(places),
         "NO_COLOR": "1",
         "TALLY_CALIBRATIONS": str(folder / "calibrations"),
+        "XDG_CACHE_HOME": str(folder / "cache"),
     }
 
 

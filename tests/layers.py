@@ -45,7 +45,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
                "timing", "torch_private", "trace", "views"),
     "fit": ("chips", "errors", "ledger", "memory", "options", "runs", "table",
             "trace", "tracer", "units", "views"),
-    "report": ("chips", "diagnosis", "errors", "fit", "gates", "ledger", "memory",
+    "brief": ("chips", "files", "fit", "gates", "ledger", "memory", "table", "views"),
+    "report": ("brief", "chips", "diagnosis", "errors", "fit", "gates", "ledger", "memory",
                "number_formats", "plan", "profiles", "progress", "table", "trace", "units",
                "views"),
     "bench": ("chips", "errors", "timing", "torch_private", "trace", "tracer", "virtual", "work"),
@@ -56,10 +57,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "live": ("chips", "errors", "files", "ledger", "models", "report", "timing",
              "torch_private", "trace", "units", "views", "virtual"),
     "sweep": ("checkpoints", "errors", "files", "progress", "runs", "table", "train", "units"),
-    "cli": ("bench", "checkpoints", "chips", "errors", "expressions", "files", "fit", "gates",
-            "isolation", "ledger", "live", "memory", "models", "options", "plan", "profiles",
-            "programs", "progress", "report", "runs", "sweep", "table", "timing", "trace",
-            "tracer", "train", "units", "views", "work"),
+    "cli": ("bench", "brief", "checkpoints", "chips", "errors", "expressions", "files", "fit",
+            "gates", "isolation", "ledger", "live", "memory", "models", "options", "plan",
+            "profiles", "programs", "progress", "report", "runs", "sweep", "table", "timing",
+            "trace", "tracer", "train", "units", "views", "work"),
     "integrations": ("chips", "cli", "errors", "gates", "ledger", "models", "options",
                      "progress", "report", "runs", "timing", "trace", "tracer", "views"),
 }  # fmt: skip
@@ -82,7 +83,7 @@ DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
         "programs", "plan",
     )),
     "show": (3, "tables of numbers, causes and limits; text and documents of them", (
-        "diagnosis", "views", "gates", "report",
+        "diagnosis", "views", "gates", "brief", "report",
     )),
     "measured": (4, "a real training or device, compared with what was predicted", (
         "live", "bench",

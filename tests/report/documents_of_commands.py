@@ -98,6 +98,8 @@ RUNS = {
     "run on a cluster": ("train.py", "--gpu", "2x8xH100-SXM", "-o", "cluster.tally"),
     "run without step": ("-c", "import torch; torch.ones(2, device='cuda')", "-o", "bare.tally"),
     "run out of memory": ("train.py", "30000", "-o", "oom.tally"),
+    "run, in brief": ("train.py", "--brief", "-o", "brief.tally"),
+    "run, in brief, again": ("train.py", "16", "--brief", "-o", "brief.tally"),
     "run with what-if": ("--what-if", "checkpoint=Net", "train.py", "--steps", "all",
                          "-o", "checkpoint.tally"),
 }  # fmt: skip
@@ -142,7 +144,8 @@ def documents(folder: Path) -> Texts:
 def tally(*words: str) -> str:
     """What a command prints as a process of its own, whatever its exit code."""
     done = subprocess.run(
-        warm(TALLY + END, *words), capture_output=True, text=True, env=environment(),
+        warm(TALLY + END, *words), capture_output=True, text=True,
+        env=environment() | {"XDG_CACHE_HOME": os.path.abspath("cache")},
         timeout=300, check=False,
     )  # fmt: skip
     assert done.stdout.startswith("{"), (words, done.stderr)

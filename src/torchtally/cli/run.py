@@ -20,6 +20,8 @@ from torchtally.options.simulation import simulation_settings
 from torchtally.progress import is_terminal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchtally.chips import Cluster
     from torchtally.gates.run import RunGates
     from torchtally.report.run_display import RunDisplay
@@ -54,6 +56,8 @@ examples:
   tally run train.py --watch                    what it costs so far, while it runs
   tally run generate.py --tokens 32             prefill, and 32 passes that decode
   tally run train.py --html run.html            an interactive page for a browser
+  tally run train.py --brief                    the answer in 12 lines
+  tally run train.py --brief --json brief.json  in 1 KB; --brief --format json: on stderr
   tally run train.py --assert "peak < 24GiB" --assert "step < 200ms"
   tally run train.py --budget budgets.toml      as last time? --update writes it
   tally run train.py --gpu 8xH100-SXM --rank 3
@@ -112,7 +116,9 @@ def simulate(options: RunOptions, start: StartState) -> int:
         raise UsageError("missing script.\nGive one: `tally run train.py`, -m MODULE or -c CODE.")
     if options.watch and options.quiet:
         raise UsageError("--watch and --quiet cannot be combined.")
-    gpus = cluster_of(gpu_or_default(options.gpu, is_quiet=options.quiet))
+    if options.brief and (options.watch or options.columns):
+        raise UsageError("--brief has neither a display nor tables: leave out --watch, --columns.")
+    gpus = cluster_of(gpu_or_default(options.gpu, is_quiet=options.is_terse))
     check_columns(options.columns)
     script = script_of(options)
     launch = launch_of(script)
@@ -126,7 +132,8 @@ def simulate(options: RunOptions, start: StartState) -> int:
     with ranks_of(options, request, mailbox) as ranks:
         if launch is not None:
             script = launch.script_of(request.world.local_rank)
-        state = RunState(options, request, place, script, gates, ranks, stderr_of_run())
+        last_run = last_run_of(options, script, request)
+        state = RunState(options, request, place, script, gates, ranks, stderr_of_run(), last_run)
         code = trace_script(state, start)
     if state.is_drawn and state.is_saved and code not in STOPPED:
         walk_through(options.output, place)
@@ -169,7 +176,21 @@ def settled(options: RunOptions, mailbox: "Mailbox | None") -> RunOptions:
     )
     os.makedirs(os.path.dirname(place), exist_ok=True)
     alone: dict[str, Any] = {"json": None, "html": None, "advises": False, "watch": False}
-    return replace(options, rank=(rank,), output=place, quiet=True, **alone)
+    return replace(options, rank=(rank,), output=place, quiet=True, brief=False, **alone)
+
+
+def last_run_of(options: RunOptions, script: "Script", request: "RunRequest") -> "Path | None":
+    """Place of the figures of the script's last brief run, found before it may change a variable
+    or directory; None of code that has no name, and of a report that is not brief.
+    """
+    from torchtally.brief.last_run import last_run_place
+
+    if not options.brief or script.text is not None:
+        return None
+    cwd = os.getcwd()
+    name = f"-m {script.target} in {cwd}" if script.is_module else os.path.realpath(script.target)
+    gpus = request.gpus
+    return last_run_place(name, f"{gpus.count}x{gpus.chip.name}")
 
 
 def request_of(
@@ -276,9 +297,9 @@ def trace_script(state: RunState, start: StartState) -> int:
 
     request, options = state.request, state.options
     if remark := said_at_start():
-        say(remark, is_quiet=options.quiet)
+        say(remark, is_quiet=options.is_terse)
     display = display_of(state)
-    progress = RunProgress(steps=request.limit.steps, is_quiet=options.quiet, display=display)
+    progress = RunProgress(steps=request.limit.steps, is_quiet=options.is_terse, display=display)
     state.is_drawn = display is not None
 
     def complete_step(step: int) -> None:
@@ -305,7 +326,7 @@ def trace_script(state: RunState, start: StartState) -> int:
         with progress.moving(), simulated as (isolated, session):
             if mailbox is not None:
                 mailbox.outside = Ours.thread
-                mailbox.tell = lambda text: say(text, is_quiet=options.quiet)
+                mailbox.tell = lambda text: say(text, is_quiet=options.is_terse)
             progress.operators = lambda: session.recorder.clock
             progress.tokens = lambda: session.recorder.tokens.decoded
             progress.host_operators = lambda: session.recorder.host_operators

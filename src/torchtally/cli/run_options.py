@@ -81,6 +81,12 @@ class RunOptions(ScriptOptions, SimulationOptions, ColumnOptions):
         "the report, and `tally view`",
     )
     quiet: bool = own("--quiet", "neither progress nor report on stderr")
+    brief: bool = option(
+        "--brief",
+        OUTPUT,
+        "instead of progress and report at most 12 lines (as JSON at most 1 KB), with what changed "
+        "since the last such run of the script",
+    )
     what_ifs: tuple[str, ...] = option(
         "--what-if",
         SIMULATION,
@@ -145,3 +151,8 @@ class RunOptions(ScriptOptions, SimulationOptions, ColumnOptions):
         FILE,
         is_written=True,
     )
+
+    @property
+    def is_terse(self) -> bool:
+        """Neither progress nor remarks on stderr."""
+        return self.quiet or self.brief

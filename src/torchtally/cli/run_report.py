@@ -81,7 +81,7 @@ def gather_traces(trace: "Trace", state: RunState) -> "tuple[Trace, list[Trace]]
     peers: list[Trace] = []
     ending = trace.ending
     if ending.kind in COMPLETE:
-        peers = ranks.gather(trace, lambda text: say(text, is_quiet=state.options.quiet))
+        peers = ranks.gather(trace, lambda text: say(text, is_quiet=state.options.is_terse))
         trace = replace(trace, peers=tuple(peer.world.rank for peer in peers))
         for peer in reversed(peers):
             if message := failure(peer):
@@ -130,11 +130,12 @@ def report(trace: "Trace", peers: "list[Trace]", state: RunState) -> bool:
         ledger = account(trace, roofline=known_roofline(trace.chip), peers=peers)
     if ledger is None:
         return not is_gated(state)
-    if not state.options.quiet:
+    if not state.options.is_terse:
         show_page(ledger, state)
     with told("the limits' check", state.stderr):
         findings = state.gates.findings(ledger)
-        show_findings(findings, state)
+        if not state.options.brief:
+            show_findings(findings, state)
     if trace.ending.kind in COMPLETE:
         with told("the budget", state.stderr):
             update_budget(ledger, state)
@@ -142,9 +143,11 @@ def report(trace: "Trace", peers: "list[Trace]", state: RunState) -> bool:
         with told("the advice", state.stderr):
             if trace.final_refusal is not None:
                 advise(advisor, ledger, state)
-            elif trace.ending.kind in COMPLETE and not peers:
+            elif trace.ending.kind in COMPLETE and not peers and not state.options.brief:
                 advise_network(network_advisor, ledger, state)
     finally:
+        if state.options.brief:
+            answer_briefly(ledger, advisor, findings or (), state)
         write_files(ledger, advisor, network_advisor, findings or (), state)
     if failed is not None:
         raise failed
@@ -177,6 +180,37 @@ def show_page(ledger: "Ledger", state: RunState) -> None:
             show(state, "\n" + render(table_report(by(ledger, name)), "text", look(state.stderr)))
 
 
+def answer_briefly(
+    ledger: "Ledger", advisor: "Advisor", findings: "Sequence[Finding]", state: RunState
+) -> None:
+    """The brief report, and its document where --json asks for it; then keep the run's figures
+    for the next one.
+    """
+    from torchtally.brief.answer import brief_answer
+    from torchtally.brief.last_run import figures_of, keep, load
+    from torchtally.report.brief import brief_report
+    from torchtally.report.formats import render
+
+    place = state.last_run
+    with told("the brief report", state.stderr):
+        answer = brief_answer(
+            ledger,
+            last=None if place is None else load(place),
+            changes=advisor.results,
+            needed_bytes=advisor.needed_bytes,
+            findings=findings,
+        )
+        report = brief_report(answer)
+        if not state.options.quiet:
+            show(state, render(report, state.options.format, look(state.stderr)))
+        if state.options.json is not None:
+            write_or_emit(render(report, "json", look(state.stderr)), state.options.json)
+    trace = ledger.trace
+    if place is not None and trace.ending.kind in COMPLETE and trace.final_refusal is None:
+        with told("the record of this run", state.stderr):
+            keep(figures_of(ledger, time.time()), place)
+
+
 def write_files(
     ledger: "Ledger",
     advisor: "Advisor",
@@ -189,7 +223,7 @@ def write_files(
     from torchtally.report.formats import render
     from torchtally.report.ledger import ledger_report
 
-    if state.options.json is not None:
+    if state.options.json is not None and not state.options.brief:
         with told("the JSON document", state.stderr):
             page = ledger_report(
                 ledger,
@@ -265,7 +299,7 @@ def advise(advisor: "Advisor", ledger: "Ledger", state: RunState) -> None:
     if not state.options.advises:
         return
     advisor.advise(ledger, progress_stream(state))
-    if not state.options.quiet:
+    if not state.options.is_terse:
         show(state, advice_text(advisor, width(), is_coloured=is_coloured(state.stderr)))
 
 
@@ -285,7 +319,7 @@ def advise_network(advisor: "NetworkAdvisor", ledger: "Ledger", state: RunState)
 
 
 def progress_stream(state: RunState) -> TextIO | None:
-    return None if state.options.quiet else state.stderr
+    return None if state.options.is_terse else state.stderr
 
 
 def show(state: RunState, text: str) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchtally.cli.run_options import RunOptions
     from torchtally.gates.run import RunGates
     from torchtally.runs.ranks.together import SimulatedRanks
@@ -55,6 +57,8 @@ class RunState:
     ranks: "SimulatedRanks | None"
     """Those that run with it; None of a run of one GPU."""
     stderr: TextIO
+    last_run: "Path | None" = None
+    """Where the figures of the last brief run are, and this one's go."""
     started_s: float = field(default_factory=time.monotonic)
     started_in: str = field(default_factory=os.getcwd)
     """The user's directory, which the script may leave."""

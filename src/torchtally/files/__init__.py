@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, and read within a bound."""
+"""Files: written whole or not at all, read within a bound; folders of the user's cache."""

@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from torchtally.errors import OutputError, ProgramError, TraceFileError
+from torchtally.files.user_cache import cache_folder, make_room, touch
 from torchtally.programs.file import load_programs, save_programs
 from torchtally.programs.packed import PackedPrograms, pack
 from torchtally.programs.program import RunProgram
@@ -78,7 +79,7 @@ def keep_program(
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_programs(CachedProgram(model, dict(sizes), pack([program])), path)
-        make_room(path)
+        make_room(path, MOST_BYTES)
 
 
 def keep_trace(trace: Trace, values: Mapping[str, Any], asked: AskedStep) -> None:
@@ -87,28 +88,11 @@ def keep_trace(trace: Trace, values: Mapping[str, Any], asked: AskedStep) -> Non
     with suppress(OSError, OutputError):
         path.parent.mkdir(parents=True, exist_ok=True)
         trace.save(path)
-        make_room(path)
-
-
-def make_room(path: Path) -> None:
-    """Remove the files that were read longest ago, until the folder of this one is small enough."""
-    newest_first = sorted(path.parent.iterdir(), key=lambda file: -file.stat().st_mtime)
-    held_bytes = 0
-    for file in newest_first:
-        held_bytes += file.stat().st_size
-        if held_bytes > MOST_BYTES and file != path:
-            file.unlink(missing_ok=True)
-
-
-def touch(path: Path) -> None:
-    """Note that a file was read."""
-    with suppress(OSError):
-        os.utime(path)
+        make_room(path, MOST_BYTES)
 
 
 def cache_file(values: Mapping[str, Any], asked: AskedStep, ending: str) -> Path:
     """The file of a configuration and a step, with a program or a trace."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = [
         values, asked.mode, asked.batch, asked.sequence, asked.usual_sequence, asked.chip.name,
         asked.world.size, asked.world.gpus_per_node,
@@ -120,7 +104,7 @@ def cache_file(values: Mapping[str, Any], asked: AskedStep, ending: str) -> Path
     ]  # fmt: skip
     text = json.dumps(key, sort_keys=True, default=str)
     name = blake2b(text.encode(), digest_size=16).hexdigest()
-    return Path(base, "torchtally", "programs", f"{name}.{ending}")
+    return cache_folder("programs") / f"{name}.{ending}"
 
 
 def releases() -> str:

@@ -40,6 +40,8 @@ class Report(Shown):
     """For a terminal; None for plots and tables one after the other."""
     document: Callable[[], DocumentPart] | None = None
     """For programs; None for the tables alone."""
+    is_packed: bool = False
+    """Whether the document is printed on one line, in as few bytes as it takes."""
 
 
 def table_report(table: Table) -> Report:
