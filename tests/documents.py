@@ -263,9 +263,15 @@ def badge_picture(folder: Path) -> str:
     return run(("tally", "export", "run.tally", "--to", "badge", "-o", "-"), folder)
 
 
+def exponents_picture(folder: Path) -> str:
+    """What `tally dtypes --svg` has written."""
+    return (folder / "exponents.svg").read_text(encoding="utf-8")
+
+
 PICTURES: dict[str, Callable[[Path], str]] = {
     "docs/badge.svg": badge_picture,
     "docs/flamegraph.svg": flamegraph_picture,
+    "docs/number_formats_exponents.svg": exponents_picture,
     "docs/roofline.svg": roofline_picture,
     "docs/viewer.svg": viewer_picture,
     **{f"docs/lecture/pictures/{name}.svg": draw for name, draw in LECTURE_PICTURES.items()},

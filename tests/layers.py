@@ -49,6 +49,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "report": ("brief", "chips", "diagnosis", "errors", "fit", "gates", "ledger", "memory",
                "number_formats", "plan", "profiles", "progress", "table", "trace", "units",
                "views"),
+    "numerics": ("errors", "number_formats", "plan", "views"),
     "bench": ("chips", "errors", "timing", "torch_private", "trace", "tracer", "virtual", "work"),
     "expressions": ("errors", "trace"),
     "checkpoints": ("chips", "errors", "files", "plan", "table", "torch_private", "units"),
@@ -58,9 +59,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
              "torch_private", "trace", "units", "views", "virtual"),
     "sweep": ("checkpoints", "errors", "files", "progress", "runs", "table", "train", "units"),
     "cli": ("bench", "brief", "checkpoints", "chips", "errors", "expressions", "files", "fit",
-            "gates", "isolation", "ledger", "live", "memory", "models", "options", "plan",
-            "profiles", "programs", "progress", "report", "runs", "sweep", "table", "timing",
-            "trace", "tracer", "train", "units", "views", "work"),
+            "gates", "isolation", "ledger", "live", "memory", "models", "number_formats",
+            "numerics", "options", "plan", "profiles", "programs", "progress", "report", "runs",
+            "sweep", "table", "timing", "trace", "tracer", "train", "units", "views", "work"),
     "integrations": ("chips", "cli", "errors", "gates", "ledger", "models", "options",
                      "progress", "report", "runs", "timing", "trace", "tracer", "views"),
 }  # fmt: skip
@@ -85,8 +86,8 @@ DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "show": (3, "tables of numbers, causes and limits; text and documents of them", (
         "diagnosis", "views", "gates", "brief", "report",
     )),
-    "measured": (4, "a real training or device, compared with what was predicted", (
-        "live", "bench",
+    "measured": (4, "what is real: a training, a device, files of tensors; measured, compared", (
+        "live", "bench", "numerics",
     )),
     "train": (4, "a training stack, durable loops, sweeps", ("checkpoints", "train", "sweep")),
     "cli": (5, "what is typed: commands, cells, tests", (
@@ -111,6 +112,7 @@ TORCH = frozenset(
         "bench",
         "expressions",
         "checkpoints",
+        "numerics",
         "train",
         "live",
         "sweep",

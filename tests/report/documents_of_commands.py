@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from tests import calibrations
 from tests.cli.run_tally import END, TALLY, environment
 from tests.cli.test_plan import QUESTIONS
@@ -226,6 +228,8 @@ def of_the_rest() -> Texts:
     yield "gpus", here("gpus", "--json")
     yield "gpus H100", here("gpus", "H100-SXM", "--json")
     yield "dtypes", here("dtypes", "--json")
+    np.save("numbers.npy", np.array([1.0, 1e-9, 70000.0, 0.0, np.nan]))
+    yield "dtypes of a file", here("dtypes", "numbers.npy", "--json")
     yield "dtypes of values", here("dtypes", "0.1", "1e9", "-inf", "nan", "--json")
     yield "tensor", tally("tensor", "x.T.contiguous()", "--let", "x=4x6:bfloat16", "--json")
     yield "tensor, large", tally("tensor", "x[1:] + 1", "--let", "x=4000x6000", "--json")

@@ -93,6 +93,11 @@ class FloatLayout:
         return self.spacing_at(self.least_exponent)
 
     @property
+    def has_infinity(self) -> bool:
+        """What is too large becomes inf; otherwise the largest number."""
+        return self.top is Top.IEEE and not self.saturates
+
+    @property
     def spacing_at_one(self) -> Fraction:
         """torch.finfo's eps."""
         return self.spacing_at(0)
@@ -158,7 +163,7 @@ class FloatLayout:
         """What is too large: inf where the format has it, otherwise (or where it saturates) the
         largest number.
         """
-        if self.top is Top.IEEE and not self.saturates:
+        if self.has_infinity:
             code = ((1 << self.exponent_bits) - 1) << self.mantissa_bits
             infinity = -math.inf if is_negative else math.inf
             return Rounded(infinity, code | self._sign(is_negative), None, RoundingOutcome.OVERFLOW)

@@ -18,6 +18,7 @@ from torchtally.report.model import model_report
 from torchtally.report.notebook import MOST_ROWS, report_html
 from torchtally.report.number_formats import comparison_report
 from torchtally.report.report import Look, Report, table_report
+from torchtally.report.tensor_numbers import tensor_numbers_report
 from torchtally.report.text import closing_sentences, opening_sentences, summary_text
 from torchtally.report.trace import trace_report
 from torchtally.table import Table, Tabular
@@ -25,6 +26,7 @@ from torchtally.trace import Trace
 from torchtally.views.model_summary import ModelSummary
 from torchtally.views.number_formats import FormatComparison
 from torchtally.views.summary import Summary, summarise
+from torchtally.views.tensor_numbers import TensorNumbers
 
 
 def text(value: Any) -> str:
@@ -86,6 +88,7 @@ REPORTS: dict[type, Callable[[Any], Report]] = {
     Trace: trace_report,
     ModelSummary: model_report,
     FormatComparison: comparison_report,
+    TensorNumbers: tensor_numbers_report,
     Answer: answer_report,
     Findings: findings_report,
 }

@@ -9,7 +9,7 @@ untrusted input: everything in it is checked before use.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -65,6 +65,8 @@ class Tensor:
     data_bytes: int
     file: str
     """Where its bytes are."""
+    begins_at: int = field(default=0, compare=False)
+    """The first of them, from the beginning of the file."""
 
     @property
     def elements(self) -> int:
@@ -188,7 +190,8 @@ def _read_header(path: Path) -> tuple[Tensor, ...]:
     _check_metadata(path, entries.pop(METADATA, None))
     spans = sorted(_span(path, name, entry) for name, entry in entries.items())
     _check_filled(path, spans, path.stat().st_size - LENGTH_BYTES - length)
-    return tuple(tensor for _, _, _, tensor in spans)
+    first = LENGTH_BYTES + length
+    return tuple(replace(tensor, begins_at=first + begin) for begin, _, _, tensor in spans)
 
 
 def _first_bytes(path: Path, number: int) -> bytes:
