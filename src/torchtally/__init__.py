@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from torchtally.live.monitor import monitor
     from torchtally.live.trainer_callback import TallyCallback
     from torchtally.models.summary import summary
+    from torchtally.numerics.model_numbers import numbers
+    from torchtally.numerics.watch import NumbersWatch
     from torchtally.runs.function import run
     from torchtally.runs.recording import record
     from torchtally.timing.targets import roofline
@@ -57,7 +59,9 @@ _HOMES = {
     "dtypes": "views.number_formats",
     "durable": "checkpoints.durable",
     "known_chips": "chips",
+    "NumbersWatch": "numerics.watch",
     "monitor": "live.monitor",
+    "numbers": "numerics.model_numbers",
     "record": "runs.recording",
     "roofline": "timing.targets",
     "run": "runs.function",
@@ -72,6 +76,7 @@ __all__ = [
     "Ledger",
     "LightningDurableCallback",
     "LightningTallyCallback",
+    "NumbersWatch",
     "TallyCallback",
     "TallyError",
     "Trace",
@@ -83,6 +88,7 @@ __all__ = [
     "durable",
     "known_chips",
     "monitor",
+    "numbers",
     "record",
     "roofline",
     "run",

@@ -76,6 +76,21 @@ def test_the_trainer_logs_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert logged["train/tally/peak_bytes_predicted"][0][1] == 3 * 512
 
 
+def test_the_trainer_logs_numbers_that_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of steps 1, 4 and 8, as the optimizer inside accelerate's takes them."""
+    trainer = trainer_in(tmp_path, monkeypatch, report_to=[])
+    callback = torchtally.TallyCallback(trace(tmp_path), numbers_every=4).attach(trainer)
+    trainer.train()
+    logs = [record for record in trainer.state.log_history if "loss" in record]
+    shares = [record["numbers/lost_update_share"] for record in logs]
+    assert len(shares) == 2
+    assert all(0 < share < 1 for share in shares)
+    assert all(record["numbers/largest_gradient"] > 0 for record in logs)
+    assert callback._watch is None  # its hooks are gone
+
+
 def test_behind_the_trackers_only_the_history_has_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +192,15 @@ def test_lightning_logs_both(tmp_path: Path) -> None:
     for name in BOTH:
         assert [step for step, _ in logged[name]] == [4, 8]
     assert "loss" in logged
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_logs_numbers_that_are_lost(tmp_path: Path) -> None:
+    callback = torchtally.LightningTallyCallback(trace(tmp_path), numbers_every=4)
+    fit(tmp_path, callback, lightning_module())
+    logged = scalars(tmp_path)["numbers/lost_update_share"]
+    assert [step for step, _ in logged] == [1, 4, 8]
+    assert all(0 <= share <= 1 for _, share in logged)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -55,6 +55,7 @@ EVERYTHING: dict[str, Any] = {
     "sampling.every": 4, "sampling.tokens": 5,
     "sampling.prompt": "-def f, ", "sampling.temperature": 0.5, "sampling.top_k": 9,
     "log.every": 2, "log.to": ("tensorboard", "wandb"), "log.project": "mine",
+    "log.numbers_every": 50,
     "profile.first_step": 1, "profile.steps": 2, "checkpoint.every": 3,
     "checkpoint.every_minutes": None, "checkpoint.at_end": False, "checkpoint.keep_last": 4,
     "checkpoint.keep_best": True,

@@ -212,6 +212,23 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_its_log(tmp_path: Path
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("precision", ["fp32", "bf16-master", "pure-bf16"])
+def test_numbers_that_are_lost_are_logged(precision: str, tmp_path: Path) -> None:
+    """Of steps 1, 2 and 4, by parameter, and the training is the same. Updates rounded at random
+    are not lost.
+    """
+    plain = language(tmp_path, steps=4, precision=precision)
+    logged = {"folder": str(tmp_path / "watched"), "every": 1, "numbers_every": 2}
+    watched = language(tmp_path, steps=4, precision=precision, log=logged)
+    assert run(plain)[0].training == run(watched)[0].training
+    log = read_log(watched.log.folder)
+    assert [step for step, _ in log.series("numbers/fp16_underflow_share")] == [1, 2, 4]
+    shares = log.series("numbers/lost_update_share")
+    assert [step for step, _ in shares] == ([] if precision == "pure-bf16" else [1, 2, 4])
+    assert all(0 < share < 1 for _, share in shares)
+    assert log.series("numbers/fp16_underflow_share/embedding.weight")
+
+
 def test_the_profilers_trace_is_kept(tmp_path: Path) -> None:
     config = language(tmp_path, profile={"first_step": 1, "steps": 1})
     run(config)

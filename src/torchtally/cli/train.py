@@ -10,7 +10,7 @@ from torchtally.cli.arguments import TrainParser
 from torchtally.cli.chip_names import gpu_or_default, variable_gpu
 from torchtally.cli.streams import unwritable_as_error
 from torchtally.errors import UsageError
-from torchtally.options import CHIP, Form, OptionRecord, own
+from torchtally.options import CHIP, Form, OptionRecord, each, own
 
 if TYPE_CHECKING:
     from torchtally.checkpoints.ranks import Ranks
@@ -30,6 +30,7 @@ examples:
   tally train --plan --gpu H100-SXM examples/gpt2_124m.toml
   tally train --source examples/byte_gpt.toml > byte_gpt.py       to read, and to run
   tally train examples/teacher.toml --optimizer.lr 0.1
+  tally train --watch numbers examples/byte_gpt.toml     gradients and updates lost, by parameter
   tally train --resume examples/byte_gpt.toml            resume from the newest checkpoint
   torchrun --nproc-per-node 8 -m torchtally train --resume CONFIG
   tally train CONFIG --help                              every key of a config
@@ -43,6 +44,8 @@ save and exit with 143, 130 and 129; another one after a second exits immediatel
 SIGUSR1 saves and continues.
 """
 
+NUMBERS_EVERY = 100
+"""Steps between two counts, where the config says nothing else."""
 WHEN_SHORT = "Take fewer rows at a time (micro_batch), a shorter sequence or a smaller model."
 
 
@@ -63,6 +66,12 @@ class TrainOptions(OptionRecord):
         "resume from the newest checkpoint in the folder; start from step 0 if there is none",
     )
     allows_changes: bool = own("--allow-changes", "with --resume: allow a changed config")
+    watch: str | None = own(
+        "--watch",
+        "numbers: count gradients that underflow and updates that bf16 weights lose, every "
+        "log.numbers_every steps (100)",
+        choices=each("numbers"),
+    )
     source: bool = own("--source", "print model and loop as one plain Python file")
     config: str = own("CONFIG", "a TOML file", Form("CONFIG"))
     changes: tuple[str, ...] = own(
@@ -165,6 +174,8 @@ def _config(options: TrainOptions) -> "TrainConfig":
         raise SystemExit(0)
     try:
         changes = read_changes(options.changes)
+        if options.watch is not None and "log.numbers_every" not in dict(changes):
+            changes = (*changes, ("log.numbers_every", NUMBERS_EVERY))
     except UsageError as error:
         raise UsageError(
             f"{error}\n`tally train {options.config} --help` lists all keys."

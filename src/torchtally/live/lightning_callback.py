@@ -30,7 +30,8 @@ WHOLE = ("32-true", "bf16-true", "16-true", "64-true")
 
 
 class LightningTallyCallback(MonitoredTraining, Callback):
-    """See the module's text. Options are those of `torchtally.monitor`.
+    """See the module's text. Options are those of `torchtally.monitor`; with `numbers_every` steps
+    between them, gradients and updates that are lost are counted: `torchtally.NumbersWatch`.
 
     The prediction is that of a trace or a summary, or else of the first batch's `training_step`
     and the module's optimizer.
@@ -55,6 +56,9 @@ class LightningTallyCallback(MonitoredTraining, Callback):
             every=trainer.log_every_n_steps or sys.maxsize,
             device=pl_module.device,
         )
+        for optimizer in trainer.optimizers[:1]:
+            scaler = getattr(trainer.precision_plugin, "scaler", None)
+            self._watch_numbers(pl_module, optimizer, scaler, log)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int

@@ -28,10 +28,11 @@ from torchtally.live.forked import ForkedCall, can_fork
 from torchtally.live.prediction import PredictedStep, Source, predicted_step, prediction_of
 from torchtally.live.sentences import comparison_text, warning
 from torchtally.live.stopwatch import CudaStopwatch, HostStopwatch, device_in_use, stopwatch_of
-from torchtally.live.trackers import log_functions
+from torchtally.live.trackers import LogFunction, log_functions
 from torchtally.models.inputs import Inputs
 from torchtally.models.optimizers import MakeOptimizer
 from torchtally.models.step import STEP, Loss, StepRequest, run_step
+from torchtally.numerics.watch import LossScale, NumbersWatch
 from torchtally.timing.targets import CPU, known_roofline, roofline
 from torchtally.virtual.session import is_simulated
 
@@ -290,11 +291,30 @@ class MonitoredTraining:
         *,
         gpu: str | None = None,
         tolerance: float | None = None,
+        numbers_every: int | None = None,
     ) -> None:
         self._prediction, self._gpu, self._tolerance = prediction, gpu, tolerance
+        self._numbers_every = numbers_every
         self._monitor: Monitor | None = None
+        self._watch: NumbersWatch | None = None
+
+    def _watch_numbers(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scaler: LossScale | None,
+        log: LogFunction | None = None,
+    ) -> None:
+        """Count gradients and updates that are lost, where that was asked for."""
+        if self._numbers_every is not None:
+            self._watch = NumbersWatch(
+                model, optimizer, every=self._numbers_every, scaler=scaler, log=log, say=say
+            )
 
     def _end(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None

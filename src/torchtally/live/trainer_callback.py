@@ -23,7 +23,8 @@ except ImportError as error:
 
 
 class TallyCallback(MonitoredTraining, TrainerCallback):  # type: ignore[misc]
-    """See the module's text. Options are those of `torchtally.monitor`.
+    """See the module's text. Options are those of `torchtally.monitor`; with `numbers_every` steps
+    between them, gradients and updates that are lost are counted: `torchtally.NumbersWatch`.
 
     The prediction is that of a trace or a summary, or else of the Trainer's own model, optimizer
     and first batch. In `callbacks=[...]` it stands behind the Trainer's trackers, which then log
@@ -56,6 +57,9 @@ class TallyCallback(MonitoredTraining, TrainerCallback):  # type: ignore[misc]
             tolerance=self._tolerance,
             micro_batches=args.gradient_accumulation_steps,
         )
+        # accelerate's optimizer steps the one in it, and has the scaler (accelerate/optimizer.py).
+        inner = getattr(optimizer, "optimizer", optimizer)
+        self._watch_numbers(model, inner, getattr(optimizer, "scaler", None))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._monitor is not None:
@@ -69,6 +73,8 @@ class TallyCallback(MonitoredTraining, TrainerCallback):  # type: ignore[misc]
         if self._monitor is None or logs is None or "loss" not in logs:
             return
         values = self._monitor.values()
+        if self._watch is not None:
+            values |= self._watch.values()
         logs.update(values)
         if state.log_history:
             state.log_history[-1].update(values)

@@ -199,6 +199,8 @@ class LogConfig:
     folder: str = "runs/run"
     every: Size = 10
     """Steps between log records."""
+    numbers_every: Size | None = None
+    """Steps between two counts of gradients that underflow and updates that bf16 weights lose."""
     to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     project: str = "torchtally"
     """Project name for wandb and trackio."""

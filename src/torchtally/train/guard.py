@@ -60,6 +60,10 @@ class UpdateGuard:
         """The loss times the loss scale."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 
+    def get_scale(self) -> float:
+        """The loss scale; 1 without loss scaling."""
+        return 1.0 if self.scaler is None else self.scaler.get_scale()
+
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)

@@ -17,6 +17,7 @@ from torchtally.checkpoints.ranks import Ranks
 from torchtally.checkpoints.saver import Saver
 from torchtally.checkpoints.signals import Signals
 from torchtally.errors import UsageError
+from torchtally.numerics.watch import NumbersWatch
 from torchtally.progress import StepRecord
 from torchtally.train.config import TrainConfig
 from torchtally.train.data.seeds import Source, seed_of
@@ -25,6 +26,7 @@ from torchtally.train.footprint import Footprint, footprint, measure_activation_
 from torchtally.train.logs.log import Log
 from torchtally.train.logs.names import values_of
 from torchtally.train.models.transformer import Transformer
+from torchtally.train.numbers import numbers_watch
 from torchtally.train.outcome import StepError, StepResult
 from torchtally.train.sampling import continue_prompt
 from torchtally.train.tasks import Language, Task, TrainBatch
@@ -112,6 +114,7 @@ class _Run:
     clock: Callable[[], float]
     history: History = field(default_factory=History)
     footprint: Footprint | None = None
+    watch: NumbersWatch | None = None
     began_s: float = 0.0
 
     @property
@@ -137,6 +140,9 @@ class _Run:
             profiler = stack.enter_context(_profiler(config, self.trainer.ranks))
             if self.saver is not None:
                 stack.enter_context(self.saver)
+            self.watch = numbers_watch(self.trainer, self.observer.on_note)
+            if self.watch is not None:
+                stack.callback(self.watch.close)
             self._begin(resumed)
             for batch in batches:
                 if self._is_exhausted(batch.step):
@@ -228,10 +234,14 @@ class _Run:
         record = self._record(batch, result, step_s)
         if done % self.config.log.every == 0 or done in (1, self.config.steps):
             self.log.write(done, values_of(record))
+        if self.watch is not None and self.watch.counted_step == done:
+            self.log.write(done, self.watch.values(by_layer=True))
         self.observer.on_step(done, record)
 
     def _train_step(self, batch: TrainBatch) -> StepResult:
         """Take the step; on StepError keep its batch in the run's folder."""
+        if self.watch is not None:
+            self.watch.steps = batch.step  # done, those skipped and of an earlier run included
         try:
             return self.trainer.step(batch)
         except StepError as error:

@@ -97,8 +97,11 @@ class Columns(DocumentPart, frozen=True):
     bytes_share: Annotated[Fraction, key("Of the bytes of all rows")]
     float16_mfu: Annotated[Fraction, key("MFU of float16 products")]
     float32_mfu: Annotated[Fraction, key("MFU of float32 products")]
+    fp16_underflow_share: Annotated[Fraction, key("Of a gradient, zero in fp16 at the loss scale")]
+    fp8_underflow_share: Annotated[Fraction, key("Of a gradient, zero in e5m2 with its scale")]
     kernel_share: Annotated[Fraction, key("Of the kernels' time")]
     line_share: Annotated[Fraction, key("Of the row's time, at the line beside it")]
+    lost_update_share: Annotated[Fraction, key("Of updates, below half a step of bf16 weights")]
     network_share: Annotated[Fraction, key("Of the step, for exposed communication")]
     number_share: Annotated[Fraction, key("Of the numbers that are finite and not zero")]
     parameters_share: Annotated[Fraction, key("Of the parameters of all rows")]
@@ -137,6 +140,7 @@ class Columns(DocumentPart, frozen=True):
         Joules,
         key("Of all GPUs: at their thermal design power, of what was traced at their mean power"),
     ]
+    largest_gradient: Annotated[Number, key("Magnitude of a gradient's largest number")]
     times: Annotated[Number, key("As a multiple of the first or of this")]
     dimensions: Annotated[list[int], key("Named dimensions with their sizes: batch=8 seq=1024")]
     algorithm: Annotated[str, key("Of a collective")]
