@@ -117,6 +117,7 @@ SHARED = [
     [
         ("h // ranks", "h*ranks^-1", 16),
         ("v * h // ranks", "h*ranks^-1*v", 2176),
+        ("(h + 8) * h // ranks", "h^2*ranks^-1 + 8*h*ranks^-1", 2176),
         ("-(-vocabulary // ranks)", "vocabulary/ranks", 13),
         ("-(-vocabulary // ranks) * h", "h*vocabulary/ranks", 1664),
         ("-(-vocabulary // ranks) * ranks", "ranks*vocabulary/ranks", 104),

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchtally.errors import ProgramError
 from torchtally.programs import LAYERS
+from torchtally.programs.labels import SHARDED
 
 VOCABULARY, WIDTH, FFN, EXPERT_FFN = "vocabulary", "width", "ffn", "expert_ffn"
 KV_HEADS, GROUP, HEAD_DIM, EXPERTS, POSITIONS, WINDOW, EMBEDDING = (
@@ -44,6 +45,16 @@ class ConfigSymbols:
     """Layers after which their kinds come again."""
     lead: int
     """The first layers, of kinds that do not come again; a period where there are none."""
+
+    @property
+    def name(self) -> str:
+        """The configuration's class."""
+        return type(self.config).__name__
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Sizes that ranks divide which share weights: of the first dimensions of weights."""
+        return SHARDED
 
     @property
     def variant(self) -> str:

@@ -9,7 +9,7 @@ never derived.
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from msgspec.structs import replace
@@ -17,7 +17,6 @@ from torch import nn
 
 from torchtally.chips import Chip, Cluster
 from torchtally.errors import ProgramError, TallyError
-from torchtally.models.config_symbols import ConfigSymbols
 from torchtally.models.optimizers import make_optimizer
 from torchtally.models.precision import StepPrecision
 from torchtally.models.spread import ALONE, Spread, layers_of, steps_alone
@@ -36,6 +35,35 @@ Adapt = Callable[[nn.Module], nn.Module]
 """Puts adapters into a model."""
 
 
+class RecordedSizes(Protocol):
+    """A model whose sizes and layers can be changed."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+
+    @property
+    def kept(self) -> frozenset[str]: ...
+
+    @property
+    def shared(self) -> frozenset[str]: ...
+
+    @property
+    def period(self) -> int: ...
+
+    @property
+    def lead(self) -> int: ...
+
+    def modules(self, layers: int) -> int: ...
+
+    def least(self, sequence: int) -> Mapping[str, int]: ...
+
+    def at(self, values: Mapping[str, int], layers: int) -> Any:
+        """What a model is built from, at these sizes and with so many modules."""
+
+
 class RecordedMode(Protocol):
     """What a program is recorded for, besides its class."""
 
@@ -50,6 +78,14 @@ class RecordedMode(Protocol):
 
     def run(self, model: nn.Module, sizes: Mapping[str, int]) -> None:
         """Run a model on the meta device, at a batch and a sequence."""
+
+
+@runtime_checkable
+class SharedMode(RecordedMode, Protocol):
+    """Mode whose weights GPUs may share."""
+
+    def among(self, ranks: int) -> RecordedMode:
+        """The same with the weights shared among so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +125,7 @@ class TrainingMode:
 
 def recorded_training(
     build: Callable[[Any], nn.Module],
-    config: ConfigSymbols,
+    config: RecordedSizes,
     asked: Mapping[str, int],
     mode: RecordedMode,
     chip: Chip,
@@ -100,7 +136,7 @@ def recorded_training(
     operators, and are recorded. Raises ProgramError where the class's layers are no program.
     """
     sizes = {**asked, **config.sizes}
-    plan = recordings_for(sizes, config.least(asked[SEQUENCE]), config.kept)
+    plan = recordings_for(sizes, config.least(asked[SEQUENCE]), config.kept, config.shared)
     *recordings, check = (
         record(build, config, point, plan.fixed, layers, mode, chip)
         for point, layers in (*((each, LAYERS) for each in plan.points), (plan.check, CHECK_LAYERS))
@@ -110,7 +146,7 @@ def recorded_training(
 
 def exact_training(
     build: Callable[[Any], nn.Module],
-    config: ConfigSymbols,
+    config: RecordedSizes,
     asked: Mapping[str, int],
     mode: RecordedMode,
     chip: Chip,
@@ -141,7 +177,7 @@ def whole_training(
 
 def record(
     build: Callable[[Any], nn.Module],
-    config: ConfigSymbols,
+    config: RecordedSizes,
     point: Point,
     fixed: Mapping[str, int],
     layers: int,
@@ -151,14 +187,13 @@ def record(
     """One training of two steps, at these sizes and with so many layers."""
     values, modules = {**fixed, **point.values}, config.modules(layers)
     if RANKS in values:
-        assert isinstance(mode, TrainingMode), "weights are shared in training"
+        assert isinstance(mode, SharedMode), "weights are shared in training"
         mode = mode.among(values[RANKS])
 
     def training() -> None:
         mode.run(build(config.at(values, modules)), values)
 
-    name = type(config.config).__name__
-    return LabelledRun(point, modules, traced(training, name, mode.gpus(chip)))
+    return LabelledRun(point, modules, traced(training, config.name, mode.gpus(chip)))
 
 
 def traced(training: Callable[[], None], name: str, gpus: Cluster) -> Trace:

@@ -12,7 +12,6 @@ COMPARED = (
     "waits",
     "stream_waits",
     "coalesced",
-    "groups",
     "emptied",
     "reserved",
     "placeholders",
@@ -65,3 +64,6 @@ def differences(written: Trace, run: Trace) -> Iterator[str]:
     for name in COMPARED:
         if getattr(written, name) != getattr(run, name):
             yield f"{name} are {getattr(written, name)}, of the run {getattr(run, name)}"
+    groups, its = ([(g.description, g.ranks) for g in each.groups] for each in (written, run))
+    if groups != its:  # their names count all groups that were made
+        yield f"groups are {groups}, of the run {its}"

@@ -87,7 +87,7 @@ class Expressions:
         """
         call = calls[0]
         where = f"{script}: {call.name} of {[spec.shape for spec in call.inputs]}"
-        if call.fused is not None:
+        if call.fused is not None and call.fused.kind != "pointwise":
             raise ProgramError(f"{where}: a compiled kernel fits one shape.\nRecord eagerly.")
         if len({structure(each) for each in calls}) > 1:
             raise ProgramError(f"{where}: other arguments at other sizes.")

@@ -43,13 +43,17 @@ class Plan:
 
 
 def recordings_for(
-    asked: Symbols, least: Symbols = MappingProxyType({}), kept: Collection[str] = ()
+    asked: Symbols,
+    least: Symbols = MappingProxyType({}),
+    kept: Collection[str] = (),
+    divided: frozenset[str] = SHARDED,
 ) -> Plan:
     """Three points whose sizes have the powers of two of those asked for, and prime labels.
 
     `least`: what a symbol must be above in every recording, as a vocabulary above its tokens' ids.
     `kept`: symbols that have the size asked for in every recording. A window that a sequence just
-    fills is as long in every one: classes ask whether it is shorter.
+    fills is as long in every one: classes ask whether it is shorter. `divided`: sizes that ranks
+    divide, where there are several.
     """
     fixed = {symbol: size for symbol, size in asked.items() if size == 1 or symbol in kept}
     filled = {WINDOW} if asked.get(WINDOW, 0) == asked.get(SEQUENCE) else set()
@@ -60,7 +64,7 @@ def recordings_for(
     }
     chosen = head_dim_primes(asked[HEAD_DIM], units[HEAD_DIM]) if HEAD_DIM in units else ()
     others = [symbol for symbol in units if symbol not in (HEAD_DIM, POSITIONS, RANKS)]
-    shared = SHARDED & units.keys() if RANKS in units else frozenset()
+    shared = divided & units.keys() if RANKS in units else frozenset()
     small = [prime for prime in primes_from(LEAST_PRIME, MOST_SYMBOLS) if prime not in chosen]
     tail = primes_from(LEAST_POSITIONS_PRIME, RECORDINGS)
     points = []

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
-from math import prod
+from math import inf, prod
 
 from torchtally.trace.record import Record
 
@@ -115,12 +115,14 @@ def size_of(numbers: Sequence[int], points: Sequence[Point]) -> Size | None:
         pairs = zip(numbers, points, strict=True)
         return [number / product(common, point.values) for number, point in pairs]
 
-    for power in (0, -1, 1) if RANKS in points[0].primes else (0,):
-        common = joined(labels, ((RANKS, power),))
+    powers = (0, -1, 1) if RANKS in points[0].primes else (0,)
+    shares = [joined(labels, ((RANKS, power),)) for power in powers]
+    for common in shares:
         if len(factors := set(rests(common))) == 1:
             return (term(factors.pop(), common),)
-    terms = sum_of(rests(labels), points)
-    return tuple(term(factor, joined(powers, labels)) for factor, powers in terms) or None
+    sums = [(sum_of(rests(common), points), common) for common in shares]
+    terms, common = min(sums, key=lambda found: complexity(found[0]) if found[0] else inf)
+    return tuple(term(factor, joined(powers, common)) for factor, powers in terms) or None
 
 
 def sum_of(rests: Sequence[Fraction], points: Sequence[Point]) -> "Sum":

@@ -7,6 +7,8 @@ reads is read by the next one of every copy.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -169,10 +171,12 @@ class Writing:
         owner = self.parts.owner[number]
         if owner is None:
             return number, None
-        part = self.parts.of[position]
+        part, key = self.parts.of[position], self.parts.key[number]
         base = None if part is None else part[1]
+        if base == MIDDLE and (MIDDLE, key) not in self.parts.peers:
+            base = None  # made in the first or the last layer alone, for all of them
         try:
-            return self.parts.key[number], self.layer_seen(owner, base, copy)
+            return key, self.layer_seen(owner, base, copy)
         except ProgramError as error:
             raise self.error(position, "reads one of several layers alike") from error
 
@@ -262,16 +266,18 @@ class Writing:
         return Op(
             tick,
             number,
-            self.site(position, copy),
+            self.site(recorded.site, position, copy),
             recorded.phase,
             self.written(recorded.inputs, position, copy),
             self.written(recorded.outputs, position, copy),
             recorded.stream,
+            tuple(self.site(each, position, copy) for each in recorded.parts),
         )
 
-    def site(self, position: int, copy: int | None) -> int:
-        """The site of an operator's copy: of the module that it runs in, or works for."""
-        recorded = self.recorded.ops[position].site
+    def site(self, recorded: int, position: int, copy: int | None) -> int:
+        """A recorded site of an operator, in its copy: of the module that it runs in, or works
+        for.
+        """
         own, part = self.site_layers[recorded], self.parts.of[position]
         base = None if part is None else part[1]
         layer = copy if own in (None, base) else self.layer_seen(own, base, copy)
@@ -325,21 +331,18 @@ class Writing:
             for name, scalars in call.literals
         )
         call = replace(call, inputs=tuple(specs), outputs=tuple(results), literals=literals)
+        number, site = self.calls.setdefault(call, len(self.calls)), recorded.site
         return Op(
-            tick, self.calls.setdefault(call, len(self.calls)), self.site(position, None),
-            recorded.phase, tuple(numbers), tuple(outputs), recorded.stream,
+            tick, number, self.site(site, position, None), recorded.phase, tuple(numbers),
+            tuple(outputs), recorded.stream,
         )  # fmt: skip
 
     def repeated(self, items: Sequence[int | None]) -> Iterator[Item]:
         """The items of a list that is written, in order."""
-        middle = [item for item, layer in enumerate(items) if layer == MIDDLE]
-        for item, layer in enumerate(items):
-            if layer is None:
-                yield item, None
-            elif layer != MIDDLE:
-                yield item, self.copies(layer)[0]
-            elif item == middle[0]:
-                yield from ((each, copy) for copy in self.copies(MIDDLE) for each in middle)
+        for layer, run in groupby(enumerate(items), key=itemgetter(1)):
+            together = [item for item, _ in run]
+            copies = (None,) if layer is None else self.copies(layer)
+            yield from ((each, copy) for copy in copies for each in together)
 
     def item_name(self, number: int, copy: int | None) -> Name:
         return (number, None) if copy is None else (self.parts.key[number], copy)

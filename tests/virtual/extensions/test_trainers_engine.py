@@ -367,3 +367,22 @@ def test_megatron_gets_the_library_that_it_looks_for(tmp_path, monkeypatch):
     torchtally.run(step, gpu="H100-SXM")
     for name in [name for name in sys.modules if name.partition(".")[0] == "megatron"]:
         del sys.modules[name]
+
+
+def test_what_is_taken_once_is_taken_anew_in_the_next_run():
+    """By functions that another package still has: Megatron's modules stay imported."""
+    imported = []
+
+    def step() -> None:
+        if not imported:
+            from transformer_engine.pytorch.module.base import get_dummy_wgrad, get_workspace
+
+            imported.extend((get_dummy_wgrad, get_workspace))
+        get_dummy_gradient, take_workspace = imported
+        for _ in range(2):
+            get_dummy_gradient([64, 32], torch.bfloat16)
+            take_workspace()
+
+    for _ in range(2):
+        trace = torchtally.run(step, gpu="H100-SXM")
+        assert sorted(each.requested_bytes for each in trace.storages) == [64 * 32 * 2, 32 << 20]

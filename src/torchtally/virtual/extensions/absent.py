@@ -59,6 +59,11 @@ BUILT_ON = {"megatron": ("transformer_engine", "fused_weight_gradient_mlp_cuda")
 what a stand-in lacks they do without.
 """
 
+HELD_BY_STAND_INS: list[dict[object, Any]] = []
+"""What modules of stand-ins hold as `HELD`: other packages that imported them still have them in
+the next run.
+"""
+
 
 def is_absent(name: str) -> bool:
     """No other finder has it."""
@@ -92,10 +97,14 @@ class Absent:
                 yield StandInDistribution(library)
 
     def forget(self) -> None:
-        """No module of a stand-in is left."""
+        """No module of a stand-in is left, and what other modules still have holds no tensor."""
         for name in list(sys.modules) if self.imported else ():
             if name.partition(".")[0] in self.imported:
-                del sys.modules[name]
+                held = vars(sys.modules.pop(name)).get("HELD")
+                if held is not None:
+                    HELD_BY_STAND_INS.append(held)
+        for held in HELD_BY_STAND_INS:
+            held.clear()
 
 
 class StandInParts:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..quantization import Operand, Precision, operand
 from ..tensor_parallel import ALONE, TensorParallel
-from .product import JoinedParameters, MainGradient, ProductOptions, Workspace, get_dummy_wgrad
+from .product import JoinedParameters, MainGradient, ProductOptions, get_dummy_wgrad, get_workspace
 
 __all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "get_workspace"]
 
@@ -148,7 +148,3 @@ def cast(x: Tensor, weight: Tensor) -> Tensor:
 
 def default_init_method(weight: Tensor) -> Tensor:
     return nn.init.normal_(weight, mean=0.0, std=0.023)
-
-
-def get_workspace() -> Tensor:
-    return Workspace.take()

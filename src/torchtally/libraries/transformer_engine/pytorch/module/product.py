@@ -27,17 +27,17 @@ from ..tensor_parallel import ALONE, TensorParallel, Wait, now
 MIB = 1 << 20
 
 
-class Workspace:
-    """cuBLASLt's, which is taken once (pytorch/cpp_extensions/gemm.py)."""
+HELD: dict[object, Tensor] = {}
+"""What is taken once: cuBLASLt's workspace, and what autograd is given where a gradient has been
+added elsewhere, one of each shape. The end of a run empties it (`virtual/extensions/absent.py`)."""
 
-    tensor: Tensor | None = None
 
-    @classmethod
-    def take(cls) -> Tensor:
-        if cls.tensor is None:
-            size = 32 * MIB if is_since(9, 0) else 4 * MIB
-            cls.tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
-        return cls.tensor
+def get_workspace() -> Tensor:
+    """cuBLASLt's (pytorch/cpp_extensions/gemm.py)."""
+    if "workspace" not in HELD:
+        size = 32 * MIB if is_since(9, 0) else 4 * MIB
+        HELD["workspace"] = torch.empty(size, dtype=torch.uint8, device="cuda")
+    return HELD["workspace"]
 
 
 def gemm(
@@ -48,7 +48,7 @@ def gemm(
     sizes: tuple[int, int, int],
 ) -> Tensor:
     """(M, K) @ (N, K)."""
-    Workspace.take()
+    get_workspace()
     result: Tensor = torch.ops.transformer_engine.gemm(a[0], b[0], a[1], b[1], bias, dtype, *sizes)
     return result
 
@@ -62,22 +62,18 @@ def gemm_into(
     adds: bool = False,
 ) -> None:
     """The same, for a group without rows nothing."""
-    Workspace.take()
+    get_workspace()
     if out.numel():
         torch.ops.transformer_engine.gemm_into(a[0], b[0], a[1], b[1], bias, out, *sizes, adds)
 
 
-_dummy_gradients: dict[tuple[int, int, torch.dtype], Tensor] = {}
-"""What autograd is given where the gradient has been added elsewhere: one of each shape."""
-
-
 def get_dummy_wgrad(shape: Sequence[int], dtype: torch.dtype, zero: bool = False) -> Tensor:
     key = (shape[0], shape[1], dtype)
-    if key not in _dummy_gradients:
-        _dummy_gradients[key] = torch.empty(*shape, dtype=dtype, device="cuda")
+    if key not in HELD:
+        HELD[key] = torch.empty(*shape, dtype=dtype, device="cuda")
     if zero:
-        _dummy_gradients[key].fill_(0)
-    return _dummy_gradients[key].detach()
+        HELD[key].fill_(0)
+    return HELD[key].detach()
 
 
 class MainGradient:
