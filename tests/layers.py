@@ -43,7 +43,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "gates": ("errors", "files", "ledger", "plan", "table", "units", "views"),
     "models": ("chips", "errors", "files", "ledger", "memory", "plan", "programs", "runs",
                "timing", "torch_private", "trace", "views"),
-    "fit": ("chips", "errors", "ledger", "memory", "options", "runs", "table",
+    "fit": ("chips", "errors", "ledger", "memory", "options", "runs", "table", "timing",
             "trace", "tracer", "units", "views"),
     "brief": ("chips", "files", "fit", "gates", "ledger", "memory", "table", "views"),
     "report": ("brief", "chips", "diagnosis", "errors", "fit", "gates", "ledger", "memory",

@@ -16,6 +16,7 @@ import numpy as np
 from tests import calibrations
 from tests.cli.run_tally import END, TALLY, environment
 from tests.cli.test_plan import QUESTIONS
+from tests.fit.test_threshold import searched
 from tests.ledger.steps.test_generation import accounted, with_cache
 from tests.memory.test_comparison import compared, measurement
 from tests.profiles.kineto_files import linear_step
@@ -40,6 +41,7 @@ from torchtally.report.keys import dumps
 from torchtally.report.ledger import ledger_report, view_report
 from torchtally.report.report import Look, Report
 from torchtally.report.sweep import sweep_report
+from torchtally.report.threshold import threshold_report
 from torchtally.report.trace import trace_report
 from torchtally.sweep.rows import document as sweep_document
 from torchtally.sweep.rows import results_table
@@ -228,6 +230,7 @@ def of_the_rest() -> Texts:
     yield "gpus", here("gpus", "--json")
     yield "gpus H100", here("gpus", "H100-SXM", "--json")
     yield "dtypes", here("dtypes", "--json")
+    yield "threshold", shown(threshold_report(searched(3), "--batch", "H100-SXM"))
     np.save("numbers.npy", np.array([1.0, 1e-9, 70000.0, 0.0, np.nan]))
     yield "dtypes of a file", here("dtypes", "numbers.npy", "--json")
     yield "dtypes of values", here("dtypes", "0.1", "1e9", "-inf", "nan", "--json")

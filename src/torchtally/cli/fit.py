@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchtally.cli.arguments import COMPILERS, SECONDS, RunParser, ScriptOptions, check_script
-from torchtally.cli.chip_names import gpu_or_default, say_variants
+from torchtally.cli.chip_names import gpu_or_default, say, say_variants
 from torchtally.cli.installation import check_simulates
 from torchtally.cli.output import ReportOptions, write_report
 from torchtally.errors import UsageError
-from torchtally.options import CHIP, COUNT, Form, option, own
+from torchtally.options import CHIP, COUNT, SHARE, Form, option, own
 from torchtally.options.simulation import SIMULATION, ValueOptions
 
 if TYPE_CHECKING:
     from torchtally.chips import Cluster
+    from torchtally.fit.argument import Argument
+    from torchtally.fit.search import Values
 
 SUMMARY = "find the largest batch size (or any other number) that fits a GPU"
 
@@ -30,6 +32,9 @@ examples:
   tally fit train.py --vary "--seq-len {}" --multiple-of 64 --gpu A100-SXM
   tally fit train.py --config a.yaml --vary "train.batch={}" --gpu all
   tally fit --vary "--batch={}" torchrun --nproc-per-node 8 ddp.py
+  tally fit train.py --vary "--batch_size={}" --compute-bound step
+  tally fit train.py --vary "--batch_size={}" --compute-bound train.py:41
+  tally fit train.py --vary "--batch_size={}" --mfu 40% --gpu H200
   tally fit -m mypackage.train --vary "--layers={}" --margin 2GiB --gpu H200
 
 The script is really executed, once for each value that is tried and several at
@@ -45,10 +50,15 @@ predicts what fits each chip. A third run, at the largest of the answers, must
 allocate what was computed for it, byte for byte; otherwise every answer is
 verified by runs. --verify always does that.
 
+--compute-bound and --mfu ask from which value on a step (a line, a module) spends
+more than half of its time in compute-bound kernels, or reaches this MFU: the
+smallest such value, and the curve up to it. It was run and so was the one before
+it; that it holds at larger values is assumed.
+
 Evaluation passes that repeat the two before them take the same memory and are
 not executed again; --no-folding executes them all.
 
-Exit code: 0 when there is a value that fits, 1 when not even the smallest does
+Exit code: 0 when there is such a value, 1 when there is none
 or the script fails, 2 for a wrong command line, 3 when the answer is not for
 the code that was asked for (torch.compile ran eagerly), 130 on Ctrl-C.
 """
@@ -92,6 +102,15 @@ class FitOptions(ScriptOptions, ValueOptions, ReportOptions):
     low: int = own("--from", "the smallest value (default 1)", COUNT, default=1)
     high: int = own("--to", "the largest value (default 2**20)", COUNT, default=1 << 20)
     multiple_of: int = own("--multiple-of", "only multiples of N (default 1)", COUNT, default=1)
+    compute_bound: str | None = own(
+        "--compute-bound",
+        "the smallest value instead from which this is compute-bound: step, a line (train.py:41) "
+        "or a module (layers.0.mlp)",
+        Form("WHAT"),
+    )
+    mfu: float | None = own(
+        "--mfu", "the smallest value instead at which the step's MFU is this (40%%)", SHARE
+    )
     margin: str = own(
         "--margin",
         "memory to leave free: a share of the chip's memory (3%%, the default) or a size (1GiB)",
@@ -143,6 +162,8 @@ def command(options: FitOptions) -> int:
     margin = parse_margin(options.margin)
     values = Values(options.low, options.high, options.multiple_of)
     say_variants(options.gpu, is_quiet=options.quiet)
+    if options.compute_bound is not None or options.mfu is not None:
+        return _threshold(options, clusters, script, argument, values)
     searches = [search_of(cluster.chip, values, margin) for cluster in clusters]
     searches.sort(key=lambda search: search.chip.total_memory_bytes)
     ours = ProbeRequest(
@@ -175,6 +196,43 @@ def command(options: FitOptions) -> int:
     return (
         0 if any(search.bracket and search.bracket.largest for search in searches) else NOTHING_FITS
     )
+
+
+def _threshold(
+    options: FitOptions,
+    clusters: "Sequence[Cluster]",
+    script: dict[str, Any],
+    argument: "Argument",
+    values: "Values",
+) -> int:
+    """Search for the smallest value from which it is compute-bound, or has this MFU."""
+    from torchtally.fit.threshold import Goal, ThresholdSearch
+    from torchtally.fit.threshold_runs import search_runs
+    from torchtally.report.threshold import threshold_report
+    from torchtally.runs.protocol import TraceRequest
+    from torchtally.timing.targets import roofline
+
+    if options.compute_bound is not None and options.mfu is not None:
+        raise UsageError("--compute-bound and --mfu are two questions: give one of them.")
+    if len(clusters) > 1:
+        raise UsageError("--compute-bound and --mfu are of one --gpu: name one.")
+    chip = clusters[0].chip.name
+    request = TraceRequest(
+        **script,
+        gpu=chip,
+        steps=options.steps,
+        place="",
+        max_seconds=options.max_seconds,
+        what_ifs=options.what_ifs,
+        writes=options.writes,
+        network=options.network,
+    )
+    search = ThresholdSearch(values, Goal(options.compute_bound, options.mfu))
+    search_runs(
+        search, argument, request, roofline(chip), lambda text: say(text, is_quiet=options.quiet)
+    )
+    write_report(threshold_report(search, argument.name or "value", chip), options)
+    return 0 if search.answer is not None else NOTHING_FITS
 
 
 def script_of(options: FitOptions, gpus: "Cluster") -> dict[str, Any]:
