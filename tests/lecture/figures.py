@@ -240,3 +240,28 @@ def unheld_figures(number: int, page: str) -> list[str]:
 
 def digits(number: str) -> str:
     return re.sub(r"[ ,]", "", number)
+
+
+PRODUCT_ROW = re.compile(
+    r"^\| (?P<name>FLOP/s of the product|its MFU|its seconds|its FLOP/s)[^|]*\|[^|]*\|(?P<ours>[^|]*)\|",
+    re.M,
+)
+
+
+def unprinted_predictions(numbers: str) -> list[str]:
+    """What numbers.md says of the product's speed, and its own commands do not print."""
+    printed = " ".join(BLOCK.findall(numbers))
+    return [
+        figure
+        for row in PRODUCT_ROW.finditer(numbers)
+        for figure in re.findall(r"[\d.]+(?:e12)?", row["ours"])
+        if figure not in printed
+    ] + [
+        phrase
+        for call_s in re.findall(r"bfloat16: ([\d.]+) s", printed)
+        for phrase in (
+            f"predicted are {1e3 * float(call_s):.2f} ms for one",
+            f"{5 * (18.96 - 1e3 * float(call_s)):.1f} ms to explain",
+        )
+        if phrase not in " ".join(numbers.split())
+    ]

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.lecture.figures import missing_phrases, unheld_figures
+from tests.lecture.figures import (
+    PRODUCT_ROW,
+    missing_phrases,
+    unheld_figures,
+    unprinted_predictions,
+)
 from tests.lecture.notebooks import FOLDER, PAGES
 
 ITEM = re.compile(
@@ -76,3 +81,11 @@ def test_a_figure_that_nothing_holds_is_found() -> None:
     page = PAGES[13].read_text(encoding="utf-8")
     assert unheld_figures(14, f"{page}\nIt takes 168 s.\n") == ["168"]
     assert missing_phrases(14, page.replace("16,384", "16,000")) != []
+
+
+def test_the_list_of_numbers_says_what_its_commands_print() -> None:
+    numbers = (FOLDER / "numbers.md").read_text(encoding="utf-8")
+    assert len(PRODUCT_ROW.findall(numbers)) == 7
+    assert unprinted_predictions(numbers) == []
+    stale = numbers.replace("| 51.4e12 |", "| 52.1e12 |").replace("11.21 ms", "11.25 ms")
+    assert unprinted_predictions(stale) == ["52.1e12", "predicted are 11.21 ms for one"]
