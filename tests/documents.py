@@ -44,6 +44,7 @@ from tests.corpus.score import score_line, score_table
 from tests.families_page import counted_families, families_table
 from tests.layers import arrows_line, districts_table
 from tests.lecture.charts import caption_of
+from tests.lecture.exercises_page import answers_table, questions_list
 from tests.lecture.pictures import LECTURE_PICTURES
 from tests.operators_page import operators_table
 from tests.options_page import options_table
@@ -319,6 +320,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "constants": constants_list,
     "constants_count": constants_count,
     "glossary": glossary_markdown,
+    "exercises": questions_list,
+    "answers": answers_table,
     "documents": lambda: in_markdown(documents_table()),
     "vocabulary": lambda: in_markdown(vocabulary_table()),
 }

@@ -243,7 +243,8 @@ def digits(number: str) -> str:
 
 
 PRODUCT_ROW = re.compile(
-    r"^\| (?P<name>FLOP/s of the product|its MFU|its seconds|its FLOP/s)[^|]*\|[^|]*\|(?P<ours>[^|]*)\|",
+    r"^\| (?P<name>FLOP/s of the product|its MFU|its seconds|its FLOP/s)[^|]*\|[^|]*"
+    r"\|(?P<ours>[^|]*)\|",
     re.M,
 )
 

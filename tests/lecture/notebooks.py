@@ -13,6 +13,8 @@ from typing import Any
 import nbformat.v4 as cell_of
 
 from tests.documents import BLOCK, shown
+from torchtally.integrations.lecture import EXERCISES
+from torchtally.integrations.lecture.check import verdict
 
 FOLDER = Path(__file__).parents[2] / "docs" / "lecture"
 PAGES = sorted(FOLDER.glob("[0-9]*.md"))
@@ -31,11 +33,42 @@ def notebook(page: Path) -> Any:
             cells += code_cells(block)
         place = block.end()
     cells += text_cells(document[place:])
+    cells += exercise_cells(int(page.name[:2]))
     for number, cell in enumerate(cells):
         cell.id = f"cell-{number}"  # else random
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return cell_of.new_notebook(
         cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
+    )
+
+
+def exercise_cells(page: int) -> Iterator[Any]:
+    """Three answers to write, the third about the student's own script."""
+    yield cell_of.new_markdown_cell(
+        "## Three to write\n\nWrite a number in place of `None`, and run the cell. It is compared "
+        "here, and nothing is stored or sent. [Answers](answers.html)."
+    )
+    for exercise in (each for each in EXERCISES.values() if each.page == page):
+        yield cell_of.new_markdown_cell(f"**{exercise.number}.** {exercise.question}")
+        if exercise.is_own:
+            yield cell_of.new_code_cell(OWN_SCRIPT)
+        cell = cell_of.new_code_cell(answer_source(exercise.number, "None"))
+        cell.outputs = [printed(verdict(exercise, None, "mine.tally") + "\n")]
+        yield cell
+
+
+OWN_SCRIPT = """\
+%%sh
+# Your own script, with its options, in place of train.py:
+if [ -e train.py ]; then tally run train.py --gpu H100-SXM --quiet -o mine.tally; fi"""
+
+
+def answer_source(number: str, answer: str) -> str:
+    """The cell in which an answer is written."""
+    return (
+        "from torchtally.integrations.lecture import check\n\n"
+        f"answer = {answer}  # {EXERCISES[number].unit}\n"
+        f'check("{number}", answer)'
     )
 
 
