@@ -93,7 +93,7 @@ SCALE = (
     exercise(
         "16.2",
         f"A model of 16e9 bytes is read once for each token. How many tokens/s at most on an H100 "
-        f"({MEMORY / 1e12:.2f}e12 bytes/s), for one sequence?",
+        f"({MEMORY / 1e12:.2f}e12 bytes/s), with one sequence?",
         "tokens/s",
         MEMORY / 16e9,
         "Bandwidth over bytes.",
