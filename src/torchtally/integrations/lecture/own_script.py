@@ -42,7 +42,7 @@ def bound_share(bound: str) -> Callable[[Ledger], float]:
     return lambda ledger: ledger.by_bound()[Bound(bound)].seconds / ledger.total.seconds
 
 
-def mfu(ledger: Ledger) -> float:
+def first_utilisation(ledger: Ledger) -> float:
     """The view's first row."""
     return float(by(ledger, "utilisation").column("peak_share")[0])  # type: ignore[arg-type]
 

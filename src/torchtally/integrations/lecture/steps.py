@@ -4,7 +4,14 @@ from math import sqrt
 
 from torchtally.chips import chip
 from torchtally.integrations.lecture.exercise import exercise
-from torchtally.integrations.lecture.own_script import GIB, KIB, bound_share, cell, mfu, peak
+from torchtally.integrations.lecture.own_script import (
+    GIB,
+    KIB,
+    bound_share,
+    cell,
+    first_utilisation,
+    peak,
+)
 from torchtally.integrations.lecture.tensors import PERCENT
 
 H100 = chip("H100-SXM")
@@ -38,9 +45,9 @@ STEPS = (
         "7.3",
         "What is the MFU of your script's step (`--by utilisation`, first row)?",
         "a share from 0 to 1",
-        mfu,
+        first_utilisation,
         "The products' FLOPs over the step's time and the promised peak.",
-        (lambda ledger: 100 * mfu(ledger), PERCENT),
+        (lambda ledger: 100 * first_utilisation(ledger), PERCENT),
     ),
     exercise(
         "8.1",
