@@ -39,6 +39,7 @@ from benchmarks.published_inference import table as inference_table
 from benchmarks.published_kernels import document_table as kernels_table
 from benchmarks.published_trainings import memory_table, ranges_table, ranking_table, typed_table
 from benchmarks.published_trainings import table as trainings_table
+from tests.agents_page import tools_table
 from tests.constants_page import constants_count, constants_list
 from tests.corpus.score import score_line, score_table
 from tests.families_page import counted_families, families_table
@@ -305,6 +306,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "corpus": score_table,
     "operators": operators_table,
     "families": families_table,
+    "tools": tools_table,
     "counted": counted_families,
     "trainings": trainings_table,
     "typed": typed_table,

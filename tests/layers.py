@@ -58,8 +58,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "live": ("chips", "errors", "files", "ledger", "models", "numerics", "report", "timing",
              "torch_private", "trace", "units", "views", "virtual"),
     "sweep": ("checkpoints", "errors", "files", "progress", "runs", "table", "train", "units"),
-    "cli": ("bench", "brief", "checkpoints", "chips", "errors", "expressions", "files", "fit",
-            "gates", "isolation", "ledger", "live", "memory", "models", "number_formats",
+    "agents": ("errors", "options", "plan"),
+    "cli": ("agents", "bench", "brief", "checkpoints", "chips", "errors", "expressions", "files",
+            "fit", "gates", "isolation", "ledger", "live", "memory", "models", "number_formats",
             "numerics", "options", "plan", "profiles", "programs", "progress", "report", "runs",
             "sweep", "table", "timing", "trace", "tracer", "train", "units", "views", "work"),
     "integrations": ("chips", "cli", "errors", "gates", "ledger", "models", "options",
@@ -91,7 +92,7 @@ DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     )),
     "train": (4, "a training stack, durable loops, sweeps", ("checkpoints", "train", "sweep")),
     "cli": (5, "what is typed: commands, cells, tests", (
-        "cli", "integrations",
+        "agents", "cli", "integrations",
     )),
 }  # fmt: skip
 """Each district's floor, what it is for, and its rooms; in the order in which data pass them.

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.documents import REPOSITORY
 from tests.site.check import mistakes
 from tests.site.contents import pages
+from tests.site.llms import write_llms
 from tests.site.sources import write_sources
 
 SETTINGS = {
@@ -68,6 +69,7 @@ def build(folder: Path) -> list[str]:
         (*zensical, "--config-file", "mkdocs.yml"), cwd=folder, env=os.environ | {"NO_COLOR": "1"}
     )
     without_network(folder / "html")
+    write_llms(folder / "html")
     return [*(["zensical has warnings"] if done.returncode else []), *mistakes(folder / "html")]
 
 
