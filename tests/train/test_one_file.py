@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from tests.train.data.files import write_raw
 from tests.train.training import TINY, language, run
 from torchtally.errors import UsageError
+from torchtally.train.config import config_of
 from torchtally.train.one_file import one_file
 
 GPT2: dict[str, Any] = {
@@ -76,3 +79,19 @@ def test_only_what_the_config_takes_is_in_it(tmp_path: Path) -> None:
 def test_what_it_cannot_have_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not supported by --source"):
         one_file(language(tmp_path, **changes), "x")
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = re.compile(r"^FILES = .*$", re.M)
+"""The tokens lie where they were prepared, and are as many as this Python's library has."""
+
+
+def test_the_example_is_what_its_configuration_gives(tmp_path: Path) -> None:
+    values = tomllib.loads((EXAMPLES / "byte_gpt.toml").read_text())
+    (tmp_path / "text.txt").write_text("def f():\n    return 1\n" * 2000)
+    values["data"]["text"] = [str(tmp_path / "text.txt")]
+    values["log"]["folder"] = str(tmp_path / "run")
+    written = one_file(config_of(values, "test"), "examples/byte_gpt.toml")
+    example = (EXAMPLES / "byte_gpt.py").read_text()
+    assert FILES.findall(example) != FILES.findall(written)
+    assert FILES.sub("FILES = []", example) == FILES.sub("FILES = []", written)
