@@ -46,7 +46,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "fit": ("chips", "errors", "ledger", "memory", "options", "runs", "table", "timing",
             "trace", "tracer", "units", "views"),
     "brief": ("chips", "files", "fit", "gates", "ledger", "memory", "table", "views"),
-    "report": ("brief", "chips", "diagnosis", "errors", "fit", "gates", "ledger", "memory",
+    "fixes": ("chips", "errors", "files", "fit", "ledger", "memory", "timing", "trace"),
+    "report": ("brief", "chips", "diagnosis", "errors", "fit", "fixes", "gates", "ledger", "memory",
                "number_formats", "plan", "profiles", "progress", "table", "trace", "units",
                "views"),
     "numerics": ("errors", "number_formats", "plan", "table", "units", "views"),
@@ -59,10 +60,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
              "torch_private", "trace", "units", "views", "virtual"),
     "sweep": ("checkpoints", "errors", "files", "progress", "runs", "table", "train", "units"),
     "agents": ("errors", "options", "plan"),
-    "cli": ("agents", "bench", "brief", "checkpoints", "chips", "errors", "expressions", "files",
-            "fit", "gates", "isolation", "ledger", "live", "memory", "models", "number_formats",
-            "numerics", "options", "plan", "profiles", "programs", "progress", "report", "runs",
-            "sweep", "table", "timing", "trace", "tracer", "train", "units", "views", "work"),
+    "cli": ("agents", "bench", "brief", "checkpoints", "chips", "errors", "expressions",
+            "files", "fit", "fixes", "gates", "isolation", "ledger", "live", "memory", "models",
+            "number_formats", "numerics", "options", "plan", "profiles", "programs", "progress",
+            "report", "runs", "sweep", "table", "timing", "trace", "tracer", "train", "units",
+            "views", "work"),
     "integrations": ("chips", "cli", "errors", "gates", "ledger", "models", "options",
                      "progress", "report", "runs", "timing", "trace", "tracer", "views"),
 }  # fmt: skip
@@ -74,7 +76,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "simulator": (3, "runs a script on a GPU that is not there, and writes its trace", (
         "torch_private", "virtual", "libraries", "isolation", "tracer", "runs",
-        "models", "fit", "expressions",
+        "models", "fit", "fixes", "expressions",
     )),
     "core": (1, "facts of a run and of devices; what they cost, hold and take", (
         "errors", "units", "files", "table", "progress", "options", "chips",

@@ -22,6 +22,7 @@ VALUES = st.sampled_from(
 OPTIONS = {
     "fit": ["--vary", "--gpu", "--from", "--to", "--multiple-of", "--margin", "--steps", "--jobs",
             "--max-seconds", "--nonzero-fraction", "--json", "-m"],
+    "fix": ["--gpu", "--fit", "--faster", "--steps", "--jobs", "--json", "-m"],
     "sweep": ["--grid", "--random", "--set", "--runs", "--seed", "--workers", "--threads", "--out"],
     "plan": ["--gpus", "--mfu", "--tokens", "--memory", "--peak", "--price", "--compare",
              "--deadline", "--budget", "--flops", "--tokens-per-s", "--layers", "--width",

@@ -22,6 +22,7 @@ INPUTS = {
     "watch": ["watch FILE --once", "watch LOG --once --against FILE"],
     "budget": ["budget FILE"],
     "fit": ["fit --vary x={} FILE"],
+    "fix": ["fix FILE"],
     "plan": ["plan FILE", "plan ./FILE"],
     "train": ["train FILE", "train FILE --resume"],
     "sweep": ["sweep FILE --grid optimizer.lr=1,2"],

@@ -28,6 +28,10 @@ from tests.views.stopwatch import DATASHEET, NOBODY_KNOWS, stopwatch
 from tests.warm import warm
 from torchtally.chips import chip
 from torchtally.cli import main
+from torchtally.fixes.choosing import ChosenFixes, Goal, Tried
+from torchtally.fixes.fix import fixes
+from torchtally.fixes.patch import Patch
+from torchtally.fixes.trial import FixTrial
 from torchtally.gates.budget import Budget, BudgetFile
 from torchtally.gates.check import check
 from torchtally.gates.limits import parse_limits
@@ -35,6 +39,7 @@ from torchtally.ledger import account
 from torchtally.report.audit import audit_report, runs_document
 from torchtally.report.bench import bench_report
 from torchtally.report.documents.training import ContinuationDocument
+from torchtally.report.fixes import fixes_report
 from torchtally.report.formats import render
 from torchtally.report.gates import findings_report
 from torchtally.report.keys import dumps
@@ -191,11 +196,20 @@ def of_views() -> Texts:
     for name in ("line", "module", "op", "phase", "category"):
         yield f"diff --by {name}", here("diff", "run.tally", "cluster.tally", "--by", name,
                                         "--json")  # fmt: skip
+    yield "fix", shown(fixes_report(fixed(), "H100-SXM", 1 << 30, "--- a/train.py\n"))
     generated = accounted(with_cache)
     yield "show, generated tokens", shown(ledger_report(generated))
     yield "show --by token", shown(view_report(by(generated, "token"), generated))
     for name, timing in TIMINGS.items():
         yield f"show, {name}", shown(ledger_report(account(realistic(), roofline=timing)))
+
+
+def fixed() -> ChosenFixes:
+    """One change that was kept, and one that failed."""
+    kept, failed = fixes()[:2]
+    run = FixTrial(account(realistic()))
+    tried = [Tried(Patch((kept,), {}), run, 0.5), Tried(Patch((failed,), {}), FixTrial(None), 0.0)]
+    return ChosenFixes(run, Goal.FASTER, alone=tried, kept=tried[0])
 
 
 def of_real_runs() -> Texts:

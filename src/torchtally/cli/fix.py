@@ -1,0 +1,186 @@
+"""`tally fix`: changes of a script that make it fit, or faster, each proved by a run."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchtally.cli.arguments import RunParser, ScriptOptions, check_script
+from torchtally.cli.chip_names import gpu_or_default, say_variants
+from torchtally.cli.installation import check_simulates
+from torchtally.cli.output import ReportOptions, emit, write_report
+from torchtally.cli.streams import say
+from torchtally.errors import OutputError, ScriptError, UsageError
+from torchtally.options import CHIP, COUNT, own
+from torchtally.progress import StatusLine
+
+if TYPE_CHECKING:
+    from torchtally.fixes.choosing import ChosenFixes, Goal
+    from torchtally.fixes.patch import Patch, ScriptSources
+    from torchtally.fixes.trial import FixTrial, TrialRequest
+
+SUMMARY = "change a script so that it fits a GPU, or trains faster: a patch, and its proof"
+
+NOTHING_HELPS = 1
+
+USAGE = "tally fix [options] SCRIPT [ARGS ...]"
+EPILOG = """\
+Options that tally does not know go to the script; after -- all do:
+
+examples:
+  tally fix train.py --gpu RTX-4090 --fit           make it fit
+  tally fix train.py --gpu H100-SXM --faster --apply
+  tally fix train.py --gpu T4 --fit --change-values     with bfloat16 and TF32, too
+  tally fix train.py --fit > fix.patch && git apply fix.patch
+
+Every change is one that a person would write, in the script or in a module of
+its folder. The changed script is run on the simulated GPU: alone with each
+change, then with those that help together. What saves less than 1 % is not
+kept, and where it fits, no more than are needed. Its figures are those of the
+runs. Without --apply nothing is written.
+
+By default the training computes what it did: the same operators, or the same
+sums in another order. --change-values allows numbers of fewer bits.
+
+Exit code: 0 when something helps (with --fit: when it fits), 1 when nothing
+does, 2 for a wrong command line, 130 on Ctrl-C.
+"""
+
+PARSER = RunParser
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixOptions(ScriptOptions, ReportOptions):
+    """Patch a script so that it fits a GPU or trains faster, and prove each change by a run on a
+    simulated one.
+    """
+
+    gpu: str | None = own(
+        "--gpu", "the chip (`tally gpus` lists them); default: TALLY_GPU, else H100-SXM", CHIP
+    )
+    fit: bool = own("--fit", "save memory until it fits (default where it does not)")
+    faster: bool = own("--faster", "shorten the step (default where it fits)")
+    change_values: bool = own(
+        "--change-values", "also changes that compute with fewer bits: bfloat16, TF32"
+    )
+    apply: bool = own("--apply", "write the changes; what a file was is kept as FILE.orig")
+    steps: int = own("--steps", "training steps of each run (default 2)", COUNT, default=2)
+    jobs: int | None = own("--jobs", "runs at a time (default: one for each core)", COUNT)
+    quiet: bool = own("--quiet", "no progress on stderr")
+
+
+def command(options: FixOptions) -> int:
+    """Try the fixes, and print what is kept and its patch."""
+    from torchtally.fixes.patch import unified
+    from torchtally.fixes.trial import TrialRequest, capacity_bytes, sources_of
+    from torchtally.report.fixes import fixes_report
+
+    check(options)
+    gpu = gpu_or_default(options.gpu, is_quiet=options.quiet)
+    say_variants([gpu], is_quiet=options.quiet)
+    request = TrialRequest(
+        options.script, options.script_arguments, gpu, options.steps, os.getcwd()
+    )
+    before = run_before(request, is_quiet=options.quiet)
+    assert before.ledger is not None
+    capacity = capacity_bytes(gpu)
+    sources = sources_of(request, before.ledger)
+    choice = choice_of(options, request, before, sources, capacity)
+    patch = "" if choice.kept is None else unified(sources, choice.kept.patch, os.getcwd())
+    write_report(fixes_report(choice, gpu, capacity, patch), options, is_beside_files=True)
+    if choice.kept is None:
+        return NOTHING_HELPS
+    if options.format == "text" and options.json != "-":
+        emit(patch)
+    if options.apply:
+        write(choice.kept.patch)
+    is_out_of_memory = choice.proof is not None and not choice.proof.fits
+    return NOTHING_HELPS if is_out_of_memory else 0
+
+
+def check(options: FixOptions) -> None:
+    """Raises UsageError for options that contradict, or a script whose source is not known."""
+    check_simulates()
+    if options.fit and options.faster:
+        raise UsageError("--fit and --faster are two goals: give one of them.")
+    if options.module is not None:
+        raise UsageError("tally fix changes a script by its file: give that instead of -m.")
+    script = options.script_named("tally fix train.py --fit")
+    check_script(script)
+    if not script.target.endswith(".py"):
+        raise UsageError(f"{script.target}: tally fix changes Python files (.py) alone.")
+    try:
+        import libcst  # noqa: F401 (asked for before a run is waited for)
+    except ImportError:
+        raise UsageError(
+            "tally fix edits source with libcst, which is not installed: "
+            "pip install 'torchtally[fix]'"
+        ) from None
+
+
+def run_before(request: "TrialRequest", *, is_quiet: bool) -> "FixTrial":
+    """A run of the script as it is. Raises ScriptError where it fails."""
+    from torchtally.fixes.trial import run
+
+    with StatusLine(is_quiet=is_quiet) as status:
+        status.show("running the script as it is", at_once=True)
+        before = run(request, request.script, is_limited=False)
+    if before.ledger is None:
+        last = "".join(f"\n  {line}" for line in before.failure.splitlines())
+        raise ScriptError(f"{request.script} fails as it is. Its last output:{last}")
+    if not before.ledger.trace.step_ends:
+        raise ScriptError(
+            f"{request.script} ends before an optimizer's step: there is no training to change."
+        )
+    return before
+
+
+def goal_of(options: FixOptions, before: "FixTrial", capacity: int) -> "Goal":
+    """The goal that is asked for; else to fit, where the script does not."""
+    from torchtally.fixes.choosing import Goal
+
+    if options.fit or options.faster:
+        return Goal.FIT if options.fit else Goal.FASTER
+    return Goal.FASTER if before.reserved_bytes <= capacity else Goal.FIT
+
+
+def choice_of(
+    options: FixOptions,
+    request: "TrialRequest",
+    before: "FixTrial",
+    sources: "ScriptSources",
+    capacity: int,
+) -> "ChosenFixes":
+    """What is kept of all fixes that are allowed."""
+    from torchtally.fixes.choosing import Goal, choose
+    from torchtally.fixes.fix import ValueChange, fixes
+    from torchtally.fixes.trial import try_patch
+
+    allowed = [
+        fix for fix in fixes() if options.change_values or fix.values is not ValueChange.CHANGED
+    ]
+
+    with StatusLine(is_quiet=options.quiet) as status:
+
+        def run_with(patch: "Patch") -> "FixTrial":
+            status.show(f"trying {' + '.join(fix.name for fix in patch.fixes)}", at_once=True)
+            return try_patch(request, sources, patch, is_limited=False)
+
+        choice = choose(
+            before, sources, allowed, goal_of(options, before, capacity), run_with,
+            capacity_bytes=capacity, jobs=options.jobs or os.cpu_count() or 1,
+        )  # fmt: skip
+        if choice.kept is not None and choice.goal is Goal.FIT:
+            status.show("running what is kept in the memory of the chip", at_once=True)
+            choice.proof = try_patch(request, sources, choice.kept.patch, is_limited=True)
+        return choice
+
+
+def write(patch: "Patch") -> None:
+    """The patch into the user's files. Raises OutputError where one cannot be written."""
+    from torchtally.fixes.patch import apply
+
+    try:
+        kept = apply(patch)
+    except OSError as error:
+        raise OutputError(f"{error.filename}: cannot be written ({error.strerror}).") from error
+    say(f"tally: written; as it was: {', '.join(os.path.relpath(path) for path in kept)}")

@@ -1,0 +1,125 @@
+"""Changed sources: their diff, and a folder in which they run in place of the user's."""
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, count
+
+import libcst as cst
+
+from torchtally.errors import ScriptError
+from torchtally.fixes.fix import FileEvidence, Fix
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSources:
+    """A script and the user's modules beside it, as they are."""
+
+    script: str
+    """Its path, absolute."""
+    texts: Mapping[str, str]
+    """By absolute path: the script and what it ran of its own folder."""
+    evidence: Mapping[str, FileEvidence]
+    """The same files."""
+
+    @property
+    def folder(self) -> str:
+        return os.path.dirname(self.script)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """ScriptSources with some fixes in them."""
+
+    fixes: tuple[Fix, ...]
+    changed: Mapping[str, str]
+    """Files that differ, by absolute path."""
+
+
+def patch(sources: ScriptSources, fixes: tuple[Fix, ...]) -> Patch | None:
+    """The sources with these fixes, one after the other; None where one of them changes nothing.
+
+    Raises ScriptError for a file that is no Python.
+    """
+    texts = dict(sources.texts)
+    for fix in fixes:
+        before = dict(texts)
+        for path, text in before.items():
+            texts[path] = rewritten(fix, path, text, sources.evidence[path])
+        if texts == before:
+            return None
+    changed = {path: text for path, text in texts.items() if text != sources.texts[path]}
+    return Patch(fixes, changed)
+
+
+def rewritten(fix: Fix, path: str, text: str, evidence: FileEvidence) -> str:
+    """A file's text with a fix."""
+    try:
+        module = cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        raise ScriptError(f"{path}:{error.raw_line}: {error.message}") from error
+    return fix.rewrite(module, evidence).code
+
+
+def unified(sources: ScriptSources, patch: Patch, start: str) -> str:
+    """The change as `git apply` takes it, with paths from the folder `start`."""
+    parts = []
+    for path, text in sorted(patch.changed.items()):
+        name = os.path.relpath(path, start)
+        lines = difflib.unified_diff(
+            sources.texts[path].splitlines(keepends=True), text.splitlines(keepends=True),
+            f"a/{name}", f"b/{name}",
+        )  # fmt: skip
+        parts += [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+                  for line in lines]  # fmt: skip
+    return "".join(parts)
+
+
+@contextmanager
+def mirror(sources: ScriptSources, changed: Mapping[str, str]) -> Iterator[str]:
+    """The script's folder as links, but for changed files, in a folder that is removed: the path of
+    the script in it.
+    """
+    with tempfile.TemporaryDirectory(prefix="tally-fix-") as place:
+        place = os.path.join(os.path.realpath(place), os.path.basename(sources.folder) or "script")
+        link(sources.folder, place, changed)
+        yield os.path.join(place, os.path.basename(sources.script))
+
+
+def link(folder: str, place: str, changed: Mapping[str, str]) -> None:
+    """Links to a folder's entries; folders with changed files in them are made anew."""
+    os.mkdir(place)
+    for name in os.listdir(folder):
+        path, there = os.path.join(folder, name), os.path.join(place, name)
+        if path in changed:
+            with open(there, "w", encoding="utf-8", newline="") as file:
+                file.write(changed[path])
+        elif any(each.startswith(path + os.sep) for each in changed):
+            link(path, there, changed)
+        else:
+            os.symlink(path, there)
+
+
+def apply(patch: Patch) -> tuple[str, ...]:
+    """Write the changed files, each with what it was beside it (`train.py.orig`): the new paths.
+
+    Raises OSError where one cannot be written.
+    """
+    from torchtally.files.atomic import write_atomically
+
+    kept = []
+    for path, text in patch.changed.items():
+        kept.append(free_name(path))
+        with open(path, "rb") as file:
+            write_atomically(kept[-1], file.read())
+        write_atomically(path, text.encode())
+    return tuple(kept)
+
+
+def free_name(path: str) -> str:
+    """Name of a file's copy: beside it, and of no other file."""
+    names = (f"{path}{number}.orig" for number in chain([""], (f".{n}" for n in count(1))))
+    return next(name for name in names if not os.path.lexists(name))

@@ -1,0 +1,97 @@
+"""`tally fix` changes a script, and shows what that brings."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run_tally import END, TALLY, environment
+from tests.fixes.training import SOURCE
+from tests.warm import warm
+from torchtally.cli import main
+
+GPU = ("--gpu", "T4")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def fix(script: Path, *words: str, sizes: tuple[int, int] = (256, 65536)) -> tuple[int, str, str]:
+    done = subprocess.run(
+        warm(TALLY + END, "fix", *words, script.name, *map(str, sizes)),
+        cwd=script.parent, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_script_is_made_to_fit_and_the_patch_is_its_proof(script: Path) -> None:
+    """Blocks keep 65,536 x 256 numbers many times; made again, they leave the head's logits."""
+    code, shown, _ = fix(script, *GPU, "--fit", "--json", "-", "--quiet")
+    document = json.loads(shown)
+    assert code == 0
+    assert document["kept"] == ["checkpointed blocks"]
+    assert document["fits"]
+    assert "+            x = checkpoint(block, x, use_reentrant=False)" in document["patch"]
+    runs = {row["source_change"]: row for row in document["tables"]["tried"]["rows"]}
+    before, after = runs["as it is"], runs["checkpointed blocks"]
+    assert after["peak_reserved_bytes"] < before["peak_reserved_bytes"]
+    assert after["saved_share"] == pytest.approx(
+        1 - after["peak_reserved_bytes"] / before["peak_reserved_bytes"]
+    )
+    assert script.read_text() == SOURCE
+
+
+def test_applied_changes_are_those_that_were_shown(script: Path) -> None:
+    sizes = (1024, 64)  # more parameters than numbers that a step calculates
+    code, shown, said = fix(script, *GPU, "--faster", "--apply", "--quiet", sizes=sizes)
+    assert code == 0
+    assert "faster on T4 with" in shown
+    assert "+        fused=True," in shown
+    assert "written; as it was: train.py.orig" in said
+    assert "fused=True" in script.read_text()
+    assert script.with_name("train.py.orig").read_text() == SOURCE
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--fit", "--faster"), "--fit and --faster are two goals"),
+        (("-m", "train"), "give that instead of -m"),
+        (("gone.py",), "gone.py"),
+        (("notes.ipynb",), "changes Python files (.py) alone"),
+        ((), "missing script"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(
+    words: tuple[str, ...],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4}')
+    assert main(["fix", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("raise ValueError('mine')\n", "fails as it is"),
+        ("import torch\ntorch.ones(4, device='cuda')\n", "no training to change"),
+    ],
+    ids=["fails", "no training"],
+)
+def test_a_script_without_a_training_is_left_alone(
+    source: str, sentence: str, script: Path
+) -> None:
+    script.write_text(source)
+    code, _, said = fix(script, *GPU, "--quiet")
+    assert code == 2
+    assert sentence in said

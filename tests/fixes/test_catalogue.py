@@ -1,0 +1,155 @@
+"""Every fix changes what it should as a person would, and computes what it says."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import libcst as cst
+import pytest
+import torch
+
+from tests.documents import REPOSITORY
+from tests.fixes.training import SOURCE
+from torchtally.fixes.fix import FileEvidence, Fix, ValueChange, fixes
+from torchtally.fixes.patch import rewritten
+
+EVIDENCE = FileEvidence(
+    frozenset(("logits = model(tokens)", "loss = F.cross_entropy(logits, tokens)")),
+    frozenset(("Block",)),
+)
+FIXES = {fix.name: fix for fix in fixes()}
+LINES = {
+    "TF32": {'torch.set_float32_matmul_precision("high")'},
+    "autocast": {
+        'with torch.autocast("cuda", dtype=torch.bfloat16):',
+        "    logits = model(tokens)",
+        "    loss = F.cross_entropy(logits, tokens)",
+    },
+    "checkpointed blocks": {
+        "from torch.utils.checkpoint import checkpoint",
+        "x = checkpoint(block, x, use_reentrant=False)",
+    },
+    "detached losses": {"total += loss.detach()", "losses.append(loss.detach())"},
+    "expandable segments": {
+        "import os",
+        'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")',
+    },
+    "freed gradients": {"optimizer.zero_grad()"},
+    "fused optimizer": {"fused=True,"},
+    "optimizer in a loop": {"foreach=False,"},
+}
+"""The lines that each adds to the training."""
+
+
+def changed(fix: Fix, source: str = SOURCE) -> str:
+    return rewritten(fix, "train.py", source, EVIDENCE)
+
+
+def trained(source: str) -> tuple[list[torch.Tensor], float]:
+    """Weights and the sum of losses after four steps on the CPU."""
+    names: dict[str, Any] = {"__name__": "training"}
+    exec(compile(source.replace('"cuda"', '"cpu"'), "train.py", "exec"), names)
+    model, total, losses = names["train"](32, 16)
+    assert len(losses) == 4
+    return [weight.detach() for weight in model.parameters()], float(total.detach())
+
+
+def test_every_fix_is_listed_here() -> None:
+    assert LINES.keys() == FIXES.keys()
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_fix_adds_the_lines_that_a_person_would(name: str) -> None:
+    before, after = SOURCE.splitlines(), changed(FIXES[name]).splitlines()
+    added = {line.strip() for line in after if line not in before}
+    assert added == {line.strip() for line in LINES[name]}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_fix_finds_nothing_to_do_in_its_own_result(name: str) -> None:
+    once = changed(FIXES[name])
+    assert changed(FIXES[name], once) == once
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_fix_leaves_a_file_without_training_alone(name: str) -> None:
+    source = "import torch\n\n\ndef f(x):\n    return x + 1\n"
+    assert rewritten(FIXES[name], "a.py", source, FileEvidence(frozenset())) == source
+
+
+@pytest.mark.parametrize("name", [name for name in LINES if FIXES[name].values is ValueChange.SAME])
+def test_a_fix_that_keeps_bits_keeps_them(name: str) -> None:
+    weights, total = trained(SOURCE)
+    others, other_total = trained(changed(FIXES[name]))
+    assert all(torch.equal(*pair) for pair in zip(weights, others, strict=True))
+    assert total == other_total
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in LINES if FIXES[name].values is ValueChange.ROUNDED]
+)
+def test_a_fix_that_rounds_otherwise_is_within_rounding(name: str) -> None:
+    weights, _ = trained(SOURCE)
+    others, _ = trained(changed(FIXES[name]))
+    for pair in zip(weights, others, strict=True):
+        torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-5)
+
+
+def test_a_fix_that_changes_values_says_so() -> None:
+    """Of the two, autocast is what a CPU runs as well."""
+    changing = {name for name, fix in FIXES.items() if fix.values is ValueChange.CHANGED}
+    assert changing == {"autocast", "TF32"}
+    weights, _ = trained(SOURCE)
+    others, _ = trained(changed(FIXES["autocast"]))
+    assert not all(torch.equal(*pair) for pair in zip(weights, others, strict=True))
+
+
+MODEL = """\
+from transformers import GPT2Config, GPT2LMHeadModel
+
+model = GPT2LMHeadModel(GPT2Config(n_layer=2)).cuda()
+"""
+
+
+def test_a_model_of_transformers_checkpoints_by_its_own_method() -> None:
+    enabled = f"{MODEL}model.gradient_checkpointing_enable()\n"
+    assert changed(FIXES["checkpointed blocks"], MODEL) == enabled
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("fused optimizer", "o = torch.optim.AdamW(p, foreach=True)\n"),
+        ("fused optimizer", "o = torch.optim.AdamW(p, **options)\n"),
+        ("fused optimizer", "o = torch.optim.RMSprop(p)\n"),
+        ("detached losses", "loss = a\nloss += b\nloss.backward()\n"),
+        ("checkpointed blocks", "for block in blocks:\n    x = block(x)\n"),
+        ("TF32", "import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n"),
+    ],
+)
+def test_what_the_user_chose_or_needs_stays(name: str, source: str) -> None:
+    assert changed(FIXES[name], source) == source
+
+
+def test_a_file_that_starts_by_a_future_import_still_does() -> None:
+    source = '"""Words."""\n\nfrom __future__ import annotations\n\nimport torch\n'
+    for name in ("TF32", "expandable segments"):
+        after = changed(FIXES[name], source)
+        assert cst.parse_module(after).get_docstring() == "Words."
+        compile(after, "train.py", "exec")
+
+
+def test_the_page_lists_every_fix() -> None:
+    page = (REPOSITORY / "docs" / "fix.md").read_text(encoding="utf-8")
+    for fix in FIXES.values():
+        assert f"| {fix.name} | {fix.values} | {fix.text} |" in page
+
+
+def test_help_needs_neither_torch_nor_libcst(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom torchtally.cli import main\n"
+        "try: main(['fix', '--help'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'libcst'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=tmp_path)

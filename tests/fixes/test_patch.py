@@ -1,0 +1,89 @@
+"""Changed sources: a diff that git applies, a folder that runs, files that are kept."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchtally.errors import ScriptError
+from torchtally.fixes.fix import FileEvidence, fixes
+from torchtally.fixes.patch import ScriptSources, apply, mirror, patch, unified
+
+NONE = FileEvidence(frozenset())
+SCRIPT = "import torch\noptimizer = torch.optim.SGD(p, lr=1)\n"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> ScriptSources:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("words")
+    texts = {"train.py": "import package.inner\n", "package/inner.py": SCRIPT}
+    for name, text in {**texts, "package/__init__.py": ""}.items():
+        (tmp_path / name).write_text(text)
+    paths = {str(tmp_path / name): text for name, text in texts.items()}
+    return ScriptSources(str(tmp_path / "train.py"), paths, dict.fromkeys(paths, NONE))
+
+
+FUSED = tuple(fix for fix in fixes() if fix.name == "fused optimizer")
+
+
+def test_a_folder_has_links_but_for_what_is_changed(sources: ScriptSources, tmp_path: Path) -> None:
+    changed = patch(sources, FUSED)
+    assert changed is not None
+    with mirror(sources, changed.changed) as script:
+        there = Path(script).parent
+        assert Path(script).is_symlink()
+        assert (there / "data").is_symlink()
+        inner = there / "package" / "inner.py"
+        assert not inner.is_symlink()
+        assert "fused=True" in inner.read_text()
+        assert (there / "package" / "__init__.py").is_symlink()
+    assert not there.exists()
+    assert (tmp_path / "package" / "inner.py").read_text() == SCRIPT
+
+
+def test_the_diff_is_one_that_git_applies(sources: ScriptSources, tmp_path: Path) -> None:
+    changed = patch(sources, FUSED)
+    assert changed is not None
+    text = unified(sources, changed, str(tmp_path))
+    subprocess.run(["git", "apply", "-"], input=text, text=True, cwd=tmp_path, check=True)
+    path = tmp_path / "package" / "inner.py"
+    assert path.read_text() == changed.changed[str(path)]
+    assert "torch.optim.SGD(p, lr=1, fused=True)" in path.read_text()
+
+
+def test_what_a_file_was_is_kept(sources: ScriptSources, tmp_path: Path) -> None:
+    changed = patch(sources, FUSED)
+    assert changed is not None
+    (kept,) = apply(changed)
+    assert Path(kept).read_text() == SCRIPT
+    assert "fused=True" in (tmp_path / "package" / "inner.py").read_text()
+
+
+def test_an_earlier_copy_is_not_written_over(sources: ScriptSources, tmp_path: Path) -> None:
+    changed = patch(sources, FUSED)
+    assert changed is not None
+    (tmp_path / "package" / "inner.py.orig").write_text("mine")
+    (kept,) = apply(changed)
+    assert Path(kept).name == "inner.py.1.orig"
+    assert (tmp_path / "package" / "inner.py.orig").read_text() == "mine"
+
+
+def test_sources_without_the_matter_have_no_patch(sources: ScriptSources) -> None:
+    assert patch(sources, tuple(fix for fix in fixes() if fix.name == "freed gradients")) is None
+
+
+def test_a_file_that_is_no_python_is_named(sources: ScriptSources) -> None:
+    broken = ScriptSources(sources.script, {sources.script: "def\n"}, {sources.script: NONE})
+    with pytest.raises(ScriptError, match=r"train\.py:1: "):
+        patch(broken, FUSED)
+
+
+def test_windows_line_ends_stay(sources: ScriptSources) -> None:
+    text = SCRIPT.replace("\n", "\r\n")
+    ends = ScriptSources(sources.script, {sources.script: text}, {sources.script: NONE})
+    changed = patch(ends, FUSED)
+    assert changed is not None
+    after = changed.changed[sources.script]
+    assert after.count("\r\n") == after.count("\n") == 2
