@@ -6,7 +6,7 @@ from typing import Any, cast
 import libcst as cst
 import pytest
 
-from torchtally.fixes.choosing import Goal, choose
+from torchtally.fixes.choosing import FixGoal, choose
 from torchtally.fixes.fix import FileEvidence, Fix, ValueChange
 from torchtally.fixes.patch import Patch, ScriptSources
 from torchtally.fixes.trial import FixTrial
@@ -36,7 +36,7 @@ def trial(reserved: int, step_s: float = 1.0) -> FixTrial:
 
 
 def kept(
-    goal: Goal, fixes: list[Fix], figures: dict[str, FixTrial], before: FixTrial
+    goal: FixGoal, fixes: list[Fix], figures: dict[str, FixTrial], before: FixTrial
 ) -> tuple[tuple[str, ...] | None, list[str]]:
     """Names that are kept, and those of all runs, in order."""
     ran: list[str] = []
@@ -55,7 +55,7 @@ A, B, C = named("a"), named("b"), named("c")
 
 def test_to_fit_takes_no_more_than_are_needed() -> None:
     figures = {"a": trial(120), "b": trial(90), "c": trial(150)}
-    assert kept(Goal.FIT, [A, B, C], figures, trial(200)) == (("b",), ["a", "b", "c"])
+    assert kept(FixGoal.FIT, [A, B, C], figures, trial(200)) == (("b",), ["a", "b", "c"])
 
 
 def test_to_fit_what_the_last_makes_needless_is_left_out() -> None:
@@ -65,7 +65,7 @@ def test_to_fit_what_the_last_makes_needless_is_left_out() -> None:
         "a": trial(150), "b": trial(140), "c": trial(130),
         "b+a": trial(120), "b+a+c": trial(60), "a+c": trial(95), "b+c": trial(105),
     }  # fmt: skip
-    names, ran = kept(Goal.FIT, [A, B, rounding], figures, trial(200))
+    names, ran = kept(FixGoal.FIT, [A, B, rounding], figures, trial(200))
     assert names == ("a", "c")
     assert ran == ["a", "b", "c", "b+a", "b+a+c", "a+c"]
 
@@ -75,18 +75,18 @@ def test_faster_keeps_what_helps_together() -> None:
         "a": trial(90, 0.8), "b": trial(90, 0.7), "c": trial(90, 0.995),
         "b+a": trial(90, 0.698),
     }  # fmt: skip
-    assert kept(Goal.FASTER, [A, B, C], figures, trial(90)) == (("b",), ["a", "b", "c", "b+a"])
+    assert kept(FixGoal.FASTER, [A, B, C], figures, trial(90)) == (("b",), ["a", "b", "c", "b+a"])
 
 
 def test_faster_does_not_leave_the_memory() -> None:
-    assert kept(Goal.FASTER, [A], {"a": trial(101, 0.1)}, trial(90))[0] is None
+    assert kept(FixGoal.FASTER, [A], {"a": trial(101, 0.1)}, trial(90))[0] is None
 
 
 def test_a_change_that_fails_is_not_kept() -> None:
-    for goal in Goal:
+    for goal in FixGoal:
         assert kept(goal, [A], {"a": FixTrial(None, "NameError")}, trial(200))[0] is None
 
 
-@pytest.mark.parametrize("goal", Goal)
-def test_less_than_a_hundredth_is_nothing(goal: Goal) -> None:
+@pytest.mark.parametrize("goal", FixGoal)
+def test_less_than_a_hundredth_is_nothing(goal: FixGoal) -> None:
     assert kept(goal, [A], {"a": trial(9950, 0.995)}, trial(10_000))[0] is None

@@ -28,7 +28,7 @@ from tests.views.stopwatch import DATASHEET, NOBODY_KNOWS, stopwatch
 from tests.warm import warm
 from torchtally.chips import chip
 from torchtally.cli import main
-from torchtally.fixes.choosing import ChosenFixes, Goal, Tried
+from torchtally.fixes.choosing import ChosenFixes, FixGoal, Tried
 from torchtally.fixes.fix import fixes
 from torchtally.fixes.patch import Patch
 from torchtally.fixes.trial import FixTrial
@@ -209,7 +209,7 @@ def fixed() -> ChosenFixes:
     kept, failed = fixes()[:2]
     run = FixTrial(account(realistic()))
     tried = [Tried(Patch((kept,), {}), run, 0.5), Tried(Patch((failed,), {}), FixTrial(None), 0.0)]
-    return ChosenFixes(run, Goal.FASTER, alone=tried, kept=tried[0])
+    return ChosenFixes(run, FixGoal.FASTER, alone=tried, kept=tried[0])
 
 
 def of_real_runs() -> Texts:

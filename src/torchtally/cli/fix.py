@@ -14,7 +14,7 @@ from torchtally.options import CHIP, COUNT, own
 from torchtally.progress import StatusLine
 
 if TYPE_CHECKING:
-    from torchtally.fixes.choosing import ChosenFixes, Goal
+    from torchtally.fixes.choosing import ChosenFixes, FixGoal
     from torchtally.fixes.patch import Patch, ScriptSources
     from torchtally.fixes.trial import FixTrial, TrialRequest
 
@@ -134,13 +134,13 @@ def run_before(request: "TrialRequest", *, is_quiet: bool) -> "FixTrial":
     return before
 
 
-def goal_of(options: FixOptions, before: "FixTrial", capacity: int) -> "Goal":
+def goal_of(options: FixOptions, before: "FixTrial", capacity: int) -> "FixGoal":
     """The goal that is asked for; else to fit, where the script does not."""
-    from torchtally.fixes.choosing import Goal
+    from torchtally.fixes.choosing import FixGoal
 
     if options.fit or options.faster:
-        return Goal.FIT if options.fit else Goal.FASTER
-    return Goal.FASTER if before.reserved_bytes <= capacity else Goal.FIT
+        return FixGoal.FIT if options.fit else FixGoal.FASTER
+    return FixGoal.FASTER if before.reserved_bytes <= capacity else FixGoal.FIT
 
 
 def choice_of(
@@ -151,7 +151,7 @@ def choice_of(
     capacity: int,
 ) -> "ChosenFixes":
     """What is kept of all fixes that are allowed."""
-    from torchtally.fixes.choosing import Goal, choose
+    from torchtally.fixes.choosing import FixGoal, choose
     from torchtally.fixes.fix import ValueChange, fixes
     from torchtally.fixes.trial import try_patch
 
@@ -169,7 +169,7 @@ def choice_of(
             before, sources, allowed, goal_of(options, before, capacity), run_with,
             capacity_bytes=capacity, jobs=options.jobs or os.cpu_count() or 1,
         )  # fmt: skip
-        if choice.kept is not None and choice.goal is Goal.FIT:
+        if choice.kept is not None and choice.goal is FixGoal.FIT:
             status.show("running what is kept in the memory of the chip", at_once=True)
             choice.proof = try_patch(request, sources, choice.kept.patch, is_limited=True)
         return choice

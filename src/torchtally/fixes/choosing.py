@@ -14,7 +14,7 @@ LEAST_GAIN = 0.01
 ORDER = tuple(ValueChange)
 
 
-class Goal(StrEnum):
+class FixGoal(StrEnum):
     """What the fixes are for."""
 
     FIT = "fit"
@@ -38,7 +38,7 @@ class ChosenFixes:
     """What was tried, and what is kept."""
 
     before: FixTrial
-    goal: Goal
+    goal: FixGoal
     alone: list[Tried] = field(default_factory=list)
     together: list[Tried] = field(default_factory=list)
     kept: Tried | None = None
@@ -50,11 +50,11 @@ class ChosenFixes:
 Run = Callable[[Patch], FixTrial]
 
 
-def cost_of(goal: Goal, trial: FixTrial, capacity_bytes: int) -> float:
+def cost_of(goal: FixGoal, trial: FixTrial, capacity_bytes: int) -> float:
     """The figure that is to be small; infinite where the trial failed or does not fit."""
     if trial.ledger is None:
         return float("inf")
-    if goal is Goal.FIT:
+    if goal is FixGoal.FIT:
         return float(trial.reserved_bytes)
     if trial.step_s is None or trial.reserved_bytes > capacity_bytes:
         return float("inf")
@@ -65,7 +65,7 @@ def choose(
     before: FixTrial,
     sources: ScriptSources,
     fixes: Iterable[Fix],
-    goal: Goal,
+    goal: FixGoal,
     run: Run,
     *,
     capacity_bytes: int,
@@ -90,7 +90,7 @@ def choose(
     choice.alone = [tried(*each, at_first) for each in zip(singles, trials, strict=True)]
     helpful = [each for each in choice.alone if each.gain >= LEAST_GAIN]
     helpful.sort(key=lambda each: (ORDER.index(each.patch.fixes[0].values), -each.gain))
-    if goal is Goal.FASTER:
+    if goal is FixGoal.FASTER:
         helpful.sort(key=lambda each: -each.gain)
     for each in helpful:
         if is_enough(choice, capacity_bytes):
@@ -114,7 +114,9 @@ def is_enough(choice: ChosenFixes, capacity_bytes: int) -> bool:
     """Whether what is kept fits, where that is the goal."""
     kept = choice.kept
     return (
-        choice.goal is Goal.FIT and kept is not None and kept.trial.reserved_bytes <= capacity_bytes
+        choice.goal is FixGoal.FIT
+        and kept is not None
+        and kept.trial.reserved_bytes <= capacity_bytes
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from torchtally.fixes.choosing import ChosenFixes, Goal, Tried
+from torchtally.fixes.choosing import ChosenFixes, FixGoal, Tried
 from torchtally.fixes.fix import ValueChange
 from torchtally.report.documents.fixes import FixesDocument
 from torchtally.report.documents.tables import table_parts
@@ -76,12 +76,12 @@ def title(choice: ChosenFixes, gpu: str, capacity_bytes: int) -> str:
     """What is reached, in a sentence."""
     before, kept = choice.before, choice.kept
     if kept is None:
-        what = "saves memory" if choice.goal is Goal.FIT else "makes the step shorter"
+        what = "saves memory" if choice.goal is FixGoal.FIT else "makes the step shorter"
         return f"no change {what} on {gpu}, of {len(choice.alone)} that were run"
     after = kept.trial
     count = len(kept.patch.fixes)
     changes = "one change" if count == 1 else f"{count} changes"
-    if choice.goal is Goal.FIT:
+    if choice.goal is FixGoal.FIT:
         claim = "fits" if fits(choice, capacity_bytes) else "does not fit"
         sizes = f"{format_bytes(before.reserved_bytes)} to {format_bytes(after.reserved_bytes)}"
         return f"{claim} {gpu} with {changes}: {sizes} of {format_bytes(capacity_bytes)}"
