@@ -3,8 +3,9 @@
     python -m tests.programs.ship --write [--only WORD] [MODEL_TYPE ...]
 
 Each known model is recorded in the modes that people train in; models of one class whose sizes are
-of one regime share a program. What cannot be recorded is listed with its reason. A file is written
-anew where the releases are others; else what it lacks is added.
+of one regime share a program. MODEL_TYPE megatron is Megatron-Core's GPT, where the library is
+installed. What cannot be recorded is listed with its reason. A file is written anew where the
+releases are others; else what it lacks is added.
 """
 
 import argparse
@@ -16,13 +17,15 @@ from msgspec.structs import replace
 
 from torchtally.chips import Cluster, chip
 from torchtally.cli import parsed, plan
+from torchtally.cli.plan_megatron import STACK
 from torchtally.cli.plan_trace import layout_of, mode_of, mode_words, world_of
 from torchtally.errors import TallyError
 from torchtally.models.config_symbols import symbols_of
+from torchtally.models.gpt_symbols import gpt_symbols
 from torchtally.models.planned import ConfiguredClass, configured_class
 from torchtally.models.recorded import TrainingMode, recorded_training
 from torchtally.models.spread import Spread
-from torchtally.plan.architecture.known import KnownModel, known_models
+from torchtally.plan.architecture.known import KnownModel, known_model, known_models
 from torchtally.plan.questions.request import USUAL_SEQUENCE
 from torchtally.programs import RunProgram
 from torchtally.programs.file import save_programs
@@ -65,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("types", nargs="*")
     asked = parser.parse_args(arguments)
     for model_type in dict.fromkeys(asked.types or map(type_of, configured_rows())):
-        ship(model_type, asked.only or "")
+        if model_type == STACK:
+            ship_megatron()
+        else:
+            ship(model_type, asked.only or "")
 
 
 def ship(model_type: str, word: str) -> None:
@@ -86,6 +92,37 @@ def ship(model_type: str, word: str) -> None:
         path.parent.mkdir(exist_ok=True)
         save_programs(ShippedPrograms(RELEASES, models, tuple(shelf), packed), path)
         print(f"{path.name}: {len(shelf)} programs, {path.stat().st_size} bytes", flush=True)
+
+
+MEGATRON_MODELS = ("Llama 3 8B",)
+"""One of each kind that is shipped: with a head of its own and grouped queries."""
+RANKS_OF_TENSORS = (1, 2)
+"""One, and several heads of keys on each of several: one head on each has other operators."""
+
+
+def ship_megatron() -> None:
+    """Write the programs of Megatron-Core's GPT, those of one regime once."""
+    from torchtally.models.megatron import MegatronMode, recorded_gpt, releases
+
+    shelf: dict[ProgramKey, RunProgram] = {}
+    for name, ranks, batch in product(MEGATRON_MODELS, RANKS_OF_TENSORS, BATCHES):
+        symbols = gpt_symbols(known_model(name), ranks)
+        sizes = symbols.step_sizes(batch, USUAL_SEQUENCE, ranks)
+        key = key_of(symbols.variant, STACK, chip(GPU), sizes)
+        if key in shelf:
+            continue
+        of_step = {symbol: size for symbol, size in sizes.items() if symbol not in symbols.sizes}
+        try:
+            program = recorded_gpt(
+                symbols, of_step, MegatronMode(batch=batch, ranks=ranks), chip(GPU)
+            )
+        except TallyError as error:
+            print(f"{name}, tp {ranks}, batch {batch}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        shelf[key] = replace(program, trace=replace(in_libraries(program.trace), facts={}))
+    path = shipped_file(STACK)
+    save_programs(ShippedPrograms(releases(), {}, tuple(shelf), pack(shelf.values())), path)
+    print(f"{path.name}: {len(shelf)} programs, {path.stat().st_size} bytes", flush=True)
 
 
 def record_row(

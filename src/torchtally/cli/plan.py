@@ -87,6 +87,7 @@ EXAMPLES = f"""\
   tally plan unet/config.json --images 512 --gpus RTX-4090 --micro-batch 4
   tally plan llama-3-8b --gpus H100-SXM --micro-batch 4 --recipe bf16 -o plan.tally
   tally plan llama-3-70b --gpus 64xH100-SXM --layout 'dp 64/z3' --recipe bf16 -o plan.tally
+  tally plan llama-3-8b --gpus 4xH100-SXM --micro-batch 2 --stack megatron -o plan.tally
 """
 
 

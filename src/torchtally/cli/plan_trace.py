@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchtally.chips import Cluster, chip
+from torchtally.cli.plan_megatron import STACK, megatron_step
+from torchtally.cli.plan_megatron import USED as OF_MEGATRON
 from torchtally.cli.plan_request import DEFAULT_CHIP, cluster_of
 from torchtally.cli.plan_stack import with_recipe
 from torchtally.cli.streams import say
@@ -66,10 +68,14 @@ def write_trace(request: Request, argv: Sequence[str], form: "ReportOptions") ->
     from torchtally.cli import show
     from torchtally.programs.compiled import compiled
 
-    model, path = check(request)
-    request = with_recipe(request)
-    trace = traced_step(request, model, shlex.join(argv))
-    regions = regions_of(request)
+    is_megatron = request.stack_name == STACK
+    model, path = check(request, OF_MEGATRON if is_megatron else None)
+    command = shlex.join(argv)
+    if is_megatron:
+        trace, regions = megatron_step(request, command), None
+    else:
+        request = with_recipe(request)
+        trace, regions = traced_step(request, model, command), regions_of(request)
     if regions is not None:
         trace = compiled(trace, regions)
         say(f"tally: {trace.notes[-1].text}.")
@@ -126,15 +132,17 @@ def recorded_step(
         return planned_step(configured, values, asked, mode)
 
 
-def check(request: Request) -> tuple[str, str]:
-    """The model and the file. Raises UsageError for options a written step does not depend on."""
+def check(request: Request, fields: frozenset[str] | None = None) -> tuple[str, str]:
+    """The model and the file; `fields` are those that the step depends on, where they are not the
+    usual ones. Raises UsageError for options a written step does not depend on.
+    """
     if request.model is None:
         raise UsageError("-o needs a model: a name (llama-3-8b) or a config.json.")
     assert request.output is not None
     if request.output == "-":
         raise UsageError("-o: a trace goes to a file, -o plan.tally.")
     options = options_of(type(request))
-    used, what = (ANSWERED, "one answer") if request.inference else (USED, "one step")
+    used, what = (ANSWERED, "one answer") if request.inference else (fields or USED, "one step")
     unused = [options[field].name for field in request.given if field not in used]
     if unused:
         raise UsageError(

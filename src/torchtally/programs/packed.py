@@ -35,6 +35,8 @@ class OpColumns(Record, frozen=True):
     storages: Numbers
     """Of each operator's inputs and outputs, how far it is behind the newest one, counted from 1;
     0: on the host."""
+    parts: Numbers = ()
+    """Sites of the parts of each kernel that a compiler fused."""
 
 
 class StorageColumns(Record, frozen=True):
@@ -93,7 +95,7 @@ class Numbering(dict[Row, int]):
 
 
 def pack(programs: Iterable[RunProgram]) -> PackedPrograms:
-    """The programs with one table of rows. Raises ProgramError for one of compiled kernels."""
+    """The programs with one table of rows."""
     tables = SharedRows()
     packed = tuple(msgspec.Raw(msgspec.msgpack.encode(tables.program(each))) for each in programs)
     return PackedPrograms(
@@ -118,8 +120,6 @@ class SharedRows:
 
     def program(self, program: RunProgram) -> PackedProgram:
         trace = program.trace
-        if any(op.parts for op in trace.ops):
-            raise ProgramError(f"{trace.script}: a program of compiled kernels is not packed.")
         sizes = [self.sizes.number(size) for size in program.sizes]
         calls = [
             self.calls.number(filled(call, (sizes[place] for place in places)))
@@ -135,6 +135,7 @@ class SharedRows:
                 tuple(op.phase for op in trace.ops),
                 tuple(op.stream for op in trace.ops),
                 tuple(behind(trace.ops, trace.storages)),
+                tuple(sites[each] for op in trace.ops for each in op.parts),
             ),
             StorageColumns(
                 tuple(self.kinds.number(kind(each)) for each in trace.storages),
@@ -211,7 +212,7 @@ def ops_of(
     sites: Numbering[int],
 ) -> Iterator[Op]:
     """The operators, whose calls and sites are numbered as they come."""
-    rest = iter(columns.storages)
+    rest, parts = iter(columns.storages), iter(columns.parts)
     newest = -1
     rows = zip(columns.calls, columns.sites, columns.phases, columns.streams, strict=True)
     for clock, (row, site, phase, stream) in enumerate(rows):
@@ -223,7 +224,10 @@ def ops_of(
             raise ValueError(f"operator {clock} names a storage that was not allocated before")
         named = tuple(newest - back + 1 if back else -1 for back in steps_back)
         inputs, outputs = named[: len(call.inputs)], named[len(call.inputs) :]
-        yield Op(clock, calls.number(row), sites.number(site), phase, inputs, outputs, stream)
+        fused = () if call.fused is None else call.fused.parts
+        own = calls.number(row), sites.number(site)
+        sites_of_parts = tuple(map(sites.number, islice(parts, len(fused))))
+        yield Op(clock, *own, phase, inputs, outputs, stream, sites_of_parts)
     if next(rest, None) is not None:
         raise ValueError("operators name more storages than their calls have")
 

@@ -89,6 +89,11 @@ def without_empties(trace: Trace) -> Trace:
     )
 
 
+def without_recompilations(trace: Trace) -> Trace:
+    """The trace without notes that say at which sizes a graph was compiled again."""
+    return replace(trace, notes=tuple(n for n in trace.notes if " recompiled: " not in n.text))
+
+
 def plain(trace: Trace) -> Trace:
     """The trace as it is recorded and compared."""
-    return streams_in_order(without_empties(trace))
+    return without_recompilations(streams_in_order(without_empties(trace)))
