@@ -65,8 +65,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "number_formats", "numerics", "options", "plan", "profiles", "programs", "progress",
             "report", "runs", "sweep", "table", "timing", "trace", "tracer", "train", "units",
             "views", "work"),
-    "integrations": ("chips", "cli", "errors", "gates", "ledger", "models", "options",
-                     "progress", "report", "runs", "timing", "trace", "tracer", "views"),
+    "integrations": ("brief", "chips", "cli", "errors", "gates", "ledger", "models", "options",
+                     "progress", "report", "runs", "timing", "trace", "tracer", "units", "views"),
 }  # fmt: skip
 """Each module or package directly below `torchtally`, lowest first, and those it may import.
 

@@ -71,6 +71,31 @@ def test_the_action_fails_where_a_limit_does_not_hold(project: Path) -> None:
     assert (project / "summary.md").read_text().startswith("**A limit does not hold**")
 
 
+def test_the_comment_has_verdict_limits_and_what_changed(project: Path) -> None:
+    """The script multiplied twice before."""
+    before = SCRIPT.replace("(weight @ weight)", "(weight @ weight @ weight)")
+    (project / "train.py").write_text(before)
+    git(project, "init", "-q", ".")
+    git(project, "add", "train.py")
+    git(project, "commit", "-qm", "before")
+    (project / "train.py").write_text(SCRIPT)
+    done = run_step(project, run=RUN, against="HEAD", **{"assert": "peak < 1GiB"})
+    assert done.returncode == 0, done.stderr
+    comment = (project / "comment.md").read_text()
+    assert comment.startswith("<!-- torchtally: ")
+    assert ": fits H100-SXM\n" in comment
+    assert "- `peak < 1GiB` holds: " in comment
+    assert "##### By line, aligned by its text" in comment
+    assert "train.py:8" in comment
+    assert comment in (project / "summary.md").read_text()
+
+
+def test_a_base_that_cannot_be_run_is_said(project: Path) -> None:
+    done = run_step(project, run=RUN, against="no-such-commit")
+    assert done.returncode == 0
+    assert "There is no comparison with no-such-commit" in (project / "comment.md").read_text()
+
+
 def test_an_input_is_never_a_command(project: Path) -> None:
     marker = project / "marker"
     for run in (f"$(touch {marker})", f"train.py; touch {marker}", f"`touch {marker}`"):
