@@ -108,6 +108,7 @@ def command(options: RunOptions) -> int:
 def simulate(options: RunOptions, start: StartState) -> int:
     """The same, from its start on."""
     from torchtally.gates.run import RunGates
+    from torchtally.timing.roofline.sparse import check_sparse_rates
     from torchtally.timing.targets import cluster_of
     from torchtally.tracer.launchers import launch_of
     from torchtally.tracer.script import check
@@ -120,6 +121,8 @@ def simulate(options: RunOptions, start: StartState) -> int:
         raise UsageError("--brief has neither a display nor tables: leave out --watch, --columns.")
     gpus = cluster_of(gpu_or_default(options.gpu, is_quiet=options.is_terse))
     check_columns(options.columns)
+    if options.asks_sparsity:
+        check_sparse_rates(gpus.chip)
     script = script_of(options)
     launch = launch_of(script)
     script = launch.script if launch else script
@@ -208,7 +211,7 @@ def request_of(
         gpus=gpus,
         world=world_of(gpus, rank, launch),
         limit=limit_of(options.steps, options.tokens),
-        what_ifs=(*options.what_ifs, *options.compiler),
+        what_ifs=(*options.changes, *options.compiler),
         files=folder_beside(place_of(options.output, "-o")),
         files_shown=options.output + SUFFIX,
         variables=launch.environment if launch else {},

@@ -33,6 +33,9 @@ STEPS = Form("N|all", step_count)
 LIMITS = OptionGroup("limits")
 
 
+SPARSITY = "sparsity=2:4"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ScriptOptions, SimulationOptions, ColumnOptions):
     """Run an unmodified training script on a simulated GPU and report what each line, module
@@ -91,7 +94,8 @@ class RunOptions(ScriptOptions, SimulationOptions, ColumnOptions):
         "--what-if",
         SIMULATION,
         "run the script as if it were changed: checkpoint=CLASS, autocast=bfloat16, "
-        "optimizer=fused, compile, bucket_cap_mb=100, reshard_after_forward=False (repeatable)",
+        "optimizer=fused, compile, bucket_cap_mb=100, reshard_after_forward=False, sparsity=2:4 "
+        "(repeatable)",
         Form("CHANGE"),
         is_repeated=True,
     )
@@ -151,6 +155,16 @@ class RunOptions(ScriptOptions, SimulationOptions, ColumnOptions):
         FILE,
         is_written=True,
     )
+
+    @property
+    def asks_sparsity(self) -> bool:
+        """A change that the run is not made with: its ledger tells what it would bring."""
+        return SPARSITY in self.what_ifs
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Those that the script is run with."""
+        return tuple(change for change in self.what_ifs if change != SPARSITY)
 
     @property
     def is_terse(self) -> bool:

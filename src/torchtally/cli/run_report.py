@@ -132,6 +132,9 @@ def report(trace: "Trace", peers: "list[Trace]", state: RunState) -> bool:
         return not is_gated(state)
     if not state.options.is_terse:
         show_page(ledger, state)
+    if state.options.asks_sparsity:
+        with told("the view by sparsity", state.stderr):
+            show_view(ledger, "sparsity", state)
     with told("the limits' check", state.stderr):
         findings = state.gates.findings(ledger)
         if not state.options.brief:
@@ -164,9 +167,7 @@ def show_page(ledger: "Ledger", state: RunState) -> None:
     """The page about the run; where an error of ours is in its way, the parts that can be made."""
     from torchtally.report.formats import render
     from torchtally.report.ledger import ledger_report
-    from torchtally.report.report import table_report
     from torchtally.report.text import verdict
-    from torchtally.views import by
     from torchtally.views.summary import judge
 
     with told("the report", state.stderr):
@@ -177,7 +178,16 @@ def show_page(ledger: "Ledger", state: RunState) -> None:
         show(state, f"{verdict(judge(ledger))}\n")
     for name in PARTS:
         with told(f"the view by {name}", state.stderr):
-            show(state, "\n" + render(table_report(by(ledger, name)), "text", look(state.stderr)))
+            show_view(ledger, name, state)
+
+
+def show_view(ledger: "Ledger", name: str, state: RunState) -> None:
+    """A view by itself, as text."""
+    from torchtally.report.formats import render
+    from torchtally.report.report import table_report
+    from torchtally.views import by
+
+    show(state, "\n" + render(table_report(by(ledger, name)), "text", look(state.stderr)))
 
 
 def answer_briefly(
@@ -267,7 +277,7 @@ def advisors(trace: "Trace", state: RunState) -> "tuple[Advisor, NetworkAdvisor]
         network=request.network,
         world=request.world,
         variables=request.variables,
-        compares=bool(state.options.what_ifs) and state.options.advises,
+        compares=bool(state.options.changes) and state.options.advises,
     )
     return advisor, network_advisor
 

@@ -92,6 +92,7 @@ SAFE_SOFTMAX_PASSES: int
 SCALED_BLOCKS_MS: Pair
 SCORE_PASSES: int
 SENDS_LL_BYTES: int
+SPARSE_SHARES: Mapping[str, tuple[tuple[int, float], ...]]
 SPLITS: tuple[int, ...]
 STAGED_KIB: int
 STAGES: int

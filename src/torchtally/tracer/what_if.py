@@ -50,7 +50,8 @@ Changes that can be tried:
   bucket_cap_mb=MIB                   another size of DistributedDataParallel's buckets
   gradient_as_bucket_view=True        gradients as views of these buckets (or False: copies)
   reshard_after_forward=False         another policy of all fully_shard (True, a number of ranks)
-  imbalance=1.5                       experts get up to 1.5 times the mean, the first one most"""
+  imbalance=1.5                       experts get up to 1.5 times the mean, the first one most
+  sparsity=2:4                        of `tally run` alone: what 2:4 sparse weights would bring"""
 
 IMPLEMENTATIONS = {
     "fused": {"fused": True, "foreach": False},
