@@ -164,6 +164,7 @@ GIVEN: dict[int, dict[str, str]] = {
     },
     2: {"[page 16]": "a link"},
     3: {
+        "published for the A100 (5120 bytes a clock)": "NVIDIA A100 whitepaper, A100 L2 Cache",
         "PCIe 5.0 with 16 lanes": "chips.toml: host_link of H100-SXM",
         "takes some 600 MiB (an estimate)": "the page's exercise prints what is not free",
     },

@@ -12,8 +12,21 @@ import torch.nn.functional as F
 
 import torchtally
 from tests.lecture.charts import bars, cells, curves, stacks
+from tests.lecture.drawings import (
+    Bar,
+    Dot,
+    Product,
+    Range,
+    chain,
+    ladder,
+    number_lines,
+    roofline,
+    stack,
+    timeline,
+)
 from torchtally.ledger import Ledger, account
 from torchtally.number_formats import FORMATS
+from torchtally.number_formats.layout import FloatLayout
 from torchtally.plan.architecture.lookup import model
 from torchtally.plan.flops import token_flops
 from torchtally.plan.optimizers import optimizer
@@ -264,12 +277,119 @@ def merged(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {name: round(size, 1) for name, size in sums.items()}
 
 
+def format_ranges(folder: Path) -> str:
+    rows = {}
+    for name in ("fp32", "tf32", "bf16", "fp16", "fp8_e5m2", "fp8_e4m3"):
+        layout = FORMATS[name].layout
+        assert isinstance(layout, FloatLayout)
+        least, normal = layout.smallest_subnormal, layout.smallest_normal
+        rows[name] = Range(*map(float, (least, normal, layout.spacing_at_one, layout.largest)))
+    return number_lines("Where formats begin and end, and how fine they are at 1", rows)
+
+
+A100_L2_BYTES_PER_CLOCK = 5120
+"""Read from its L2 cache: NVIDIA A100 whitepaper, "A100 L2 Cache"."""
+REGISTERS_BYTES = 256 * 1024
+"""Of a multiprocessor: the same, table 4."""
+
+
+def memory_ladder(folder: Path) -> str:
+    chip = torchtally.chip("A100-SXM")
+    link, memory = chip.host_link, chip.memory_bytes
+    assert link is not None
+    assert link.bytes_per_s_per_direction is not None
+    assert chip.l2_cache_bytes is not None
+    assert chip.multiprocessors is not None
+    assert chip.boost_clock_hz is not None
+    registers = chip.multiprocessors * REGISTERS_BYTES
+    places = {
+        "host": "as much as one buys",
+        "device memory (HBM)": format_bytes(memory),
+        "L2 cache": format_bytes(chip.l2_cache_bytes),
+        f"registers of {chip.multiprocessors} multiprocessors": format_bytes(registers),
+    }
+    rates = {
+        link.name: link.bytes_per_s_per_direction,
+        "HBM": chip.memory_bandwidth_bytes_per_s,
+        "L2": A100_L2_BYTES_PER_CLOCK * chip.boost_clock_hz,
+    }
+    links = {name: f"{rate / 1e9:,.4g} GB/s" for name, rate in rates.items()}
+    return ladder("Where bytes lie on an A100, and how fast they come nearer", places, links)
+
+
+def batched_product(folder: Path) -> str:
+    left, right = torch.ones(4, 8, 16, 32), torch.ones(32, 2)
+    shapes = {
+        name: (math.prod(tensor.shape[:-2]), *tensor.shape[-2:])
+        for name, tensor in (("x", left), ("w", right), ("x @ w", left @ right))
+    }
+    return stack("A batched product: each sheet of x by the same w", shapes, ("@", "="))
+
+
+def operator_roofline(folder: Path) -> str:
+    chip = torchtally.chip("H100-SXM")
+    dots = []
+    for key, total in ledger_of(folder / "run.tally").by_line().items():
+        if key is not None and total.flops and "randn" not in key.text:
+            name = key.text.partition(" = ")[2]
+            dots.append(Dot(name, total.flops / total.bytes, total.flops / total.kernel_s))
+    peak, bandwidth = chip.peak_flop_per_s("float32"), chip.memory_bandwidth_bytes_per_s
+    return roofline("The operators under an H100's roof in fp32", dots, peak, bandwidth)
+
+
+def backward_chain(folder: Path) -> str:
+    entries = ledger_of(folder / "two_layers.tally").entries
+    counts = [entry.cost.flops for entry in entries if entry.call.name == "aten.mm"]
+    names = (  # in the order in which they run
+        (0, "forward", "x @ w1"), (1, "forward", "h1 @ w2"), (1, "weight", "h1.T @ d h2"),
+        (1, "input", "d h2 @ w2.T"), (0, "weight", "x.T @ d h1"),
+    )  # fmt: skip
+    products = [
+        Product(*name, f"{count / 1e12:.1f} T") for name, count in zip(names, counts, strict=True)
+    ]
+    return chain("The five products of the two-layer model", ("x", "h1", "h2"), products)
+
+
+def two_streams(folder: Path) -> str:
+    """Each stream in its order; what waits for the other begins when both are done."""
+    ledger = ledger_of(folder / "run.tally")
+    names = {"_to_copy": "copy", "mm": "product", "sum": "sum"}
+    ends: dict[str, float] = {"compute": 0.0, "copies": 0.0}
+    shown = []
+    for entry in ledger.entries:
+        operator = entry.call.name.removeprefix("aten.")
+        if operator not in names:
+            continue
+        lane = "compute" if entry.op.stream == 0 else "copies"
+        is_copied = lane == "copies"
+        name = names[operator] if is_copied or operator != "_to_copy" else "sum"
+        begin = max(ends.values()) if name == "sum" else ends[lane]
+        ends[lane] = begin + ledger.times.kernel_s([entry])
+        shown.append(Bar(lane, name, begin, ends[lane]))
+    return timeline("The copy runs beside the products", shown, lambda s: f"{s * 1e6:.1f} us")
+
+
+def lost_time(folder: Path) -> str:
+    """Of page 14: a crash every 54 days / 419, 840 GB."""
+    crash_s, lines = 54 * 86400 / 419, {}
+    for name, rate in (("one NVMe disk, 3.5 GB/s", 3.5e9), ("ten of them", 35e9)):
+        save_s = 12 * 70e9 / rate
+        lines[name] = [
+            (minutes, 100 * (save_s / (60 * minutes) + 60 * minutes / 2 / crash_s))
+            for minutes in (float(count) for count in range(8, 121, 2))
+        ]
+    across = "minutes between checkpoints"
+    return curves("Time lost to saving and to crashes", lines, across, "in %", across_step=20)
+
+
 LECTURE_PICTURES: dict[str, Callable[[Path], str]] = {
     drawn.__name__: drawn
     for drawn in (
         napkin_days, format_bits, matrix_bytes, views, dimensions, operator_flops, matmul_speed,
         two_layers, initialisation, overlap, optimizer_state, deep_linear_model, teacher_distance,
         checkpoint_bytes, recipes, weight_formats, attention_share, compiled_bytes, sharding,
+        format_ranges, memory_ladder, batched_product, operator_roofline, backward_chain,
+        two_streams, lost_time,
     )
 }  # fmt: skip
 """By their file names in docs/lecture/pictures."""
