@@ -56,7 +56,7 @@ def test_the_diff_is_one_that_git_applies(sources: ScriptSources, tmp_path: Path
 def test_what_a_file_was_is_kept(sources: ScriptSources, tmp_path: Path) -> None:
     changed = patch(sources, FUSED)
     assert changed is not None
-    (kept,) = apply(changed)
+    (kept,) = apply(sources, changed)
     assert Path(kept).read_text() == SCRIPT
     assert "fused=True" in (tmp_path / "package" / "inner.py").read_text()
 
@@ -65,9 +65,22 @@ def test_an_earlier_copy_is_not_written_over(sources: ScriptSources, tmp_path: P
     changed = patch(sources, FUSED)
     assert changed is not None
     (tmp_path / "package" / "inner.py.orig").write_text("mine")
-    (kept,) = apply(changed)
+    (kept,) = apply(sources, changed)
     assert Path(kept).name == "inner.py.1.orig"
     assert (tmp_path / "package" / "inner.py.orig").read_text() == "mine"
+
+
+def test_a_file_that_changed_meanwhile_is_not_written_over(
+    sources: ScriptSources, tmp_path: Path
+) -> None:
+    changed = patch(sources, FUSED)
+    assert changed is not None
+    path = tmp_path / "package" / "inner.py"
+    path.write_text("mine\n")
+    with pytest.raises(ScriptError, match=r"inner\.py has changed since it was run"):
+        apply(sources, changed)
+    assert path.read_text() == "mine\n"
+    assert not path.with_name("inner.py.orig").exists()
 
 
 def test_sources_without_the_matter_have_no_patch(sources: ScriptSources) -> None:

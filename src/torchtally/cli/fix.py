@@ -73,6 +73,7 @@ def command(options: FixOptions) -> int:
     from torchtally.fixes.patch import unified
     from torchtally.fixes.trial import TrialRequest, capacity_bytes, sources_of
     from torchtally.report.fixes import fixes_report
+    from torchtally.runs.checkouts import interrupting
 
     check(options)
     gpu = gpu_or_default(options.gpu, is_quiet=options.quiet)
@@ -80,11 +81,12 @@ def command(options: FixOptions) -> int:
     request = TrialRequest(
         options.script, options.script_arguments, gpu, options.steps, os.getcwd()
     )
-    before = run_before(request, is_quiet=options.quiet)
-    assert before.ledger is not None
     capacity = capacity_bytes(gpu)
-    sources = sources_of(request, before.ledger)
-    choice = choice_of(options, request, before, sources, capacity)
+    with interrupting():  # folders of changed sources go, however it ends
+        before = run_before(request, is_quiet=options.quiet)
+        assert before.ledger is not None
+        sources = sources_of(request, before.ledger)
+        choice = choice_of(options, request, before, sources, capacity)
     patch = "" if choice.kept is None else unified(sources, choice.kept.patch, os.getcwd())
     write_report(fixes_report(choice, gpu, capacity, patch), options, is_beside_files=True)
     if choice.kept is None:
@@ -92,7 +94,7 @@ def command(options: FixOptions) -> int:
     if options.format == "text" and options.json != "-":
         emit(patch)
     if options.apply:
-        write(choice.kept.patch)
+        write(sources, choice.kept.patch)
     is_out_of_memory = choice.proof is not None and not choice.proof.fits
     return NOTHING_HELPS if is_out_of_memory else 0
 
@@ -175,12 +177,12 @@ def choice_of(
         return choice
 
 
-def write(patch: "Patch") -> None:
+def write(sources: "ScriptSources", patch: "Patch") -> None:
     """The patch into the user's files. Raises OutputError where one cannot be written."""
     from torchtally.fixes.patch import apply
 
     try:
-        kept = apply(patch)
+        kept = apply(sources, patch)
     except OSError as error:
         raise OutputError(f"{error.filename}: cannot be written ({error.strerror}).") from error
     say(f"tally: written; as it was: {', '.join(os.path.relpath(path) for path in kept)}")

@@ -103,13 +103,20 @@ def link(folder: str, place: str, changed: Mapping[str, str]) -> None:
             os.symlink(path, there)
 
 
-def apply(patch: Patch) -> tuple[str, ...]:
-    """Write the changed files, each with what it was beside it (`train.py.orig`): the new paths.
+def apply(sources: ScriptSources, patch: Patch) -> tuple[str, ...]:
+    """Write the changed files, each with what it was beside it (`train.py.orig`): those paths.
 
-    Raises OSError where one cannot be written.
+    Raises ScriptError, and writes nothing, where one is no longer what was run; OSError where one
+    cannot be written.
     """
     from torchtally.files.atomic import write_atomically
 
+    for path in patch.changed:
+        with open(path, encoding="utf-8", newline="") as file:
+            if file.read() != sources.texts[path]:
+                raise ScriptError(
+                    f"{path} has changed since it was run: nothing is written. Run tally fix again."
+                )
     kept = []
     for path, text in patch.changed.items():
         kept.append(free_name(path))
