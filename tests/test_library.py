@@ -91,6 +91,7 @@ CALLS = {
     "Ledger": lambda: isinstance(torchtally.account(trace), torchtally.Ledger),
     "LightningDurableCallback": lambda: torchtally.LightningDurableCallback("nowhere") is not None,
     "LightningTallyCallback": lambda: torchtally.LightningTallyCallback() is not None,
+    "NumbersWatch": lambda: numbers_watch().counts == 0,
     "TallyCallback": lambda: torchtally.TallyCallback() is not None,
     "TallyError": lambda: issubclass(torchtally.TallyError, Exception),
     "Trace": lambda: isinstance(trace, torchtally.Trace),
@@ -102,6 +103,7 @@ CALLS = {
     "durable": lambda: durable().step == 0,
     "known_chips": lambda: "H100-SXM" in [chip.name for chip in torchtally.known_chips()],
     "monitor": lambda: torchtally.monitor(trace).prediction.chip == "H100-SXM",
+    "numbers": lambda: [each.name for each in numbers().tensors] == ["weight", "bias"],
     "record": lambda: ends_too_early(),
     "roofline": lambda: torchtally.roofline("H100-SXM").chip.name == "H100-SXM",
     "run": lambda: len(torchtally.run(train, gpu="H100-SXM").ops) == len(trace.ops) == 1,
@@ -126,6 +128,15 @@ def ends_too_early():
 def durable():
     import torch
     return torchtally.durable("nowhere", model=torch.nn.Linear(1, 1))
+
+def numbers():
+    import torch
+    return torchtally.numbers(torch.nn.Linear(1, 1), ["bf16"])
+
+def numbers_watch():
+    import torch
+    layer = torch.nn.Linear(1, 1)
+    return torchtally.NumbersWatch(layer, torch.optim.SGD(layer.parameters()))
 
 def virtual_gpu():
     with torchtally.virtual_gpu("H100-SXM"):
