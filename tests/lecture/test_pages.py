@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import stale_pictures
+from tests.lecture.charts import caption_of, round_numbers
 from tests.lecture.figures import (
     PRODUCT_ROW,
     missing_phrases,
@@ -89,3 +91,19 @@ def test_the_list_of_numbers_says_what_its_commands_print() -> None:
     assert unprinted_predictions(numbers) == []
     stale = numbers.replace("| 51.4e12 |", "| 52.1e12 |").replace("11.21 ms", "11.25 ms")
     assert unprinted_predictions(stale) == ["52.1e12", "predicted are 11.21 ms for one"]
+
+
+def test_a_caption_that_says_something_else_is_found(tmp_path: Path) -> None:
+    picture = FOLDER / "pictures" / "optimizer_state.svg"
+    caption = caption_of(picture.read_text(encoding="utf-8"))
+    assert "adamw 8 bytes a parameter" in caption
+    says = f"![{caption}](pictures/{picture.name})\n"
+    assert stale_pictures(says, tmp_path) == ""
+    assert stale_pictures(says.replace("adamw 8", "adamw 12"), tmp_path) != ""
+
+
+def test_ticks_are_round() -> None:
+    assert round_numbers(20, 80) == [20, 30, 40, 50, 60, 70, 80]
+    assert round_numbers(0, 139, past_end=True)[-1] == 140
+    assert round_numbers(512, 16384, step=4096) == [4096, 8192, 12288, 16384]
+    assert round_numbers(1, 10) == [2, 4, 6, 8, 10]
