@@ -69,8 +69,8 @@ def build(folder: Path) -> list[str]:
         (*zensical, "--config-file", "mkdocs.yml"), cwd=folder, env=os.environ | {"NO_COLOR": "1"}
     )
     without_network(folder / "html")
-    write_llms(folder / "html")
-    return [*(["zensical has warnings"] if done.returncode else []), *mistakes(folder / "html")]
+    wrong = ["zensical has warnings"] if done.returncode else []
+    return [*wrong, *write_llms(folder / "html"), *mistakes(folder / "html")]
 
 
 def without_network(site: Path) -> None:

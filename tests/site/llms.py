@@ -29,11 +29,20 @@ def llms_text(contents: str) -> str:
 def address(match: re.Match[str]) -> str:
     """A link of a document below docs/ as the site's address."""
     path = re.sub(r"^docs/\.\./", "", f"docs/{match[1]}")
-    return f"]({path}.html{match[2] or ''})"
+    page = re.sub(r"(^|/)README$", r"\1index", path)  # a folder's page is its index
+    return f"]({page}.html{match[2] or ''})"
 
 
-def write_llms(site: Path) -> None:
-    """Write llms.txt and SKILL.md to the root of a built site."""
+def missing_pages(text: str, site: Path) -> list[str]:
+    """What is wrong with a text: pages that it names and the site does not have."""
+    pages = re.findall(r"\]\(([^):#]+\.html)", text)
+    return [f"llms.txt links to {page}" for page in pages if not (site / page).exists()]
+
+
+def write_llms(site: Path) -> list[str]:
+    """Write llms.txt and SKILL.md to the root of a built site; what is wrong with them."""
     contents = (REPOSITORY / "docs/README.md").read_text(encoding="utf-8")
-    (site / "llms.txt").write_text(llms_text(contents), encoding="utf-8")
+    text = llms_text(contents)
+    (site / "llms.txt").write_text(text, encoding="utf-8")
     shutil.copyfile(REPOSITORY / SKILL, site / "SKILL.md")
+    return missing_pages(text, site)

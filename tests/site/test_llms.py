@@ -1,10 +1,11 @@
 """llms.txt names the site's pages; the skill is one that agents accept."""
 
 import re
+from pathlib import Path
 
 from tests.documents import REPOSITORY
 from tests.site.contents import pages
-from tests.site.llms import SKILL, llms_text
+from tests.site.llms import SKILL, llms_text, missing_pages
 
 CONTENTS = (
     "# All\n\n## Start\n\n- [README](../README.md): what\n- [A](a.md#b), [B](https://b.org/c.md)\n"
@@ -13,7 +14,7 @@ CONTENTS = (
 
 def test_links_are_addresses_of_the_site() -> None:
     text = llms_text(CONTENTS)
-    assert "- [README](README.html): what\n- [A](docs/a.html#b), [B](https://b.org/c.md)" in text
+    assert "- [README](index.html): what\n- [A](docs/a.html#b), [B](https://b.org/c.md)" in text
     assert text.startswith("# torchtally\n\n> ")
 
 
@@ -24,6 +25,7 @@ def test_every_listed_document_is_in_it() -> None:
     assert "docs/agents" in shown
     lectures = {path for path in listed if path.startswith(("docs/lecture/", "docs/reference/"))}
     missing = {path for path in listed if path.removesuffix(".md") not in shown} - lectures
+    assert "docs/lecture/index" in shown
     assert missing == {"docs/README.md"}
 
 
@@ -32,3 +34,12 @@ def test_the_skill_has_a_name_and_a_description() -> None:
     head = re.match(r"---\nname: ([a-z0-9-]{1,64})\ndescription: (.{1,1024})\n---\n", text)
     assert head is not None
     assert head[1] == "torchtally"
+
+
+def test_a_page_that_is_not_there_is_found(tmp_path: Path) -> None:
+    text = llms_text(CONTENTS)
+    assert missing_pages(text, tmp_path) == [
+        "llms.txt links to index.html", "llms.txt links to docs/a.html",
+    ]  # fmt: skip
+    (tmp_path / "index.html").touch()
+    assert missing_pages(text, tmp_path) == ["llms.txt links to docs/a.html"]
