@@ -42,7 +42,7 @@ By default the training computes what it did: the same operators, or the same
 sums in another order. --change-values allows numbers of fewer bits.
 
 Exit code: 0 when something helps (with --fit: when it fits), 1 when nothing
-does, 2 for a wrong command line, 130 on Ctrl-C.
+does, 2 for a wrong command line or a script that fails, 130 on Ctrl-C.
 """
 
 PARSER = RunParser
@@ -70,6 +70,7 @@ class FixOptions(ScriptOptions, ReportOptions):
 
 def command(options: FixOptions) -> int:
     """Try the fixes, and print what is kept and its patch."""
+    from torchtally.fixes.choosing import FixGoal
     from torchtally.fixes.patch import unified
     from torchtally.fixes.trial import TrialRequest, capacity_bytes, sources_of
     from torchtally.report.fixes import fixes_report
@@ -90,7 +91,8 @@ def command(options: FixOptions) -> int:
     patch = "" if choice.kept is None else unified(sources, choice.kept.patch, os.getcwd())
     write_report(fixes_report(choice, gpu, capacity, patch), options, is_beside_files=True)
     if choice.kept is None:
-        return NOTHING_HELPS
+        is_fitting = choice.goal is FixGoal.FIT and before.reserved_bytes <= capacity
+        return 0 if is_fitting else NOTHING_HELPS
     if options.format == "text" and options.json != "-":
         emit(patch)
     if options.apply:

@@ -77,7 +77,8 @@ def title(choice: ChosenFixes, gpu: str, capacity_bytes: int) -> str:
     before, kept = choice.before, choice.kept
     if kept is None:
         what = "saves memory" if choice.goal is FixGoal.FIT else "makes the step shorter"
-        return f"no change {what} on {gpu}, of {len(choice.alone)} that were run"
+        claim = "fits" if fits(choice, capacity_bytes) else "does not fit"
+        return f"{claim} {gpu} as it is; of {len(choice.alone)} changes that were run none {what}"
     after = kept.trial
     count = len(kept.patch.fixes)
     changes = "one change" if count == 1 else f"{count} changes"
