@@ -1,7 +1,10 @@
 """The names are those that others log, and every one of ours is explained."""
 
+import torch
+from torch import nn
 from transformers.integrations.integration_utils import rewrite_logs
 
+from torchtally.numerics.watch import NumbersWatch
 from torchtally.progress import StepRecord
 from torchtally.train.logs import names
 from torchtally.train.logs.names import values_of
@@ -36,6 +39,15 @@ def test_a_step_is_logged_under_known_names_mfu_in_percent() -> None:
     assert values.pop("memory/optimizer_state_bytes") == 8
     assert values.keys() <= CONSTANTS
     assert values[names.MFU] == 43.0
+
+
+def test_numbers_that_are_lost_are_logged_under_known_names() -> None:
+    layer = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(layer.parameters())
+    watch = NumbersWatch(layer, optimizer, say=str)
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert watch.values().keys() == {name for name in CONSTANTS if name.startswith("numbers/")}
 
 
 def test_what_nobody_knows_is_not_logged() -> None:
