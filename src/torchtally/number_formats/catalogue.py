@@ -22,7 +22,9 @@ def has_no_unit(_: Chip) -> bool:
     return False
 
 
-BLOCK_SCALES = attrgetter("sm.has_block_scales")
+def has_block_scales(chip: Chip) -> bool:
+    """NVIDIA's GPUs since Blackwell; other vendors' are named by their architectures."""
+    return chip.is_cuda and chip.sm.has_block_scales
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,48 +140,48 @@ _LISTED = (
     NumberFormat(
         name="fp6_e3m2", aliases=("e3m2",), layout=E3M2,
         use="elements of MX blocks; weights at inference",
-        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
+        source=OCP_MX, unit=has_block_scales, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="fp6_e2m3", aliases=("e2m3",), layout=E2M3,
         use="elements of MX blocks; weights at inference",
-        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
+        source=OCP_MX, unit=has_block_scales, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="fp4_e2m1", torch_name="float4_e2m1fn_x2", aliases=("e2m1", "fp4"), layout=E2M1,
         use="elements of MX and NVFP4 blocks, never alone; torch packs two into a byte",
-        source=OCP_MX, unit=BLOCK_SCALES,
+        source=OCP_MX, unit=has_block_scales,
     ),
     NumberFormat(
         name="mxfp8_e4m3", layout=E4M3, blocks=MX,
         use="all products of a training on Blackwell, gradients too (arXiv 2506.08027)",
-        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
+        source=OCP_MX, unit=has_block_scales, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="mxfp8_e5m2", layout=FloatLayout(5, 2, saturates=True), blocks=MX,
         use="gradients, where e4m3 is too narrow for a block",
-        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
+        source=OCP_MX, unit=has_block_scales, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="mxfp6_e3m2", layout=E3M2, blocks=MX,
         use="inference; trainings so far are studies (arXiv 2310.10537)",
-        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
+        source=OCP_MX, unit=has_block_scales, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="mxfp6_e2m3", layout=E2M3, blocks=MX,
         use="inference; weights and activations of studies (arXiv 2310.10537)",
-        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
+        source=OCP_MX, unit=has_block_scales, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="mxfp4", aliases=("mxfp4_e2m1",), layout=E2M1, blocks=MX,
         use="weights of experts, as gpt-oss is published; inference",
-        source=OCP_MX, unit=BLOCK_SCALES, architectures=(CDNA4,),
+        source=OCP_MX, unit=has_block_scales, architectures=(CDNA4,),
     ),
     NumberFormat(
         name="nvfp4", layout=E2M1, blocks=NVFP4,
         use="inference, and trainings with a few layers in bf16 (arXiv 2509.25149)",
         note="each tensor has one fp32 scale more",
-        source="arXiv 2509.25149, section 2", unit=BLOCK_SCALES,
+        source="arXiv 2509.25149, section 2", unit=has_block_scales,
     ),
     NumberFormat(
         name="int8", torch_name="int8", layout=IntegerLayout(8), blocks=ROW,
