@@ -88,7 +88,7 @@ def test_some_kills(tmp_path: Path) -> None:
     check_kills(tmp_path, KILLS)
 
 
-@pytest.mark.thorough("some kills")
+@pytest.mark.thorough("test_some_kills")
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends what a killed server started")
 def test_fifty_kills(tmp_path: Path) -> None:
     check_kills(tmp_path, int(os.environ.get("TALLY_KILLS", "50")))

@@ -89,6 +89,7 @@ def test_all_tools_over_stdio(tmp_path: Path) -> None:
     assert not list((root / ".tally" / "mcp").iterdir())  # its folder went with it
 
 
+@pytest.mark.thorough("test_all_tools_over_stdio")
 def test_a_script_that_does_not_fit_says_what_would(tmp_path: Path) -> None:
     root = project(tmp_path)
 
