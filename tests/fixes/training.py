@@ -54,7 +54,8 @@ def train(width, rows, steps=4):
         optimizer.zero_grad(set_to_none=False)
         total += loss
         losses.append(loss)
-    return model, total, losses
+    print(float(total), len(losses))
+    return model
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def test_there_are_pages() -> None:
 
 
 def test_a_page_that_says_something_else_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "01_page.md"
+    page = tmp_path / "99_page.md"
     page.write_text(
         "# Page\n\n```python\nprint(1)\n```\n\n```text\n2\n```\n\n```console\n$ echo 3\n3\n```\n"
     )

@@ -6,6 +6,7 @@ later servers use, too. A server that was killed leaves its folder, which the ne
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from contextlib import suppress
@@ -34,7 +35,7 @@ class ServerFolder:
             servers = shared / "mcp"
             servers.mkdir(parents=True, exist_ok=True)
             (shared / "cache").mkdir(exist_ok=True)
-            (shared / ".gitignore").write_text(IGNORE)
+            write_new(shared / ".gitignore", IGNORE)
             remove_left_behind(servers)
             self.folder = servers / secrets.token_hex(8)
             for name in ("runs", "answers", "tmp"):
@@ -47,9 +48,12 @@ class ServerFolder:
         self._runs = self._answers = 0
 
     def _check_own(self, shared: Path) -> None:
-        """Raises UsageError where the folder is a link to another."""
-        if shared.is_symlink() or (shared.exists() and not shared.is_dir()):
-            raise UsageError(f"{shared}: is not a folder. Move it away, or give another --root.")
+        """Raises UsageError where a folder of ours is a link: a repository may hold one to others'
+        files.
+        """
+        for path in (shared, shared / "mcp", shared / "cache"):
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                raise UsageError(f"{path}: is not a folder. Move it away, or give another --root.")
 
     @property
     def shared(self) -> Path:
@@ -174,9 +178,20 @@ def locked(folder: Path) -> int:
     return lock
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write a file that is not there; what is, a link too, stays."""
+    with suppress(FileExistsError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
 def remove_left_behind(servers: Path) -> None:
-    """Remove the folders of servers that have ended."""
+    """Remove the folders of servers that have ended: those with a server's name and lock."""
     for folder in servers.iterdir():
+        is_ours = re.fullmatch(r"[0-9a-f]{16}", folder.name) and (folder / "lock").is_file()
+        if not is_ours or folder.is_symlink() or (folder / "lock").is_symlink():
+            continue
         try:
             lock = locked(folder)
         except BlockingIOError:

@@ -92,7 +92,7 @@ def weight_of(ledger: Ledger, entry: Entry, makers: dict[int, Entry]) -> int | N
     for number in entry.op.inputs:
         sources = (number, *(makers[number].op.inputs if number in makers else ()))
         for source in sources[:2]:
-            if source >= 0 and storages[source].role is Role.PARAMETER:
+            if 0 <= source < len(storages) and storages[source].role is Role.PARAMETER:
                 return source
     return None
 

@@ -46,7 +46,8 @@ class _Loops(cst.CSTTransformer):
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         func = original_node.func
-        if not (isinstance(func, cst.Name) and self.blocks and func.value == self.blocks[-1]):
+        is_block = isinstance(func, cst.Name) and self.blocks and func.value == self.blocks[-1]
+        if not is_block or not updated_node.args:
             return updated_node
         self.is_changed = True
         comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
@@ -95,8 +96,10 @@ def _is_model(func: cst.BaseExpression) -> bool:
 @fix("checkpointed blocks", "recompute each block in the backward pass", ValueChange.SAME)
 def checkpointed(module: cst.Module, evidence: FileEvidence) -> cst.Module:
     """Loops over blocks with a checkpoint around each; transformers' models by their method."""
-    has_own = "checkpoint(" in module.code or "gradient_checkpointing" in module.code
-    if has_own or not evidence.recomputable:
+    own = m.Call(func=m.Name("checkpoint") | m.Attribute(attr=m.Name("checkpoint")))
+    has_own = m.findall(module, own) or "gradient_checkpointing" in module.code
+    # Running statistics of a batch would be updated twice.
+    if has_own or not evidence.recomputable or "BatchNorm" in module.code:
         return module
     loops = _Loops()
     changed = module.visit(loops)
