@@ -70,6 +70,24 @@ def test_an_earlier_copy_is_not_written_over(sources: ScriptSources, tmp_path: P
     assert (tmp_path / "package" / "inner.py.orig").read_text() == "mine"
 
 
+def test_a_file_that_is_read_only_stays(sources: ScriptSources, tmp_path: Path) -> None:
+    changed = patch(sources, FUSED)
+    assert changed is not None
+    path = tmp_path / "package" / "inner.py"
+    path.chmod(0o444)
+    with pytest.raises(ScriptError, match=r"inner\.py is read-only"):
+        apply(sources, changed)
+    assert path.read_text() == SCRIPT
+
+
+def test_a_copy_has_the_mode_of_its_file(sources: ScriptSources, tmp_path: Path) -> None:
+    changed = patch(sources, FUSED)
+    assert changed is not None
+    (tmp_path / "package" / "inner.py").chmod(0o600)
+    (kept,) = apply(sources, changed)
+    assert Path(kept).stat().st_mode & 0o777 == 0o600
+
+
 def test_a_file_that_changed_meanwhile_is_not_written_over(
     sources: ScriptSources, tmp_path: Path
 ) -> None:

@@ -27,16 +27,17 @@ EPILOG = """\
 Options that tally does not know go to the script; after -- all do:
 
 examples:
-  tally fix train.py --gpu RTX-4090 --fit           make it fit
-  tally fix train.py --gpu H100-SXM --faster --apply
-  tally fix train.py --gpu T4 --fit --change-values     with bfloat16 and TF32, too
-  tally fix train.py --fit > fix.patch && git apply fix.patch
+  tally fix --fit --gpu RTX-4090 train.py           make it fit
+  tally fix --faster --gpu H100-SXM --apply train.py --batch 8
+  tally fix --faster --gpu A100-SXM --change-values train.py    with bfloat16, TF32
+  tally fix --fit train.py > fix.patch && git apply fix.patch
 
 Every change is one that a person would write, in the script or in a module of
 its folder. The changed script is run on the simulated GPU: alone with each
 change, then with those that help together. What saves less than 1 % is not
-kept, and where it fits, no more than are needed. Its figures are those of the
-runs. Without --apply nothing is written.
+kept; with --fit the one that saves most, and others only as far as they are
+needed. Without --apply nothing is written. Paths of the patch are those from
+the current folder.
 
 By default the training computes what it did: the same operators, or the same
 sums in another order. --change-values allows numbers of fewer bits.
@@ -57,7 +58,9 @@ class FixOptions(ScriptOptions, ReportOptions):
     gpu: str | None = own(
         "--gpu", "the chip (`tally gpus` lists them); default: TALLY_GPU, else H100-SXM", CHIP
     )
-    fit: bool = own("--fit", "save memory until it fits (default where it does not)")
+    fit: bool = own(
+        "--fit", "save memory until it fits, or most of it (default where it does not fit)"
+    )
     faster: bool = own("--faster", "shorten the step (default where it fits)")
     change_values: bool = own(
         "--change-values", "also changes that compute with fewer bits: bfloat16, TF32"

@@ -2,6 +2,8 @@
 
 import difflib
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -106,22 +108,26 @@ def link(folder: str, place: str, changed: Mapping[str, str]) -> None:
 def apply(sources: ScriptSources, patch: Patch) -> tuple[str, ...]:
     """Write the changed files, each with what it was beside it (`train.py.orig`): those paths.
 
-    Raises ScriptError, and writes nothing, where one is no longer what was run; OSError where one
-    cannot be written.
+    Raises ScriptError, and writes nothing, where one is no longer what was run, or not to be
+    written; OSError where writing fails.
     """
     from torchtally.files.atomic import write_atomically
 
     for path in patch.changed:
+        if not os.access(path, os.W_OK) or not os.stat(path).st_mode & stat.S_IWUSR:
+            raise ScriptError(
+                f"{path} is read-only: nothing is written. chmod u+w {path} allows it."
+            )
         with open(path, encoding="utf-8", newline="") as file:
             if file.read() != sources.texts[path]:
                 raise ScriptError(
                     f"{path} has changed since it was run: nothing is written. Run tally fix again."
                 )
     kept = []
-    for path, text in patch.changed.items():
+    for path in patch.changed:
         kept.append(free_name(path))
-        with open(path, "rb") as file:
-            write_atomically(kept[-1], file.read())
+        shutil.copy2(path, kept[-1])
+    for path, text in patch.changed.items():
         write_atomically(path, text.encode())
     return tuple(kept)
 

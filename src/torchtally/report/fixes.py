@@ -83,7 +83,11 @@ def title(choice: ChosenFixes, gpu: str, capacity_bytes: int) -> str:
     count = len(kept.patch.fixes)
     changes = "one change" if count == 1 else f"{count} changes"
     if choice.goal is FixGoal.FIT:
-        claim = "fits" if fits(choice, capacity_bytes) else "does not fit"
+        does_fit = fits(choice, capacity_bytes)
+        was = before.reserved_bytes <= capacity_bytes
+        claim = (
+            "fits as it is, and takes less of" if was else "fits" if does_fit else "does not fit"
+        )
         sizes = f"{format_bytes(before.reserved_bytes)} to {format_bytes(after.reserved_bytes)}"
         return f"{claim} {gpu} with {changes}: {sizes} of {format_bytes(capacity_bytes)}"
     if before.step_s is None or after.step_s is None:

@@ -22,8 +22,9 @@ TOP = 10
 def tensor_numbers_report(numbers: TensorNumbers, top: int = TOP) -> Report:
     """What formats lose, the worst tensors, magnitudes; a document has all tensors."""
     total = numbers.total
+    count = len(numbers.tensors)
     facts = [
-        f"{format_count(total.numbers)} numbers in {len(numbers.tensors)} tensors of "
+        f"{format_count(total.numbers)} numbers in {count} tensor{'s' * (count != 1)} of "
         f"{numbers.source}, besides {format_count(total.zeros)} zeros."
     ]
     if total.nonfinite:

@@ -16,7 +16,7 @@ def tensors(path: Path) -> Iterator[StoredTensor]:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"{path}: cannot be read as a .npy file: {error}") from error
-    yield StoredTensor(path.stem, str(array.dtype), array.shape, partial(parts_of, array))
+    yield StoredTensor(path.stem, array.dtype.name, array.shape, partial(parts_of, array))
 
 
 def parts_of(array: Array) -> Iterator[Array]:

@@ -27,26 +27,40 @@ def tensors(path: Path) -> Iterator[StoredTensor]:
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
         )
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0][:200]
+        reason = str(error).partition("\n")[0][:200] or f"{type(error).__name__}."
         raise UsageError(
             f"{path}: cannot be read as torch.save's file of tensors: {reason} Save a state dict."
         ) from error
-    for name, tensor in _named(content, ()):
-        dtype = str(tensor.dtype).removeprefix("torch.")
+    for name, tensor in _named(content, (), ()):
+        dtype = kind_of(tensor)
         yield StoredTensor(name, dtype, tuple(tensor.shape), partial(parts_of, tensor))
 
 
-def _named(held: Any, path: tuple[str, ...]) -> "Iterator[tuple[str, Tensor]]":
+def _named(
+    held: Any, path: tuple[str, ...], above: tuple[int, ...]
+) -> "Iterator[tuple[str, Tensor]]":
+    """Tensors by their keys; what holds itself is entered once."""
     import torch
 
     if isinstance(held, torch.Tensor):
         yield ".".join(path) or "tensor", held
+    elif id(held) in above:
+        return
     elif isinstance(held, Mapping):
         for key, value in held.items():
-            yield from _named(value, (*path, str(key)))
+            yield from _named(value, (*path, str(key)), (*above, id(held)))
     elif isinstance(held, list | tuple):
         for place, value in enumerate(held):
-            yield from _named(value, (*path, str(place)))
+            yield from _named(value, (*path, str(place)), (*above, id(held)))
+
+
+def kind_of(tensor: "Tensor") -> str:
+    """Dtype of a tensor; of one without values in rows, with what it is."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_meta:
+        return f"meta {dtype}"
+    layout = str(tensor.layout).removeprefix("torch.")
+    return dtype if layout == "strided" else f"{layout} {dtype}"
 
 
 def parts_of(tensor: "Tensor") -> Iterator[Array]:
