@@ -58,10 +58,19 @@ def comment_text(trace: "Trace", limits: list[dict[str, Any]], difference: str) 
         plain(brief_text(answer)).rstrip(),
         "```",
         *limit_lines(limits),
-        "" if not difference else below(difference),
-        FOOTER,
     ]
-    return "\n".join(parts)[:MOST_LETTERS] + "\n"
+    if difference:
+        room = MOST_LETTERS - sum(len(part) + 1 for part in (*parts, FOOTER))
+        parts.append(cut(below(difference), room))
+    return "\n".join((*parts, FOOTER)) + "\n"
+
+
+def cut(text: str, letters: int) -> str:
+    """As many whole lines of a text as have so many letters, and a line that says it is cut."""
+    if len(text) <= letters:
+        return text
+    whole = text[: max(0, letters - 200)].rpartition("\n")[0]
+    return f"{whole}\n\nCut here: GitHub takes no longer comment. `tally diff` has all.\n"
 
 
 def plain(text: str) -> str:

@@ -102,7 +102,8 @@ def _note() -> Prose:
         "Products of a 16-bit weight with sides that are multiples of ", Number(16, Unit.COUNT),
         ", in forward passes, where cuSPARSELt's published rates make them faster "
         "(docs/constants.md, SPARSE_SHARES); on fewer than ", Number(4096, Unit.COUNT),
-        " tokens kernels reach less. Others stay dense: gradients of weights, which have no "
+        " tokens, or with a side below ", Number(4096, Unit.COUNT), ", kernels reach less; an H100 "
+        "takes its PCIe card's share. Others stay dense: gradients of weights, which have no "
         "sparse operand, and of inputs, which need weights that are pruned along both sides. "
         "Weights: two values of four and two bits for the place of each. Pruned without a "
         "pattern, nothing is faster on tensor cores: bytes alone are saved, with a bit for each "
