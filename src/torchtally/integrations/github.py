@@ -66,7 +66,7 @@ def comment_text(trace: "Trace", limits: list[dict[str, Any]], difference: str) 
 
 
 def cut(text: str, letters: int) -> str:
-    """As many whole lines of a text as have so many letters, and a line that says it is cut."""
+    """Whole lines of a text, as many as have so many letters, and one that says it is cut."""
     if len(text) <= letters:
         return text
     whole = text[: max(0, letters - 200)].rpartition("\n")[0]
