@@ -8,7 +8,7 @@ from torchtally.chips import chip, known_chips
 from torchtally.ledger import account
 from torchtally.timing.roofline import Roofline
 from torchtally.trace import Call, Literal, Phase, Role, Trace
-from torchtally.views.utilisation import laws_broken, model_utilisation
+from torchtally.views.utilisation import laws_broken, model_utilisation, utilisations
 
 SIZES = st.sampled_from([1, 7, 64, 100, 512, 1000, 4096, 16384])
 DTYPES = st.sampled_from(["float32", "bfloat16", "float16", "float64", "complex64"])
@@ -106,6 +106,21 @@ def test_a_large_product_uses_most_of_the_chip() -> None:
     assert shown is not None
     assert shown.fraction is not None
     assert 0.6 < shown.fraction < 1
+
+
+def test_bytes_of_unknown_time_are_not_of_the_bandwidth() -> None:
+    """MBU of a chip without a rate in 16 bits: a product there moves bytes in no known time."""
+    builder = TraceBuilder()
+    builder.run(factory_call(1024, 1024))
+    for _ in range(3):
+        builder.run(mm_call(4096, 4096, 4096, "bfloat16"), (0, 0))
+    builder.run(copy_in_call(64, 64), (-1,))
+    ledger = account(builder.build(), roofline=Roofline(chip("MI455X")))
+    assert [each.count for each in ledger.untimed] == [3]
+    (mbu,) = (figure for figure in utilisations(ledger) if figure.is_bytes)
+    timed = [entry for entry in ledger.reported if entry.call.name != "aten.mm"]
+    assert mbu.amount == sum(ledger.costs[e.op.call].cost.bytes for e in timed)
+    assert mbu.amount > 0
 
 
 @given(trace=traces(), name=CHIPS)

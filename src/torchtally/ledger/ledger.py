@@ -142,6 +142,13 @@ class Ledger(Browsable):
         """Most frequent first."""
         return self.times.untimed
 
+    def has_time(self, entry: Entry) -> bool:
+        """Whether the entry's seconds are known; else they are in no total."""
+        return entry.kind is not Kind.UNCOUNTED and (
+            self.slot(entry).kernel_s > 0
+            or all(entry.call.name != untimed.op for untimed in self.untimed)
+        )
+
     @property
     def step_s(self) -> float | None:
         """Seconds of the reported period, predicted or measured; None where neither is known."""

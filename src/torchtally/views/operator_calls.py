@@ -133,14 +133,10 @@ def operator_calls(ledger: Ledger) -> Table:
 
 
 def _calls(ledger: Ledger) -> Iterator[OperatorCall]:
-    untimed = {each.op for each in ledger.untimed}
     spans = spans_of(ledger) if ledger.is_timed else [NO_SPAN] * len(ledger.trace.ops)
     begins_s = min((spans[entry.number].start_s for entry in ledger.reported), default=0.0)
     for entry in ledger.reported:
-        is_missing = entry.kind is Kind.UNCOUNTED or (
-            entry.call.name in untimed and not ledger.slot(entry).kernel_s
-        )
-        is_timed = ledger.is_timed and not is_missing
+        is_timed = ledger.is_timed and ledger.has_time(entry)
         yield OperatorCall(ledger, entry, spans[entry.number], begins_s, is_timed)
 
 

@@ -178,7 +178,7 @@ def utilisations(ledger: Ledger) -> tuple[Utilisation, ...]:
                 yield figure
                 if figure.key == model_key:
                     yield from in_dtypes(figure, _peak(works, chip, count[-1]), step_s)
-        moved = ledger.total.bytes
+        moved = sum(total.bytes for timed, total in ledger.sums(ledger.has_time).items() if timed)
         yield Utilisation(
             "mbu",
             "MBU",
