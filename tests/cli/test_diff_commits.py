@@ -31,8 +31,9 @@ GPU = ("--gpu", "H100-SXM")
 
 def git(*words: str, cwd: Path) -> str:
     name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    done = subprocess.run(["git", *name, *words], check=True, capture_output=True, text=True,
-                          cwd=cwd)  # fmt: skip
+    done = subprocess.run(
+        ["git", *name, *words], check=True, capture_output=True, text=True, cwd=cwd
+    )
     return done.stdout
 
 

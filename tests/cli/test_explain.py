@@ -27,9 +27,8 @@ weight.grad.mul_(0.5)
 def tally(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = warm(TALLY, *arguments)
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, check=False,
-        env=environment() | variables,
-    )  # fmt: skip
+        command, capture_output=True, text=True, cwd=cwd, check=False, env=environment() | variables
+    )
 
 
 @pytest.fixture
@@ -76,9 +75,9 @@ def test_a_real_step_beside_a_simulated_one(folder: Path) -> None:
     assert "train.py:4" in done.stdout
     for title in ("Where the real step differs", "By line of your code, measured and predicted"):
         assert title in done.stdout
-    lines = json.loads(
-        tally("show", "placed.tally", "--by", "line", "--json", cwd=folder).stdout
-    )["rows"]  # fmt: skip
+    lines = json.loads(tally("show", "placed.tally", "--by", "line", "--json", cwd=folder).stdout)[
+        "rows"
+    ]
     seconds = {row["source"]: row["seconds"] for row in lines}
     assert seconds["loss = first @ weight"] == pytest.approx(610e-6)
 

@@ -45,8 +45,9 @@ def test_a_limit_that_does_not_hold_has_an_exit_code_of_its_own(tmp_path: Path) 
     assert "flops < 1T" not in done.stderr  # a quiet run shows what does not hold
     limits = json.loads((tmp_path / "report.json").read_text())["limits"]
     assert [(limit["quantity"], limit["holds"]) for limit in limits] == [
-        ("peak", False), ("flops", True),
-    ]  # fmt: skip
+        ("peak", False),
+        ("flops", True),
+    ]
 
 
 def test_the_scripts_own_exit_code_comes_first(tmp_path: Path) -> None:
@@ -71,9 +72,9 @@ def test_a_budget_is_written_and_kept(tmp_path: Path) -> None:
     assert (kept.run, kept.gpu) == ("train.py", "H100-SXM")
     assert kept.figures["flops"] >= 3 * 2 * 1024**3
     text = file.read_text()
-    file.write_text("\n".join(
-        "flops = 1" if line.startswith("flops") else line for line in text.splitlines()
-    ))  # fmt: skip
+    file.write_text(
+        "\n".join("flops = 1" if line.startswith("flops") else line for line in text.splitlines())
+    )
     done = tally_run(*OPTIONS, *budget, "train.py", cwd=tmp_path)
     assert done.code == GATE_EXIT
     assert "flops <= 1 FLOPs + 2% of the budget: DOES NOT HOLD" in done.stderr

@@ -126,8 +126,9 @@ def run_of(
 
 
 def rows_by_rank(run: Run, cwd: Path) -> list[dict[str, Any]]:
-    command = warm("from torchtally.cli import main\nmain()", "show", str(run.file), "--by", "rank",
-                   "--json")  # fmt: skip
+    command = warm(
+        "from torchtally.cli import main\nmain()", "show", str(run.file), "--by", "rank", "--json"
+    )
     shown = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=True)
     rows: list[dict[str, Any]] = json.loads(shown.stdout)["rows"]
     return rows

@@ -90,10 +90,11 @@ def test_an_installed_package_is_the_users_own_where_it_is_what_runs(
         site / "tools" / "__init__.py": "",
         site / "tools" / "layers.py": "def call(model, x):\n    return model(x)\n",
         site / "trainer-1.dist-info" / "METADATA": "Name: trainer\nVersion: 1\n",
-        site / "trainer-1.dist-info" / "entry_points.txt":
-            "[console_scripts]\ntrain = trainer.cli:main\n",
+        site
+        / "trainer-1.dist-info"
+        / "entry_points.txt": "[console_scripts]\ntrain = trainer.cli:main\n",
         tmp_path / "bin" / "train": COMMAND,
-    }  # fmt: skip
+    }
     for file, text in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -162,8 +163,9 @@ def test_a_cell_keeps_what_a_command_prints(tmp_path: Path) -> None:
     assert run.code == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "['6 07 {a b}', 'two'] two"
     assert [line.rpartition(": ")[2] for line in run.stderr.splitlines() if "IPython" in line] == [
-        "?n", "n.real?",
-    ]  # fmt: skip
+        "?n",
+        "n.real?",
+    ]
 
 
 @pytest.mark.parametrize("text", ["not JSON", "{}", '{"cells": [{"cell_type": "code"}]}'])

@@ -21,9 +21,10 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="leave what each run wrote in this folder")
     arguments = parser.parse_args()
     cases = [
-        case for case in CASES
+        case
+        for case in CASES
         if arguments.only is None or any(name in case.name for name in arguments.only)
-    ]  # fmt: skip
+    ]
     checkouts = arguments.checkouts.resolve() if arguments.checkouts else None
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.keep or Path(temporary)).resolve()

@@ -67,9 +67,8 @@ def between_0_and_1(report: dict[str, Any], stdout: str) -> list[str]:
 
 
 GENERATION = Figures(
-    parameters=100 * 64 + 32 * 64 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64,
-    flops=generated(),
-)  # fmt: skip
+    parameters=100 * 64 + 32 * 64 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64, flops=generated()
+)
 inference: Callable[..., Case] = partial(
     feature, figures=GENERATION, steps=0, ending="exit", period=GENERATED,
     prints=(r"generated \(2, 12\)",),

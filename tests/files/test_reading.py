@@ -135,8 +135,7 @@ def test_a_chip_with_a_huge_number_is_refused(tmp_path: Path, key: str, digits: 
 
 # Numbers of the command line ----------------------------------------------------------------------
 
-PARSERS = (parse_bytes, parse_count, parse_fraction, parse_flop_per_s, parse_seconds,
-           parse_usd)  # fmt: skip
+PARSERS = (parse_bytes, parse_count, parse_fraction, parse_flop_per_s, parse_seconds, parse_usd)
 
 
 @pytest.mark.parametrize("parse", PARSERS)

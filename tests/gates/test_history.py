@@ -16,8 +16,9 @@ RUN = ("train.py --batch 8", "H100-SXM")
 
 def git(folder: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True,
-                   capture_output=True)  # fmt: skip
+    subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True
+    )
 
 
 def commit(place: Path, subject: str, *budgets: Budget) -> None:
@@ -53,8 +54,9 @@ def test_a_course_has_the_commits_that_changed_its_figures(place: Path) -> None:
     chart = course_chart(history(str(place)), *RUN)
     assert chart is not None
     assert {each.name: each.points for each in chart.series} == {
-        "peak": ((1.0, 1.0), (2.0, 4.0)), "step": ((1.0, 1.0), (2.0, 0.5)),
-    }  # fmt: skip
+        "peak": ((1.0, 1.0), (2.0, 4.0)),
+        "step": ((1.0, 1.0), (2.0, 0.5)),
+    }
 
 
 def test_what_did_not_change_has_no_chart(place: Path) -> None:

@@ -133,9 +133,10 @@ def test_what_clients_publish_does_not_leave_and_reads_do(folder: Path):
         assert any(f"({name}" in each.name for each in withheld), name
     assert len(withheld) >= len(CLIENTS) - 3  # of some packages there are two
     (sent,) = [
-        each for each in run.trace.effects
+        each
+        for each in run.trace.effects
         if each.kind is EffectKind.SENT and each.frame and "own" in each.frame.text
-    ]  # fmt: skip
+    ]
     assert (sent.name, sent.count) == ("127.0.0.1", 3)
     assert "Sent for real to these hosts:" in run.stderr
     assert "127.0.0.1, 3 times" in " ".join(run.stderr.split())

@@ -47,8 +47,9 @@ def test_resnet_50() -> None:
     """He et al. 2015: 4.09e9 multiplications at 224 x 224, 25.6 million parameters. The first
     convolution has no gradient of its input.
     """
-    model_summary = as_is(on_meta("ResNetForImageClassification", "ResNetConfig", num_labels=1000),
-                  "2x3x224x224")  # fmt: skip
+    model_summary = as_is(
+        on_meta("ResNetForImageClassification", "ResNetConfig", num_labels=1000), "2x3x224x224"
+    )
     multiplications = 4_089_184_256
     first = 112 * 112 * 64 * 3 * 7 * 7
     assert model_summary.parameters == 25_557_032

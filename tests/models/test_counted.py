@@ -164,9 +164,10 @@ def test_a_step_has_the_flops_that_the_class_has_on_the_host(family: str, tmp_pa
 
 
 SMALLER = {
-    "t5": ModelSample(source=32, sequence=16), "flux": ModelSample(images=(1, 128), source=16),
+    "t5": ModelSample(source=32, sequence=16),
+    "flux": ModelSample(images=(1, 128), source=16),
     "qwen2_audio": ModelSample(sequence=64),
-}  # fmt: skip
+}
 
 
 @pytest.mark.thorough("the sums by hand beside it, of other models")

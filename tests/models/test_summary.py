@@ -73,8 +73,9 @@ def test_each_module_that_shares_another_has_what_it_costs() -> None:
     model_summary = summary(model, "8x4", **AS_IS)
     modules = model_summary.modules
     assert [modules[path].total.flops_forward for path in ("", "0", "1", "0.0", "1.0")] == [
-        2 * 2 * 8 * 4 * 4, *[2 * 8 * 4 * 4] * 4,
-    ]  # fmt: skip
+        2 * 2 * 8 * 4 * 4,
+        *[2 * 8 * 4 * 4] * 4,
+    ]
     table = model_summary.table()
     assert list(zip(table.column("module"), table.column("parameters"), strict=True)) == [
         ("Sequential", 4 * 4), ("  0: Sequential", 4 * 4), ("    0: Linear", 4 * 4),

@@ -151,8 +151,9 @@ def test_heads_that_turn_in_part() -> None:
     assert not is_partly_rotary(of_case("llama"))
 
 
-@pytest.mark.parametrize("case", ["qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "dots1",
-                                  "deepseek_v3"])  # fmt: skip
+@pytest.mark.parametrize(
+    "case", ["qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "dots1", "deepseek_v3"]
+)
 def test_weights_of_experts_that_a_key_normalises(case: str) -> None:
     assert experts_of(of_case(case, norm_topk_prob=True)).is_normalised
     assert not experts_of(of_case(case, norm_topk_prob=False)).is_normalised
@@ -296,9 +297,7 @@ def test_mllama_without_the_layers_that_look_at_images(tmp_path: Path) -> None:
     with torch.device("meta"):
         theirs = hf().AutoModelForImageTextToText.from_config(config)
     ours = read_config(written(tmp_path, config))
-    text = [
-        tensor for name, tensor in text_tensors("mllama", theirs) if ".layers.1." not in name
-    ]  # fmt: skip
+    text = [tensor for name, tensor in text_tensors("mllama", theirs) if ".layers.1." not in name]
     assert count(weights_of(ours)) == sum(tensor.numel() for tensor in text) - 8 * 48
     assert ours.left_out[2:] == ("1 cross-attention layers", "8 rows of the embedding, for images")
 
@@ -308,8 +307,9 @@ def test_a_text_part_that_says_only_how_it_differs() -> None:
     text = {"model_type": "llama", "vocab_size": 32064}
     model = from_values(
         {"model_type": "llava", "text_config": text, "tie_word_embeddings": False},
-        name="llava", place="config.json",
-    )  # fmt: skip
+        name="llava",
+        place="config.json",
+    )
     assert (model.layers, model.width, model.vocabulary) == (32, 4096, 32064)
 
 

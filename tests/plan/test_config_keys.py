@@ -90,7 +90,7 @@ def test_another_head_is_named() -> None:
         ({"model_type": "gpt_neo", "attention_types": [3]}, "expected [pattern, count], found 3"),
         ({"model_type": "phi", "resid_pdrop": 2}, "expected a number from 0 to 1, found 2"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_named(change: Keys, message: str) -> None:
     values = QWEN_MOE | {"model_type": "llama", "num_layers": 3, "num_heads": 6} | change
     if change == {"model_type": "gpt_oss"}:

@@ -100,16 +100,18 @@ def test_trl_runs_as_many_flops(method: str, llama: str, tmp_path: Any) -> None:
         ] * 16
         settings["per_device_train_batch_size"] = 2
         trl.DPOTrainer(
-            model=llama, train_dataset=datasets.Dataset.from_list(rows),
+            model=llama,
+            train_dataset=datasets.Dataset.from_list(rows),
             args=trl.DPOConfig(**settings),
-        ).train()  # fmt: skip
+        ).train()
 
     def grpo() -> None:
         trl.GRPOTrainer(
-            model=llama, train_dataset=datasets.Dataset.from_list([{"prompt": words(P)}] * 16),
+            model=llama,
+            train_dataset=datasets.Dataset.from_list([{"prompt": words(P)}] * 16),
             reward_funcs=lambda completions, **_: [1.0] * len(completions),
             args=trl.GRPOConfig(**settings, num_generations=4, max_completion_length=C),
-        ).train()  # fmt: skip
+        ).train()
 
     ledger = account(run(dpo if method == "dpo" else grpo, gpu="H100-SXM"))
     step_flops = preference_flops(
@@ -118,7 +120,8 @@ def test_trl_runs_as_many_flops(method: str, llama: str, tmp_path: Any) -> None:
     again = 4 * 14 * SCORES * 14 // 2
     assert ledger.total.flops_matmul == step_flops.total.value + again
     generating = sum(
-        entry.cost.flops for entry in ledger.reported
+        entry.cost.flops
+        for entry in ledger.reported
         if entry.op.phase in (Phase.PREFILL, Phase.DECODE) and entry.kind.is_matmul
-    )  # fmt: skip
+    )
     assert generating == step_flops.generation.value

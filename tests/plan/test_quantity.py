@@ -26,8 +26,9 @@ def test_a_term_is_called_by_its_word_unless_it_has_a_name() -> None:
 
 
 def test_the_working_is_every_step_once_terms_first() -> None:
-    volume = derive("volume", Unit.NUMBER, "area * depth + area", area=AREA,
-                     depth=of(2, Unit.NUMBER))  # fmt: skip
+    volume = derive(
+        "volume", Unit.NUMBER, "area * depth + area", area=AREA, depth=of(2, Unit.NUMBER)
+    )
     assert [quantity.name for quantity in volume.working()] == [
         "width",
         "height",

@@ -88,9 +88,10 @@ def test_latent_attention(rank: int | None, queries: int) -> None:
     )
     layer = replace(LAYER, attention=latent)
     attention = sum(
-        layer_weight.elements for layer_weight in layer_weights(layer, MODEL)
+        layer_weight.elements
+        for layer_weight in layer_weights(layer, MODEL)
         if layer_weight.group is Group.ATTENTION or layer_weight.name in ("q norm", "kv norm")
-    )  # fmt: skip
+    )
     keys = (16 + 3) * 40 + 16 + 6 * (7 + 9) * 16
     assert attention == 2 * (queries + keys + 40 * 54)
 

@@ -166,12 +166,11 @@ def test_hostile_arguments_leave_an_operator_uncounted(tmp_path: Path) -> None:
     bad = [
         node(11, "aten::mm", [matrix("no such type"), matrix("c10::Half")]),
         node(
-            12, "aten::_foreach_mul_",
-            [([], [[-1], "x"], "GenericList[Tensor(float)]", 7), NUMBER],
+            12, "aten::_foreach_mul_", [([], [[-1], "x"], "GenericList[Tensor(float)]", 7), NUMBER]
         ),
         node(13, "aten::index", [matrix("c10::Half"), ({}, [1 << 61], "Tensor(long int)", [])]),
         node(14, "aten::sum", [(None, [[[[]]]], "Tensor(float)", None)]),
-    ]  # fmt: skip
+    ]
     execution = execution_file(tmp_path, bad)
     ledger = account(explain(str(kineto_file(tmp_path)), None, str(execution)))
     ledger.check()

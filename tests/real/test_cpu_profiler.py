@@ -81,8 +81,9 @@ def training(
 
 
 def perceptron() -> nn.Module:
-    return nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 64), nn.Tanh(),
-                         nn.Linear(64, 10))  # fmt: skip
+    return nn.Sequential(
+        nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 64), nn.Tanh(), nn.Linear(64, 10)
+    )
 
 
 def deep_linear() -> nn.Module:

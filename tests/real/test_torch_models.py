@@ -282,7 +282,8 @@ def test_every_expert_gets_its_share_of_the_tokens() -> None:
     rows = Counter(
         entry.call.inputs[0].shape[0]
         for entry in training.ledger.reported
-        if entry.site.module.endswith(".up") and entry.op.phase is Phase.FORWARD
+        if entry.site.module.endswith(".up")
+        and entry.op.phase is Phase.FORWARD
         and entry.kind is Kind.PRODUCT
-    )  # fmt: skip
+    )
     assert rows == {share: E}

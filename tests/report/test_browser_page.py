@@ -659,8 +659,9 @@ def test_thirty_hostile_names_add_no_element(opened: Any) -> None:
 @pytest.mark.parametrize("width", [400, 1280, 3840])
 def test_no_view_is_wider_than_the_window(opened: Any, width: int) -> None:
     page = opened(page_of(layered(), train=SOURCE), width=width)
-    for view in page.evaluate("[...document.querySelectorAll('nav button')].map("
-                              "(tab) => tab.getAttribute('data-view'))"):  # fmt: skip
+    for view in page.evaluate(
+        "[...document.querySelectorAll('nav button')].map((tab) => tab.getAttribute('data-view'))"
+    ):
         page.evaluate(f"location.hash = '#{view}'")
         page.wait_for(f"document.querySelector('[data-view={view}]').ariaSelected === 'true'")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view

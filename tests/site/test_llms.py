@@ -39,7 +39,8 @@ def test_the_skill_has_a_name_and_a_description() -> None:
 def test_a_page_that_is_not_there_is_found(tmp_path: Path) -> None:
     text = llms_text(CONTENTS)
     assert missing_pages(text, tmp_path) == [
-        "llms.txt links to index.html", "llms.txt links to docs/a.html",
-    ]  # fmt: skip
+        "llms.txt links to index.html",
+        "llms.txt links to docs/a.html",
+    ]
     (tmp_path / "index.html").touch()
     assert missing_pages(text, tmp_path) == ["llms.txt links to docs/a.html"]

@@ -81,8 +81,9 @@ taken = {read} - start
 def test_timeit_runs_by_predicted_time():
     space, _ = timed("import timeit\ntaken = timeit.timeit(product, number=10) / 10")
     assert PRODUCT_S < space["taken"] < 2 * PRODUCT_S
-    space, _ = timed("import timeit\ntaken = min(timeit.repeat('product()', number=2, "
-                     "globals=globals())) / 2")  # fmt: skip
+    space, _ = timed(
+        "import timeit\ntaken = min(timeit.repeat('product()', number=2, globals=globals())) / 2"
+    )
     assert PRODUCT_S < space["taken"] < 2 * PRODUCT_S
 
 

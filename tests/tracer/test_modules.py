@@ -45,9 +45,7 @@ def test_children_are_named_by_their_path():
         Pair(linear(), nn.Sequential(linear(), nn.ReLU(), linear())).cuda()(data())
 
     trace = traced(script)
-    assert products(trace) == [
-        ("first", "Linear"), ("second.0", "Linear"), ("second.2", "Linear"),
-    ]  # fmt: skip
+    assert products(trace) == [("first", "Linear"), ("second.0", "Linear"), ("second.2", "Linear")]
     (relu,) = ops(trace, "aten.relu")
     assert (relu.site.module, relu.site.module_class) == ("second.1", "ReLU")
 
@@ -111,9 +109,7 @@ def test_two_roots_are_told_apart_by_their_classes():
         Pair(linear(), linear()).cuda()(data())
         nn.Sequential(linear()).cuda()(data())
 
-    assert products(traced(script)) == [
-        ("first", "Linear"), ("second", "Linear"), ("0", "Linear"),
-    ]  # fmt: skip
+    assert products(traced(script)) == [("first", "Linear"), ("second", "Linear"), ("0", "Linear")]
 
 
 def test_a_module_called_by_its_method_alone_is_no_module():
@@ -156,9 +152,7 @@ def test_a_module_list_and_a_dict():
     def script() -> None:
         Model().cuda()(data())
 
-    assert [module for module, _ in products(traced(script))] == [
-        "blocks.0", "blocks.1", "heads.a",
-    ]  # fmt: skip
+    assert [module for module, _ in products(traced(script))] == ["blocks.0", "blocks.1", "heads.a"]
 
 
 def test_torchs_own_transformer_is_named_throughout():

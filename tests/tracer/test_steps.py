@@ -168,8 +168,9 @@ def test_several_critic_steps_per_generator_step():
     trace = traced(script)
     assert len(trace.step_ends) == 3
     ledger = torchtally.account(trace)
-    assert sum(e.call.name == "aten.mm" and e.op.phase is Phase.FORWARD
-               for e in ledger.reported) == 6  # fmt: skip
+    assert (
+        sum(e.call.name == "aten.mm" and e.op.phase is Phase.FORWARD for e in ledger.reported) == 6
+    )
 
 
 def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever():
@@ -185,9 +186,10 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever():
     assert ledger.total.flops_matmul == 2 * 2 * 16  # of one of them
 
 
-@pytest.mark.parametrize(("taken", "kind", "steps"), [
-    (1, "exit", 1), (3, "exit", 3), (3, "exception", 3), (1, "exception", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("taken", "kind", "steps"),
+    [(1, "exit", 1), (3, "exit", 3), (3, "exception", 3), (1, "exception", 0)],
+)
 def test_an_optimizer_that_never_steps_hides_no_steps_of_a_short_script(
     taken: int, kind: str, steps: int
 ):

@@ -68,8 +68,9 @@ def test_lines_stay_what_they_are() -> None:
     assert after is not None
     assert after.tb_next is not None
     assert (after.tb_next.tb_lineno, after.tb_next.tb_lasti) == (
-        before.tb_next.tb_lineno, before.tb_next.tb_lasti
-    )  # fmt: skip
+        before.tb_next.tb_lineno,
+        before.tb_next.tb_lasti,
+    )
 
 
 def test_causes_contexts_and_groups_are_stripped_too() -> None:

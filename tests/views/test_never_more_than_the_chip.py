@@ -46,8 +46,9 @@ def local_attention(draw: st.DrawFn) -> Call:
         for number, name in enumerate(("query", "key", "value"))
     ]
     literals: tuple[tuple[str, Literal], ...] = (
-        ("window_size_left", window), ("is_causal", draw(st.booleans())),
-    )  # fmt: skip
+        ("window_size_left", window),
+        ("is_causal", draw(st.booleans())),
+    )
     name = "aten._flash_attention_forward"
     if draw(st.booleans()):
         name = "aten._efficient_attention_forward"

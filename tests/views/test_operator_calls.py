@@ -68,9 +68,7 @@ def test_what_is_unknown_is_empty() -> None:
     _, unknown, _ = rows_of(operator_calls(account(three_calls(), roofline=H100)))
     assert unknown["status"] == "uncounted"
     empty = {name for name, cell in unknown.items() if cell is None}
-    assert empty == {
-        "line", "flops", "bytes_read", "bytes_written", "payload_bytes", "kernel_s",
-    }  # fmt: skip
+    assert empty == {"line", "flops", "bytes_read", "bytes_written", "payload_bytes", "kernel_s"}
     without = rows_of(operator_calls(account(three_calls())))
     assert all(row["seconds"] is None and row["bound"] == "" for row in without)
     assert without[0]["flops"] == 48

@@ -96,9 +96,7 @@ def check_step(track: Track, ledger: Ledger) -> None:
 
 
 GROUP = ProcessGroup("0", "default_pg", (0, 1))
-REDUCE = Call(
-    "c10d.allreduce_", "", (spec(1 << 20, argument="tensors"),), (), (("group", 0),)
-)  # fmt: skip
+REDUCE = Call("c10d.allreduce_", "", (spec(1 << 20, argument="tensors"),), (), (("group", 0),))
 CALLS = (mm_call(2, 3, 4), mm_call(512, 512, 512, "bfloat16"), mm_call(2048, 2048, 2048))
 STREAMS = (0, 7, communicator_stream(0), communicator_stream(0, 1))
 

@@ -85,9 +85,9 @@ def attend(tokens: int, mask_of: Callable[[int], Tensor], batch: int = 2) -> Cal
 
     def script() -> None:
         q, k, v = (
-            torch.randn(batch, 4, tokens, 64, device="cuda", dtype=torch.bfloat16)
-            .requires_grad_() for _ in range(3)
-        )  # fmt: skip
+            torch.randn(batch, 4, tokens, 64, device="cuda", dtype=torch.bfloat16).requires_grad_()
+            for _ in range(3)
+        )
         F.scaled_dot_product_attention(q, k, v, mask_of(tokens)).sum().backward()
 
     return script

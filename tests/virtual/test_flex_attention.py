@@ -141,8 +141,9 @@ def test_a_mask_of_unknown_values_counts_in_full_and_is_listed() -> None:
 def test_a_masked_block_takes_no_time() -> None:
     def seconds(mask_mod: Callable[..., Tensor]) -> float:
         def script() -> None:
-            q, k, v = (torch.randn(8, 32, 4096, 64, device="cuda", dtype=torch.bfloat16)
-                       for _ in range(3))  # fmt: skip
+            q, k, v = (
+                torch.randn(8, 32, 4096, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)
+            )
             torch.compile(flex_attention)(q, k, v, block_mask=masked_by(mask_mod, 4096))
 
         (call,) = calls(traced(script))

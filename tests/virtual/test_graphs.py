@@ -36,8 +36,9 @@ def test_captured_operators_are_counted_once_for_each_replay():
     products = [entry for entry in ledger.entries if entry.call.name == "aten.mm"]
     assert [entry.cost.flops for entry in products] == [PRODUCT_FLOPS] * 2
     assert [entry.site.line.text for entry in products] == [
-        "graph.replay()", "graph.replay()  # the second replay",
-    ]  # fmt: skip
+        "graph.replay()",
+        "graph.replay()  # the second replay",
+    ]
 
 
 def test_a_capture_without_a_replay_costs_nothing():

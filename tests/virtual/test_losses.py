@@ -27,12 +27,13 @@ LOSSES: dict[str, Loss] = {
     "critic": lambda out, x: out[:16].mean() - out[16:].mean(),
     "generator": lambda out, x: -out.mean(),
     "divergence": lambda out, x: -0.5 * torch.sum(1 + out - out.pow(2) - out.exp()),
-    "overlap": lambda out, x: 1 - 2 * (out.sigmoid() * x.sigmoid()).sum() / (
-        out.sigmoid().sum() + x.sigmoid().sum()),
+    "overlap": lambda out, x: (
+        1 - 2 * (out.sigmoid() * x.sigmoid()).sum() / (out.sigmoid().sum() + x.sigmoid().sum())
+    ),
     "angle": lambda out, x: 1 - F.cosine_similarity(out, x).mean(),
     "hinge": lambda out, x: F.relu(1 - out).mean(),
     "with a penalty": lambda out, x: F.l1_loss(out, x) + 0.01 * out.norm(),
-}  # fmt: skip
+}
 
 
 class Training:

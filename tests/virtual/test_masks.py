@@ -75,7 +75,7 @@ def zeros(*shape: int) -> Any:
         (lambda: zeros(577, 584)()[:, :577], []),
         (lambda: zeros(584)()[:577].expand(577, 577), []),
     ],
-)  # fmt: skip
+)
 def test_a_mask_of_odd_length_is_padded_to_8_before_it_is_expanded(bias: Any, copies: list[int]):
     assert bias_bytes(bias, (8, 4, 577, 64), 577) == copies
 

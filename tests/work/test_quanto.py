@@ -7,9 +7,10 @@ from torchtally.work import cost_of
 def test_quantising_is_five_for_each_number() -> None:
     """Divided, shifted, rounded, and two bounds; read in 2 bytes, written in one."""
     operands = [
-        given("base", 512, dtype="bfloat16"), given("scale", 8, dtype="bfloat16"),
+        given("base", 512, dtype="bfloat16"),
+        given("scale", 8, dtype="bfloat16"),
         given("shift", 8, dtype="bfloat16"),
-    ]  # fmt: skip
+    ]
     _, cost = cost_of(call("quanto.quantize_affine", operands, (8, 64)))
     assert (cost.flops, cost.bytes_read) == (5 * 512, 1024 + 32)
 

@@ -109,8 +109,9 @@ def _range(row: NumberFormat, axis: _Exponents, top: float, largest: float) -> I
     yield element("text", row.name, x=LEFT - 10, y=top + 14, class_="end")
     subnormal = layout.least_exponent - layout.mantissa_bits
     for begin, stop, name in (
-        (subnormal, layout.least_exponent, "subnormal"), (layout.least_exponent, end, "normal"),
-    ):  # fmt: skip
+        (subnormal, layout.least_exponent, "subnormal"),
+        (layout.least_exponent, end, "normal"),
+    ):
         x = axis.x(begin + shift)
         width = axis.x(stop + shift) - x
         if width > 0:

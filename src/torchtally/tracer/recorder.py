@@ -588,7 +588,7 @@ class Recorder:
                     for (kind, name, frame), count in self._effects.items()
                 ),
             ),
-        )  # fmt: skip
+        )
 
 
 def ignore_step(optimizer: Optimizer) -> None:

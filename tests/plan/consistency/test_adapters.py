@@ -191,8 +191,9 @@ def test_all_linear_is_what_peft_takes(case: str) -> None:
     config = transformers.CONFIG_MAPPING[model_type](**keys)
     theirs = transformers.AutoModelForCausalLM.from_config(config)
     adapters = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    trained = sum(p.numel() for p in peft.get_peft_model(theirs, adapters).parameters()
-                  if p.requires_grad)  # fmt: skip
+    trained = sum(
+        p.numel() for p in peft.get_peft_model(theirs, adapters).parameters() if p.requires_grad
+    )
     assert sum(weight.elements for weight in adapter_weights(ours, adapter_of(ours, 4))) == trained
 
 
@@ -203,9 +204,7 @@ def test_names_of_hybrids_are_those_of_transformers() -> None:
         return adapter_of(model_of(name), 4, words).targets
 
     assert targets("bamba", "in_proj", "out_proj") == {"mixer in", "mixer out"}
-    assert targets("lfm2", "in_proj", "out_proj") == {
-        "mixer in", "mixer out", "attention output"
-    }  # fmt: skip
+    assert targets("lfm2", "in_proj", "out_proj") == {"mixer in", "mixer out", "attention output"}
     assert targets("rwkv", "key", "value", "receptance") == {
         "mixer k", "mixer v", "mixer r", "up", "down", "feed-forward receptance"
     }  # fmt: skip

@@ -162,8 +162,9 @@ def router_graph(case: str) -> tuple[list[Any], Experts]:
 def test_weights_of_experts_are_divided_by_their_sum(
     case: str, normalises: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CASES, case, (CASES[case][0], CASES[case][1] | {
-        "norm_topk_prob": normalises}))  # fmt: skip
+    monkeypatch.setitem(
+        CASES, case, (CASES[case][0], CASES[case][1] | {"norm_topk_prob": normalises})
+    )
     nodes, experts = router_graph(case)
     names = {type(node).__name__ for node in nodes}
     assert experts.is_normalised == bool({"DivBackward0", "DivBackward1"} & names)

@@ -102,15 +102,13 @@ CASES: dict[str, tuple[Callable[[], None], Layout, set[str]]] = {
         replace(ONE, context=RANKS),
         {"all_gather_into_tensor", "all_to_all_single", "allreduce_"},
     ),
-    "pp": (
-        programs.pipeline, replace(ONE, pipeline=RANKS, micro_batches=MICRO_BATCHES), {"send"}
-    ),
+    "pp": (programs.pipeline, replace(ONE, pipeline=RANKS, micro_batches=MICRO_BATCHES), {"send"}),
     "ep": (
         programs.expert_parallel,
         replace(ONE, data=RANKS, expert=EXPERTS),
         {"all_to_all_single", "allreduce_"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.one_case_in(3)

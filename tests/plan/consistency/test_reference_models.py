@@ -204,8 +204,9 @@ def test_layers_that_keep_every_other_product(name: str, recipe_name: str) -> No
     assert abs(kept(sums) - unread - traced.kept_bytes) <= SCALAR_BYTES * model.layers
     assert error_of(sums.total.value - unread, traced.most_kept_bytes) < 3 * PROMISED
     works = works_of(traced.ledger.reported)
-    again = sum(work.executed_flops(Convention.FULL) for work in works
-                if work.phase is Phase.RECOMPUTE)  # fmt: skip
+    again = sum(
+        work.executed_flops(Convention.FULL) for work in works if work.phase is Phase.RECOMPUTE
+    )
     inner = model.kinds[0].feed_forward
     assert isinstance(inner, FeedForward)
     # A checkpoint stops once the last saved tensor is back, before the layer's last product.

@@ -49,8 +49,9 @@ class Traced:
         """
         first, _ = self.ledger.trace.steady_step
         read = self._read_in_backward()
-        categories = dict(zip(self.ledger.memory.storages, self.ledger.memory.categories,
-                              strict=True))  # fmt: skip
+        categories = dict(
+            zip(self.ledger.memory.storages, self.ledger.memory.categories, strict=True)
+        )
         return _bytes(
             storage
             for storage in self._alive(self._first_backward_tick() - 1)

@@ -90,9 +90,10 @@ def test_products_in_8_bits_cast_what_no_norm_wrote_and_all_gradients() -> None:
         assert pair.forward.value == pytest.approx(4 * forward / kernels.bandwidth_bytes_per_s)
         assert pair.backward.value == pytest.approx(4 * backward / kernels.bandwidth_bytes_per_s)
     assert named["quantised results of norms"].forward.value == 0
-    assert not any("quantised" in pair.forward.name for pair in layer_streams(
-        kind, MODEL, weights, 4096, layout, KernelTimes(H100, BF16)
-    ))  # fmt: skip
+    assert not any(
+        "quantised" in pair.forward.name
+        for pair in layer_streams(kind, MODEL, weights, 4096, layout, KernelTimes(H100, BF16))
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,8 +260,9 @@ def test_experts_work_on_the_tokens_that_chose_them() -> None:
     """Two of eight experts for each token: their FLOPs are a fourth of all eight's."""
     model = mixture(experts=8, active=2)
     block = FeedForward(width=2 * 2048, is_gated=True, activation="silu")
-    dense = replace(model, kinds=(Layer(count=8, attention=model.kinds[0].attention,
-                                        feed_forward=block),))  # fmt: skip
+    dense = replace(
+        model, kinds=(Layer(count=8, attention=model.kinds[0].attention, feed_forward=block),)
+    )
     many, one = (
         dict(
             layer_work(

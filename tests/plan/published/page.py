@@ -103,8 +103,9 @@ def section(source: Source, rows: Sequence[Row], level: str) -> str:
         ]
         for row in rows
     ]
-    notes = [fill(f"- {letter}: {why}", WIDTH, subsequent_indent="  ") for why, letter in
-             letters.items()]  # fmt: skip
+    notes = [
+        fill(f"- {letter}: {why}", WIDTH, subsequent_indent="  ") for why, letter in letters.items()
+    ]
     return "\n".join(
         [*head(source, level), table(*without_empty(heads, cells)), *notes, *([""] * bool(notes))]
     )

@@ -51,9 +51,7 @@ def half_days(count: float) -> Quantity:
     return derive("time", Unit.SECONDS, "43200 * count", count=of(count, Unit.NUMBER))
 
 
-GOOD = Row(
-    source=PAPER, what="a day", published="1.0", unit=DAYS, computed=lambda: half_days(2)
-)  # fmt: skip
+GOOD = Row(source=PAPER, what="a day", published="1.0", unit=DAYS, computed=lambda: half_days(2))
 FAR = replace(GOOD, computed=lambda: half_days(2.2), tolerance=0.15, why="It was a long day.")
 APART = replace(GOOD, computed=lambda: half_days(3), differs_by=0.5, why="It was a night too.")
 

@@ -84,9 +84,7 @@ class Dense(nn.Module):
         )
         a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + F.dropout(self.o(a.transpose(1, 2).reshape(x.shape)), 0.1, self.training)
-        return x + F.dropout(
-            self.down(F.gelu(self.up(self.norm_2(x)))), 0.1, self.training
-        )  # fmt: skip
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm_2(x)))), 0.1, self.training)
 
 
 class Blocks(nn.Module):

@@ -45,9 +45,7 @@ def test_the_picture_has_no_other_elements(text: str) -> None:
         tags = {element.tag.removeprefix(SVG) for element in root.iter()}
         assert tags == {"svg", "style", "title", "text", "rect", "g"}
         attributes = {name for element in root.iter() for name in element.keys()}  # noqa: SIM118
-        assert attributes <= {
-            "viewBox", "width", "height", "role", "class", "x", "y", "rx",
-        }  # fmt: skip
+        assert attributes <= {"viewBox", "width", "height", "role", "class", "x", "y", "rx"}
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -141,9 +141,7 @@ def test_too_many_slices_are_folded_by_line_and_said(monkeypatch: pytest.MonkeyP
     assert isinstance(content, str)
     document = json.loads(content)
     assert document["otherData"]["folded"] == folded.remarks[0]
-    first, second = (
-        each for each in slices_of(document)[0, 1] if each["cat"] == "operator"
-    )  # fmt: skip
+    first, second = (each for each in slices_of(document)[0, 1] if each["cat"] == "operator")
     assert (first["name"], first["args"]["operators"]) == ("aten.mm", 4)
     assert first["args"]["flops"] == 4 * 2 * 8**3
     assert second["name"] == "2 operators"

@@ -133,8 +133,9 @@ def test_what_is_of_another_library_keeps_its_time_and_is_uncounted(tmp_path: Pa
     maker.kernel("triton_poi_fused_add_0", 550, 760, 5)  # in no operator at all
     ledger = ledger_of(trace_of(tmp_path, maker))
     assert {each.op for each in ledger.coverage.uncounted} == {
-        "vllm.unified_attention", "kernel.triton_poi_fused_add_0",
-    }  # fmt: skip
+        "vllm.unified_attention",
+        "kernel.triton_poi_fused_add_0",
+    }
     assert dict(real_run(ledger).uncounted) == {
         "vllm.unified_attention": pytest.approx(30 * US),
         "kernel.triton_poi_fused_add_0": pytest.approx(5 * US),

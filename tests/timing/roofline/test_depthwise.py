@@ -90,9 +90,10 @@ def test_of_one_dimension_cudnn_runs_steps_of_one() -> None:
 def test_each_gradient_has_its_taps() -> None:
     """By hand: 2 images of 64 channels, 10 x 10 positions; a warp passes over 100 in 4 times 32."""
     inputs = [
-        given("grad_output", 2, 64, 10, 10), given("input", 2, 64, 10, 10),
+        given("grad_output", 2, 64, 10, 10),
+        given("input", 2, 64, 10, 10),
         given("weight", 64, 1, 7, 7),
-    ]  # fmt: skip
+    ]
 
     def taps(*output_mask: bool) -> list[float]:
         results = [spec(2, 64, 10, 10), spec(64, 1, 7, 7)]

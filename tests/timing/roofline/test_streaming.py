@@ -168,8 +168,9 @@ def test_an_embeddings_gradient_on_an_h100(
     assert kernel.seconds - zeros_s == pytest.approx(measured_s, rel=0.35)
 
 
-@pytest.mark.parametrize(("rows", "dtype", "measured_s"),
-                         [(16384, "bfloat16", 109e-6), (8192, "float32", 49.1e-6)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "dtype", "measured_s"), [(16384, "bfloat16", 109e-6), (8192, "float32", 49.1e-6)]
+)
 def test_rows_added_by_an_index_on_an_h100(rows: int, dtype: str, measured_s: float) -> None:
     into = given("self", rows + 4097, 768, dtype=dtype, written=True)
     index = given("index", rows, dtype="int64")

@@ -112,9 +112,10 @@ def test_what_is_fused_is_computed_while_tensor_cores_wait() -> None:
 
 def test_bytes_count_where_they_take_longer() -> None:
     slow = toy(
-        compute_capability=(8, 0), memory_bandwidth_bytes_per_s=1e9,
+        compute_capability=(8, 0),
+        memory_bandwidth_bytes_per_s=1e9,
         achieved_bandwidth_bytes_per_s=1e9,
-    )  # fmt: skip
+    )
     moved = 2 * 640 * 320 * 2 + 2 * 640 * 640 * 2
     kernel = kernel_of(fused(), slow)
     assert kernel.seconds == pytest.approx(moved / 1e9 + KERNEL_S)

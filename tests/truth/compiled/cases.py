@@ -70,8 +70,9 @@ def language_model(model: nn.Module, compiler: Compiler, vocabulary: int, *shape
     return training(model, compiler(model), loss_of)
 
 
-def gpt2(compiler: Compiler, *, attention: str = "sdpa", dropout: float = 0.0,
-         vocabulary: int = 50304) -> Step:  # fmt: skip
+def gpt2(
+    compiler: Compiler, *, attention: str = "sdpa", dropout: float = 0.0, vocabulary: int = 50304
+) -> Step:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -321,7 +322,8 @@ CASES = {
     "checkpointing": Case(lambda c: blocks(Checkpointed(), c, 512)),
     "blocks, reduce-overhead": Case(
         lambda c: blocks(nn.Sequential(Block(), Block()), c, 512),
-        options={"mode": "reduce-overhead"}, steps=4,
+        options={"mode": "reduce-overhead"},
+        steps=4,
     ),
     # The second length makes the size a symbol, which the third fits.
     "dynamic shapes": Case(lambda c: blocks(Block(), c, 512, 384, 256, 640), steps=4),
@@ -329,7 +331,7 @@ CASES = {
     "dynamic shapes from the first": Case(
         lambda c: blocks(Block(), c, 384, 256, 640, 768), options={"dynamic": True}, steps=4
     ),
-}  # fmt: skip
+}
 
 
 def case_of(name: str) -> Case:

@@ -18,7 +18,7 @@ from tests.truth.compiled.compare import (
     RESERVED_TOLERANCE,
     differences,
     failures,
-)  # fmt: skip
+)
 
 RELEASES = ("2.13.0", "2.11.0")
 PARTS = ["forward", "backward", "optimizer"]
@@ -223,5 +223,6 @@ def test_a_peak_may_be_half_a_percent_off_and_reserved_five_beyond_a_warm_and_a_
     end[peak] = int(max(warm[peak], cold[peak]) * (1 + PEAK_TOLERANCE) * 1.0001)
     end[reserved] = int(end[reserved] * 1.001)
     assert [failure.what for failure in failures(real, predicted)] == [
-        "peak allocated in the last step", "peak reserved in the last step",
-    ]  # fmt: skip
+        "peak allocated in the last step",
+        "peak reserved in the last step",
+    ]

@@ -550,7 +550,7 @@ def optimising() -> None:
         [((768,), FLOAT), ((768, 3072), FLOAT), ((50257, 768), FLOAT), ((1,), FLOAT)] * 3,
         [((100,), FLOAT)] * 500,
         [((4096, 4096), BRAIN)] * 3,
-    ]  # fmt: skip
+    ]
     op("_foreach_norm", lambda *x: torch._foreach_norm(x), *lists, grad=False)
     op("_foreach_add_", lambda *x: torch._foreach_add_(x, 1.0), *lists, grad=False)
     op("_foreach_mul", lambda *x: torch._foreach_mul(x, 0.5), *lists, grad=False)

@@ -245,9 +245,10 @@ def test_flex_attention_counts_what_its_mask_leaves() -> None:
 
     ledger = account(traced(script))
     (entry,) = [
-        entry for entry in ledger.reported
+        entry
+        for entry in ledger.reported
         if entry.kind is Kind.ATTENTION and entry.op.phase is Phase.FORWARD and entry.is_first
-    ]  # fmt: skip
+    ]
     flops = sum(other.cost.flops for other in ledger.reported if other.number == entry.number)
     assert flops == 4 * 2 * 1024 * 256 * WIDTH
 

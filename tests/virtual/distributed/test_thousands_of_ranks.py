@@ -57,9 +57,10 @@ def sent_at_start(trace: Trace) -> list[tuple[str, int]]:
 
 def test_8192_ranks_look_at_ddps_parameters_as_8_do() -> None:
     """A number of each rank, then eight of the first: (48, 48), (48,) twice, and their strides."""
-    few, many = traced(DistributedDataParallel, "8xH100-SXM"), traced(
-        DistributedDataParallel, "1024x8xH100-SXM"
-    )  # fmt: skip
+    few, many = (
+        traced(DistributedDataParallel, "8xH100-SXM"),
+        traced(DistributedDataParallel, "1024x8xH100-SXM"),
+    )
     assert abs(len(many.ops) - len(few.ops)) <= 24
     assert sent_at_start(few) == [("c10d.allgather_", 8), ("c10d.broadcast_", 96)]
     assert sent_at_start(many) == [("c10d._allgather_base_", 8192 * 8), ("c10d.broadcast_", 96)]

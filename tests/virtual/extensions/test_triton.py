@@ -261,6 +261,7 @@ def test_pointers_are_followed_to_loads_and_stores(name: str, read: str, written
     (function,) = (each for each in nodes(tree, ast.FunctionDef) if each.name == name)
     expected = Accesses(frozenset(read.split()), frozenset(written.split()))
     accesses = accesses_of(function, in_source(tree))
-    tensors = frozenset({"x_ptr", "y_ptr", "out_ptr", "counter_ptr", "rest_ptr", "desc",
-                         "rows_ptr", "table_ptr"})  # fmt: skip
+    tensors = frozenset(
+        {"x_ptr", "y_ptr", "out_ptr", "counter_ptr", "rest_ptr", "desc", "rows_ptr", "table_ptr"}
+    )
     assert Accesses(accesses.read & tensors, accesses.written & tensors) == expected

@@ -198,4 +198,4 @@ SCALE = (
         (lambda ledger: 7 / 8 * peak("parameters", GIB)(ledger), "Reduce and gather: twice."),
         (peak("parameters", GIB), "A ring sends 2 (n - 1) / n of them."),
     ),
-)  # fmt: skip
+)
