@@ -6,6 +6,7 @@ from math import log2
 from torchtally.number_formats import FloatLayout, NumberFormat
 from torchtally.number_formats.losses import ScaleKind, TensorStatistics, usual_scale
 from torchtally.report.page import Html, element
+from torchtally.report.style import style
 from torchtally.units import format_count, format_fraction
 from torchtally.views.tensor_numbers import TensorNumbers
 
@@ -16,16 +17,6 @@ STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
 MOST_TICKS = 14
 MARGIN = 2
 """Exponents beside the first and the last bar."""
-STYLE = """
-svg { background: #ffffff; font: 14px system-ui, sans-serif; }
-text { fill: #1c2126; } .faint { fill: #5c6670; } .rule { stroke: #c8ced4; }
-.end { text-anchor: end; } .middle { text-anchor: middle; }
-.bar { fill: #2f6fab; } .normal { fill: #3d8b4f; } .subnormal { fill: #d99a2b; }
-@media (prefers-color-scheme: dark) {
-  svg { background: #14171a; } text { fill: #e6e9ec; } .faint { fill: #a0a9b4; }
-  .rule { stroke: #3a4149; } .bar { fill: #5c9bd6; } .normal { fill: #55b06b; }
-}
-"""
 
 
 def exponents_picture(numbers: TensorNumbers) -> str:
@@ -37,7 +28,7 @@ def exponents_picture(numbers: TensorNumbers) -> str:
     height = bottom + 40 + ROW * len(formats) + 34
     title = f"Magnitudes of {format_count(total.numbers)} numbers, and what formats hold"
     parts = [
-        element("style", Html(STYLE)),
+        element("style", Html(style("exponents"))),
         element("rect", width="100%", height="100%", fill="none"),
         element("text", title, x=20, y=28),
         *_ticks(axis, bottom, height - 34),

@@ -18,6 +18,7 @@ from torchtally.report.page import (
 )
 from torchtally.report.prose import in_words
 from torchtally.report.report import Look, Report
+from torchtally.report.style import style
 from torchtally.table import Table
 
 MOST_ROWS = 20
@@ -27,49 +28,7 @@ OPEN_TABLES = 2
 MOST_LETTERS = 40_000
 """Of the HTML, about: a notebook keeps all of it in its file."""
 
-STYLE = """
-.tally.tally { font-size: .9rem; line-height: 1.45; color: inherit;
-  --rule: color-mix(in srgb, currentColor 22%, transparent);
-  --stripe: color-mix(in srgb, currentColor 5%, transparent);
-  --bar: color-mix(in srgb, #2f7fd6 34%, transparent);
-  --series-0: #2a9d5c; --series-1: #2f7fd6; --series-2: #c2549c; --series-3: #c96f1c; }
-.tally.tally p { margin: .15rem 0; max-width: 60rem; opacity: .78; overflow-wrap: anywhere; }
-.tally.tally p.title { font-weight: 600; opacity: 1; }
-.tally.tally details { margin: .5rem 0 0; }
-.tally.tally summary { cursor: pointer; font-weight: 600; }
-.tally.tally .wide { overflow-x: auto; margin: .2rem 0; }
-.tally.tally table { border-collapse: collapse; border: 0; margin: 0; font-size: .85rem;
-  font-variant-numeric: tabular-nums; color: inherit; width: auto; }
-.tally.tally tr, .tally.tally th, .tally.tally td { background: none; border: 0; color: inherit; }
-.tally.tally th, .tally.tally td { padding: .18rem .6rem; text-align: left; white-space: nowrap;
-  max-width: 26rem; overflow: hidden; text-overflow: ellipsis; }
-.tally.tally th { font-weight: 500; opacity: .78; border-bottom: 1px solid var(--rule); }
-.tally.tally tbody tr:nth-child(even) { background: var(--stripe); }
-.tally.tally tfoot td { font-weight: 600; border-top: 1px solid var(--rule); }
-.tally.tally .number { text-align: right; }
-.tally.tally .code { font-family: ui-monospace, monospace; white-space: pre; }
-.tally.tally pre { font: .8rem/1.35 ui-monospace, monospace; margin: .3rem 0; overflow-x: auto;
-  background: none; color: inherit; border: 0; padding: 0; white-space: pre; }
-.tally.tally figure { margin: .5rem 0; }
-.tally.tally svg { max-width: 44rem; width: 100%; height: auto; }
-.tally.tally svg text { font-size: 13px; fill: currentColor; }
-.tally.tally svg .letter { font-weight: 700; text-anchor: middle; dominant-baseline: central; }
-.tally.tally svg .end { text-anchor: end; }
-.tally.tally svg .middle { text-anchor: middle; }
-.tally.tally svg .grid { stroke: var(--rule); }
-.tally.tally svg .axis { stroke: currentColor; }
-.tally.tally svg .curve { fill: none; stroke: currentColor; stroke-width: 2; }
-.tally.tally svg .achieved, .tally.tally svg .estimated { stroke-dasharray: 6 5; opacity: .7; }
-.tally.tally svg .mark { fill-opacity: .45; }
-.tally.tally .series-0 { fill: var(--series-0); stroke: var(--series-0); }
-.tally.tally .series-1 { fill: var(--series-1); stroke: var(--series-1); }
-.tally.tally .series-2 { fill: var(--series-2); stroke: var(--series-2); }
-.tally.tally .series-3 { fill: var(--series-3); stroke: var(--series-3); }
-.tally.tally svg .curve[class*="series"] { fill: none; }
-.tally.tally .key { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 0 1.2rem; }
-.tally.tally .key svg { display: inline-block; width: 1.6rem; height: .9rem; }
-"""
-STYLE += "".join(
+STYLE = style("notebook") + "".join(
     f".tally.tally .bar-{bar} {{ background: linear-gradient(to right, "
     f"var(--bar) {bar / BARS:.0%}, transparent 0); }}\n"
     for bar in range(1, BARS + 1)

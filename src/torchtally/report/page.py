@@ -14,7 +14,7 @@ from torchtally.report.grid import cell_text, text_first, totals_text
 from torchtally.report.plain import LIMIT
 from torchtally.report.plot import tick_text, value_text
 from torchtally.report.prose import in_words, remarks
-from torchtally.report.style import STYLE
+from torchtally.report.style import style
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit, format_fraction
 from torchtally.views.plot import Axis, Basis, Curve, Mark, Plot
@@ -78,7 +78,7 @@ def page(
         element("meta", name="referrer", content="no-referrer"),
         element("meta", name="generator", content="torchtally"),
         element("title", title),
-        element("style", Html(STYLE)),
+        element("style", Html(style("page"))),
     )
     body = element(
         "body",

@@ -1,6 +1,6 @@
 """torch's private names, all that this package uses, and what differs between its releases.
 
-`needs.py` says of each name what it is for. All are looked up here, before anything else is: where
+`needs.toml` says of each name what it is for. All are looked up here, before anything else is: where
 torch has lost one, that is the message, and not an AttributeError on the way.
 """
 

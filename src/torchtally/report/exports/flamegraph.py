@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from torchtally.ledger import Ledger
 from torchtally.progress import printable
 from torchtally.report.exports import Exported, Wanted
+from torchtally.report.style import style
 from torchtally.trace import Phase
 from torchtally.units import Unit, format_bytes, format_flops, format_fraction, format_seconds
 from torchtally.views.stacks import NS, Level, LevelKind, StackTotals, stacks
@@ -30,25 +31,6 @@ LEAST_WIDTH = 0.3
 LETTER = 6.65
 """Of a monospaced font of 11 px."""
 FORMATS = {Unit.FLOPS: format_flops, Unit.BYTES: format_bytes}
-STYLE = """
-svg { background: #ffffff; font: 11px ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
-text { fill: #1c2024; } .faint { fill: #5b6470; }
-.title { font-size: 15px; font-weight: 600; }
-.name { pointer-events: none; }
-rect { stroke: #ffffff; stroke-width: .5; }
-g:hover > rect { stroke: #1c2024; stroke-width: 1.5; }
-.module { fill: #b9d0f2; } .line { fill: #bfe3c8; } .operator { fill: #d9dee5; }
-.forward { fill: #a6dbe4; } .backward { fill: #f6c1ac; } .recompute { fill: #f3d79b; }
-.optimizer { fill: #d7c3ef; } .evaluation { fill: #efc3de; }
-@media (prefers-color-scheme: dark) {
-  svg { background: #14171a; } text { fill: #e6e9ec; } .faint { fill: #a0a9b4; }
-  rect { stroke: #14171a; } g:hover > rect { stroke: #e6e9ec; }
-  .module { fill: #2b4a78; } .line { fill: #24583a; } .operator { fill: #3a424c; }
-  .forward { fill: #17606c; } .backward { fill: #8a3a20; } .recompute { fill: #77560f; }
-  .optimizer { fill: #553583; } .evaluation { fill: #7a2d5f; }
-}
-"""
-"""Plain colours, which programs without CSS variables draw, too; darker ones where asked for."""
 
 
 def export(ledger: Ledger, wanted: Wanted) -> Exported:
@@ -122,7 +104,7 @@ def svg(totals: StackTotals, ledger: Ledger) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" role="img">',
         "<!-- torchtally -->",
-        f"<style>{STYLE}</style>",
+        f"<style>{style('flamegraph')}</style>",
         *header(totals, ledger),
         *(box_svg(each, totals, bottom) for each in boxes),
         label(MARGIN, bottom + ROW, note(totals, root, boxes), "faint"),
