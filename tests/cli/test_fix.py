@@ -21,7 +21,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def fix(script: Path, *words: str, sizes: tuple[int, int] = (256, 65536)) -> tuple[int, str, str]:
+def fix(script: Path, *words: str, sizes: tuple[int, int] = (256, 64)) -> tuple[int, str, str]:
     done = subprocess.run(
         warm(TALLY + END, "fix", *words, script.name, *map(str, sizes)),
         cwd=script.parent, env=environment(), capture_output=True, text=True, check=False,
@@ -30,8 +30,9 @@ def fix(script: Path, *words: str, sizes: tuple[int, int] = (256, 65536)) -> tup
 
 
 def test_a_script_is_made_to_fit_and_the_patch_is_its_proof(script: Path) -> None:
-    """Blocks keep 65,536 x 256 numbers many times; made again, they leave the head's logits."""
-    code, shown, _ = fix(script, *GPU, "--fit", "--json", "-", "--quiet")
+    """Blocks keep 524,288 x 256 numbers many times; made again, they leave the head's logits."""
+    words = (*GPU, "--fit", "--json", "-", "--quiet")
+    code, shown, _ = fix(script, *words, sizes=(256, 524288))
     document = json.loads(shown)
     assert code == 0
     assert document["kept"] == ["checkpointed blocks"]
@@ -55,6 +56,27 @@ def test_applied_changes_are_those_that_were_shown(script: Path) -> None:
     assert "written; as it was: train.py.orig" in said
     assert "fused=True" in script.read_text()
     assert script.with_name("train.py.orig").read_text() == SOURCE
+
+
+def test_a_script_that_fits_needs_no_change(script: Path) -> None:
+    code, shown, _ = fix(script, *GPU, "--fit", "--quiet", sizes=(64, 64))
+    assert code == 0
+    assert shown.startswith("fits T4 as it is: ")
+    assert "No change is needed; the smallest GPU that holds it is" in shown
+
+
+def test_what_does_not_apply_is_listed_with_its_reason(script: Path) -> None:
+    """A module in another encoding is left alone, and V100 has no bfloat16 to compute in."""
+    script.write_text(SOURCE.replace("import sys\n", "import sys\n\nimport old\n"))
+    script.with_name("old.py").write_bytes(
+        b"# coding: latin-1\nimport torch\nword = '\xe9'\nx = torch.ones(1, device='cuda') + 1\n"
+    )
+    words = ("--gpu", "V100-SXM-32GB", "--faster", "--change-values", "--json", "-", "--quiet")
+    code, shown, _ = fix(script, *words, sizes=(1024, 64))
+    assert code == 0
+    reasons = {each["name"]: each["reason"] for each in json.loads(shown)["skipped"]}
+    assert reasons["old.py"] == "left alone: not UTF-8"
+    assert "GradScaler" in reasons["autocast"]
 
 
 @pytest.mark.parametrize(

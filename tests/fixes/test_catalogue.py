@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from tests.documents import REPOSITORY
 from tests.fixes.training import SOURCE
-from torchtally.fixes.fix import FileEvidence, Fix, ValueChange, fixes
+from torchtally.fixes.fix import FileEvidence, Fix, NotApplicableError, ValueChange, fixes
 from torchtally.fixes.patch import rewritten
 
 EVIDENCE = FileEvidence(
@@ -43,7 +44,10 @@ LINES = {
 
 
 def changed(fix: Fix, source: str = SOURCE) -> str:
-    return rewritten(fix, "train.py", source, EVIDENCE)
+    try:
+        return rewritten(fix, "train.py", source, EVIDENCE)
+    except NotApplicableError:
+        return source
 
 
 def trained(source: str) -> tuple[list[torch.Tensor], float]:
@@ -78,7 +82,8 @@ def test_a_fix_finds_nothing_to_do_in_its_own_result(name: str) -> None:
 @pytest.mark.parametrize("name", LINES)
 def test_a_fix_leaves_a_file_without_training_alone(name: str) -> None:
     source = "import torch\n\n\ndef f(x):\n    return x + 1\n"
-    assert rewritten(FIXES[name], "a.py", source, FileEvidence(frozenset())) == source
+    with suppress(NotApplicableError):
+        assert rewritten(FIXES[name], "a.py", source, FileEvidence(frozenset())) == source
 
 
 @pytest.mark.parametrize("name", [name for name in LINES if FIXES[name].values is ValueChange.SAME])
@@ -162,6 +167,33 @@ def test_a_function_that_saves_is_no_checkpoint_of_blocks() -> None:
 )
 def test_what_the_user_chose_or_needs_stays(name: str, source: str) -> None:
     assert changed(FIXES[name], source) == source
+
+
+@pytest.mark.parametrize(
+    ("head", "call"),
+    [
+        ("import torch, os\n", "torch.set_float32"),
+        ("import torch as th\n", "th.set_float32"),
+        ("import torch.nn as nn\n", "torch.set_float32"),
+        ("from torch import nn\n", "torch.set_float32"),
+    ],
+)
+def test_tf32_takes_the_import_that_is_there(head: str, call: str) -> None:
+    after = changed(FIXES["TF32"], head)
+    assert f"\n{call}" in after
+    assert after.count("import torch\n") == (call.startswith("torch") and "torch," not in head)
+
+
+@pytest.mark.parametrize(
+    ("name", "peaks", "reason"),
+    [("autocast", (), "float16 needs a GradScaler"), ("TF32", ("bfloat16",), "no rate for TF32")],
+)
+def test_what_the_chip_cannot_is_not_offered(
+    name: str, peaks: tuple[str, ...], reason: str
+) -> None:
+    evidence = FileEvidence(EVIDENCE.forward, EVIDENCE.recomputable, frozenset(peaks))
+    with pytest.raises(NotApplicableError, match=reason):
+        rewritten(FIXES[name], "train.py", SOURCE, evidence)
 
 
 def test_a_file_that_starts_by_a_future_import_still_does() -> None:

@@ -23,7 +23,7 @@ def named(name: str, values: ValueChange = ValueChange.SAME) -> Fix:
     def rewrite(module: cst.Module, evidence: FileEvidence) -> cst.Module:
         return module.with_changes(body=[*module.body, cst.parse_statement(f"{name} = 1")])
 
-    return Fix(name, name, values, rewrite)
+    return Fix(name, name, values, "", rewrite)
 
 
 def trial(reserved: int, step_s: float = 1.0) -> FixTrial:
@@ -85,6 +85,10 @@ def test_faster_does_not_leave_the_memory() -> None:
 def test_a_change_that_fails_is_not_kept() -> None:
     for goal in FixGoal:
         assert kept(goal, [A], {"a": FixTrial(None, "NameError")}, trial(200))[0] is None
+
+
+def test_a_script_that_fits_is_not_changed_to_fit() -> None:
+    assert kept(FixGoal.FIT, [A], {}, trial(90)) == (None, [])
 
 
 @pytest.mark.parametrize("goal", FixGoal)

@@ -1,13 +1,17 @@
 """Changed sources: a diff that git applies, a folder that runs, files that are kept."""
 
+import builtins
+import errno
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import libcst as cst
 import pytest
 
 from torchtally.errors import ScriptError
-from torchtally.fixes.fix import FileEvidence, fixes
-from torchtally.fixes.patch import ScriptSources, apply, mirror, patch, unified
+from torchtally.fixes.fix import FileEvidence, Fix, NotApplicableError, ValueChange, fixes
+from torchtally.fixes.patch import Patch, ScriptSources, apply, mirror, patch, source_of, unified
 
 NONE = FileEvidence(frozenset())
 SCRIPT = "import torch\noptimizer = torch.optim.SGD(p, lr=1)\n"
@@ -30,7 +34,6 @@ FUSED = tuple(fix for fix in fixes() if fix.name == "fused optimizer")
 
 def test_a_folder_has_links_but_for_what_is_changed(sources: ScriptSources, tmp_path: Path) -> None:
     changed = patch(sources, FUSED)
-    assert changed is not None
     with mirror(sources, changed.changed) as script:
         there = Path(script).parent
         assert Path(script).is_symlink()
@@ -45,7 +48,6 @@ def test_a_folder_has_links_but_for_what_is_changed(sources: ScriptSources, tmp_
 
 def test_the_diff_is_one_that_git_applies(sources: ScriptSources, tmp_path: Path) -> None:
     changed = patch(sources, FUSED)
-    assert changed is not None
     text = unified(sources, changed, str(tmp_path))
     subprocess.run(["git", "apply", "-"], input=text, text=True, cwd=tmp_path, check=True)
     path = tmp_path / "package" / "inner.py"
@@ -55,7 +57,6 @@ def test_the_diff_is_one_that_git_applies(sources: ScriptSources, tmp_path: Path
 
 def test_what_a_file_was_is_kept(sources: ScriptSources, tmp_path: Path) -> None:
     changed = patch(sources, FUSED)
-    assert changed is not None
     (kept,) = apply(sources, changed)
     assert Path(kept).read_text() == SCRIPT
     assert "fused=True" in (tmp_path / "package" / "inner.py").read_text()
@@ -63,7 +64,6 @@ def test_what_a_file_was_is_kept(sources: ScriptSources, tmp_path: Path) -> None
 
 def test_an_earlier_copy_is_not_written_over(sources: ScriptSources, tmp_path: Path) -> None:
     changed = patch(sources, FUSED)
-    assert changed is not None
     (tmp_path / "package" / "inner.py.orig").write_text("mine")
     (kept,) = apply(sources, changed)
     assert Path(kept).name == "inner.py.1.orig"
@@ -72,7 +72,6 @@ def test_an_earlier_copy_is_not_written_over(sources: ScriptSources, tmp_path: P
 
 def test_a_file_that_is_read_only_stays(sources: ScriptSources, tmp_path: Path) -> None:
     changed = patch(sources, FUSED)
-    assert changed is not None
     path = tmp_path / "package" / "inner.py"
     path.chmod(0o444)
     with pytest.raises(ScriptError, match=r"inner\.py is read-only"):
@@ -82,7 +81,6 @@ def test_a_file_that_is_read_only_stays(sources: ScriptSources, tmp_path: Path) 
 
 def test_a_copy_has_the_mode_of_its_file(sources: ScriptSources, tmp_path: Path) -> None:
     changed = patch(sources, FUSED)
-    assert changed is not None
     (tmp_path / "package" / "inner.py").chmod(0o600)
     (kept,) = apply(sources, changed)
     assert Path(kept).stat().st_mode & 0o777 == 0o600
@@ -92,7 +90,6 @@ def test_a_file_that_changed_meanwhile_is_not_written_over(
     sources: ScriptSources, tmp_path: Path
 ) -> None:
     changed = patch(sources, FUSED)
-    assert changed is not None
     path = tmp_path / "package" / "inner.py"
     path.write_text("mine\n")
     with pytest.raises(ScriptError, match=r"inner\.py has changed since it was run"):
@@ -102,19 +99,55 @@ def test_a_file_that_changed_meanwhile_is_not_written_over(
 
 
 def test_sources_without_the_matter_have_no_patch(sources: ScriptSources) -> None:
-    assert patch(sources, tuple(fix for fix in fixes() if fix.name == "freed gradients")) is None
+    with pytest.raises(NotApplicableError, match=r"needs a zero_grad\(set_to_none=False\)"):
+        patch(sources, tuple(fix for fix in fixes() if fix.name == "freed gradients"))
 
 
-def test_a_file_that_is_no_python_is_named(sources: ScriptSources) -> None:
-    broken = ScriptSources(sources.script, {sources.script: "def\n"}, {sources.script: NONE})
-    with pytest.raises(ScriptError, match=r"train\.py:1: "):
-        patch(broken, FUSED)
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"def\n", "does not parse line 1"), ("x = '\u00e9'\n".encode("latin-1"), "not UTF-8")],
+)
+def test_a_file_that_cannot_be_changed_says_why(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "module.py"
+    path.write_bytes(content)
+    with pytest.raises(ScriptError, match=reason):
+        source_of(str(path))
+
+
+def test_a_rewrite_that_raises_is_a_change_that_does_not_apply(sources: ScriptSources) -> None:
+    def rewrite(module: cst.Module, evidence: FileEvidence) -> cst.Module:
+        raise ValueError("no name")
+
+    broken = Fix("broken", "", ValueChange.SAME, "", rewrite)
+    with pytest.raises(NotApplicableError, match="form it cannot change"):
+        patch(sources, (broken,))
+
+
+def test_several_files_are_written_or_none(
+    sources: ScriptSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = dict.fromkeys(sources.texts, "new")
+    changed = Patch(FUSED, both)
+    opened = builtins.open
+
+    def full(path: str, mode: str = "r", **options: Any) -> Any:
+        if mode == "xb" and "inner" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return opened(path, mode, **options)
+
+    monkeypatch.setattr(builtins, "open", full)
+    with pytest.raises(OSError, match="No space"):
+        apply(sources, changed)
+    monkeypatch.undo()
+    assert {path: Path(path).read_text() for path in both} == sources.texts
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_windows_line_ends_stay(sources: ScriptSources) -> None:
     text = SCRIPT.replace("\n", "\r\n")
     ends = ScriptSources(sources.script, {sources.script: text}, {sources.script: NONE})
     changed = patch(ends, FUSED)
-    assert changed is not None
     after = changed.changed[sources.script]
     assert after.count("\r\n") == after.count("\n") == 2

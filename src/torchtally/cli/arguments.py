@@ -339,12 +339,13 @@ class ScriptOptions(OptionRecord):
     script_arguments: tuple[str, ...] = ()
     module: str | None = own("-m", "run a module, as `python -m` does", Form("MODULE"))
 
-    def script_named(self, example: str) -> "Script":
+    def script_named(self, example: str, *, takes_module: bool = True) -> "Script":
         """The script, as it was named. Raises UsageError where none is given."""
         from torchtally.tracer.script_file import Script, path_of_command
 
         if not self.module and not self.script:
-            raise UsageError(f"missing script.\nGive one: `{example}`, or -m MODULE.")
+            module = ", or -m MODULE" if takes_module else ""
+            raise UsageError(f"missing script.\nGive one: `{example}`{module}.")
         target = self.module or path_of_command(self.script)
         return Script(target, self.script_arguments, is_module=self.module is not None)
 

@@ -15,6 +15,7 @@ from torchtally.progress import StatusLine
 
 if TYPE_CHECKING:
     from torchtally.fixes.choosing import ChosenFixes, FixGoal
+    from torchtally.fixes.fix import Fix
     from torchtally.fixes.patch import Patch, ScriptSources
     from torchtally.fixes.trial import FixTrial, TrialRequest
 
@@ -58,9 +59,7 @@ class FixOptions(ScriptOptions, ReportOptions):
     gpu: str | None = own(
         "--gpu", "the chip (`tally gpus` lists them); default: TALLY_GPU, else H100-SXM", CHIP
     )
-    fit: bool = own(
-        "--fit", "save memory until it fits, or most of it (default where it does not fit)"
-    )
+    fit: bool = own("--fit", "save memory until it fits (default where it does not)")
     faster: bool = own("--faster", "shorten the step (default where it fits)")
     change_values: bool = own(
         "--change-values", "also changes that compute with fewer bits: bfloat16, TF32"
@@ -111,7 +110,7 @@ def check(options: FixOptions) -> None:
         raise UsageError("--fit and --faster are two goals: give one of them.")
     if options.module is not None:
         raise UsageError("tally fix changes a script by its file: give that instead of -m.")
-    script = options.script_named("tally fix train.py --fit")
+    script = options.script_named("tally fix train.py --fit", takes_module=False)
     check_script(script)
     if not script.target.endswith(".py"):
         raise UsageError(f"{script.target}: tally fix changes Python files (.py) alone.")
@@ -158,13 +157,12 @@ def choice_of(
     capacity: int,
 ) -> "ChosenFixes":
     """What is kept of all fixes that are allowed."""
-    from torchtally.fixes.choosing import FixGoal, choose
+    from torchtally.fixes.choosing import FixGoal, SkippedFix, choose
     from torchtally.fixes.fix import ValueChange, fixes
     from torchtally.fixes.trial import try_patch
 
-    allowed = [
-        fix for fix in fixes() if options.change_values or fix.values is not ValueChange.CHANGED
-    ]
+    def is_allowed(fix: "Fix") -> bool:
+        return options.change_values or fix.values is not ValueChange.CHANGED
 
     with StatusLine(is_quiet=options.quiet) as status:
 
@@ -172,10 +170,21 @@ def choice_of(
             status.show(f"trying {' + '.join(fix.name for fix in patch.fixes)}", at_once=True)
             return try_patch(request, sources, patch, is_limited=False)
 
+        goal = goal_of(options, before, capacity)
         choice = choose(
-            before, sources, allowed, goal_of(options, before, capacity), run_with,
+            before, sources, filter(is_allowed, fixes()), goal, run_with,
             capacity_bytes=capacity, jobs=options.jobs or os.cpu_count() or 1,
         )  # fmt: skip
+        if choice.alone or choice.skipped:
+            choice.skipped += [
+                SkippedFix(fix.name, "changes values: needs --change-values")
+                for fix in fixes()
+                if not is_allowed(fix)
+            ]
+            choice.skipped += [
+                SkippedFix(os.path.relpath(path), f"left alone: {reason}")
+                for path, reason in sources.unreadable.items()
+            ]
         if choice.kept is not None and choice.goal is FixGoal.FIT:
             status.show("running what is kept in the memory of the chip", at_once=True)
             choice.proof = try_patch(request, sources, choice.kept.patch, is_limited=True)

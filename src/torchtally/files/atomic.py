@@ -4,7 +4,8 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 
 
 def write_atomically(path: str, *parts: bytes) -> None:
@@ -23,6 +24,30 @@ def write_atomically(path: str, *parts: bytes) -> None:
         _replace(place, name, parts)
     finally:
         os.close(place)
+
+
+def write_all(contents: Mapping[str, bytes]) -> None:
+    """Writes several files: all of them whole beside those that are there, then their names, so
+    that a full disk or a folder that is not to be written to leaves every file as it was.
+    """
+    with ExitStack() as stack:
+        written = []
+        for path, content in contents.items():
+            new = f"{path}.tally-{secrets.token_hex(8)}.tmp"
+            stack.callback(_remove, new)
+            with open(new, "xb") as stream:
+                os.fchmod(stream.fileno(), stat.S_IMODE(os.stat(path).st_mode))
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            written.append((new, path))
+        for new, path in written:
+            os.replace(new, path)
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _is_device_or_pipe(path: str) -> bool:

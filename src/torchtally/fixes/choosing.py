@@ -5,13 +5,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from torchtally.fixes.fix import Fix, ValueChange
+from torchtally.fixes.fix import Fix, NotApplicableError, ValueChange
 from torchtally.fixes.patch import Patch, ScriptSources, patch
 from torchtally.fixes.trial import FixTrial
 
 LEAST_GAIN = 0.01
 """Of a figure: what a fix must save to be kept."""
 ORDER = tuple(ValueChange)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFix:
+    """A change that was not run, or a file that was left alone, and why."""
+
+    name: str
+    reason: str
 
 
 class FixGoal(StrEnum):
@@ -41,6 +49,7 @@ class ChosenFixes:
     goal: FixGoal
     alone: list[Tried] = field(default_factory=list)
     together: list[Tried] = field(default_factory=list)
+    skipped: list[SkippedFix] = field(default_factory=list)
     kept: Tried | None = None
     """None: nothing helps."""
     proof: FixTrial | None = None
@@ -72,7 +81,7 @@ def choose(
     jobs: int = 1,
 ) -> ChosenFixes:
     """Fixes alone, several at a time; then, from the one that changes least on, together as long as
-    each one more helps. For FIT no more than are needed.
+    each one more helps. For FIT no more than are needed, and none where it fits as it is.
 
     Raises UsageError from the runs.
     """
@@ -84,7 +93,14 @@ def choose(
         return Tried(changed, trial, gain)
 
     at_first = cost_of(goal, before, capacity_bytes)
-    singles = [changed for fix in fixes if (changed := patch(sources, (fix,))) is not None]
+    if goal is FixGoal.FIT and at_first <= capacity_bytes:
+        return choice
+    singles = []
+    for fix in fixes:
+        try:
+            singles.append(patch(sources, (fix,)))
+        except NotApplicableError as error:
+            choice.skipped.append(SkippedFix(fix.name, str(error)))
     with ThreadPoolExecutor(jobs) as pool:
         trials = list(pool.map(run, singles))
     choice.alone = [tried(*each, at_first) for each in zip(singles, trials, strict=True)]
@@ -98,8 +114,9 @@ def choose(
         if choice.kept is None:
             choice.kept = each
             continue
-        changed = patch(sources, (*choice.kept.patch.fixes, *each.patch.fixes))
-        if changed is None:
+        try:
+            changed = patch(sources, (*choice.kept.patch.fixes, *each.patch.fixes))
+        except NotApplicableError:  # what it changes is gone: the others did that
             continue
         than = cost_of(goal, choice.kept.trial, capacity_bytes)
         both = tried(changed, run(changed), than)
@@ -134,8 +151,9 @@ def without_needless(
     for fix in choice.kept.patch.fixes[:-1]:
         fixes = tuple(each for each in choice.kept.patch.fixes if each is not fix)
         known = next((each for each in choice.alone if each.patch.fixes == fixes), None)
-        changed = patch(sources, fixes) if known is None else known.patch
-        if changed is None:
+        try:
+            changed = patch(sources, fixes) if known is None else known.patch
+        except NotApplicableError:  # it changes what this one makes
             continue
         trial = run(changed) if known is None else known.trial
         if trial.ledger is not None and trial.reserved_bytes <= capacity_bytes:

@@ -28,6 +28,12 @@ class FileEvidence:
     """Lines below which the forward pass ran; of the script alone."""
     recomputable: frozenset[str] = frozenset()
     """Classes of which the model has several modules that keep activations."""
+    peaks: frozenset[str] = frozenset(("bfloat16", "tf32"))
+    """Dtypes whose products the chip has a rate for."""
+
+
+class NotApplicableError(Exception):
+    """A rewrite's reason for leaving a file as it is."""
 
 
 Rewrite = Callable[[cst.Module, FileEvidence], cst.Module]
@@ -41,18 +47,20 @@ class Fix:
     text: str
     """What it does, in a few words."""
     values: ValueChange
+    needs: str
+    """What a source must have for it to apply."""
     rewrite: Rewrite = field(repr=False)
 
 
 _FIXES: dict[str, Fix] = {}
 
 
-def fix(name: str, text: str, values: ValueChange) -> Callable[[Rewrite], Rewrite]:
+def fix(name: str, text: str, values: ValueChange, needs: str) -> Callable[[Rewrite], Rewrite]:
     """Decorator: the function is the rewrite of the fix of this name."""
 
     def add(rewrite: Rewrite) -> Rewrite:
         assert name not in _FIXES, name
-        _FIXES[name] = Fix(name, text, values, rewrite)
+        _FIXES[name] = Fix(name, text, values, needs, rewrite)
         return rewrite
 
     return add

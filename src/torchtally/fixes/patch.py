@@ -7,13 +7,13 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 
 import libcst as cst
 
 from torchtally.errors import ScriptError
-from torchtally.fixes.fix import FileEvidence, Fix
+from torchtally.fixes.fix import FileEvidence, Fix, NotApplicableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class ScriptSources:
     """By absolute path: the script and what it ran of its own folder."""
     evidence: Mapping[str, FileEvidence]
     """The same files."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Reasons why other files are left alone, by absolute path."""
 
     @property
     def folder(self) -> str:
@@ -41,29 +43,56 @@ class Patch:
     """Files that differ, by absolute path."""
 
 
-def patch(sources: ScriptSources, fixes: tuple[Fix, ...]) -> Patch | None:
-    """The sources with these fixes, one after the other; None where one of them changes nothing.
+def patch(sources: ScriptSources, fixes: tuple[Fix, ...]) -> Patch:
+    """The sources with these fixes, one after the other.
 
-    Raises ScriptError for a file that is no Python.
+    Raises NotApplicableError, with the reason, where one of them changes nothing.
     """
     texts = dict(sources.texts)
     for fix in fixes:
-        before = dict(texts)
+        before, reasons = dict(texts), []
         for path, text in before.items():
-            texts[path] = rewritten(fix, path, text, sources.evidence[path])
+            try:
+                texts[path] = rewritten(fix, path, text, sources.evidence[path])
+            except NotApplicableError as error:
+                reasons.append(str(error))
         if texts == before:
-            return None
+            raise NotApplicableError(next(iter(reasons), f"needs {fix.needs}"))
     changed = {path: text for path, text in texts.items() if text != sources.texts[path]}
     return Patch(fixes, changed)
 
 
 def rewritten(fix: Fix, path: str, text: str, evidence: FileEvidence) -> str:
-    """A file's text with a fix."""
+    """A file's text with a fix. Raises NotApplicableError where that is no other text."""
     try:
-        module = cst.parse_module(text)
+        changed = fix.rewrite(cst.parse_module(text), evidence).code
+    except NotApplicableError:
+        raise
+    except Exception as error:  # of the many forms of source, one that a rewrite does not know
+        name = os.path.basename(path)
+        reason = f"{name} has a form it cannot change ({type(error).__name__}: {error})"
+        raise NotApplicableError(reason) from error
+    try:
+        compile(changed, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise NotApplicableError(f"{os.path.basename(path)} would be no Python") from error
+    return changed
+
+
+def source_of(path: str) -> str:
+    """Text of a file that can be changed. Raises ScriptError with why one cannot."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            text = file.read()
+    except UnicodeDecodeError as error:
+        raise ScriptError("not UTF-8") from error
+    except OSError as error:
+        raise ScriptError(f"cannot be read ({error.strerror})") from error
+    try:
+        cst.parse_module(text)
     except cst.ParserSyntaxError as error:
-        raise ScriptError(f"{path}:{error.raw_line}: {error.message}") from error
-    return fix.rewrite(module, evidence).code
+        raise ScriptError(f"libcst does not parse line {error.raw_line}") from error
+    return text
 
 
 def unified(sources: ScriptSources, patch: Patch, start: str) -> str:
@@ -111,7 +140,7 @@ def apply(sources: ScriptSources, patch: Patch) -> tuple[str, ...]:
     Raises ScriptError, and writes nothing, where one is no longer what was run, or not to be
     written; OSError where writing fails.
     """
-    from torchtally.files.atomic import write_atomically
+    from torchtally.files.atomic import write_all
 
     for path in patch.changed:
         if not os.access(path, os.W_OK) or not os.stat(path).st_mode & stat.S_IWUSR:
@@ -127,8 +156,7 @@ def apply(sources: ScriptSources, patch: Patch) -> tuple[str, ...]:
     for path in patch.changed:
         kept.append(free_name(path))
         shutil.copy2(path, kept[-1])
-    for path, text in patch.changed.items():
-        write_atomically(path, text.encode())
+    write_all({path: text.encode() for path, text in patch.changed.items()})
     return tuple(kept)
 
 

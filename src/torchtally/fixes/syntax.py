@@ -54,15 +54,42 @@ def first_line(module: cst.Module, node: cst.CSTNode) -> str:
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
+def imported_modules(module: cst.Module) -> dict[str, str]:
+    """Modules that the file's own statements import, and the names they have in it."""
+    names: dict[str, str] = {}
+    for statement in module.body:
+        small = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+        for each in small:
+            for alias in each.names if isinstance(each, cst.Import) else ():
+                name = dotted(alias.name)
+                own = "" if alias.asname is None else dotted_alias(alias.asname)
+                names[name.partition(".")[0] if not own else name] = own or name.partition(".")[0]
+    return names
+
+
+def dotted_alias(alias: cst.AsName) -> str:
+    """Name behind `as`."""
+    return alias.name.value if isinstance(alias.name, cst.Name) else ""
+
+
+def imports(module: cst.Module, package: str) -> bool:
+    """Whether the file imports a package or something of it, in any form."""
+    froms = m.findall(module, m.ImportFrom())
+    names = {dotted(each.module) for each in froms if isinstance(each, cst.ImportFrom)
+             and each.module is not None}  # fmt: skip
+    return any(name.split(".")[0] == package for name in (*names, *imported_modules(module)))
+
+
 def with_statements(module: cst.Module, statements: Iterable[str]) -> cst.Module:
     """The module with more statements behind its first imports; those it has are left out."""
     body = list(module.body)
     has = {module.code_for_node(each).strip() for each in body}
+    has |= {f"import {name}" for name, alias in imported_modules(module).items() if name == alias}
     added = [cst.parse_statement(text) for text in statements if text not in has]
-    imports = m.Import() | m.ImportFrom()
+    importing = m.Import() | m.ImportFrom()
     end = 0
     for place, statement in enumerate(body):
-        if m.matches(statement, m.SimpleStatementLine(body=[m.AtLeastN(imports, n=1)])):
+        if m.matches(statement, m.SimpleStatementLine(body=[m.AtLeastN(importing, n=1)])):
             end = place + 1
         elif place and not m.matches(statement, m.SimpleStatementLine(body=[m.Expr()])):
             break

@@ -11,7 +11,7 @@ from torchtally.chips import chip
 from torchtally.errors import ScriptError
 from torchtally.fit.changes import classes_worth_checkpointing
 from torchtally.fixes.fix import FileEvidence
-from torchtally.fixes.patch import Patch, ScriptSources, mirror
+from torchtally.fixes.patch import Patch, ScriptSources, mirror, source_of
 from torchtally.ledger import Ledger, account
 from torchtally.memory.workspace import context_bytes
 from torchtally.timing.targets import known_roofline
@@ -97,32 +97,26 @@ def try_patch(
 
 
 def sources_of(request: TrialRequest, ledger: Ledger) -> ScriptSources:
-    """The script and the modules of its folder that ran. Raises ScriptError for one that cannot be
-    read.
-    """
+    """The script and the modules of its folder that ran."""
     script = os.path.realpath(request.script)
     folder = os.path.dirname(script) + os.sep
     frames = [frame for site in ledger.trace.sites for frame in site.frames if frame.is_own]
     paths = {os.path.realpath(frame.file) for frame in frames} | {script}
-    texts = {}
+    texts, unreadable = {}, {}
     for path in sorted(paths):
         if path.startswith(folder) and path.endswith(".py"):
-            texts[path] = read(path)
+            try:
+                texts[path] = source_of(path)
+            except ScriptError as error:
+                unreadable[path] = str(error)
     recomputable = frozenset(classes_worth_checkpointing(ledger))
+    peaks = frozenset(chip(request.gpu).peaks)
     forward = frozenset(forward_lines(ledger, script))
     evidence = {
-        path: FileEvidence(forward if path == script else frozenset(), recomputable)
+        path: FileEvidence(forward if path == script else frozenset(), recomputable, peaks)
         for path in texts
     }
-    return ScriptSources(script, texts, evidence)
-
-
-def read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScriptError(f"{path}: cannot be read as UTF-8: {error}") from error
+    return ScriptSources(script, texts, evidence, unreadable)
 
 
 def forward_lines(ledger: Ledger, script: str) -> Sequence[str]:

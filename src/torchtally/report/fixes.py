@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 
+from torchtally.brief.answer import smallest_chip
 from torchtally.fixes.choosing import ChosenFixes, FixGoal, Tried
 from torchtally.fixes.fix import ValueChange
-from torchtally.report.documents.fixes import FixesDocument
+from torchtally.report.documents.fixes import FixesDocument, SkippedFixPart
 from torchtally.report.documents.tables import table_parts
 from torchtally.report.explained import page_text
 from torchtally.report.report import Report
 from torchtally.table import Cell, Column, Table
 from torchtally.units import Unit, format_bytes, format_fraction, format_seconds
 from torchtally.views.difference import whole
+from torchtally.views.summary import summarise
 
 VALUES = {
     ValueChange.SAME: "the training computes the same bits",
@@ -49,6 +51,7 @@ def fixes_report(choice: ChosenFixes, gpu: str, capacity_bytes: int, patch: str)
             fits=fits(choice, capacity_bytes),
             kept=names,
             patch=patch,
+            skipped=[SkippedFixPart(each.name, each.reason) for each in choice.skipped],
             tables=table_parts(tables),
         ),
     )
@@ -62,6 +65,11 @@ def fits(choice: ChosenFixes, capacity_bytes: int) -> bool:
     return after.reserved_bytes <= capacity_bytes
 
 
+def is_untried(choice: ChosenFixes) -> bool:
+    """Whether the script fits as it is, where that is the goal: nothing was run."""
+    return choice.goal is FixGoal.FIT and not choice.alone and not choice.skipped
+
+
 def sentences(choice: ChosenFixes) -> Iterator[str]:
     """What each change that is kept does, and which of the others failed."""
     for fix in () if choice.kept is None else choice.kept.patch.fixes:
@@ -70,11 +78,23 @@ def sentences(choice: ChosenFixes) -> Iterator[str]:
         if each.trial.ledger is None:
             last = each.trial.failure.splitlines()[-1:] or ["no output"]
             yield f"{each.patch.fixes[0].name}: the changed script fails, {last[0].strip()}"
+    if is_untried(choice):
+        ledger = choice.before.ledger
+        smallest = None if ledger is None else smallest_chip(ledger, summarise(ledger), 0)
+        yield "No change is needed" + (
+            "." if smallest is None else f"; the smallest GPU that holds it is {smallest.name}."
+        )
+    if choice.skipped:
+        reasons = "; ".join(f"{each.name} ({each.reason})" for each in choice.skipped)
+        yield f"Not run: {reasons}."
 
 
 def title(choice: ChosenFixes, gpu: str, capacity_bytes: int) -> str:
     """What is reached, in a sentence."""
     before, kept = choice.before, choice.kept
+    if is_untried(choice):
+        sizes = f"{format_bytes(before.reserved_bytes)} of {format_bytes(capacity_bytes)}"
+        return f"fits {gpu} as it is: {sizes}"
     if kept is None:
         what = "saves memory" if choice.goal is FixGoal.FIT else "makes the step shorter"
         claim = "fits" if fits(choice, capacity_bytes) else "does not fit"
@@ -84,10 +104,7 @@ def title(choice: ChosenFixes, gpu: str, capacity_bytes: int) -> str:
     changes = "one change" if count == 1 else f"{count} changes"
     if choice.goal is FixGoal.FIT:
         does_fit = fits(choice, capacity_bytes)
-        was = before.reserved_bytes <= capacity_bytes
-        claim = (
-            "fits as it is, and takes less of" if was else "fits" if does_fit else "does not fit"
-        )
+        claim = "fits" if does_fit else "does not fit"
         sizes = f"{format_bytes(before.reserved_bytes)} to {format_bytes(after.reserved_bytes)}"
         return f"{claim} {gpu} with {changes}: {sizes} of {format_bytes(capacity_bytes)}"
     if before.step_s is None or after.step_s is None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from torchtally.fixes.fix import FileEvidence, ValueChange, fix
+from torchtally.fixes.fix import FileEvidence, NotApplicableError, ValueChange, fix
 from torchtally.fixes.syntax import first_line, with_statements
 
 HEAD = 'torch.autocast("cuda", dtype=torch.bfloat16)'
@@ -45,11 +45,18 @@ class _Forward(cst.CSTTransformer):
         return [*after[:first], head, *after[end:]]
 
 
-@fix("autocast", "run the forward pass in bfloat16: torch.autocast", ValueChange.CHANGED)
+@fix(
+    "autocast", "run the forward pass in bfloat16: torch.autocast", ValueChange.CHANGED,
+    "a script without autocast that calls its model in a block with backward",
+)  # fmt: skip
 def autocast(module: cst.Module, evidence: FileEvidence) -> cst.Module:
     """The lines that call the model and its loss below `torch.autocast`."""
     if "autocast" in module.code or not evidence.forward:
         return module
+    if "bfloat16" not in evidence.peaks:
+        raise NotApplicableError(
+            "the chip has no rate for bfloat16; float16 needs a GradScaler, another change"
+        )
     forward = _Forward(module, evidence.forward)
     changed = module.visit(forward)
     return with_statements(changed, ("import torch",)) if forward.is_changed else module

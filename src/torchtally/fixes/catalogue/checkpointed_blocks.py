@@ -3,7 +3,7 @@
 import libcst as cst
 import libcst.matchers as m
 
-from torchtally.fixes.fix import FileEvidence, ValueChange, fix
+from torchtally.fixes.fix import FileEvidence, NotApplicableError, ValueChange, fix
 from torchtally.fixes.syntax import with_statements
 
 IMPORT = "from torch.utils.checkpoint import checkpoint"
@@ -93,16 +93,22 @@ def _is_model(func: cst.BaseExpression) -> bool:
     return isinstance(func, cst.Name) and func.value.endswith(CLASSES_WITH_BLOCKS)
 
 
-@fix("checkpointed blocks", "recompute each block in the backward pass", ValueChange.SAME)
+@fix(
+    "checkpointed blocks", "recompute each block in the backward pass", ValueChange.SAME,
+    "a loop over blocks in a forward(), or a model of transformers made by name",
+)  # fmt: skip
 def checkpointed(module: cst.Module, evidence: FileEvidence) -> cst.Module:
     """Loops over blocks with a checkpoint around each; transformers' models by their method."""
     own = m.Call(func=m.Name("checkpoint") | m.Attribute(attr=m.Name("checkpoint")))
     has_own = m.findall(module, own) or "gradient_checkpointing" in module.code
-    # Running statistics of a batch would be updated twice.
-    if has_own or not evidence.recomputable or "BatchNorm" in module.code:
-        return module
+    if has_own:
+        raise NotApplicableError("the sources checkpoint already")
+    if not evidence.recomputable:
+        raise NotApplicableError("no class of the model has several modules that hold activations")
     loops = _Loops()
     changed = module.visit(loops)
+    if loops.is_changed and "BatchNorm" in module.code:
+        raise NotApplicableError("running statistics of BatchNorm would be updated twice")
     if loops.is_changed:
         return with_statements(changed, (IMPORT,))
     return module.visit(_Models()) if "transformers" in module.code else module

@@ -80,7 +80,10 @@ def _detached(value: cst.BaseExpression) -> cst.Call:
     return cst.Call(cst.Attribute(value, cst.Name("detach")))
 
 
-@fix("detached losses", "add losses up without their graphs: loss.detach()", ValueChange.SAME)
+@fix(
+    "detached losses", "add losses up without their graphs: loss.detach()", ValueChange.SAME,
+    "a sum or a list of losses that is not differentiated",
+)  # fmt: skip
 def detached(module: cst.Module, evidence: FileEvidence) -> cst.Module:
     """Sums and lists of losses, detached."""
     return module.visit(_Sums(module))

@@ -11,8 +11,9 @@ LINES = (
 
 
 @fix(
-    "expandable segments", "let the allocator grow segments: expandable_segments", ValueChange.SAME
-)
+    "expandable segments", "let the allocator grow segments: expandable_segments", ValueChange.SAME,
+    "a script that does not set PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
 def expandable(module: cst.Module, evidence: FileEvidence) -> cst.Module:
     """A script that sets the allocator before it imports torch."""
     if "PYTORCH_CUDA_ALLOC_CONF" in module.code or not evidence.forward:

@@ -17,7 +17,10 @@ class _Zeroing(m.MatcherDecoratableTransformer):
         return updated_node.with_changes(args=others)
 
 
-@fix("freed gradients", "let zero_grad free gradients: no set_to_none=False", ValueChange.SAME)
+@fix(
+    "freed gradients", "let zero_grad free gradients: no set_to_none=False", ValueChange.SAME,
+    "a zero_grad(set_to_none=False)",
+)  # fmt: skip
 def freed(module: cst.Module, evidence: FileEvidence) -> cst.Module:
     """zero_grad without set_to_none=False."""
     return module.visit(_Zeroing())

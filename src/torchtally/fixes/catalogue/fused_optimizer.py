@@ -21,13 +21,19 @@ class _Optimizers(cst.CSTTransformer):
         return with_keyword(updated_node, self.keyword, self.value)
 
 
-@fix("fused optimizer", "update parameters by one kernel: fused=True", ValueChange.ROUNDED)
+NEEDS = "an Adam, AdamW, SGD or Adagrad that says neither fused nor foreach"
+
+
+@fix("fused optimizer", "update parameters by one kernel: fused=True", ValueChange.ROUNDED, NEEDS)
 def fused(module: cst.Module, evidence: FileEvidence) -> cst.Module:
     """Optimizers with fused=True."""
     return module.visit(_Optimizers("fused", "True"))
 
 
-@fix("optimizer in a loop", "update one parameter at a time: foreach=False", ValueChange.ROUNDED)
+@fix(
+    "optimizer in a loop", "update one parameter at a time: foreach=False", ValueChange.ROUNDED,
+    NEEDS,
+)  # fmt: skip
 def in_a_loop(module: cst.Module, evidence: FileEvidence) -> cst.Module:
     """Optimizers with foreach=False, which make no copies of a whole list."""
     return module.visit(_Optimizers("foreach", "False"))
