@@ -1,7 +1,7 @@
 """torch's private names, all that this package uses, and what differs between its releases.
 
-`needs.toml` says of each name what it is for. All are looked up here, before anything else is: where
-torch has lost one, that is the message, and not an AttributeError on the way.
+`needs.toml` says of each name what it is for. All are looked up here, before anything else is:
+where torch has lost one, that is the message, and not an AttributeError on the way.
 """
 
 from torchtally.torch_private.needs import check_names
