@@ -16,7 +16,7 @@ names. One with the name of ours takes its place. `OWN_CHIP` is all that a chip 
 
 from torchtally.chips.chip import SAME_RATE, Chip, Link, Offer, Peak, Price
 from torchtally.chips.clusters import Cluster, cluster
-from torchtally.chips.families import DEFAULT, Variant
+from torchtally.chips.families import DEFAULT
 from torchtally.chips.lookup import (
     OWN_CHIP,
     USERS_TABLE,
@@ -26,24 +26,3 @@ from torchtally.chips.lookup import (
     known_chips,
 )
 from torchtally.chips.table import TABLE, load_chips
-
-__all__ = [
-    "DEFAULT",
-    "OWN_CHIP",
-    "SAME_RATE",
-    "TABLE",
-    "USERS_TABLE",
-    "Chip",
-    "Cluster",
-    "Link",
-    "Offer",
-    "Peak",
-    "Price",
-    "Variant",
-    "chip",
-    "cluster",
-    "family_variant",
-    "find_chip",
-    "known_chips",
-    "load_chips",
-]

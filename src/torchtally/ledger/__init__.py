@@ -24,32 +24,3 @@ from torchtally.ledger.groups import (
 from torchtally.ledger.ledger import GROUPINGS, ConservationError, Ledger
 from torchtally.ledger.running import PlaceholderKey, RunningAccount, SoFar
 from torchtally.ledger.total import Coverage, Entry, Line, Path, Total, Uncounted, Untimed
-
-__all__ = [
-    "GROUPINGS",
-    "ConservationError",
-    "Coverage",
-    "Entry",
-    "Key",
-    "Ledger",
-    "Line",
-    "Path",
-    "PlaceholderKey",
-    "RunningAccount",
-    "SoFar",
-    "Total",
-    "Uncounted",
-    "Untimed",
-    "account",
-    "is_copy",
-    "is_view",
-    "kernel_of",
-    "library_line_of",
-    "line_of",
-    "module_of",
-    "narrow",
-    "once_per_site",
-    "op_of",
-    "own_line_of",
-    "sums",
-]

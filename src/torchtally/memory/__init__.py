@@ -6,5 +6,3 @@ workspace/   memory that libraries keep and operators use up
 """
 
 from torchtally.memory.occupancy import Category, Memory, is_alive, replay, timeline
-
-__all__ = ["Category", "Memory", "is_alive", "replay", "timeline"]

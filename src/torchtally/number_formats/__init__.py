@@ -9,16 +9,3 @@ from torchtally.number_formats.catalogue import FORMATS, NumberFormat, choose_fo
 from torchtally.number_formats.conversion import Conversion, convert
 from torchtally.number_formats.layout import FloatLayout, IntegerLayout, Real, RoundingOutcome
 from torchtally.number_formats.real import real_of
-
-__all__ = [
-    "FORMATS",
-    "Conversion",
-    "FloatLayout",
-    "IntegerLayout",
-    "NumberFormat",
-    "Real",
-    "RoundingOutcome",
-    "choose_formats",
-    "convert",
-    "real_of",
-]

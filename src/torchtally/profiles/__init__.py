@@ -22,19 +22,4 @@ from torchtally.profiles.profile import (
     HostOperator,
     MemoryChange,
     Profile,
-    ProfiledDevice,
 )
-
-__all__ = [
-    "Arguments",
-    "DeviceActivity",
-    "HostOperator",
-    "MemoryChange",
-    "Profile",
-    "ProfiledDevice",
-    "is_execution_trace",
-    "is_nsys",
-    "read_execution_trace",
-    "read_kineto",
-    "read_nsys",
-]

@@ -3,7 +3,4 @@
 from torchtally.programs.fitted import LabelledRun, program_of
 from torchtally.programs.parts import LAYERS
 from torchtally.programs.program import RunProgram
-from torchtally.programs.sizes import Point, labelled
 from torchtally.programs.written import write
-
-__all__ = ["LAYERS", "LabelledRun", "Point", "RunProgram", "labelled", "program_of", "write"]

@@ -1,6 +1,6 @@
 """FLOPs and bytes of a call: exact, by published formula, one file per family of operators."""
 
-from torchtally.work import (  # noqa: F401 (each import registers its family's rules)
+from torchtally.work import (  # each import registers its family's rules
     attention,
     bitsandbytes,
     communication,
@@ -34,14 +34,3 @@ from torchtally.work.rule import (
     known_cost,
     reason_uncounted,
 )
-
-__all__ = [
-    "RULES",
-    "Cost",
-    "Kind",
-    "cost_of",
-    "cost_of_part",
-    "heart_of",
-    "known_cost",
-    "reason_uncounted",
-]

@@ -11,5 +11,3 @@ own_script          figures of a trace that answers are compared with
 from torchtally.integrations.lecture.check import check
 from torchtally.integrations.lecture.exercise import Exercise
 from torchtally.integrations.lecture.exercises import EXERCISES
-
-__all__ = ["EXERCISES", "Exercise", "check"]

@@ -5,5 +5,3 @@ Interpretation of a trace without a formula: nothing here knows what an operator
 
 from torchtally.ledger.steps.course import Course, Period, TrainingStep, course_of
 from torchtally.ledger.steps.generation import TokenGeneration, TokenPass
-
-__all__ = ["Course", "Period", "TokenGeneration", "TokenPass", "TrainingStep", "course_of"]

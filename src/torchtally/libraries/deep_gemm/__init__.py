@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtally.libraries.operators import products  # noqa: F401 (defines the operators)
+from torchtally.libraries.operators import products  # defines the operators
 
 __version__ = "2.1.1"
 Scaled = tuple[Tensor, Tensor]

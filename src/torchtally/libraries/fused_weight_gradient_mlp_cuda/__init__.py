@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchtally.libraries.operators import products  # noqa: F401 (defines the operators)
+from torchtally.libraries.operators import products  # defines the operators
 
 
 def wgrad_gemm_accum_fp32(total_input: Tensor, grad_output: Tensor, main_grad: Tensor) -> None:

@@ -8,19 +8,3 @@ from torchtally.memory.allocator.private_pools import PoolId, Takes
 from torchtally.memory.allocator.replay import Player, replay
 from torchtally.memory.allocator.settings import AllocatorSettings
 from torchtally.memory.allocator.snapshot import segment_record, settings_record
-
-__all__ = [
-    "AllocatorSettings",
-    "Block",
-    "CachingAllocator",
-    "OutOfMemoryError",
-    "Player",
-    "PoolId",
-    "PoolState",
-    "Takes",
-    "checkpoint",
-    "replay",
-    "restore",
-    "segment_record",
-    "settings_record",
-]

@@ -1,6 +1,6 @@
 """Device memory that no tensor of the script holds: what libraries keep and operators use up."""
 
-from torchtally.memory.workspace import convolutions, flash_attention  # noqa: F401 (they register their rules)
+from torchtally.memory.workspace import convolutions, flash_attention  # for their rules
 from torchtally.memory.workspace.kind import KINDS, Trust, Workspace
 from torchtally.memory.workspace.libraries import (
     adds_bias,
@@ -17,21 +17,3 @@ from torchtally.memory.workspace.scratch import (
     scratch_before_results,
 )
 from torchtally.memory.workspace.trials import is_tried, trial_bytes
-
-__all__ = [
-    "KINDS",
-    "Trust",
-    "Workspace",
-    "adds_bias",
-    "blas_lt_workspace",
-    "blas_workspace",
-    "context_bytes",
-    "context_limits_bytes",
-    "has_scratch",
-    "has_scratch_before_results",
-    "is_tried",
-    "scratch",
-    "scratch_before_results",
-    "trial_bytes",
-    "uses_blas",
-]

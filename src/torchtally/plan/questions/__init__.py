@@ -6,5 +6,3 @@ with units and working, tables, assumptions and unknowns. A renderer prints it.
 
 from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.request import Request, Subject, counted_subject, subject
-
-__all__ = ["Answer", "Request", "Subject", "counted_subject", "subject"]

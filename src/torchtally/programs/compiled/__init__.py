@@ -2,5 +2,3 @@
 
 from torchtally.programs.compiled.regions import COMPILED_LAYERS, FUSED_BLOCKS, Regions
 from torchtally.programs.compiled.rewritten import compiled
-
-__all__ = ["COMPILED_LAYERS", "FUSED_BLOCKS", "Regions", "compiled"]

@@ -11,5 +11,3 @@ building.py   all of it together: a profile as a trace
 """
 
 from torchtally.runs.explain.building import trace_of
-
-__all__ = ["trace_of"]

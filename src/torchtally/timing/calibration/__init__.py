@@ -3,5 +3,3 @@
 from torchtally.timing.calibration.calibration import Calibration, Issue
 from torchtally.timing.calibration.features import Features, features
 from torchtally.timing.calibration.sample import Sample
-
-__all__ = ["Calibration", "Features", "Issue", "Sample", "features"]

@@ -19,15 +19,4 @@ from torchtally.timing.network.collective import (
     least_sent_bytes,
 )
 from torchtally.timing.network.group import RankGroup
-from torchtally.timing.network.ways import Algorithm, Protocol
-
-__all__ = [
-    "Algorithm",
-    "CollectiveKind",
-    "Protocol",
-    "RankGroup",
-    "Transfer",
-    "buffer_bytes",
-    "collective",
-    "least_sent_bytes",
-]
+from torchtally.timing.network.ways import Algorithm

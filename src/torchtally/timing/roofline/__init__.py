@@ -1,7 +1,4 @@
 """Predicted time of one operator on one chip."""
 
 from torchtally.timing.roofline.kernel import Bound, Kernel
-from torchtally.timing.roofline.launches import launches
 from torchtally.timing.roofline.roofline import Roofline
-
-__all__ = ["Bound", "Kernel", "Roofline", "launches"]

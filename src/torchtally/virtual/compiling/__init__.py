@@ -8,5 +8,3 @@ tensors (`wrapper.py`), and each launch is recorded with what its kernel reads, 
 
 from torchtally.virtual.compiling.eager import eagerly, is_compiled
 from torchtally.virtual.compiling.request import Compiling
-
-__all__ = ["Compiling", "eagerly", "is_compiled"]

@@ -18,7 +18,7 @@ def pattern(key: str) -> str:
     return re.sub(r"\d+", "#", key)
 
 
-class LocalStore(dist.Store):  # type: ignore[name-defined,misc]
+class LocalStore(dist.Store):
     """Stands for every store. C++ calls its methods, too (`PythonStore`, c10d/init.cpp)."""
 
     ranks = 1

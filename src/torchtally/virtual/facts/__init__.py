@@ -40,29 +40,3 @@ from torchtally.virtual.facts.tensors import (
 assert all((arithmetic, elements, logic, products, reductions, sources)), (
     "imported for the rules they add"
 )
-
-__all__ = [
-    "FALLING",
-    "Derived",
-    "Facts",
-    "FallingLosses",
-    "assumption_of",
-    "constant",
-    "facts_of",
-    "facts_or_range",
-    "is_any_informed",
-    "is_any_trained",
-    "is_informed",
-    "is_loss",
-    "is_uninformed",
-    "is_whole",
-    "keep_facts",
-    "mark_trained",
-    "readable",
-    "routing",
-    "rule_of",
-    "settle",
-    "spread_of",
-    "substitute",
-    "turns",
-]
