@@ -1,12 +1,18 @@
-"""Recipes of mixed precision, one row each: the dtypes of weights, gradients, state, products."""
+"""Recipes of mixed precision, a row of `recipes.toml` each: dtypes of weights, gradients, state."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
+
+import msgspec
 
 from torchtally.chips import Chip
 from torchtally.chips.dtypes import DTYPE_BYTES, NUMBERS_EACH
 from torchtally.errors import UsageError, did_you_mean
+
+TABLE = Path(__file__).with_name("recipes.toml")
 
 
 class Scaling(StrEnum):
@@ -118,96 +124,10 @@ class Recipe:
         return self.activations if self.is_quantised else self.products
 
 
-DEEPSPEED = (
-    "DeepSpeed, BF16_Optimizer and stage_1_and_2.py: gradients flattened before they are reduced, "
-    "and a float32 copy of the partition for the optimizer"
-)
-_LISTED = (
-    Recipe(
-        name="fp32", summary="everything in float32",
-        weights="float32", gradients="float32", products="float32", activations="float32",
-    ),
-    Recipe(
-        name="tf32", summary="everything in float32, products on the matrix unit in TF32",
-        weights="float32", gradients="float32", products="tf32", activations="float32",
-    ),
-    Recipe(
-        name="amp", summary="torch.autocast: float32 weights, products in bfloat16",
-        weights="float32", gradients="float32", products="bfloat16", activations="bfloat16",
-        is_autocast=True, source="PyTorch, torch.amp",
-    ),
-    Recipe(
-        name="amp-fp16",
-        summary="torch.autocast: float32 weights, products in float16, scaled losses",
-        weights="float32", gradients="float32", products="float16", activations="float16",
-        is_autocast=True, source="PyTorch, torch.amp with a GradScaler",
-    ),
-    Recipe(
-        name="bf16", summary="everything in bfloat16, optimizer state too",
-        weights="bfloat16", gradients="bfloat16", state="bfloat16",
-        products="bfloat16", activations="bfloat16",
-    ),
-    Recipe(
-        name="mixed",
-        summary="bfloat16 weights and gradients, float32 master weights and optimizer state",
-        weights="bfloat16", gradients="bfloat16", master="float32",
-        products="bfloat16", activations="bfloat16",
-        source="ZeRO, arXiv 1910.02054, section 3.1: 16 bytes a parameter with Adam",
-    ),
-    Recipe(
-        name="mixed-fp16",
-        summary="float16 weights and gradients, float32 master weights and optimizer state",
-        weights="float16", gradients="float16", master="float32",
-        products="float16", activations="float16",
-        source="ZeRO, arXiv 1910.02054, section 3.1: 16 bytes a parameter with Adam",
-    ),
-    Recipe(
-        name="megatron", summary="as mixed, with gradients added up in float32",
-        weights="bfloat16", gradients="float32", master="float32",
-        products="bfloat16", activations="bfloat16",
-        source="Megatron-LM, --accumulate-allreduce-grads-in-fp32: 18 bytes a parameter with Adam",
-    ),
-    Recipe(
-        name="ds-fp16", summary="as mixed-fp16, with DeepSpeed's copies of gradients",
-        weights="float16", gradients="float16", master="float32",
-        products="float16", activations="float16",
-        flat_gradients=("float16",), step_gradients="float32", source=DEEPSPEED,
-    ),
-    Recipe(
-        name="ds-bf16", summary="as megatron, with DeepSpeed's copies of gradients",
-        weights="bfloat16", gradients="float32", master="float32",
-        products="bfloat16", activations="bfloat16",
-        flat_gradients=("bfloat16", "bfloat16"), step_gradients="float32", source=DEEPSPEED,
-    ),
-    Recipe(
-        name="fp8",
-        summary="products in float8, bfloat16 weights, float32 master, gradients and state",
-        weights="bfloat16", gradients="float32", master="float32",
-        products="float8_e4m3fn", activations="bfloat16",
-        source="Transformer Engine: weights stay in bfloat16 and are cast for each product",
-    ),
-    Recipe(
-        name="fp8-current", summary="as fp8, scaled by the largest number of the tensor itself",
-        weights="bfloat16", gradients="float32", master="float32",
-        products="float8_e4m3fn", activations="bfloat16", scaling=Scaling.CURRENT,
-        source="Transformer Engine, Float8CurrentScaling",
-    ),
-    Recipe(
-        name="mxfp8", summary="as fp8, with a scale for each 32 numbers (Blackwell)",
-        weights="bfloat16", gradients="float32", master="float32",
-        products="float8_e4m3fn", activations="bfloat16", scaling=Scaling.BLOCKS,
-        source="Transformer Engine, MXFP8BlockScaling",
-    ),
-    Recipe(
-        name="nvfp4",
-        summary="products in 4 bits, with a scale for each 16 numbers (Blackwell); what is kept as "
-        "in 8 bits",
-        weights="bfloat16", gradients="float32", master="float32",
-        products="float4_e2m1fn_x2", activations="bfloat16", scaling=Scaling.TWO_LEVELS,
-        source="Transformer Engine, NVFP4BlockScaling",
-    ),
-)  # fmt: skip
-RECIPES: Mapping[str, Recipe] = {listed.name: listed for listed in _LISTED}
+RECIPES: Mapping[str, Recipe] = {
+    row["name"]: msgspec.convert(row, Recipe)
+    for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["recipe"]
+}
 
 
 def recipe(name: str) -> Recipe:
