@@ -7,7 +7,7 @@ loss is in nats per token of *their* data. They extrapolate badly beyond the siz
 to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torchtally.plan.closed_form import Flops, Number, ParameterCount, closed_form
@@ -69,6 +69,12 @@ def optimal_parameters(
     `flops_per_parameter`, for each token, is more with attention's scores.
     """
     return "(flops / (flops_per_parameter * tokens_per_parameter))**0.5"
+
+
+def losses(parameters: Quantity, tokens: Quantity, name: str = "loss") -> Iterator[Quantity]:
+    """The loss by each law, under that name and the law's."""
+    for law in LOSS_LAWS.values():
+        yield loss(parameters, tokens, law).with_name(f"{name}, {law.name} law")
 
 
 def loss(parameters: Amount, tokens: Amount, law: LossLaw) -> Quantity:

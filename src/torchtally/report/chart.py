@@ -87,12 +87,12 @@ def _cells(
             for point in each.points
         ]
         for a, b in zip(places, places[1:] if each.is_joined else (), strict=False):
-            cells |= dict.fromkeys(_places_between(a, b), each.letter)
+            cells |= dict.fromkeys(places_between(a, b), each.letter)
         cells |= dict.fromkeys(places, each.letter)
     return cells
 
 
-def _places_between(a: tuple[int, int], b: tuple[int, int]) -> Iterator[tuple[int, int]]:
+def places_between(a: tuple[int, int], b: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """Places from one to the other, without gaps."""
     count = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1)
     for n in range(count + 1):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from torchtally.report.placeholders import times_text
 from torchtally.report.plain import cut_left, cut_right
 from torchtally.trace import Effect, EffectKind, Frame
 from torchtally.units import format_bytes
@@ -38,7 +39,7 @@ def sections(surroundings: Surroundings, own_root: str) -> Iterator[Section]:
     processes = by_kind[EffectKind.PROCESS]
     if processes:
         programs = PROGRAMS.get(surroundings.files_kept_by, "what they write is real")
-        names = [f"{effect.name[:NAME_WIDTH]} ({_times(effect.count)})" for effect in processes]
+        names = [f"{effect.name[:NAME_WIDTH]} ({times_text(effect.count)})" for effect in processes]
         yield f"Programs that the script started; {programs}:", shorten(names)
     if surroundings.network.startswith("off"):
         yield f"Network: {surroundings.network}", []
@@ -118,16 +119,12 @@ def _at_lines(effects: Sequence[Effect], own_root: str, cwd: str = "") -> Iterat
 
 def _calls(calls: Sequence[Effect], cwd: str) -> str:
     if calls[0].kind is EffectKind.SENT:
-        return ", ".join(f"{call.name[:80]}, {_times(call.count)}" for call in calls)
+        return ", ".join(f"{call.name[:80]}, {times_text(call.count)}" for call in calls)
     names = ", ".join(_path(call.name, cwd) if cwd else call.name[:80] for call in calls)
-    return f"{names}, {_times(max(call.count for call in calls))}"
+    return f"{names}, {times_text(max(call.count for call in calls))}"
 
 
 def shorten(lines: list[str]) -> list[str]:
     if len(lines) <= MOST_LISTED:
         return lines
     return [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more: --json lists all"]
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

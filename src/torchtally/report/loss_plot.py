@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torchtally.progress import WIDTH, printable
 from torchtally.report.braille import Place, braille
-from torchtally.report.chart import ChartAxis, axis
+from torchtally.report.chart import ChartAxis, axis, places_between
 from torchtally.report.report import is_ascii
 from torchtally.units import format_count, format_loss
 
@@ -128,12 +128,5 @@ def _line(points: Sequence[LossPoint], axes: Axes, rows: int, columns: int) -> I
     for column in sorted(of_column):
         ups = of_column[column]
         row = min(max(int((1 - sum(ups) / len(ups)) * rows), 0), rows - 1)
-        yield from _places_between(before or (row, column), (row, column))
+        yield from places_between(before or (row, column), (row, column))
         before = (row, column)
-
-
-def _places_between(a: Place, b: Place) -> Iterator[Place]:
-    """Places from one to the other, without gaps."""
-    count = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1)
-    for n in range(count + 1):
-        yield round(a[0] + (b[0] - a[0]) * n / count), round(a[1] + (b[1] - a[1]) * n / count)

@@ -5,10 +5,9 @@ Before another graph is captured after it, the pool is put back to where the fir
 ended: Note [Checkpointing PrivatePoolState] in c10/cuda/CUDACachingAllocator.cpp.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from torchtally.memory.allocator.block import Block
+from torchtally.memory.allocator.block import Block, mapped_blocks
 from torchtally.memory.allocator.caching import CachingAllocator
 from torchtally.memory.allocator.private_pools import PoolId
 
@@ -36,7 +35,8 @@ def checkpoint(allocator: CachingAllocator, pool_id: PoolId) -> PoolState:
         pool_id,
         tuple(
             tuple(
-                BlockState(block.address, block.size, block.is_allocated) for block in chain(head)
+                BlockState(block.address, block.size, block.is_allocated)
+                for block in mapped_blocks(head)
             )
             for head in heads(allocator, pool_id)
         ),
@@ -52,7 +52,7 @@ def restore(allocator: CachingAllocator, state: PoolState) -> Restored:
     held = [
         block
         for head in heads(allocator, state.pool_id)
-        for block in chain(head)
+        for block in mapped_blocks(head)
         if block.is_allocated
     ]
     freed = tuple(block.address for block in held)
@@ -84,11 +84,3 @@ def heads(allocator: CachingAllocator, pool_id: PoolId) -> list[Block]:
         for blocks in allocator.segments()
         if blocks[0].pool.owner == pool_id and blocks[0].previous is None
     ]
-
-
-def chain(head: Block) -> Iterator[Block]:
-    """A segment's blocks that have memory behind them, by address."""
-    block: Block | None = head
-    while block is not None and block.is_mapped:
-        yield block
-        block = block.next

@@ -54,7 +54,7 @@ def feed_forward_saved(
 
 def experts_saved(at: Setting, experts: Experts, given_bytes: int) -> Iterator[Saved]:
     """All that a mixture keeps: exact where no token is dropped."""
-    shared = _shared_block(experts)
+    shared = experts.shared
     yield from _router_saved(at, experts, given_bytes)
     if shared is not None:
         weights = (*first_projections(shared), *(["shared gate"] * experts.has_shared_gate))
@@ -120,14 +120,6 @@ def _have_gradients(at: Setting, feed_forward: FeedForward) -> tuple[bool, bool]
         return True, True
     gate, *up = map(at.first.has_result, first_projections(feed_forward))
     return gate, up[0] if up else gate
-
-
-def _shared_block(experts: Experts) -> FeedForward | None:
-    if not experts.shared_width:
-        return None
-    return FeedForward(
-        width=experts.shared_width, is_gated=experts.is_gated, activation=experts.activation
-    )
 
 
 def _is_router_wide(at: Setting, experts: Experts) -> bool:

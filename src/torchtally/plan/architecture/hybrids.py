@@ -5,7 +5,7 @@ from dataclasses import replace
 from torchtally.plan.architecture.config_keys import Config, excerpt
 from torchtally.plan.architecture.families import Family, LayerParts, Names
 from torchtally.plan.architecture.llama_like import BIASED_ATTENTION, LLAMA, each_head, whole
-from torchtally.plan.architecture.mixtures import latent_of, typed_layers
+from torchtally.plan.architecture.mixtures import every_so_many, latent_of, typed_layers
 from torchtally.plan.architecture.model import Experts
 from torchtally.plan.architecture.prediction import modules_left_out
 from torchtally.plan.mixers.convolution import ShortConvolution
@@ -269,12 +269,6 @@ def _next_experts(config: Config) -> Experts:
     )
 
 
-def _next_sparse(config: Config, layers: int) -> frozenset[int]:
-    step = config.size_or_none("decoder_sparse_step") or 1
-    dense = config.layers_listed("mlp_only_layers", layers) or frozenset()
-    return frozenset(range(step - 1, layers, step)) - dense
-
-
 def _kimi_experts(config: Config) -> Experts:
     width = config.size("moe_intermediate_size")
     return Experts(
@@ -364,7 +358,7 @@ HYBRIDS = {
         has_wide_norm=True,
     ),
     "qwen3_next": replace(
-        NEXT, recurrence=_qwen3_next, experts=_next_experts, sparse_layers=_next_sparse
+        NEXT, recurrence=_qwen3_next, experts=_next_experts, sparse_layers=every_so_many
     ),
     "qwen3_5_text": replace(NEXT, recurrence=_qwen3_5),
     "qwen3_5_moe_text": replace(NEXT, recurrence=_qwen3_5, experts=_next_experts),

@@ -113,7 +113,7 @@ def _llama4_experts(config: Config) -> Experts:
     return replace(plain, are_all_run=True, is_router_linear=True)
 
 
-def _every_so_many(config: Config, layers: int) -> frozenset[int]:
+def every_so_many(config: Config, layers: int) -> frozenset[int]:
     """Every `decoder_sparse_step`-th, but for `mlp_only_layers`: Qwen's."""
     step = config.size_or_none("decoder_sparse_step") or 1
     dense = config.layers_listed("mlp_only_layers", layers) or frozenset()
@@ -182,12 +182,12 @@ DEEPSEEK = Family(
 MIXTURES = {
     "mixtral": Family(experts=_mixtral_experts, windows=everywhere),
     "qwen2_moe": Family(
-        qkv_bias="qkv_bias", experts=_qwen2_experts, sparse_layers=_every_so_many,
+        qkv_bias="qkv_bias", experts=_qwen2_experts, sparse_layers=every_so_many,
         windows=by_layer(early_odd_layers),
     ),
     "qwen3_moe": replace(
         BIASED_ATTENTION, head_norms=each_head, experts=_narrow_experts,
-        sparse_layers=_every_so_many, windows=where_used,
+        sparse_layers=every_so_many, windows=where_used,
     ),
     "olmoe": replace(BIASED_ATTENTION, head_norms=whole, experts=_olmoe_experts),
     "gpt_oss": replace(

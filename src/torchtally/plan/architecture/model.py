@@ -127,6 +127,15 @@ class Experts:
     is_router_linear: bool = False
     """And the router by itself is a linear module."""
 
+    @property
+    def shared(self) -> FeedForward | None:
+        """What every token goes through besides."""
+        if not self.shared_width:
+            return None
+        return FeedForward(
+            width=self.shared_width, is_gated=self.is_gated, activation=self.activation
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:

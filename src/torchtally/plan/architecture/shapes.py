@@ -85,9 +85,7 @@ def by_hand(
     )  # fmt: skip
 
 
-def scale_to(
-    parameters: int, *, vocabulary: int, is_tied: bool = False, context: int | None = None
-) -> Model:
+def scale_to(parameters: int, *, vocabulary: int, is_tied: bool = False) -> Model:
     """An assumed model of about so many parameters, where only their number is known.
 
     Llama's kind: a gate, RMS norms, rotary positions, no biases, as many keys as heads. It follows
@@ -99,7 +97,7 @@ def scale_to(
     _check_sizes({"parameters": parameters, "vocabulary": vocabulary})
     depth = _depth(parameters, vocabulary, is_tied)
     shapes = [(width, layers) for width in _widths(depth) for layers in _depths(width)]
-    candidates = [_of_aspect(*shape, vocabulary, is_tied, context) for shape in shapes]
+    candidates = [_of_aspect(*shape, vocabulary, is_tied) for shape in shapes]
     nearest, count = min(
         candidates, key=lambda candidate: (abs(candidate[1] - parameters), candidate[1])
     )
@@ -112,9 +110,7 @@ def scale_to(
 
 
 @lru_cache(maxsize=4096)
-def _of_aspect(
-    width: int, layers: int, vocabulary: int, is_tied: bool, context: int | None
-) -> tuple[Model, int]:
+def _of_aspect(width: int, layers: int, vocabulary: int, is_tied: bool) -> tuple[Model, int]:
     """(a model, its parameters): searches for the largest one that fits try the same many times."""
     note = f"assumed shape: {layers} layers of width {width} (width / layers near {ASPECT})"
     model = by_hand(
@@ -125,7 +121,6 @@ def _of_aspect(
         is_tied=is_tied,
         feed_forward=_round(8 * width / 3, 64),
         is_gated=True,
-        context=context,
         name=ASSUMED,
         source=f"a shape assumed for a parameter count: 12 * layers * width**2, {KAPLAN}",
     )

@@ -52,11 +52,6 @@ class Frozen:
     adapter: Adapter
     base: WeightFormat
 
-    @property
-    def is_packed(self) -> bool:
-        """Weights are multiplied in another format than they are kept in."""
-        return self.base.name not in ("bf16", "fp16", "fp32")
-
     def check(self, model: Model) -> None:
         """Raise UsageError for adapters whose layout is not known."""
         if self.adapter.has_magnitude:
@@ -163,7 +158,7 @@ def _gathered(model: Model, here: ChipWeights, layout: Layout, frozen: Frozen) -
 
 def _at_work(model: Model, layout: Layout, frozen: Frozen, work: Recipe) -> int:
     """Bytes of the largest matrix as it is multiplied, where it is kept in another format."""
-    if not frozen.is_packed or work.is_quantised:
+    if frozen.base.is_plain or work.is_quantised:
         return 0
     widest = max(
         weight.elements

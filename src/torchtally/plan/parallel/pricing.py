@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torchtally.errors import UsageError
 from torchtally.plan import training
-from torchtally.plan.architecture.model import Experts, FeedForward
+from torchtally.plan.architecture.model import Experts
 from torchtally.plan.architecture.weights import Group
 from torchtally.plan.closed_form import Count, Fraction, Seconds, Tokens, closed_form
 from torchtally.plan.flops import Recompute
@@ -237,7 +237,7 @@ class Pricing:
     def without_experts(self) -> "Pricing":
         """Pricing of the same model with the shared part of its mixtures alone."""
         kinds = (
-            replace(kind, feed_forward=_shared_part(kind.feed_forward))
+            replace(kind, feed_forward=kind.feed_forward.shared)
             if isinstance(kind.feed_forward, Experts)
             else kind
             for kind in self.workload.model.kinds
@@ -512,14 +512,6 @@ class Pricing:
     @once(*GROUPS)
     def _outside(self, layout: Layout) -> Quantity:
         return outside(layout, self.workload.cluster.chip)
-
-
-def _shared_part(experts: Experts) -> FeedForward | None:
-    if not experts.shared_width:
-        return None
-    return FeedForward(
-        width=experts.shared_width, is_gated=experts.is_gated, activation=experts.activation
-    )
 
 
 @closed_form("tokens of a step", Unit.TOKENS)

@@ -20,10 +20,6 @@ class FineTuning:
     recipe: Recipe
     request: Request
 
-    @property
-    def is_quantised(self) -> bool:
-        return self.base.name not in ("bf16", "fp16", "fp32")
-
 
 def plan_of(request: Request) -> FineTuning:
     """Raises UsageError for a model without a shape, and where adapters are not known."""
@@ -77,7 +73,7 @@ def activation_recipe(plan: FineTuning) -> Recipe:
     16.
     """
     own = plan.recipe
-    if own.is_quantised:
+    if not own.base.is_plain:
         plain = recipe("bf16")
         return replace(plain, name=own.name, products=own.products, scaling=own.scaling)
     if plan.base.name == "fp32":

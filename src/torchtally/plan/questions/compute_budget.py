@@ -7,7 +7,7 @@ from torchtally.plan.questions.bill import bill, unknown_costs
 from torchtally.plan.questions.plan_options import PEAK
 from torchtally.plan.questions.request import Request, peak_flop_per_s
 from torchtally.plan.questions.uses import Fields, uses
-from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_parameters, optimal_tokens
+from torchtally.plan.scaling import losses, optimal_parameters, optimal_tokens
 from torchtally.plan.training import training_s
 from torchtally.table import Column, Table
 from torchtally.units import Unit
@@ -44,15 +44,7 @@ def compute_budget(request: Request) -> Answer:
             flops,
             ", by the rule of 20 tokens per parameter",
         ),
-        figures=(
-            parameters,
-            tokens,
-            *(
-                loss(parameters, tokens, law).with_name(f"loss, {law.name} law")
-                for law in LOSS_LAWS.values()
-            ),
-            *_on_chips(request, flops),
-        ),
+        figures=(parameters, tokens, *losses(parameters, tokens), *_on_chips(request, flops)),
         tables=(_marks(int(flops.value)),),
         assumptions=(
             "A rule of thumb for training cost only: a model that serves many requests should "

@@ -17,7 +17,7 @@ from torchtally.plan.questions.request import Request, flops_per_token, sequence
 from torchtally.plan.questions.uses import counted_fields, uses
 from torchtally.plan.questions.words import subject_text
 from torchtally.plan.recipes import RECIPES
-from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_tokens
+from torchtally.plan.scaling import losses, optimal_tokens
 from torchtally.plan.training import training_flops_of
 from torchtally.table import Column, Table
 from torchtally.units import Unit
@@ -50,10 +50,7 @@ def model_card(request: Request) -> Answer:
             *_cache(request),
             tokens,
             training_flops_of(per_token, tokens).with_name("compute-optimal training"),
-            *(
-                loss(subject.active, tokens, law).with_name(f"loss by then, {law.name} law")
-                for law in LOSS_LAWS.values()
-            ),
+            *losses(subject.active, tokens, "loss by then"),
         ),
         tables=tuple(_tables(request)),
         assumptions=(

@@ -14,7 +14,7 @@ from torchtally.plan.questions.training_time import reached_mfu
 from torchtally.plan.questions.uses import paced_fields, uses
 from torchtally.plan.questions.words import chips_text
 from torchtally.plan.questions.workload import with_shape
-from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_parameters, optimal_tokens
+from torchtally.plan.scaling import losses, optimal_parameters, optimal_tokens
 from torchtally.plan.training import flops_within
 from torchtally.units import Unit, format_count
 
@@ -65,10 +65,7 @@ def model_within(request: Request) -> Answer:
             tokens,
             best.flops,
             mean_tokens_per_s(tokens, seconds),
-            *(
-                loss(parameters, tokens, law).with_name(f"loss, {law.name} law")
-                for law in LOSS_LAWS.values()
-            ),
+            *losses(parameters, tokens),
             *bill(request, chips, seconds, cluster.chip),
         ),
         assumptions=(

@@ -30,7 +30,7 @@ from torchtally.plan.parameters import parameters
 from torchtally.plan.quantity import Quantity, total
 from torchtally.plan.questions.request import Request
 from torchtally.plan.recipes import RECIPES
-from torchtally.plan.scaling import LOSS_LAWS, loss, optimal_parameters, optimal_tokens
+from torchtally.plan.scaling import losses, optimal_parameters, optimal_tokens
 from torchtally.plan.training import (
     chip_hours,
     cost_usd,
@@ -353,13 +353,9 @@ def cards_of(given: Mapping[str, Quantity], per_token: Quantity, cache: Quantity
         "From an observed speed of all chips together.",
     )
     size = optimal_parameters(given["flops"])
-    laws = (
-        loss(size, optimal_tokens(size), law).with_name(f"loss, {law.name} law")
-        for law in LOSS_LAWS.values()
-    )
     yield Card(
         "Which model uses this compute best?",
-        (size, optimal_tokens(size), *laws),
+        (size, optimal_tokens(size), *losses(size, optimal_tokens(size))),
         "Rules of thumb and fits to other people's data; losses in nats per token of that data.",
     )
     P = deep_linear_parameters(given["width"], given["depth"])
