@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.plan.kept_activations import activations
 from tests.plan.models import models
 from torchtally.errors import UsageError
 from torchtally.plan.activations.kept import (
-    activations,
     embedding_activation_bytes,
     head_activation_bytes,
     held_cast_bytes,

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import torchtally
+from tests.plan.kept_activations import activations
 from torchtally.memory import Category, is_alive
-from torchtally.plan.activations.kept import activations
 from torchtally.plan.activations.setting import AttentionKernel
 from torchtally.plan.architecture.weights import weights_of
 from torchtally.plan.memory import states

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from torchtally.ledger import Entry, Ledger, Line, library_line_of
-from torchtally.ledger.total import Path
 from torchtally.timing.roofline import Bound
-from torchtally.trace import Phase, Site
+from torchtally.trace import Phase
 from torchtally.work import Cost, Kind
 
 
@@ -135,7 +134,3 @@ def site_of(entry: Entry) -> int:
     """The number of the site that an entry belongs to: of its part of a fused kernel."""
     op = entry.op
     return op.parts[entry.part] if entry.call.fused is not None and op.parts else op.site
-
-
-def path_of(site: Site) -> Path:
-    return Path(site.module, site.module_class)

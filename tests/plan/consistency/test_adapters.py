@@ -10,10 +10,10 @@ from torch import nn
 from tests.plan.config_cases import CASES as FAMILIES
 from tests.plan.consistency.references import HYBRIDS, REFERENCES, Reference, maker, model_of
 from tests.plan.consistency.traced import Traced
+from tests.plan.kept_activations import activations
 from tests.plan.test_hybrids import fallback_flops
 from torchtally import account, run
 from torchtally.errors import UsageError
-from torchtally.plan.activations.kept import activations
 from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.adapters import adapted_flops, adapter_of, adapter_weights

@@ -19,7 +19,7 @@ from tests.plan.consistency.references import (
     model_of,
 )
 from tests.plan.consistency.traced import Traced, train
-from torchtally.plan.activations.kept import Activations, activations
+from tests.plan.kept_activations import Activations, activations
 from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import AttentionKernel, Implementation
 from torchtally.plan.architecture.model import FeedForward, Model

@@ -13,10 +13,10 @@ import pytest
 from tests.plan.consistency.references import Reference, maker
 from tests.plan.consistency.test_reference_models import kept
 from tests.plan.consistency.traced import train
+from tests.plan.kept_activations import activations
 from torchtally.chips import chip
 from torchtally.chips.clusters import cluster
 from torchtally.ledger import Ledger
-from torchtally.plan.activations.kept import activations
 from torchtally.plan.activations.kernel import usual_kernel
 from torchtally.plan.activations.setting import Implementation
 from torchtally.plan.architecture.model import Model, SelfAttention

@@ -14,8 +14,7 @@ to each that is chosen. `torch.compile` keeps less than any of these, and is not
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Unpack
+from dataclasses import replace
 
 from torchtally.errors import UsageError
 from torchtally.plan.activations.attention import attention_saved, is_masked
@@ -37,9 +36,7 @@ from torchtally.plan.activations.setting import (
     LOSS_CHUNKS,
     AttentionKernel,
     Loss,
-    Options,
     Setting,
-    setting_of,
 )
 from torchtally.plan.adapters import DOWN, OUTPUT, FirstLayer
 from torchtally.plan.architecture.model import (
@@ -53,47 +50,9 @@ from torchtally.plan.architecture.model import (
 from torchtally.plan.architecture.weights import JOIN, Group, layer_weights
 from torchtally.plan.closed_form import Bytes, Count, closed_form
 from torchtally.plan.flops import Recompute
-from torchtally.plan.quantity import Amount, Quantity, derive, of, total
-from torchtally.plan.recipes import Recipe
+from torchtally.plan.quantity import Quantity, derive, of, total
 from torchtally.plan.recomputation import products_kept
 from torchtally.units import Unit
-
-
-@dataclass(frozen=True, slots=True)
-class Activations:
-    """What one micro-batch keeps on one chip that has all layers."""
-
-    embedding: Quantity
-    layers: tuple[Quantity, ...]
-    """One for each of the model's kinds of layer, for all layers of the kind."""
-    head: Quantity
-    working: Quantity
-    """One layer's, recomputed while its backward runs; 0 without recomputation."""
-    total: Quantity
-    """At the fullest moment: with the head's, or once that is freed with `working`."""
-
-
-def activations(
-    model: Model, batch: Amount, sequence: Amount, recipe: Recipe, **options: Unpack[Options]
-) -> Activations:
-    """All that a micro-batch of so many sequences keeps for its backward pass."""
-    at = setting_of(model, batch, sequence, recipe, **options)
-    embedding, head = embedding_activation_bytes(at), head_activation_bytes(at)
-    layers = tuple(layers_activation_bytes(at, kind) for kind in model.kinds)
-    working = working_activation_bytes(at)
-    kinds = {f"layers_{n}": layer for n, layer in enumerate(layers)}
-    whole = derive(
-        "activations",
-        Unit.BYTES,
-        " + ".join(["embedding", *kinds, "max(head, working)"]),
-        "",
-        "kept for the backward pass of one micro-batch",
-        embedding=embedding,
-        head=head,
-        working=working,
-        **kinds,
-    )
-    return Activations(embedding, layers, head, working, whole)
 
 
 def layers_activation_bytes(at: Setting, kind: Layer) -> Quantity:

@@ -10,11 +10,10 @@ from typing import Any
 
 from torchtally.errors import UsageError
 from torchtally.plan.frameworks.values import count, is_true, section
-from torchtally.plan.parallel.layout import Layout, Sharding
+from torchtally.plan.parallel.layout import Layout
 from torchtally.plan.parallel.step import Workload
 
 KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
-SHARDINGS = tuple(Sharding)
 
 
 def layout_words(document: Mapping[str, Any], name: str) -> tuple[list[str], int | None]:

@@ -73,7 +73,7 @@ def activation_recipe(plan: FineTuning) -> Recipe:
     16.
     """
     own = plan.recipe
-    if not own.base.is_plain:
+    if own.is_quantised:
         plain = recipe("bf16")
         return replace(plain, name=own.name, products=own.products, scaling=own.scaling)
     if plan.base.name == "fp32":

@@ -229,7 +229,7 @@ def _bytes_at_work(plan: FineTuning, how: Recipe) -> int:
     """
     if plan.adapter.has_magnitude:
         return 4 * FLOAT32_BYTES
-    is_dequantised = not plan.base.is_plain and how.base.is_plain
+    is_dequantised = not plan.base.is_plain and not how.is_quantised
     return DTYPE_BYTES[how.weights] if is_dequantised else 0
 
 

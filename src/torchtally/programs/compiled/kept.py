@@ -184,11 +184,6 @@ class Partition:
         return {v for v, made in number.items() if made in reached and made + 1 not in reached}
 
 
-def is_repeated(node: FlowNode) -> bool:
-    """A `cat` of one tensor with itself, which is a repetition."""
-    return node.call.plain_name == "cat" and len({(a.value, a.spec) for a in node.reads}) == 1
-
-
 class Network:
     """Edges with capacities, and the flow through them."""
 

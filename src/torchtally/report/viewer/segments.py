@@ -16,7 +16,6 @@ REVERSED = Style(reverse=True)
 HEADING = Style(dim=True, underline=True)
 SORTED = Style(bold=True, underline=True)
 
-COLOURS = ("green", "yellow", "magenta", "cyan", "blue", "red")
 OF_BOUND = {"C": "green", "M": "blue", "N": "magenta", "B": "yellow", "S": "white", "O": "red"}
 """Letters of bounds in bars: compute, memory, network, bubble, sleep, overhead."""
 OF_CATEGORY = {

@@ -40,7 +40,6 @@ inputTypes)."""
 TENSOR_LISTS = ("TensorList", "GenericList[TensorList]")
 TYPED_LIST = "TensorList["
 EMPTY_LIST = "TensorList[]"
-SCALARS = ("Scalar", "ScalarList")
 
 
 @cache

@@ -7,7 +7,6 @@ queries, one for each row. So a row's ones begin and end where the query's posit
 keys'.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -73,7 +72,6 @@ def spans_of_rows(tensor: Tensor) -> Spans | None:
 
 
 FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
-Search = Callable[..., Tensor]
 
 
 def compare_spans(name: str, one: Tensor, other: Tensor) -> Spans | None:
