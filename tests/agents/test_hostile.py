@@ -41,6 +41,7 @@ def calls() -> Iterator[tuple[str, dict[str, Any]]]:
         yield "run", {"script": "train.py", "arguments": value if value != [] else 1}
         yield "run", {"script": "train.py", "steps": value if value != 7 else 10**9}
         yield "fit", {"script": "train.py", "vary": value, "gpus": value}
+        yield "fix", {"script": "train.py", "goal": value if value is not None else 1}
         yield "plan", {"options": value if value != {} else 1}
         yield "summary", {"model": value if value != "1e9" else "../secret.py:Net"}
     for gpu in GPUS:

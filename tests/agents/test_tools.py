@@ -25,8 +25,8 @@ from torchtally.agents.arguments import TOOLS
 from torchtally.report.schema import json_schema
 
 SCHEMAS = {
-    "run": "brief", "diff": "table", "fit": "fit", "plan": "answer", "summary": "model",
-    "explain": "run", "gpus": "chips",
+    "run": "brief", "diff": "table", "fit": "fit", "fix": "fixes", "plan": "answer",
+    "summary": "model", "explain": "run", "gpus": "chips",
 }  # fmt: skip
 
 
@@ -62,6 +62,7 @@ def test_all_tools_over_stdio(tmp_path: Path) -> None:
         await call("plan", model="llama-3-8b", gpus="8xH100-SXM", options={"micro-batch": 1})
         await call("summary", model="net.py:Net", inputs=["2x4"])
         await call("fit", script="train.py", vary="--batch {}", largest=4)
+        await call("fix", script="train.py", goal="fit")
         await call("explain", file="trace.json.gz")
         gpus = await call("gpus")
         assert (gpus["is_whole"], "H100-SXM" in gpus["answer"]["chips"]) == (False, True)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import torchtally
+from tests.tracer.test_out_of_memory import failed
 from torchtally.diagnosis import Diagnosis, diagnose
 from torchtally.ledger import account
 from torchtally.report.diagnoses import diagnosis_sentences
@@ -158,6 +159,41 @@ def test_copies_of_foreach(options: dict[str, bool], rules: list[str]) -> None:
             optimizer.step()
 
     assert rules_of(train) == rules
+
+
+def test_copies_that_there_is_no_memory_for() -> None:
+    """13 layers of 256 MiB: 13 GiB with gradients and two moments, and copies of 3.25 more."""
+
+    def train() -> None:
+        layers = (nn.Linear(8192, 8192, bias=False, device="cuda") for _ in range(13))
+        model = nn.Sequential(*layers)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.randn(4, 8192, device="cuda")).mean().backward()
+        optimizer.step()
+
+    (diagnosis,) = diagnose(account(failed(train, "T4")))
+    assert diagnosis.rule == "optimizer_copies"
+
+
+@pytest.mark.parametrize("waits", [0, 20])
+def test_a_host_that_waits_many_times_a_step(waits: int) -> None:
+    def train() -> None:
+        model = nn.Linear(64, 64, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            output = model(torch.randn(8, 64, device="cuda"))
+            for row in range(waits):
+                output[row % 8, row].item()
+            output.mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trace = torchtally.run(train, gpu="H100-SXM", steps=3)
+    found = diagnose(account(trace, roofline=torchtally.roofline("H100-SXM")))
+    assert [each.rule for each in found] == ["host_waits"] * (waits > 0)
+    if found:
+        assert found[0].line is not None
+        assert found[0].line.text == "output[row % 8, row].item()"
 
 
 @pytest.mark.parametrize("is_cached", [True, False])

@@ -12,6 +12,7 @@ import torch
 
 from tests.documents import REPOSITORY
 from tests.fixes.training import SOURCE
+from torchtally.fixes.catalogue.chunked_cross_entropy import FUNCTION
 from torchtally.fixes.fix import FileEvidence, Fix, NotApplicableError, ValueChange, fixes
 from torchtally.fixes.patch import rewritten
 
@@ -27,6 +28,12 @@ LINES = {
         "    logits = model(tokens)",
         "    loss = F.cross_entropy(logits, tokens)",
     },
+    "chunked cross entropy": {
+        "from torch.utils.checkpoint import checkpoint",
+        "loss = chunked_cross_entropy(logits, tokens)",
+        *FUNCTION.splitlines(),
+    }
+    - set(SOURCE.splitlines()),
     "checkpointed blocks": {
         "from torch.utils.checkpoint import checkpoint",
         "x = checkpoint(block, x, use_reentrant=False)",
@@ -41,6 +48,8 @@ LINES = {
     "optimizer in a loop": {"foreach=False,"},
 }
 """The lines that each adds to the training."""
+FORMS = ("Trainer checkpoints", "bfloat16 by argument", "fused attention", "pinned copies")
+"""Fixes for what the training does not have: test_forms.py."""
 
 
 def changed(fix: Fix, source: str = SOURCE) -> str:
@@ -63,7 +72,7 @@ def trained(source: str) -> tuple[list[torch.Tensor], float]:
 
 
 def test_every_fix_is_listed_here() -> None:
-    assert LINES.keys() == FIXES.keys()
+    assert {*LINES, *FORMS} == FIXES.keys()
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -105,9 +114,9 @@ def test_a_fix_that_rounds_otherwise_is_within_rounding(name: str) -> None:
 
 
 def test_a_fix_that_changes_values_says_so() -> None:
-    """Of the two, autocast is what a CPU runs as well."""
+    """Of these, autocast is what a CPU runs as well."""
     changing = {name for name, fix in FIXES.items() if fix.values is ValueChange.CHANGED}
-    assert changing == {"autocast", "TF32"}
+    assert changing == {"autocast", "TF32", "bfloat16 by argument"}
     weights, _ = trained(SOURCE)
     others, _ = trained(changed(FIXES["autocast"]))
     assert not all(torch.equal(*pair) for pair in zip(weights, others, strict=True))

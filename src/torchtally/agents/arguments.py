@@ -131,6 +131,34 @@ class FitArguments(ToolArguments, frozen=True):
         ]  # fmt: skip
 
 
+class FixArguments(ToolArguments, frozen=True):
+    """Find changes of a script that make it fit a GPU or its step shorter, each proved by a run:
+    what is kept, and the patch. Writes nothing. Takes some ten runs of the script.
+    """
+
+    script: FilePath
+    arguments: Annotated[Words, Meta(description="The script's own")] = []
+    gpu: Gpu = DEFAULT_GPU
+    goal: Annotated[
+        Literal["fit", "faster"] | None,
+        Meta(description="Default: fit where it does not fit, else faster"),
+    ] = None
+    changes_values: Annotated[
+        bool, Meta(description="Also changes that compute with fewer bits: bfloat16, TF32")
+    ] = False
+    steps: Annotated[Steps, Meta(description="Training steps of each run")] = 2
+
+    def words(self, workspace: ServerFolder) -> list[str]:
+        """The command line."""
+        return [
+            "fix", f"--gpu={self.gpu}", f"--steps={self.steps}",
+            *([] if self.goal is None else [f"--{self.goal}"]),
+            *(["--change-values"] if self.changes_values else []),
+            "--network=off", "--quiet", "--json=-",
+            workspace.inside(self.script), "--", *self.arguments,
+        ]  # fmt: skip
+
+
 class PlanArguments(ToolArguments, frozen=True):
     """Plan a training or inference without a script: memory, time, layout, cost."""
 
@@ -232,6 +260,7 @@ TOOLS: dict[str, type[ToolArguments]] = {
     "run": RunArguments,
     "diff": DiffArguments,
     "fit": FitArguments,
+    "fix": FixArguments,
     "plan": PlanArguments,
     "summary": SummaryArguments,
     "explain": ExplainArguments,

@@ -11,6 +11,7 @@ from torchtally.cli.output import ReportOptions, emit, write_report
 from torchtally.cli.streams import say
 from torchtally.errors import OutputError, ScriptError, UsageError
 from torchtally.options import CHIP, COUNT, own
+from torchtally.options.simulation import IsolationOptions
 from torchtally.progress import StatusLine
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ PARSER = RunParser
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixOptions(ScriptOptions, ReportOptions):
+class FixOptions(IsolationOptions, ScriptOptions, ReportOptions):
     """Patch a script so that it fits a GPU or trains faster, and prove each change by a run on a
     simulated one.
     """
@@ -82,8 +83,9 @@ def command(options: FixOptions) -> int:
     gpu = gpu_or_default(options.gpu, is_quiet=options.quiet)
     say_variants([gpu], is_quiet=options.quiet)
     request = TrialRequest(
-        options.script, options.script_arguments, gpu, options.steps, os.getcwd()
-    )
+        options.script, options.script_arguments, gpu, options.steps, os.getcwd(),
+        ("--writes", options.writes, "--network", options.network),
+    )  # fmt: skip
     capacity = capacity_bytes(gpu)
     with interrupting():  # folders of changed sources go, however it ends
         before = run_before(request, is_quiet=options.quiet)

@@ -17,9 +17,14 @@ def optimizer_copies(peak: MemoryPeak) -> Iterator[Diagnosis]:
     if peak.phase is not Phase.OPTIMIZER:
         return
 
+    refusal = peak.ledger.trace.final_refusal
+
     def is_copy(held: HeldStorage) -> bool:
-        is_temporary = held.category is Category.TEMPORARIES and held.maker is not None
-        return is_temporary and held.maker.call.name.startswith("aten._foreach")  # type: ignore[union-attr]
+        if held.category is not Category.TEMPORARIES:
+            return False
+        if held.maker is None:  # among its results is the one that there was no memory for
+            return refusal is not None and held.storage.born == refusal.tick
+        return held.maker.call.name.startswith("aten._foreach")
 
     yield from peak.diagnose(
         "optimizer_copies",

@@ -22,7 +22,7 @@ class HeldStorage:
     storage: Storage
     category: Category
     maker: Entry | None
-    """The operator that allocated it."""
+    """The operator that allocated it; None of one that ran out of memory."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MemoryPeak:
     @cached_property
     def tick(self) -> int:
         refusal = self.ledger.trace.final_refusal
-        return self.ledger.memory.peak_tick if refusal is None else max(refusal.tick - 1, 0)
+        return self.ledger.memory.peak_tick if refusal is None else refusal.tick
 
     @property
     def bytes(self) -> int:

@@ -40,7 +40,8 @@ def with_keyword(call: cst.Call, name: str, value: str) -> cst.Call:
         return call.with_changes(args=[added])
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     if isinstance(last.comma, cst.Comma):  # one argument a line, and a comma behind the last
-        inner = args[-1].comma if args and isinstance(args[-1].comma, cst.Comma) else comma
+        own = comma.with_changes(whitespace_after=call.whitespace_before_args)
+        inner = args[-1].comma if args and isinstance(args[-1].comma, cst.Comma) else own
         return call.with_changes(
             args=[*args, last.with_changes(comma=inner), added.with_changes(comma=last.comma)]
         )

@@ -31,6 +31,8 @@ class TrialRequest:
     steps: int
     folder: str
     """In which it runs."""
+    isolation: tuple[str, ...] = ()
+    """Options of `tally run` that say what it may write and send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def run(request: TrialRequest, script: str, *, is_limited: bool) -> FixTrial:
         command = [
             sys.executable, "-m", "torchtally", "run", "--quiet", "--no-advice", "-o", file,
             "--gpu", request.gpu, "--steps", str(request.steps),
-            *([] if is_limited else ["--no-oom"]), script, *request.arguments,
+            *request.isolation, *([] if is_limited else ["--no-oom"]), script, *request.arguments,
         ]  # fmt: skip
         done = subprocess.run(
             command, cwd=request.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
