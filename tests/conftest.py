@@ -34,6 +34,9 @@ os.environ["TALLY_TESTS_DATA_HOME"] = os.environ["XDG_DATA_HOME"]
 os.environ["XDG_CACHE_HOME"] = os.environ.get("TALLY_TESTS_CACHE_HOME") or tempfile.mkdtemp()
 os.environ["TALLY_TESTS_CACHE_HOME"] = os.environ["XDG_CACHE_HOME"]
 
+# Nor is a test answered by a server of the developer's: `tests/runs/test_warm.py` has its own.
+os.environ["TALLY_SERVE"] = "0"
+
 # With TALLY_TESTS_MACHINE all tests run on an invented machine, and so do Pythons they start.
 if machine.VARIABLE in os.environ:
     folders = (os.path.dirname(machine.__file__), os.environ.get("PYTHONPATH", ""))

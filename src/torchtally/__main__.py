@@ -6,6 +6,10 @@ import sys
 def main() -> int:
     """Run the command line and return the exit status."""
     try:
+        from torchtally.runs.warm.client import run_warm
+
+        if (code := run_warm()) is not None:
+            return code
         from torchtally.cli import main as run
     except KeyboardInterrupt:
         print("tally: interrupted", file=sys.stderr)

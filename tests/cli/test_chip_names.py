@@ -57,6 +57,7 @@ WITHOUT_CHIPS = {
     "mcp",
     "sample",
     "schema",
+    "serve",
     "sweep",
     "tensor",
 }

@@ -23,7 +23,7 @@ import socket
 import sys
 from contextlib import suppress
 from importlib import import_module
-from io import BufferedWriter, FileIO, TextIOWrapper
+from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 
 import msgspec
 
@@ -128,20 +128,24 @@ def _renew(fork: Fork) -> None:
         os.dup2(output, 2)
         os.close(output)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        stream = _reopen(descriptor, name, getattr(sys, name))
+        stream = reopen(descriptor, name, getattr(sys, name))
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     if "numpy.random" in sys.modules:  # Python's own generator is seeded after a fork by itself
         sys.modules["numpy.random"].seed()
 
 
-def _reopen(descriptor: int, name: str, before: TextIOWrapper) -> TextIOWrapper:
+def reopen(descriptor: int, name: str, before: TextIOWrapper) -> TextIOWrapper:
     """Stream as Python opens a standard one at its start: by lines on a terminal, stderr always."""
-    raw = FileIO(descriptor, "w", closefd=False)
+    raw = FileIO(descriptor, "r" if name == "stdin" else "w", closefd=False)
     raw.name = f"<{name}>"
+    buffer: FileIO | BufferedReader | BufferedWriter = raw
+    if name == "stdin":
+        buffer = BufferedReader(raw)
+    elif not before.write_through:  # PYTHONUNBUFFERED: to the descriptor, past both buffers
+        buffer = BufferedWriter(raw)
     return TextIOWrapper(
-        # PYTHONUNBUFFERED: written through to the descriptor, past both buffers.
-        raw if before.write_through else BufferedWriter(raw),
+        buffer,
         encoding=before.encoding,
         errors=before.errors,
         line_buffering=name == "stderr" or raw.isatty(),
