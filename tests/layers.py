@@ -50,7 +50,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "report": ("brief", "chips", "diagnosis", "errors", "fit", "fixes", "gates", "ledger", "memory",
                "number_formats", "plan", "profiles", "progress", "table", "trace", "units",
                "views"),
-    "numerics": ("errors", "number_formats", "plan", "table", "units", "views"),
+    "numerics": ("errors", "number_formats", "plan", "table", "torch_private", "tracer",
+                 "units", "views", "virtual"),
     "bench": ("chips", "errors", "timing", "torch_private", "trace", "tracer", "virtual", "work"),
     "expressions": ("errors", "trace"),
     "checkpoints": ("chips", "errors", "files", "plan", "table", "torch_private", "units"),
@@ -64,7 +65,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "files", "fit", "fixes", "gates", "isolation", "ledger", "live", "memory", "models",
             "number_formats", "numerics", "options", "plan", "profiles", "programs", "progress",
             "report", "runs", "sweep", "table", "timing", "trace", "tracer", "train", "units",
-            "views", "work"),
+            "views", "virtual", "work"),
     "integrations": ("brief", "chips", "cli", "errors", "gates", "ledger", "models", "options",
                      "progress", "report", "runs", "timing", "trace", "tracer", "units", "views"),
 }  # fmt: skip

@@ -151,24 +151,24 @@ def test_killed_by_9_we_leave_no_run_behind(tmp_path: Path, is_warm: bool) -> No
 
 
 def test_a_task_makes_the_run_where_it_is(tmp_path: Path) -> None:
-    job_result = run_job(job(tmp_path, "print('made')"), {}, str(tmp_path / "stop"), "stand_in")
+    job_result = run_job(job(tmp_path, "print('made')"), {}, (str(tmp_path / "stop"),), "stand_in")
     assert (job_result.code, (tmp_path / "it").read_text()) == (0, "made\n")
 
 
 def test_a_task_that_is_asked_to_stop(tmp_path: Path) -> None:
     program = "import pathlib, time; pathlib.Path('stop').touch(); time.sleep(100)"
     assert (
-        run_job(job(tmp_path, program), {}, str(tmp_path / "stop"), "stand_in").code
+        run_job(job(tmp_path, program), {}, (str(tmp_path / "stop"),), "stand_in").code
         == -signal.SIGTERM
     )
     assert (
-        run_job(job(tmp_path, "0", "late"), {}, str(tmp_path / "stop"), "stand_in").code
+        run_job(job(tmp_path, "0", "late"), {}, (str(tmp_path / "stop"),), "stand_in").code
         == -signal.SIGTERM
     )
     assert not (tmp_path / "late").exists()
 
 
 def test_a_machine_that_does_not_see_the_folder(tmp_path: Path) -> None:
-    job_result = run_job(job(tmp_path / "elsewhere", ""), {}, str(tmp_path / "stop"), "stand_in")
+    job_result = run_job(job(tmp_path / "elsewhere", ""), {}, (str(tmp_path / "stop"),), "stand_in")
     assert "does not see" in job_result.problem
     assert "elsewhere" in job_result.problem

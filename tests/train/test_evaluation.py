@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,12 @@ from torch import Tensor, nn
 
 from tests.train.training import language
 from torchtally.errors import UsageError
+from torchtally.train.data.tokenizer import (
+    byte_counts,
+    byte_tokenizer_text,
+    tokenizer_of,
+    train_byte_pairs,
+)
 from torchtally.train.evaluation import Evaluation, Rows, evaluate, evaluation_mode
 from torchtally.train.logs import names
 from torchtally.train.models.config import TransformerConfig
@@ -45,6 +52,31 @@ def test_a_loss_by_hand() -> None:
     mean_loss = evaluate(nn.Linear(1, 1), lambda x, _: 1 + 3 * x.mean(), batches)
     assert (mean_loss.loss_nats, mean_loss.tokens) == (2.0, 3)
     assert mean_loss.perplexity == pytest.approx(math.e**2)
+
+
+def test_bits_per_byte_by_hand() -> None:
+    """Three tokens of 2 nats, of 4 + 4 + 0 bytes: 6 nats are 8.66 bits, for 8 bytes."""
+    batches = [(torch.zeros(1, 4), torch.tensor([[3, 3, 0, IGNORED]]))]
+    counts = torch.tensor([0, 1, 2, 4])
+    model = nn.Linear(1, 1)
+    known = evaluate(model, lambda x, _: 2 + x.mean(), batches, byte_counts=counts)
+    assert known.text_bytes == 8
+    assert known.bits_per_byte == pytest.approx(6 / math.log(2) / 8)
+    assert known.values()[names.EVAL_BITS_PER_BYTE] == known.bits_per_byte
+    unknown = evaluate(model, lambda x, _: 2 + x.mean(), batches)
+    assert names.EVAL_BITS_PER_BYTE not in unknown.values()
+
+
+def test_bytes_of_tokens_are_those_that_they_were_made_of() -> None:
+    """Of bytes, and of pairs of them: an id stands for as many bytes as its name has letters."""
+    text = "Grüße, 世界!\n\tok ok ok".encode()
+    assert byte_counts(byte_tokenizer_text()) == {**dict.fromkeys(range(256), 1), 256: 0}
+    trained = train_byte_pairs([[text * 20]], 300)
+    counts = byte_counts(trained)
+    ids = np.concatenate(list(tokenizer_of(trained, "here").encode([text]))).tolist()
+    assert counts is not None
+    assert len(ids) < len(text) == sum(counts[each] for each in ids)
+    assert byte_counts('{"decoder": {"type": "WordPiece"}}') is None
 
 
 @settings(max_examples=20, deadline=None)

@@ -18,7 +18,7 @@ from torchtally.files.reading import open_at_once
 HEAD_BYTES, TAIL_BYTES = 4096, 65_536
 HEADS = re.compile(
     rb"torchtally trace "
-    rb'|\{\s*"schema": ?"(?P<schema>[a-z-]+)/\d'  # documents
+    rb'|\{\s*"schema": ?"(?P<schema>[a-z_-]+)/\d'  # documents
     rb'|\{\s*"\$schema": "[^"]*",\s*"\$id": "urn:torchtally:'  # their schemas
     rb'|\{\s*"device": "[^"]*",\s*"kind": "(?:cpu|cuda)",\s*"torch_version": '  # calibrations
     rb'|\{[^\n]{0,200}"exporter": "torchtally"'  # for speedscope and Perfetto

@@ -60,6 +60,7 @@ examples:
   tally run train.py --brief --json brief.json  in 1 KB; --brief --format json: on stderr
   tally run train.py --assert "peak < 24GiB" --assert "step < 200ms"
   tally run train.py --budget budgets.toml      as last time? --update writes it
+  tally run train.py --real-values              activations and gradients of the first step, really
   tally run train.py --gpu 8xH100-SXM --rank 3
   tally run pipeline.py --gpu 4xH100-SXM --rank all
   tally run --gpu 2x8xH100-SXM torchrun --nnodes 2 --nproc_per_node 8 train.py
@@ -121,6 +122,10 @@ def simulate(options: RunOptions, start: StartState) -> int:
         raise UsageError("--brief has neither a display nor tables: leave out --watch, --columns.")
     gpus = cluster_of(gpu_or_default(options.gpu, is_quiet=options.is_terse))
     check_columns(options.columns)
+    if options.real_values:
+        from torchtally.cli.real_values import run_for_real
+
+        return run_for_real(options, script_of(options), gpus, start)
     if options.asks_sparsity:
         check_sparse_rates(gpus.chip)
     script = script_of(options)

@@ -83,6 +83,12 @@ class RunOptions(ScriptOptions, SimulationOptions, ColumnOptions):
         "on a terminal, show the run while it runs: FLOPs, memory, the hottest lines so far; then "
         "the report, and `tally view`",
     )
+    real_values: bool = own(
+        "--real-values",
+        "instead of simulating, compute the first step for real on the CPU, of a batch shrunk to 2 "
+        "rows of 128 tokens: how large each layer's outputs and gradients are, and what number "
+        "formats lose of them",
+    )
     quiet: bool = own("--quiet", "neither progress nor report on stderr")
     brief: bool = option(
         "--brief",

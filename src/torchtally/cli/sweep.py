@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchtally.cli.destination import check_output
 from torchtally.cli.output import OUTPUT, ReportOptions, look, write_report
-from torchtally.errors import UsageError
+from torchtally.errors import UsageError, needed_package
 from torchtally.options import COUNT, FILE, Form, each, option, own
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ class SweepOptions(ReportOptions):
     stops_worse: bool = own(
         "--stop-worse", "stop a run whose best loss is above the median of the others"
     )
+    stops_worse_by: str | None = own(
+        "--stop-worse-by",
+        "the rule by which runs are stopped: median, or asha, by Ray Tune's scheduler",
+        choices=each("median", "asha"),
+    )
     dry_run: bool = own("--dry-run", "print the runs without starting them")
     parquet: str | None = option(
         "--parquet", OUTPUT, "the results as Parquet, see below", FILE, is_written=True
@@ -114,7 +119,7 @@ def command(options: SweepOptions) -> int:
     from torchtally.sweep.make import Making, make_runs
 
     with open_folder(_out(options, definition), definition, resumes=options.resumes) as folder:
-        wants = Making(options.where, options.workers, options.threads, options.stops_worse)
+        wants = Making(options.where, options.workers, options.threads, _rule(options))
         number = make_runs(folder, wants, stream=sys.stderr, width=width())
         return _tell(options, folder, number)
 
@@ -128,9 +133,13 @@ def _check(options: SweepOptions) -> None:
         check_parquet(Path(options.parquet))
         check_output(str(steps_file(Path(options.parquet))), "--parquet", replaces=options.replace)
     if options.where == "ray":
-        if options.stops_worse:
-            raise UsageError("--stop-worse is for runs on this machine: leave out --on ray.")
         check_ray()
+    if options.stops_worse_by == "asha":
+        needed_package("ray.tune.schedulers", "--stop-worse-by asha", "ray")
+
+
+def _rule(options: SweepOptions) -> str | None:
+    return options.stops_worse_by or ("median" if options.stops_worse else None)
 
 
 # What is to be run --------------------------------------------------------------------------------

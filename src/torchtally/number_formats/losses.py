@@ -4,6 +4,7 @@ Shares are of numbers that are finite and not zero: zeros are held by every form
 were lost before.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,19 @@ class TensorStatistics:
     exponents: Mapping[int, int] = field(default_factory=dict)
     """Numbers by their exponent, smallest first: from 2**exponent to below twice that."""
     losses: tuple[FormatLoss, ...] = ()
+    total: float = 0.0
+    """Sum of the finite numbers."""
+    squares: float = 0.0
+    """Sum of their squares."""
+
+    @property
+    def standard_deviation(self) -> float:
+        """Standard deviation of the finite numbers, zeros among them; of one it is 0."""
+        count = self.elements - self.nonfinite
+        if not count:
+            return 0.0
+        mean = self.total / count
+        return math.sqrt(max(self.squares / count - mean * mean, 0.0))
 
     @property
     def numbers(self) -> int:
@@ -123,4 +137,6 @@ def together(
         smallest=min((tensor.smallest for tensor in numbers), default=0.0),
         exponents=dict(sorted(exponents.items())),
         losses=tuple(losses),
+        total=sum(tensor.total for tensor in tensors),
+        squares=sum(tensor.squares for tensor in tensors),
     )

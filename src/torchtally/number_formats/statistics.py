@@ -38,6 +38,8 @@ class _Magnitudes:
     largest: float = 0.0
     smallest: float = float("inf")
     exponents: Counter[int] = field(default_factory=Counter)
+    total: float = 0.0
+    squares: float = 0.0
 
     def add(self, values: Floats) -> None:
         magnitudes = np.abs(values)
@@ -50,6 +52,9 @@ class _Magnitudes:
             return
         self.largest = max(self.largest, float(numbers.max()))
         self.smallest = min(self.smallest, float(numbers.min()))
+        with np.errstate(over="ignore"):  # of float64 near its end
+            self.total += float(values[is_number].sum())
+            self.squares += float(np.square(numbers).sum())
         exponents = np.frexp(numbers)[1] - 1
         least = int(exponents.min())
         for place, count in enumerate(np.bincount(exponents - least).tolist()):
@@ -84,6 +89,8 @@ def tensor_statistics(
         smallest=magnitudes.smallest if magnitudes.exponents else 0.0,
         exponents=dict(sorted(magnitudes.exponents.items())),
         losses=tuple(losses),
+        total=magnitudes.total,
+        squares=magnitudes.squares,
     )
 
 

@@ -34,7 +34,7 @@ def numbers(
     format.
     """
     rows = choose_formats(chosen(formats))
-    tensors = [_statistics(name, tensor, rows) for name, tensor in _stored(model)]
+    tensors = [statistics_of(name, tensor, rows) for name, tensor in _stored(model)]
     if inputs is not None:
         tensors += _activations(model, inputs if isinstance(inputs, tuple) else (inputs,), rows)
     return TensorNumbers(type(model).__name__, rows, tuple(tensors))
@@ -60,7 +60,7 @@ def _activations(
         outputs = output if isinstance(output, tuple | list) else (output,)
         for each in outputs:
             if isinstance(each, Tensor) and each.is_floating_point():
-                found.append(_statistics(f"{name}.output", own_part(each), formats))
+                found.append(statistics_of(f"{name}.output", own_part(each), formats))
 
     with torch.no_grad(), _listening(model, count):
         model(*inputs)
@@ -78,6 +78,6 @@ def _listening(model: nn.Module, count: Any) -> Iterator[None]:
         yield
 
 
-def _statistics(name: str, tensor: Tensor, formats: Sequence[NumberFormat]) -> TensorStatistics:
+def statistics_of(name: str, tensor: Tensor, formats: Sequence[NumberFormat]) -> TensorStatistics:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return tensor_statistics(name, dtype, partial(parts_of, tensor), formats)

@@ -3,14 +3,16 @@
 from dataclasses import replace
 from functools import partial
 
-from torchtally.report.documents.tensor_numbers import tensor_numbers_document
+from torchtally.report.documents.tensor_numbers import real_step_document, tensor_numbers_document
 from torchtally.report.report import Look, Report
 from torchtally.report.terminal import prose, table_text
 from torchtally.units import format_count
 from torchtally.views.tensor_numbers import (
+    RealStep,
     TensorNumbers,
     by_format,
     exponents,
+    layers,
     left_out_text,
     worst_tensors,
 )
@@ -39,6 +41,29 @@ def tensor_numbers_report(numbers: TensorNumbers, top: int = TOP) -> Report:
         ),
         remarks=tuple(filter(None, [left_out_text(numbers)])),
         document=partial(tensor_numbers_document, numbers),
+    )
+    return replace(report, text=partial(_text, report))
+
+
+def real_step_report(step: RealStep) -> Report:
+    """Layers' outputs and gradients in their order, and what of the script was not run as it is."""
+    facts = [
+        f"The first step of {step.script}, for real on the CPU: "
+        f"{len(step.outputs.tensors)} outputs of layers, "
+        f"gradients of {len(step.gradients.tensors)} parameters."
+    ]
+    facts += [f"Shrunk: {cut}." for cut in step.shrunk]
+    if step.ending:
+        facts.append(f"The script ended before its backward pass: {step.ending.rstrip('.')}.")
+    tables = (
+        ("layer_outputs", layers("Outputs of layers", step.outputs)),
+        ("gradients", layers("Gradients", step.gradients)),
+    )
+    report = Report(
+        title="A first step with real values",
+        facts=tuple(facts),
+        tables=tuple((name, table) for name, table in tables if table.rows),
+        document=partial(real_step_document, step),
     )
     return replace(report, text=partial(_text, report))
 

@@ -7,6 +7,7 @@ devices     how many runs at a time, and which devices each one sees
 on_ray      processes of runs, started by Ray's tasks on any machine of a cluster
 conduct     starts runs, records their ends, stops on a signal
 median      which runs are worse than most, and need not go on
+stopping    when that is looked at, and Ray Tune's scheduler instead
 results     the result of a run, from its exit and its log; ranking
 rows        results as a table and as plain data
 chart       losses as a chart

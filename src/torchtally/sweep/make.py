@@ -1,8 +1,7 @@
 """The runs of a sweep that are not there yet: jobs, what executes them, and what they left."""
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtally.progress import TextStream
@@ -11,14 +10,12 @@ from torchtally.sweep.conduct import TRAIN_MODULES, StopSignals, conduct
 from torchtally.sweep.definition import SweepPoint
 from torchtally.sweep.devices import THREADS, share
 from torchtally.sweep.folder import SweepFolder
-from torchtally.sweep.median import is_above_median
 from torchtally.sweep.on_ray import RayTasks
 from torchtally.sweep.progress import Going, SweepProgress
 from torchtally.sweep.results import ending, result_of
+from torchtally.sweep.stopping import RULES
 from torchtally.train.config import TrainConfig
 
-LOOK_S = 2.0
-"""Between two looks at the logs of all runs."""
 CHECKPOINTLESS = ("--checkpoint.no-at-end",)
 
 
@@ -29,20 +26,22 @@ class Making:
     where: str
     workers: int | None
     threads: int | None
-    stops_worse: bool = False
-    """Whether runs above the median of the others are stopped."""
+    rule: str | None = None
+    """What runs are stopped that do worse than others: MEDIAN, ASHA; None: none is."""
 
     def executor(self, folder: SweepFolder, config: TrainConfig, runs: int) -> tuple[Executor, int]:
         """What makes the runs, and how many at a time."""
         if self.where == "processes":
             shares = share(config, workers=self.workers, threads=self.threads, runs=runs)
             return Processes(shares, preload=TRAIN_MODULES), len(shares)
+        points = {point.name: point for point in folder.definition.points}
         cpus = self.threads or 1
         most = min(self.workers or runs, runs)
         wants_gpu = None if config.device == "auto" else config.device.startswith("cuda")
         tasks = RayTasks(
-            folder.path, cpus=cpus, environment={THREADS: str(cpus)}, most=most, wants_gpu=wants_gpu
-        )
+            folder.path, cpus=cpus, environment={THREADS: str(cpus)}, most=most,
+            wants_gpu=wants_gpu, again=lambda name: job(folder, points[name]),
+        )  # fmt: skip
         return tasks, most
 
 
@@ -66,7 +65,7 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
         steps = folder.definition.train_config(point).steps
         progress.going[job.name] = Going(job.name, steps, folder.run(point))
 
-    rule = MedianRule(folder) if making.stops_worse else None
+    rule = None if making.rule is None else RULES[making.rule](folder)
 
     def end_run(exited: Exit) -> None:
         point = points[exited.name]
@@ -74,7 +73,7 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
             exited,
             folder.output(point),
             is_stopping=bool(signals.number),
-            is_worse=rule is not None and exited.name in rule.worse,
+            worse=rule.status if rule is not None and exited.name in rule.worse else None,
         )
         folder.note(point, run_ending)
         if run_ending.status.is_final and not folder.definition.keeps_checkpoints:
@@ -83,8 +82,10 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
 
     def passing() -> None:
         progress.passing()
-        for name in rule.newly_worse(progress.going) if rule is not None else ():
-            progress.say(f"{name}: stopped, above the median of the others at its step")
+        if rule is None:
+            return
+        for name in rule.newly_worse(progress.going):
+            progress.say(f"{name}: stopped, {rule.reason}")
             executor.stop(name)
 
     with executor, StopSignals() as signals:
@@ -101,37 +102,6 @@ def make_runs(folder: SweepFolder, making: Making, *, stream: TextStream, width:
         )
     progress.close()
     return signals.number
-
-
-class MedianRule:
-    """Which of the runs that go on are worse than the others; looked at now and then."""
-
-    def __init__(self, folder: SweepFolder, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._clock, self._looked_s = folder, clock, clock()
-        self.worse: set[str] = set()
-
-    def newly_worse(self, going: Mapping[str, Going]) -> list[str]:
-        """Those among the running that were not before; at its last step a run ends by itself."""
-        if self._clock() - self._looked_s < LOOK_S:
-            return []
-        self._looked_s = self._clock()
-        results = {
-            point.name: result_of(self._folder, point) for point in self._folder.definition.points
-        }
-        by_validation = any(result.validation for result in results.values())
-        losses = {
-            name: result.validation if by_validation else result.training
-            for name, result in results.items()
-        }
-        names = [
-            name
-            for name, run in going.items()
-            if name not in self.worse
-            and is_above_median(losses[name], [losses[n] for n in losses if n != name])
-            and losses[name][-1][0] < run.steps
-        ]
-        self.worse |= {*names}
-        return names
 
 
 def job(folder: SweepFolder, point: SweepPoint) -> Job:

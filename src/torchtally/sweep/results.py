@@ -40,6 +40,8 @@ class Status(StrEnum):
     FAILED = "failed"
     WORSE = "above the median"
     """Stopped by the sweep: see `median`."""
+    BELOW_RUNG = "stopped by asha"
+    """By the sweep, too: see `stopping`."""
     STOPPED = "stopped"
     """By a signal: it continues when the sweep is resumed."""
     WAITING = "not run"
@@ -47,7 +49,7 @@ class Status(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether a resumed sweep keeps it. Failed runs are retried: the cause may be gone."""
-        return self in (Status.ENDED, Status.DIVERGED, Status.WORSE)
+        return self in (Status.ENDED, Status.DIVERGED, Status.WORSE, Status.BELOW_RUNG)
 
     @property
     def is_failure(self) -> bool:
@@ -73,21 +75,24 @@ class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
         return (errors or lines or ["no output"])[-1].removeprefix(ERROR).strip()
 
 
-def ending(exited: Exit, output: Path, *, is_stopping: bool, is_worse: bool = False) -> RunEnding:
-    """The meaning of a process's exit. `is_stopping`: runs were asked to stop; `is_worse`: this
-    one was, since others do better.
+def ending(
+    exited: Exit, output: Path, *, is_stopping: bool, worse: Status | None = None
+) -> RunEnding:
+    """The meaning of a process's exit. `is_stopping`: runs were asked to stop; `worse`: this one
+    was, since others do better, and how that is called.
     """
     output_text = exited.problem or last_lines(output)
     status = _status(exited, output_text, is_stopping)
-    if is_worse and status is Status.STOPPED:
-        status = Status.WORSE
+    if worse is not None and status is Status.STOPPED:
+        status = worse
     if exited.code < 0 and status is Status.FAILED:
         output_text = f"{output_text}\nKilled by signal {-exited.code}." + (
             " The OOM killer does that when the host runs out of memory."
             if exited.code == -9
             else ""
         )
-    message = "" if status in (Status.ENDED, Status.STOPPED, Status.WORSE) else output_text.strip()
+    has_message = status in (Status.DIVERGED, Status.OUT_OF_MEMORY, Status.FAILED)
+    message = output_text.strip() if has_message else ""
     wall_s = round(exited.wall_s, 3)
     return RunEnding(status=status, exit_code=exited.code, wall_s=wall_s, message=message)
 
@@ -231,8 +236,8 @@ def is_validated(results: Sequence[RunResult]) -> bool:
     return bool(ended) and all(result.validation for result in ended)
 
 
-ORDER = (Status.ENDED, Status.WORSE, Status.STOPPED, Status.DIVERGED, Status.OUT_OF_MEMORY,
-         Status.FAILED, Status.WAITING)  # fmt: skip
+ORDER = (Status.ENDED, Status.WORSE, Status.BELOW_RUNG, Status.STOPPED, Status.DIVERGED,
+         Status.OUT_OF_MEMORY, Status.FAILED, Status.WAITING)  # fmt: skip
 
 
 def _rank(result: RunResult, by_validation: bool) -> tuple[int, float]:

@@ -38,6 +38,17 @@ class Evaluation:
     tokens: int
     """Targets that are not ignored."""
     seconds: float
+    text_bytes: int | None = None
+    """Of the text that the targets stand for; None where the data does not say."""
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Bits that the model needs for all targets, ends of documents among them, by a byte of
+        text: comparable between tokenizers.
+        """
+        if not self.text_bytes:
+            return None
+        return self.loss_nats * self.tokens / math.log(2) / self.text_bytes
 
     @property
     def perplexity(self) -> float:
@@ -45,12 +56,14 @@ class Evaluation:
         return math.inf if self.loss_nats > LARGEST_EXPONENT else math.exp(self.loss_nats)
 
     def values(self) -> dict[str, LogValue]:
-        """The values under their log names."""
+        """The values under their log names, without unknown ones."""
+        bits = self.bits_per_byte
         return {
             names.EVAL_LOSS: self.loss_nats,
             names.EVAL_PERPLEXITY: self.perplexity,
             names.EVAL_TOKENS: self.tokens,
             names.EVAL_S: self.seconds,
+            **({} if bits is None else {names.EVAL_BITS_PER_BYTE: bits}),
         }
 
 
@@ -61,6 +74,7 @@ def evaluate(
     *,
     precision_context: PrecisionContext = nullcontext,
     ranks: Ranks = ALONE,
+    byte_counts: Tensor | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Evaluation:
     """The mean loss over all targets of these batches, however they are batched.
@@ -68,7 +82,8 @@ def evaluate(
     `loss` returns the mean over a batch's targets that count: token ids other than -100, or all
     floating-point targets. Means are weighted by their number of targets and summed in float64.
     The host synchronizes with the device once, at the end. With several ranks `batches` are this
-    rank's rows, equally many batches on each, and the result is that of all ranks.
+    rank's rows, equally many batches on each, and the result is that of all ranks. `byte_counts`
+    are the bytes of text that each token id stands for, where they are known.
 
     Raises UsageError if no target counts.
     """
@@ -78,16 +93,24 @@ def evaluate(
         for inputs, targets in batches:
             with precision_context():
                 mean = loss(inputs, targets).double()
-            count = _counts(targets).sum()
+            is_counted = _counts(targets)
+            count = is_counted.sum()
             # The mean over no targets is 0 / 0 = NaN.
             nats = torch.where(count > 0, mean * count, 0.0)
-            sums = torch.stack([nats, count.double()])
+            sums = torch.stack(
+                [nats, count.double(), _text_bytes(targets, is_counted, byte_counts)]
+            )
             totals = sums if totals is None else totals + sums
-    nats_of_all, count_of_all = ranks.sum((0.0, 0.0) if totals is None else totals.tolist())
+    nats_of_all, count_of_all, bytes_of_all = ranks.sum(
+        (0.0, 0.0, 0.0) if totals is None else totals.tolist()
+    )
     if not count_of_all:
         raise UsageError("The validation data has no targets: add data, or use longer windows.")
     return Evaluation(
-        loss_nats=nats_of_all / count_of_all, tokens=int(count_of_all), seconds=clock() - start_s
+        loss_nats=nats_of_all / count_of_all,
+        tokens=int(count_of_all),
+        seconds=clock() - start_s,
+        text_bytes=None if byte_counts is None else int(bytes_of_all),
     )
 
 
@@ -124,3 +147,11 @@ def _counts(targets: Tensor) -> Tensor:
     if targets.is_floating_point():
         return torch.ones_like(targets, dtype=torch.bool)
     return targets != IGNORED
+
+
+def _text_bytes(targets: Tensor, is_counted: Tensor, byte_counts: Tensor | None) -> Tensor:
+    """Bytes of text that the targets stand for; 0 where the counts are not known."""
+    if byte_counts is None:
+        return torch.zeros((), dtype=torch.float64, device=targets.device)
+    counts = byte_counts.to(targets.device)
+    return torch.where(is_counted, counts[targets.clamp(min=0)], 0).sum().double()

@@ -31,7 +31,7 @@ from torchtally.train.data.order import Mixture, Order, OrderName, rows_of_rank
 from torchtally.train.data.prepare import PrepareRequest, is_current, prepare
 from torchtally.train.data.seeds import Source, seed_of
 from torchtally.train.data.token_data import Read, TokenData
-from torchtally.train.data.tokenizer import Tokenizer, tokenizer_json, tokenizer_of
+from torchtally.train.data.tokenizer import Tokenizer, byte_counts, tokenizer_json, tokenizer_of
 from torchtally.train.evaluation import Rows
 from torchtally.train.models.cruncher import Cruncher
 from torchtally.train.models.huggingface import read_weights
@@ -61,6 +61,8 @@ class Task(ABC):
 
     tokens_of_step: int | None = None
     """Tokens per step over all ranks; None if the data is not text."""
+    byte_counts: Tensor | None = None
+    """Bytes of text of each token id; None if they are not known."""
     fingerprints: Mapping[str, Fingerprint] = {}
     """Of the data read from files: "train", "validation"; and of code."""
 
@@ -269,7 +271,9 @@ class Language(Decoder):
             start = config.data.document_start
             if described is not None:
                 folder, description = described
-                self.tokenizer = tokenizer_of(tokenizer_json(folder, description), folder)
+                text = tokenizer_json(folder, description)
+                self.tokenizer = tokenizer_of(text, folder)
+                self.byte_counts = self._byte_counts(text)
                 start = description.end_of_document if start is None else start
             self.fingerprints = ranks.run_on_first(self._fingerprints, "read the data")
             super().__init__(config, device, ranks)
@@ -304,6 +308,16 @@ class Language(Decoder):
 
     def close(self) -> None:
         self._closing.close()
+
+    def _byte_counts(self, tokenizer: str) -> Tensor | None:
+        """Bytes of each id; ids of the model that the tokenizer does not have are of no text."""
+        counts = byte_counts(tokenizer)
+        if counts is None:
+            return None
+        vocabulary, _ = self._config.model.of_text()
+        by_id = torch.zeros(max(vocabulary, *counts, 0) + 1, dtype=torch.int64)
+        by_id[torch.tensor(list(counts))] = torch.tensor(list(counts.values()))
+        return by_id
 
     def _rows(self, tokens: Tensor) -> Rows:
         """Inputs and targets of windows; ids below zero are masked targets."""

@@ -116,6 +116,7 @@ class Trainer:
             rows,
             precision_context=lambda: self.precision.autocast(self.device),
             ranks=self.ranks,
+            byte_counts=self.task.byte_counts,
         )
 
 

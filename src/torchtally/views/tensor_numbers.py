@@ -5,8 +5,14 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from torchtally.number_formats import NumberFormat
-from torchtally.number_formats.losses import FormatLoss, TensorStatistics, together, ways
-from torchtally.table import Column, Table
+from torchtally.number_formats.losses import (
+    FormatLoss,
+    TensorStatistics,
+    together,
+    usual_scale,
+    ways,
+)
+from torchtally.table import Cell, Column, Table
 from torchtally.table.shown import Shown
 from torchtally.units import Unit
 
@@ -46,6 +52,19 @@ class TensorNumbers(Shown):
         return sorted(
             self.tensors, key=lambda each: each.lost(each.worst(self.formats)), reverse=True
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RealStep:
+    """A script's first step with real values: what its layers put out, and its gradients."""
+
+    script: str
+    ending: str
+    """How the script ended, where that was before its backward pass; else ""."""
+    shrunk: tuple[str, ...]
+    """Batches that were cut, in words."""
+    outputs: TensorNumbers
+    gradients: TensorNumbers
 
 
 SHARES = (
@@ -109,6 +128,35 @@ def worst_tensors(numbers: TensorNumbers) -> Table:
         note="Each in the format that loses most of it, as formats are used: of 16 bits without "
         "a scale, of fewer with one. --of fp16 looks at one format.",
     )
+
+
+def layers(title: str, numbers: TensorNumbers) -> Table:
+    """The tensors in their order: how large they are, and the share that each format loses."""
+    by_format = tuple(
+        Column(f"{row.name}_lost_share", short_name(row), Unit.FRACTION) for row in numbers.formats
+    )
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            tensor.name,
+            tensor.standard_deviation,
+            tensor.largest,
+            *(tensor.lost(tensor.loss(row.name, usual_scale(row))) for row in numbers.formats),
+        )
+        for tensor in numbers.tensors
+    )
+    deviation = Column("standard_deviation", "deviation", Unit.TIMES)
+    return Table(
+        title,
+        (*TENSOR[:1], deviation, TENSOR[1], *by_format),
+        rows,
+        note="Shares that become zero or are too large in a format, as it is used: of 16 bits "
+        "without a scale, of fewer with one.",
+    )
+
+
+def short_name(format: NumberFormat) -> str:
+    """Name for the head of a narrow column: e4m3, mxfp8."""
+    return format.name.removeprefix("fp8_").partition("_")[0]
 
 
 def exponents(numbers: TensorNumbers) -> Table:

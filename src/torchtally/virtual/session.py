@@ -230,7 +230,7 @@ def _session(
     try:
         with ExitStack() as stack:
             gpus = [
-                _memory(target, number, listener, is_limited=memory_is_limited)
+                memory_of(target, number, listener, is_limited=memory_is_limited)
                 for number in range(world.gpus_per_node)
             ]
             mode = VirtualDispatch(gpus, HostMemory(), listener, world)
@@ -247,7 +247,7 @@ def _session(
         _active.release()
 
 
-def _memory(target: Chip, number: int, observer: Observer, *, is_limited: bool) -> DeviceMemory:
+def memory_of(target: Chip, number: int, observer: Observer, *, is_limited: bool) -> DeviceMemory:
     """The chip's memory, less what the CUDA context takes; all of it on a CPU."""
     total_bytes = target.total_memory_bytes
     capacity_bytes = total_bytes - context_bytes(target)

@@ -6,7 +6,7 @@ from torchtally.report.keys import Count, Document, DocumentPart, Fraction, Numb
 
 if TYPE_CHECKING:
     from torchtally.number_formats.losses import FormatLoss, TensorStatistics
-    from torchtally.views.tensor_numbers import TensorNumbers
+    from torchtally.views.tensor_numbers import RealStep, TensorNumbers
 
 
 class FormatLossPart(DocumentPart, frozen=True):
@@ -26,6 +26,7 @@ class TensorNumbersPart(DocumentPart, frozen=True):
     nonfinite: Annotated[Count, key("Elements that are inf or NaN")]
     largest_magnitude: Annotated[Number, key("Of a tensor's finite numbers")]
     smallest_magnitude: Annotated[Number, key("Of a tensor's numbers that are not zero")]
+    standard_deviation: Annotated[Number, key("Of a tensor's finite numbers, zeros included")]
     exponents: Annotated[dict[str, Count], key("Numbers from 2**exponent to twice that")]
     losses: Annotated[list[FormatLossPart], key("Of a tensor's numbers, by format")]
 
@@ -46,6 +47,27 @@ def tensor_numbers_document(numbers: "TensorNumbers") -> TensorNumbersDocument:
         total_numbers=_part(numbers.total),
         tensor_numbers=[_part(tensor) for tensor in numbers.worst()],
         left_out_tensors=numbers.left_out,
+    )
+
+
+class RealStepDocument(Document, tag="real-step/1", frozen=True):
+    """A script's first step with real values on the CPU: `tally run --real-values`."""
+
+    script: str
+    ending: Annotated[str, key("How the script ended before a backward pass; else empty")]
+    shrunk: Annotated[list[str], key("Batches that were cut where they entered a model")]
+    layer_outputs: Annotated[list[TensorNumbersPart], key("Of innermost modules, as they ran")]
+    gradients: Annotated[list[TensorNumbersPart], key("Of parameters, after the backward pass")]
+
+
+def real_step_document(step: "RealStep") -> RealStepDocument:
+    """All tensors, in their order, with every format."""
+    return RealStepDocument(
+        script=step.script,
+        ending=step.ending,
+        shrunk=list(step.shrunk),
+        layer_outputs=[_part(tensor) for tensor in step.outputs.tensors],
+        gradients=[_part(tensor) for tensor in step.gradients.tensors],
     )
 
 

@@ -104,6 +104,20 @@ def tokenizer_json(folder: str, description: Description) -> str:
     return tokenizer_text(os.path.join(folder, description.tokenizer))
 
 
+def byte_counts(text: str) -> dict[int, int] | None:
+    """Bytes of text that each id of a tokenizer.json stands for, special tokens none; None for one
+    that is not byte-level, whose tokens do not say it.
+    """
+    document = json.loads(text)
+    if (document.get("decoder") or {}).get("type") != "ByteLevel":
+        return None
+    counts = {at: len(token) for token, at in document["model"]["vocab"].items()}
+    return counts | {
+        added["id"]: 0 if added["special"] else len(added["content"].encode())
+        for added in document["added_tokens"]
+    }
+
+
 def byte_tokenizer_text() -> str:
     """A tokenizer.json that encodes as ByteTokenizer does: byte-level BPE without merges.
 
