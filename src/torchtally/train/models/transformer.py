@@ -129,28 +129,39 @@ class Transformer(nn.Module):
                 f"{end} tokens exceed the model's context of {self.config.context}: shorten "
                 "the sequence, or raise `context`."
             )
-        x = self.embedding(ids)
-        if self.config.is_embedding_scaled:
-            x = x * math.sqrt(self.config.width)
-        if self.positions is not None:
-            x = x + self.positions.weight[begin:end]
-        x = F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
+        x = self._embed(ids, begin)
         local_mask, mask_of_all = window_mask(sequence, self.config.window, ids.device), None
         if self.document_start is not None and past is None:
             local_mask = document_mask(ids, self.document_start, self.config.window)
             mask_of_all = document_mask(ids, self.document_start, None)
-        for at, block in enumerate(self.blocks):
-            rotary, mask = (
-                (self.local_rotary or self.rotary, local_mask)
-                if block.is_local
-                else (self.rotary, mask_of_all)
-            )
-            if self.recompute is Recompute.FULL and torch.is_grad_enabled():
-                x = checkpoint(block, x, rotary, mask, use_reentrant=False)
-            else:
-                x = block(x, rotary, mask, past[at] if past else None)
+        by_kind = {
+            True: (self.local_rotary or self.rotary, local_mask),
+            False: (self.rotary, mask_of_all),
+        }
+        pasts: list[Past | None] = [*past] if past else [None] * len(self.blocks)
+        for block, past_of_block in zip(self.blocks, pasts, strict=True):
+            x = self._run(block, x, *by_kind[bool(block.is_local)], past_of_block)
         normed: Tensor = self.norm(x)
         return normed
+
+    def _embed(
+        self, ids: Int[Tensor, "batch sequence"], begin: int
+    ) -> Float[Tensor, "batch sequence width"]:
+        """The input of the first block, for tokens at the positions from `begin` on."""
+        x = self.embedding(ids)
+        if self.config.is_embedding_scaled:
+            x = x * math.sqrt(self.config.width)
+        if self.positions is not None:
+            x = x + self.positions.weight[begin : begin + ids.shape[1]]
+        return F.dropout(x, self.config.dropout, self.training) if self.config.dropout else x
+
+    def _run(self, block: nn.Module, *inputs: Any) -> Float[Tensor, "batch sequence width"]:
+        """The output of a block, whose activations are recomputed where the model says so."""
+        if self.recompute is Recompute.FULL and torch.is_grad_enabled():
+            recomputed: Tensor = checkpoint(block, *inputs, use_reentrant=False)
+            return recomputed
+        output: Tensor = block(*inputs)
+        return output
 
     def forward(
         self, ids: Int[Tensor, "batch sequence"]
