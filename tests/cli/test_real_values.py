@@ -66,7 +66,7 @@ def test_deviations_after_two_initialisations(tmp_path: Path) -> None:
     assert (first["tensor_name"], first["dtype"]) == ("first", "float32")
     assert first["standard_deviation"] == pytest.approx(128, rel=0.25)  # of 64 numbers
     assert large["shrunk"] == []
-    assert large["ending"] == ""
+    assert large["ended_early"] == ""
     names = [each["tensor_name"] for each in large["gradients"]]
     assert names == ["first.weight", "second.weight", "second.bias"]
     assert "Outputs of layers" in text
@@ -83,7 +83,7 @@ def test_a_loss_outside_of_the_model_has_another_batch(tmp_path: Path) -> None:
     assert document["shrunk"] == ["Cruncher: (64, 16384) to (2, 16384)"]
     assert [each["elements"] for each in document["layer_outputs"]] == [64, 16]
     assert document["gradients"] == []
-    assert "must match the size of tensor b" in document["ending"]
+    assert "must match the size of tensor b" in document["ended_early"]
     assert "ended before its backward pass" in text
 
 

@@ -36,6 +36,7 @@ from torchtally.gates.budget import Budget, BudgetFile
 from torchtally.gates.check import check
 from torchtally.gates.limits import parse_limits
 from torchtally.ledger import account
+from torchtally.numerics import file_numbers
 from torchtally.report.audit import audit_report, runs_document
 from torchtally.report.bench import bench_report
 from torchtally.report.documents.training import ContinuationDocument
@@ -46,6 +47,7 @@ from torchtally.report.keys import dumps
 from torchtally.report.ledger import ledger_report, view_report
 from torchtally.report.report import Look, Report
 from torchtally.report.sweep import sweep_report
+from torchtally.report.tensor_numbers import real_step_report
 from torchtally.report.threshold import threshold_report
 from torchtally.report.trace import trace_report
 from torchtally.sweep.rows import document as sweep_document
@@ -53,6 +55,7 @@ from torchtally.sweep.rows import results_table
 from torchtally.trace import Trace
 from torchtally.views import VIEWS, by
 from torchtally.views.bench import bench_view
+from torchtally.views.tensor_numbers import RealStep
 
 Texts = Iterator[tuple[str, str]]
 """A name, and a document; of `tally watch` each line is one."""
@@ -247,6 +250,9 @@ def of_the_rest() -> Texts:
     yield "threshold", shown(threshold_report(searched(3), "--batch", "H100-SXM"))
     np.save("numbers.npy", np.array([1.0, 1e-9, 70000.0, 0.0, np.nan]))
     yield "dtypes of a file", here("dtypes", "numbers.npy", "--json")
+    numbers = file_numbers("numbers.npy")
+    step = RealStep("train.py", "sys.exit('done')", ("GPT: (4, 8) to (2, 8)",), numbers, numbers)
+    yield "run with real values", render(real_step_report(step), "json", Look())
     yield "dtypes of values", here("dtypes", "0.1", "1e9", "-inf", "nan", "--json")
     yield "tensor", tally("tensor", "x.T.contiguous()", "--let", "x=4x6:bfloat16", "--json")
     yield "tensor, large", tally("tensor", "x[1:] + 1", "--let", "x=4000x6000", "--json")

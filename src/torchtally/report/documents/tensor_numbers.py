@@ -54,7 +54,7 @@ class RealStepDocument(Document, tag="real-step/1", frozen=True):
     """A script's first step with real values on the CPU: `tally run --real-values`."""
 
     script: str
-    ending: Annotated[str, key("How the script ended before a backward pass; else empty")]
+    ended_early: Annotated[str, key("How a script ended before its backward pass; else empty")]
     shrunk: Annotated[list[str], key("Batches that were cut where they entered a model")]
     layer_outputs: Annotated[list[TensorNumbersPart], key("Of innermost modules, as they ran")]
     gradients: Annotated[list[TensorNumbersPart], key("Of parameters, after the backward pass")]
@@ -64,7 +64,7 @@ def real_step_document(step: "RealStep") -> RealStepDocument:
     """All tensors, in their order, with every format."""
     return RealStepDocument(
         script=step.script,
-        ending=step.ending,
+        ended_early=step.ending,
         shrunk=list(step.shrunk),
         layer_outputs=[_part(tensor) for tensor in step.outputs.tensors],
         gradients=[_part(tensor) for tensor in step.gradients.tensors],
