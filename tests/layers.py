@@ -61,7 +61,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
              "torch_private", "trace", "units", "views", "virtual"),
     "sweep": ("checkpoints", "errors", "files", "progress", "runs", "table", "train", "units"),
     "agents": ("errors", "options", "plan"),
-    "cli": ("agents", "bench", "brief", "checkpoints", "chips", "errors", "expressions",
+    "editor": ("agents", "brief", "errors", "files", "ledger", "report", "timing", "trace", "units",
+               "views"),
+    "cli": ("agents", "bench", "brief", "checkpoints", "chips", "editor", "errors", "expressions",
             "files", "fit", "fixes", "gates", "isolation", "ledger", "live", "memory", "models",
             "number_formats", "numerics", "options", "plan", "profiles", "programs", "progress",
             "report", "runs", "sweep", "table", "timing", "trace", "tracer", "train", "units",
@@ -95,7 +97,7 @@ DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     )),
     "train": (4, "a training stack, durable loops, sweeps", ("checkpoints", "train", "sweep")),
     "cli": (5, "what is typed: commands, cells, tests", (
-        "agents", "cli", "integrations",
+        "agents", "editor", "cli", "integrations",
     )),
 }  # fmt: skip
 """Each district's floor, what it is for, and its rooms; in the order in which data pass them.

@@ -54,6 +54,7 @@ WITHOUT_CHIPS = {
     "diff",
     "dtypes",
     "glossary",
+    "lsp",
     "mcp",
     "sample",
     "schema",

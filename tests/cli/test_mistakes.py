@@ -34,7 +34,7 @@ INPUTS = {
     "bench": ["bench --import FILE", "bench --show FILE"],
 }
 """Each way in which a command is given a file to read."""
-WITHOUT = {"data", "gpus", "dtypes", "mcp", "serve", "tensor", "glossary", "schema"}
+WITHOUT = {"data", "gpus", "dtypes", "lsp", "mcp", "serve", "tensor", "glossary", "schema"}
 """Those that read none."""
 CONTENTS: dict[str, bytes | None] = {
     "absent": None,

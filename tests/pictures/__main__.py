@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.pictures import neovim
 from tests.pictures.recording import recording
 from tests.pictures.screens import screens
 from tests.report.browser import CHROMIUM, MISSING
@@ -33,10 +34,15 @@ def furnished(folder: Path) -> Path:
 def main() -> None:
     if not CHROMIUM:
         raise SystemExit(MISSING)
+    if not neovim.is_there():
+        raise SystemExit(neovim.MISSING)
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = furnished(Path(name))
         (FOLDER / "tally_run.svg").write_text(recording(RECORDED, folder), encoding="utf-8")
+        (folder / "editor").mkdir()
+        shown = neovim.neovim(REPOSITORY / "examples" / "train_gpt.py", folder / "editor")
+        (FOLDER / "tally_lsp.svg").write_text(shown, encoding="utf-8")
         for file, picture in screens(page_of_example(folder)):
             (FOLDER / file).write_bytes(picture)
 

@@ -35,7 +35,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "compare with real hardware": ("explain", "watch", "audit", "bench"),
     "train": ("train", "sweep", "sample", "data"),
     "look things up": ("dtypes", "tensor", "glossary", "schema"),
-    "serve": ("serve", "mcp"),
+    "serve": ("serve", "mcp", "lsp"),
 }  # fmt: skip
 """Commands by what one wants to do, in the order of `tally --help`."""
 COMMANDS = tuple(command for commands in TASKS.values() for command in commands)
