@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import compile_seconds, peer_models, peers, published_kernels
+from benchmarks import agent_log, compile_seconds, peer_models, peers, published_kernels
 from tests.bench.small import bench_of_small_operators
 from tests.builders import big_trace
 from tests.warm import commands
@@ -311,3 +311,9 @@ def test_a_peer_that_fails_is_listed_with_the_reason(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(peers, "spent_on", refuse)
     tool = peers.Tool("x", peers.flop_counter, "module")
     assert peers.measured("python", tool, 1)["problem"] == "ValueError: no such step"
+
+
+def test_a_log_is_off_by_what_lies_beyond_its_rounding() -> None:
+    assert agent_log.off(1.762, 1.8) == 0.0
+    assert agent_log.off(2.05, 1.8) == pytest.approx(0.2 / 1.8)
+    assert agent_log.off(1.55, 1.8) == pytest.approx(0.2 / 1.8)
