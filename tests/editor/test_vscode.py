@@ -21,7 +21,7 @@ def test_the_settings_are_those_of_the_server() -> None:
         for name, each in properties.items()
         if name.startswith(f"{SECTION}.")
     }
-    assert defaults == msgspec.to_builtins(EditorSettings())
+    assert defaults == json.loads(msgspec.json.encode(EditorSettings()))
     code = (EXTENSION / "extension.js").read_text()
     assert all(f'"{name}"' in code for name in defaults)
     assert all(f'"{each["command"]}"' in code for each in package["contributes"]["commands"])
