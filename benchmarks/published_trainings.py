@@ -360,6 +360,34 @@ def sweeps(outcomes_known: Iterable[Outcome], least: int = 4) -> list[list[Outco
     return [group for group in groups.values() if len(group) >= least]
 
 
+def regret(group: Sequence[Outcome]) -> float:
+    """How much longer the measured step of the layout that is predicted to be best takes than the
+    best measured one, as a share of it.
+    """
+    chosen = min(group, key=lambda outcome: outcome.predicted_s)
+    least = min(outcome.row.step_s or 0.0 for outcome in group)
+    return (chosen.row.step_s or 0.0) / least - 1
+
+
+def regret_table() -> str:
+    """For docs/tune.md: regrets of the layouts that are predicted to be best, by group."""
+    lines = [
+        "| trainings | n | layouts each | regret, median | 9 of 10 | worst | best chosen |",
+        "| :-- | --: | --: | --: | --: | --: | --: |",
+    ]  # fmt: skip
+    groups: dict[str, list[list[Outcome]]] = {}
+    for sweep in sweeps(every_outcome(), least=2):
+        groups.setdefault(sweep[0].row.group, []).append(sweep)
+    for name, group in sorted(groups.items()):
+        regrets = [regret(sweep) for sweep in group]
+        lines.append(
+            f"| {name} | {len(group)} | {median(map(len, group)):g} | {median(regrets):.1%} | "
+            f"{ninth_decile(regrets):.1%} | {max(regrets):.1%} | "
+            f"{sum(each == 0 for each in regrets)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def rank_correlation(group: Sequence[Outcome]) -> float:
     """Spearman's, of published and predicted seconds."""
     published = ranks([outcome.row.step_s or 0.0 for outcome in group])
@@ -477,6 +505,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     correlations = [rank_correlation(group) for group in ordered if group]
     print(f"{len(ordered)} trainings in several layouts: rank correlation, median "
           f"{median(correlations):.2f}")  # fmt: skip
+    print(regret_table(), end="")
     write(
         args.json,
         {

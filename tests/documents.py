@@ -37,7 +37,13 @@ from benchmarks.published_inference import engines_table
 from benchmarks.published_inference import sources as inference_sources
 from benchmarks.published_inference import table as inference_table
 from benchmarks.published_kernels import document_table as kernels_table
-from benchmarks.published_trainings import memory_table, ranges_table, ranking_table, typed_table
+from benchmarks.published_trainings import (
+    memory_table,
+    ranges_table,
+    ranking_table,
+    regret_table,
+    typed_table,
+)
 from benchmarks.published_trainings import table as trainings_table
 from tests.agents_page import tools_table
 from tests.constants_page import constants_count, constants_list
@@ -265,6 +271,10 @@ def badge_picture(folder: Path) -> str:
     return run(("tally", "export", "run.tally", "--to", "badge", "-o", "-"), folder)
 
 
+def front_picture(folder: Path) -> str:
+    return (folder / "front.svg").read_text()
+
+
 def exponents_picture(folder: Path) -> str:
     """What `tally dtypes --svg` has written."""
     return (folder / "exponents.svg").read_text(encoding="utf-8")
@@ -275,6 +285,7 @@ PICTURES: dict[str, Callable[[Path], str]] = {
     "docs/flamegraph.svg": flamegraph_picture,
     "docs/number_formats_exponents.svg": exponents_picture,
     "docs/roofline.svg": roofline_picture,
+    "docs/tune_front.svg": front_picture,
     "docs/viewer.svg": viewer_picture,
     **{f"docs/lecture/pictures/{name}.svg": draw for name, draw in LECTURE_PICTURES.items()},
 }
@@ -313,6 +324,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "training_memory": memory_table,
     "training_ranges": ranges_table,
     "training_ranking": ranking_table,
+    "training_regret": regret_table,
     "compiled": compiled_table,
     "kernels": kernels_table,
     "inference": inference_table,

@@ -47,8 +47,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "trace", "tracer", "units", "views"),
     "brief": ("chips", "files", "fit", "gates", "ledger", "memory", "table", "views"),
     "fixes": ("chips", "errors", "files", "fit", "ledger", "memory", "timing", "trace"),
+    "tune": ("chips", "errors", "fit", "fixes", "ledger", "memory", "runs", "timing", "trace",
+             "units", "views", "work"),
     "report": ("brief", "chips", "diagnosis", "errors", "fit", "fixes", "gates", "ledger", "memory",
-               "number_formats", "plan", "profiles", "progress", "table", "trace", "units",
+               "number_formats", "plan", "profiles", "progress", "table", "trace", "tune", "units",
                "views"),
     "numerics": ("errors", "number_formats", "plan", "table", "torch_private", "tracer",
                  "units", "views", "virtual"),
@@ -66,8 +68,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "cli": ("agents", "bench", "brief", "checkpoints", "chips", "editor", "errors", "expressions",
             "files", "fit", "fixes", "gates", "isolation", "ledger", "live", "memory", "models",
             "number_formats", "numerics", "options", "plan", "profiles", "programs", "progress",
-            "report", "runs", "sweep", "table", "timing", "trace", "tracer", "train", "units",
-            "views", "virtual", "work"),
+            "report", "runs", "sweep", "table", "timing", "trace", "tracer", "train", "tune",
+            "units", "views", "virtual", "work"),
     "integrations": ("brief", "chips", "cli", "errors", "gates", "ledger", "models", "options",
                      "progress", "report", "runs", "timing", "trace", "tracer", "units", "views"),
 }  # fmt: skip
@@ -79,7 +81,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 DISTRICTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "simulator": (3, "runs a script on a GPU that is not there, and writes its trace", (
         "torch_private", "virtual", "libraries", "isolation", "tracer", "runs",
-        "models", "fit", "fixes", "expressions",
+        "models", "fit", "fixes", "tune", "expressions",
     )),
     "core": (1, "facts of a run and of devices; what they cost, hold and take", (
         "errors", "units", "files", "table", "progress", "options", "chips",

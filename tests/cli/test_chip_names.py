@@ -44,6 +44,7 @@ BY_PROCESS = {
     "run": ("run", "train.py", "--gpu", "{}"),
     "fit": ("fit", "train.py", "--vary", "{{}}", "--to", "2", "--gpu", "{}"),
     "fix": ("fix", "train.py", "--gpu", "{}"),
+    "tune": ("tune", "train.py", "--gpu", "{},A100"),
     "audit": ("audit", "train.py", "--gpu", "{}"),
     "train": ("train", "--plan", "tiny.toml", "--gpu", "{}"),
     "summary": ("summary", "net.py:Net", "--input", "2x4", "--gpu", "{}"),

@@ -23,6 +23,8 @@ OPTIONS = {
     "fit": ["--vary", "--gpu", "--from", "--to", "--multiple-of", "--margin", "--steps", "--jobs",
             "--max-seconds", "--nonzero-fraction", "--json", "-m"],
     "fix": ["--gpu", "--fit", "--faster", "--steps", "--jobs", "--json", "-m"],
+    "tune": ["--vary", "--gpu", "--with-fixes", "--tokens", "--deadline", "--runs", "--price",
+             "--jobs", "-m"],
     "sweep": ["--grid", "--random", "--set", "--runs", "--seed", "--workers", "--threads", "--out"],
     "plan": ["--gpus", "--mfu", "--tokens", "--memory", "--peak", "--price", "--compare",
              "--deadline", "--budget", "--flops", "--tokens-per-s", "--layers", "--width",

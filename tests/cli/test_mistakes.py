@@ -23,6 +23,7 @@ INPUTS = {
     "budget": ["budget FILE"],
     "fit": ["fit --vary x={} FILE"],
     "fix": ["fix FILE"],
+    "tune": ["tune --vary x={1,2} FILE"],
     "plan": ["plan FILE", "plan ./FILE"],
     "train": ["train FILE", "train FILE --resume"],
     "sweep": ["sweep FILE --grid optimizer.lr=1,2"],
@@ -42,7 +43,13 @@ CONTENTS: dict[str, bytes | None] = {
     "cut": b"torchtally trace format=13 packed=48211 body=812345 blake2b=" + b"0" * 32 + b"\n",
     "bytes": bytes(range(256)),
 }
-TAKEN = {"run FILE", "fit --vary x={} FILE", "audit FILE", "data prepare FILE --out out"}
+TAKEN = {
+    "run FILE",
+    "fit --vary x={} FILE",
+    "tune --vary x={1,2} FILE",
+    "audit FILE",
+    "data prepare FILE --out out",
+}
 """What takes any file: as a script, which fails as Python would have it fail, or as a text."""
 LINES = [
     (line, how)

@@ -24,6 +24,7 @@ from tests.report.test_text import realistic
 from tests.sweep.sweeps import definition, result
 from tests.timing.calibration.machines import H100 as MEASURED
 from tests.truth.snapshots import FILE as SNAPSHOT
+from tests.tune.test_answer import tuned
 from tests.views.stopwatch import DATASHEET, NOBODY_KNOWS, stopwatch
 from tests.warm import warm
 from torchtally.chips import chip
@@ -50,6 +51,7 @@ from torchtally.report.sweep import sweep_report
 from torchtally.report.tensor_numbers import real_step_report
 from torchtally.report.threshold import threshold_report
 from torchtally.report.trace import trace_report
+from torchtally.report.tune import tune_report
 from torchtally.sweep.rows import document as sweep_document
 from torchtally.sweep.rows import results_table
 from torchtally.trace import Trace
@@ -247,6 +249,7 @@ def of_the_rest() -> Texts:
     yield "gpus", here("gpus", "--json")
     yield "gpus H100", here("gpus", "H100-SXM", "--json")
     yield "dtypes", here("dtypes", "--json")
+    yield "tune", shown(tune_report(tuned(), {}, "0"))
     yield "threshold", shown(threshold_report(searched(3), "--batch", "H100-SXM"))
     np.save("numbers.npy", np.array([1.0, 1e-9, 70000.0, 0.0, np.nan]))
     yield "dtypes of a file", here("dtypes", "numbers.npy", "--json")

@@ -30,7 +30,7 @@ from torchtally.errors import OutputError, TallyError
 
 TASKS: dict[str, tuple[str, ...]] = {
     "account for a script or a model": ("run", "show", "view", "report", "diff", "export",
-                                        "summary", "fit", "fix", "budget"),
+                                        "summary", "fit", "fix", "tune", "budget"),
     "plan, before there is a script": ("plan", "gpus"),
     "compare with real hardware": ("explain", "watch", "audit", "bench"),
     "train": ("train", "sweep", "sample", "data"),

@@ -235,7 +235,7 @@ def _threshold(
     return 0 if search.answer is not None else NOTHING_FITS
 
 
-def script_of(options: FitOptions, gpus: "Cluster") -> dict[str, Any]:
+def script_of(options: ScriptOptions, gpus: "Cluster") -> dict[str, Any]:
     """What is run, as a probe's request has it: by one rank, where a launcher or several GPUs make
     many.
     """

@@ -20,10 +20,12 @@ class Argument:
         first = self.words[0]
         return first.split("=", 1)[0] if HOLE not in first or "=" in first else ""
 
-    def with_value(self, value: int) -> tuple[str, ...]:
-        return tuple(word.replace(HOLE, str(value)) for word in self.words)
+    def with_value(self, value: int | str) -> tuple[str, ...]:
+        """Its words; one that is nothing but an empty value is left out."""
+        words = (word.replace(HOLE, str(value)) for word in self.words)
+        return tuple(word for word in words if word)
 
-    def among(self, arguments: tuple[str, ...], value: int) -> tuple[str, ...]:
+    def among(self, arguments: tuple[str, ...], value: int | str) -> tuple[str, ...]:
         """The script's arguments with this one in place of its own of the same name, or last."""
         place, length = self.own(arguments)
         return arguments[:place] + self.with_value(value) + arguments[place + length :]

@@ -11,7 +11,6 @@ from torchtally.report.keys import (
     Flops,
     Fraction,
     Hours,
-    Joules,
     Number,
     Seconds,
     TokensPerS,
@@ -23,6 +22,8 @@ from torchtally.report.keys import (
 class Columns(DocumentPart, frozen=True):
     """Columns of tables that are no keys of documents otherwise."""
 
+    front_letter: Annotated[str, key("Of a point, in a picture and among commands")]
+    setting_text: Annotated[str, key("Arguments, variables and fixes of a run, as typed")]
     flops_change: Annotated[Flops, key("Of the second run less the first")]
     activations_bytes: Annotated[Bytes, key("Held at its moment: saved for the backward pass")]
     buffers_bytes: Annotated[Bytes, key("Held: buffers of modules")]
@@ -134,17 +135,10 @@ class Columns(DocumentPart, frozen=True):
     peak_bytes_per_s: Annotated[BytesPerS, key("Promised by the data sheet")]
     promised_bytes_per_s: Annotated[BytesPerS, key("Promised by the data sheet")]
     tokens_per_s_each: Annotated[TokensPerS, key("Tokens per second, of one sequence")]
-    cost_usd: Annotated[
-        Usd, key("Of the length that was asked for, of a row of a view its time's, on all GPUs")
-    ]
     highest_cost_usd: Annotated[Usd, key("The same at the highest offer")]
     lowest_cost_usd: Annotated[Usd, key("The same at the lowest offer")]
     usd_per_million: Annotated[Usd, key("Of a million tokens")]
     gpu_hours: Annotated[Hours, key("Of all GPUs together")]
-    energy_joules: Annotated[
-        Joules,
-        key("Of all GPUs: at their thermal design power, of what was traced at their mean power"),
-    ]
     largest_gradient: Annotated[Number, key("Magnitude of a gradient's largest number")]
     times: Annotated[Number, key("As a multiple of the first or of this")]
     dimensions: Annotated[list[int], key("Named dimensions with their sizes: batch=8 seq=1024")]
