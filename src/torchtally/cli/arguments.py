@@ -17,7 +17,7 @@ from torchtally.cli.streams import as_read, unwritable_as_error
 from torchtally.errors import TallyError, UsageError, did_you_mean
 from torchtally.files.reading import read_bytes
 from torchtally.options import MOST, Form, OptionRecord, above_zero, own
-from torchtally.units import parse_count, parse_seconds, parse_usd
+from torchtally.units import parse_bytes, parse_count, parse_seconds, parse_usd
 
 if TYPE_CHECKING:
     from torchtally.tracer.script_file import Script
@@ -372,6 +372,7 @@ def seconds(text: str) -> float:
 
 
 SECONDS = Form("S", seconds)
+SIZE = Form("SIZE", above_zero(parse_bytes))
 COMPILERS: dict[str, tuple[str, ...]] = {"inductor": (), "eager": ("compile=off",)}
 """What torch.compile does, as changes of the script."""
 

@@ -2,9 +2,10 @@
 
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from torchtally.cli.arguments import RunParser, ScriptOptions, check_script
+from torchtally.cli.arguments import SIZE, RunParser, ScriptOptions, check_script
 from torchtally.cli.chip_names import gpu_or_default, say_variants
 from torchtally.cli.installation import check_simulates
 from torchtally.cli.output import ReportOptions, emit, write_report
@@ -32,6 +33,7 @@ examples:
   tally fix --fit --gpu RTX-4090 train.py           make it fit
   tally fix --faster --gpu H100-SXM --apply train.py --batch 8
   tally fix --faster --gpu A100-SXM --change-values train.py    with bfloat16, TF32
+  tally fix --memory-budget 20GiB --gpu RTX-4090 train.py    recompute least
   tally fix --fit train.py > fix.patch && git apply fix.patch
 
 Every change is one that a person would write, in the script or in a module of
@@ -62,6 +64,11 @@ class FixOptions(IsolationOptions, ScriptOptions, ReportOptions):
     )
     fit: bool = own("--fit", "save memory until it fits (default where it does not)")
     faster: bool = own("--faster", "shorten the step (default where it fits)")
+    memory_budget: int | None = own(
+        "--memory-budget",
+        "checkpoint blocks, and keep what least is recomputed with, in so much reserved memory",
+        SIZE,
+    )
     change_values: bool = own(
         "--change-values", "also changes that compute with fewer bits: bfloat16, TF32"
     )
@@ -91,11 +98,14 @@ def command(options: FixOptions) -> int:
         before = run_before(request, is_quiet=options.quiet)
         assert before.ledger is not None
         sources = sources_of(request, before.ledger)
-        choice = choice_of(options, request, before, sources, capacity)
+        find = choice_of
+        if options.memory_budget is not None:
+            capacity, find = options.memory_budget, policy_of
+        choice = find(options, request, before, sources, capacity)
     patch = "" if choice.kept is None else unified(sources, choice.kept.patch, os.getcwd())
     write_report(fixes_report(choice, gpu, capacity, patch), options, is_beside_files=True)
     if choice.kept is None:
-        is_fitting = choice.goal is FixGoal.FIT and before.reserved_bytes <= capacity
+        is_fitting = choice.goal is not FixGoal.FASTER and before.reserved_bytes <= capacity
         return 0 if is_fitting else NOTHING_HELPS
     if options.format == "text" and options.json != "-":
         emit(patch)
@@ -110,6 +120,10 @@ def check(options: FixOptions) -> None:
     check_simulates()
     if options.fit and options.faster:
         raise UsageError("--fit and --faster are two goals: give one of them.")
+    if options.memory_budget is not None:
+        if options.faster or options.change_values:
+            raise UsageError("--memory-budget solves what is recomputed: it tries no other change.")
+        check_solves()
     if options.module is not None:
         raise UsageError("tally fix changes a script by its file: give that instead of -m.")
     script = options.script_named("tally fix train.py --fit", takes_module=False)
@@ -123,6 +137,15 @@ def check(options: FixOptions) -> None:
             "tally fix edits source with libcst, which is not installed: "
             "pip install 'torchtally[fix]'"
         ) from None
+
+
+def check_solves() -> None:
+    """Raises UsageError where the solver is not installed."""
+    if find_spec("scipy") is None:
+        raise UsageError(
+            "--memory-budget solves an integer problem with scipy, which is not installed: "
+            "pip install 'torchtally[fix]'"
+        )
 
 
 def run_before(request: "TrialRequest", *, is_quiet: bool) -> "FixTrial":
@@ -191,6 +214,26 @@ def choice_of(
             status.show("running what is kept in the memory of the chip", at_once=True)
             choice.proof = try_patch(request, sources, choice.kept.patch, is_limited=True)
         return choice
+
+
+def policy_of(
+    options: FixOptions,
+    request: "TrialRequest",
+    before: "FixTrial",
+    sources: "ScriptSources",
+    capacity: int,
+) -> "ChosenFixes":
+    """Checkpoints that keep what fits the budget."""
+    from torchtally.fixes.policy_search import choose_policy
+    from torchtally.fixes.trial import try_patch
+
+    with StatusLine(is_quiet=options.quiet) as status:
+
+        def run_with(patch: "Patch") -> "FixTrial":
+            status.show(f"running it with a {patch.fixes[0].name}", at_once=True)
+            return try_patch(request, sources, patch, is_limited=False)
+
+        return choose_policy(before, sources, capacity, run_with)
 
 
 def write(sources: "ScriptSources", patch: "Patch") -> None:

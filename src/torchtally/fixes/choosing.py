@@ -27,6 +27,8 @@ class FixGoal(StrEnum):
 
     FIT = "fit"
     """As little memory, until the chip holds it."""
+    BUDGET = "budget"
+    """Within so much reserved memory, as few seconds of recomputation."""
     FASTER = "faster"
     """As short a step, in the chip's memory."""
 

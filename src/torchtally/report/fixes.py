@@ -67,7 +67,7 @@ def fits(choice: ChosenFixes, capacity_bytes: int) -> bool:
 
 def is_untried(choice: ChosenFixes) -> bool:
     """Whether the script fits as it is, where that is the goal: nothing was run."""
-    return choice.goal is FixGoal.FIT and not choice.alone and not choice.skipped
+    return choice.goal is not FixGoal.FASTER and not choice.alone and not choice.skipped
 
 
 def sentences(choice: ChosenFixes) -> Iterator[str]:
@@ -92,17 +92,25 @@ def sentences(choice: ChosenFixes) -> Iterator[str]:
 def title(choice: ChosenFixes, gpu: str, capacity_bytes: int) -> str:
     """What is reached, in a sentence."""
     before, kept = choice.before, choice.kept
+    if choice.goal is FixGoal.BUDGET:
+        gpu = f"the budget on {gpu}"
     if is_untried(choice):
         sizes = f"{format_bytes(before.reserved_bytes)} of {format_bytes(capacity_bytes)}"
         return f"fits {gpu} as it is: {sizes}"
     if kept is None:
-        what = "saves memory" if choice.goal is FixGoal.FIT else "makes the step shorter"
+        what = (
+            "makes the step shorter"
+            if choice.goal is FixGoal.FASTER
+            else "saves memory"
+            if choice.goal is FixGoal.FIT
+            else "stays within it"
+        )
         claim = "fits" if fits(choice, capacity_bytes) else "does not fit"
         return f"{claim} {gpu} as it is; of {len(choice.alone)} changes that were run none {what}"
     after = kept.trial
     count = len(kept.patch.fixes)
     changes = "one change" if count == 1 else f"{count} changes"
-    if choice.goal is FixGoal.FIT:
+    if choice.goal is not FixGoal.FASTER:
         does_fit = fits(choice, capacity_bytes)
         claim = "fits" if does_fit else "does not fit"
         sizes = f"{format_bytes(before.reserved_bytes)} to {format_bytes(after.reserved_bytes)}"

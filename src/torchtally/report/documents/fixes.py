@@ -20,7 +20,7 @@ class FixesDocument(Document, tag="fixes/1", frozen=True):
 
     chip: str
     capacity_bytes: Bytes
-    goal: Annotated[str, key("What changes are for: fit or faster")]
+    goal: Annotated[str, key("What changes are for: fit, budget or faster")]
     fits: bool
     kept: Annotated[list[str], key("Names of the fixes that are kept")]
     patch: Annotated[str, key("A unified diff; empty where nothing helps")]
