@@ -14,7 +14,7 @@ from tests.fixes.test_catalogue import trained
 from tests.fixes.training import SOURCE
 from torchtally.fixes.fix import FileEvidence
 from torchtally.fixes.patch import ScriptSources
-from torchtally.fixes.policy import Effect, Keeping, PolicyProblem, solve
+from torchtally.fixes.policy import BytesBetween, Keeping, PolicyProblem, solve
 from torchtally.fixes.policy_graph import policy_graph
 from torchtally.fixes.policy_search import with_policy
 from torchtally.fixes.policy_source import selective_checkpoint
@@ -32,9 +32,9 @@ def random_problem(random: Random) -> tuple[PolicyProblem, int]:
     """
     count = random.randint(1, 9)
 
-    def effect(most_bytes: int) -> Effect:
+    def effect(most_bytes: int) -> BytesBetween:
         start, end = sorted((random.randrange(TICKS), random.randrange(TICKS)))
-        return Effect(start, end + 1, most_bytes // random.randint(1, 9))
+        return BytesBetween(start, end + 1, most_bytes // random.randint(1, 9))
 
     keepings = tuple(
         Keeping(
@@ -80,7 +80,7 @@ def test_the_solver_finds_what_the_best_of_all_choices_saves() -> None:
 
 
 def test_two_of_three_equal_blocks_are_kept_in_two_thirds_of_the_memory() -> None:
-    keepings = tuple(Keeping(1.0, (Effect(n, 6 - n, 300),)) for n in range(3))
+    keepings = tuple(Keeping(1.0, (BytesBetween(n, 6 - n, 300),)) for n in range(3))
     solved = solve(PolicyProblem(keepings, range(7), (0,) * 7), 600)
     assert solved is not None
     assert (solved.saved_s, solved.peak_bytes) == (2.0, 600)

@@ -16,7 +16,7 @@ ROWS_A_ROUND = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class BytesBetween:
     """Bytes that a choice adds, or with a minus frees, at ticks start <= t < end."""
 
     start: int
@@ -30,7 +30,7 @@ class Keeping:
 
     saved_s: float
     """Seconds of the operator, which does not run again."""
-    effects: tuple[Effect, ...]
+    effects: tuple[BytesBetween, ...]
     implies: tuple[int, ...] = ()
     """Numbers of those that must be kept if this one is."""
 

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 
 import msgspec
 
-from torchtally.fixes.policy import Effect, Keeping, PolicyProblem
+from torchtally.fixes.policy import BytesBetween, Keeping, PolicyProblem
 from torchtally.ledger import Ledger
 from torchtally.memory import timeline
 from torchtally.trace import FORWARD_PHASES, Call, Op, Phase, Storage, Trace
@@ -252,17 +252,19 @@ def is_random(call: Call) -> bool:
     return bool(RANDOM.search(call.name)) or (isinstance(dropped, float) and dropped > 0)
 
 
-def effects(trace: Trace, again: Again, births: Births, end: int) -> Iterator[Effect]:
+def effects(trace: Trace, again: Again, births: Births, end: int) -> Iterator[BytesBetween]:
     """What keeping a call's outputs changes of the live bytes."""
     for old, new in outputs_of(again):
         storage, other = trace.storages[old], trace.storages[new]
-        died = later(storage.died, other.died)
-        yield Effect(
+        last = later(storage.died, other.died)
+        yield BytesBetween(
             end if storage.died is None else storage.died,
-            end if died is None else died, storage.bytes,
+            end if last is None else last, storage.bytes,
         )  # fmt: skip
     for storage in births[again.recomputed.clock]:
-        yield Effect(storage.born, end if storage.died is None else storage.died, -storage.bytes)
+        yield BytesBetween(
+            storage.born, end if storage.died is None else storage.died, -storage.bytes
+        )
 
 
 def outputs_of(again: Again) -> list[tuple[int, int]]:
