@@ -1,9 +1,11 @@
 """What is said of a front, typed for a point of it, and drawn."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from torchtally.cli.destination import is_ours
 from torchtally.report.front_picture import front_picture
 from torchtally.report.tune import front_chart, sentences, title
 from torchtally.tune.answer import TuneAnswer
@@ -70,6 +72,12 @@ def test_a_point_is_run_by_its_command(
     answer = tuned()
     point = next(each for each in answer.points if each.settings == settings)
     assert answer.command(point, size, per_node) == command
+
+
+def test_a_picture_may_be_written_again(tmp_path: Path) -> None:
+    place = tmp_path / "front.svg"
+    place.write_text(front_picture(tuned()))
+    assert is_ours(str(place))
 
 
 def test_a_variable_stands_before_the_command() -> None:

@@ -15,6 +15,8 @@ TICKS = 5
 MARGIN = 0.04
 """Of the graph, beside the outermost points."""
 COLOURS = 6
+MARK = "<!-- torchtally -->"
+"""By which the file is known as ours, and may be replaced."""
 STYLE = """
 svg { background: #ffffff; font: 14px system-ui, sans-serif; }
 text { fill: #1c2126; } .faint { fill: #5c6670; } .rule { stroke: #c8ced4; }
@@ -44,6 +46,7 @@ def front_picture(answer: TuneAnswer) -> str:
     title = f"{format_count(answer.amount)} {answer.length_in}: cost over time"
     gpus = list(dict.fromkeys(point.gpus for point in answer.points))
     parts = [
+        Html(MARK),
         element("style", Html(STYLE)),
         element("rect", width="100%", height="100%", fill="none"),
         element("text", title if placed else f"{title}: no priced points", x=20, y=28),
