@@ -310,3 +310,46 @@ def test_transformers_attends_by_it_when_asked_to():
         model(tokens, labels=tokens).loss.backward()
 
     assert flops(traced(step), "flash_attn.forward") == [2 * (2 * 2 * 32 * 32) * 32 * 2]
+
+
+def test_passes_by_themselves_are_what_a_split_sequence_runs():
+    """ring-flash-attn calls forward and backward without autograd, on packed sequences, too."""
+
+    def step() -> None:
+        from flash_attn import flash_attn_interface as flash
+
+        q, k, v = (heads().detach() for _ in "qkv")
+        grads = [torch.empty_like(each) for each in (q, k, v)]
+        options = (0.0, 0.125, True, -1, -1, 0.0, None)
+        out, rows, _, state = flash._flash_attn_forward(q, k, v, *options, False)
+        assert (rows.shape, state.dtype) == ((2, 4, 256), torch.int64)
+        flash._flash_attn_backward(q, q, k, v, out, rows, *grads, *options, False)
+        flat, offsets = q.flatten(0, 1), torch.tensor([0, 256, 512], device="cuda").int()
+        packed = (offsets, offsets, 256, 256)
+        out, rows, *_ = flash._flash_attn_varlen_forward(flat, flat, flat, *packed, *options[:3])
+        grads = [torch.empty_like(flat) for _ in "qkv"]
+        flash._flash_attn_varlen_backward(
+            flat, flat, flat, flat, out, rows, *grads, *packed, *options, False
+        )
+
+    ledger = traced(step)
+    assert flops(ledger, "flash_attn.forward") == [2 * PRODUCT] * 2
+    assert flops(ledger, "flash_attn.backward") == [5 * PRODUCT] * 2
+
+
+def test_a_script_that_has_it_finds_its_distribution():
+    """transformers asks which distribution a module is of before it says that it is there."""
+    found = []
+
+    def step() -> None:
+        import flash_attn_interface  # noqa: F401
+
+        found.extend(importlib.metadata.packages_distributions()["flash_attn_interface"])
+        found.extend(each.metadata["Name"] for each in importlib.metadata.distributions())
+
+    torchtally.run(step, gpu="H100-SXM")
+    assert found[0] == "flash-attn-3"
+    assert "flash-attn-3" in found[1:]
+    assert "flash-attn-3" not in {
+        each.metadata["Name"] for each in importlib.metadata.distributions()
+    }

@@ -87,11 +87,13 @@ def forward(
 
 def backward(
     options: FlashOptions, grad: Tensor, saved: tuple[Tensor, ...], grads: tuple[Tensor, ...]
-) -> None:
-    """Write the gradients; `saved` are query, key, value, result and log-sum-exp."""
+) -> Any:
+    """Write the gradients; `saved` are query, key, value, result and log-sum-exp. Returns what the
+    operator does: of version 2 rows' sums of gradient * result.
+    """
     operator = torch.ops.flash_attn_3 if options.version == 3 else torch.ops.flash_attn
     operands = [with_last_stride_one(tensor) for tensor in (grad, *saved[:4])]
-    operator.backward(
+    return operator.backward(
         *operands, saved[4], *grads, *options.offsets, *options.mask, options.deterministic
     )
 

@@ -89,11 +89,11 @@ class Absent:
         return with_answers(PathFinder.find_spec(name, [str(HOME)]))
 
     def find_distributions(self, context: Any) -> Iterator[Distribution]:
-        """Distributions for `importlib.metadata.version`, of those that were imported."""
+        """Distributions for `importlib.metadata`, of those that were imported: all, or one."""
         for name in self.imported:
             library = LIBRARIES[name]
-            asked = (context.name or "").replace("_", "-").lower()
-            if asked in (library.distribution, library.module.replace("_", "-")):
+            asked = context.name and context.name.replace("_", "-").lower()
+            if asked in (None, library.distribution, library.module.replace("_", "-")):
                 yield StandInDistribution(library)
 
     def forget(self) -> None:
@@ -151,6 +151,8 @@ class StandInDistribution(Distribution):
         self.library = library
 
     def read_text(self, filename: str) -> str | None:
+        if filename == "top_level.txt":
+            return self.library.module
         if filename != "METADATA":
             return None
         name, version = self.library.distribution, self.library.version
