@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import agent_log, compile_seconds, peer_models, peers, published_kernels
+from benchmarks import (
+    agent_log,
+    compile_seconds,
+    peer_models,
+    peers,
+    prime_rl_runs,
+    published_kernels,
+)
 from tests.bench.small import bench_of_small_operators
 from tests.builders import big_trace
 from tests.warm import commands
@@ -317,3 +324,8 @@ def test_a_log_is_off_by_what_lies_beyond_its_rounding() -> None:
     assert agent_log.off(1.762, 1.8) == 0.0
     assert agent_log.off(2.05, 1.8) == pytest.approx(0.2 / 1.8)
     assert agent_log.off(1.55, 1.8) == pytest.approx(0.2 / 1.8)
+
+
+def test_the_page_shows_the_runs_of_prime_rl() -> None:
+    assert prime_rl_runs.table() in (ROOT / "docs" / "trainings.md").read_text(encoding="utf-8")
+    assert prime_rl_runs.runs().keys() == prime_rl_runs.published().keys()
