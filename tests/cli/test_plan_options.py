@@ -96,7 +96,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--kernels": ("eager", "fused"),
     "--convention": ("causal",),
     "--mfu": ("0.3",),
-    "--memory": ("4GB",),
+    "--memory": ("4GB", "2GB"),
     "--peak": ("100TFLOP/s",),
     "--price": ("9",),
     "--deadline": ("1h", "300d"),
