@@ -35,6 +35,10 @@ QUESTIONS = {
     "fit by size": ("--parameters", "7B", *EIGHT, "--sequence", "2048"),
     "training-time": ("70B", "--tokens", "15T", "--gpus", "1024xH100-SXM", "--mfu", "0.5"),
     "training-time, predicted": (*SMALL, "--tokens", "1B", "--batch", "8"),
+    "whole-training": (
+        *("70B", "--tokens", "15T", "--gpus", "1024xH100-SXM", "--mfu", "0.5", "--mtbf", "llama-3"),
+        *("--checkpoint-every", "auto", "--checkpoint-bandwidth", "20GB/s", "--restart", "10min"),
+    ),
     "fewest-chips": (
         *("7B", "--tokens", "1T", "--mfu", "0.4", "--deadline", "14d", "--gpus", "H100-SXM"),
     ),

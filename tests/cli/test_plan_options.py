@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,10 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         *("--batch", "8", "--sequence", "512"),
     ),
     "training-time, predicted": (*SMALL, "--tokens", "1B"),
+    "whole-training": (
+        *(*SMALL, "--tokens", "1B", *MFU, "--batch", "64", "--checkpoint-every", "auto"),
+        *("--checkpoint-bandwidth", "1GB/s", "--mtbf", "1h", "--restart", "schedule=5min"),
+    ),
     "fewest-chips": ("gpt2", "--gpus", "H100-SXM", "--tokens", "1T", *MFU, "--deadline", "2d"),
     "what-to-rent": ("gpt2", "--tokens", "1T", *MFU),
     "what-to-rent, in time": ("gpt2", "--tokens", "1T", *MFU, "--deadline", "2d"),
@@ -76,6 +81,18 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--lora-targets": ("q",),
     "--lora-dropout": ("0.1",),
     "--dora": ("",),
+    "--checkpoint-every": ("100", "2min"),
+    "--checkpoints": ("async",),
+    "--checkpoint-bandwidth": ("2GB/s",),
+    "--evaluate-every": ("100",),
+    "--evaluation-tokens": ("1M",),
+    "--mtbf": ("2h",),
+    "--restart": ("1min",),
+    "--repair": ("4h",),
+    "--spares": ("1",),
+    "--elastic": ("",),
+    "--prices": (str(Path(__file__).with_name("prices.toml")),),
+    "--region": ("us-central1",),
     "--generations": ("4",),
     "--reference": ("",),
     "--sequence": ("256",),

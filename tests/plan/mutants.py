@@ -25,6 +25,7 @@ PLAN = Path(torchtally.plan.__file__).parent
 HAND_SUMS = (
     "test_by_hand",
     "test_adapter_sums",
+    "test_goodput_sums",
     "test_hybrid_sums",
     "test_prediction_sums",
     "test_preference_sums",

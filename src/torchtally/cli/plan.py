@@ -30,6 +30,7 @@ The question follows from the arguments:
   a model and chips                  does it fit, and how fast is a step?
   a model, tokens, chips, --mfu      how long does it take, at what cost?
   the same without --mfu             at the speed of the best layout
+  the same with --checkpoint-every   and with saves, failures, restarts?
   the same with --deadline           how many chips meet it?
   a model, tokens, --mfu, no chips   what should be rented?
   a model, chips, --deadline         on how many tokens? Or with --budget
@@ -63,6 +64,8 @@ EXAMPLES = f"""\
   tally plan 7B --tokens 1T --mfu 0.4 --deadline 14d --gpus H100-SXM
   tally plan 7B --tokens 1T --mfu 0.4 --budget 500K        what should I rent?
   tally plan --gpus 8xH100-SXM --deadline 14d      the best model of two weeks
+  tally plan 70B --tokens 15T --gpus 1024xH100-SXM --mfu 0.4 --mtbf llama-3 \\
+      --checkpoint-every auto --checkpoint-bandwidth 20GB/s --restart 10min
   tally plan llama-3-8b --gpus 8xH100-SXM --tokens-per-s 100K
   tally plan --flops 3e24 --gpus 1024xH100-SXM --mfu 0.4
   tally plan path/to/config.json --tokens 2T --gpus 256xB200 --mfu 0.4 --explain

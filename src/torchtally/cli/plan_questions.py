@@ -24,6 +24,7 @@ from torchtally.plan.questions.request import Request
 from torchtally.plan.questions.tokens_within import tokens_within
 from torchtally.plan.questions.training_time import training_time
 from torchtally.plan.questions.uses import Question
+from torchtally.plan.questions.whole_training import whole_training
 
 CONFIGURATIONS = ("torchtitan", "megatron", "deepspeed", "accelerate")
 SEPARATE = ("search", *CONFIGURATIONS, "tokens_per_s", "flops")
@@ -54,6 +55,8 @@ def question_of(request: Request) -> Question:
         return _without_tokens(request, is_limited)
     if request.cluster is None:
         return what_to_rent
+    if request.checkpoint_every is not None:
+        return whole_training
     return training_time if request.deadline_s is None else fewest_chips
 
 

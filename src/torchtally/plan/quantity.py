@@ -15,7 +15,14 @@ import msgspec
 from torchtally.errors import UsageError
 from torchtally.units import WHOLE, Unit
 
-FUNCTIONS = {"ceil": math.ceil, "floor": math.floor, "log2": math.log2, "max": max, "min": min}
+FUNCTIONS = {
+    "ceil": math.ceil,
+    "exp": math.exp,
+    "floor": math.floor,
+    "log2": math.log2,
+    "max": max,
+    "min": min,
+}
 """What a formula may call."""
 
 

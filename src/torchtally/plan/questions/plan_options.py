@@ -20,7 +20,6 @@ from torchtally.options import (
     USD,
     Form,
     OptionGroup,
-    OptionRecord,
     each,
     flop_count,
     option,
@@ -48,6 +47,7 @@ from torchtally.plan.questions.forms import (
     TARGETS,
     WEIGHT_FORMAT,
 )
+from torchtally.plan.questions.whole_options import WholeOptions
 from torchtally.plan.recipes import RECIPES, Recipe
 from torchtally.timing.roofline.attention import Fused
 from torchtally.units import parse_bytes, parse_flop_per_s
@@ -89,7 +89,7 @@ ACCELERATE = _configuration("accelerate", "its configuration (YAML): FSDP", "acc
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(OptionRecord):
+class PlanOptions(WholeOptions):
     """What `tally plan` is asked. None or False: not given."""
 
     model: str | None = option("MODEL", OWN, "the model (see below)", Form("MODEL"), nargs="?")

@@ -20,7 +20,8 @@ from torchtally.units import Unit
 from torchtally.work.convention import Convention
 
 
-def _used(request: Request) -> Fields:
+def used_by_time(request: Request) -> Fields:
+    """What the seconds of all steps depend on."""
     used = {"tokens", "mfu", "budget_usd", "usd_per_hour", *PEAK, *counted_fields(request)}
     if request.mfu is None:
         return used | STEP  # the fastest layout's
@@ -29,7 +30,7 @@ def _used(request: Request) -> Fields:
     return used
 
 
-@uses(MODEL, _used)
+@uses(MODEL, used_by_time)
 def training_time(request: Request) -> Answer:
     """FLOPs over what the chips do in a second, with cost and energy."""
     request = request if request.mfu is not None else with_shape(request)

@@ -1,0 +1,87 @@
+"""Money, energy and carbon of a whole training, and how they depend on what is rented."""
+
+from typing import TYPE_CHECKING
+
+from torchtally.errors import UsageError
+from torchtally.plan.closed_form import Hours, Number, closed_form
+from torchtally.plan.goodput.losses import joint_mtbf_s
+from torchtally.plan.goodput.rates import CARBON_SOURCE, carbon_regions
+from torchtally.plan.quantity import Quantity, derive, of, total_s
+from torchtally.plan.questions.bill import bill
+from torchtally.plan.questions.request import Request
+from torchtally.plan.training import chip_hours, cost_usd
+from torchtally.table import Column, Table
+from torchtally.units import Unit
+
+if TYPE_CHECKING:
+    from torchtally.plan.questions.whole_training import Whole
+
+
+def paid_chips(request: Request) -> Quantity:
+    """Chips of the training, and of nodes that are kept as spares."""
+    if request.spares is None:
+        return request.of_chips
+    spare = request.spares * request.of_cluster.node_size
+    return derive("chips", Unit.CHIPS, "chips + spare", chips=request.of_chips,
+                  spare=of(spare, Unit.CHIPS).with_name("spare chips"))  # fmt: skip
+
+
+def whole_bill(request: Request, seconds: Quantity) -> tuple[Quantity, ...]:
+    """Chip-hours, dollars and energy of all of the time, and carbon of a region."""
+    charges = bill(request, paid_chips(request), seconds, request.chip)
+    if request.region is None:
+        return charges
+    energy = next((charge for charge in charges if charge.unit is Unit.JOULES), None)
+    if energy is None:
+        raise UsageError(f"--region: the rated power of the {request.chip.name} is unknown.")
+    grams = Quantity(
+        f"{request.region}, g CO2e a kWh", carbon_regions()[request.region], Unit.NUMBER,
+        source=CARBON_SOURCE,
+    )  # fmt: skip
+    carbon = derive("carbon in kg CO2e", Unit.NUMBER, "energy / 3.6e6 * grams / 1000",
+                    "", "of the grid's mean", energy=energy, grams=grams)  # fmt: skip
+    return (*charges, carbon)
+
+
+def rented(request: Request, whole: "Whole", mtbf: Quantity | None) -> tuple[Table, ...]:
+    """The training on demand, reserved and spot, by the user's prices."""
+    if request.prices is None:
+        return ()
+    prices = request.prices.chips.get(request.chip.name)
+    if prices is None:
+        raise UsageError(f"--prices has no [chips.{request.chip.name}]: "
+                         f"it has {', '.join(request.prices.chips)}.")  # fmt: skip
+    rows = []
+    for kind in ("on_demand", "reserved", "spot"):
+        price = getattr(prices, kind)
+        if price is None:
+            continue
+        between = mtbf
+        if kind == "spot":
+            assert prices.spot_mtbf_hours is not None
+            cluster = request.of_cluster
+            nodes = -(-cluster.count // cluster.node_size)
+            reclaimed = reclaimed_s(prices.spot_mtbf_hours, nodes)
+            between = reclaimed if mtbf is None else joint_mtbf_s(mtbf, reclaimed)
+        seconds = total_s("whole training", **whole.causes(between))
+        cost = cost_usd(chip_hours(paid_chips(request), seconds), price)
+        rows.append((kind.replace("_", " "), price, seconds.value, cost.value))
+    return (
+        Table(
+            title=f"By price, {request.prices.source} as of {request.prices.as_of}",
+            columns=(
+                Column("kind", "", Unit.NAME),
+                Column("usd_per_hour", "a chip", Unit.USD_PER_HOUR),
+                Column("seconds", "time", Unit.SECONDS),
+                Column("cost_usd", "cost", Unit.USD),
+            ),
+            rows=tuple(rows),
+            totals=(None,) * 4,
+        ),
+    )
+
+
+@closed_form("mean time between reclaimed nodes", Unit.SECONDS)
+def reclaimed_s(node_hours: Hours, nodes: Number) -> str:
+    """Of a job on so many spot nodes."""
+    return "3600 * node_hours / nodes"
