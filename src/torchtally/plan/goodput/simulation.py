@@ -18,7 +18,7 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class SimulatedLoss:
     """Seconds of one training, by what they went to."""
 
     repeated_s: float
@@ -26,7 +26,7 @@ class Played:
     failures: int
 
 
-def play(segments: Segments, random: Random) -> Played:
+def play(segments: Segments, random: Random) -> SimulatedLoss:
     """One training.
 
     Segments between two failures are passed over at once: an exponential time has no memory.
@@ -49,7 +49,7 @@ def play(segments: Segments, random: Random) -> Played:
             failed += 1
             restarts_s += restart_s
         restarts_s += segments.restart_s
-    return Played(repeated_s, restarts_s, failed)
+    return SimulatedLoss(repeated_s, restarts_s, failed)
 
 
 def lost_s(segments: Segments, trainings: int, seed: int = 0) -> list[float]:
