@@ -20,57 +20,58 @@ from torchtally.plan.recipes import recipe
 from torchtally.units import Unit
 
 
-def is_near(quantity: Quantity, value: float) -> None:
+def is_near(quantity: Quantity, value: float) -> bool:
+    """The quantity has this value, in a formula whose units fit."""
     check_units(quantity)
-    assert quantity.value == pytest.approx(value, rel=1e-9)
+    return quantity.value == pytest.approx(value, rel=1e-9)
 
 
 def test_young_s_interval() -> None:
-    is_near(young_interval_s(2, 100), 20)
+    assert is_near(young_interval_s(2, 100), 20)
 
 
 def test_daly_s_interval_adds_the_next_orders() -> None:
     """A save of 2 s, failures every 100 s: 20 (1 + 0.1 / 3 + 0.01 / 9) - 2."""
-    is_near(daly_interval_s(2, 100), 20 * (1 + 0.1 / 3 + 0.01 / 9) - 2)
-    is_near(daly_interval_s(250, 100), 100)
+    assert is_near(daly_interval_s(2, 100), 20 * (1 + 0.1 / 3 + 0.01 / 9) - 2)
+    assert is_near(daly_interval_s(250, 100), 100)
 
 
 def test_failures_of_many_chips() -> None:
     """A failure every 1000 chip-hours: 10 chips fail every 100 hours."""
-    is_near(losses.job_mtbf_s(1000, 10), 360_000)
-    is_near(losses.failures(720_000, 360_000), 2)
-    is_near(losses.joint_mtbf_s(100, 50), 100 / 3)
-    is_near(bill.reclaimed_s(50, 2), 90_000)
+    assert is_near(losses.job_mtbf_s(1000, 10), 360_000)
+    assert is_near(losses.failures(720_000, 360_000), 2)
+    assert is_near(losses.joint_mtbf_s(100, 50), 100 / 3)
+    assert is_near(bill.reclaimed_s(50, 2), 90_000)
 
 
 def test_what_failures_take() -> None:
     """Four segments of 90 s and a save of 10 s, and a failure every 100 s: M (e - 1) each."""
-    is_near(losses.repeated_s(4, 90, 10, 100), 4 * (100 * (e - 1) - 100))
-    is_near(losses.restarts_s(4, 90, 10, 20, 100), 4 * (e - 1) * 100 * (exp(0.2) - 1))
-    is_near(losses.unwritten_s(4, 90, 10, 50, 100), 4 * e * (1 - exp(-0.5)) * 100)
+    assert is_near(losses.repeated_s(4, 90, 10, 100), 4 * (100 * (e - 1) - 100))
+    assert is_near(losses.restarts_s(4, 90, 10, 20, 100), 4 * (e - 1) * 100 * (exp(0.2) - 1))
+    assert is_near(losses.unwritten_s(4, 90, 10, 50, 100), 4 * e * (1 - exp(-0.5)) * 100)
 
 
 def test_fewer_nodes_take_longer() -> None:
     """Of 8 nodes one is away for half of the time: work goes at 7.5 / 8 of its speed."""
-    is_near(losses.slower_s(750, 50, 100, 8), 750 * 8 / 7.5 - 750)
+    assert is_near(losses.slower_s(750, 50, 100, 8), 750 * 8 / 7.5 - 750)
 
 
 def test_shares_of_a_training() -> None:
-    is_near(losses.goodput(90, 100), 0.9)
-    is_near(losses.effective_mfu(0.5, 0.9), 0.45)
-    is_near(whole.saves(95, 10), 10)
-    is_near(whole.between_saves_s(95, 10), 9.5)
-    is_near(whole.saving_s(10, 3), 30)
-    is_near(whole.evaluation_s(4, 600, 100), 8)
-    is_near(whole.written_s(600, 100), 6)
-    is_near(whole.copied_s(600, 2, 100), 3)
+    assert is_near(losses.goodput(90, 100), 0.9)
+    assert is_near(losses.effective_mfu(0.5, 0.9), 0.45)
+    assert is_near(whole.saves(95, 10), 10)
+    assert is_near(whole.between_saves_s(95, 10), 9.5)
+    assert is_near(whole.saving_s(10, 3), 30)
+    assert is_near(whole.evaluating_s(4, 600, 100), 8)
+    assert is_near(whole.written_s(600, 100), 6)
+    assert is_near(whole.copied_s(600, 2, 100), 3)
 
 
 @pytest.mark.parametrize(("spares", "share"), [(1, 1 / 3), (2, 0.125 / 1.625)])
 def test_spares_that_are_in_repair(spares: int, share: float) -> None:
     """Erlang's loss of half a node in repair: 0.5 / 1.5; 0.125 / 1.625."""
     repair, between = of(50, Unit.SECONDS), of(100, Unit.SECONDS)
-    is_near(losses.no_spare(spares, repair, between), share)
+    assert is_near(losses.no_spare(spares, repair, between), share)
 
 
 @pytest.mark.parametrize("restart_s", [0.0, 30.0, 600.0])

@@ -17,13 +17,13 @@ EXPONENTIAL = "failures at a constant rate"
 
 @closed_form("mean time between failures", Unit.SECONDS)
 def job_mtbf_s(failure_chip_hours: Hours, chips: Chips) -> str:
-    """Of a job on so many chips, where one failure stops all of them."""
+    """Mean time of a job on so many chips, where one failure stops all of them."""
     return "3600 * failure_chip_hours / chips"
 
 
 @closed_form("mean time between interruptions", Unit.SECONDS)
 def joint_mtbf_s(mtbf_s: Seconds, reclaimed_s: Seconds) -> str:
-    """Of failures and of reclaimed nodes together: rates add."""
+    """Mean time of failures and of reclaimed nodes together: rates add."""
     return "1 / (1 / mtbf_s + 1 / reclaimed_s)"
 
 
@@ -45,7 +45,7 @@ def restarts_s(
 
 @closed_form("failures", Unit.NUMBER)
 def failures(total_s: Seconds, mtbf_s: Seconds) -> str:
-    """As many as are expected in all of the time."""
+    """Failures that are expected in all of the time."""
     return "total_s / mtbf_s"
 
 
@@ -53,7 +53,7 @@ def failures(total_s: Seconds, mtbf_s: Seconds) -> str:
 def unwritten_s(
     segments: Count, work_s: Seconds, save_s: Seconds, written_s: Seconds, mtbf_s: Seconds
 ) -> str:
-    """One more segment, where a failure comes before the last checkpoint is written."""
+    """Seconds of one more segment, where a failure comes before the last checkpoint is written."""
     return (
         "segments * exp((work_s + save_s) / mtbf_s) * (1 - exp(-written_s / mtbf_s))"
         " * (work_s + save_s)"
@@ -62,7 +62,7 @@ def unwritten_s(
 
 @closed_form("slower with fewer nodes", Unit.SECONDS)
 def slower_s(work_s: Seconds, repair_s: Seconds, mtbf_s: Seconds, nodes: Count) -> str:
-    """What the nodes that are left take longer, while failed ones are repaired."""
+    """Seconds that nodes that are left take longer, while failed ones are repaired."""
     return "work_s * repair_s / (mtbf_s * nodes - repair_s)"
 
 

@@ -83,5 +83,5 @@ def rented(request: Request, whole: "Whole", mtbf: Quantity | None) -> tuple[Tab
 
 @closed_form("mean time between reclaimed nodes", Unit.SECONDS)
 def reclaimed_s(node_hours: Hours, nodes: Number) -> str:
-    """Of a job on so many spot nodes."""
+    """Mean time of a job on so many spot nodes."""
     return "3600 * node_hours / nodes"

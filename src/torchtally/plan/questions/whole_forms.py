@@ -15,7 +15,7 @@ STAGE_NAMES = (SCHEDULE, "containers", "compile", "warm-up")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInterval:
-    """From one save to the next: so many steps, seconds, or by the rate of failures."""
+    """Interval between two saves: so many steps, seconds, or by the rate of failures."""
 
     steps: int | None = None
     seconds: float | None = None

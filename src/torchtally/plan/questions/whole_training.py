@@ -62,7 +62,7 @@ class Whole:
     """A training's steps and what interrupts them. Seconds are Quantities; None: not counted."""
 
     training_s: Quantity
-    evaluation_s: Quantity
+    evaluating: Quantity
     save_s: Quantity
     """That the training stands still for one."""
     written_s: Quantity
@@ -75,7 +75,7 @@ class Whole:
 
     def causes(self, mtbf_s: Quantity | None) -> dict[str, Quantity]:
         """Every second of the training, by what it goes to."""
-        work = {"training": self.training_s, "evaluation": self.evaluation_s}
+        work = {"training": self.training_s, "evaluation": self.evaluating}
         if self.slower_share is not None and mtbf_s is not None:
             repair, nodes = self.slower_share
             if repair.value >= mtbf_s.value * nodes.value:
@@ -102,7 +102,7 @@ class Whole:
 
 @closed_form("saves", Unit.COUNT)
 def saves(work_s: Seconds, interval_s: Seconds) -> str:
-    """As many as intervals begin; the last one is at the end."""
+    """Saves, one for each interval that begins; the last one is at the end."""
     return "ceil(work_s / interval_s)"
 
 
@@ -118,7 +118,7 @@ def saving_s(saves: CountTerm, save_s: Seconds) -> str:
 
 
 @closed_form("evaluation", Unit.SECONDS, "", "a forward pass is a third of a step's FLOPs")
-def evaluation_s(evaluations: CountTerm, tokens: Tokens, tokens_per_s: TokenPerS) -> str:
+def evaluating_s(evaluations: CountTerm, tokens: Tokens, tokens_per_s: TokenPerS) -> str:
     """Seconds of all evaluations, at the MFU of the training."""
     return "evaluations * tokens / (3 * tokens_per_s)"
 
@@ -248,7 +248,7 @@ def _evaluation(request: Request, steps: Answer) -> Quantity:
         every=of(request.evaluate_every, Unit.COUNT).with_name("steps between evaluations"),
     )  # fmt: skip
     speed = next(figure for figure in steps.figures if figure.unit is Unit.TOKEN_PER_S)
-    return evaluation_s(evaluations, request.evaluation_tokens, speed)
+    return evaluating_s(evaluations, request.evaluation_tokens, speed)
 
 
 def _save(request: Request) -> tuple[Quantity, Quantity]:
