@@ -63,7 +63,7 @@ def training_time(request: Request) -> Answer:
             " at ",
             mfu,
             " MFU",
-            *_beside_budget(request, costs),
+            *beside_budget(request, costs),
         ),
         figures=figures,
         assumptions=(
@@ -120,7 +120,7 @@ def scaled_s(seconds: Seconds, end_s: Seconds, step_s: Seconds) -> str:
     return "seconds * end_s / step_s"
 
 
-def _beside_budget(request: Request, costs: tuple[Quantity, ...]) -> tuple[Part, ...]:
+def beside_budget(request: Request, costs: tuple[Quantity, ...]) -> tuple[Part, ...]:
     """Whether the money suffices, where a budget and a price are known."""
     cost = next((quantity for quantity in costs if quantity.unit is Unit.USD), None)
     if request.budget_usd is None or cost is None:

@@ -34,7 +34,8 @@ def uses(*used: Uses) -> Callable[[Question], Question]:
 def used_fields(request: Request, question: Question) -> frozenset[str]:
     """What the question's answer depends on, of this model on these chips."""
     fields = _declared_fields(request, question)
-    if fields >= {"recipe", "optimizer"} and request.lora is None:
+    is_of_checkpoint = request.checkpoint_every is not None  # which has no gradients
+    if fields >= {"recipe", "optimizer"} and request.lora is None and not is_of_checkpoint:
         fields |= {"gradients"}  # among the states of every weight
     return fields | {"stack_name"} if _is_by(request.stack, fields) else fields
 

@@ -35,7 +35,7 @@ from torchtally.plan.questions.answer import Answer
 from torchtally.plan.questions.bill import unknown_costs
 from torchtally.plan.questions.plan_options import MODEL
 from torchtally.plan.questions.request import Request
-from torchtally.plan.questions.training_time import training_time, used_by_time
+from torchtally.plan.questions.training_time import beside_budget, training_time, used_by_time
 from torchtally.plan.questions.uses import Fields, uses
 from torchtally.plan.questions.whole_bill import rented, whole_bill
 from torchtally.plan.questions.whole_forms import SCHEDULE
@@ -158,6 +158,7 @@ def whole_training(request: Request) -> Answer:
             ", ",
             share,
             " of it training",
+            *beside_budget(request, bills),
         ),
         figures=(
             seconds,
