@@ -127,7 +127,7 @@ def asked(**options: object) -> Request:
 def causes_of(**options: object) -> dict[str, float]:
     answer = whole.whole_training(asked(**options))
     table = answer.tables[0]
-    causes = {str(row[0]): float(row[1] or 0) for row in table.rows}  # type: ignore[arg-type]
+    causes = {str(row[0]): float(row[1] or 0) for row in table.rows}
     assert sum(causes.values()) == pytest.approx(answer.figures[0].value)
     for figure in answer.figures:
         check_units(figure)
