@@ -7,6 +7,7 @@ import pytest
 from tests.plan.dimensions import check_units
 from torchtally.chips import Cluster, chip
 from torchtally.errors import UsageError
+from torchtally.options import byte_rate
 from torchtally.plan.goodput import losses
 from torchtally.plan.goodput.interval import daly_interval_s, young_interval_s
 from torchtally.plan.goodput.rates import rates
@@ -15,7 +16,7 @@ from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions import Request, subject
 from torchtally.plan.questions import whole_bill as bill
 from torchtally.plan.questions import whole_training as whole
-from torchtally.plan.questions.whole_forms import CheckpointInterval, bandwidth, stages
+from torchtally.plan.questions.whole_forms import CheckpointInterval, stages
 from torchtally.plan.recipes import recipe
 from torchtally.units import Unit
 
@@ -186,7 +187,7 @@ def test_what_is_missing_is_asked_for(options: dict[str, object], message: str) 
 
 def test_forms() -> None:
     assert stages("schedule=5min,compile=30s") == {"schedule": 300.0, "compile": 30.0}
-    assert bandwidth("20GB/s") == 20 * 10**9
-    for read, text in ((stages, "sleep=5min"), (bandwidth, "20GB")):
+    assert byte_rate("20GB/s") == 20 * 10**9
+    for read, text in ((stages, "sleep=5min"), (byte_rate, "20GB")):
         with pytest.raises(UsageError):
             read(text)

@@ -8,7 +8,7 @@ from torchtally.cli.chip_names import say_variants
 from torchtally.cli.ledgers import TraceOptions, chip_of, ledger_of_file
 from torchtally.cli.output import OUTPUT, PageOptions, TableOptions, check_columns, write_report
 from torchtally.errors import UsageError
-from torchtally.options import CHIP, FILE, Form, one_of, option, own
+from torchtally.options import BANDWIDTH, CHIP, FILE, Form, one_of, option, own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,6 +36,7 @@ examples:
   tally show run.tally --gpu A100-SXM --gpu RTX-4090 --gpu H200      the same step elsewhere
   tally show run.tally --by line --gpu A100-SXM
   tally show run.tally --until 600000           what so many steps cost; --until 24h, 15T-tokens
+  tally show run.tally --whole --disk 2GB/s     with evaluations and saves, by the script's loop
   tally show run.tally --until 24h --price 2.49
   tally show run.tally --convention causal      count the half of causal attention that is used
 """
@@ -81,6 +82,14 @@ class ShowOptions(TraceOptions, TableOptions, PageOptions):
         "cost and energy of so many steps (600000), so much time (24h, 3.5d) or so many tokens "
         "(15T-tokens)",
         Form("LENGTH", until),
+    )
+    whole: bool = own(
+        "--whole",
+        "the whole training by cause: steps, evaluations and saves as often as the script's loop "
+        "says; its length, too, unless --until 600000 gives it",
+    )
+    disk: int | None = own(
+        "--disk", "with --whole: bytes per second at which checkpoints are saved: 2GB/s", BANDWIDTH
     )
     price: tuple[tuple[str, float], ...] = own(
         "--price",
@@ -176,11 +185,33 @@ def check(options: ShowOptions) -> None:
             "--price changes nothing in this report: add a training length (--until 600000, in "
             "steps; --until 24h), or a view with times (--by line; --gpu A100-SXM)."
         )
-    is_view = options.by or options.allocator or options.gpu or is_money
+    check_whole(options)
+    is_view = options.whole or options.by or options.allocator or options.gpu or is_money
     if not is_view and (options.sort or options.top or options.filter):
         raise UsageError("--sort, --top and --filter need a view: add --by line, for example.")
     if not is_view:
         check_columns(options.columns)
+
+
+def check_whole(options: ShowOptions) -> None:
+    """Raises UsageError for another view beside --whole, and for --disk without it."""
+    if options.disk is not None and not options.whole:
+        raise UsageError("--disk is the speed of saves: add --whole.")
+    if options.whole and (options.by or options.allocator or options.gpu or options.price):
+        raise UsageError("--whole is a view: leave out --by, --allocator, --gpu and --price.")
+    if options.whole and options.is_drawn:
+        raise UsageError("--whole is a table: leave out --roofline and --html.")
+
+
+def _whole(ledger: "Ledger", options: ShowOptions) -> "Table":
+    """A training as long as --until says, or else the script."""
+    from torchtally.views.money import Extent
+    from torchtally.views.whole_training import whole_training
+
+    until = options.until
+    if until is not None and until.extent is not Extent.STEPS:
+        raise UsageError("--whole counts steps: give --until 600000.")
+    return whole_training(ledger, None if until is None else int(until.amount), options.disk)
 
 
 def _table(ledger: "Ledger", chips: "Sequence[Roofline]", options: ShowOptions) -> "Table | None":
@@ -200,6 +231,8 @@ def _table(ledger: "Ledger", chips: "Sequence[Roofline]", options: ShowOptions) 
         if chips:
             parts = (table.title,) if isinstance(table.title, str) else table.title
             table = replace(table, title=(*parts, f", timed on {chips[0].chip.name}"))
+    elif options.whole:
+        table = _whole(ledger, options)
     elif chips or options.until is not None:
         table = _costs(ledger, chips, options)
     else:

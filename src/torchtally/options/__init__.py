@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from torchtally.errors import UsageError, did_you_mean
 from torchtally.units import (
+    parse_bytes,
     parse_count,
     parse_fraction,
     parse_number,
@@ -181,6 +182,14 @@ def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
     return read
 
 
+def byte_rate(text: str) -> int:
+    """Bytes per second of "20GB/s"."""
+    amount = parse_bytes(text.strip().removesuffix("/s"))
+    if not amount or not text.strip().endswith("/s"):
+        raise UsageError(f"{text[:40]!r} is not bytes per second. These work: 20GB/s, 800MB/s.")
+    return amount
+
+
 positive_count = above_zero(parse_count)
 sequence_length = above_zero(parse_token_length)
 flop_count = above_zero(parse_count, MOST_FLOPS)
@@ -195,5 +204,6 @@ SHARE = Form("SHARE", parse_fraction)
 TIME = Form("TIME", duration)
 USD = Form("USD", usd)
 CHIPS = Form("CHIPS")
+BANDWIDTH = Form("RATE", byte_rate)
 FILE = Form("FILE")
 CHIP = Form("NAME")

@@ -175,7 +175,7 @@ class Trace(Browsable, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host_state: HostState | None = None
     facts: dict[str, str] = {}
     """Free-form provenance: python, platform, date; `cwd`, the directory it was run in; `files`,
-    the folder of an isolated run's files."""
+    the folder of an isolated run's files; `loop`, its training loop (trace/loop.py)."""
     effects: tuple[Effect, ...] = ()
     loading: tuple[BatchLoading, ...] = ()
     """Of each DataLoader that the script iterated over, as far as it was measured."""

@@ -30,6 +30,7 @@ from torchtally.trace import (
     Trace,
     World,
 )
+from torchtally.trace.loop import LOOP
 from torchtally.tracer.clock import script_clock
 from torchtally.tracer.launchers import Launch
 from torchtally.tracer.listeners import Timekeeper
@@ -123,6 +124,8 @@ class Recording:
             "date": time.strftime("%Y-%m-%d"),
             **self.facts,
         }
+        if self.steps.loop is not None:
+            facts[LOOP] = self.steps.loop.text_of_facts()
         return self.recorder.trace(
             script=self.script,
             chip=self.gpu.chip.name,

@@ -24,6 +24,8 @@ from torch.optim import Optimizer
 
 from torchtally import torch_private as private
 from torchtally.trace import HostState, Role
+from torchtally.trace.loop import TrainingLoop
+from torchtally.tracer.loop import training_loop
 from torchtally.tracer.recorder import Recorder
 from torchtally.tracer.sweeps import jobs_left_out
 from torchtally.virtual.compiling.optimizers import watch_steps
@@ -88,6 +90,8 @@ class Steps:
         """Called with the number of each completed step."""
         self.on_done = on_done
         """Called before `StepsDone` is raised, each time."""
+        self.loop: TrainingLoop | None = None
+        """As the first step's frames have it."""
         self._process = os.getpid()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._excused: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -215,6 +219,8 @@ class Steps:
     def _end(self, ends: list[int]) -> None:
         self.recorder.step_ends += ends
         completed = len(self.recorder.step_ends)
+        if self.loop is None:
+            self.loop = training_loop(sys._getframe(1))
         self._skipped += len(ends) if self._is_skipping else 0
         self.on_step(completed)
         if self.limit.is_reached(completed - self._skipped, self._steps_of_one_model):

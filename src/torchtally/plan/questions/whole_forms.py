@@ -6,7 +6,6 @@ from torchtally.errors import UsageError, did_you_mean
 from torchtally.options import Form, among, duration, positive_count
 from torchtally.plan.goodput.prices import read_prices
 from torchtally.plan.goodput.rates import FailureRate, carbon_regions, rates
-from torchtally.units import parse_bytes
 
 SCHEDULE = "schedule"
 """The stage that a spare node saves: finding another one."""
@@ -50,15 +49,6 @@ def stages(text: str) -> dict[str, float]:
     return seconds
 
 
-def bandwidth(text: str) -> int:
-    """Bytes per second of "20GB/s"."""
-    amount = parse_bytes(text.strip().removesuffix("/s"))
-    if not amount or not text.strip().endswith("/s"):
-        raise UsageError(f"{text[:40]!r} is not bytes per second. These work: 20GB/s, 800MB/s.")
-    return amount
-
-
-BANDWIDTH = Form("RATE", bandwidth)
 CHECKPOINT_EVERY = Form("auto|TIME|STEPS", checkpoint_every)
 MTBF = Form("TIME|NAME", failure_rate)
 PRICES = Form("FILE", read_prices)

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchtally.options import COUNT, TIME, OptionGroup, OptionRecord, each, option
+from torchtally.options import BANDWIDTH, COUNT, TIME, OptionGroup, OptionRecord, each, option
 from torchtally.plan.goodput.prices import Prices
 from torchtally.plan.goodput.rates import FailureRate
 from torchtally.plan.questions.whole_forms import (
-    BANDWIDTH,
     CHECKPOINT_EVERY,
     MTBF,
     PRICES,

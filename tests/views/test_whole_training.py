@@ -1,0 +1,81 @@
+"""A script's whole training: length and intervals of its loop, a cause for each second."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run_tally import command, environment
+from torchtally.ledger import Ledger, account
+from torchtally.timing.targets import known_roofline
+from torchtally.trace import Trace
+from torchtally.trace.loop import TrainingLoop
+from torchtally.views.whole_training import whole_training
+
+SCRIPT = """
+import torch
+
+max_iters, eval_interval = 600000, 2000
+model = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@torch.no_grad()
+def estimate_loss():
+    for _ in range(20):
+        model(torch.randn(1024, 1024, device="cuda")).sum()
+
+
+iter_num = 0
+while True:
+    if iter_num % eval_interval == 0:
+        estimate_loss()
+        if iter_num > 0:
+            torch.save(model.state_dict(), "ckpt.pt")
+    model(torch.randn(1024, 1024, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    iter_num += 1
+    if iter_num > max_iters:
+        break
+"""
+OTHER = """
+import torch
+
+model = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+settings, batches = {"epochs": 5}, [None] * 100
+for epoch in range(settings["epochs"]):
+    for i, batch in enumerate(batches):
+        model(torch.randn(64, 64, device="cuda")).sum().backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def ledger_of(script: str, folder: Path) -> Ledger:
+    (folder / "train.py").write_text(script)
+    subprocess.run(command("--quiet", "train.py"), cwd=folder, env=environment(), check=True)
+    trace = Trace.load(folder / "run.tally")
+    return account(trace, roofline=known_roofline(trace.chip))
+
+
+def test_every_second_of_nanogpt_s_loop_has_a_cause(tmp_path: Path) -> None:
+    """600,001 steps, as its loop is left above 600,000; 301 evaluations; 4 MiB saved at 4 MiB/s."""
+    ledger = ledger_of(SCRIPT, tmp_path)
+    table = whole_training(ledger, disk_byte_per_s=4 * 2**20)
+    causes = {row[0]: row for row in table.rows}
+    assert list(causes) == ["training", "evaluation", "saving"]
+    assert [row[3] for row in table.rows] == [600_001, 301, 301]
+    assert causes["saving"][1] == 301
+    assert causes["training"][1] == pytest.approx(600_001 * (ledger.step_s or 0))
+    assert table.totals[1] == pytest.approx(sum(float(row[1] or 0) for row in table.rows))
+
+
+def test_loops_within_loops_and_accumulated_gradients(tmp_path: Path) -> None:
+    """5 epochs of 100 batches, four to a step."""
+    ledger = ledger_of(OTHER, tmp_path)
+    loop = TrainingLoop.of_facts(ledger.trace.facts)
+    assert loop is not None
+    assert loop.steps == 5 * 100 // 4
