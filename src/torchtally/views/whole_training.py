@@ -38,7 +38,7 @@ class TimeCause:
 
     @property
     def seconds(self) -> float:
-        """Of all times together."""
+        """Sum of all times."""
         return self.times * self.seconds_each
 
 
@@ -132,5 +132,5 @@ def _unknown(ledger: Ledger, loop: TrainingLoop, disk_byte_per_s: float | None) 
         if disk_byte_per_s is None:
             yield ("Saves of ", size, " are not counted: give the disk's speed, --disk 2GB/s.")
         else:
-            yield ("A save is taken to write parameters and optimizer state, ", size, ".")
+            yield ("A save is assumed to write parameters and optimizer state, ", size, ".")
     yield "Not counted: start, compilation, failures, and what the run did not reach."
