@@ -81,7 +81,7 @@ def causes_of(
     for block, seconds_each in evaluations(ledger, loop):
         times = 1 if block is None else ceil(steps / block.every)
         yield TimeCause("evaluation", times, seconds_each, "" if block is None else block.text)
-    saved_bytes = checkpoint_bytes(ledger)
+    saved_bytes = size_of_save(ledger)
     for block in loop.recurring:
         if block.saves and disk_byte_per_s:
             times = ceil(steps / block.every)
@@ -115,7 +115,7 @@ def block_of(frames: tuple[Frame, ...], loop: TrainingLoop) -> Recurring | None:
     return min(around, key=lambda block: block.last_line - block.first_line, default=None)
 
 
-def checkpoint_bytes(ledger: Ledger) -> int:
+def size_of_save(ledger: Ledger) -> int:
     """Parameters and optimizer state at the end of the run: what a checkpoint to go on from has."""
     end = ledger.trace.end
     return sum(
@@ -128,7 +128,7 @@ def checkpoint_bytes(ledger: Ledger) -> int:
 
 def _unknown(ledger: Ledger, loop: TrainingLoop, disk_byte_per_s: float | None) -> Iterator[Prose]:
     if any(block.saves for block in loop.recurring):
-        size = Number(checkpoint_bytes(ledger), Unit.BYTES)
+        size = Number(size_of_save(ledger), Unit.BYTES)
         if disk_byte_per_s is None:
             yield ("Saves of ", size, " are not counted: give the disk's speed, --disk 2GB/s.")
         else:
