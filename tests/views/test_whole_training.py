@@ -1,6 +1,8 @@
 """A script's whole training: length and intervals of its loop, a cause for each second."""
 
 import subprocess
+import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from torchtally.ledger import Ledger, account
 from torchtally.timing.targets import known_roofline
 from torchtally.trace import Trace
 from torchtally.trace.loop import TrainingLoop
+from torchtally.tracer.loop import training_loop
 from torchtally.views.whole_training import whole_training
 
 SCRIPT = """
@@ -79,3 +82,28 @@ def test_loops_within_loops_and_accumulated_gradients(tmp_path: Path) -> None:
     loop = TrainingLoop.of_facts(ledger.trace.facts)
     assert loop is not None
     assert loop.steps == 5 * 100 // 4
+
+
+class Held:
+    """Something that can be watched."""
+
+
+def test_reading_a_function_keeps_none_of_its_variables() -> None:
+    for step in range(3):
+        held = Held()
+        watched = weakref.ref(held)
+        loop = training_loop(sys._getframe())
+        del held
+        assert watched() is None, step
+    assert loop is not None
+    assert loop.steps == 3
+
+
+def test_a_dictionary_of_variables_that_the_script_has_stays() -> None:
+    epochs = 7
+    settings = locals()
+    for _ in range(epochs):
+        loop = training_loop(sys._getframe())
+    assert settings["epochs"] == epochs
+    assert loop is not None
+    assert loop.steps == epochs

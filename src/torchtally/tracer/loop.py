@@ -5,10 +5,12 @@ numbers, evaluated in the frame that runs it; what calls anything else is unknow
 """
 
 import ast
+import inspect
 import linecache
 import math
 import operator
 import os
+import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -43,8 +45,25 @@ def training_loop(frame: FrameType | None) -> TrainingLoop | None:
                 steps = None if steps is None or turns is None else steps * turns
                 heads.insert(0, head_of(loop))
                 recurring += inner
+            forget_locals(frame)
         frame = frame.f_back
     return TrainingLoop(steps, "; ".join(heads), tuple(recurring)) if heads else None
+
+
+OWN_REFERENCES = 3
+"""To the dictionary of a function's variables: the frame's, a name's and an argument's."""
+
+
+def forget_locals(frame: FrameType) -> None:
+    """Let go of a function's variables, unless somebody else has their dictionary.
+
+    Up to Python 3.12 a frame keeps the copy that was read, and so would tensors live as long as
+    the function runs.
+    """
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        variables = frame.f_locals
+        if sys.getrefcount(variables) <= OWN_REFERENCES:
+            variables.clear()
 
 
 def enclosing_loops(frame: FrameType) -> Iterator[ast.For | ast.While]:
