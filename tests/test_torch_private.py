@@ -783,6 +783,13 @@ def test_the_code_that_shards_knows_the_module_that_it_is_for():
     assert list(private.flat_parameters(torch.nn.Linear(1, 1))) == []
 
 
+def test_the_shard_that_deepspeed_names_at_a_parameter():
+    parameter, shard = torch.empty(0), torch.ones(3)
+    assert private.shard_of(parameter) is None
+    parameter.ds_tensor, parameter.ds_numel = shard, 5
+    assert private.shard_of(parameter) == (shard, 5)
+
+
 def test_where_ranks_agree_on_checkpoints():
     coordination = private.checkpoint_coordination()
     assert hasattr(getattr(coordination, private.CHECKPOINT_RANKS), "reduce_scatter")

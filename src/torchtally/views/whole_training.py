@@ -20,8 +20,8 @@ from torchtally.views.money import why_no_time
 COLUMNS = (
     Column("cause", "", Unit.NAME),
     Column("seconds", "time", Unit.SECONDS),
-    Column("share", "share", Unit.FRACTION),
-    Column("times", "times", Unit.COUNT),
+    Column("run_share", "share", Unit.FRACTION),
+    Column("count", "times", Unit.COUNT),
     Column("seconds_each", "each", Unit.SECONDS),
     Column("text", "when", Unit.TEXT),
 )

@@ -340,7 +340,7 @@ def _by_cause(causes: dict[str, Quantity], seconds: Quantity) -> Table:
         columns=(
             Column("cause", "", Unit.NAME),
             Column("seconds", "time", Unit.SECONDS),
-            Column("share", "share", Unit.FRACTION),
+            Column("run_share", "share", Unit.FRACTION),
         ),
         rows=rows,
         totals=("total", seconds.value, 1.0),
@@ -369,7 +369,7 @@ def _percentiles(whole: Whole, causes: dict[str, Quantity], mtbf: Quantity) -> t
     ]
     table = Table(
         title=f"{SIMULATED} simulated trainings",
-        columns=(Column("trainings", "", Unit.NAME), Column("seconds", "time", Unit.SECONDS)),
+        columns=(Column("name", "", Unit.NAME), Column("seconds", "time", Unit.SECONDS)),
         rows=tuple(rows),
         totals=(None, None),
     )

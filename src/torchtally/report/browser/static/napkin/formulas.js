@@ -15,7 +15,7 @@ const OPERATIONS = {
   "**": (a, b) => a ** b, neg: (a) => -a,
   ">": (a, b) => a > b, ">=": (a, b) => a >= b, "<": (a, b) => a < b, "<=": (a, b) => a <= b,
   if: (test, then, otherwise) => (test ? then : otherwise),
-  ceil: Math.ceil, floor: Math.floor, log2: Math.log2, max: Math.max, min: Math.min,
+  ceil: Math.ceil, exp: Math.exp, floor: Math.floor, log2: Math.log2, max: Math.max, min: Math.min,
 };
 
 function computed(tree, termOf) {
