@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,10 @@ for epoch in range(settings["epochs"]):
         if (i + 1) % 4 == 0:
             optimizer.step()
             optimizer.zero_grad()
+        if (i + 1) % 20 == 0:
+            print(i)
+    if epoch % 2 == 0:
+        torch.save(model.state_dict(), "ckpt.pt")
 """
 
 
@@ -77,11 +82,30 @@ def test_every_second_of_nanogpt_s_loop_has_a_cause(tmp_path: Path) -> None:
 
 
 def test_loops_within_loops_and_accumulated_gradients(tmp_path: Path) -> None:
-    """5 epochs of 100 batches, four to a step."""
+    """5 epochs of 100 batches, four to a step: lines every 5 steps, saves every 50."""
     ledger = ledger_of(OTHER, tmp_path)
     loop = TrainingLoop.of_facts(ledger.trace.facts)
     assert loop is not None
     assert loop.steps == 5 * 100 // 4
+    assert [(block.every, block.saves) for block in loop.recurring] == [(5, False), (50, True)]
+
+
+class Endless:
+    """Batches without a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(2))
+
+    def __len__(self) -> int:
+        raise ValueError("endless")
+
+
+def test_a_length_that_fails_is_unknown() -> None:
+    batches = Endless()
+    for _ in batches:
+        loop = training_loop(sys._getframe())
+    assert loop is not None
+    assert loop.steps is None
 
 
 class Held:

@@ -12,8 +12,11 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from types import FrameType
 from typing import Any
+
+from msgspec.structs import replace
 
 from torchtally.trace.loop import Recurring, TrainingLoop
 from torchtally.tracer.source import Code, classify_path
@@ -32,6 +35,7 @@ BEYOND = (ast.Gt, ast.GtE, ast.Eq)
 def training_loop(frame: FrameType | None) -> TrainingLoop | None:
     """The loops of the script above a frame; None where there are none."""
     steps: int | None = 1
+    steps_of_turn: Fraction | None = Fraction(1)
     heads: list[str] = []
     recurring: list[Recurring] = []
     while frame is not None:
@@ -39,15 +43,24 @@ def training_loop(frame: FrameType | None) -> TrainingLoop | None:
             for loop in enclosing_loops(frame):
                 turns = turns_of(loop, frame)
                 inner = tuple(blocks_every(loop, frame))
+                whole = turns
                 for test, every in steps_every(loop, frame):
                     turns = None if turns is None else turns // every
+                    steps_of_turn = None if steps_of_turn is None else steps_of_turn / every
                     heads.insert(0, f"if {ast.unparse(test)}")
                 steps = None if steps is None or turns is None else steps * turns
                 heads.insert(0, head_of(loop))
-                recurring += inner
+                if steps_of_turn is not None:
+                    recurring += [in_steps(block, steps_of_turn) for block in inner]
+                    steps_of_turn = None if whole is None else steps_of_turn * whole
             forget_locals(frame)
         frame = frame.f_back
     return TrainingLoop(steps, "; ".join(heads), tuple(recurring)) if heads else None
+
+
+def in_steps(block: Recurring, steps_of_turn: Fraction) -> Recurring:
+    """A block of a loop whose turns have so many steps, with its interval in steps."""
+    return replace(block, every=max(round(block.every * steps_of_turn), 1))
 
 
 OWN_REFERENCES = 3
@@ -129,7 +142,7 @@ def length_of(node: ast.expr, frame: FrameType) -> int | None:
     value = value_of(node, frame)
     try:
         return None if value is None else len(value)
-    except (TypeError, NotImplementedError):
+    except Exception:  # of the script's own __len__, which it may never call itself
         return None
 
 
