@@ -10,6 +10,7 @@ from torchtally.errors import UsageError
 from torchtally.options import byte_rate
 from torchtally.plan.goodput import losses
 from torchtally.plan.goodput.interval import daly_interval_s, young_interval_s
+from torchtally.plan.goodput.prices import ChipPrices, Prices
 from torchtally.plan.goodput.rates import rates
 from torchtally.plan.goodput.simulation import Segments, lost_s
 from torchtally.plan.quantity import Quantity, of
@@ -177,12 +178,40 @@ def test_llama_3_had_more_than_nine_tenths_of_its_time() -> None:
         ({"spares": 1}, "--spares saves the stage"),
         ({"elastic": True}, "--elastic needs"),
         ({"checkpoints": "memory"}, "leave --checkpoint-bandwidth out"),
+        ({"mtbf": 1.0, "checkpoint_every": CheckpointInterval(seconds=60.0)}, "save more often"),
+        ({"mtbf": 60.0, "restart": {"restart": 3600.0}}, "1,000 tries of 1.01 h"),
+        (
+            {"spares": 2000, "repair_s": 3600.0, "restart": {"schedule": 60.0}},
+            "--spares: at most 100 nodes",
+        ),
+        (
+            {"spares": 99, "repair_s": 1e9, "restart": {"schedule": 1.0}},
+            "failures without a spare is no number",
+        ),
         ({"checkpoint_every": CheckpointInterval(steps=10)}, "counts optimizer steps"),
     ],
 )
 def test_what_is_missing_is_asked_for(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         whole.whole_training(asked(**options))
+
+
+def test_spot_nodes_are_saved_as_often_as_they_are_reclaimed() -> None:
+    chips = {"H100-SXM": ChipPrices(on_demand=2.0, spot=1.0, spot_mtbf_hours=40.0)}
+    table = whole.whole_training(asked(prices=Prices("2026-11-01", "made up", chips))).tables[-1]
+    on_demand_s, spot_s = (float(row[2] or 0) for row in table.rows)
+    save_s, mtbf_s = 840 / 20, 1 / (1 / (40 * 3600 / 128) + 1 / (3600 * 21233664 / 419 / 1024))
+    restart_s = 600 + save_s
+    each_s = daly_interval_s(save_s, mtbf_s).value
+    slower = mtbf_s * exp(restart_s / mtbf_s) * (exp((each_s + save_s) / mtbf_s) - 1) / each_s
+    assert spot_s == pytest.approx(causes_of()["training"] * slower, rel=1e-3)
+    assert on_demand_s < spot_s
+
+
+def test_so_many_failures_are_not_played() -> None:
+    answer = whole.whole_training(asked(checkpoint_every=CheckpointInterval(seconds=0.01)))
+    assert [table.title for table in answer.tables] == ["Where the time goes"]
+    assert any("percentiles: of more than 30,000 failures" in text for text in answer.unknown)
 
 
 def test_forms() -> None:

@@ -105,13 +105,16 @@ def derive(
     """What the formula says of these terms. A term without a name is called by its word in it.
 
     Where the unit is counted in ints, the result is rounded to one. Raises UsageError where a term
-    is zero that must not be.
+    is zero that must not be, or the result is too large for a float.
     """
     try:
         value = _function(formula, tuple(terms))(*[term.value for term in terms.values()])
     except ZeroDivisionError:
         zeros = [term.name or word for word, term in terms.items() if not term.value]
         raise UsageError(f"{name} is undefined where {' or '.join(zeros)} is 0.") from None
+    except OverflowError:
+        of_terms = ", ".join(term.name or word for word, term in terms.items())
+        raise UsageError(f"{name} is no number that can be written, by {of_terms}.") from None
     if not _has_working.get():
         return Quantity(name, _number(value, unit), unit, formula, (), source, note)
     named = tuple(

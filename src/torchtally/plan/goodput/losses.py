@@ -6,12 +6,15 @@ is then exact, segment by segment (Daly 2006, equation 20); `simulation.py` play
 
 import math
 
+from torchtally.errors import UsageError
 from torchtally.plan.closed_form import Chips, Count, Fraction, Hours, Seconds, closed_form
 from torchtally.plan.quantity import Quantity, derive
 from torchtally.units import Unit
 
 DALY = "Daly 2006, Future Generation Computer Systems 22(3), equation 20"
 ERLANG = "Erlang 1917; repairs take any time, of this mean"
+MOST_SPARES = 100
+"""Terms of Erlang's formula that numbers hold."""
 EXPONENTIAL = "failures at a constant rate"
 
 
@@ -80,6 +83,8 @@ def effective_mfu(mfu: Fraction, goodput: Fraction) -> str:
 
 def no_spare(spares: int, repair_s: Quantity, mtbf_s: Quantity) -> Quantity:
     """The share of failures that find all spare nodes in repair: Erlang's loss formula."""
+    if spares > MOST_SPARES:
+        raise UsageError(f"--spares: at most {MOST_SPARES} nodes.")
     terms = ["1"]
     for place in range(1, spares + 1):
         terms.append(f"load ** {place} / {math.factorial(place)}")

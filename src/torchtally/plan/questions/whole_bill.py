@@ -9,6 +9,7 @@ from torchtally.plan.goodput.rates import CARBON_SOURCE, carbon_regions
 from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.questions.bill import bill
 from torchtally.plan.questions.request import Request
+from torchtally.plan.questions.whole_forms import CheckpointInterval
 from torchtally.plan.training import chip_hours, cost_usd
 from torchtally.table import Column, Table
 from torchtally.units import Unit
@@ -51,19 +52,21 @@ def rented(request: Request, whole: "Whole", mtbf: Quantity | None) -> tuple[Tab
     if prices is None:
         raise UsageError(f"--prices has no [chips.{request.chip.name}]: "
                          f"it has {', '.join(request.prices.chips)}.")  # fmt: skip
+    is_auto = request.checkpoint_every == CheckpointInterval()
     rows = []
     for kind in ("on_demand", "reserved", "spot"):
         price = getattr(prices, kind)
         if price is None:
             continue
-        between = mtbf
+        between, saved = mtbf, whole
         if kind == "spot":
             assert prices.spot_mtbf_hours is not None
             cluster = request.of_cluster
             nodes = -(-cluster.count // cluster.node_size)
             reclaimed = reclaimed_s(prices.spot_mtbf_hours, nodes)
             between = reclaimed if mtbf is None else joint_mtbf_s(mtbf, reclaimed)
-        seconds = total_s("whole training", **whole.causes(between))
+            saved = whole.saved_for(between) if is_auto else whole
+        seconds = total_s("whole training", **saved.causes(between))
         cost = cost_usd(chip_hours(paid_chips(request), seconds), price)
         rows.append((kind.replace("_", " "), price, seconds.value, cost.value))
     return (

@@ -1,7 +1,7 @@
 """How long does a whole training take, and cost: with saves, evaluations, failures, restarts?"""
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, log
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.weights import weights_of
@@ -42,7 +42,7 @@ from torchtally.plan.questions.whole_forms import SCHEDULE
 from torchtally.plan.questions.whole_options import WHOLE_TRAINING
 from torchtally.plan.questions.words import chips_text, subject_text
 from torchtally.table import Column, Table
-from torchtally.units import Unit
+from torchtally.units import Unit, format_seconds
 
 SIMULATED = 1000
 """Trainings, of which percentiles are told."""
@@ -50,6 +50,10 @@ WORK = ("training", "evaluation", "slower")
 LOST = ("repeated", "restarts")
 """Causes that are drawn at random."""
 SHARES = (0.05, 0.5, 0.95)
+MOST_PLAYED = 30_000
+"""Failures of one training that are played in a few seconds."""
+MOST_TRIES = 1000
+"""Of a segment or a restart, until one passes."""
 NO_FAILURES = "failures: none counted; give --mtbf 8h, or a published rate: --mtbf llama-3"
 
 
@@ -87,12 +91,25 @@ class Whole:
         causes = {**work, "saving": saving, "starting": self.start_s}
         if mtbf_s is None:
             return causes
+        longest_s = max(each.value + self.save_s.value, self.restart_s.value)
+        if longest_s > log(MOST_TRIES) * mtbf_s.value:
+            raise UsageError(
+                f"Failures every {format_seconds(mtbf_s.value)} end more than {MOST_TRIES:,} tries "
+                f"of {format_seconds(longest_s)}, a restart or the work up to a save and the save: "
+                "save more often or faster (--checkpoint-every, --checkpoint-bandwidth), or check "
+                "--mtbf and --restart."
+            )
         lost = repeated_s(segments, each, self.save_s, mtbf_s)
         if self.written_s.value:
             again = unwritten_s(segments, each, self.save_s, self.written_s, mtbf_s)
             lost = total_s("repeated work", destroyed=lost, unwritten=again)
         restarts = restarts_s(segments, each, self.save_s, self.restart_s, mtbf_s)
         return {**causes, "repeated": lost, "restarts": restarts}
+
+    def saved_for(self, mtbf_s: Quantity) -> "Whole":
+        """The training with saves as often as costs least at another rate of failures."""
+        interval = written_within(daly_interval_s(self.save_s, mtbf_s), self.written_s)
+        return replace(self, interval_s=interval)
 
     def segments(self, work_s: Quantity) -> tuple[Quantity, Quantity]:
         """(number of saves, seconds of work before each)."""
@@ -148,7 +165,9 @@ def whole_training(request: Request) -> Answer:
     assert isinstance(mfu, Quantity)
     bills = whole_bill(request, seconds)
     counted = () if mtbf is None else (failures(seconds, mtbf), mtbf)
-    tables = (_by_cause(causes, seconds), *(_percentiles(whole, causes, mtbf) if mtbf else ()))
+    is_played = mtbf is not None and counted[0].value <= MOST_PLAYED
+    played = _percentiles(whole, causes, mtbf) if mtbf is not None and is_played else ()
+    tables = (_by_cause(causes, seconds), *played)
     return Answer(
         question="whole-training",
         headline=(
@@ -179,6 +198,8 @@ def whole_training(request: Request) -> Answer:
         unknown=(
             *unknown_costs(request, request.chip),
             *((NO_FAILURES,) if mtbf is None else ()),
+            *((f"percentiles: of more than {MOST_PLAYED:,} failures",)
+              if counted and not is_played else ()),
             *(("start: give --restart 10min",) if request.restart is None else ()),
             *(("evaluation: give --evaluate-every 1000 --evaluation-tokens 5M",)
               if request.evaluate_every is None else ()),
@@ -206,9 +227,7 @@ def _whole(request: Request, steps: Answer, mtbf: Quantity | None) -> Whole:
     save, written = _save(request)
     load = total_s("loading", save=save, written=written)
     start, restart = _restart(request, load, mtbf)
-    interval = _interval(request, steps, save, mtbf)
-    if written.value > interval.value:
-        interval = written.with_name("checkpoint interval").with_note("as long as one is written")
+    interval = written_within(_interval(request, steps, save, mtbf), written)
     elastic = None
     if request.elastic:
         if mtbf is None or request.repair_s is None:
@@ -219,6 +238,13 @@ def _whole(request: Request, steps: Answer, mtbf: Quantity | None) -> Whole:
         raise UsageError("--repair counts with --spares or --elastic: add one of them.")
     return Whole(training, _evaluation(request, steps), save, written, restart, start, interval,
                  elastic)  # fmt: skip
+
+
+def written_within(interval: Quantity, written: Quantity) -> Quantity:
+    """The interval, but no shorter than a checkpoint is written."""
+    if written.value <= interval.value:
+        return interval
+    return written.with_name("checkpoint interval").with_note("as long as one is written")
 
 
 def _nodes(request: Request) -> int:
