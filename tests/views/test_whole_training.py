@@ -62,6 +62,32 @@ for epoch in range(settings["epochs"]):
 """
 
 
+EPOCHS = """
+import torch
+
+model = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train_epoch():
+    for _ in range(2):
+        model(torch.randn(64, 64, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def evaluate():
+    model(torch.randn(64, 64, device="cuda")).sum()
+
+
+for epoch in range(50):
+    train_epoch()
+    evaluate()
+    if epoch % 10 == 9:
+        torch.save(model.state_dict(), "ckpt.pt")
+"""
+
+
 def ledger_of(script: str, folder: Path) -> Ledger:
     (folder / "train.py").write_text(script)
     subprocess.run(command("--quiet", "train.py"), cwd=folder, env=environment(), check=True)
@@ -88,6 +114,17 @@ def test_loops_within_loops_and_accumulated_gradients(tmp_path: Path) -> None:
     assert loop is not None
     assert loop.steps == 5 * 100 // 4
     assert [(block.every, block.saves) for block in loop.recurring] == [(5, False), (50, True)]
+
+
+def test_what_follows_each_epoch_recurs_with_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(EPOCHS)
+    ran = command("--quiet", "--steps", "4", "train.py")
+    subprocess.run(ran, cwd=tmp_path, env=environment(), check=True)
+    trace = Trace.load(tmp_path / "run.tally")
+    table = whole_training(account(trace, roofline=known_roofline(trace.chip)), None, 2**20)
+    assert [row[:1] + row[3:4] for row in table.rows] == [
+        ("training", 100), ("evaluation", 50), ("saving", 5),
+    ]  # fmt: skip
 
 
 class Endless:

@@ -42,7 +42,7 @@ def training_loop(frame: FrameType | None) -> TrainingLoop | None:
         if classify_path(frame.f_code.co_filename) is Code.OWN:
             for loop in enclosing_loops(frame):
                 turns = turns_of(loop, frame)
-                inner = tuple(blocks_every(loop, frame))
+                inner = [*blocks_every(loop, frame), *(beside(loop, frame) if heads else ())]
                 whole = turns
                 for test, every in steps_every(loop, frame):
                     turns = None if turns is None else turns // every
@@ -205,13 +205,25 @@ def blocks_every(loop: ast.For | ast.While, frame: FrameType) -> Iterator[Recurr
         last = node.body[-1].end_lineno or 0
         if every == 1 or node.body[0].lineno <= frame.f_lineno <= last:
             continue
-        calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
-        saves = any("save" in ast.unparse(function).rpartition(".")[2] for function in calls)
-        yield Recurring(
-            os.path.abspath(shown_file(frame.f_code.co_filename)),
-            node.lineno,
-            last,
-            ast.unparse(node.test),
-            every,
-            saves,
-        )
+        yield recurring_of(node, frame, ast.unparse(node.test), every)
+
+
+def beside(loop: ast.For | ast.While, frame: FrameType) -> Iterator[Recurring]:
+    """Statements of a loop that run once a turn, beside the one of the inner loop."""
+    for node in loop.body:
+        is_around = node.lineno <= frame.f_lineno <= (node.end_lineno or 0)
+        if not is_around and not isinstance(node, ast.If):
+            yield recurring_of(node, frame, head_of(loop), 1)
+
+
+def recurring_of(node: ast.stmt, frame: FrameType, text: str, every: int) -> Recurring:
+    """A statement that runs in one of so many turns."""
+    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return Recurring(
+        os.path.abspath(shown_file(frame.f_code.co_filename)),
+        node.lineno,
+        node.end_lineno or node.lineno,
+        text,
+        every,
+        any("save" in ast.unparse(function).rpartition(".")[2] for function in calls),
+    )

@@ -164,9 +164,12 @@ def whole_training(request: Request) -> Answer:
     mfu = next(part for part in steps.headline if _is_of(part, Unit.FRACTION))
     assert isinstance(mfu, Quantity)
     bills = whole_bill(request, seconds)
-    counted = () if mtbf is None else (failures(seconds, mtbf), mtbf)
-    is_played = mtbf is not None and counted[0].value <= MOST_PLAYED
-    played = _percentiles(whole, causes, mtbf) if mtbf is not None and is_played else ()
+    counted: tuple[Quantity, ...] = ()
+    played: tuple[Table, ...] = ()
+    if mtbf is not None:
+        counted = (failures(seconds, mtbf), mtbf)
+        is_played = counted[0].value <= MOST_PLAYED
+        played = _percentiles(whole, causes, mtbf) if is_played else ()
     tables = (_by_cause(causes, seconds), *played)
     return Answer(
         question="whole-training",
@@ -199,7 +202,7 @@ def whole_training(request: Request) -> Answer:
             *unknown_costs(request, request.chip),
             *((NO_FAILURES,) if mtbf is None else ()),
             *((f"percentiles: of more than {MOST_PLAYED:,} failures",)
-              if counted and not is_played else ()),
+              if counted and not played else ()),
             *(("start: give --restart 10min",) if request.restart is None else ()),
             *(("evaluation: give --evaluate-every 1000 --evaluation-tokens 5M",)
               if request.evaluate_every is None else ()),
