@@ -68,6 +68,17 @@ def test_settings_fixes_and_chips_are_searched(script: Path) -> None:
     assert json.loads((script.parent / "points.json").read_text())["search"] == known["search"]
 
 
+def test_fixes_that_do_not_apply_are_left_out_or_listed(script: Path) -> None:
+    fixes = "fused-optimizer,optimizer-in-a-loop,Trainer-checkpoints"
+    known = document(script, "--rows=64", "--with-fixes", fixes, "--gpus", "T4")
+    assert known["settings_varied"] == ["fused optimizer", "optimizer in a loop"]
+    failed = {tuple(each["setting_values"]): each["failure"] for each in known["points"]}
+    both = failed.pop(("on", "on"))
+    assert both.startswith("the fixes do not apply together: needs an Adam")
+    assert len(failed) == 3
+    assert not any(failed.values())
+
+
 def test_out_of_memory_is_listed_with_its_reason(script: Path) -> None:
     code, shown, said = tune(script, "--vary", "--rows={64,16777216}", "--gpus", "T4")
     assert code == 0

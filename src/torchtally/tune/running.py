@@ -108,7 +108,7 @@ class _Workers:
         self._search, self._runs, self._sources = search, runs, sources
         self._stack = ExitStack()
         self._mirrors: dict[TuneCandidate, ExitStack] = {}
-        self._unpatched: list[TuneCandidate] = []
+        self._unpatched: dict[TuneCandidate, str] = {}
 
     def __enter__(self) -> "_Workers":
         place = tempfile.TemporaryDirectory(prefix="tally-tune-")
@@ -144,12 +144,14 @@ class _Workers:
         stack = self._mirrors[candidate] = ExitStack()
         fixes = fixes_of(knobs, settings, self._runs.fixes)
         if fixes:
+            from torchtally.fixes.fix import NotApplicableError
             from torchtally.fixes.patch import mirror, patch
 
             assert self._sources is not None
-            changed = patch(self._sources, fixes)
-            if changed is None:
-                self._unpatched.append(candidate)
+            try:
+                changed = patch(self._sources, fixes)
+            except NotApplicableError as error:
+                self._unpatched[candidate] = f"the fixes do not apply together: {error}"
                 return
             script = stack.enter_context(mirror(self._sources, changed.changed))
             request = replace(request, script=script)
@@ -163,9 +165,8 @@ class _Workers:
         """Candidates whose runs have ended, with points: of the GPUs that were simulated, then of
         the others of their group. Waits for one.
         """
-        unpatched, self._unpatched = self._unpatched, []
-        for each in unpatched:
-            text = "one of the fixes changes nothing beside the others"
+        unpatched, self._unpatched = self._unpatched, {}
+        for each, text in unpatched.items():
             yield each, [_failed(each, each.gpus, text)]
         for ended in self.children.collect_ended(WAIT_S):
             candidate: TuneCandidate = ended.key
@@ -255,9 +256,14 @@ def fixes_of(
 
 def changes_something(sources: "ScriptSources", fix: "Fix") -> bool:
     """Whether a fix finds anything to do."""
+    from torchtally.fixes.fix import NotApplicableError
     from torchtally.fixes.patch import patch
 
-    return patch(sources, (fix,)) is not None
+    try:
+        patch(sources, (fix,))
+    except NotApplicableError:
+        return False
+    return True
 
 
 def patch_of(
