@@ -122,6 +122,13 @@ def test_batches_are_copied_without_waiting_and_nothing_else_is() -> None:
     assert "z = x.to(torch.float32)\n    w = weights.to(device)\n" in after
 
 
+def test_copies_back_to_the_host_are_waited_for() -> None:
+    back = ('x.to("cpu")', "x.to(device='cpu')", 'x.to(torch.device("cpu"))')
+    source = LOADER + "".join(f"    print({each}.numpy())\n" for each in back)
+    after = changed("pinned copies", source)
+    assert all(f"print({each}.numpy())" in after for each in back)
+
+
 def test_a_loss_of_pieces_ignores_what_it_is_told_to() -> None:
     source = "import torch.nn.functional as F\n\nloss = F.cross_entropy(x, y, ignore_index=3)\n"
     x = torch.randn(13, 5, requires_grad=True)
@@ -132,6 +139,13 @@ def test_a_loss_of_pieces_ignores_what_it_is_told_to() -> None:
         exec(text, names)
         results.append((names["loss"].detach(), *torch.autograd.grad(names["loss"], x)))
     torch.testing.assert_close(*results)
+
+
+def test_a_loss_of_pieces_needs_no_name_of_the_script() -> None:
+    source = "import torch.nn.functional as F\n\ncheckpoint = {}\nloss = F.cross_entropy(x, y)\n"
+    names: dict[str, Any] = {"x": torch.randn(13, 5), "y": torch.randint(5, (13,))}
+    exec(changed("chunked cross entropy", source), names)
+    assert names["checkpoint"] == {}
 
 
 def test_a_trainer_with_checkpoints_computes_the_same_but_for_rounding() -> None:

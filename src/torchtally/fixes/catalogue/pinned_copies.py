@@ -32,6 +32,12 @@ def _is_cast(call: cst.Call) -> bool:
     return any(dotted(arg.value).startswith("torch.") for arg in call.args)
 
 
+def _is_back(call: cst.Call) -> bool:
+    """Whether it is to("cpu"): the host would read memory that is not written yet."""
+    texts = m.findall(call, m.SimpleString())
+    return any("cpu" in each.value for each in texts if isinstance(each, cst.SimpleString))
+
+
 class _Copies(cst.CSTTransformer):
     """Copies of what a loop over a DataLoader gives, and the DataLoader."""
 
@@ -57,7 +63,8 @@ class _Copies(cst.CSTTransformer):
             return updated_node
         batch = func.value.value if isinstance(func.value, cst.Subscript) else func.value
         is_batch = isinstance(batch, cst.Name) and batch.value in frozenset().union(*self.batches)
-        if not is_batch or has_keyword(original_node, "non_blocking") or _is_cast(original_node):
+        is_left = has_keyword(original_node, "non_blocking") or _is_back(original_node)
+        if not is_batch or is_left or _is_cast(original_node):
             return updated_node
         self.copies += 1
         return with_keyword(updated_node, "non_blocking", "True")
