@@ -29,7 +29,7 @@ LINES = {
         "    loss = F.cross_entropy(logits, tokens)",
     },
     "chunked cross entropy": {
-        "from torch.utils.checkpoint import checkpoint",
+        "import torch.utils.checkpoint",
         "loss = chunked_cross_entropy(logits, tokens)",
         *FUNCTION.splitlines(),
     }

@@ -6,7 +6,8 @@ import libcst.matchers as m
 from torchtally.fixes.fix import FileEvidence, ValueChange, fix
 from torchtally.fixes.syntax import dotted, with_statements
 
-IMPORT = "from torch.utils.checkpoint import checkpoint"
+IMPORT = "import torch.utils.checkpoint"
+"""By its whole name: scripts call what they save `checkpoint`."""
 NAME = "chunked_cross_entropy"
 FUNCTION = f'''\
 def {NAME}(logits, targets, ignore_index=-100, pieces=8):
@@ -19,6 +20,7 @@ def {NAME}(logits, targets, ignore_index=-100, pieces=8):
         )
 
     parts = zip(logits.chunk(pieces), targets.chunk(pieces))
+    checkpoint = torch.utils.checkpoint.checkpoint
     total = sum(checkpoint(summed, *part, use_reentrant=False) for part in parts)
     return total / (targets != ignore_index).sum()
 '''
