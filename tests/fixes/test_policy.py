@@ -94,6 +94,12 @@ def test_the_source_keeps_outputs_in_the_loop_over_blocks() -> None:
     assert '        "aten.gelu.default#1": 2,' in code
 
 
+def test_a_number_of_the_script_is_not_overwritten() -> None:
+    code = selective_checkpoint({}, "").rewrite(cst.parse_module(f"number = 1\n{SOURCE}"), EVIDENCE)
+    assert "for block_number, block in enumerate(self.blocks):" in code.code
+    assert 'partial(keep_outputs, "blocks", block_number)' in code.code
+
+
 def test_a_loop_that_counts_keeps_its_counter() -> None:
     counting = SOURCE.replace("for block in self.blocks", "for i, block in enumerate(self.blocks)")
     code = selective_checkpoint({}, "").rewrite(cst.parse_module(counting), EVIDENCE).code

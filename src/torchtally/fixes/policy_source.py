@@ -39,14 +39,16 @@ KeptOutputs = Mapping[str, Mapping[str, int]]
 class _Contexts(cst.CSTTransformer):
     """`checkpoint(block, ...)` in loops over `self.blocks`, with a context for each block."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: str) -> None:
         super().__init__()
+        self.number = number
+        """A name that the file does not have."""
         self.loops: list[tuple[str, str, str]] = []
         self.changed: set[str] = set()
         self.is_changed = False
 
     def visit_For(self, node: cst.For) -> None:
-        iterated, target, number = node.iter, node.target, "number"
+        iterated, target, number = node.iter, node.target, self.number
         call = m.Call(func=m.Name("enumerate"), args=[m.Arg()])
         if m.matches(iterated, call) and isinstance(target, cst.Tuple):
             assert isinstance(iterated, cst.Call)
@@ -77,7 +79,7 @@ class _Contexts(cst.CSTTransformer):
             return updated_node
         self.changed.discard(block)
         space = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        pair = [cst.Element(cst.Name("number"), space), cst.Element(original_node.target)]
+        pair = [cst.Element(cst.Name(self.number), space), cst.Element(original_node.target)]
         return updated_node.with_changes(
             target=cst.Tuple(pair, lpar=[], rpar=[]),
             iter=cst.Call(cst.Name("enumerate"), [cst.Arg(updated_node.iter)]),
@@ -88,7 +90,8 @@ def selective_checkpoint(kept: KeptOutputs, text: str) -> Fix:
     """The fix that puts a checkpoint around each block, and keeps these outputs."""
 
     def rewrite(module: cst.Module, evidence: FileEvidence) -> cst.Module:
-        contexts = _Contexts()
+        has_number = m.findall(module, m.Name("number"))
+        contexts = _Contexts("block_number" if has_number else "number")
         with suppress(NotApplicableError):  # its own checkpoints get contexts
             module = checkpointed(module, evidence)
         changed = module.visit(contexts)
