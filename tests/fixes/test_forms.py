@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.fixes.test_catalogue import EVIDENCE, FIXES, FORMS
+from tests.fixes.training import SOURCE
 from torchtally.fixes.fix import FileEvidence, NotApplicableError
 from torchtally.fixes.patch import rewritten
 
@@ -146,6 +147,14 @@ def test_a_loss_of_pieces_needs_no_name_of_the_script() -> None:
     names: dict[str, Any] = {"x": torch.randn(13, 5), "y": torch.randint(5, (13,))}
     exec(changed("chunked cross entropy", source), names)
     assert names["checkpoint"] == {}
+
+
+@pytest.mark.parametrize("own", ["if True:\n    checkpoint = {}\n", "def checkpoint(): ...\n"])
+def test_blocks_are_left_where_a_checkpoint_is_something_else(own: str) -> None:
+    with pytest.raises(NotApplicableError, match="of its own `checkpoint`"):
+        changed("checkpointed blocks", SOURCE + own)
+    local = SOURCE + "\n\ndef save():\n    checkpoint = {}\n"
+    assert "checkpoint(block, x, use_reentrant=False)" in changed("checkpointed blocks", local)
 
 
 def test_a_trainer_with_checkpoints_computes_the_same_but_for_rounding() -> None:

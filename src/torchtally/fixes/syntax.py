@@ -68,6 +68,23 @@ def imported_modules(module: cst.Module) -> dict[str, str]:
     return names
 
 
+def names_assigned(module: cst.Module) -> frozenset[str]:
+    """Names that statements outside functions and classes assign, and those of both."""
+    definition = m.FunctionDef() | m.ClassDef()
+    own = m.findall(module, definition)
+    targets = [
+        target
+        for each in module.body
+        if not m.matches(each, definition)
+        for target in m.findall(each, m.AssignTarget(m.Name()))
+    ]
+    return frozenset(
+        [each.target.value for each in targets if isinstance(each, cst.AssignTarget)
+         and isinstance(each.target, cst.Name)]
+        + [each.name.value for each in own if isinstance(each, cst.FunctionDef | cst.ClassDef)]
+    )  # fmt: skip
+
+
 def dotted_alias(alias: cst.AsName) -> str:
     """Name behind `as`."""
     return alias.name.value if isinstance(alias.name, cst.Name) else ""

@@ -4,7 +4,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from torchtally.fixes.fix import FileEvidence, NotApplicableError, ValueChange, fix
-from torchtally.fixes.syntax import with_statements
+from torchtally.fixes.syntax import names_assigned, with_statements
 
 IMPORT = "from torch.utils.checkpoint import checkpoint"
 CLASSES_WITH_BLOCKS = (
@@ -107,6 +107,8 @@ def checkpointed(module: cst.Module, evidence: FileEvidence) -> cst.Module:
         raise NotApplicableError("no class of the model has several modules that hold activations")
     loops = _Loops()
     changed = module.visit(loops)
+    if loops.is_changed and "checkpoint" in names_assigned(module):
+        raise NotApplicableError("the file calls something of its own `checkpoint`")
     if loops.is_changed and "BatchNorm" in module.code:
         raise NotApplicableError("running statistics of BatchNorm would be updated twice")
     if loops.is_changed:
