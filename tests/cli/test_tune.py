@@ -79,6 +79,16 @@ def test_fixes_that_do_not_apply_are_left_out_or_listed(script: Path) -> None:
     assert not any(failed.values())
 
 
+def test_points_of_a_file_take_the_prices_of_now(script: Path) -> None:
+    words = ("--rows=64", "--vary", "SEEN={1,2}", "--resume", "points.json", "--gpus")
+    for usd in (1.0, 2.0):
+        known = document(script, *words, "T4,L4", "--price", f"T4={usd}", "--price", f"L4={usd}")
+        assert {each["gpus_usd_per_hour"] for each in known["points"]} == {usd}
+    code, _, said = tune(script, *words, "T4")
+    assert code == 2
+    assert "--resume points.json: it has points of L4, which are not among --gpus" in said
+
+
 def test_out_of_memory_is_listed_with_its_reason(script: Path) -> None:
     code, shown, said = tune(script, "--vary", "--rows={64,16777216}", "--gpus", "T4")
     assert code == 0

@@ -399,6 +399,12 @@ def recall(search: "TuneSearch", path: str, digest: str) -> None:
             f"--resume {path}: its points are of another script, other arguments or other "
             "settings than these. Name another file, or remove it."
         )
+    others = {part.gpus for part in document.points} - set(search.rates)
+    if others:
+        raise UsageError(
+            f"--resume {path}: it has points of {', '.join(sorted(others))}, which are not among "
+            "--gpus: name them too, or another file."
+        )
     for part in document.points:
         search.recall(msgspec.convert(part, TunePoint, from_attributes=True))
 

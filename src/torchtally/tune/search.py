@@ -168,8 +168,9 @@ class TuneSearch:
         )
 
     def recall(self, point: TunePoint) -> None:
-        """Take in a point of an earlier search."""
-        self.points[point.key] = point
+        """Take in a point of an earlier search, at the price of this one."""
+        rate = None if point.failure else self.rates[point.gpus]
+        self.points[point.key] = replace(point, gpus_usd_per_hour=rate)
 
     def next_candidates(self, how_many: int) -> list[TuneCandidate]:
         """Settings to run now; none where those that run are waited for, or all is done."""
