@@ -38,6 +38,14 @@ def shown(q, k, v, mask):
     return y + weights.sum()
 
 
+def returned(q, k, v, mask):
+    if mask is None:
+        weights = q @ k.mT
+        weights = weights.softmax(-1)
+        y = weights @ v
+    return y, weights
+
+
 def dropped(q, k, v, mask):
     weights = q @ k.mT
     weights = F.dropout(weights.softmax(-1), 0.0)

@@ -54,7 +54,17 @@ class _Attention(cst.CSTTransformer):
     def __init__(self, module: cst.Module) -> None:
         super().__init__()
         self.module = module
+        self.functions: list[cst.FunctionDef] = []
         self.is_changed = False
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.functions.append(node)
+
+    def leave_FunctionDef(
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        self.functions.pop()
+        return updated_node
 
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
@@ -63,7 +73,7 @@ class _Attention(cst.CSTTransformer):
         for start in range(len(body)):
             for count in (3, 4):
                 call = self.call_of(body[start : start + count])
-                if call is None or self.is_read(body[start], body[start + count :]):
+                if call is None or self.is_read(body[start], body[start + count :], original_node):
                     continue
                 self.is_changed = True
                 last = cst.ensure_type(body[start + count - 1], cst.SimpleStatementLine)
@@ -73,11 +83,16 @@ class _Attention(cst.CSTTransformer):
                 return updated_node.with_changes(body=body)
         return updated_node
 
-    def is_read(self, first: cst.CSTNode, rest: Sequence[cst.CSTNode]) -> bool:
-        """Whether the scores are used afterwards."""
+    def is_read(
+        self, first: cst.CSTNode, rest: Sequence[cst.CSTNode], block: cst.IndentedBlock
+    ) -> bool:
+        """Whether the scores are used afterwards, or named outside of their block."""
         assigned = _assigned(first)
-        name = "" if assigned is None else assigned[0]
-        return any(m.findall(each, m.Name(name)) for each in rest)
+        name = m.Name("" if assigned is None else assigned[0])
+        outside = len(m.findall(self.functions[0], name)) if self.functions else 0
+        return any(m.findall(each, name) for each in rest) or (
+            outside > len(m.findall(block, name))
+        )
 
     def call_of(self, statements: Sequence[cst.CSTNode]) -> cst.BaseExpression | None:
         """The one call that they are; None for other statements."""
