@@ -186,7 +186,7 @@ def test_llama_3_had_more_than_nine_tenths_of_its_time() -> None:
         ),
         (
             {"spares": 99, "repair_s": 1e9, "restart": {"schedule": 1.0}},
-            "failures without a spare is no number",
+            "failures without a spare is too large to count",
         ),
         ({"checkpoint_every": CheckpointInterval(steps=10)}, "counts optimizer steps"),
     ],

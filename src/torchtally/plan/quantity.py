@@ -114,7 +114,7 @@ def derive(
         raise UsageError(f"{name} is undefined where {' or '.join(zeros)} is 0.") from None
     except OverflowError:
         of_terms = ", ".join(term.name or word for word, term in terms.items())
-        raise UsageError(f"{name} is no number that can be written, by {of_terms}.") from None
+        raise UsageError(f"{name} is too large to count, by {of_terms}.") from None
     if not _has_working.get():
         return Quantity(name, _number(value, unit), unit, formula, (), source, note)
     named = tuple(
