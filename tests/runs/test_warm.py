@@ -1,9 +1,11 @@
 """Runs that are served: the same to the byte as by themselves, or not served; nothing is left."""
 
+import fcntl
 import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from torchtally.runs.warm import loaded_files
+from torchtally.runs.warm.client import attend
 from torchtally.runs.warm.loaded_files import LoadedFiles
+from torchtally.runs.warm.server import servers_beside
 from torchtally.trace import Trace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers fork on Linux only")
@@ -201,3 +205,22 @@ def test_a_changed_file_is_not_current(tmp_path: Path, monkeypatch: pytest.Monke
     assert not now.is_current()
     module.unlink()
     assert not LoadedFiles().is_shadowed_in([str(tmp_path / "absent")])
+
+
+def test_servers_that_were_killed_do_not_count(tmp_path: Path) -> None:
+    for name in ("killed", "serves", "ours"):
+        (tmp_path / f"{name}.socket").touch()
+        (tmp_path / f"{name}.socket.lock").touch()
+    with open(tmp_path / "serves.socket.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert servers_beside(str(tmp_path / "ours.socket")) == 1
+    assert sorted(path.stem for path in tmp_path.glob("*.socket")) == ["ours", "serves"]
+    assert not (tmp_path / "killed.socket.lock").exists()
+
+
+def test_a_server_that_has_gone_before_the_run_lets_it_go_on() -> None:
+    ours, server = socket.socketpair()
+    server.close()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert attend(ours, [0, 1, 2]) is None
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before

@@ -120,14 +120,20 @@ def ask(connection: socket.socket, descriptors: list[int]) -> bytes:
     return connection.recv(1)
 
 
-def attend(connection: socket.socket, descriptors: list[int]) -> int:
-    """Let the fork run, pass signals on to it, and return or end as it has."""
+def attend(connection: socket.socket, descriptors: list[int]) -> int | None:
+    """Let the fork run, pass signals on to it, and return or end as it has; None where the server
+    has gone before.
+    """
     connection.settimeout(None)
     own = {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
     group = {signal.SIGINT, signal.SIGQUIT}
     ignored = {number for number in own | group if signal.getsignal(number) == signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, own | group | {signal.SIGTSTP})
-    connection.sendall(GO)
+    try:
+        connection.sendall(GO)
+    except OSError:  # it has ended, or waited for too long: nothing has been run
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, own | group | {signal.SIGTSTP})
+        return None
     pid = _number(connection)
     if pid is None:
         return _lost()

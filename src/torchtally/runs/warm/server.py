@@ -56,8 +56,8 @@ def serve(digest: str, idle_s: float) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os._exit(0)  # another one is starting, or serves
-    names = [name for name in os.listdir(os.path.dirname(place)) if name.endswith(".socket")]
-    if len(names) >= MOST_SERVERS:
+    if servers_beside(place) >= MOST_SERVERS:
+        os.unlink(f"{place}.lock")
         os._exit(0)
     for module in PRELOAD:
         import_module(module)
@@ -69,6 +69,26 @@ def serve(digest: str, idle_s: float) -> None:
     if loaded.is_newer_than(began_ns):
         os._exit(1)  # the next command starts another
     _Server(place, lock, loaded, idle_s).serve()
+
+
+def servers_beside(place: str) -> int:
+    """Count this user's other servers, and remove what those that were killed have left."""
+    count = 0
+    for name in os.listdir(os.path.dirname(place)):
+        other = os.path.join(os.path.dirname(place), name)
+        if not name.endswith(".socket") or other == place:
+            continue
+        lock = os.open(f"{other}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            count += 1
+        else:
+            for left in (other, f"{other}.lock"):
+                with suppress(FileNotFoundError):
+                    os.unlink(left)
+        os.close(lock)
+    return count
 
 
 class _Server:
