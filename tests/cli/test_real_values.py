@@ -128,3 +128,30 @@ def test_the_standard_deviation_is_numpys() -> None:
     )
     expected = values[np.isfinite(values)].astype(np.float64).std()
     assert statistics.standard_deviation == pytest.approx(expected)
+
+
+TWO_MODELS = """\
+import torch
+from torch import nn
+
+models = [nn.Sequential(nn.Linear(4, 4, bias=False)).cuda() for _ in range(3)]
+x = torch.ones(2, 4, device="cuda")
+for model in models:
+    x = model(x)
+x = models[0][0](x)
+(x * float("nan")).sum().backward()
+"""
+
+
+def test_each_model_has_gradients_and_what_is_not_finite_is_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO_MODELS)
+    run = tally_run("--real-values", "--json", "real.json", "train.py", cwd=tmp_path)
+    document = json.loads((tmp_path / "real.json").read_text())
+    names = ["0.weight", "Sequential_2.0.weight", "Sequential_3.0.weight"]
+    assert [each["tensor_name"] for each in document["gradients"]] == names
+    assert [each["tensor_name"] for each in document["layer_outputs"]] == [
+        "0", "Sequential_2.0", "Sequential_3.0", "0",
+    ]  # fmt: skip
+    assert "left out of what is below: 48 of 48 numbers of gradients" in " ".join(
+        run.stderr.split()
+    )

@@ -45,7 +45,8 @@ class FirstStep:
         self.shrunk: list[str] = []
         """Batches that were cut, in words."""
         self.registered_bytes = 0
-        self._models: dict[nn.Module, None] = {}
+        self._models: dict[nn.Module, str] = {}
+        """What the names in each begin with."""
         self._names: dict[nn.Module, str] = {}
         self._depth = 0
 
@@ -101,10 +102,12 @@ class FirstStep:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments with the batch shrunk."""
         if model not in self._models:
-            self._models[model] = None
-            prefix = f"{type(model).__name__}." if len(self._models) > 1 else ""
+            kind = type(model).__name__
+            of_kind = sum(type(other) is type(model) for other in self._models)
+            prefix = f"{kind}{f'_{of_kind + 1}' * bool(of_kind)}." if self._models else ""
+            self._models[model] = prefix
             for name, module in model.named_modules():
-                self._names.setdefault(module, prefix + name if name else type(model).__name__)
+                self._names.setdefault(module, prefix + name if name else prefix[:-1] or kind)
         small: tuple[tuple[Any, ...], dict[str, Any]] = private.tree_map_only(
             Tensor, shrunk, (args, kwargs)
         )
@@ -121,15 +124,13 @@ class FirstStep:
                 self.outputs.append(self._statistics(name, each))
 
     def _end(self) -> None:
-        parameters = {
-            name: parameter
-            for model in self._models
-            for name, parameter in model.named_parameters()
-            if parameter.grad is not None
-        }
+        names: dict[nn.Parameter, str] = {}  # a model may be called whole, and in parts
+        for model, prefix in self._models.items():
+            for name, parameter in model.named_parameters():
+                names.setdefault(parameter, prefix + name)
         self.gradients = [
             self._statistics(name, parameter.grad)
-            for name, parameter in parameters.items()
+            for parameter, name in names.items()
             if parameter.grad is not None
         ]
         self._on_done()

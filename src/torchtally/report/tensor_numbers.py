@@ -53,6 +53,12 @@ def real_step_report(step: RealStep) -> Report:
         f"gradients of {len(step.gradients.tensors)} parameters."
     ]
     facts += [f"Shrunk: {cut}." for cut in step.shrunk]
+    facts += [
+        f"inf or NaN, and left out of what is below: {format_count(each.nonfinite)} of "
+        f"{format_count(each.elements)} numbers of {kind}."
+        for kind, each in (("outputs", step.outputs.total), ("gradients", step.gradients.total))
+        if each.nonfinite
+    ]
     if step.ending:
         facts.append(f"The script ended before its backward pass: {step.ending.rstrip('.')}.")
     tables = (
