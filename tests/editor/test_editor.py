@@ -1,6 +1,11 @@
 """A headless editor: marks, hovers, diagnostics, changes, moved lines."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -97,3 +102,40 @@ def test_fixes_are_edits(tmp_path: Path) -> None:
 
     settings = {"tally": {"gpu": "RTX-4090", "arguments": ["--unused"], "runOnSave": False}}
     with_editor(script(tmp_path), use, settings)
+
+
+def test_a_link_is_the_file_as_it_is_typed_and_a_missing_script_is_told(tmp_path: Path) -> None:
+    link = tmp_path / "link.py"
+    link.symlink_to(script(tmp_path))
+
+    async def use(editor: Editor) -> None:
+        assert len(await editor.actions()) == 1
+        editor.type("imports = None\n")
+        assert await editor.actions() == []
+        link.unlink()
+        editor.uri = editor.document.uri = (tmp_path / "gone.py").as_uri()
+        assert await editor.actions() == []  # of a document that is nowhere
+
+    with_editor(link, use)
+
+    async def gone(editor: Editor) -> None:
+        editor.save()
+        assert await editor.run_ended() == "failed"
+        assert "gone.py: no such file" in editor.messages[0]  # not open: no line to put it at
+
+    with_editor(tmp_path / "train.py", gone, {"script": "gone.py"})
+
+
+def test_ctrl_c_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "torchtally", "lsp"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+    ) as server:
+        deadline_s = time.monotonic() + 60
+        while not list(tmp_path.iterdir()) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        time.sleep(0.5)  # it reads
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 130
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,8 @@
 """What the server answers an editor: every request and notification that it handles."""
 
+import os
+import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -122,8 +125,17 @@ COMMANDS = {RUN: run, FIX: fix}
 
 
 def serve() -> None:
-    """Serve the one who started this process, until its end of stdin."""
+    """Serve the one who started this process, until its end of stdin, Ctrl-C or SIGTERM."""
     with tempfile.TemporaryDirectory(prefix="tally-lsp-") as folder:
+
+        def end(number: int, frame: object) -> None:
+            # At once: an interpreter that ends would wait for the thread that reads stdin. What
+            # runs ends with its supervisor.
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(128 + number)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
         server = CostServer(Path(folder))
         for method, (handler, options) in FEATURES.items():
             server.feature(method, options)(handler)

@@ -77,6 +77,12 @@ class CostServer(LanguageServer):
 
     # What is known of a document -----------------------------------------------------------------
 
+    def document_at(self, path: str) -> TextDocument:
+        """The document of a file as the editor has it, by whichever name; else as it is on disk."""
+        opened = self.workspace.text_documents.values()
+        known = (document for document in opened if path_of(document) == path)
+        return next(known, None) or self.workspace.get_text_document(uris.from_fs_path(path) or "")
+
     def answer_about(self, path: str) -> ScriptAnswer | None:
         """The newest run with lines of this file, or else of it as a script."""
         newest_first = sorted(self._answers.values(), key=lambda answer: -answer.ran_s)
@@ -149,8 +155,11 @@ class CostServer(LanguageServer):
             return os.path.realpath(self.runs.root / self.settings.script)
         if (answer := self.answer_about(path)) is not None:
             return answer.script
-        document = self.workspace.get_text_document(uris.from_fs_path(path) or "")
-        return path if IMPORTS_TORCH.search(document.source) else None
+        try:
+            source = self.document_at(path).source
+        except (OSError, UnicodeDecodeError):
+            return None
+        return path if IMPORTS_TORCH.search(source) else None
 
     async def recall(self, path: str) -> None:
         """Show the last run of a file, where there is one."""
@@ -173,6 +182,8 @@ class CostServer(LanguageServer):
             except TallyError as error:
                 self._failures[script] = f"tally run: {str(error)[-MOST_MESSAGE:]}"
                 work.message = "failed"
+                if self.document_at(script).version is None:  # not open: no place for a diagnostic
+                    self.show(self._failures[script], types.MessageType.Error)
             else:
                 self._failures.pop(script, None)
                 self._fixes.pop(script, None)
@@ -227,17 +238,17 @@ class CostServer(LanguageServer):
 
     def edit_of(self, changes: Mapping[str, tuple[TextChange, ...]]) -> types.WorkspaceEdit | None:
         """The edit; None where there is none, and where a text is no longer what was run."""
-        edits: dict[str, list[types.TextEdit | types.AnnotatedTextEdit]] = {}
+        documents: list[Any] = []
         for path, each in changes.items():
-            uri = uris.from_fs_path(path) or ""
-            lines = [line.rstrip("\r\n") for line in self.workspace.get_text_document(uri).lines]
+            document = self.document_at(path)
+            try:
+                lines = [line.rstrip("\r\n") for line in document.lines]
+            except (OSError, UnicodeDecodeError):
+                return None
             if not all(change.is_of(lines) for change in each):
                 return None
-            edits[uri] = [text_edit(change) for change in each]
-        documents = [
-            types.TextDocumentEdit(types.OptionalVersionedTextDocumentIdentifier(uri), listed)
-            for uri, listed in edits.items()
-        ]
+            name = types.OptionalVersionedTextDocumentIdentifier(document.uri, document.version)
+            documents.append(types.TextDocumentEdit(name, [text_edit(change) for change in each]))
         return types.WorkspaceEdit(document_changes=documents) if documents else None
 
 
