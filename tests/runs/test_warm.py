@@ -16,6 +16,7 @@ import pytest
 
 from torchtally.runs.warm import loaded_files
 from torchtally.runs.warm.client import attend
+from torchtally.runs.warm.identity import folder
 from torchtally.runs.warm.loaded_files import LoadedFiles
 from torchtally.runs.warm.server import servers_beside
 from torchtally.trace import Trace
@@ -224,3 +225,8 @@ def test_a_server_that_has_gone_before_the_run_lets_it_go_on() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert attend(ours, [0, 1, 2]) is None
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_a_relative_folder_for_sockets_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "here")
+    assert folder() == f"/tmp/torchtally-{os.getuid()}"

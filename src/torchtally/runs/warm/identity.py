@@ -49,8 +49,9 @@ def folder() -> str:
     """The folder of this user's sockets, made where it is missing. Raises OSError where it is not
     ours alone.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
-    path = os.path.join(base, f"torchtally-{os.getuid()}")
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    # A relative one is to be ignored (XDG Base Directory Specification); the server runs in "/".
+    path = os.path.join(base if os.path.isabs(base) else "/tmp", f"torchtally-{os.getuid()}")
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
