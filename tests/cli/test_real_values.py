@@ -91,6 +91,8 @@ def test_what_is_of_a_simulation_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     run = tally_run("--real-values", "--brief", "train.py", cwd=tmp_path)
     assert (run.code, "--brief is of a simulation" in run.stderr) == (2, True)
+    run = tally_run("--real-values", "-o", "a.tally", "train.py", cwd=tmp_path)
+    assert (run.code, "--output is of a simulation" in run.stderr) == (2, True)
     run = tally_run("--real-values", "train.py", cwd=tmp_path, gpu="8xH100-SXM")
     assert (run.code, "one process" in run.stderr) == (2, True)
     run = tally_run("--real-values", "train.py", cwd=tmp_path)

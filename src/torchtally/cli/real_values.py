@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 SIMULATIONS = {
     "--watch": "watch", "--brief": "brief", "--html": "html", "--assert": "limits",
     "--budget": "budget", "--what-if": "what_ifs", "--compile": "compiler", "--steps": "steps",
-    "--tokens": "tokens", "--columns": "columns",
+    "--tokens": "tokens", "--columns": "columns", "--output": "output", "--rank": "rank",
+    "--update": "update", "--no-oom": "memory_is_limited",
 }  # fmt: skip
 """Options of a simulation, by the field that says whether they are given."""
 NO_LAYER_EXIT = 1
