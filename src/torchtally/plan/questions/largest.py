@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torchtally.errors import UsageError
 from torchtally.plan.architecture.shapes import scale_to
@@ -37,9 +36,6 @@ from torchtally.plan.questions.workload import (
     workload_of,
 )
 from torchtally.units import Unit, format_bytes
-
-if TYPE_CHECKING:
-    from torchtally.plan.questions.written_fit import WrittenStep
 
 STEP_PARAMETERS = 10_000_000
 """The granularity of the search."""
@@ -113,14 +109,14 @@ def largest_batch(request: Request) -> Answer:
     def layout(size: int) -> Layout:
         return plain_layout(request, workload, micro_batch=size)
 
-    steps = written_batches(request, workload, layout)
-    if steps is None:
+    as_written = written_batch(request, workload, layout)
+    count = as_written
+    if count is None:
         count = largest(lambda size: _fits(workload, layout(size)), most=MOST_SEQUENCES)
-    else:
-        count = max(steps, default=0)
     if not count:
         raise UsageError(_nothing_fits(request, workload, layout(1)))
-    written = None if steps is None else steps[count]
+    # Written once more: those of the search have no working.
+    written = None if as_written is None else step_as_written(request, workload, layout(count))
     step = step_of(workload, layout(count))
     memory, speed, used, table = (
         step.memory.total,
@@ -150,23 +146,23 @@ def largest_batch(request: Request) -> Answer:
     )
 
 
-def written_batches(
+def written_batch(
     request: Request, workload: Workload, layout: Callable[[int], Layout]
-) -> "Mapping[int, WrittenStep] | None":
-    """The written steps that fit, by their micro-batches, the largest among them; None where a
-    program lacks a size that was tried.
+) -> int | None:
+    """The largest micro-batch whose written step fits, 0 where none does; None where a program
+    lacks a size that was tried.
     """
-    steps: dict[int, WrittenStep | None] = {}
+    is_complete = True
 
     def fits(size: int) -> bool:
-        step = steps[size] = step_as_written(request, workload, layout(size))
+        nonlocal is_complete
+        step = step_as_written(request, workload, layout(size))
+        is_complete = is_complete and step is not None
         return step is not None and step.memory.value <= capacity
 
     capacity = workload.cluster.chip.total_memory_bytes
     count = largest(fits, most=MOST_SEQUENCES)
-    if None in steps.values():
-        return None
-    return {size: step for size, step in steps.items() if step is not None and size <= count}
+    return count if is_complete else None
 
 
 @uses(MODEL, "largest", STEP - {"sequence", "global_batch"})
