@@ -23,7 +23,7 @@ from torchtally.timing.calibration.file import text as calibration_text
 from torchtally.views import by
 
 PRECIOUS = b"PK\x03\x04 weights of a week, before `import torchtally`"
-READ = {"--against", "--budget", "--execution-trace"}
+READ = {"--against", "--budget", "--execution-trace", "--prices"}
 """Options that name a file to be read; that of --update is checked to be one of budgets."""
 WORDS = {
     "export": ["--to", "perfetto", "SCRIPT"],

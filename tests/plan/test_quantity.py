@@ -63,6 +63,11 @@ def test_a_division_by_zero_names_the_zero() -> None:
         derive("time", Unit.SECONDS, "1 / chips", chips=of(0, Unit.CHIPS))
 
 
+def test_a_result_beyond_floats_is_said() -> None:
+    with pytest.raises(UsageError, match="failures without a spare is too large to count"):
+        derive("failures without a spare", Unit.NUMBER, "x ** 99", x=of(1e9 + 0.5, Unit.NUMBER))
+
+
 def test_units_do_not_mix() -> None:
     with pytest.raises(AssertionError, match="in FLOPs, expected FLOP/s"):
         of(of(1, Unit.FLOPS), Unit.FLOP_PER_S)
