@@ -290,6 +290,7 @@ async def serve_http(tools: ToolServer, port: int) -> None:
     config = uvicorn.Config(app, host=LOOPBACK, port=port, log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     listening = config.bind_socket()
+    listening.listen()  # before the address is told: uvicorn does so only when it has started
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}{path}"
     print(f"tally: MCP at {address}", file=sys.stderr, flush=True)
     await server.serve(sockets=[listening])
