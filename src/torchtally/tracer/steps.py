@@ -219,7 +219,7 @@ class Steps:
     def _end(self, ends: list[int]) -> None:
         self.recorder.step_ends += ends
         completed = len(self.recorder.step_ends)
-        if self.loop is None:
+        if completed == len(ends):
             self.loop = training_loop(sys._getframe(1))
         self._skipped += len(ends) if self._is_skipping else 0
         self.on_step(completed)

@@ -38,7 +38,6 @@ class TunePoint:
     """Of all GPUs."""
     watts: float | None = None
     """Mean of all GPUs."""
-    price_source: str = ""
     floor_s: dict[str, float] = field(default_factory=dict)
     """Seconds that a step takes at least, by GPUs."""
 
