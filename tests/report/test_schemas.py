@@ -25,6 +25,7 @@ from torchtally.report.schema import (
     FREE,
     MIXED,
     Term,
+    fields_table,
     json_schema,
     keys_of,
     parts_of,
@@ -126,6 +127,12 @@ def test_a_published_schema_allows_keys_that_come_later(samples: dict[str, dict[
     document = {**samples["run"], "from_the_future": 1}
     assert faults(document)
     assert not list(Draft202012Validator(json_schema("run")).iter_errors(document))
+
+
+@pytest.mark.parametrize("name", documents())
+def test_a_schema_can_be_told_as_a_table(name: str) -> None:
+    """What the reference shows of a document: each key's unit is known."""
+    assert fields_table(name).rows
 
 
 def test_types_of_documents_are_there_without_what_fills_them() -> None:

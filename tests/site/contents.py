@@ -11,7 +11,9 @@ FURTHER: dict[str, tuple[str, ...]] = {
     "Reference": (
         "docs/reference/python.md", "docs/reference/commands/*.md", "docs/reference/documents/*.md",
     ),
-    "The project": ("src/torchtally/**/README.md", "docs/reference/rooms.md"),
+    "The project": (
+        "src/torchtally/**/README.md", "editors/*/README.md", "docs/reference/rooms.md",
+    ),
 }  # fmt: skip
 """Patterns of a section's pages that the list does not name one by one."""
 

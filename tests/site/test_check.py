@@ -7,7 +7,7 @@ import pytest
 from tests.documents import REPOSITORY
 from tests.site.check import mistakes
 from tests.site.contents import pages
-from tests.site.sources import for_python_markdown
+from tests.site.sources import LINK, for_python_markdown
 
 PAGE = '<h2 id="here"></h2><a href="#here"></a><a href="b.html#there"></a><img src="a.svg">'
 
@@ -31,6 +31,19 @@ def test_a_link_that_leads_nowhere_is_found(
     assert list(mistakes(tmp_path)) == []
     (tmp_path / "index.html").write_text(PAGE.replace(held, broken))
     assert [line.startswith(mistake) for line in mistakes(tmp_path)] == [True]
+
+
+def test_every_page_that_a_page_names_is_in_the_contents() -> None:
+    listed = {path for _, paths in pages() for path in paths}
+    named = {
+        (REPOSITORY / path).parent.joinpath(target).resolve().relative_to(REPOSITORY)
+        for path in listed
+        for target in LINK.findall((REPOSITORY / path).read_text(encoding="utf-8"))
+        if target.endswith(".md")
+    }
+    assert len(named) > 30
+    written = {str(path) for path in named if not path.is_relative_to("docs/reference")}
+    assert written - listed == set()
 
 
 def test_every_document_is_in_the_contents_once() -> None:

@@ -38,7 +38,7 @@ class TunePointPart(DocumentPart, frozen=True, kw_only=True):
     compute_share: Fraction | None
     gpus_usd_per_hour: Annotated[Usd | None, key("Of all GPUs")]
     watts: Annotated[Watts | None, key("Mean power of all GPUs")]
-    floor_s: Annotated[dict[str, float], key("Seconds of a step at the roofline, by GPUs")]
+    floor_s: Annotated[dict[str, Seconds], key("Seconds of a step at the roofline, by GPUs")]
     seconds: Seconds | None
     cost_usd: Annotated[
         Usd | None,
