@@ -107,10 +107,12 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """The remedy for an unknown name: "Did you mean line?", or all names where none is near."""
     from difflib import get_close_matches
 
-    names = list(names)
-    begun = [known for known in names if known.startswith(name)]
-    near = begun or get_close_matches(name.lower(), names, n=3)
-    return f"Did you mean {' or '.join(near)}?" if near else f"Choose from: {', '.join(names)}."
+    named = {known.lower(): known for known in names}
+    begun = [known for known in named if known.startswith(name.lower())]
+    near = [named[known] for known in begun or get_close_matches(name.lower(), named, n=3)]
+    if near:
+        return f"Did you mean {' or '.join(near)}?"
+    return f"Choose from: {', '.join(named.values())}."
 
 
 def needed_package(name: str, what: str, extra: str, instead: str = "") -> Any:

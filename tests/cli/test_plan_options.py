@@ -92,6 +92,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--spares": ("1",),
     "--elastic": ("",),
     "--prices": (str(Path(__file__).with_name("prices.toml")),),
+    "--pue": ("1.2",),
     "--region": ("us-central1",),
     "--generations": ("4",),
     "--reference": ("",),

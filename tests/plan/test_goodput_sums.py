@@ -17,7 +17,7 @@ from torchtally.plan.quantity import Quantity, of
 from torchtally.plan.questions import Request, subject
 from torchtally.plan.questions import whole_bill as bill
 from torchtally.plan.questions import whole_training as whole
-from torchtally.plan.questions.whole_forms import CheckpointInterval, stages
+from torchtally.plan.questions.whole_forms import CheckpointInterval, power_usage, stages
 from torchtally.plan.recipes import recipe
 from torchtally.units import Unit
 
@@ -67,6 +67,7 @@ def test_shares_of_a_training() -> None:
     assert is_near(whole.evaluating_s(4, 600, 100), 8)
     assert is_near(whole.written_s(600, 100), 6)
     assert is_near(whole.copied_s(600, 2, 100), 3)
+    assert is_near(bill.energy_with_cooling_joules(10, 1.2), 12)
 
 
 @pytest.mark.parametrize(("spares", "share"), [(1, 1 / 3), (2, 0.125 / 1.625)])
@@ -102,12 +103,9 @@ def test_a_checkpoint_still_written_is_lost() -> None:
 
 
 def test_published_rates_give_the_published_times() -> None:
-    """54 days over 419 interruptions; 1.8 hours, each of 16,384 chips."""
+    """54 days over 419 interruptions of 16,384 chips."""
     assert losses.job_mtbf_s(rates()["llama-3"].failure_chip_hours, 16384).value == pytest.approx(
         54 * 86400 / 419
-    )
-    assert losses.job_mtbf_s(rates()["rsc-1"].failure_chip_hours, 16384).value == pytest.approx(
-        1.8 * 3600
     )
 
 
@@ -230,6 +228,28 @@ def test_evaluations_and_saves_by_steps_and_carbon() -> None:
     energy = next(each for each in answer.figures if each.unit is Unit.JOULES)
     grams = carbon_regions()["us-central1"]
     assert carbon.value == pytest.approx(energy.value / 3.6e6 * grams / 1000)
+
+
+def test_cooling_multiplies_energy_and_carbon() -> None:
+    """A fifth more of the chips' energy, at a data center's 1.2."""
+    alone, cooled = (
+        {figure.name: figure.value for figure in whole.whole_training(asked(**options)).figures}
+        for options in ({"region": "us-central1"}, {"region": "us-central1", "pue": 1.2})
+    )
+    for name in ("energy", "carbon in kg CO2e"):
+        assert cooled[name] == pytest.approx(1.2 * alone[name])
+    assert power_usage("1.2") == 1.2
+    for text in ("0.9", "11", "much", "nan"):
+        with pytest.raises(UsageError):
+            power_usage(text)
+
+
+def test_prices_are_found_by_any_name_of_a_chip() -> None:
+    chips = {"h100 sxm": ChipPrices(on_demand=2.0), "H200-SMX": ChipPrices(on_demand=3.0)}
+    prices = Prices("2026-11-01", "made up", chips)
+    assert bill.prices_of(prices, "H100-SXM").on_demand == 2.0
+    with pytest.raises(UsageError, match=r"no \[chips.H200-SXM\]. Did you mean H100-SXM or H200-SMX"):
+        bill.prices_of(prices, "H200-SXM")
 
 
 def test_so_many_failures_are_not_played() -> None:

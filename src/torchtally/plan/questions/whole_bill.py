@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from torchtally.errors import UsageError
-from torchtally.plan.closed_form import Hours, Number, closed_form
+from torchtally.chips import find_chip
+from torchtally.errors import UsageError, did_you_mean
+from torchtally.plan.closed_form import Hours, Joules, Number, closed_form
 from torchtally.plan.goodput.losses import joint_mtbf_s
+from torchtally.plan.goodput.prices import ChipPrices, Prices
 from torchtally.plan.goodput.rates import CARBON_SOURCE, carbon_regions
 from torchtally.plan.quantity import Quantity, derive, of, total_s
 from torchtally.plan.questions.bill import bill
@@ -30,11 +32,18 @@ def paid_chips(request: Request) -> Quantity:
 def whole_bill(request: Request, seconds: Quantity) -> tuple[Quantity, ...]:
     """Chip-hours, dollars and energy of all of the time, and carbon of a region."""
     charges = bill(request, paid_chips(request), seconds, request.chip)
+    if request.region is None and request.pue is None:
+        return charges
+    *others, energy = charges
+    if energy.unit is not Unit.JOULES:
+        raise UsageError(
+            f"--region and --pue: the rated power of the {request.chip.name} is unknown."
+        )
+    if request.pue is not None:
+        energy = energy_with_cooling_joules(energy, request.pue)
+    charges = (*others, energy)
     if request.region is None:
         return charges
-    energy = next((charge for charge in charges if charge.unit is Unit.JOULES), None)
-    if energy is None:
-        raise UsageError(f"--region: the rated power of the {request.chip.name} is unknown.")
     grams = Quantity(
         f"{request.region}, g CO2e a kWh", carbon_regions()[request.region], Unit.NUMBER,
         source=CARBON_SOURCE,
@@ -48,10 +57,7 @@ def rented(request: Request, whole: "Whole", mtbf: Quantity | None) -> tuple[Tab
     """The training on demand, reserved and spot, by the user's prices."""
     if request.prices is None:
         return ()
-    prices = request.prices.chips.get(request.chip.name)
-    if prices is None:
-        raise UsageError(f"--prices has no [chips.{request.chip.name}]: "
-                         f"it has {', '.join(request.prices.chips)}.")  # fmt: skip
+    prices = prices_of(request.prices, request.chip.name)
     is_auto = request.checkpoint_every == CheckpointInterval()
     rows = []
     for kind in ("on_demand", "reserved", "spot"):
@@ -82,6 +88,21 @@ def rented(request: Request, whole: "Whole", mtbf: Quantity | None) -> tuple[Tab
             totals=(None,) * 4,
         ),
     )
+
+
+def prices_of(prices: Prices, name: str) -> ChipPrices:
+    """A chip's prices, under any of its own names. Raises UsageError where there are none."""
+    tables = {chip.name if (chip := find_chip(key)) else key: key for key in prices.chips}
+    if name not in tables:
+        near = did_you_mean(name, tables)
+        raise UsageError(f"--prices has no [chips.{name}]. {near}")
+    return prices.chips[tables[name]]
+
+
+@closed_form("energy", Unit.JOULES, "", "estimated: chips at rated power, by --pue")
+def energy_with_cooling_joules(energy: Joules, pue: Number) -> str:
+    """Energy with what cools and supplies the chips; hosts and network are not in it."""
+    return "energy * pue"
 
 
 @closed_form("mean time between reclaimed nodes", Unit.SECONDS)

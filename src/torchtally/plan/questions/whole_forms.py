@@ -9,6 +9,7 @@ from torchtally.plan.goodput.rates import FailureRate, carbon_regions, rates
 
 SCHEDULE = "schedule"
 """The stage that a spare node saves: finding another one."""
+MOST_POWER_USAGE = 10
 STAGE_NAMES = (SCHEDULE, "containers", "compile", "warm-up")
 
 
@@ -36,6 +37,17 @@ def failure_rate(text: str) -> float | FailureRate:
     return among(rates())(text)
 
 
+def power_usage(text: str) -> float:
+    """Power usage effectiveness: 1.2, of all power over that of the machines."""
+    try:
+        ratio = float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number.") from None
+    if not 1 <= ratio <= MOST_POWER_USAGE:
+        raise UsageError(f"expected 1 to {MOST_POWER_USAGE}, got {text}.")
+    return ratio
+
+
 def stages(text: str) -> dict[str, float]:
     """Seconds by stage of "schedule=5min,compile=3min", or of all together of "10min"."""
     if "=" not in text:
@@ -52,5 +64,6 @@ def stages(text: str) -> dict[str, float]:
 CHECKPOINT_EVERY = Form("auto|TIME|STEPS", checkpoint_every)
 MTBF = Form("TIME|NAME", failure_rate)
 PRICES = Form("FILE", read_prices)
+PUE = Form("RATIO", power_usage)
 REGION = Form("NAME", lambda text: among({name: name for name in carbon_regions()})(text))
 STAGES = Form("TIME|STAGES", stages)

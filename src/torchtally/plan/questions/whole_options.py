@@ -10,6 +10,7 @@ from torchtally.plan.questions.whole_forms import (
     CHECKPOINT_EVERY,
     MTBF,
     PRICES,
+    PUE,
     REGION,
     STAGES,
     CheckpointInterval,
@@ -56,8 +57,7 @@ class WholeOptions(OptionRecord):
     mtbf: float | FailureRate | None = option(
         "--mtbf",
         WHOLE,
-        "mean time between failures of all chips together (8h), or a published rate: llama-3, "
-        "rsc-1",
+        "mean time between failures of all chips together (8h), or a published rate: llama-3",
         MTBF,
     )
     restart: Mapping[str, float] | None = option(
@@ -80,6 +80,12 @@ class WholeOptions(OptionRecord):
         "your prices on demand, reserved and spot, dated (TOML; docs/whole_training.md)",
         PRICES,
     )
+    pue: float | None = option(
+        "--pue",
+        WHOLE,
+        "power of the data center over that of its machines: 1.2 (default 1: no cooling)",
+        PUE,
+    )
     region: str | None = option(
         "--region", WHOLE, "carbon of the grid at a region of Google Cloud: europe-north1", REGION
     )
@@ -88,7 +94,7 @@ class WholeOptions(OptionRecord):
 WHOLE_TRAINING = frozenset(
     (
         *("checkpoint_every", "checkpoints", "checkpoint_byte_per_s", "evaluate_every", "prices"),
-        *("evaluation_tokens", "mtbf", "restart", "repair_s", "spares", "elastic", "region"),
+        *("evaluation_tokens", "mtbf", "restart", "repair_s", "spares", "elastic", "pue", "region"),
     )
 )
 """What a whole training depends on besides its steps."""
