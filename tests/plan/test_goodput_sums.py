@@ -248,7 +248,7 @@ def test_prices_are_found_by_any_name_of_a_chip() -> None:
     chips = {"h100 sxm": ChipPrices(on_demand=2.0), "H200-SMX": ChipPrices(on_demand=3.0)}
     prices = Prices("2026-11-01", "made up", chips)
     assert bill.prices_of(prices, "H100-SXM").on_demand == 2.0
-    with pytest.raises(UsageError, match=r"no \[chips.H200-SXM\]. Did you mean H200-SMX or H100-SXM"):
+    with pytest.raises(UsageError, match=r"no \[chips.H200-SXM\]. Did you mean H200-SMX"):
         bill.prices_of(prices, "H200-SXM")
 
 
