@@ -102,7 +102,7 @@ def test_a_known_model_has_its_class_of_transformers(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["net.py:Nett", "--input", "2x4"], 2, "net.py has no Nett. Choose from: Net"),
+        (["net.py:Nett", "--input", "2x4"], 2, "net.py has no Nett. Did you mean Net?"),
         (["none.py:Net", "--input", "2x4"], 2, "none.py: no such file."),
         (["none.of:Net", "--input", "2x4"], 2, "none.of: no such module, from "),
         (["net.py:Net(open('x'))", "--input", "2x4"], 2, "does not name a model."),
